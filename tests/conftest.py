@@ -1,7 +1,5 @@
 """Shared by all tests: one thread per process, quiet property tests, the data beside the checkout."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

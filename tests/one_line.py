@@ -1,7 +1,5 @@
 """What a user can cause is told in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The Python face: its pages run, its names are listed and documented, commands and scenarios are one."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -24,7 +22,7 @@ PUBLIC = (
 )  # fmt: skip
 
 
-def test_the_public_names_are_these() -> None:
+def test_the_public_names_are_these():
     assert tuple(ms.__all__) == PUBLIC
     assert set(PUBLIC) < set(dir(ms))
     with pytest.raises(AttributeError, match="public: Answer"):
@@ -32,7 +30,7 @@ def test_the_public_names_are_these() -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_is_documented_and_typed(name: str) -> None:
+def test_every_public_name_is_documented_and_typed(name):
     found = getattr(ms, name)
     assert inspect.getdoc(found)
     members = [found]
@@ -51,14 +49,14 @@ def test_every_public_name_is_documented_and_typed(name: str) -> None:
                 assert argument.name in ("self", "cls") or argument.annotation is not argument.empty, member
 
 
-def test_type_checkers_see_what_is_loaded() -> None:
+def test_type_checkers_see_what_is_loaded():
     text = Path(str(ms.__file__)).read_text(encoding="utf-8")
     checked = re.findall(r"^    from ([\w.]+) import (\w+) as (\w+)$", text, re.MULTILINE)
     assert {name for _, name, alias in checked if name == alias} == set(PUBLIC)
     assert {name: home for home, name, _ in checked} == ms._HOMES
 
 
-def test_importing_the_package_loads_nothing_else() -> None:
+def test_importing_the_package_loads_nothing_else():
     code = (
         "import sys, medusa_sim\n"
         "print(sorted(n for n in sys.modules if n.split('.')[0] in ('numpy', 'pandas', 'click', 'torch')))"
@@ -67,7 +65,7 @@ def test_importing_the_package_loads_nothing_else() -> None:
     assert told.strip() == "[]"
 
 
-def test_the_page_about_python_runs() -> None:
+def test_the_page_about_python_runs():
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) > 5
     names: dict[str, object] = {}
@@ -75,7 +73,7 @@ def test_the_page_about_python_runs() -> None:
         exec(compile(block, "docs/python.md", "exec"), names)  # noqa: S102  # our own page
 
 
-def test_the_notebook_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_notebook_runs(capsys):
     notebook = json.loads((DOCS / "medusa_sim.ipynb").read_text(encoding="utf-8"))
     names: dict[str, object] = {}
     for cell in notebook["cells"]:
@@ -93,7 +91,7 @@ def scenario() -> ms.Scenario:
     )
 
 
-def test_frames_are_the_command_lines(scenario: ms.Scenario) -> None:
+def test_frames_are_the_command_lines(scenario):
     frame = scenario.sweep(batch=[1, 4], candidates=[1, 2, 3])
     line = scenario.command("sweep").split()[1:]
     told = (
@@ -106,7 +104,7 @@ def test_frames_are_the_command_lines(scenario: ms.Scenario) -> None:
     assert frame.attrs["warnings"] == []
 
 
-def test_an_answer_prints_its_sentence_and_shows_its_schedule(scenario: ms.Scenario) -> None:
+def test_an_answer_prints_its_sentence_and_shows_its_schedule(scenario):
     answer = scenario.recommend(batch=(1, 8))
     assert repr(answer) == answer.sentence
     assert answer.sentence.startswith("Enable speculation at batch 1..8.")
@@ -123,7 +121,7 @@ def test_an_answer_prints_its_sentence_and_shows_its_schedule(scenario: ms.Scena
         scenario.recommend(max_latency=3)
 
 
-def test_a_step_adds_up_and_agrees_with_the_sweep(scenario: ms.Scenario) -> None:
+def test_a_step_adds_up_and_agrees_with_the_sweep(scenario):
     frame = scenario.sweep(batch=[8], candidates=[1, 2, 3]).set_index("candidates")
     for count in (1, 2, 3):
         step = scenario.step(batch=8, candidates=count)
@@ -139,7 +137,7 @@ def test_a_step_adds_up_and_agrees_with_the_sweep(scenario: ms.Scenario) -> None
     assert unknown.overhead > 1.0
 
 
-def test_a_host_bound_step_says_so() -> None:
+def test_a_host_bound_step_says_so():
     step = ms.Scenario(runtime="hf-eager", latency="roofline").step(candidates=4)
     last = step.breakdown().iloc[-1]
     assert (last["op"], last["bound"]) == ("host and engine", "host")
@@ -160,7 +158,7 @@ def test_a_host_bound_step_says_so() -> None:
         "recommend --gpu h200-sxm --model deepseek-r1 --tp 8 --dp-attention --runtime sglang --drafter mtp",
     ],
 )
-def test_a_command_and_its_scenario_are_one(line: str) -> None:
+def test_a_command_and_its_scenario_are_one(line):
     scenario = ms.Scenario.from_command(line)
     name = line.removeprefix("medusa-sim ").split()[0]
     again = ms.Scenario.from_command(scenario.command(name))
@@ -180,46 +178,39 @@ def test_a_command_and_its_scenario_are_one(line: str) -> None:
         ('recommend --gpu "', "quotation"),
     ],
 )
-def test_lines_that_are_no_scenario_are_refused(line: str, told: str) -> None:
+def test_lines_that_are_no_scenario_are_refused(line, told):
     with pytest.raises(UsageError, match=told) as refused:
         ms.Scenario.from_command(line)
     assert "\n" not in str(refused.value)
 
 
-def test_rates_keep_every_digit_in_a_command() -> None:
+def test_rates_keep_every_digit_in_a_command():
     scenario = ms.Scenario(acceptance=[0.7123456789, 1 / 3], latency="roofline", drafter="eagle")
     again = ms.Scenario.from_command(scenario.command())
     assert again.profile.tokens_per_step(3) == scenario.profile.tokens_per_step(3)
 
 
 @pytest.mark.parametrize("sizes", ["12", "1..64", 1.5, [1, 2.5], True, None, [None], float("nan"), ["4"]])
-def test_sizes_that_are_no_whole_numbers_are_refused(scenario: ms.Scenario, sizes: object) -> None:
+def test_sizes_that_are_no_whole_numbers_are_refused(scenario, sizes):
     with pytest.raises(UsageError, match=r"batch .*: whole numbers from 1 are allowed"):
-        scenario.sweep(batch=sizes)  # type: ignore[arg-type]
+        scenario.sweep(batch=sizes)
     with pytest.raises(UsageError, match=r"seq_len .*: whole numbers from 1 are allowed"):
-        scenario.recommend(seq_len=sizes)  # type: ignore[arg-type]
+        scenario.recommend(seq_len=sizes)
     with pytest.raises(UsageError, match=r"batch .*: whole numbers from 1 are allowed"):
-        scenario.step(batch=sizes)  # type: ignore[arg-type]
+        scenario.step(batch=sizes)
 
 
 @pytest.mark.parametrize(
     ("name", "values", "wanted"),
     [
-        ("tp", ("2", 2.5, True), "a whole number"),
-        ("draft_vocab", ("32000", 1.5), "a whole number"),
-        ("draft_vocab", (0, -5), "whole numbers from 1"),
-        ("max_drafts", ("3", 2.5, None), "a whole number"),
-        ("chain_only", ("yes", 1), "True or False"),
-        ("lossless", ("no", 0), "True or False"),
-        ("price", ("3", True), "a number"),
-        ("gpu", (None, 5, ["a40"]), "a name or a loaded GPU"),
-        ("model", (None, 5), "a name, a path or a loaded model"),
-        ("drafter", (None, ["eagle3"]), "a name"),
+        ("tp", ("2", 2.5, True), "a whole number"), ("draft_vocab", ("32000", 1.5), "a whole number"),
+        ("draft_vocab", (0, -5), "whole numbers from 1"), ("max_drafts", ("3", 2.5, None), "a whole number"),
+        ("chain_only", ("yes", 1), "True or False"), ("lossless", ("no", 0), "True or False"),
+        ("price", ("3", True), "a number"), ("gpu", (None, 5, ["a40"]), "a name or a loaded GPU"),
+        ("model", (None, 5), "a name, a path or a loaded model"), ("drafter", (None, ["eagle3"]), "a name"),
     ],
-)
-def test_arguments_of_another_kind_are_refused(
-    scenario: ms.Scenario, name: str, values: tuple[object, ...], wanted: str
-) -> None:
+)  # fmt: skip
+def test_arguments_of_another_kind_are_refused(scenario, name, values, wanted):
     for value in values:
         with pytest.raises(UsageError, match=wanted):
             scenario.but(**{name: value})
@@ -236,29 +227,27 @@ def test_arguments_of_another_kind_are_refused(
         ("trace", 5, "a path"),
     ],
 )
-def test_arguments_of_a_load_of_another_kind_are_refused(
-    scenario: ms.Scenario, name: str, value: object, told: str
-) -> None:
+def test_arguments_of_a_load_of_another_kind_are_refused(scenario, name, value, told):
     with pytest.raises(UsageError, match=told):
         scenario.simulate("none", **{name: value})
 
 
-def test_sizes_of_frames_and_arrays_are_taken(scenario: ms.Scenario) -> None:
+def test_sizes_of_frames_and_arrays_are_taken(scenario):
     sizes = pd.Series([1.0, 4.0])
     frame = scenario.sweep(batch=sizes, candidates=sizes.to_numpy().astype(int)[:1])
     assert list(frame["batch"]) == [1, 4]
 
 
-def test_a_load_takes_numbers_of_any_kind(scenario: ms.Scenario) -> None:
+def test_a_load_takes_numbers_of_any_kind(scenario):
     asked = {"requests": 20, "seeds": 1, "max_num_seqs": 8, "search": False}
     found = scenario.simulate(["none", 2], rates=pd.Series([4, 4]), **asked)
     assert list(found.frame["policy"]) == ["none", "K=2"]
     for rates in ("4", ["4"], True, [None]):
         with pytest.raises(UsageError, match=r"rates .*: numbers are allowed"):
-            scenario.simulate("none", rates=rates, **asked)  # type: ignore[arg-type]
+            scenario.simulate("none", rates=rates, **asked)
 
 
-def test_objects_have_no_option() -> None:
+def test_objects_have_no_option():
     profile = ms.load_acceptance("medusa1-vicuna-7b")
     with pytest.raises(UsageError, match="give its name"):
         ms.Scenario(acceptance=profile).command()
@@ -268,7 +257,7 @@ def test_objects_have_no_option() -> None:
     )
 
 
-def test_several_cards_are_one_frame() -> None:
+def test_several_cards_are_one_frame():
     frame = ms.sweep(gpu=["a40", "h100-sxm"], model="vicuna-7b", latency="roofline", candidates=4)
     assert list(frame["gpu"]) == ["a40", "h100-sxm"]
     assert ms.recommend(batch=4, latency="roofline").recommendation.question.batch_max == 4

@@ -1,7 +1,5 @@
 """Scripts beside the package import names that exist: most of them run too long to be run by a test."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -33,7 +31,7 @@ def exists(module: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT / "benchmarks")))
-def test_imports_of_a_script(script: Path) -> None:
+def test_imports_of_a_script(script):
     pytest.importorskip("torch")
     missing = [f"{module}.{name}" for module, name in imported_names(script) if not exists(module, name)]
     assert missing == []
@@ -49,9 +47,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("script", NEED_ROWS, ids=lambda path: path.name)
-def test_a_script_without_its_rows_ends_in_one_line(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_without_its_rows_ends_in_one_line(script, tmp_path, monkeypatch):
     words = WORDS.get(script.name, [])
     if words is None:
         return
@@ -68,5 +64,5 @@ def test_a_script_without_its_rows_ends_in_one_line(
     assert "MEDUSA_SIM_DATA" in told
 
 
-def test_scripts_are_found() -> None:
+def test_scripts_are_found():
     assert {"validate_engine.py", "accuracy.py"} <= {script.name for script in SCRIPTS}

@@ -1,7 +1,5 @@
 """Where specifications are found: the user's data first, then what was shipped."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile
@@ -20,14 +18,12 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(data.DATA_DIR_VARIABLE, raising=False)
 
 
-def test_roots_are_the_user_then_the_shipped_ones(tmp_path: Path) -> None:
+def test_roots_are_the_user_then_the_shipped_ones(tmp_path):
     assert data.data_roots(tmp_path) == (tmp_path, data.shipped_dir())
     assert (data.shipped_dir() / "hardware").is_dir()
 
 
-def test_the_option_wins_over_the_variable_and_that_over_the_platform(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_option_wins_over_the_variable_and_that_over_the_platform(monkeypatch, tmp_path):
     platform = data.user_data_dir()
     assert platform.name == "medusa-sim"
     monkeypatch.setenv(data.DATA_DIR_VARIABLE, str(tmp_path / "variable"))
@@ -37,7 +33,7 @@ def test_the_option_wins_over_the_variable_and_that_over_the_platform(
     assert data.user_data_dir() == platform
 
 
-def test_a_folder_that_does_not_exist_yet_is_allowed_and_a_file_is_not(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist_yet_is_allowed_and_a_file_is_not(tmp_path):
     assert (
         data.find("hardware", "a40.toml", tmp_path / "later") == data.shipped_dir() / "hardware" / "a40.toml"
     )
@@ -47,7 +43,7 @@ def test_a_folder_that_does_not_exist_yet_is_allowed_and_a_file_is_not(tmp_path:
         data.data_roots(file)
 
 
-def test_the_users_file_is_found_first_and_listed_once(tmp_path: Path) -> None:
+def test_the_users_file_is_found_first_and_listed_once(tmp_path):
     folder = tmp_path / "hardware"
     folder.mkdir()
     for name in ("a40.toml", "mine.toml", ".hidden.toml", "note.txt"):
@@ -61,23 +57,23 @@ def test_the_users_file_is_found_first_and_listed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "/etc/passwd", ".toml", "a\nb", "a\\b"])
-def test_a_name_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
+def test_a_name_cannot_leave_its_folder(tmp_path, name):
     with pytest.raises(SpecError, match="cannot name a file"):
         data.find("hardware", name, tmp_path)
 
 
-def test_nothing_found_is_none(tmp_path: Path) -> None:
+def test_nothing_found_is_none(tmp_path):
     assert data.find("hardware", "nothing.toml", tmp_path) is None
 
 
-def test_an_incomplete_installation_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_incomplete_installation_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(data, "_PACKAGE", tmp_path / "medusa_sim")
     with pytest.raises(SpecError, match="installation is incomplete"):
         data.shipped_dir()
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_every_specification_and_finds_it(tmp_path: Path) -> None:
+def test_a_wheel_holds_every_specification_and_finds_it(tmp_path):
     builder = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is needed to build a wheel")
     wheel = next(builder.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
     site = tmp_path / "site"

@@ -1,7 +1,5 @@
 """The README tells the truth: its commands run, every command has a line, its links lead somewhere."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -37,14 +35,12 @@ def shown_commands() -> list[tuple[str, str | None]]:
     return pairs
 
 
-def test_the_pages_show_commands() -> None:
+def test_the_pages_show_commands():
     assert len(shown_commands()) >= 12
 
 
 @pytest.mark.parametrize(("line", "output"), shown_commands())
-def test_shown_commands_run(
-    line: str, output: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shown_commands_run(line, output, tmp_path, monkeypatch):
     args = shlex.split(line, comments=True)[1:]
     if args[0] in SLOW:
         pytest.skip("takes minutes; the decoder's own tests run it")
@@ -57,18 +53,18 @@ def test_shown_commands_run(
 
 
 @pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
-def test_every_command_has_a_readme_line(name: str) -> None:
+def test_every_command_has_a_readme_line(name):
     assert f"`{name}`" in README
 
 
-def test_the_command_reference_is_current() -> None:
+def test_the_command_reference_is_current():
     from cli_reference import reference
 
     written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert written == reference(), "run `make docs`"
 
 
-def test_make_targets_of_the_readme_exist() -> None:
+def test_make_targets_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"make ([a-z-]+)", "".join(PAGES.values())):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
@@ -77,19 +73,19 @@ def test_make_targets_of_the_readme_exist() -> None:
 @pytest.mark.parametrize(
     "page", [path.relative_to(ROOT) for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))]
 )
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         if not target.startswith(("http", "mailto")):
             assert (ROOT / page.parent / target).exists(), target
 
 
-def test_no_page_names_a_machine_path() -> None:
+def test_no_page_names_a_machine_path():
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")):
         assert not re.findall(r"/(?:work|home|root|tmp)/", path.read_text(encoding="utf-8")), path
 
 
-def test_sections_of_the_validation_pages_are_current() -> None:
+def test_sections_of_the_validation_pages_are_current():
     """What benchmarks/validation.py writes from the files that are part of the project."""
     for page, name, text in (
         ("validation-decoder.md", "steps", validation.decoder_steps()),
@@ -99,7 +95,7 @@ def test_sections_of_the_validation_pages_are_current() -> None:
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in ROOT.glob("docs/validation*.md")))
-def test_sections_that_scripts_write_have_an_end(page: str) -> None:
+def test_sections_that_scripts_write_have_an_end(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     begun = re.findall(r"(?m)^<!-- ([a-z-]+): ", text)
     assert begun

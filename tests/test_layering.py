@@ -17,19 +17,9 @@ RANK = {name: rank for rank, room in enumerate(HOUSE) for name in room.names}
 RANK["__main__"] = len(HOUSE)  # the door: python -m medusa_sim
 ORDER = {room.names[0]: room.modules for room in HOUSE if room.modules}
 HEAVY = {
-    "dask",
-    "distributed",
-    "jinja2",
-    "pandas",
-    "scipy",
-    "matplotlib",
-    "pyarrow",
-    "tomlkit",
-    "rich",
-    "torch",
-    "transformers",
-    "streamlit",
-}
+    "dask", "distributed", "jinja2", "pandas", "scipy", "matplotlib", "pyarrow", "tomlkit", "rich", "torch",
+    "transformers", "streamlit",
+}  # fmt: skip
 TORCH = {"torch", "transformers", "safetensors", "peft", "tokenizers"}
 TORCH_LAYERS = {"decoder", "measure"}
 MOST_LOADED = 75
@@ -66,7 +56,7 @@ def imported_at_once(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_up(path: Path) -> None:
+def test_imports_point_up(path):
     own = layer(path)
     if own == "__init__":
         assert set(imported_at_once(path)) == {"__future__", "typing"}
@@ -80,7 +70,7 @@ def test_imports_point_up(path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", ORDER)
-def test_modules_of_a_room_import_from_those_before_them(room: str) -> None:
+def test_modules_of_a_room_import_from_those_before_them(room):
     place = {name: rank for rank, name in enumerate(ORDER[room])}
     found = {path.relative_to(PACKAGE / room).parts[0].removesuffix(".py") for path in modules()
              if layer(path) == room}  # fmt: skip
@@ -95,7 +85,7 @@ def test_modules_of_a_room_import_from_those_before_them(room: str) -> None:
                 assert place[parts[2]] < place[own], f"{room}/{own} must not import {name}"
 
 
-def test_no_two_modules_import_each_other() -> None:
+def test_no_two_modules_import_each_other():
     names = {".".join(("medusa_sim", *path.relative_to(PACKAGE).with_suffix("").parts)): path
              for path in modules()}  # fmt: skip
     found = {name: set(imported(path)) & set(names) for name, path in names.items()}
@@ -103,29 +93,27 @@ def test_no_two_modules_import_each_other() -> None:
     assert not circles
 
 
-def test_few_modules_lie_loose() -> None:
+def test_few_modules_lie_loose():
     assert len(list(PACKAGE.glob("*.py"))) <= MOST_LOOSE
 
 
-def test_the_readme_shows_this_house() -> None:
+def test_the_readme_shows_this_house():
     readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
     shown = readme[readme.index(START) : readme.index(END) + len(END)]
     assert shown == house_text(), "run `make docs`"
 
 
 @pytest.mark.parametrize(
-    "path",
-    [path for path in modules() if layer(path) == "acceptance"],
-    ids=lambda path: path.stem,
+    "path", [path for path in modules() if layer(path) == "acceptance"], ids=lambda path: path.stem
 )
-def test_acceptance_does_not_know_the_cost(path: Path) -> None:
+def test_acceptance_does_not_know_the_cost(path):
     cost = {"operators", "latency", "step", "plan"}
     for name in imported(path):
         assert not (name.startswith("medusa_sim.") and name.split(".")[1] in cost), name
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_heavy_libraries_are_imported_where_they_are_used(path: Path) -> None:
+def test_heavy_libraries_are_imported_where_they_are_used(path):
     allowed = TORCH if layer(path) in TORCH_LAYERS else set()
     assert not (set(imported_at_once(path)) & HEAVY) - allowed
 
@@ -135,7 +123,7 @@ def test_heavy_libraries_are_imported_where_they_are_used(path: Path) -> None:
     [path for path in modules() if layer(path) not in TORCH_LAYERS | {"cli"}],
     ids=lambda path: str(path.relative_to(PACKAGE)),
 )
-def test_torch_stays_in_the_decoder(path: Path) -> None:
+def test_torch_stays_in_the_decoder(path):
     assert not {name.split(".")[0] for name in imported(path)} & TORCH
 
 
@@ -158,11 +146,11 @@ def loaded_after(*args: str) -> set[str]:
     return {name.split(".")[0] for name in modules_after(*args)}
 
 
-def test_help_imports_next_to_nothing() -> None:
+def test_help_imports_next_to_nothing():
     assert not loaded_after("--help") & (HEAVY | TORCH | {"numpy", "msgspec", "platformdirs"})
 
 
-def test_help_of_any_command_needs_no_arrays() -> None:
+def test_help_of_any_command_needs_no_arrays():
     code = (
         "import contextlib, io, sys\n"
         "from medusa_sim.cli import cli\n"
@@ -178,19 +166,19 @@ def test_help_of_any_command_needs_no_arrays() -> None:
 
 
 @pytest.mark.parametrize("latency", ["roofline", "calibrated"])
-def test_a_sweep_leaves_the_heavy_libraries_out(latency: str) -> None:
+def test_a_sweep_leaves_the_heavy_libraries_out(latency):
     loaded = loaded_after("sweep", "--latency", latency)
     assert not loaded & (TORCH | {"streamlit", "pandas", "scipy", "matplotlib", "tomlkit"})
 
 
-def test_a_sweep_loads_few_of_the_project_s_own_modules() -> None:
+def test_a_sweep_loads_few_of_the_project_s_own_modules():
     loaded = {name for name in modules_after("sweep", "--batch", "1..64") if name.startswith("medusa_sim.")}
     assert len(loaded) <= MOST_LOADED, sorted(loaded)
     unused = {f"medusa_sim.{name}" for name in ("specs.hf_config", "load", "export", "setups", "step.sparse")}
     assert not loaded & unused  # a named model reads no config; who sweeps asks for no load and no export
 
 
-def test_this_check_would_see_torch() -> None:
+def test_this_check_would_see_torch():
     code = "import sys, medusa_sim.decoder.model\nprint('torch' in sys.modules)"
     pytest.importorskip("torch")
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

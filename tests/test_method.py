@@ -1,7 +1,5 @@
 """docs/method*.md: every label is defined once, what is cited exists, the worked example adds up."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -31,19 +29,19 @@ def cited(path: Path) -> set[str]:
     return {label for label in found if label[0] in FAMILIES}
 
 
-def test_every_label_is_defined_once() -> None:
+def test_every_label_is_defined_once():
     again = [label for label, times in Counter(defined()).items() if times > 1]
     assert not again
     assert {label[0] for label in defined()} <= set(FAMILIES)
 
 
 @pytest.mark.parametrize("family", sorted({label[0] for label in defined()}))
-def test_labels_of_a_family_count_up(family: str) -> None:
+def test_labels_of_a_family_count_up(family):
     numbers = [int(label[1:]) for label in defined() if label[0] == family]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_cited_labels_exist() -> None:
+def test_cited_labels_exist():
     files = [
         *(ROOT / "medusa_sim").rglob("*.py"),
         *(ROOT / "app").rglob("*.py"),
@@ -62,7 +60,7 @@ def test_cited_labels_exist() -> None:
         *(f"docs/{page.name}" for page in PAGES),
     ],
 )
-def test_files_named_in_the_docs_exist(page: str) -> None:
+def test_files_named_in_the_docs_exist(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     named = re.findall(r"`((?:medusa_sim|tests|benchmarks|app|docs|profiles|hardware)/[\w./-]+)`", text)
     named += [
@@ -100,11 +98,11 @@ def smooth(x: float, y: float) -> float:
     return (x**3 + y**3) ** (1 / 3)
 
 
-def test_the_worked_example_is_current() -> None:
+def test_the_worked_example_is_current():
     assert pages.as_section(worked_example.section()) == EXAMPLE, "run `python benchmarks/worked_example.py`"
 
 
-def test_the_kernels_of_the_example_follow_from_shapes_and_bandwidth() -> None:
+def test_the_kernels_of_the_example_follow_from_shapes_and_bandwidth():
     """Llama-3.1-8B: h 4096, i 14336, 32 and 8 heads of 128, 32 layers, 128256 words; bf16; H100 3.35 TB/s."""
     table, layers, h = table_of_kernels(), 32, 4096
     elements = {
@@ -125,7 +123,7 @@ def test_the_kernels_of_the_example_follow_from_shapes_and_bandwidth() -> None:
         assert table["all"][column] == pytest.approx(parts, abs=0.06 * len(table) if column > 1 else 3.0)
 
 
-def test_the_steps_tokens_and_speedup_of_the_example_add_up() -> None:
+def test_the_steps_tokens_and_speedup_of_the_example_add_up():
     all_kernels = table_of_kernels()["all"]
     kernels, hidden, host, plain = line_of("plain T")
     assert kernels == round(all_kernels[2])

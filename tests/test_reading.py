@@ -1,7 +1,5 @@
 """Files are read within limits and written whole: what no command may do to a machine or to a folder."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource
@@ -32,13 +30,13 @@ MAIN = "from medusa_sim.cli import main; main()"
 def command(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", MAIN, *args], capture_output=True, text=True, check=False, **options
-    )  # type: ignore[call-overload]
+    )
 
 
 # --- Limits -------------------------------------------------------------------------------------------
 
 
-def test_a_limit_holds_while_reading(tmp_path: Path) -> None:
+def test_a_limit_holds_while_reading(tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes(b"x" * 100)
     assert read_bytes(file, 100, "text") == b"x" * 100
@@ -46,7 +44,7 @@ def test_a_limit_holds_while_reading(tmp_path: Path) -> None:
         read_bytes(file, 99, "text")
 
 
-def test_pipes_devices_and_folders_are_refused(tmp_path: Path) -> None:
+def test_pipes_devices_and_folders_are_refused(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path, told in (
@@ -62,7 +60,7 @@ def test_pipes_devices_and_folders_are_refused(tmp_path: Path) -> None:
             next(csv_chunks(path, 10))
 
 
-def test_every_reader_of_the_command_line_refuses_a_device() -> None:
+def test_every_reader_of_the_command_line_refuses_a_device():
     limit = 2_000_000_000
 
     def small() -> None:
@@ -92,7 +90,7 @@ def test_every_reader_of_the_command_line_refuses_a_device() -> None:
         ("{", "cannot be parsed"),
     ],
 )
-def test_json_that_breaks_parsers_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_json_that_breaks_parsers_is_one_line(tmp_path, text, told):
     (tmp_path / "x.json").write_text(text)
     for act in (
         lambda: json_of(text, "text", "JSON"),
@@ -114,7 +112,7 @@ def test_json_that_breaks_parsers_is_one_line(tmp_path: Path, text: str, told: s
         ("\xff", "cannot be parsed"),
     ],
 )
-def test_toml_that_breaks_parsers_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_toml_that_breaks_parsers_is_one_line(tmp_path, text, told):
     path = tmp_path / "x.toml"
     path.write_text(text)
     with pytest.raises(SpecError, match=told) as caught:
@@ -122,7 +120,7 @@ def test_toml_that_breaks_parsers_is_one_line(tmp_path: Path, text: str, told: s
     assert "\n" not in str(caught.value)
 
 
-def test_text_that_is_no_utf8(tmp_path: Path) -> None:
+def test_text_that_is_no_utf8(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"ab\xff")
     with pytest.raises(DataError, match="byte 2 is not UTF-8"):
@@ -131,7 +129,7 @@ def test_text_that_is_no_utf8(tmp_path: Path) -> None:
     assert read_text(path, 10, "text") == "ab"
 
 
-def test_rows_longer_than_the_header_are_refused(tmp_path: Path) -> None:
+def test_rows_longer_than_the_header_are_refused(tmp_path):
     """pandas takes their first field for an index, and every column for its neighbour."""
     path = tmp_path / "shifted.csv"
     for text in ("a,b\n1,2,3\n", "a,b\n0,2,3\n1,4,5\n"):
@@ -142,7 +140,7 @@ def test_rows_longer_than_the_header_are_refused(tmp_path: Path) -> None:
     assert read_csv_table(path, ("a",))["b"].tolist() == [2, 4]
 
 
-def test_tables_have_a_limit_and_end_at_the_first_bad_line(tmp_path: Path) -> None:
+def test_tables_have_a_limit_and_end_at_the_first_bad_line(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "1,2\n" * 50_000)
     assert len(read_csv_table(path, ("a",))) == 50_000
@@ -158,7 +156,7 @@ def test_tables_have_a_limit_and_end_at_the_first_bad_line(tmp_path: Path) -> No
         read_csv_table(path, ("a",))
 
 
-def test_values_are_shown_short() -> None:
+def test_values_are_shown_short():
     for value in ("a" * 10_000, 10**5_000, ["x" * 50] * 1_000, {"k" * 500: 1}, [[[[[[1]]]]]], "a\nb"):
         assert len(shown(value)) <= 60
         assert "\n" not in shown(value)
@@ -167,7 +165,7 @@ def test_values_are_shown_short() -> None:
 # --- Writing ------------------------------------------------------------------------------------------
 
 
-def test_a_link_stays_and_a_mode_is_kept(tmp_path: Path) -> None:
+def test_a_link_stays_and_a_mode_is_kept(tmp_path):
     target, link = tmp_path / "target.txt", tmp_path / "link.txt"
     target.write_text("before")
     target.chmod(0o640)
@@ -184,7 +182,7 @@ def test_a_link_stays_and_a_mode_is_kept(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dangling.txt", "link.txt", "new.txt", "target.txt"]
 
 
-def test_a_folder_is_written_whole_and_foreign_files_stay(tmp_path: Path) -> None:
+def test_a_folder_is_written_whole_and_foreign_files_stay(tmp_path):
     folder = tmp_path / "out" / "report"
     check_folder(folder)
     assert not folder.exists()
@@ -208,7 +206,7 @@ def test_a_folder_is_written_whole_and_foreign_files_stay(tmp_path: Path) -> Non
     assert [p.name for p in folder.parent.iterdir()] == ["report"]
 
 
-def test_a_finished_run_takes_away_what_killed_ones_left(tmp_path: Path) -> None:
+def test_a_finished_run_takes_away_what_killed_ones_left(tmp_path):
     target = tmp_path / "out.csv"
     left, others = tmp_path / ".out.csvabcd1234.part", tmp_path / ".other.csvabcd1234.part"
     left_folder = tmp_path / ".reportabcd1234.part"
@@ -223,7 +221,7 @@ def test_a_finished_run_takes_away_what_killed_ones_left(tmp_path: Path) -> None
     assert sorted(p.name for p in tmp_path.iterdir()) == [others.name, "out.csv", "report"]
 
 
-def test_a_pipe_that_nobody_reads_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_pipe_that_nobody_reads_is_refused_at_once(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(OutputError, match="nobody reads"):
@@ -234,7 +232,7 @@ def test_a_pipe_that_nobody_reads_is_refused_at_once(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_the_dash_is_stdout(capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
+def test_the_dash_is_stdout(capfdbinary, tmp_path):
     check_writable(STDOUT)
     assert Output.of("json", STDOUT).path is None
     assert Output.of(None, STDOUT).form == "table"
@@ -245,7 +243,7 @@ def test_the_dash_is_stdout(capfdbinary: pytest.CaptureFixture[bytes], tmp_path:
 
 
 @pytest.mark.parametrize("name", ["out.xyz", "out", "out.jsn"])
-def test_a_suffix_that_says_nothing_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_suffix_that_says_nothing_is_refused(tmp_path, name):
     with pytest.raises(UsageError, match=r"cannot tell the form .*--format"):
         Output.of(None, tmp_path / name)
     assert Output.of("csv", tmp_path / name).form == "csv"
@@ -253,7 +251,7 @@ def test_a_suffix_that_says_nothing_is_refused(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_a_signal_leaves_no_part_behind(tmp_path: Path, name: str) -> None:
+def test_a_signal_leaves_no_part_behind(tmp_path, name):
     code = (
         "import os, signal, sys, medusa_sim.cli as cli\n"
         "from pathlib import Path\n"
@@ -274,7 +272,7 @@ def test_a_signal_leaves_no_part_behind(tmp_path: Path, name: str) -> None:
 # --- Streams ------------------------------------------------------------------------------------------
 
 
-def test_a_closed_stdout_is_one_line_and_a_file_works(tmp_path: Path) -> None:
+def test_a_closed_stdout_is_one_line_and_a_file_works(tmp_path):
     def shell(line: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["sh", "-c", line.replace("medusa-sim", f"{sys.executable} -c '{MAIN}'")],
@@ -292,7 +290,7 @@ def test_a_closed_stdout_is_one_line_and_a_file_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_terminals_that_are_not_utf8(encoding: str) -> None:
+def test_terminals_that_are_not_utf8(encoding):
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "MPLBACKEND": "module://no_such_backend"}
     for args in (
         ("--help",),
@@ -304,7 +302,7 @@ def test_terminals_that_are_not_utf8(encoding: str) -> None:
         assert "Traceback" not in ended.stderr, ended.stderr
 
 
-def test_error_lines_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_lines_are_short(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for args in (
         ("specs", "x" * 10_000),
@@ -324,18 +322,18 @@ def test_error_lines_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert len(line[0]) < 1_100, (args[:2], len(line[0]))
 
 
-def test_a_data_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_data_folder_that_is_not_there_is_said(tmp_path):
     ended = command("specs", "a40", "--data-dir", str(tmp_path / "later"))
     assert ended.returncode == 0
     assert re.match(r"--data-dir .*later: no such folder, so only shipped data is found", ended.stderr)
 
 
-def test_a_missing_folder_is_an_output_error() -> None:
+def test_a_missing_folder_is_an_output_error():
     with pytest.raises(OutputError), atomic(Path("/no/such/folder/x")):
         pass
 
 
-def test_numbers_inside_words_have_a_length(tmp_path: Path) -> None:
+def test_numbers_inside_words_have_a_length(tmp_path):
     """Python refuses to read an integer of more than 4,300 digits, wherever it stands."""
     long = "9" * 5_000
     rows = tmp_path / "rows.csv"

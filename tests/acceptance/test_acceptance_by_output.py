@@ -1,9 +1,5 @@
 """Acceptance by the length of outputs: exact where it was measured, between in between, never beyond."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,14 +12,14 @@ R1 = load_acceptance("mtp-deepseek-r1")
 COUNTS = np.arange(1, 7)
 
 
-def test_every_draft_is_accepted_as_much_more_rarely() -> None:
+def test_every_draft_is_accepted_as_much_more_rarely():
     reached = np.diff(R1.tokens_per_step(COUNTS)) * 0.83 ** np.arange(1, 6)
     short = R1.of_outputs(920.0)
     assert short.tokens_per_step(COUNTS) == pytest.approx(1.0 + np.cumsum([0.0, *reached]), rel=1e-9)
     assert R1.of_outputs(7400.0).tokens_per_step(COUNTS) == pytest.approx(R1.tokens_per_step(COUNTS))
 
 
-def test_longer_outputs_accept_more_and_nothing_is_extrapolated() -> None:
+def test_longer_outputs_accept_more_and_nothing_is_extrapolated():
     lengths = [1.0, 500.0, 920.0, 1500.0, 4000.0, 7400.0, 1e6]
     tokens = [float(R1.of_outputs(length).tokens_per_step(4)) for length in lengths]
     assert tokens == sorted(tokens)
@@ -32,7 +28,7 @@ def test_longer_outputs_accept_more_and_nothing_is_extrapolated() -> None:
     assert tokens[2] < tokens[3] < tokens[4] < tokens[5]
 
 
-def test_the_interval_of_short_outputs_reaches_the_published_rates() -> None:
+def test_the_interval_of_short_outputs_reaches_the_published_rates():
     short = R1.of_outputs(920.0)
     low, high = short.band(2)
     assert low < 1.0 + 0.92 * 0.73  # the lowest cell that was served
@@ -40,7 +36,7 @@ def test_the_interval_of_short_outputs_reaches_the_published_rates() -> None:
     assert short.of_outputs(920.0) is short  # taken once
 
 
-def test_a_scenario_takes_it_with_its_traffic_and_says_so() -> None:
+def test_a_scenario_takes_it_with_its_traffic_and_says_so():
     given = {"gpu": "h200-sxm", "model": "deepseek-r1", "drafter": "mtp", "runtime": "sglang", "tp": 8}
     plain, short = (
         ms.Scenario(**given, **more) for more in ({}, {"prompt_tokens": 1000, "output_tokens": 900})
@@ -55,7 +51,7 @@ def test_a_scenario_takes_it_with_its_traffic_and_says_so() -> None:
     assert "900 tokens" in told  # of the load's outputs: the scenario itself has none
 
 
-def test_rows_must_rise(tmp_path: Path) -> None:
+def test_rows_must_rise(tmp_path):
     rows = "".join(f"[[by_output]]\ntokens = {tokens}\nshare = 0.5\n" for tokens in (100, 100))
     path = tmp_path / "own.toml"
     path.write_text(

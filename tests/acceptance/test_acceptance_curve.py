@@ -1,7 +1,5 @@
 """Curves of tokens per step: the paper's figures, monotonicity, coverage."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +14,7 @@ COUNTS = np.arange(1, 257)
 
 
 @pytest.mark.parametrize("name", ["paper-fig21", "paper-fig4-sparse"])
-def test_shipped_curves_rise_from_exactly_one(name: str) -> None:
+def test_shipped_curves_rise_from_exactly_one(name):
     profile = load_acceptance(name)
     tau = profile.tokens_per_step(COUNTS)
     low, high = profile.band(COUNTS)
@@ -27,7 +25,7 @@ def test_shipped_curves_rise_from_exactly_one(name: str) -> None:
     assert np.all(low >= 1.0)
 
 
-def test_fig21_stays_near_every_published_point() -> None:
+def test_fig21_stays_near_every_published_point():
     curve = load_acceptance("paper-fig21").model
     assert isinstance(curve, LogCurve)
     # The figure is read to 0.05 of 2.4..3.3 tokens: up to 2.1 %; the curve is a fit on top of that.
@@ -35,36 +33,36 @@ def test_fig21_stays_near_every_published_point() -> None:
     assert curve.residuals().size == 7
 
 
-def test_fig4_reads_its_points_back_exactly() -> None:
+def test_fig4_reads_its_points_back_exactly():
     tau = load_acceptance("paper-fig4-sparse").tokens_per_step([1, 64, 128, 256])
     assert tau.tolist() == [1.0, 3.15, 3.32, 3.48]
 
 
 @pytest.mark.parametrize("name", ["paper-fig21", "paper-fig4-sparse"])
-def test_beyond_the_data_is_refused_with_the_range(name: str) -> None:
+def test_beyond_the_data_is_refused_with_the_range(name):
     with pytest.raises(CoverageError, match=r"1\.\.256, given 257"):
         load_acceptance(name).tokens_per_step(257)
 
 
 @pytest.mark.parametrize("count", [0, -3, 1.5, float("nan")])
-def test_a_count_that_is_no_count_is_refused(count: float) -> None:
+def test_a_count_that_is_no_count_is_refused(count):
     with pytest.raises(UsageError, match="whole numbers from 1"):
         load_acceptance("paper-fig21").tokens_per_step(count)
 
 
-def test_a_scalar_is_the_0_d_case() -> None:
+def test_a_scalar_is_the_0_d_case():
     value = load_acceptance("paper-fig21").tokens_per_step(64)
     assert value.shape == ()
     assert float(value) == pytest.approx(1 + 0.477 * np.log(64), rel=1e-15)
 
 
 @given(slope=st.floats(0.0, 0.9))
-def test_fit_recovers_the_slope_of_an_exact_curve(slope: float) -> None:
+def test_fit_recovers_the_slope_of_an_exact_curve(slope):
     n = np.array([2, 8, 64])
     assert fitted_log_slope(n, 1 + slope * np.log(n)) == pytest.approx(slope, abs=1e-12)
 
 
-def test_fit_refuses_the_root_alone() -> None:
+def test_fit_refuses_the_root_alone():
     with pytest.raises(DataError, match="beyond candidates = 1"):
         fitted_log_slope([1], [1.0])
 
@@ -73,7 +71,7 @@ def test_fit_refuses_the_root_alone() -> None:
     gaps=st.lists(st.integers(1, 60), min_size=1, max_size=6),
     rises=st.lists(st.floats(0.0, 1.0), min_size=6, max_size=6),
 )
-def test_interpolation_is_monotone_and_agrees_with_scipy(gaps: list[int], rises: list[float]) -> None:
+def test_interpolation_is_monotone_and_agrees_with_scipy(gaps, rises):
     n = 1 + np.cumsum([0, *gaps])
     tau = 1.0 + np.cumsum([0.0, *rises[: len(gaps)]])
     curve = TableCurve("t", tuple(zip(n.tolist(), tau.tolist(), strict=True)))
@@ -98,12 +96,12 @@ def test_interpolation_is_monotone_and_agrees_with_scipy(gaps: list[int], rises:
         (((64, float("nan")),), "finite"),
     ],
 )
-def test_points_that_are_no_curve_are_refused(points: tuple[tuple[int, float], ...], message: str) -> None:
+def test_points_that_are_no_curve_are_refused(points, message):
     with pytest.raises(DataError, match=message):
         TableCurve("bad", points)
 
 
-def test_unknown_profile_suggests_the_nearest() -> None:
+def test_unknown_profile_suggests_the_nearest():
     with pytest.raises(SpecError, match=r"did you mean 'paper-fig21'"):
         load_acceptance("paper-fig-21")
     assert {"paper-fig21", "paper-fig4-sparse"} <= set(acceptance_names())

@@ -1,7 +1,5 @@
 """Head accuracies and optimal trees: brute force, bounds, label errors, tables and profiles."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import timeit
@@ -56,7 +54,7 @@ def best_by_brute_force(heads: HeadAccuracy, nodes: int) -> float:
     )
 
 
-def test_expected_tokens_by_hand() -> None:
+def test_expected_tokens_by_hand():
     tree = CandidateTree.from_paths([[0], [1], [0, 0], [1, 2]])
     # 1 + 0.5 + 0.2 + 0.5 * 0.4 + 0.2 * 0.05 (2.3.3)
     assert expected_tokens_per_step(tree, SMALL) == pytest.approx(1.91, rel=1e-12)
@@ -65,14 +63,14 @@ def test_expected_tokens_by_hand() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(heads=accuracies(), nodes=st.integers(1, 4))
-def test_greedy_tree_equals_brute_force(heads: HeadAccuracy, nodes: int) -> None:
+def test_greedy_tree_equals_brute_force(heads, nodes):
     order = optimal_order(heads, nodes + 1)
     assert order.tokens_per_step[nodes] == pytest.approx(best_by_brute_force(heads, nodes), rel=1e-12)
 
 
 @settings(deadline=None)
 @given(heads=accuracies(heads=4, ranks=4))
-def test_one_pass_gives_every_size(heads: HeadAccuracy) -> None:
+def test_one_pass_gives_every_size(heads):
     order = optimal_order(heads, 40)
     assert np.all(np.diff(order.gains) <= 1e-15)
     for candidates in (1, 2, 7, 40):
@@ -87,7 +85,7 @@ def test_one_pass_gives_every_size(heads: HeadAccuracy) -> None:
         assert chain[length] <= order.tokens_per_step[length] + 1e-12
 
 
-def test_the_search_of_sizes_is_not_quadratic() -> None:
+def test_the_search_of_sizes_is_not_quadratic():
     rank = np.arange(1, 11)
     heads = HeadAccuracy.checked([0.4 / (k + 1) * rank**-1.6 / (1 + 0.2 * k) for k in range(5)])
 
@@ -97,7 +95,7 @@ def test_the_search_of_sizes_is_not_quadratic() -> None:
     assert best_s(1024) < 24 * best_s(128)  # 64 times as long, were it quadratic
 
 
-def test_zero_accuracy_gives_one_token_and_no_node() -> None:
+def test_zero_accuracy_gives_one_token_and_no_node():
     heads = HeadAccuracy.checked(np.zeros((3, 4)))
     order = optimal_order(heads, 64)
     assert order.candidates_max == 1
@@ -105,7 +103,7 @@ def test_zero_accuracy_gives_one_token_and_no_node() -> None:
 
 
 @given(heads=accuracies(heads=4), share=st.floats(0.0, 1.0))
-def test_correlation_lifts_and_stays_a_probability(heads: HeadAccuracy, share: float) -> None:
+def test_correlation_lifts_and_stays_a_probability(heads, share):
     rho = share * min(heads.correlation_max, 1.0)
     lifted = heads.with_correlation(rho)
     assert np.all(lifted.conditional().sum(axis=1) <= 1.0 + 1e-6)
@@ -118,7 +116,7 @@ def test_correlation_lifts_and_stays_a_probability(heads: HeadAccuracy, share: f
     assert ratio[seen] == pytest.approx(expected[seen], rel=1e-9)
 
 
-def test_correlation_is_the_log_variance_of_a_common_difficulty() -> None:
+def test_correlation_is_the_log_variance_of_a_common_difficulty():
     rng = np.random.default_rng(1)
     rho = 0.1
     m = np.exp(rng.normal(-rho / 2, np.sqrt(rho), 200_000))
@@ -127,12 +125,12 @@ def test_correlation_is_the_log_variance_of_a_common_difficulty() -> None:
     assert lifted[0, 0] * lifted[1, 0] == pytest.approx(0.5 * 0.4 * np.mean(m**2), rel=0.01)
 
 
-def test_correlation_beyond_its_range_is_refused() -> None:
+def test_correlation_beyond_its_range_is_refused():
     with pytest.raises(SpecError, match="outside 0"):
         SMALL.with_correlation(SMALL.correlation_max * 1.1)
 
 
-def test_tail_recovers_a_power_law_and_zeros_are_the_bound() -> None:
+def test_tail_recovers_a_power_law_and_zeros_are_the_bound():
     rank = np.arange(1.0, 11.0)
     full = np.array([0.5 * rank**-1.7 * 0.6, 0.3 * rank**-1.3 * 0.7])
     measured = HeadAccuracy.checked(full[:, :5])
@@ -145,12 +143,12 @@ def test_tail_recovers_a_power_law_and_zeros_are_the_bound() -> None:
     assert measured.with_tail(3) is measured
 
 
-def test_tail_never_makes_a_head_right_more_than_always() -> None:
+def test_tail_never_makes_a_head_right_more_than_always():
     heads = HeadAccuracy.checked([[0.3, 0.23, 0.22, 0.22]]).with_tail(50)
     assert heads.accuracy.sum() <= 1.0 + 1e-12
 
 
-def test_label_error_matches_resampling() -> None:
+def test_label_error_matches_resampling():
     rng = np.random.default_rng(0)
     tree = CandidateTree.from_paths([[0], [1], [0, 0], [0, 1], [1, 0]])
     totals = []
@@ -164,7 +162,7 @@ def test_label_error_matches_resampling() -> None:
     assert tokens_per_step_error(tree, SMALL) == pytest.approx(1.2816 * np.std(totals), rel=0.05)
 
 
-def test_tree_outside_the_accuracies_is_refused() -> None:
+def test_tree_outside_the_accuracies_is_refused():
     with pytest.raises(CoverageError, match="depth 3"):
         node_probabilities(CandidateTree.chain(3), SMALL)
     with pytest.raises(CoverageError, match="rank 4"):
@@ -183,21 +181,20 @@ def test_tree_outside_the_accuracies_is_refused() -> None:
         ([], "heads x ranks"),
     ],
 )
-def test_what_is_no_accuracy_is_refused(table: list[list[float]], message: str) -> None:
+def test_what_is_no_accuracy_is_refused(table, message):
     with pytest.raises(SpecError, match=message):
         HeadAccuracy.checked(table)
 
 
-def test_later_heads_keep_their_own_label_count(tmp_path: Path) -> None:
+def test_later_heads_keep_their_own_label_count(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("# mine\nhead,rank,accuracy,labels\n1,0,0.3,900\n0,0,0.6,1000\n0,1,0.1,1000\n")
     heads = read_accuracies(path)
     assert heads.accuracy.tolist() == [[0.6, 0.1], [0.3, 0.0]]
-    assert heads.labels is not None
     assert heads.labels.tolist() == [1000.0, 900.0]
 
 
-def test_cumulative_and_exact_tables_agree(tmp_path: Path) -> None:
+def test_cumulative_and_exact_tables_agree(tmp_path):
     long, wide = tmp_path / "long.csv", tmp_path / "wide.csv"
     long.write_text("head,rank,accuracy\n0,0,0.6\n0,1,0.1\n1,0,0.3\n1,1,0.2\n")
     wide.write_text("model,head,cum_top1,cum_top2\nx,0,0.6,0.7\nx,1,0.3,0.5\ny,0,0.1,0.2\n")
@@ -210,27 +207,16 @@ def test_cumulative_and_exact_tables_agree(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "head,rank,accuracy\n",
-        "head,rank,accuracy\n0,0,zero\n",
-        "head,rank,accuracy\n0,0,nan\n",
-        "head,rank,accuracy\n0,0,0.5\n0,0,0.5\n",
-        "head,rank,accuracy\n0,1,0.5\n",
-        "head,rank,accuracy\n1,0,0.5\n",
-        "head,rank,accuracy\n0,0.5,0.5\n",
-        "head,rank,accuracy\n0,0,0.5,9\n",
-        "head,rank,accuracy,labels\n0,0,0.5,9\n0,1,0.1,8\n",
-        "head,rank,accuracy,labels\n0,0,0.5,0\n",
-        "head,rank,accuracy\n0,0,1.5\n",
-        "head,top1,top3\n0,0.5,0.6\n",
-        "head,top1,top2\n0,0.5,0.4\n",
-        "position,unconditional_rate\n0,0.5\n1,0.6\n",
-        "position,conditional_rate\n0,0.5\n0,0.6\n",
-        "a,b\n1,2\n",
-        "head,rank,accuracy\n0,0,1e999\n",
+        "", "head,rank,accuracy\n", "head,rank,accuracy\n0,0,zero\n", "head,rank,accuracy\n0,0,nan\n",
+        "head,rank,accuracy\n0,0,0.5\n0,0,0.5\n", "head,rank,accuracy\n0,1,0.5\n",
+        "head,rank,accuracy\n1,0,0.5\n", "head,rank,accuracy\n0,0.5,0.5\n", "head,rank,accuracy\n0,0,0.5,9\n",
+        "head,rank,accuracy,labels\n0,0,0.5,9\n0,1,0.1,8\n", "head,rank,accuracy,labels\n0,0,0.5,0\n",
+        "head,rank,accuracy\n0,0,1.5\n", "head,top1,top3\n0,0.5,0.6\n", "head,top1,top2\n0,0.5,0.4\n",
+        "position,unconditional_rate\n0,0.5\n1,0.6\n", "position,conditional_rate\n0,0.5\n0,0.6\n",
+        "a,b\n1,2\n", "head,rank,accuracy\n0,0,1e999\n",
     ],
-)
-def test_bad_tables_give_one_clear_line(tmp_path: Path, text: str) -> None:
+)  # fmt: skip
+def test_bad_tables_give_one_clear_line(tmp_path, text):
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(MedusaSimError) as error:
@@ -239,7 +225,7 @@ def test_bad_tables_give_one_clear_line(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_chain_rates_conditional_or_not_are_the_same_chain(tmp_path: Path) -> None:
+def test_chain_rates_conditional_or_not_are_the_same_chain(tmp_path):
     conditional, unconditional = tmp_path / "c.csv", tmp_path / "u.csv"
     conditional.write_text("position,conditional_rate,trials\n0,0.8,1000\n1,0.5,800\n")
     unconditional.write_text("position,unconditional_rate,trials\n0,0.8,1000\n1,0.4,1000\n")
@@ -254,7 +240,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_every_shaped_kind_answers_alike(tmp_path: Path) -> None:
+def test_every_shaped_kind_answers_alike(tmp_path):
     topk = "kind = 'head-topk'\nagreement = 'target'\n"
     topk += "[[heads]]\naccuracy = [0.6, 0.1]\nlabels = 500\n[[heads]]\naccuracy = [0.3]\nlabels = 400\n"
     chain = "kind = 'position'\nagreement = 'target'\nrates = 'unconditional'\n"
@@ -273,7 +259,6 @@ def test_every_shaped_kind_answers_alike(tmp_path: Path) -> None:
         with pytest.raises(CoverageError):
             profile.tokens_per_step(top + 1)
         tree = profile.tree(3)
-        assert tree is not None
         assert tree.candidates == 3
     assert load_acceptance(tmp_path / "p.toml").tokens_per_step(3) == pytest.approx(1 + 0.73 + 0.52)
 
@@ -293,13 +278,13 @@ def test_every_shaped_kind_answers_alike(tmp_path: Path) -> None:
         ("kind = 'curve'\npoints = [[2, 'x']]\n", "points"),
     ],
 )
-def test_bad_profiles_give_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
+def test_bad_profiles_give_one_clear_line(tmp_path, text, message):
     with pytest.raises(MedusaSimError, match=message) as error:
         load_acceptance(write(tmp_path / "bad.toml", text))
     assert "\n" not in str(error.value)
 
 
-def test_profile_without_source_or_of_another_schema_is_refused(tmp_path: Path) -> None:
+def test_profile_without_source_or_of_another_schema_is_refused(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text("schema = 1\ntitle = 't'\nsource = ' '\nkind = 'curve'\npoints = [[2, 1.5]]\n")
     with pytest.raises(SpecError, match="source: given ' '; allowed: text on one line"):
@@ -310,14 +295,14 @@ def test_profile_without_source_or_of_another_schema_is_refused(tmp_path: Path) 
 
 
 @given(values=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12))
-def test_a_vector_is_made_never_to_rise_as_scipy_makes_it(values: list[float]) -> None:
+def test_a_vector_is_made_never_to_rise_as_scipy_makes_it(values):
     from scipy.optimize import isotonic_regression
 
     assert isotonic_decreasing(values) == pytest.approx(isotonic_regression(values, increasing=False).x)
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="needs the public head accuracies beside the checkout")
-def test_public_trees_with_measured_heads() -> None:
+def test_public_trees_with_measured_heads():
     table = DATA / "acceptance" / "medusa1_head_topk_train.csv"
     tree = CandidateTree.from_paths(
         itertools.chain.from_iterable([[(0,) * d for d in (1, 2, 3)], [(1,), (0, 1)]])

@@ -1,7 +1,5 @@
 """Exact calculators of draft-model methods: target law recovered, Monte Carlo, orderings, the toy."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -50,7 +48,7 @@ def random_law(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 @SMALL
 @given(p=laws(), q=laws(), draws=st.integers(1, 4))
-def test_every_method_recovers_the_target_law(p: np.ndarray, q: np.ndarray, draws: int) -> None:
+def test_every_method_recovers_the_target_law(p, q, draws):
     # three and four draws matter: leaving p un-renormalised shows first at the third
     assert sd_emitted(p, q) == pytest.approx(q, abs=1e-9)
     assert k_seq_emitted(p, q, draws) == pytest.approx(q, abs=1e-9)
@@ -60,13 +58,10 @@ def test_every_method_recovers_the_target_law(p: np.ndarray, q: np.ndarray, draw
 
 @SMALL
 @given(p=laws(), q=laws(), draws=st.integers(1, 4))
-def test_acceptances_are_ordered(p: np.ndarray, q: np.ndarray, draws: int) -> None:
+def test_acceptances_are_ordered(p, q, draws):
     single = float(sd_acceptance(p, q))
     optimal = float(optimal_acceptance(p, q, draws))
-    for value in (
-        float(k_seq_acceptance(p, q, draws)),
-        float(multi_round_children(p, q, draws).sum()),
-    ):
+    for value in (float(k_seq_acceptance(p, q, draws)), float(multi_round_children(p, q, draws).sum())):
         assert single - 1e-9 <= value <= optimal + 1e-9  # no independent draws beat optimal transport
     children = recursive_rejection(p, q, draws)[0]
     assert children[0] == pytest.approx(single, abs=1e-12)
@@ -76,19 +71,19 @@ def test_acceptances_are_ordered(p: np.ndarray, q: np.ndarray, draws: int) -> No
 
 @SMALL
 @given(p=laws(sparse=False), q=laws())
-def test_distinct_draws_of_the_whole_vocabulary_cover_it(p: np.ndarray, q: np.ndarray) -> None:
+def test_distinct_draws_of_the_whole_vocabulary_cover_it(p, q):
     # the last residual is one token, and that token is the last draw
     assert recursive_rejection(p, q, 4)[0].sum() == pytest.approx(1.0, abs=1e-9)
 
 
 @given(p=laws(), draws=st.integers(1, 4))
-def test_equal_laws_accept_the_first_draw(p: np.ndarray, draws: int) -> None:
+def test_equal_laws_accept_the_first_draw(p, draws):
     assert recursive_rejection(p, p, draws)[0][0] == pytest.approx(1.0)
     assert k_seq_acceptance(p, p, draws) == pytest.approx(1.0)
     assert multi_round_children(p, p, draws)[0] == pytest.approx(1.0)
 
 
-def test_k_seq_gamma_is_the_smallest_valid_one() -> None:
+def test_k_seq_gamma_is_the_smallest_valid_one():
     rng = np.random.default_rng(0)
     p, q = random_law(rng, 20, 6), random_law(rng, 20, 6)
     for draws in (2, 4, 8):
@@ -98,7 +93,7 @@ def test_k_seq_gamma_is_the_smallest_valid_one() -> None:
         assert gamma * beta == pytest.approx(1 - (1 - beta) ** draws, rel=1e-9)
 
 
-def test_k_seq_needs_both_its_tokens_for_the_rare_one() -> None:
+def test_k_seq_needs_both_its_tokens_for_the_rare_one():
     # p = (1/2, 1/2), q = (1, 0): the wanted token is among two draws with probability 3/4
     assert k_seq_acceptance([0.5, 0.5], [1.0, 0.0], 2) == pytest.approx(0.75)
     assert recursive_rejection([0.5, 0.5], [1.0, 0.0], 2)[0].sum() == pytest.approx(1.0)
@@ -106,9 +101,7 @@ def test_k_seq_needs_both_its_tokens_for_the_rare_one() -> None:
 
 @SMALL
 @given(draft=laws(3), target=laws(3), draws=st.integers(1, 4))
-def test_the_drafts_that_hold_the_accepted_token_are_those_of_an_enumeration(
-    draft: np.ndarray, target: np.ndarray, draws: int
-) -> None:
+def test_the_drafts_that_hold_the_accepted_token_are_those_of_an_enumeration(draft, target, draws):
     holders = k_seq_holders(draft, target, draws)
     assert holders == pytest.approx(enumerated_holders(draft, target, draws), abs=1e-6)
     assert holders.sum() == pytest.approx(float(k_seq_acceptance(draft, target, draws)), abs=1e-6)
@@ -133,7 +126,7 @@ def simulated_recursive(p: np.ndarray, q: np.ndarray, draws: int, runs: int) -> 
     return accepted / runs
 
 
-def test_exact_recursive_rejection_agrees_with_monte_carlo() -> None:
+def test_exact_recursive_rejection_agrees_with_monte_carlo():
     rng = np.random.default_rng(3)
     p, q = random_law(rng, 5), random_law(rng, 5)
     runs = 20_000
@@ -142,7 +135,7 @@ def test_exact_recursive_rejection_agrees_with_monte_carlo() -> None:
     assert np.abs(simulated_recursive(p, q, 3, runs) - exact).max() < 4 * np.sqrt(0.25 / runs)
 
 
-def test_acceptance_given_the_draws_averages_to_the_exact_one() -> None:
+def test_acceptance_given_the_draws_averages_to_the_exact_one():
     rng = np.random.default_rng(4)
     p, q = random_law(rng, 6), random_law(rng, 6)
     tokens = np.argsort(-(np.log(p) + rng.gumbel(size=(40_000, 6))), axis=1)[:, :3]
@@ -152,14 +145,14 @@ def test_acceptance_given_the_draws_averages_to_the_exact_one() -> None:
     assert np.all(np.abs(sampled.mean(axis=0) - recursive_rejection(p, q, 3)[0]) < 4 * error + 1e-12)
 
 
-def test_a_list_of_draws_may_end_early() -> None:
+def test_a_list_of_draws_may_end_early():
     p, q = np.array([[0.6, 0.4, 0.0]]), np.array([[0.2, 0.3, 0.5]])
     short = recursive_children_of_draws(p, q, np.array([[0, -1, -1]]))
     assert short[0, 1:].tolist() == [0.0, 0.0]
     assert short[0, 0] == pytest.approx(1 / 3)
 
 
-def test_one_hot_drafts_accept_with_the_target_probability() -> None:
+def test_one_hot_drafts_accept_with_the_target_probability():
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.1, 0.5])
     assert one_hot_children(p, q, 3).tolist() == [0.4, 0.1, 0.5]
     assert float(sd_acceptance(p, q)) == pytest.approx(0.7)  # what 1 - TV would promise
@@ -167,7 +160,7 @@ def test_one_hot_drafts_accept_with_the_target_probability() -> None:
 
 @SMALL
 @given(p=laws(3), q=laws(3), draws=st.integers(1, 3))
-def test_minimum_cut_equals_the_linear_programme(p: np.ndarray, q: np.ndarray, draws: int) -> None:
+def test_minimum_cut_equals_the_linear_programme(p, q, draws):
     plan, acceptance = optimal_coupling(p, q, draws)
     assert acceptance == pytest.approx(float(optimal_acceptance(p, q, draws)), abs=1e-7)
     assert plan.sum(axis=0) == pytest.approx(q, abs=1e-7)
@@ -175,7 +168,7 @@ def test_minimum_cut_equals_the_linear_programme(p: np.ndarray, q: np.ndarray, d
     assert plan.sum(axis=1) == pytest.approx(joint, abs=1e-7)
 
 
-def test_bernoulli_toy_of_figure_1() -> None:
+def test_bernoulli_toy_of_figure_1():
     grid = np.linspace(0.0, 1.0, 41)
     rates = bernoulli_acceptance(grid[:, None], grid[None, :])
     assert set(rates) == {"Multi-Round SD", "K-SEQ", "OTM", "Recur. Rej. Samp."}
@@ -198,20 +191,20 @@ def toy_models(seed: int, vocabulary: int, length: int) -> tuple[list[np.ndarray
     return [random_law(rng, *s) for s in shapes], [random_law(rng, *s) for s in shapes]
 
 
-def test_beam_of_one_is_speculative_decoding() -> None:
+def test_beam_of_one_is_speculative_decoding():
     draft, target = toy_models(5, 3, 2)
     overlap = np.minimum(draft[0][0], target[0][0])  # accepted first tokens
     second = np.minimum(draft[1], target[1]).sum(axis=1)
     assert rsd_s_block_efficiency(draft, target, 1) == pytest.approx(1 + overlap.sum() + overlap @ second)
 
 
-def test_one_level_beam_is_recursive_rejection() -> None:
+def test_one_level_beam_is_recursive_rejection():
     draft, target = toy_models(6, 5, 1)
     expected = 1 + recursive_rejection(draft[0][0], target[0][0], 3)[0].sum()
     assert rsd_s_block_efficiency(draft, target, 3) == pytest.approx(expected)
 
 
-def test_wider_beams_accept_more_up_to_everything() -> None:
+def test_wider_beams_accept_more_up_to_everything():
     draft, target = toy_models(7, 2, 2)
     values = [rsd_s_block_efficiency(draft, target, width) for width in (1, 2, 3, 4)]
     assert np.all(np.diff(values) >= -1e-12)
@@ -252,7 +245,7 @@ def simulated_beam(draft: list[np.ndarray], target: list[np.ndarray], width: int
     return 1.0 + total / runs
 
 
-def test_stochastic_beam_search_draws_what_enumeration_says() -> None:
+def test_stochastic_beam_search_draws_what_enumeration_says():
     draft, target = toy_models(9, 3, 2)
     exact = rsd_s_block_efficiency(draft, target, 3)
     # expected acceptance per simulated tree spreads by about 0.15: 500 trees give 0.007; four of that
@@ -260,15 +253,14 @@ def test_stochastic_beam_search_draws_what_enumeration_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p", "q"),
-    [([0.5, 0.6], [0.5, 0.5]), ([0.5, 0.5], [1.5, -0.5]), ([np.nan, 1.0], [0.5, 0.5]), (1.0, 1.0)],
+    ("p", "q"), [([0.5, 0.6], [0.5, 0.5]), ([0.5, 0.5], [1.5, -0.5]), ([np.nan, 1.0], [0.5, 0.5]), (1.0, 1.0)]
 )
-def test_what_is_no_law_is_refused(p: object, q: object) -> None:
+def test_what_is_no_law_is_refused(p, q):
     with pytest.raises(DataError, match="probability distribution"):
         sd_acceptance(p, q)
 
 
-def test_exact_methods_refuse_large_vocabularies() -> None:
+def test_exact_methods_refuse_large_vocabularies():
     law = np.full(40, 1 / 40)
     for call in (recursive_rejection, optimal_acceptance):
         with pytest.raises(DataError, match="at most 16 tokens"):

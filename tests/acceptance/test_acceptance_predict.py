@@ -1,7 +1,5 @@
 """Prediction of block efficiencies from short chains, against the published tables of the RSD paper."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from one_line import one_line
@@ -33,7 +31,7 @@ def efficiency(method: str, spec: str, process: EaseProcess = PROCESS) -> float:
     return block_efficiency(parsed_shape(method, spec), process)
 
 
-def test_shapes_are_read_as_the_paper_writes_them() -> None:
+def test_shapes_are_read_as_the_paper_writes_them():
     assert parsed_shape("SD", "4").branches == (1, 1, 1, 1)
     assert parsed_shape("RSD-C", "2-2-1").candidates == 1 + 2 + 4 + 4
     assert parsed_shape("SpecTr", "5x4").width == 5
@@ -45,23 +43,23 @@ def test_shapes_are_read_as_the_paper_writes_them() -> None:
     [("SD", "2-1"), ("SD", "0"), ("SD", "-3"), ("RSD-C", "2x2"), ("RSD-S", "5"), ("RSD-S", "0x3"),
      ("Beam", "3"), ("SD", ""), ("SD", "99999999999"), ("RSD-C", "2-0"), ("SpecTr", "500x2"), ("SD", "4.0")],
 )  # fmt: skip
-def test_malformed_shapes_are_refused(method: str, spec: str) -> None:
+def test_malformed_shapes_are_refused(method, spec):
     with one_line(DataError):
         parsed_shape(method, spec)
 
 
 @pytest.mark.parametrize("value", [0.9, 4.01, float("nan"), float("inf")])
-def test_impossible_observations_are_refused(value: float) -> None:
+def test_impossible_observations_are_refused(value):
     with pytest.raises(DataError, match="a step emits"):
         predict_block_efficiency([("SD", "3", value)], [("SD", "4")])
 
 
-def test_no_observation_is_refused() -> None:
+def test_no_observation_is_refused():
     with pytest.raises(DataError, match="no observations"):
         predict_block_efficiency([], [("SD", "4")])
 
 
-def test_bank_agrees_with_the_exact_calculator_on_its_own_laws() -> None:
+def test_bank_agrees_with_the_exact_calculator_on_its_own_laws():
     bank = context_bank(QUICK, 12)
     # covering is a probability, rises with every child and starts at the exact single acceptance
     assert np.all((bank.coverage >= 0.0) & (bank.coverage <= 1.0))
@@ -74,7 +72,7 @@ def test_bank_agrees_with_the_exact_calculator_on_its_own_laws() -> None:
         assert np.all(accepted <= bank.within_reach + 1e-9)
 
 
-def test_one_of_each_method_is_a_chain() -> None:
+def test_one_of_each_method_is_a_chain():
     chain = efficiency("SD", "4")
     assert efficiency("RSD-C", "1-1-1-1") == pytest.approx(chain, rel=1e-12)
     assert efficiency("SpecTr", "1x4") == pytest.approx(chain, rel=1e-9)
@@ -82,7 +80,7 @@ def test_one_of_each_method_is_a_chain() -> None:
     assert efficiency("RSD-S", "1x4") == pytest.approx(chain, rel=0.02)
 
 
-def test_more_never_accepts_less() -> None:
+def test_more_never_accepts_less():
     chains = [efficiency("SD", str(length)) for length in (1, 2, 3, 5, 10, 30)]
     assert np.all(np.diff(chains) > 0.0)
     for method, specs in (
@@ -95,19 +93,19 @@ def test_more_never_accepts_less() -> None:
     assert efficiency("SpecTr", "4x3") < efficiency("RSD-S", "4x3")  # distinct beats independent draws
 
 
-def test_zero_acceptance_gives_one_token() -> None:
+def test_zero_acceptance_gives_one_token():
     hopeless = EaseProcess(QUICK, -20.0, 0.3)
     assert efficiency("SD", "5", hopeless) < 1.1  # flat laws over 60 tokens still agree now and then
 
 
-def test_fit_recovers_the_process_it_was_made_from() -> None:
+def test_fit_recovers_the_process_it_was_made_from():
     shapes = [parsed_shape("SD", str(length)) for length in (2, 3, 4, 5, 10, 30)]
     again = fitted_ease([(shape, block_efficiency(shape, PROCESS)) for shape in shapes], QUICK)
     for method, spec in (("SD", "20"), ("RSD-C", "3-2-1"), ("SpecTr", "3x3")):
         assert efficiency(method, spec, again) == pytest.approx(efficiency(method, spec), rel=0.01)
 
 
-def test_prediction_is_deterministic() -> None:
+def test_prediction_is_deterministic():
     seen = [("SD", "2", 1.9), ("SD", "4", 2.3)]
     wanted = [("RSD-S", "5x4"), ("SpecTr", "3x3")]
     first = predict_block_efficiency(seen, wanted, QUICK)
@@ -115,7 +113,7 @@ def test_prediction_is_deterministic() -> None:
 
 
 @pytest.mark.slow
-def test_published_pairs_from_short_chains_alone() -> None:
+def test_published_pairs_from_short_chains_alone():
     comparison = pair_comparison(published_table())
     summary = comparison_summary(comparison).set_index("rows_of")
     # reached 2.3 % over all and 3.0 % for chains of 6..30; the bounds leave room for other BLAS and numpy
@@ -140,7 +138,7 @@ def test_published_pairs_from_short_chains_alone() -> None:
 
 
 @pytest.mark.slow
-def test_the_shipped_pair_from_chains_and_one_tree() -> None:
+def test_the_shipped_pair_from_chains_and_one_tree():
     chains_alone = pair_comparison(own_pair_table())
     with_tree = pair_comparison(own_pair_table(), also=("SpecTr", "4x3"))
     for found, reached in ((chains_alone, 0.085), (with_tree, 0.05)):
@@ -149,7 +147,7 @@ def test_the_shipped_pair_from_chains_and_one_tree() -> None:
     assert with_tree["error"].abs().max() < 0.13  # rates of 96 texts are themselves uncertain by 1 to 2 %
 
 
-def test_a_tree_shows_how_softly_a_pair_parts() -> None:
+def test_a_tree_shows_how_softly_a_pair_parts():
     soft = EaseProcess(QUICK.softened(2.0), 0.5, 1.0)
     seen = [("SD", "2"), ("SD", "4"), ("SpecTr", "4x3")]
     rates = [(parsed_shape(*name), efficiency(*name, soft)) for name in seen]
@@ -164,7 +162,7 @@ def test_a_tree_shows_how_softly_a_pair_parts() -> None:
     )
 
 
-def test_a_tree_among_the_observations_narrows_the_band_of_trees() -> None:
+def test_a_tree_among_the_observations_narrows_the_band_of_trees():
     value, wanted = np.array([2.0]), [("SpecTr", "5x4")]
     wide = prediction_band(wanted, value, [("SD", "3")])
     narrow = prediction_band(wanted, value, [("SD", "3"), ("RSD-C", "2-2-1")])

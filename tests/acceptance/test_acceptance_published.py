@@ -1,7 +1,5 @@
 """Adjustments, metrics, public trees and measured k-ary trees: what was published, as golden values."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -34,7 +32,7 @@ HAS_DATA = pytest.mark.skipif(
 )
 
 
-def test_typical_acceptance_follows_figure_5() -> None:
+def test_typical_acceptance_follows_figure_5():
     assert typical_tokens_per_step([0.01, 0.06, 0.25]).tolist() == [3.5, 3.24, 3.26]
     assert scheme_ratio("typical") == 1.0
     assert scheme_ratio("random-sampling") < scheme_ratio("greedy") < 1.0 < scheme_ratio("typical", 0.01)
@@ -46,7 +44,7 @@ def test_typical_acceptance_follows_figure_5() -> None:
         scheme_ratio("gredy")
 
 
-def test_workloads_are_ratios_to_the_mean() -> None:
+def test_workloads_are_ratios_to_the_mean():
     mean_speedup = np.mean(list(WORKLOAD_SPEEDUP.values()))
     for name, speedup in WORKLOAD_SPEEDUP.items():
         tokens = 1 + workload_ratio(name) * (3.47 - 1)
@@ -54,7 +52,7 @@ def test_workloads_are_ratios_to_the_mean() -> None:
     assert workload_ratio("extraction") > 1.0 > workload_ratio("humanities")
 
 
-def test_an_adjustment_moves_a_profile_but_never_one_candidate() -> None:
+def test_an_adjustment_moves_a_profile_but_never_one_candidate():
     plain = load_acceptance("paper-fig4-sparse")
     greedy = plain.with_ratio(scheme_ratio("greedy"))
     assert greedy.tokens_per_step(1) == 1.0
@@ -65,7 +63,7 @@ def test_an_adjustment_moves_a_profile_but_never_one_candidate() -> None:
         plain.with_ratio(float("nan"))
 
 
-def test_three_or_four_heads_may_be_enough() -> None:
+def test_three_or_four_heads_may_be_enough():
     # the paper's statement (2.3.1), on the shipped accuracies of the 7B heads
     heads = load_acceptance("medusa1-vicuna-7b").heads
     assert heads is not None
@@ -75,15 +73,14 @@ def test_three_or_four_heads_may_be_enough() -> None:
     assert heads_worth_running(heads, 2) == 1
 
 
-def test_memory_bound_speed_up_of_the_rsd_paper() -> None:
+def test_memory_bound_speed_up_of_the_rsd_paper():
     # Llama-2-7B XSum, SD length 2: 2.166 -> MBSU 2.093 with r = 0.01736 (printed to 3 digits)
     assert mbsu(2.166, 2, 0.01736) == pytest.approx(2.093, abs=5e-4)
 
 
 @pytest.mark.parametrize("name", ["medusa1-vicuna-7b", "medusa1-vicuna-13b", "medusa1-vicuna-33b"])
-def test_shipped_heads_are_probabilities(name: str) -> None:
+def test_shipped_heads_are_probabilities(name):
     profile = load_acceptance(name)
-    assert profile.heads is not None
     assert profile.agreement == "teacher-forced"
     assert profile.heads.heads == 5
     assert np.all(profile.heads.conditional().sum(axis=1) <= 1.0)
@@ -93,7 +90,7 @@ def test_shipped_heads_are_probabilities(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", acceptance_names())
-def test_every_shipped_profile_answers_and_is_sourced(name: str) -> None:
+def test_every_shipped_profile_answers_and_is_sourced(name):
     profile = load_acceptance(name)
     counts = np.arange(1, min(profile.candidates_max, 256) + 1)
     tau, (low, high) = profile.tokens_per_step(counts), profile.band(counts)
@@ -106,7 +103,7 @@ def test_every_shipped_profile_answers_and_is_sourced(name: str) -> None:
     assert any(origin in profile.source for origin in origins)
 
 
-def test_compact_profile_round_trips_and_says_its_error(tmp_path: Path) -> None:
+def test_compact_profile_round_trips_and_says_its_error(tmp_path):
     rank = np.arange(1.0, 6.0)
     heads = HeadAccuracy.checked([0.5 * rank**-1.8, 0.3 * rank**-1.4])
     rows, error = fitted_rows(heads)
@@ -118,7 +115,7 @@ def test_compact_profile_round_trips_and_says_its_error(tmp_path: Path) -> None:
     assert again == file
 
 
-def test_correlation_is_found_again() -> None:
+def test_correlation_is_found_again():
     heads = HeadAccuracy.checked([[0.6, 0.1], [0.4, 0.1], [0.3, 0.1]])
     tree = CandidateTree.cartesian([2, 2, 2])
     measured = expected_tokens_per_step(tree, heads.with_correlation(0.12))
@@ -127,7 +124,7 @@ def test_correlation_is_found_again() -> None:
 
 
 @HAS_DATA
-def test_public_trees_and_heads() -> None:
+def test_public_trees_and_heads():
     scores = public_tree_scores(DATA / "medusa1_head_topk_train.csv", DATA / "medusa_trees.json")
     assert len(scores) == 27
     assert set(scores["candidates"]) == {64}
@@ -147,7 +144,7 @@ def test_public_trees_and_heads() -> None:
 
 @HAS_DATA
 @pytest.mark.parametrize(("model", "measured"), [("7b", 2.565), ("13b", 2.639), ("33b", 2.514)])
-def test_first_party_rates_of_medusa_1_are_met(model: str, measured: float) -> None:
+def test_first_party_rates_of_medusa_1_are_met(model, measured):
     """Tokens a step on MT-bench, evaluated by the heads' authors; nothing is fitted to them.
 
     Accuracies on training text rank 33B first, the measurement last, so that no common correlation does
@@ -161,7 +158,7 @@ def test_first_party_rates_of_medusa_1_are_met(model: str, measured: float) -> N
 
 @HAS_DATA
 @pytest.mark.parametrize("model", ["7b", "13b", "33b"])
-def test_shipped_head_profiles_are_what_the_code_fits(model: str) -> None:
+def test_shipped_head_profiles_are_what_the_code_fits(model):
     fitted = medusa_1_profile(model, DATA / "medusa1_head_topk_train.csv")
     path = find("profiles/acceptance", f"medusa1-vicuna-{model}.toml")
     assert path is not None
@@ -169,7 +166,7 @@ def test_shipped_head_profiles_are_what_the_code_fits(model: str) -> None:
 
 
 @HAS_DATA
-def test_measured_k_ary_and_optimised_trees() -> None:
+def test_measured_k_ary_and_optimised_trees():
     comparison = tree_comparison(DATA / "acceptance_vectors.csv", DATA / "spechub_runs_7b.csv")
     summary = error_summary(comparison)
     assert summary["k-ary"]["runs"] == 72

@@ -1,7 +1,5 @@
 """Acceptance from engines: unbiased where the number of drafts varied, refused where counters contradict."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import socket
@@ -47,20 +45,20 @@ RATES = (0.7, 0.6, 0.5)
         ("llama_cpp.log", "llama.cpp", 1000),
     ],
 )
-def test_every_engines_file_gives_the_same_rates(name: str, engine: str, steps: int) -> None:
+def test_every_engines_file_gives_the_same_rates(name, engine, steps):
     counts = combined(read_counts(FILES / name))
     assert counts.engine == engine
     assert counts.steps == steps
     assert counts.accepted / counts.tried == pytest.approx(RATES, abs=1e-3)
 
 
-def test_two_pages_are_subtracted() -> None:
+def test_two_pages_are_subtracted():
     counts = combined(read_counts(FILES / "vllm_metrics_after.txt", FILES / "vllm_metrics_before.txt"))
     assert counts.steps == 20000
     assert counts.tried.tolist() == [20000, 14000, 8400]
 
 
-def test_steps_that_found_no_draft_count_where_drafts_are_looked_up(tmp_path: Path) -> None:
+def test_steps_that_found_no_draft_count_where_drafts_are_looked_up(tmp_path):
     """The page has 2 steps for each that drafted, and a request for every hundred."""
     counts = combined(read_counts(FILES / "vllm_metrics_after.txt", FILES / "vllm_metrics_before.txt"))
     every, match_rate = over_every_step(counts)
@@ -76,7 +74,7 @@ def test_steps_that_found_no_draft_count_where_drafts_are_looked_up(tmp_path: Pa
     assert load_acceptance(path).steps_matched == pytest.approx(0.5)
 
 
-def test_records_of_varied_length_count_a_step_where_it_tried() -> None:
+def test_records_of_varied_length_count_a_step_where_it_tried():
     """100 steps of three drafts, then (1,1), (1,1), (1,0), (2,1): by hand."""
     counts = combined(read_counts(FILES / "aiperf_records.jsonl"))
     assert counts.tried.tolist() == [104, 71, 42]
@@ -84,11 +82,8 @@ def test_records_of_varied_length_count_a_step_where_it_tried() -> None:
     assert counts.undrafted == 0.0
 
 
-@given(
-    rates=st.lists(st.floats(0.1, 0.95), min_size=1, max_size=5),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_rates_are_unbiased_whatever_the_draft_lengths(rates: list[float], seed: int) -> None:
+@given(rates=st.lists(st.floats(0.1, 0.95), min_size=1, max_size=5), seed=st.integers(0, 2**32 - 1))
+def test_rates_are_unbiased_whatever_the_draft_lengths(rates, seed):
     rng = np.random.default_rng(seed)
     steps = 4000
     drafted = rng.integers(1, len(rates) + 1, steps)
@@ -106,14 +101,14 @@ def test_rates_are_unbiased_whatever_the_draft_lengths(rates: list[float], seed:
 
 
 @given(histogram=st.lists(st.integers(0, 500), min_size=2, max_size=7).filter(lambda h: sum(h) > 0))
-def test_tokens_per_step_are_those_of_the_histogram(histogram: list[int]) -> None:
+def test_tokens_per_step_are_those_of_the_histogram(histogram):
     drafts = len(histogram) - 1
     counts = counts_of_steps({drafts: dict(enumerate(histogram))}, engine="x")
     mean = 1.0 + sum(j * count for j, count in enumerate(histogram)) / sum(histogram)
     assert counts.tokens_per_step == pytest.approx(mean)
 
 
-def test_what_was_not_drafted_widens_or_refuses() -> None:
+def test_what_was_not_drafted_widens_or_refuses():
     little = combined([counts_of_positions([700, 420], steps=1000, draft_tokens=1900, engine="x")])
     assert little.undrafted_share == pytest.approx(0.05)
     assert "not drafted" in little.notes[0]
@@ -130,21 +125,19 @@ def test_what_was_not_drafted_widens_or_refuses() -> None:
         ([0, 0], 0, 0, "no step drafted"),
     ],
 )
-def test_counters_at_odds_with_themselves_are_refused(
-    accepted: list[int], steps: int, tokens: int, told: str
-) -> None:
+def test_counters_at_odds_with_themselves_are_refused(accepted, steps, tokens, told):
     with pytest.raises(DataError, match=told):
         counts_of_positions(accepted, steps=steps, draft_tokens=tokens, engine="x")
 
 
-def test_a_step_cannot_accept_more_than_it_drafted() -> None:
+def test_a_step_cannot_accept_more_than_it_drafted():
     with pytest.raises(DataError, match="cannot be"):
         counts_of_steps({2: {3: 1}}, engine="x")
     with pytest.raises(DataError, match="no step drafted"):
         counts_of_steps({0: {0: 5}}, engine="x")
 
 
-def test_two_models_are_kept_apart(tmp_path: Path) -> None:
+def test_two_models_are_kept_apart(tmp_path):
     page = (FILES / "vllm_metrics_after.txt").read_text()
     other = page.replace("meta-llama/Llama-3.1-8B-Instruct", "another")
     both = tmp_path / "both.txt"
@@ -156,14 +149,14 @@ def test_two_models_are_kept_apart(tmp_path: Path) -> None:
         combined(read_counts(both), "a third")
 
 
-def test_engines_of_one_server_are_added(tmp_path: Path) -> None:
+def test_engines_of_one_server_are_added(tmp_path):
     page = (FILES / "vllm_metrics_after.txt").read_text()
     both = tmp_path / "both.txt"
     both.write_text(page + page.replace('engine="0"', 'engine="1"'))
     assert combined(read_counts(both)).steps == 42000
 
 
-def test_pages_the_wrong_way_round_and_restarts_are_refused(tmp_path: Path) -> None:
+def test_pages_the_wrong_way_round_and_restarts_are_refused(tmp_path):
     with pytest.raises(DataError, match="went down"):
         read_counts(FILES / "vllm_metrics_before.txt", FILES / "vllm_metrics_after.txt")
     fewer = tmp_path / "fewer.txt"
@@ -173,7 +166,7 @@ def test_pages_the_wrong_way_round_and_restarts_are_refused(tmp_path: Path) -> N
         read_counts(FILES / "vllm_metrics_after.txt", fewer)
 
 
-def test_sglangs_mean_is_told_as_an_acceptance() -> None:
+def test_sglangs_mean_is_told_as_an_acceptance():
     with pytest.raises(DataError, match=r"--acceptance 2\.33@3"):
         read_counts(FILES / "sglang_metrics.txt")
 
@@ -191,7 +184,7 @@ def test_sglangs_mean_is_told_as_an_acceptance() -> None:
          '"per_step_drafted": [1, 1]}', "malformed"),
     ],
 )  # fmt: skip
-def test_other_files_are_refused_in_one_line(content: str, told: str, tmp_path: Path) -> None:
+def test_other_files_are_refused_in_one_line(content, told, tmp_path):
     path = tmp_path / "file.txt"
     path.write_text(content)
     with pytest.raises(DataError, match=told) as caught:
@@ -199,12 +192,12 @@ def test_other_files_are_refused_in_one_line(content: str, told: str, tmp_path: 
     assert "\n" not in str(caught.value)
 
 
-def test_samples_of_prometheus_text() -> None:
+def test_samples_of_prometheus_text():
     text = '# TYPE a counter\na{x="1",y="b\\"c"} 2.5 1700000000\nb 3e4\nbroken{ 1\nc NaNx\n'
     assert list(samples(text)) == [("a", {"x": "1", "y": 'b\\"c'}, 2.5), ("b", {}, 30000.0)]
 
 
-def test_the_command_writes_a_profile_that_loads(tmp_path: Path) -> None:
+def test_the_command_writes_a_profile_that_loads(tmp_path):
     path = tmp_path / "ours.toml"
     before, after = FILES / "vllm_metrics_before.txt", FILES / "vllm_metrics_after.txt"
     result = CliRunner().invoke(
@@ -241,7 +234,7 @@ def server() -> Iterator[str]:
     thread.join()
 
 
-def test_a_server_is_looked_at_twice(server: str, tmp_path: Path) -> None:
+def test_a_server_is_looked_at_twice(server, tmp_path):
     pages = [(FILES / f"vllm_metrics_{name}.txt").read_text() for name in ("before", "after")]
     _Page.pages = iter(pages)
     path = tmp_path / "ours.toml"
@@ -250,13 +243,13 @@ def test_a_server_is_looked_at_twice(server: str, tmp_path: Path) -> None:
     assert "20000 steps" in result.output
 
 
-def test_a_server_that_refuses_is_one_line(server: str) -> None:
+def test_a_server_that_refuses_is_one_line(server):
     _Page.pages = iter([""])
     with pytest.raises(DataError, match="answered 503"):
         fetched(server)
 
 
-def test_a_server_that_does_not_answer_ends_in_time() -> None:
+def test_a_server_that_does_not_answer_ends_in_time():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(DataError, match=r"no answer within 0\.2 s"):
@@ -268,7 +261,7 @@ def test_a_server_that_does_not_answer_ends_in_time() -> None:
             fetched(bad)
 
 
-def test_engines_files_are_what_their_writer_writes() -> None:
+def test_engines_files_are_what_their_writer_writes():
     """The page parses back to the numbers that it was written with."""
     page = scrape((FILES / "vllm_metrics_after.txt").read_text(), "page")
     (model,) = page.drafts
@@ -277,7 +270,7 @@ def test_engines_files_are_what_their_writer_writes() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
-def test_requests_spread_is_found_again(spread: float) -> None:
+def test_requests_spread_is_found_again(spread):
     """Requests with normal logits, drafts of one token: what chance adds to their shares is taken off."""
     draw = np.random.default_rng(0)
     rates = 1.0 / (1.0 + np.exp(-(0.8 + spread * draw.standard_normal(1500))))
@@ -286,7 +279,6 @@ def test_requests_spread_is_found_again(spread: float) -> None:
         for taken in draw.binomial(80, rates).tolist()
     ]
     found = request_spread(records)
-    assert found is not None
     assert found == pytest.approx(spread, abs=0.12)
     profile = position_profile(combined(records), title="t", source="s")
     assert profile.request_spread == round(found, 3)
@@ -295,7 +287,7 @@ def test_requests_spread_is_found_again(spread: float) -> None:
 
 
 @pytest.mark.parametrize("runs", [1.0, 1.4, 3.0])
-def test_runs_of_found_drafts_are_found_again_where_steps_are_listed(runs: float, tmp_path: Path) -> None:
+def test_runs_of_found_drafts_are_found_again_where_steps_are_listed(runs, tmp_path):
     draw, rate, records = np.random.default_rng(1), 0.4, []
     for _ in range(60):
         found = [bool(draw.random() < rate)]
@@ -326,7 +318,7 @@ def test_runs_of_found_drafts_are_found_again_where_steps_are_listed(runs: float
     assert test.table.match_runs == profile.match_runs
 
 
-def test_listed_steps_count_where_they_tried_and_whether_the_next_drafts_too() -> None:
+def test_listed_steps_count_where_they_tried_and_whether_the_next_drafts_too():
     """By hand: three drafts of which two are right, none, two of which both are, three of which none is."""
     counts = counts_of_listed([3, 0, 2, 3], [2, 0, 2, 0], engine="x")
     assert (counts.tried.tolist(), counts.accepted.tolist()) == ([3, 2, 1], [2, 2, 0])
@@ -337,6 +329,6 @@ def test_listed_steps_count_where_they_tried_and_whether_the_next_drafts_too() -
         combined([nothing])
 
 
-def test_records_without_steps_that_found_nothing_say_nothing_of_runs() -> None:
+def test_records_without_steps_that_found_nothing_say_nothing_of_runs():
     counts = combined(read_counts(FILES / "aiperf_records.jsonl"))
     assert position_profile(counts, title="t", source="s", match_rate=0.5).match_runs is None

@@ -1,7 +1,5 @@
 """Candidate trees: structure, what is rejected, every import and export format, the public trees."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -40,7 +38,7 @@ def trees(draw: st.DrawFn) -> CandidateTree:
     return CandidateTree.from_paths(draw(st.permutations(paths)))
 
 
-def test_small_tree_by_hand() -> None:
+def test_small_tree_by_hand():
     tree = CandidateTree.from_paths([[1], [0], [0, 0], [0, 1], [0, 1, 0]])
     assert tree.paths == ((0,), (1,), (0, 0), (0, 1), (0, 1, 0))
     assert tree.candidates == 6
@@ -50,21 +48,17 @@ def test_small_tree_by_hand() -> None:
     assert tree.ranks.tolist() == [-1, 0, 1, 0, 1, 0]
     assert tree.leaves.tolist() == [2, 3, 5]
     assert tree.mask.astype(int).tolist() == [
-        [1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0],
-        [1, 0, 1, 0, 0, 0],
-        [1, 1, 0, 1, 0, 0],
-        [1, 1, 0, 0, 1, 0],
+        [1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 0, 1, 0, 0, 0], [1, 1, 0, 1, 0, 0], [1, 1, 0, 0, 1, 0],
         [1, 1, 0, 0, 1, 1],
-    ]
+    ]  # fmt: skip
 
 
-def test_root_alone_is_plain_decoding() -> None:
+def test_root_alone_is_plain_decoding():
     tree = CandidateTree.from_paths([])
     assert (tree.candidates, tree.depth, tree.leaves.tolist()) == (1, 0, [0])
 
 
-def test_cartesian_has_every_combination() -> None:
+def test_cartesian_has_every_combination():
     # Medusa paper Figure 2: top-2 of head 1 times top-3 of head 2 = 2 + 6 nodes
     tree = CandidateTree.cartesian([2, 3])
     assert tree.candidates == 9
@@ -73,7 +67,7 @@ def test_cartesian_has_every_combination() -> None:
 
 
 @given(tree=trees())
-def test_mask_is_the_ancestors_and_itself(tree: CandidateTree) -> None:
+def test_mask_is_the_ancestors_and_itself(tree):
     for node in range(tree.candidates):
         ancestors = {node}
         while tree.parents[min(ancestors)] >= 0:
@@ -83,8 +77,8 @@ def test_mask_is_the_ancestors_and_itself(tree: CandidateTree) -> None:
 
 
 @given(tree=trees(), form=st.sampled_from(["paths", "json", "tensorrt-llm", "successors", "leaves"]))
-def test_every_format_reads_back(tree: CandidateTree, form: str) -> None:
-    text = tree_text(tree, form)  # type: ignore[arg-type]
+def test_every_format_reads_back(tree, form):
+    text = tree_text(tree, form)
     again = parsed_tree(text, leaves_only=form == "leaves")
     if form == "successors":  # child lists hold places, not ranks: the shape survives
         assert again.parents.tolist() == tree.parents.tolist()
@@ -95,23 +89,18 @@ def test_every_format_reads_back(tree: CandidateTree, form: str) -> None:
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        ([[0, 1]], r"\[0, 1\] lacks its prefix \[0\]"),
-        ([[0], [0]], r"\[0\] is listed twice"),
-        ([[-1]], "whole ranks from 0, given -1"),
-        ([[0.5]], "whole ranks from 0, given 0.5"),
-        ([[True]], "whole ranks"),
-        ([["0"]], "whole ranks"),
-        ([[]], "root is implied"),
-        ([0], "non-empty list of ranks"),
-        ([[float("nan")]], "whole ranks"),
+        ([[0, 1]], r"\[0, 1\] lacks its prefix \[0\]"), ([[0], [0]], r"\[0\] is listed twice"),
+        ([[-1]], "whole ranks from 0, given -1"), ([[0.5]], "whole ranks from 0, given 0.5"),
+        ([[True]], "whole ranks"), ([["0"]], "whole ranks"), ([[]], "root is implied"),
+        ([0], "non-empty list of ranks"), ([[float("nan")]], "whole ranks"),
     ],
-)
-def test_what_is_no_tree_is_refused(paths: list[list[int]], message: str) -> None:
+)  # fmt: skip
+def test_what_is_no_tree_is_refused(paths, message):
     with one_line(SpecError, match=message):
         CandidateTree.from_paths(paths)
 
 
-def test_limits_of_heads_and_ranks() -> None:
+def test_limits_of_heads_and_ranks():
     paths = [[0], [0, 3]]
     assert CandidateTree.from_paths(paths, heads=2, ranks=4).candidates == 3
     with pytest.raises(SpecError, match="depth 2, there are 1 heads"):
@@ -120,7 +109,7 @@ def test_limits_of_heads_and_ranks() -> None:
         CandidateTree.from_paths(paths, ranks=3)
 
 
-def test_leaf_lists_only_when_asked() -> None:
+def test_leaf_lists_only_when_asked():
     assert CandidateTree.from_paths([[0, 1], [2]], leaves_only=True).candidates == 4
     with pytest.raises(SpecError, match="leaves only"):
         CandidateTree.from_paths([[0, 1], [2]])
@@ -129,23 +118,18 @@ def test_leaf_lists_only_when_asked() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "cannot be parsed"),
-        ("{}", "holds no tree"),
-        ('{"a": [[0]], "b": [[1]]}', "holds 2 trees"),
-        ('{"schema": 9, "paths": [[0]]}', "schema 9"),
-        ('"text"', "a list of paths is needed"),
-        ('{"Successors": [[1], [1]]}', "two parents"),
-        ('{"Successors": [[5]]}', "unknown"),
-        ("[" * 100_000, "nested too deep"),
-        ("x = [[0],, [1]]", "cannot be parsed.*give a list of paths"),
+        ("", "cannot be parsed"), ("{}", "holds no tree"), ('{"a": [[0]], "b": [[1]]}', "holds 2 trees"),
+        ('{"schema": 9, "paths": [[0]]}', "schema 9"), ('"text"', "a list of paths is needed"),
+        ('{"Successors": [[1], [1]]}', "two parents"), ('{"Successors": [[5]]}', "unknown"),
+        ("[" * 100_000, "nested too deep"), ("x = [[0],, [1]]", "cannot be parsed.*give a list of paths"),
     ],
-)
-def test_files_that_hold_no_tree_are_refused(text: str, message: str) -> None:
+)  # fmt: skip
+def test_files_that_hold_no_tree_are_refused(text, message):
     with one_line(SpecError, match=message):
         parsed_tree(text)
 
 
-def test_public_formats() -> None:
+def test_public_formats():
     expected = CandidateTree.from_paths([[0], [1], [0, 0]])
     assert parsed_tree("small = [[0], [1],\n  [0, 0],]\nother = [[0]]\n", name="small") == expected
     assert parsed_tree('{"medusa_choices": [[0], [1], [0, 0]]}') == expected
@@ -154,13 +138,13 @@ def test_public_formats() -> None:
         parsed_tree('{"first": [[0]], "second": [[0]]}', name="secnd")
 
 
-def test_unreadable_file(tmp_path: Path) -> None:
+def test_unreadable_file(tmp_path):
     with pytest.raises(SpecError, match="no such file"):
         read_tree(tmp_path / "none.json")
 
 
 @pytest.mark.skipif(not PUBLIC_TREES.exists(), reason="needs the public trees beside the checkout")
-def test_the_nine_public_trees_have_64_candidates() -> None:
+def test_the_nine_public_trees_have_64_candidates():
     names = json.loads(PUBLIC_TREES.read_text())
     loaded = {name: read_tree(PUBLIC_TREES, name=name, heads=5, ranks=10) for name in names}
     assert len(loaded) == 9
@@ -169,7 +153,7 @@ def test_the_nine_public_trees_have_64_candidates() -> None:
 
 
 @given(tree=trees())
-def test_drawings_show_every_node(tree: CandidateTree) -> None:
+def test_drawings_show_every_node(tree):
     probability = 0.5 ** tree.depths.astype(float)
     assert len(text_tree(tree, probability).splitlines()) == tree.candidates
     assert svg_tree(tree, probability).count("<circle") == tree.candidates
@@ -179,12 +163,12 @@ def test_drawings_show_every_node(tree: CandidateTree) -> None:
         assert np.all(np.diff(across) >= 0.5 - 1e-12)
 
 
-def test_text_drawing_by_hand() -> None:
+def test_text_drawing_by_hand():
     tree = CandidateTree.from_paths([[0], [1], [0, 2]])
     assert text_tree(tree) == "root\n├─ 0\n│  └─ 2\n└─ 1"
 
 
-def test_png_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_png_is_written_whole_or_not_at_all(tmp_path):
     write_png(CandidateTree.cartesian([2, 2]), tmp_path / "tree.png")
     assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(OutputError, match="cannot write"):
@@ -192,7 +176,7 @@ def test_png_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tree.png"]
 
 
-def test_ranks_have_a_limit_and_text_behind_a_list_is_refused() -> None:
+def test_ranks_have_a_limit_and_text_behind_a_list_is_refused():
     with pytest.raises(SpecError, match="rank 300000000; at most 4,095"):
         parsed_tree("[[300000000]]")
     with pytest.raises(SpecError, match="give JSON or `name"):

@@ -1,7 +1,5 @@
 """Fitting the GEMM model, storing what was fitted, and the scores it is judged by."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 
@@ -100,7 +98,7 @@ def test_too_little_to_fit_is_an_error():
         fit_gemm(Rows(gemm([1, 2], [8, 8], [4, 4]), np.array([1.0, 2.0])), GPU, source="made up")
 
 
-def test_store_keeps_everything_else_and_reads_back(tmp_path: Path):
+def test_store_keeps_everything_else_and_reads_back(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text(FILE)
     path.chmod(0o644)
@@ -114,7 +112,7 @@ def test_store_keeps_everything_else_and_reads_back(tmp_path: Path):
     assert [each.name for each in tmp_path.iterdir()] == ["x.toml"]
 
 
-def test_storing_twice_is_storing_once(tmp_path: Path):
+def test_storing_twice_is_storing_once(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text(FILE)
     write_kernel(path, "torch", "gemm", "fp16", SMALL)
@@ -123,7 +121,7 @@ def test_storing_twice_is_storing_once(tmp_path: Path):
     assert path.read_text() == once
 
 
-def test_store_says_what_it_cannot_read_or_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_store_says_what_it_cannot_read_or_write(tmp_path, monkeypatch):
     with pytest.raises(SpecError, match=r"missing\.toml"):
         write_kernel(tmp_path / "missing.toml", "torch", "gemm", "fp16", SMALL)
     broken = tmp_path / "broken.toml"
@@ -179,7 +177,7 @@ def test_choice_regret_is_what_the_wrong_count_gives_away():
     ],
 )
 def test_the_stored_kernels_keep_their_error_on_the_rows_they_were_fitted_to(
-    shared_data: Path, gpu: str, file: str, all_m: float, small_m: float
+    shared_data, gpu, file, all_m, small_m
 ):
     """Guards against a table that is stale against the code; held-out errors are in the table itself."""
     import pandas as pd
@@ -194,7 +192,7 @@ def test_the_stored_kernels_keep_their_error_on_the_rows_they_were_fitted_to(
     assert mape(predicted[small], rows.time_us[small]) < small_m
 
 
-def test_a_single_row_does_not_replace_what_was_measured() -> None:
+def test_a_single_row_does_not_replace_what_was_measured():
     frame = pd.DataFrame([{"op": "up_proj", "m": 1, "n": 4096, "k": 4096, "dtype": "fp16", "time_us": 20.0}])
     rows = check_rows(frame.reindex(columns=[*REQUIRED_COLUMNS, "time_us"]), "one.csv")
     with pytest.raises(DataError, match="1 rows of gemm"):

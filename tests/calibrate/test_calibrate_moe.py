@@ -1,7 +1,5 @@
 """A fit of layers of experts finds the kernel that made the rows, and its file reads back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -55,7 +53,7 @@ def frame() -> pd.DataFrame:
     return found
 
 
-def test_the_kernel_is_found_with_its_rule_and_reads_back(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_the_kernel_is_found_with_its_rule_and_reads_back(frame, tmp_path):
     (found,) = fitted_kernels(frame, GPU, "made up", kernel_set="sglang")
     kernel = found.kernel
     assert isinstance(kernel, ExpertKernel)
@@ -79,7 +77,7 @@ def load_gpu_from(folder: Path) -> Gpu:
     return load_gpu("h100-sxm", folder / "data")
 
 
-def test_suspect_rows_other_gpus_and_other_engines_are_left_out_and_said(frame: pd.DataFrame) -> None:
+def test_suspect_rows_other_gpus_and_other_engines_are_left_out_and_said(frame):
     wrong = frame.assign(suspect=["odd"] * 30 + [""] * (len(frame) - 30))
     wrong.loc[len(frame) - 10 :, "engine"] = "vllm"
     wrong["gpu"] = ["h100-sxm"] * (len(frame) - 15) + ["b200"] * 5 + ["h100-sxm"] * 10
@@ -93,7 +91,7 @@ def test_suspect_rows_other_gpus_and_other_engines_are_left_out_and_said(frame: 
         list(fitted_kernels(frame.assign(suspect="x"), GPU, "made up", kernel_set="sglang"))
 
 
-def test_whole_models_are_held_out(frame: pd.DataFrame) -> None:
+def test_whole_models_are_held_out(frame):
     (_, operator) = operators_of(frame)[0]
     assert isinstance(operator, Experts)
     groups = heldout_groups(Rows(operator, np.ones(len(frame))))

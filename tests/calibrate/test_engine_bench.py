@@ -1,7 +1,5 @@
 """A runtime from somebody's own benchmark: files of every tool read alike, terms recovered, runs left out."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -41,7 +39,7 @@ def eagle(depth: int) -> Eagle:
     return Eagle(depth=depth)
 
 
-def test_every_tools_file_is_the_same_runs() -> None:
+def test_every_tools_file_is_the_same_runs():
     by_tool = {
         "vllm": [row for b in (1, 8, 64) for row in read_bench(FILES / f"vllm_serve_plain_b{b}.json")],
         "sglang": read_bench(FILES / "sglang_bench.jsonl"),
@@ -58,13 +56,13 @@ def test_every_tools_file_is_the_same_runs() -> None:
     assert by_tool["aiperf"][0].itl_us is None  # its inter-token latency is per token
 
 
-def test_speculative_runs_say_drafts_and_acceptance() -> None:
+def test_speculative_runs_say_drafts_and_acceptance():
     (row,) = read_bench(FILES / "vllm_serve_spec_b8.json")
     assert (row.drafts, row.acceptance_length) == (3.0, pytest.approx(2.33))
     assert row.step_us == row.itl_us
 
 
-def test_results_without_a_shape_take_it_from_the_command() -> None:
+def test_results_without_a_shape_take_it_from_the_command():
     (row,) = read_bench(FILES / "vllm_latency_b8.json", SHAPE)
     assert row.offline
     assert row.tpot_us == pytest.approx(7.27e3, rel=0.01)
@@ -99,9 +97,7 @@ def changed(tmp_path: Path, **values: object) -> Path:
          "cannot be"),
     ],
 )  # fmt: skip
-def test_results_that_cannot_be_are_refused_in_one_line(
-    values: dict[str, object], told: str, tmp_path: Path
-) -> None:
+def test_results_that_cannot_be_are_refused_in_one_line(values, told, tmp_path):
     with one_line(DataError, match=told):
         read_bench(changed(tmp_path, **values))
 
@@ -118,14 +114,14 @@ def test_results_that_cannot_be_are_refused_in_one_line(
         ("concurrency,itl_us,prompt,output\n1,7,128,512\n", "another one"),
     ],
 )
-def test_tables_are_checked(text: str, told: str, tmp_path: Path) -> None:
+def test_tables_are_checked(text, told, tmp_path):
     path = tmp_path / "bench.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=told):
         read_bench(path)
 
 
-def test_other_json_is_refused(tmp_path: Path) -> None:
+def test_other_json_is_refused(tmp_path):
     for content in ("[1]", '{"a": 1}', '{"benchmarks": [{"metrics": {}}]}', "{"):
         path = tmp_path / "x.json"
         path.write_text(content)
@@ -159,7 +155,7 @@ def truth(**terms: float) -> Setting:
 
 
 @pytest.mark.parametrize("inherited", ["vllm-0.10", "vllm-0.11", "vllm-0.33", "sglang-0.5"])
-def test_two_numbers_of_requests_give_the_others_whatever_is_inherited(inherited: str) -> None:
+def test_two_numbers_of_requests_give_the_others_whatever_is_inherited(inherited):
     made = made_rows(truth(host_us_per_step=900.0, host_us_per_request=40.0), (1, 8, 16, 32, 64, 128))
     fitted = fitted_runtime(setting(runtime=inherited), [made[0], made[4]], name="mine", title="t")
     found = replace(setting(runtime=inherited), runtime=fitted.runtime)
@@ -167,7 +163,7 @@ def test_two_numbers_of_requests_give_the_others_whatever_is_inherited(inherited
     assert np.abs(errors).max() < 0.05
 
 
-def test_draft_terms_are_what_is_left_beside_plain_runs() -> None:
+def test_draft_terms_are_what_is_left_beside_plain_runs():
     asked = truth(
         host_us_per_step=900.0,
         host_us_per_request=40.0,
@@ -189,14 +185,14 @@ def test_draft_terms_are_what_is_left_beside_plain_runs() -> None:
     assert {"draft_us_per_step", "draft_us_per_request", "draft_us_per_pass"} <= fitted.terms.keys()
 
 
-def test_more_runs_narrow_the_bands() -> None:
+def test_more_runs_narrow_the_bands():
     made = made_rows(truth(host_us_per_step=900.0, host_us_per_request=40.0), (1, 4, 8, 16, 32, 64))
     few = fitted_runtime(setting(), [made[0], made[-1]], name="mine", title="t").terms
     many = fitted_runtime(setting(), made, name="mine", title="t").terms
     assert many["host_us_per_step"].half_width < few["host_us_per_step"].half_width
 
 
-def test_what_cannot_be_fitted_is_refused() -> None:
+def test_what_cannot_be_fitted_is_refused():
     made = made_rows(truth(), (1, 8), (0, 3))
     with pytest.raises(DataError, match="plain runs at 8 requests only"):
         fitted_runtime(setting(), [made[2]], name="mine", title="t")
@@ -208,13 +204,12 @@ def test_what_cannot_be_fitted_is_refused() -> None:
         fitted_runtime(setting(runtime="cuda-graph"), made, name="mine", title="t")
 
 
-def test_the_runtime_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runtime_is_found_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("MEDUSA_SIM_DATA_DIR", str(tmp_path))
     made = made_rows(truth(host_us_per_step=900.0, host_us_per_request=40.0), (1, 8, 64))
     fitted = fitted_runtime(setting(), made, name="mine", title="t")
     write_runtime(tmp_path, fitted, "vllm-0.11")
     read = load_runtime("mine").engine
-    assert read is not None
     for name, term in fitted.terms.items():
         assert read.terms[name].value == term.value
         assert read.terms[name].band == term.band
@@ -225,7 +220,7 @@ def test_the_runtime_is_found_by_name(tmp_path: Path, monkeypatch: pytest.Monkey
     check_runtime_name("mine")
 
 
-def test_the_command_prints_every_run_and_writes_the_runtime(tmp_path: Path) -> None:
+def test_the_command_prints_every_run_and_writes_the_runtime(tmp_path):
     files = [str(FILES / f"vllm_serve_{kind}_b{b}.json") for kind in ("plain", "spec") for b in (1, 8, 64)]
     named = ["--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--name", "mine", "--drafter", "eagle"]
     written = ["--data-dir", str(tmp_path), "--format", "csv"]
@@ -245,9 +240,7 @@ def test_the_command_prints_every_run_and_writes_the_runtime(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("model", "name"), [("llama-3.1-8b", "Llama-3.1-8B"), ("qwen3-14b", "Qwen3-14B")])
 @pytest.mark.parametrize("inherited", ["vllm-0.11", "vllm-0.33"])
-def test_measured_servers_are_given_within_five_percent(
-    shared_data: Path, model: str, name: str, inherited: str
-) -> None:
+def test_measured_servers_are_given_within_five_percent(shared_data, model, name, inherited):
     """From 8 and 64 requests to 16, 32 and 128 (nobody measured one request)."""
     frame = pd.read_csv(shared_data / "engines" / "plain_decode_mlenergy.csv")
     frame = frame[frame["model"].str.contains(name) & (frame["tp"] == 1) & (frame["task"] == "lm-arena-chat")]
@@ -265,7 +258,7 @@ def test_measured_servers_are_given_within_five_percent(
         assert predicted_us(found, rows[size], None) == pytest.approx(rows[size].step_us, rel=0.05)
 
 
-def test_sglang_writes_an_infinite_rate_and_shares_chunks_out_among_tokens(tmp_path: Path) -> None:
+def test_sglang_writes_an_infinite_rate_and_shares_chunks_out_among_tokens(tmp_path):
     line = (FILES / "sglang_bench.jsonl").read_text(encoding="utf-8").splitlines()[0]
     written = {**json.loads(line), "request_rate": math.inf, "max_concurrency": 8, "completed": 64}
     path = tmp_path / "closed.jsonl"

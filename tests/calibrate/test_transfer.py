@@ -1,7 +1,5 @@
 """Rows of one weight shape bring another kernel set of the same GPU to them."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest
@@ -40,7 +38,7 @@ def rows_of(kernel: GemmKernel, n: float = 17920.0, k: float = 6656.0) -> Rows[G
     return Rows(operator, gemm_time(GPU, kernel, operator).time_us)
 
 
-def test_what_one_shape_can_tell_is_recovered() -> None:
+def test_what_one_shape_can_tell_is_recovered():
     made = msgspec.structs.replace(START, ramp_us=38.0, bandwidth_fraction=0.78, peak_fraction=0.9)
     found = fit_transferred_gemm(rows_of(made), GPU, start=START, ramp_us=38.0, source="made up")
     # START's own times for other layers hold it back a little.
@@ -52,7 +50,7 @@ def test_what_one_shape_can_tell_is_recovered() -> None:
     assert all(getattr(found, name) == getattr(START, name) for name in kept)
 
 
-def test_a_preference_for_a_large_tile_is_found_where_it_begins() -> None:
+def test_a_preference_for_a_large_tile_is_found_where_it_begins():
     preferred = GemmTile(m=128, n=256, selection_penalty=0.5, m_min=129)
     made = msgspec.structs.replace(START, ramp_us=38.0, tiles=(*START.tiles, preferred))
     usual = msgspec.structs.replace(
@@ -70,7 +68,7 @@ def test_a_preference_for_a_large_tile_is_found_where_it_begins() -> None:
     assert found.fit.fit_error < 0.03
 
 
-def test_two_weight_shapes_are_refused() -> None:
+def test_two_weight_shapes_are_refused():
     one, other = rows_of(START), rows_of(START, n=4096.0)
     sizes = {
         name: np.concatenate([rows.operator.sizes[name] for rows in (one, other)]) for name in Gemm.COLUMNS
@@ -81,7 +79,7 @@ def test_two_weight_shapes_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_the_papers_tables_refit_to_the_shipped_kernels() -> None:
+def test_the_papers_tables_refit_to_the_shipped_kernels():
     import pandas as pd
 
     tables = [operator_table(name) for name in ("medusa_table6", "medusa_table8")]

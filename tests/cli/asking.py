@@ -1,7 +1,5 @@
 """The command line in this process, asked for a result, a table, a document or a refusal."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

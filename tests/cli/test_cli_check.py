@@ -1,7 +1,5 @@
 """`medusa-sim check` from files, from a metrics page and by hand, with its exit code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -26,7 +24,7 @@ def _document(result: Result) -> dict[str, object]:
     return document
 
 
-def test_files_of_a_benchmark_say_all_and_what_is_outside_exits_3() -> None:
+def test_files_of_a_benchmark_say_all_and_what_is_outside_exits_3():
     files = [str(FILES / f"vllm_serve_{kind}_b8.json") for kind in ("spec", "plain")]
     result = _check("--bench", *files, "--format", "json")
     assert result.exit_code == 3  # recorded rounds of another, slower engine
@@ -38,7 +36,7 @@ def test_files_of_a_benchmark_say_all_and_what_is_outside_exits_3() -> None:
     assert found["measured_us"] == 4657.522254996032
 
 
-def test_what_a_check_predicts_by_hand_is_inside_when_a_file_says_it(tmp_path: Path) -> None:
+def test_what_a_check_predicts_by_hand_is_inside_when_a_file_says_it(tmp_path):
     hand = ["--batch", "8", "--seq", "384", "--accepted-by-position", "0.7,0.42,0.21"]
     hand += ["--prompt-tokens", "128", "--output-tokens", "512"]
     predicted_us = _document(_check(*hand, "--measured-tpot-ms", "9", "--format", "json"))["predicted_us"]
@@ -55,7 +53,7 @@ def test_what_a_check_predicts_by_hand_is_inside_when_a_file_says_it(tmp_path: P
     assert found["position"] is None
 
 
-def test_a_metrics_page_tells_acceptance_speed_and_batch(tmp_path: Path) -> None:
+def test_a_metrics_page_tells_acceptance_speed_and_batch(tmp_path):
     page = (FILES / "vllm_metrics_after.txt").read_text()
     name = 'vllm:request_time_per_output_token_seconds_{}{{engine="0",model_name="m"}} {}'
     labels = page[page.index('model_name="') + 12 :].split('"')[0]
@@ -77,7 +75,7 @@ def test_a_metrics_page_tells_acceptance_speed_and_batch(tmp_path: Path) -> None
     assert served["predicted_us"] > found["predicted_us"]
 
 
-def test_a_plain_run_is_not_taken_for_one_with_drafts() -> None:
+def test_a_plain_run_is_not_taken_for_one_with_drafts():
     plain = str(FILES / "vllm_serve_plain_b8.json")
     refused = _check("--bench", plain, "--drafts", "3")
     assert refused.exit_code == 2
@@ -85,7 +83,7 @@ def test_a_plain_run_is_not_taken_for_one_with_drafts() -> None:
     assert _document(_check("--bench", plain, "--format", "json"))["drafts"] == 0
 
 
-def test_several_runs_are_told_apart_by_batch() -> None:
+def test_several_runs_are_told_apart_by_batch():
     files = [str(path) for path in sorted(FILES.glob("vllm_serve_*.json"))]
     undecided = _check("--bench", *files)
     assert undecided.exit_code == 2
@@ -95,7 +93,7 @@ def test_several_runs_are_told_apart_by_batch() -> None:
     assert {row["part"] for row in json.loads(result.stdout)["rows"]} == {"acceptance", "round", "plain"}
 
 
-def test_a_table_begins_with_the_sentence() -> None:
+def test_a_table_begins_with_the_sentence():
     result = _check("--batch", "8", "--drafts", "3", "--tokens-per-step", "2.33", "--measured-itl-ms", "90")
     assert result.stdout.startswith("Outside")
     assert "round" in result.stdout

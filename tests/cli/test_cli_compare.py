@@ -1,7 +1,5 @@
 """`medusa-sim compare`: what is scored from it, its table and its one-line errors."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -30,13 +28,13 @@ def answer() -> dict[str, object]:
     return found
 
 
-def test_a_row_a_set_up(answer: dict[str, object]) -> None:
+def test_a_row_a_set_up(answer):
     result = run(f"{R1} --format csv")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     wanted = "gpu gpus tp ep dp_attention precision engine drafter drafts batch tokens_per_s_per_gpu \
         tokens_per_s_per_user usd_per_million_tokens on_frontier chosen"
     assert set(wanted.split()) <= set(rows[0])
-    assert len(rows) == len(answer["rows"])  # type: ignore[arg-type]
+    assert len(rows) == len(answer["rows"])
     keys = [
         tuple(row[name] for name in ("gpu", "tp", "precision", "engine", "drafter", "batch")) for row in rows
     ]
@@ -44,14 +42,14 @@ def test_a_row_a_set_up(answer: dict[str, object]) -> None:
     assert sum(row["chosen"] == "true" for row in rows) == 1
 
 
-def test_json_says_the_rest(answer: dict[str, object]) -> None:
+def test_json_says_the_rest(answer):
     assert {"answer", "chosen", "chosen_without_speculation", "runners_up", "refused", "warnings"} <= set(
         answer
     )
-    assert all(set(item) == {"setup", "reason"} for item in answer["refused"])  # type: ignore[attr-defined]
+    assert all(set(item) == {"setup", "reason"} for item in answer["refused"])
 
 
-def test_the_table_begins_with_the_answer() -> None:
+def test_the_table_begins_with_the_answer():
     result = run(
         "--model llama-3.1-8b --gpu h100-sxm,l40s --gpus 1,2 --engine vllm --tokens-per-s-per-user 60"
     )

@@ -1,7 +1,5 @@
 """What is asked without options is answered without a warning, and with trees."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path
@@ -33,7 +31,7 @@ def _asked(command: str) -> Result:
         *(line for line in _README if line.split()[0] in ("sweep", "recommend") and "--tp" not in line),
     ],
 )
-def test_a_default_is_no_reason_to_warn(command: str) -> None:
+def test_a_default_is_no_reason_to_warn(command):
     result = _asked(command)
     assert [line for line in result.stderr.splitlines() if not _PLAIN.match(line)] == []
     warned = [line for line in result.stdout.splitlines() if line.startswith("warning")]
@@ -41,7 +39,7 @@ def test_a_default_is_no_reason_to_warn(command: str) -> None:
     assert [line for line in warned if "more may pay" not in line] == []
 
 
-def test_the_default_sweep_shows_trees_their_knee_and_the_engines_chain() -> None:
+def test_the_default_sweep_shows_trees_their_knee_and_the_engines_chain():
     table = _asked("sweep --batch 1..64").stdout
     first = next(line for line in table.splitlines() if line.strip().startswith("1 "))
     assert first.split()[1] == "49"
@@ -55,7 +53,7 @@ def test_the_default_sweep_shows_trees_their_knee_and_the_engines_chain() -> Non
 
 
 @pytest.mark.parametrize(("runtime", "unit"), [("cuda-graph", "heads"), ("vllm", "drafts")])
-def test_sweep_and_recommend_name_a_thing_alike(runtime: str, unit: str) -> None:
+def test_sweep_and_recommend_name_a_thing_alike(runtime, unit):
     arguments = f"--runtime {runtime} --batch 1..2"
     tables = [_asked(f"{command} {arguments}").stdout for command in ("sweep", "recommend")]
     for table in tables:
@@ -65,7 +63,7 @@ def test_sweep_and_recommend_name_a_thing_alike(runtime: str, unit: str) -> None
 
 
 @pytest.mark.parametrize("drafter", ["medusa", "ngram --acceptance 0.6"])
-def test_a_load_says_that_it_runs_no_trees_where_trees_could_run(drafter: str) -> None:
+def test_a_load_says_that_it_runs_no_trees_where_trees_could_run(drafter):
     for policy in ("none", "none,2"):
         asked = f"load --drafter {drafter} --policy {policy} --requests 40 --no-search --rate 2 --seeds 1"
         first = _asked(asked).stdout.splitlines()[0]

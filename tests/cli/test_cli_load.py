@@ -1,11 +1,8 @@
 """`medusa-sim load`: what it prints, and the same numbers in Python."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
 from asking import run as asked
@@ -22,7 +19,7 @@ def run(*args: str) -> Result:
     return asked(*BASE, *args)
 
 
-def test_the_sentence_comes_first() -> None:
+def test_the_sentence_comes_first():
     result = run("--tpot-ms", "12", "--rate", "6", "--target-rate", "40")
     assert result.exit_code == 0, result.output
     lines = [line for line in result.stdout.splitlines() if line]
@@ -31,7 +28,7 @@ def test_the_sentence_comes_first() -> None:
     assert max(map(len, lines[2:])) <= 200
 
 
-def test_json_and_csv_and_python_say_the_same() -> None:
+def test_json_and_csv_and_python_say_the_same():
     found = json.loads(run("--rate", "6", "--no-search", "--format", "json").stdout)
     assert found["schema"] == "medusa-sim/load/1"
     rows = list(csv.DictReader(io.StringIO(run("--rate", "6", "--no-search", "--format", "csv").stdout)))
@@ -46,7 +43,7 @@ def test_json_and_csv_and_python_say_the_same() -> None:
         assert value["tpot_mean_s_half_width"] is None  # one seed
 
 
-def test_entries_of_policies_have_commas_and_the_first_line_says_what_was_asked() -> None:
+def test_entries_of_policies_have_commas_and_the_first_line_says_what_was_asked():
     result = asked(*BASE[:7], "--policy", "draft_len_schedule=4:3,8:2,none", "--users", "4", "--no-search",
                    "--requests", "20", "--cancelled", "0.1", "--prefix-hit-rate", "0.5",
                    "--prefix", "session")  # fmt: skip
@@ -56,12 +53,12 @@ def test_entries_of_policies_have_commas_and_the_first_line_says_what_was_asked(
     assert rows == ["draft_len_schedule=4:3,8:2", "none"]
 
 
-def test_rates_are_chosen_where_none_is_given() -> None:
+def test_rates_are_chosen_where_none_is_given():
     rows = json.loads(run("--format", "json").stdout)["rows"]
     assert len({row["rate_per_s"] for row in rows}) == 4
 
 
-def test_a_trace_runs_in_its_own_time(tmp_path: Path) -> None:
+def test_a_trace_runs_in_its_own_time(tmp_path):
     trace = tmp_path / "trace.csv"
     lines = [f"{0.05 * i:.3f},{100 + i},{20 + i % 7}" for i in range(80)]
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(lines) + "\n", encoding="utf-8")
@@ -72,7 +69,7 @@ def test_a_trace_runs_in_its_own_time(tmp_path: Path) -> None:
     assert long.exit_code == 0, long.output
 
 
-def test_the_timeline_is_rows_over_time() -> None:
+def test_the_timeline_is_rows_over_time():
     rows = list(
         csv.DictReader(io.StringIO(run("--rate", "6", "--timeline", "--no-search", "--format", "csv").stdout))
     )
@@ -80,7 +77,7 @@ def test_the_timeline_is_rows_over_time() -> None:
     assert float(rows[0]["time_s"]) < float(rows[1]["time_s"])
 
 
-def test_the_report_has_plots(tmp_path: Path) -> None:
+def test_the_report_has_plots(tmp_path):
     folder = tmp_path / "report"
     result = run("--rate", "4,12", "--tpot-ms", "12", "--report", str(folder))
     assert result.exit_code == 0, result.output

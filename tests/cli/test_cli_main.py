@@ -1,7 +1,5 @@
 """The frame of the command line: help, exit codes, one-line errors, quiet interruption."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -29,7 +27,7 @@ def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_package_runs_as_a_module() -> None:
+def test_the_package_runs_as_a_module():
     module = subprocess.run(
         [sys.executable, "-m", "medusa_sim", "specs", "a41"], capture_output=True, text=True, check=False
     )
@@ -37,26 +35,26 @@ def test_the_package_runs_as_a_module() -> None:
     assert module.stderr == run("specs", "a41").stderr
 
 
-def test_help_lists_every_command_with_its_summary() -> None:
+def test_help_lists_every_command_with_its_summary():
     result = CliRunner().invoke(cli, ["--help"])
     assert result.exit_code == 0
     for name in _existing():
         assert f"  {name} " in result.stdout
 
 
-def test_the_main_job_is_there() -> None:
+def test_the_main_job_is_there():
     assert {"sweep", "time", "roofline", "calibrate", "validate", "reproduce", "specs"} <= set(_existing())
     assert set(_existing()) <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", _existing())
-def test_every_command_explains_itself_with_two_examples(name: str) -> None:
+def test_every_command_explains_itself_with_two_examples(name):
     result = CliRunner().invoke(cli, [name, "--help"], prog_name="medusa-sim")
     assert result.exit_code == 0
     assert result.stdout.count(f"medusa-sim {name}") >= 3  # the usage line and two examples
 
 
-def test_version() -> None:
+def test_version():
     from medusa_sim import __version__
 
     assert __version__ in CliRunner().invoke(cli, ["--version"]).stdout
@@ -65,9 +63,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("error", "code"), [(SpecError("a"), 1), (UsageError("b"), 2), (ThresholdError("c"), 3)]
 )
-def test_expected_failures_are_one_line_with_their_code(
-    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expected_failures_are_one_line_with_their_code(error, code, monkeypatch):
     @click.command
     def failing() -> None:
         raise error
@@ -79,7 +75,7 @@ def test_expected_failures_are_one_line_with_their_code(
     assert result.stderr == f"Error: {error}\n"
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_keeps_its_traceback(monkeypatch):
     @click.command
     def broken() -> None:
         raise ZeroDivisionError
@@ -90,7 +86,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(result.exception, ZeroDivisionError)
 
 
-def test_interruption_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_is_quiet(monkeypatch):
     @click.command
     def long() -> None:
         raise KeyboardInterrupt
@@ -102,13 +98,13 @@ def test_interruption_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Traceback" not in result.output
 
 
-def test_no_arguments_show_the_help() -> None:
+def test_no_arguments_show_the_help():
     result = CliRunner().invoke(cli, [])
     assert result.exit_code == 2
     assert "Commands:" in result.output
 
 
-def test_a_closed_pipe_is_quiet() -> None:
+def test_a_closed_pipe_is_quiet():
     code = (
         "import subprocess, sys\n"
         "p = subprocess.Popen([sys.executable, '-c', 'from medusa_sim.cli import main; main()',"
@@ -122,7 +118,7 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert result.stdout.split() == ["141", "False", "False"]
 
 
-def test_names_complete_in_the_shell() -> None:
+def test_names_complete_in_the_shell():
     environment = {"_MEDUSA_SIM_COMPLETE": "bash_complete", "COMP_CWORD": "3"}
     gpus = run(COMP_WORDS="medusa-sim sweep --gpu h100,a4", **environment).stdout
     assert "h100,a40" in gpus
@@ -130,7 +126,7 @@ def test_names_complete_in_the_shell() -> None:
     assert "vicuna-7b" in models
 
 
-def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_leaves_no_colour(monkeypatch):
     from medusa_sim.report.text import TextTable, on_terminal
 
     monkeypatch.setenv("NO_COLOR", "1")
@@ -142,9 +138,7 @@ def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "told"), [("1024", "at most"), ("99999", "range"), ("0", "range"), ("x", "integer")]
 )
-def test_more_threads_than_a_machine_can_start_are_refused(
-    given: str, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_threads_than_a_machine_can_start_are_refused(given, told, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     with pytest.raises(click.BadParameter, match=told):
         Threads().convert(given, None, None)

@@ -1,7 +1,5 @@
 """Layers of experts through `time` and `validate`: the kernel that a row names, wrong rows in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,7 @@ def write(folder: Path, rows: tuple[str, ...] = ROWS, more: str = "", cell: str 
     return str(path)
 
 
-def test_each_row_is_timed_by_the_kernel_it_names_or_the_nearest_which_is_said(tmp_path: Path) -> None:
+def test_each_row_is_timed_by_the_kernel_it_names_or_the_nearest_which_is_said(tmp_path):
     path = write(tmp_path, more=",op", cell=",moe")
     asked = "time --gpu h100-sxm --runtime kernel --cache as-measured --ops"
     found = frame(*asked.split(), path)
@@ -35,7 +33,7 @@ def test_each_row_is_timed_by_the_kernel_it_names_or_the_nearest_which_is_said(t
     assert (found["predicted_us"] <= found["high_us"]).all()
 
 
-def test_validate_reads_a_table_without_op_and_tells_kernels_apart(tmp_path: Path) -> None:
+def test_validate_reads_a_table_without_op_and_tells_kernels_apart(tmp_path):
     path = write(tmp_path, more=",time_us", cell=",200")
     found = frame("validate", "--gpu", "h100-sxm", "--measured", path, "--cache", "as-measured")
     assert set(found["op"]) == {"moe"}
@@ -43,5 +41,5 @@ def test_validate_reads_a_table_without_op_and_tells_kernels_apart(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("bare_gpu")
-def test_a_card_without_kernels_of_experts_is_named(tmp_path: Path) -> None:
+def test_a_card_without_kernels_of_experts_is_named(tmp_path):
     refused("bare", "time", "--gpu", "bare", "--ops", write(tmp_path, (ROWS[1],)), code=1)

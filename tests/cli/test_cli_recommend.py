@@ -1,7 +1,5 @@
 """`recommend` on the command line: the documented JSON, every form, and one-line errors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -26,7 +24,7 @@ def run(*args: str) -> Result:
     return asked("recommend", *args)
 
 
-def test_json_holds_what_was_promised(heads: str) -> None:
+def test_json_holds_what_was_promised(heads):
     result = run(*FAST, "--acceptance", heads, "--seq", "512,2048", "--format", "json")
     assert result.exit_code == 0, result.stderr
     values = json.loads(result.stdout)
@@ -47,7 +45,7 @@ def test_json_holds_what_was_promised(heads: str) -> None:
     assert {row["seq_len"] for row in values["schedule"]} == {512, 2048}
 
 
-def test_the_table_says_the_answer_first(heads: str) -> None:
+def test_the_table_says_the_answer_first(heads):
     result = run(*FAST, "--acceptance", heads, "--prompt-tokens", "100", "--output-tokens", "50")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
@@ -59,14 +57,14 @@ def test_the_table_says_the_answer_first(heads: str) -> None:
     assert "warning: latency roofline" in result.stdout
 
 
-def test_a_loss_is_a_plain_warning() -> None:
+def test_a_loss_is_a_plain_warning():
     result = run(*FAST, "--drafter", "draft-model", "--draft-model", "vicuna-7b", "--acceptance", "0.3")
     assert result.exit_code == 0
     assert "Do not enable speculation" in result.stdout
     assert "LOSES" in result.stdout
 
 
-def test_csv_and_markdown(heads: str) -> None:
+def test_csv_and_markdown(heads):
     result = run(*FAST, "--acceptance", heads, "--format", "csv")
     header, first, *_ = result.stdout.splitlines()
     assert header.startswith("batch_min,batch_max,seq_len,candidates,paths")
@@ -74,13 +72,13 @@ def test_csv_and_markdown(heads: str) -> None:
     assert "| batch |" in run(*FAST, "--acceptance", heads, "--format", "md").stdout
 
 
-def test_a_file_is_written_whole(heads: str, tmp_path: Path) -> None:
+def test_a_file_is_written_whole(heads, tmp_path):
     path = tmp_path / "answer.json"
     assert run(*FAST, "--acceptance", heads, "-o", str(path)).exit_code == 0
     assert json.loads(path.read_text())["gpu"] == "a100-80gb-pcie"
 
 
-def test_export_writes_settings_and_notes_apart(heads: str) -> None:
+def test_export_writes_settings_and_notes_apart(heads):
     result = run(*FAST, "--acceptance", heads, "--export", "tgi", "--draft-path", "me/medusa")
     assert result.exit_code == 0
     assert result.stdout.startswith("--model-id me/medusa --speculate ")
@@ -88,7 +86,7 @@ def test_export_writes_settings_and_notes_apart(heads: str) -> None:
     assert "a tree of" in result.stderr
 
 
-def test_a_curve_is_named_as_such() -> None:
+def test_a_curve_is_named_as_such():
     curve = ("--acceptance", "paper-fig4-sparse")
     result = run(*FAST, *curve)
     assert result.exit_code == 0
@@ -97,12 +95,12 @@ def test_a_curve_is_named_as_such() -> None:
     assert {json.dumps(row["paths"]) for row in values["schedule"] if row["candidates"] > 1} == {"null"}
 
 
-def test_every_batch_of_a_range_is_searched(heads: str) -> None:
+def test_every_batch_of_a_range_is_searched(heads):
     result = run("--latency", "roofline", "--batch", "3,11", "--acceptance", heads, "--format", "json")
     assert list(json.loads(result.stdout)["free_candidates_by_batch"]) == [str(b) for b in range(3, 12)]
 
 
-def test_the_default_acceptance_is_the_models_own_if_one_ships() -> None:
+def test_the_default_acceptance_is_the_models_own_if_one_ships():
     own = run(*FAST, "--model", "vicuna-13b", "--format", "json")
     assert json.loads(own.stdout)["acceptance"] == "medusa1-vicuna-13b"
     borrowed = run(*FAST, "--model", "llama-2-7b", "--format", "json")
@@ -112,7 +110,7 @@ def test_the_default_acceptance_is_the_models_own_if_one_ships() -> None:
     assert json.loads(eagle.stdout)["acceptance"] == "eagle3-llama-3.1-8b"
 
 
-def test_a_latency_that_only_speculation_meets() -> None:
+def test_a_latency_that_only_speculation_meets():
     limit = ("--objective", "throughput", "--max-latency-ms", "5")
     told = run(*FAST, *limit).stdout
     assert "Enable speculation: without it no batch stays within memory and 5 ms a token" in told
@@ -120,12 +118,12 @@ def test_a_latency_that_only_speculation_meets() -> None:
     assert "No batch stays" in run(*FAST, "--objective", "throughput", "--max-latency-ms", "0.001").stdout
 
 
-def test_a_limit_that_nothing_meets_is_said_first() -> None:
+def test_a_limit_that_nothing_meets_is_said_first():
     text = run(*FAST, "--acceptance", "medusa1-vicuna-7b", "--max-latency-ms", "0.001").stdout
     assert "No batch stays within 0.001 ms a token" in text.splitlines()[2]
 
 
-def test_an_answer_has_one_number_of_drafts_in_the_engines_word(heads: str) -> None:
+def test_an_answer_has_one_number_of_drafts_in_the_engines_word(heads):
     """6 drafts, draft length 13 and 14 candidates stood in one output."""
     chains = run("--latency", "roofline", "--batch", "1..64", "--drafter", "eagle", "--acceptance", "0.9")
     (row,) = (line.split() for line in chains.stdout.splitlines() if line.lstrip().startswith("1.."))
@@ -139,7 +137,7 @@ def test_an_answer_has_one_number_of_drafts_in_the_engines_word(heads: str) -> N
 
 
 @pytest.mark.parametrize("form", ["table", "md", "csv", "json"])
-def test_a_warning_is_said_once(form: str, heads: str) -> None:
+def test_a_warning_is_said_once(form, heads):
     line = f"--model llama-2-7b --drafter eagle3 --runtime tensorrt-llm --format {form}"
     result = run(*FAST, *line.split(), "--acceptance", heads)
     said = result.stdout if form in ("table", "md") else result.stderr
@@ -148,14 +146,14 @@ def test_a_warning_is_said_once(form: str, heads: str) -> None:
 
 
 @pytest.mark.parametrize("more", [("--by-count", "--format", "csv"), ()])
-def test_batches_that_were_left_out_are_counted(more: tuple[str, ...]) -> None:
+def test_batches_that_were_left_out_are_counted(more):
     every = run("--latency", "roofline", "--batch", "200..256", "--drafter", "eagle", *more)
     assert "were searched" not in every.output
     few = run("--latency", "roofline", "--batch", "100..528", "--drafter", "eagle", *more)
     assert "of 429 batches were searched" in few.output
 
 
-def test_a_limit_of_latency_is_in_the_headline() -> None:
+def test_a_limit_of_latency_is_in_the_headline():
     told = run(
         "--latency", "roofline", "--batch", "1..64", "--drafter", "eagle", "--max-latency-ms", "6"
     ).stdout

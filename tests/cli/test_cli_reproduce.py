@@ -1,9 +1,6 @@
 """`medusa-sim reproduce`: every target runs, is drawn, and says where it comes from."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from asking import answered, document
@@ -14,7 +11,7 @@ DRAWN = ("table6", "table8", "figure9", "figure18", "figure21", "figure22", "fig
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_every_target_has_rows_a_source_and_a_plot(target: str, tmp_path: Path) -> None:
+def test_every_target_has_rows_a_source_and_a_plot(target, tmp_path):
     path = tmp_path / f"{target}.png"
     found = document("reproduce", target, *(("--plot", path) if target in DRAWN else ()))
     assert target not in DRAWN or path.read_bytes().startswith(b"\x89PNG")
@@ -25,7 +22,7 @@ def test_every_target_has_rows_a_source_and_a_plot(target: str, tmp_path: Path) 
         assert any(key.startswith("published_") for key in found["rows"][0])
 
 
-def test_without_a_target_the_errors_are_listed() -> None:
+def test_without_a_target_the_errors_are_listed():
     result = answered("reproduce", "--format", "json")
     rows = json.loads(result.stdout)["rows"]
     assert {"table6", "table8", "figure21", "figure22"} <= {row["target"] for row in rows}

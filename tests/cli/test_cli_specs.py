@@ -1,9 +1,5 @@
 """`medusa-sim specs` and `roofline`."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from asking import frame, run
@@ -12,25 +8,25 @@ from medusa_sim.specs.gpu import gpu_names
 from medusa_sim.specs.models import model_names
 
 
-def test_the_overview_names_everything() -> None:
+def test_the_overview_names_everything():
     text = run("specs").stdout
     for name in (*gpu_names(), *model_names(), "cuda-graph", "paper-fig21"):
         assert name in text
 
 
-def test_every_number_has_its_source() -> None:
+def test_every_number_has_its_source():
     rows = frame("specs")
     assert set(rows["kind"]) == {"gpu", "model", "runtime", "acceptance", "price"}
     assert (rows["source"].str.len() > 5).all()
 
 
-def test_one_name_in_detail() -> None:
+def test_one_name_in_detail():
     text = run("specs", "a40").stdout
     assert "696.0 GB/s" in text
     assert "datasheet" in text
 
 
-def test_roofline_points_lie_on_the_roof() -> None:
+def test_roofline_points_lie_on_the_roof():
     rows = frame("roofline", "--latency", "roofline", "--batch", "1,16")
     assert set(rows["phase"]) == {"prefill", "decode", "verify"}
     intensity = rows["operational_intensity"]
@@ -39,7 +35,7 @@ def test_roofline_points_lie_on_the_roof() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_roofline_is_drawn(suffix: str, tmp_path: Path) -> None:
+def test_roofline_is_drawn(suffix, tmp_path):
     path = tmp_path / f"roof.{suffix}"
     args = ("roofline", "--latency", "roofline", "--runtime", "paper", "--plot", str(path))
     assert run(*args).exit_code == 0

@@ -1,7 +1,5 @@
 """`medusa-sim sweep`: columns, formats that agree, grids of any size, the report."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -9,7 +7,6 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,7 +44,7 @@ def frame(*args: str, latency: str = "roofline") -> pd.DataFrame:
     return rows_of("sweep", "--latency", latency, "--runtime", "cuda-graph", *args)
 
 
-def test_defaults_and_columns() -> None:
+def test_defaults_and_columns():
     result = answered("sweep", "--format", "csv")
     rows = pd.read_csv(io.StringIO(result.stdout))
     assert set(COLUMNS) <= set(rows.columns)
@@ -61,13 +58,13 @@ def test_defaults_and_columns() -> None:
     assert "candidates: 1 2 3 4 6 8 12 16 24 32 48 64 96 128" in result.stderr
 
 
-def test_counts_that_only_trees_have_are_refused_where_no_tree_runs() -> None:
+def test_counts_that_only_trees_have_are_refused_where_no_tree_runs():
     asked = ("sweep", "--runtime", "vllm", "--candidates", "64")
     refused("vllm-0.33 has no tree attention: take trees with --runtime cuda-graph", *asked, code=1)
     answered(*asked, "--trees")
 
 
-def test_the_arithmetic_between_columns() -> None:
+def test_the_arithmetic_between_columns():
     rows = frame("--batch", "1..64", "--seq", "512,4096")
     assert len(rows) == 7 * 2 * len(DEFAULT_COUNTS)
     np.testing.assert_allclose(rows["overhead"], rows["verify_step_us"] / rows["decode_step_us"], rtol=1e-12)
@@ -81,7 +78,7 @@ def test_the_arithmetic_between_columns() -> None:
     assert (rows["speedup"] <= rows["speedup_high"]).all()
 
 
-def test_lists_of_gpus_and_models_come_in_order() -> None:
+def test_lists_of_gpus_and_models_come_in_order():
     rows = frame("--gpu", "h100-sxm,a40", "--model", "llama-7b,llama-3-8b", "--candidates", "64")
     pairs = list(zip(rows["gpu"], rows["model"], strict=True))
     assert pairs == [
@@ -89,19 +86,19 @@ def test_lists_of_gpus_and_models_come_in_order() -> None:
     ]  # fmt: skip
 
 
-def test_scope_block_has_no_throughput_and_no_memory() -> None:
+def test_scope_block_has_no_throughput_and_no_memory():
     rows = frame("--scope", "block")
     for column in ("tokens_per_s", "tokens_per_s_per_user", "memory_bytes", "fits_memory"):
         assert rows[column].isna().all()
 
 
-def test_a_fixed_baseline_divides_by_one_decode_step() -> None:
+def test_a_fixed_baseline_divides_by_one_decode_step():
     rows = frame("--baseline", "fixed", "--batch", "1,4", "--seq", "1024,2048", "--scope", "block")
     one = rows[(rows["batch"] == 1) & (rows["seq_len"] == 1024)]["decode_step_us"].iloc[0]
     np.testing.assert_allclose(rows["overhead"], rows["verify_step_us"] / one, rtol=1e-12)
 
 
-def test_all_formats_agree(tmp_path: Path) -> None:
+def test_all_formats_agree(tmp_path):
     args = ("--batch", "1,8", "--candidates", "1,64")
     from_csv = frame(*args)
     from_json = pd.DataFrame(json.loads(run("--format", "json", *args).stdout)["rows"])
@@ -115,14 +112,14 @@ def test_all_formats_agree(tmp_path: Path) -> None:
     assert shown.count("\n") == 2 + 4
 
 
-def test_json_says_where_it_comes_from() -> None:
+def test_json_says_where_it_comes_from():
     found = json.loads(run("--format", "json").stdout)
     assert found["schema"] == "medusa-sim/sweep/1"
     assert found["command"].startswith("medusa-sim sweep --latency roofline")
     assert found["sources"]["gpu a100-80gb-pcie"]["bandwidth_bytes_per_s"]
 
 
-def test_json_and_reports_warn_as_the_table_does(tmp_path: Path) -> None:
+def test_json_and_reports_warn_as_the_table_does(tmp_path):
     line = "sweep --gpu l40s --model llama-3.1-8b --dtype fp8_block --drafter eagle3 --runtime tensorrt-llm"
     args = [*line.split(), "--batch", "1", "--candidates", "1,4"]
     shown, found = answered(*args), document(*args)
@@ -135,13 +132,13 @@ def test_json_and_reports_warn_as_the_table_does(tmp_path: Path) -> None:
     assert {row["source"] for row in found["rows"]} == {"borrowed"}
 
 
-def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_show(monkeypatch):
     whole = run("--batch", "1..64:1", "--seq", "128..4096", "--format", "csv").stdout
     monkeypatch.setattr("medusa_sim.plan.sweep.sweep.__defaults__", (97,))
     assert run("--batch", "1..64:1", "--seq", "128..4096", "--format", "csv").stdout == whole
 
 
-def test_a_table_leads_with_the_best_count_of_each_batch() -> None:
+def test_a_table_leads_with_the_best_count_of_each_batch():
     result = run("--batch", "1..64")
     lines = [line.split() for line in result.stdout.splitlines()]
     rows = frame("--batch", "1..64", "--candidates", "1..256")
@@ -152,11 +149,11 @@ def test_a_table_leads_with_the_best_count_of_each_batch() -> None:
     assert "\x1b" not in result.stdout
 
 
-def test_all_rows_on_request() -> None:
+def test_all_rows_on_request():
     assert len(run("--batch", "1..64", "--all-rows").stdout.splitlines()) == 2 + 1 + 7 * len(DEFAULT_COUNTS)
 
 
-def test_report_is_self_contained_and_leads_with_the_answer(tmp_path: Path) -> None:
+def test_report_is_self_contained_and_leads_with_the_answer(tmp_path):
     result = run("--batch", "1..64", "--report", str(tmp_path / "a" / "b"))
     assert result.exit_code == 0
     page = (tmp_path / "a" / "b" / "report.html").read_text()
@@ -172,14 +169,14 @@ def test_report_is_self_contained_and_leads_with_the_answer(tmp_path: Path) -> N
         assert wanted in text
 
 
-def test_report_bytes_repeat(tmp_path: Path) -> None:
+def test_report_bytes_repeat(tmp_path):
     for name in ("one", "two"):
         run("--report", str(tmp_path / name))
     one, two = ((tmp_path / name / "report.html").read_text() for name in ("one", "two"))
     assert one.replace("/one", "/two") == two
 
 
-def test_heads_decide_what_is_accepted() -> None:
+def test_heads_decide_what_is_accepted():
     with pytest.raises(UsageError, match="curve measured with 5 heads"):
         Scenario(heads=1, acceptance="paper-fig4-sparse")
     few, every = (
@@ -194,7 +191,7 @@ def test_heads_decide_what_is_accepted() -> None:
     assert few < 2.0 < every
 
 
-def test_batches_that_pay_are_told_where_small_ones_do_not() -> None:
+def test_batches_that_pay_are_told_where_small_ones_do_not():
     model = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "llama-50m" / "config.json"
     text = run(
         *("--gpu", "cpu-emerald-rapids-50m", "--runtime", "kernel", "--dtype", "fp32"),
@@ -204,7 +201,7 @@ def test_batches_that_pay_are_told_where_small_ones_do_not() -> None:
     assert "Pays at batch" in text
 
 
-def test_what_cannot_be_written_is_one_line() -> None:
+def test_what_cannot_be_written_is_one_line():
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full here")
@@ -229,7 +226,7 @@ def test_what_cannot_be_written_is_one_line() -> None:
         ["--drafter", "eagle", "--acceptance", "0.7", "--candidates", "1..99"],
     ],
 )
-def test_the_rows_that_are_told_are_the_rows_of_the_file(words: list[str]) -> None:
+def test_the_rows_that_are_told_are_the_rows_of_the_file(words):
     shown, written = answered("sweep", *words), answered("sweep", *words, "--format", "csv")
     told = re.search(r"give ([0-9]+) rows", shown.stderr)
     assert told
@@ -243,18 +240,14 @@ def test_the_rows_that_are_told_are_the_rows_of_the_file(words: list[str]) -> No
         {"gpu": "h200-sxm", "tp": 8, "model": "deepseek-r1", "runtime": "sglang", "drafter": "mtp"},
         {"gpu": "h100-sxm", "model": "gpt-oss-20b", "drafter": "eagle3"},
         {
-            "gpu": "h200-sxm",
-            "tp": 8,
-            "ep": 8,
-            "model": "qwen3-30b-a3b",
-            "drafter": "eagle",
+            "gpu": "h200-sxm", "tp": 8, "ep": 8, "model": "qwen3-30b-a3b", "drafter": "eagle",
             "acceptance": 0.7,
         },
         {"gpu": "h200-sxm", "model": "kimi-linear-48b-a3b", "drafter": "eagle3", "acceptance": 0.7},
         {"gpu": "b200", "tp": 8, "model": "deepseek-v3.2", "drafter": "mtp", "acceptance": 0.7},
     ],
-)
-def test_every_kind_of_kernel_of_a_step_names_its_source(arguments: dict[str, Any]) -> None:
+)  # fmt: skip
+def test_every_kind_of_kernel_of_a_step_names_its_source(arguments):
     scenario = Scenario(**arguments)
     step = step_launches(scenario.shard, decode(1, 1024), scenario.runtime, "model")
     kinds = {KIND_OF[launch.operator.kind].section for launch in step}

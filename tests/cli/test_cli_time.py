@@ -1,7 +1,5 @@
 """`medusa-sim time`, `validate` and `calibrate`: rows in, predictions, scores and parameters out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +26,7 @@ def ops(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_row_and_column_is_kept_in_order(ops: Path) -> None:
+def test_every_row_and_column_is_kept_in_order(ops):
     found = frame("time", "--gpu", "a100-80gb-pcie", "--ops", ops, "--latency", "roofline")
     given = pd.read_csv(ops)
     expected = [*given.columns, "predicted_us", "low_us", "high_us", "bound", "source"]
@@ -41,7 +39,7 @@ def test_every_row_and_column_is_kept_in_order(ops: Path) -> None:
     assert (found["low_us"] <= found["predicted_us"]).all()
 
 
-def test_times_are_the_roofline_of_each_row(ops: Path) -> None:
+def test_times_are_the_roofline_of_each_row(ops):
     found = frame("time", "--gpu", "a100-80gb-pcie", "--ops", ops, "--latency", "roofline")
     # 2 bytes x (n k + m (n + k)) over 1935 GB/s: memory-bound at 64 tokens and at 1
     for row, m in ((0, 64), (4, 1)):
@@ -50,7 +48,7 @@ def test_times_are_the_roofline_of_each_row(ops: Path) -> None:
         assert found["bound"][row] == "memory"
 
 
-def test_parquet_in_and_out(ops: Path, tmp_path: Path) -> None:
+def test_parquet_in_and_out(ops, tmp_path):
     given = pd.read_csv(ops)
     given.to_parquet(tmp_path / "ops.parquet")
     out = tmp_path / "out.parquet"
@@ -60,7 +58,7 @@ def test_parquet_in_and_out(ops: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(pd.read_parquet(out)["predicted_us"], from_csv["predicted_us"])
 
 
-def test_a_host_bound_runtime_waits_for_its_host(ops: Path) -> None:
+def test_a_host_bound_runtime_waits_for_its_host(ops):
     asked = ("time", "--gpu", "h100-sxm", "--ops", ops, "--latency", "roofline", "--runtime", "hf-eager")
     rows = document(*asked)["rows"]
     assert rows[2]["bound"] == "host"
@@ -68,7 +66,7 @@ def test_a_host_bound_runtime_waits_for_its_host(ops: Path) -> None:
     assert host_us < rows[2]["predicted_us"] < 1.01 * host_us
 
 
-def test_validate_scores_by_operator_and_range(ops: Path) -> None:
+def test_validate_scores_by_operator_and_range(ops):
     rows = document("validate", "--measured", ops, "--latency", "roofline")["rows"]
     linear = {row["size"]: row for row in rows if row["op"] == "linear"}
     assert linear["all"]["rows"] == 2
@@ -81,7 +79,7 @@ def test_validate_scores_by_operator_and_range(ops: Path) -> None:
     assert {row["op"] for row in rows} == {"linear", "decode_attention", "rms_norm", "qk"}
 
 
-def test_validate_fails_above_a_threshold_with_exit_3(ops: Path) -> None:
+def test_validate_fails_above_a_threshold_with_exit_3(ops):
     args = ("validate", "--latency", "roofline", "--measured", str(ops), "--fail-above")
     result = run(*args, "5")
     assert result.exit_code == 3
@@ -91,7 +89,7 @@ def test_validate_fails_above_a_threshold_with_exit_3(ops: Path) -> None:
         assert run(*args, gate).exit_code == 2
 
 
-def test_regret_of_a_perfect_and_a_wrong_prediction() -> None:
+def test_regret_of_a_perfect_and_a_wrong_prediction():
     from medusa_sim.acceptance.profile import load_acceptance
     from medusa_sim.validate.operators import regrets
 
@@ -119,7 +117,7 @@ def test_regret_of_a_perfect_and_a_wrong_prediction() -> None:
     assert wrong.worst_at.startswith("batch")
 
 
-def test_calibrate_writes_what_time_then_uses(tmp_path: Path) -> None:
+def test_calibrate_writes_what_time_then_uses(tmp_path):
     m = np.arange(1, 257, 4)
     rows = pd.concat(
         [

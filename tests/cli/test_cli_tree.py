@@ -1,7 +1,5 @@
 """`tree` and `acceptance` on the command line: the documented keys, round trips, one-line errors."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -29,7 +27,7 @@ def built(heads: str, *args: str) -> dict:
     return document("tree", "build", "--head-accuracy", heads, "--candidates", "5", *args)
 
 
-def test_build_prints_the_promised_keys_and_the_best_tree(heads: str) -> None:
+def test_build_prints_the_promised_keys_and_the_best_tree(heads):
     values = built(heads)
     # gains: 0.6, 0.6 x 0.4, then 0.1 (head 0, rank 1) and 0.6 x 0.1
     assert values["paths"] == [[0], [1], [0, 0], [0, 1]]
@@ -39,12 +37,12 @@ def test_build_prints_the_promised_keys_and_the_best_tree(heads: str) -> None:
     assert values["tokens_per_step_low"] < values["tokens_per_step"] < values["tokens_per_step_high"]
 
 
-def test_first_heads_only(heads: str) -> None:
+def test_first_heads_only(heads):
     values = document("tree", "build", "--head-accuracy", heads, "--heads", "1", "--candidates", "3")
     assert values["paths"] == [[0], [1]]
 
 
-def test_score_reads_what_build_wrote(heads: str, tmp_path: Path) -> None:
+def test_score_reads_what_build_wrote(heads, tmp_path):
     path = tmp_path / "tree.json"
     run("tree", "build", "--head-accuracy", heads, "--candidates", "5", "-o", str(path))
     scored = document("tree", "score", "--tree", path, "--head-accuracy", heads)
@@ -52,7 +50,7 @@ def test_score_reads_what_build_wrote(heads: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["paths", "leaves", "json", "tensorrt-llm", "successors"])
-def test_every_form_reads_back(form: str, heads: str, tmp_path: Path) -> None:
+def test_every_form_reads_back(form, heads, tmp_path):
     path, other = tmp_path / "tree.json", tmp_path / "other.json"
     run("tree", "build", "--head-accuracy", heads, "--candidates", "5", "-o", str(path))
     assert run("tree", "convert", "--tree", str(path), "--to", form, "-o", str(other)).exit_code == 0
@@ -61,7 +59,7 @@ def test_every_form_reads_back(form: str, heads: str, tmp_path: Path) -> None:
     assert json.loads(back.stdout) == [[0], [1], [0, 0], [0, 1]]
 
 
-def test_tails_beyond_the_measured_ranks(heads: str, tmp_path: Path) -> None:
+def test_tails_beyond_the_measured_ranks(heads, tmp_path):
     path = tmp_path / "wide.json"
     path.write_text("[[0], [4]]")
     score = ("tree", "score", "--tree", str(path), "--head-accuracy", heads, "--format", "json")
@@ -73,7 +71,7 @@ def test_tails_beyond_the_measured_ranks(heads: str, tmp_path: Path) -> None:
     assert 1.6 < fitted < 1.65
 
 
-def test_draw(heads: str, tmp_path: Path) -> None:
+def test_draw(heads, tmp_path):
     path = tmp_path / "tree.json"
     run("tree", "build", "--head-accuracy", heads, "--candidates", "5", "-o", str(path))
     text = run("tree", "draw", "--tree", str(path), "--head-accuracy", heads)
@@ -84,14 +82,13 @@ def test_draw(heads: str, tmp_path: Path) -> None:
         assert picture.read_bytes().startswith(start)
 
 
-def test_show_and_fit(heads: str, tmp_path: Path) -> None:
+def test_show_and_fit(heads, tmp_path):
     own, tree = tmp_path / "own.toml", tmp_path / "tree.json"
     tree.write_text("[[0], [0, 0]]")
     measured = ("--tree", str(tree), "--tokens-per-step", "1.9")  # independent heads give 1.84
     fit = ("acceptance", "fit", "--head-accuracy", heads, "--source", "a test")
     assert run(*fit, *measured, "-o", str(own)).exit_code == 0
     profile = load_acceptance(own)
-    assert profile.heads is not None
     assert profile.heads.correlation > 0.0
     assert profile.source == "a test"
     shown = run("acceptance", "show", str(own), "--candidates", "1,3", "--format", "json")
@@ -102,7 +99,7 @@ def test_show_and_fit(heads: str, tmp_path: Path) -> None:
     assert run(*fit, "-o", str(tmp_path / "own.csv")).exit_code == 2
 
 
-def test_predict_adds_columns_and_keeps_the_others(tmp_path: Path) -> None:
+def test_predict_adds_columns_and_keeps_the_others(tmp_path):
     seen, wanted = tmp_path / "seen.csv", tmp_path / "wanted.csv"
     # RSD paper, table 1, Llama-2 7B with the 115M draft on XSum: chains of 2 to 4
     seen.write_text("decoder,spec,block_efficiency\nSD,2,2.166\nSD,3,2.465\nSD,4,2.728\n")

@@ -1,7 +1,5 @@
 """`validate` on published trees and throughput curves: made-up files, every refusal, one exit 3."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from medusa_sim.cli.validate import validate
-from medusa_sim.errors import DataError, MedusaSimError, ThresholdError
+from medusa_sim.errors import DataError, ThresholdError
 
 VECTORS = "name,child,prob\n" + "".join(
     f"llama-68m-7b-chat-T0.6-P1-cnn,{child},{prob}\n" for child, prob in ((1, 0.5), (2, 0.1), ("none", 0.4))
@@ -38,7 +36,7 @@ def files(tmp_path: Path) -> dict[str, str]:
     return written
 
 
-def test_trees_are_scored_from_child_vectors(files: dict[str, str]) -> None:
+def test_trees_are_scored_from_child_vectors(files):
     result = called("--tree-runs", files["runs"], "--child-vectors", files["vectors"], "--format", "json")
     rows = {row["growmap"]: row for row in json.loads(result.stdout)["rows"]}
     assert rows["2^3"]["error"] == pytest.approx(0.0, abs=1e-12)
@@ -48,7 +46,7 @@ def test_trees_are_scored_from_child_vectors(files: dict[str, str]) -> None:
     assert "20.0 %" in table.stdout
 
 
-def test_curves_say_what_the_engine_must_add(files: dict[str, str]) -> None:
+def test_curves_say_what_the_engine_must_add(files):
     result = called("--batch-curves", files["curves"], "--format", "json")
     rows = json.loads(result.stdout)["rows"]
     assert [row["batch"] for row in rows] == [2, 64]
@@ -66,9 +64,7 @@ def test_curves_say_what_the_engine_must_add(files: dict[str, str]) -> None:
         (("--batch-curves", "nowhere.csv"), DataError, "no such file"),
     ],
 )
-def test_bad_files_are_one_line(
-    files: dict[str, str], arguments: tuple[str, ...], error: type[MedusaSimError], says: str
-) -> None:
+def test_bad_files_are_one_line(files, arguments, error, says):
     result = called(*(files.get(argument, argument) for argument in arguments))
     assert isinstance(result.exception, error)
     assert "\n" not in str(result.exception)
@@ -84,15 +80,13 @@ def test_bad_files_are_one_line(
         (("--batch-curves", "curves", "--measured", "runs"), "--measured"),
     ],
 )
-def test_half_of_a_comparison_and_two_at_once_are_refused(
-    files: dict[str, str], arguments: tuple[str, ...], says: str
-) -> None:
+def test_half_of_a_comparison_and_two_at_once_are_refused(files, arguments, says):
     result = called(*(files.get(argument, argument) for argument in arguments))
     assert result.exit_code == 2
     assert says in result.stderr
 
 
-def test_a_missed_threshold_is_told_apart(files: dict[str, str]) -> None:
+def test_a_missed_threshold_is_told_apart(files):
     arguments = ("--tree-runs", files["runs"], "--child-vectors", files["vectors"], "--fail-above")
     assert called(*arguments, "15").exit_code == 0
     assert isinstance(called(*arguments, "5").exception, ThresholdError)

@@ -1,7 +1,5 @@
 """docs/engine-loop.md: its commands run, in order, on recorded files, and print what the page shows."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path
@@ -12,11 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
-def test_the_loop_runs_and_the_page_shows_what_it_prints() -> None:
+def test_the_loop_runs_and_the_page_shows_what_it_prints():
     """Numbers may be a little older than the terms of engines: 5 %, and 0.02 of an error."""
     spec = importlib.util.spec_from_file_location("refresh_docs", ROOT / "benchmarks" / "refresh_docs.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     written = (ROOT / "docs" / "engine-loop.md").read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """Names that are not there: told with what was meant, or with what is missing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -22,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("begins", UNMODELLED)
-def test_a_family_that_is_not_modelled_is_refused_by_name(begins: str, tmp_path: Path) -> None:
+def test_a_family_that_is_not_modelled_is_refused_by_name(begins, tmp_path):
     what = UNMODELLED[begins]
     for name in (begins, f"{begins}-9b-instruct", f"someone/{begins.upper()}-9B"):
         with pytest.raises(SpecError, match=re.escape(what)) as refused:
@@ -35,21 +33,21 @@ def test_a_family_that_is_not_modelled_is_refused_by_name(begins: str, tmp_path:
             load_model(config)
 
 
-def test_nothing_that_is_modelled_is_refused_by_name() -> None:
+def test_nothing_that_is_modelled_is_refused_by_name():
     for name in (*CLASSES, *FAMILIES):
         assert unmodelled(name) is None, name
     for name in model_names():
         assert load_model(name).name == name
 
 
-def test_the_beginning_of_a_name_lists_what_may_be_meant() -> None:
+def test_the_beginning_of_a_name_lists_what_may_be_meant():
     told = unknown_name("model", "llama-4", model_names())
     assert "one of llama-4-maverick, llama-4-scout?" in told
     assert "mean 'kimi-k2.5'?" in unknown_name("model", "kimi-k2.", model_names())
     assert "did you mean" not in unknown_name("model", "", model_names())
 
 
-def test_an_unknown_card_is_told_its_relative_and_how_to_write_a_file() -> None:
+def test_an_unknown_card_is_told_its_relative_and_how_to_write_a_file():
     for given, near in (("A10G", "a40"), ("GH200", "h200-sxm"), ("rtx-6000-ada", "l40s")):
         with pytest.raises(SpecError, match=f"{near}.*hardware/NAME.toml"):
             load_gpu(given)
@@ -59,10 +57,9 @@ def test_an_unknown_card_is_told_its_relative_and_how_to_write_a_file() -> None:
     assert not set(_RELATIVES) & set(gpu_names())
 
 
-def test_the_hardware_file_of_the_guide_is_one(tmp_path: Path) -> None:
+def test_the_hardware_file_of_the_guide_is_one(tmp_path):
     text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     block = re.search(r"```toml\n(schema = 1\n.*?)```", text, re.DOTALL)
-    assert block is not None
     (tmp_path / "hardware").mkdir()
     (tmp_path / "hardware" / "my-gpu.toml").write_text(block[1])
     asked = ("sweep", "--gpu", "my-gpu", "--candidates", "1,2", "--data-dir", str(tmp_path))
@@ -71,7 +68,7 @@ def test_the_hardware_file_of_the_guide_is_one(tmp_path: Path) -> None:
         assert ended.exit_code == 0, ended.output
 
 
-def test_every_profile_says_which_model_it_is_of() -> None:
+def test_every_profile_says_which_model_it_is_of():
     named = {name: _modelled(name) for name in acceptance_names()}
     assert named["eagle3-kimi-k2.5-no-thinking"] == "kimi-k2.5"
     for name, model in named.items():
@@ -81,7 +78,7 @@ def test_every_profile_says_which_model_it_is_of() -> None:
         assert model in model_names() or (refused is not None and refused in model), name
 
 
-def test_aliases_are_names_everywhere() -> None:
+def test_aliases_are_names_everywhere():
     for alias, name in runtime_aliases().items():
         assert load_runtime(alias).name == name
         ended = CliRunner().invoke(cli, ["specs", alias], prog_name="medusa-sim")
@@ -91,7 +88,7 @@ def test_aliases_are_names_everywhere() -> None:
             load_runtime(f"{alias}-99.1")
 
 
-def test_lengths_may_be_given_in_k() -> None:
+def test_lengths_may_be_given_in_k():
     assert SEQ_LEN.values("128k") == (131_072,)
     assert SEQ_LEN.values("1k,4K..16k") == (1024, 4096, 8192, 16_384)
     assert SEQ_LEN.values("1k..4k:1k") == (1024, 2048, 3072, 4096)

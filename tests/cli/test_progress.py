@@ -1,28 +1,23 @@
 """Progress: silent when quick, a line now and again away from a terminal, a bar on one."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess
 import sys
 
 import pyarrow as pa
-import pytest
 
 from medusa_sim.cli import output
 
 TABLES = [pa.table({"batch": [1, 2, 3]}), pa.table({"batch": [4]})]
 
 
-def test_tables_pass_through_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_pass_through_in_silence(capsys):
     assert list(output.count_rows(TABLES, 4, "rows")) == TABLES
     assert capsys.readouterr() == ("", "")
 
 
-def test_away_from_a_terminal_a_line_now_and_again(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_away_from_a_terminal_a_line_now_and_again(capsys, monkeypatch):
     monkeypatch.setattr(output, "_LINE_EVERY_S", 0.0)
     with output.progress("shapes") as advance:
         advance(1, 4, 90.0)
@@ -30,7 +25,7 @@ def test_away_from_a_terminal_a_line_now_and_again(
     assert capsys.readouterr().err.splitlines() == ["1 of 4 shapes, 1:30 left", "4 of 4 shapes, 0:00 left"]
 
 
-def test_a_terminal_sees_a_bar_once_it_takes_longer() -> None:
+def test_a_terminal_sees_a_bar_once_it_takes_longer():
     code = (
         "import medusa_sim.cli.output as p\np.QUIET_S = 0.0\n"
         "with p.progress('shapes') as advance:\n    advance(3, 4, 61.0)\n"

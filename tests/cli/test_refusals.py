@@ -1,9 +1,6 @@
 """What cannot be answered is refused in one line with its exit code, and nothing is written."""
 
-from __future__ import annotations
-
 import shlex
-from pathlib import Path
 
 import pytest
 from asking import refused
@@ -78,9 +75,7 @@ HEADS = "head,rank,accuracy,labels\n" + "".join(
         ("validate", 2, "FILE"),
     ],
 )  # fmt: skip
-def test_a_line_that_is_refused(
-    line: str, code: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_is_refused(line, code, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(told, *shlex.split(line), code=code)
     assert not list(tmp_path.iterdir())
@@ -144,9 +139,7 @@ SCORE = "tree score --head-accuracy medusa1-vicuna-7b --tree FILE"
           for name in ("a b", "Torch", "", "x" * 60)),
     ],
 )  # fmt: skip
-def test_a_file_that_is_refused(
-    line: str, text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_refused(line, text, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "given.csv").write_text(text)
     (tmp_path / "targets.csv").write_text("decoder,spec\nSD,5\n")

@@ -1,7 +1,5 @@
 """Help pages in sections: every option once, the first ones first, no name that nothing has."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path
@@ -15,7 +13,7 @@ from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.options import FEWEST, FIRST, MOST_FIRST, Sectioned, sections
 from medusa_sim.export import ENGINES
 from medusa_sim.load.arguments import LOAD
-from medusa_sim.plan.arguments import ARGUMENTS, Argument
+from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.plan.question import QUESTION
 from medusa_sim.step.drafter import drafter_names
 
@@ -42,7 +40,7 @@ def _commands() -> dict[str, click.Command]:
         ("calibrate --engine-bench f", "engine"),
     ],
 )  # fmt: skip
-def test_an_earlier_spelling_means_its_mode(earlier: str, mode: str) -> None:
+def test_an_earlier_spelling_means_its_mode(earlier, mode):
     name, *args = earlier.split()
     command = _commands()[name]
     assert isinstance(command, Moded)
@@ -60,7 +58,7 @@ def _options(command: click.Command) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [n for n, c in _commands().items() if not isinstance(c, click.Group)])
-def test_a_page_lists_every_option_once(name: str) -> None:
+def test_a_page_lists_every_option_once(name):
     command = _commands()[name]
     options = _options(command)
     assert isinstance(command, Sectioned) or len(options) < FEWEST
@@ -74,14 +72,14 @@ def test_a_page_lists_every_option_once(name: str) -> None:
 
 
 @pytest.mark.parametrize(("option", "names"), [("--drafter", drafter_names()), ("--export", ENGINES)])
-def test_help_names_all_that_an_option_takes(option: str, names: tuple[str, ...]) -> None:
+def test_help_names_all_that_an_option_takes(option, names):
     command = _commands()["recommend"]
     asked = next(param for param in command.params if option in param.opts)
     text = " ".join(asked.get_help_record(click.Context(command)) or ())
     assert set(names) <= set(re.findall(r"[\w-]+", text))
 
 
-def test_sections_name_options_that_exist_once() -> None:
+def test_sections_name_options_that_exist_once():
     named = [name for names in sections().values() for name in names]
     assert len(named) == len(set(named))
     known = {option for command in _commands().values() for option in _options(command)}
@@ -90,7 +88,7 @@ def test_sections_name_options_that_exist_once() -> None:
 
 
 @pytest.mark.parametrize("known", [ARGUMENTS, LOAD, QUESTION])
-def test_every_argument_stands_under_a_heading_of_the_help(known: dict[str, Argument]) -> None:
+def test_every_argument_stands_under_a_heading_of_the_help(known):
     assert {each.section for each in known.values()} - {""} <= set(sections())
     assert all(each.help.endswith((".", "]")) or "{names}" in each.help for each in known.values())
 
@@ -118,7 +116,7 @@ def _spellings(command: click.Command) -> set[str]:
     return own.union(*map(_spellings, within))
 
 
-def test_options_that_messages_name_exist() -> None:
+def test_options_that_messages_name_exist():
     known = {"--help"}.union(*map(_spellings, _commands().values()))
     unknown = set()
     for path in (*ROOT.glob("medusa_sim/**/*.py"), *ROOT.glob("app/**/*.py")):

@@ -1,7 +1,5 @@
 """Nothing of the user's is overwritten unasked: inputs, reports, kernels and runtimes of their own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator
@@ -102,9 +100,7 @@ def _run(*args: str) -> Result:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case)[:60])
-def test_no_command_writes_its_result_over_what_it_reads(
-    case: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_command_writes_its_result_over_what_it_reads(case, tmp_path, monkeypatch):
     if case[0] in ("train", "decode"):
         pytest.importorskip("torch")
     _in(tmp_path)
@@ -120,7 +116,7 @@ def test_no_command_writes_its_result_over_what_it_reads(
     assert (tmp_path / target).read_bytes() == before
 
 
-def test_every_option_that_takes_a_file_has_a_case() -> None:
+def test_every_option_that_takes_a_file_has_a_case():
     named = {word for case in CASES for word in case}
     for words, command in _commands(cli, ()):
         if words[0] in NO_RESULT:
@@ -134,9 +130,7 @@ def test_every_option_that_takes_a_file_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("kind", ["relative", "symbolic", "hard", "dots"])
-def test_other_names_of_the_same_file_are_the_same_file(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_names_of_the_same_file_are_the_same_file(kind, tmp_path, monkeypatch):
     _in(tmp_path)
     monkeypatch.chdir(tmp_path / "text")
     given, other = tmp_path / "trace.csv", tmp_path / "link.csv"
@@ -152,7 +146,7 @@ def test_other_names_of_the_same_file_are_the_same_file(
     assert given.read_bytes() == before
 
 
-def test_a_report_replaces_only_what_a_report_left(tmp_path: Path) -> None:
+def test_a_report_replaces_only_what_a_report_left(tmp_path):
     sweep = ("sweep", *SMALL, "--candidates", "1,4", "--report", str(tmp_path / "out"))
     page = tmp_path / "out" / "report.md"
     page.parent.mkdir()
@@ -167,7 +161,7 @@ def test_a_report_replaces_only_what_a_report_left(tmp_path: Path) -> None:
         assert page.read_text() != "my own"
 
 
-def test_own_runtimes_and_kernels_are_replaced_only_when_asked(tmp_path: Path) -> None:
+def test_own_runtimes_and_kernels_are_replaced_only_when_asked(tmp_path):
     bench = [str(ENGINE / f"vllm_serve_plain_b{batch}.json") for batch in (1, 8, 64)]
     engine = ("calibrate", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--name", "mine",
               "--engine-bench", *bench)  # fmt: skip
@@ -189,7 +183,7 @@ def test_own_runtimes_and_kernels_are_replaced_only_when_asked(tmp_path: Path) -
 
 @pytest.mark.parametrize("option", ["--learning-rate", "--lambda-0", "--temperature"])
 @pytest.mark.parametrize("value", ["nan", "inf"])
-def test_training_with_no_number_is_refused_before_it_begins(option: str, value: str, tmp_path: Path) -> None:
+def test_training_with_no_number_is_refused_before_it_begins(option, value, tmp_path):
     ended = _run("train", "--method", "backbone", "--save", str(tmp_path / "new"), option, value)
     assert ended.exit_code == 2
     assert "finite number" in ended.stderr

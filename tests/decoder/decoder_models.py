@@ -1,7 +1,5 @@
 """Tiny models and an enumerator of random decisions, for the decoder's tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch
@@ -15,16 +13,10 @@ from medusa_sim.decoder.model import Llama, random_llama
 
 def tiny_config(vocab: int = 13, **changes: object) -> DecoderConfig:
     values: dict[str, object] = {
-        "vocab_size": vocab,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 512,
-    }
-    return DecoderConfig(**(values | changes))  # type: ignore[arg-type]
+        "vocab_size": vocab, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 512,
+    }  # fmt: skip
+    return DecoderConfig(**(values | changes))
 
 
 def tiny_llama(

@@ -1,7 +1,5 @@
 """Saving touches its own files only: whatever a folder holds besides survives, and nothing is half there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -43,9 +41,7 @@ def _foreign_folder(path: Path, names: list[str]) -> Path:
     ],
 )
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_with_anything_else_is_refused_and_stays(
-    tmp_path: Path, names: list[str], told: str, overwrite: bool
-) -> None:
+def test_a_folder_with_anything_else_is_refused_and_stays(tmp_path, names, told, overwrite):
     folder = _foreign_folder(tmp_path / "m", names)
     before = _contents(tmp_path)
     with pytest.raises(OutputError, match=told) as error:
@@ -59,7 +55,7 @@ def test_a_folder_with_anything_else_is_refused_and_stays(
     assert _contents(tmp_path) == before
 
 
-def test_a_link_among_the_files_is_foreign(tmp_path: Path) -> None:
+def test_a_link_among_the_files_is_foreign(tmp_path):
     (tmp_path / "precious.json").write_text("{}")
     folder = _foreign_folder(tmp_path / "m", [])
     (folder / "config.json").symlink_to(tmp_path / "precious.json")
@@ -67,7 +63,7 @@ def test_a_link_among_the_files_is_foreign(tmp_path: Path) -> None:
         check_replaceable(folder, overwrite=True)
 
 
-def test_a_finished_checkpoint_is_replaced_only_when_asked_and_as_a_whole(tmp_path: Path) -> None:
+def test_a_finished_checkpoint_is_replaced_only_when_asked_and_as_a_whole(tmp_path):
     folder = tmp_path / "m"
     save_checkpoint(folder, MODEL, tiny_heads(MODEL, count=2), record=RECORD, tokenizer_json="{}")
     with pytest.raises(OutputError, match="--overwrite"):
@@ -80,7 +76,7 @@ def test_a_finished_checkpoint_is_replaced_only_when_asked_and_as_a_whole(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_an_empty_folder_and_a_link_to_one_are_filled(tmp_path: Path) -> None:
+def test_an_empty_folder_and_a_link_to_one_are_filled(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     save_checkpoint(tmp_path / "link", MODEL, record=RECORD)
@@ -90,9 +86,7 @@ def test_an_empty_folder_and_a_link_to_one_are_filled(tmp_path: Path) -> None:
         check_replaceable(tmp_path / "real" / "config.json")
 
 
-def test_the_old_checkpoint_comes_back_where_the_new_one_cannot_be_put(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_checkpoint_comes_back_where_the_new_one_cannot_be_put(tmp_path, monkeypatch):
     folder = tmp_path / "m"
     save_checkpoint(folder, MODEL, record=RECORD)
     before = _contents(tmp_path)
@@ -109,9 +103,7 @@ def test_the_old_checkpoint_comes_back_where_the_new_one_cannot_be_put(
     assert _contents(tmp_path) == before
 
 
-def test_what_came_into_a_replaced_folder_is_not_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_came_into_a_replaced_folder_is_not_deleted(tmp_path, monkeypatch):
     """A file that appears between the check and the swap outlives both."""
     folder = tmp_path / "m"
     save_checkpoint(folder, MODEL, record=RECORD)
@@ -128,6 +120,6 @@ def test_what_came_into_a_replaced_folder_is_not_deleted(
     assert set(OWN_FILES) > {path.name for path in folder.iterdir()}
 
 
-def test_no_module_of_the_package_removes_trees() -> None:
+def test_no_module_of_the_package_removes_trees():
     package = Path(checkpoint.__file__).parents[1]
     assert not [path for path in package.rglob("*.py") if "rmtree" in path.read_text(encoding="utf-8")]

@@ -1,7 +1,5 @@
 """Acceptance rules node by node: greedy, typical, what padding may not do, and drafts that repeat."""
 
-from __future__ import annotations
-
 import math
 import timeit
 
@@ -54,7 +52,7 @@ def _walks(tree: CandidateTree, passes: torch.Tensor, scores: torch.Tensor) -> t
 
 
 @given(seed=st.integers(0, 10_000))
-def test_greedy_and_typical_keep_the_longest_passing_path(seed: int) -> None:
+def test_greedy_and_typical_keep_the_longest_passing_path(seed):
     """Against walking up from every node, with few tokens so that much is accepted."""
     generator = torch.Generator().manual_seed(seed)
     tree = CandidateTree.from_paths(
@@ -82,7 +80,7 @@ def test_greedy_and_typical_keep_the_longest_passing_path(seed: int) -> None:
         assert typical.next_tokens[b] == int(logits[b, last].argmax())
 
 
-def test_typical_thresholds_are_epsilon_and_delta_and_the_smaller_counts() -> None:
+def test_typical_thresholds_are_epsilon_and_delta_and_the_smaller_counts():
     """Passing either bound suffices (min), and swapping the two numbers changes the verdict."""
     tree = CandidateTree.chain(1)
     flat = torch.zeros(1, 2, 8, dtype=torch.float64)  # H = ln 8: delta exp(-H) = 0.3 / 8 < p = 1 / 8
@@ -99,7 +97,7 @@ def test_typical_thresholds_are_epsilon_and_delta_and_the_smaller_counts() -> No
     assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 0.999).paths[0]) == 1
 
 
-def test_entropy_of_a_large_flat_law_is_not_biased() -> None:
+def test_entropy_of_a_large_flat_law_is_not_biased():
     """Public code adds 1e-5 inside the logarithm: H of 32000 equal tokens becomes 10.10 instead of 10.37."""
     vocab = 32000
     flat = torch.zeros(1, 2, vocab, dtype=torch.float32)
@@ -108,7 +106,7 @@ def test_entropy_of_a_large_flat_law_is_not_biased() -> None:
     assert len(accept_typical(draft, flat, temperature=1.0, delta=delta).paths[0]) == 1
 
 
-def test_padding_is_never_accepted() -> None:
+def test_padding_is_never_accepted():
     """Unused nodes carry token 0, and token 0 is what the target wants everywhere."""
     parents = torch.tensor([[-1, 0, -1, 1, -1]])
     tokens = torch.zeros(1, 5, dtype=torch.long)
@@ -127,7 +125,7 @@ def test_padding_is_never_accepted() -> None:
         assert verdict.paths == [[]]
 
 
-def test_short_leaf_of_a_medusa_tree_gains_nothing_from_token_zero() -> None:
+def test_short_leaf_of_a_medusa_tree_gains_nothing_from_token_zero():
     """A leaf with one guess can yield one accepted token, whatever the target's argmax behind it is."""
     tree = CandidateTree.from_paths([[0], [1], [1, 0], [1, 0, 0]])
     logits = torch.zeros(1, 5, 6)
@@ -139,7 +137,7 @@ def test_short_leaf_of_a_medusa_tree_gains_nothing_from_token_zero() -> None:
     assert verdict.next_tokens[0] == 0
 
 
-def test_repeated_independent_drafts_share_their_children() -> None:
+def test_repeated_independent_drafts_share_their_children():
     """Two equal siblings are one text: the children of both are drafts of the next token."""
     tree = CandidateTree.cartesian([2, 1])
     tokens = torch.tensor([[0, 1, 1, 2, 3]])
@@ -162,14 +160,14 @@ def test_repeated_independent_drafts_share_their_children() -> None:
     assert greedy.tolist() == [0.0, 1.0, 0.0, 0.0]
 
 
-def test_acceptance_is_decided_in_fp64() -> None:
+def test_acceptance_is_decided_in_fp64():
     half = torch.randn(3, 50).to(torch.float16)
     p = law(half, 0.7)
     assert p.dtype == torch.float64
     assert float((p.sum(-1) - 1.0).abs().max()) < 1e-12
 
 
-def test_tree_deeper_than_the_heads_is_refused_before_any_work() -> None:
+def test_tree_deeper_than_the_heads_is_refused_before_any_work():
     model = tiny_llama(13)
     heads = tiny_heads(model, count=3)
     with pytest.raises(UsageError, match="4 deep, the checkpoint has 3 Medusa heads"):
@@ -178,7 +176,7 @@ def test_tree_deeper_than_the_heads_is_refused_before_any_work() -> None:
         MedusaDrafter(model, heads, CandidateTree.cartesian([14]))
 
 
-def test_lookup_finds_the_longest_match_and_the_copy_asked_for() -> None:
+def test_lookup_finds_the_longest_match_and_the_copy_asked_for():
     for match in ("earliest", "latest"):
         assert continuation([5, 1, 2, 7, 7, 3, 1, 2], 2, 2, match) == [7, 7]
         assert continuation([1, 2, 3], 3, 3, match) == []
@@ -195,7 +193,7 @@ def test_lookup_finds_the_longest_match_and_the_copy_asked_for() -> None:
     ngram_max=st.integers(1, 4),
     match=st.sampled_from(["earliest", "latest"]),
 )
-def test_lookup_is_the_search_written_out(text: list[int], length: int, ngram_max: int, match: str) -> None:
+def test_lookup_is_the_search_written_out(text, length, ngram_max, match):
     expected: list[int] = []
     for size in range(min(ngram_max, len(text) - 1), 0, -1):
         starts = [s for s in range(len(text) - size) if text[s : s + size] == text[-size:]]
@@ -203,10 +201,10 @@ def test_lookup_is_the_search_written_out(text: list[int], length: int, ngram_ma
             start = (starts[0] if match == "earliest" else starts[-1]) + size
             expected = text[start : start + length]
             break
-    assert continuation(text, length, ngram_max, match) == expected  # type: ignore[arg-type]
+    assert continuation(text, length, ngram_max, match) == expected
 
 
-def test_lookup_in_a_long_text_is_a_few_comparisons() -> None:
+def test_lookup_in_a_long_text_is_a_few_comparisons():
     """32k tokens in which nothing repeats: the worst case, all sizes searched to the end."""
     text = np.arange(32_768)
     lookup_s, comparison_s = (
@@ -216,7 +214,7 @@ def test_lookup_in_a_long_text_is_a_few_comparisons() -> None:
     assert lookup_s < 100 * comparison_s  # hundreds, were it a loop over tokens
 
 
-def test_typical_tokens_are_drawn_from_those_above_the_threshold() -> None:
+def test_typical_tokens_are_drawn_from_those_above_the_threshold():
     p = torch.tensor([0.5, 0.3, 0.12, 0.05, 0.03], dtype=torch.float64)
     entropy = float(-(p * p.log()).sum())
     least = min(0.09, 0.3 * math.exp(-entropy))
@@ -228,7 +226,7 @@ def test_typical_tokens_are_drawn_from_those_above_the_threshold() -> None:
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-308, 1e-30, 1e30, 1e308])
-def test_any_finite_temperature_gives_a_law(temperature: float) -> None:
+def test_any_finite_temperature_gives_a_law(temperature):
     logits = torch.tensor([3.0, -7.0, 2.9, -torch.inf])
     p = law(logits, temperature)
     assert float(p.sum()) == pytest.approx(1.0)

@@ -1,7 +1,5 @@
 """The commands `train` and `decode`: what they print, and one line for what they refuse."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io
@@ -21,19 +19,9 @@ from medusa_sim.decoder.prompts import train_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 KEYS = {
-    "method",
-    "rule",
-    "prompt",
-    "token_ids",
-    "text",
-    "new_tokens",
-    "steps",
-    "tokens_per_step",
-    "accepted_lengths",
-    "tokens_per_s",
-    "prefill_s",
-    "decode_s",
-}
+    "method", "rule", "prompt", "token_ids", "text", "new_tokens", "steps", "tokens_per_step",
+    "accepted_lengths", "tokens_per_s", "prefill_s", "decode_s",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -61,19 +49,11 @@ def _run(*arguments: str | Path) -> Result:
 @pytest.mark.parametrize(
     ("method", "tree"),
     [
-        ("medusa", "3-2-1"),
-        ("sd", "3"),
-        ("specinfer", "2-2"),
-        ("spectr", "3x2"),
-        ("rsd-c", "2-2"),
-        ("rsd-s", "3x2"),
-        ("ngram", "3"),
-        ("ar", None),
+        ("medusa", "3-2-1"), ("sd", "3"), ("specinfer", "2-2"), ("spectr", "3x2"), ("rsd-c", "2-2"),
+        ("rsd-s", "3x2"), ("ngram", "3"), ("ar", None),
     ],
-)
-def test_decode_json_has_the_promised_keys(
-    folder: Path, method: str, tree: str | None, temperature: str
-) -> None:
+)  # fmt: skip
+def test_decode_json_has_the_promised_keys(folder, method, tree, temperature):
     result = _run(
         *("decode", "--checkpoint", folder / "target", "--draft", folder / "draft"),
         *("--prompt", "def ", "--prompt", "class A", "--method", method, "--temperature", temperature),
@@ -98,18 +78,11 @@ def test_decode_json_has_the_promised_keys(
     assert report["schema"].startswith("medusa-sim/decode")
 
 
-def test_decode_table_shows_both_methods_side_by_side(folder: Path) -> None:
+def test_decode_table_shows_both_methods_side_by_side(folder):
     result = _run(
-        "decode",
-        "--checkpoint",
-        folder / "target",
-        "--prompt",
-        "def ",
-        "--tree",
-        "2-2",
-        "--max-new-tokens",
+        "decode", "--checkpoint", folder / "target", "--prompt", "def ", "--tree", "2-2", "--max-new-tokens",
         "9",
-    )
+    )  # fmt: skip
     assert result.exit_code == 0, result.output
     headline, _, shown = result.stdout.partition("\n\n")
     assert "plain decoding" in headline
@@ -118,7 +91,7 @@ def test_decode_table_shows_both_methods_side_by_side(folder: Path) -> None:
         assert word in result.stdout
 
 
-def test_decode_reads_a_tree_file_and_head_files(folder: Path, tmp_path: Path) -> None:
+def test_decode_reads_a_tree_file_and_head_files(folder, tmp_path):
     (tmp_path / "tree.json").write_text("[[0], [1], [0, 0], [0, 0, 2]]")
     options = ("--prompt", "def ", "--max-new-tokens", "6", "--format", "json")
     result = _run("decode", "--checkpoint", folder / "target", "--tree", tmp_path / "tree.json", *options)
@@ -144,7 +117,7 @@ def test_decode_reads_a_tree_file_and_head_files(folder: Path, tmp_path: Path) -
         (("--prompt", "x", "--method", "rsd-s", "--tree", "99999x99999"), "more than 1024 nodes", 2),
     ],
 )
-def test_decode_refuses_in_one_line(folder: Path, arguments: tuple[str, ...], told: str, kind: int) -> None:
+def test_decode_refuses_in_one_line(folder, arguments, told, kind):
     result = _run("decode", "--checkpoint", folder / "target", "--draft", folder / "draft", *arguments)
     assert result.exit_code == kind
     assert result.stderr.startswith("Error: ")
@@ -153,7 +126,7 @@ def test_decode_refuses_in_one_line(folder: Path, arguments: tuple[str, ...], to
     assert result.stdout == ""
 
 
-def test_checkpoints_that_do_not_fit_are_refused(folder: Path) -> None:
+def test_checkpoints_that_do_not_fit_are_refused(folder):
     for arguments, told in (
         (("--checkpoint", "nowhere"), "no such folder"),
         (("--checkpoint", folder / "draft"), "has no Medusa heads"),
@@ -164,7 +137,7 @@ def test_checkpoints_that_do_not_fit_are_refused(folder: Path) -> None:
         assert told in result.stderr
 
 
-def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_one_line(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", _without_torch(importlib.util.find_spec))
     for arguments in (("decode", "--prompt", "x"), ("train", "--method", "backbone", "--save", "x")):
         result = _run(*arguments)
@@ -176,7 +149,7 @@ def _without_torch(find: Callable[[str], object]) -> Callable[[str], object]:
     return lambda name: None if name == "torch" else find(name)
 
 
-def test_train_writes_a_checkpoint_that_decode_runs(tmp_path: Path) -> None:
+def test_train_writes_a_checkpoint_that_decode_runs(tmp_path):
     library = tmp_path / "library"
     library.mkdir()
     for i in range(60):
@@ -206,7 +179,6 @@ def test_train_writes_a_checkpoint_that_decode_runs(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads((two / "training.json").read_text())["recipe"]["data"] == "self"
     heads = load_checkpoint(two).heads
-    assert heads is not None
     assert heads.count == 3
     result = _run(
         "decode", "--checkpoint", two, "--prompt", "def ", "--tree", "2-1-1", "--max-new-tokens", "5"
@@ -215,7 +187,7 @@ def test_train_writes_a_checkpoint_that_decode_runs(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.state.safetensors"))
 
 
-def test_csv_holds_lists_as_json(folder: Path) -> None:
+def test_csv_holds_lists_as_json(folder):
     result = _run(
         *("decode", "--checkpoint", folder / "target", "--prompt", "x", "--max-new-tokens", "4"),
         *("--format", "csv"),
@@ -225,7 +197,7 @@ def test_csv_holds_lists_as_json(folder: Path) -> None:
     assert len(json.loads(row["token_ids"])) == int(row["new_tokens"])
 
 
-def test_a_prompt_file_that_is_no_text_is_one_line(folder: Path, tmp_path: Path) -> None:
+def test_a_prompt_file_that_is_no_text_is_one_line(folder, tmp_path):
     path = tmp_path / "prompt"
     path.write_bytes(b"\xff\xfe\x00")
     result = _run("decode", "--checkpoint", folder / "target", "--prompt-file", path)

@@ -1,7 +1,5 @@
 """Sampling methods emit the target's law: exactly by enumeration, and at scale by a chi-square test."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 
@@ -15,14 +13,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder import accept
 from medusa_sim.decoder.accept import Draws, law
 from medusa_sim.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter
-from medusa_sim.decoder.generate import (
-    Drafter,
-    Generation,
-    GenerationSettings,
-    generate,
-    prefill,
-    verify,
-)
+from medusa_sim.decoder.generate import Drafter, Generation, GenerationSettings, generate, prefill, verify
 from medusa_sim.decoder.model import Llama
 
 Law = torch.Tensor
@@ -47,12 +38,8 @@ def _pairs(vocab: int) -> list[tuple[str, Law, Law]]:
     certain = torch.zeros(vocab, dtype=torch.float64)
     certain[1] = 1.0
     return [
-        *some,
-        ("equal", p, p),
-        ("disjoint", first, last),
-        ("certain", certain, p),
-        ("one draft", p, certain),
-    ]
+        *some, ("equal", p, p), ("disjoint", first, last), ("certain", certain, p), ("one draft", p, certain),
+    ]  # fmt: skip
 
 
 RULES: dict[str, tuple[Callable[..., tuple[int | None, Law]], bool]] = {
@@ -64,7 +51,7 @@ RULES: dict[str, tuple[Callable[..., tuple[int | None, Law]], bool]] = {
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 @pytest.mark.parametrize("rule", RULES)
-def test_one_token_has_the_target_law_exactly(rule: str, k: int) -> None:
+def test_one_token_has_the_target_law_exactly(rule, k):
     """Enumerates every draft and every decision; fp64, so 1e-12 is rounding (k <= 4, vocabulary 4)."""
     function, independent = RULES[rule]
     for name, p, q in _pairs(4):
@@ -82,7 +69,7 @@ def test_one_token_has_the_target_law_exactly(rule: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_equal_laws_accept_the_first_draft(rule: str) -> None:
+def test_equal_laws_accept_the_first_draft(rule):
     """With p = q nothing is ever rejected, and the empty residual is never drawn from."""
     function, independent = RULES[rule]
     p = _law(np.random.default_rng(0), 5)
@@ -93,7 +80,7 @@ def test_equal_laws_accept_the_first_draft(rule: str) -> None:
         assert chosen == 0
 
 
-def test_q_must_be_renormalised_from_the_third_draft_on() -> None:
+def test_q_must_be_renormalised_from_the_third_draft_on():
     """The fault that a test to k = 2 does not see: q after a rejection used as it is."""
 
     def faulty(p: Law, q: Law, drafted: list[int], draws: Draws) -> tuple[int | None, Law]:
@@ -123,7 +110,7 @@ def test_q_must_be_renormalised_from_the_third_draft_on() -> None:
     assert worst > 0.01  # the right rule is at 1e-12: see above
 
 
-def test_k_seq_factor_is_the_smallest_valid_one() -> None:
+def test_k_seq_factor_is_the_smallest_valid_one():
     """gamma beta = 1 - (1 - beta)^k there; at gamma = 1 the residual would be negative."""
     rng = np.random.default_rng(1)
     for _ in range(20):
@@ -138,7 +125,7 @@ def test_k_seq_factor_is_the_smallest_valid_one() -> None:
             assert float((p - share * kept).min()) > -1e-9
 
 
-def test_certain_drafts_are_accepted_with_p() -> None:
+def test_certain_drafts_are_accepted_with_p():
     """Heads and n-grams draft with q = 1: acceptance is p(x), not 1 - TV(p, q)."""
     p = _law(np.random.default_rng(5), 5)
     found = torch.zeros(5, dtype=torch.float64)
@@ -149,7 +136,7 @@ def test_certain_drafts_are_accepted_with_p() -> None:
         return ([3, 1][chosen], True) if chosen is not None else (draws.token(left), False)
 
     for probability, result in outcomes(emitted):
-        token, kept = result  # type: ignore[misc]
+        token, kept = result
         found[token] += probability
         accepted += probability * kept
     assert torch.allclose(found, p, atol=1e-12)
@@ -184,7 +171,7 @@ def _drafters(draft: Llama, temperature: float) -> dict[str, Drafter]:
 
 @pytest.mark.parametrize("pair", ["noisy", "equal", "disjoint"])
 @pytest.mark.parametrize("method", ["sd", "specinfer", "spectr", "rsd-c"])
-def test_one_step_keeps_the_joint_law_of_three_tokens_exactly(method: str, pair: str) -> None:
+def test_one_step_keeps_the_joint_law_of_three_tokens_exactly(method, pair):
     """Every draft and decision of a depth-2 step, the text completed by the target: its joint law.
 
     Steps follow each other on nothing but the text, so a step that keeps the joint law keeps it forever.
@@ -200,11 +187,11 @@ def test_one_step_keeps_the_joint_law_of_three_tokens_exactly(method: str, pair:
         cache = model.new_cache(batch=1, capacity=40)
         prefill(model, cache, [PROMPT[:-1]])
         drafter.begin([PROMPT[:-1]], 40, [])
-        draft_model = drafter.draft_model  # type: ignore[attr-defined]
+        draft_model = drafter.draft_model
 
         def emitted(draws: Enumerated) -> tuple[int, ...]:
             draft_model.cache.lengths = torch.full((1,), len(PROMPT) - 1)
-            drafter.draws = [draws]  # type: ignore[attr-defined]
+            drafter.draws = [draws]
             proposal = drafter.propose(torch.tensor([PROMPT[-1]]), torch.zeros(1, 1), [Generation(PROMPT)])
             states = model(proposal.tokens, cache=cache, tree_mask=proposal.mask, depths=proposal.depths)
             verdict = verify(proposal, model.logits(states), settings, [draws])
@@ -212,7 +199,7 @@ def test_one_step_keeps_the_joint_law_of_three_tokens_exactly(method: str, pair:
 
         steps: dict[tuple[int, ...], float] = {}
         for probability, text in outcomes(emitted):
-            steps[text] = steps.get(text, 0.0) + probability  # type: ignore[index, arg-type]
+            steps[text] = steps.get(text, 0.0) + probability
     assert sum(steps.values()) == pytest.approx(1.0, abs=1e-12)
     found = dict.fromkeys(joint, 0.0)
     for text, probability in steps.items():
@@ -258,7 +245,7 @@ WITHOUT_A_DRAFT = ("ar", "medusa", "ngram")
         *((method, "equal") for method in ("specinfer", "rsd-s")),
     ],
 )
-def test_generated_texts_have_the_joint_law(method: str, pair: str) -> None:
+def test_generated_texts_have_the_joint_law(method, pair):
     """Chi-square over all texts of 3 tokens from a whole run of `generate`, in one batch.
 
     4000 samples at level 1e-3: a law that is wrong by a total variation of 0.074, displaced between
@@ -290,7 +277,7 @@ def test_generated_texts_have_the_joint_law(method: str, pair: str) -> None:
     assert p_value > 1e-3, (statistic, len(cells))
 
 
-def test_stochastic_beams_are_a_sample_of_whole_texts() -> None:
+def test_stochastic_beams_are_a_sample_of_whole_texts():
     """Children's keys have their beam's key as maximum, and the best leaf has the draft's joint law.
 
     That law (Gumbel-max over whole texts) is what makes the beams a sample without replacement. Chi-square

@@ -1,11 +1,8 @@
 """At temperature 0 every method emits what autoregressive decoding emits, token for token."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -76,7 +73,7 @@ def _both(
     return generate(model, prompts, settings).sequences, generate(model, prompts, settings, drafter).sequences
 
 
-def test_autoregressive_decoding_is_the_argmax_of_full_forwards() -> None:
+def test_autoregressive_decoding_is_the_argmax_of_full_forwards():
     """The reference of all others, against no cache at all."""
     model = tiny_llama(VOCAB)
     prompts = ragged_prompts(6, VOCAB)
@@ -91,7 +88,7 @@ def test_autoregressive_decoding_is_the_argmax_of_full_forwards() -> None:
 
 @pytest.mark.parametrize("batch", [1, 12])
 @pytest.mark.parametrize("name", _own_trees())
-def test_medusa_is_lossless_on_own_trees(name: str, batch: int) -> None:
+def test_medusa_is_lossless_on_own_trees(name, batch):
     """fp64 exactly, fp32 but for ties. 12 prompts each: 144 over the trees and batches, in each precision."""
     tree = _own_trees()[name]
     for dtype in (torch.float64, torch.float32):
@@ -105,7 +102,7 @@ def test_medusa_is_lossless_on_own_trees(name: str, batch: int) -> None:
 
 
 @pytest.mark.slow
-def test_medusa_is_lossless_on_every_public_tree(shared_data: Path) -> None:
+def test_medusa_is_lossless_on_every_public_tree(shared_data):
     """Nine public 64-candidate trees, 24 ragged prompts each (216), fp64 exactly and fp32 but for ties."""
     trees = json.loads((shared_data / "acceptance" / "medusa_trees.json").read_text())
     assert len(trees) == 9
@@ -134,7 +131,7 @@ DRAFTS: dict[str, Callable[[Llama], Drafter]] = {
 
 
 @pytest.mark.parametrize("method", DRAFTS)
-def test_draft_methods_are_lossless(method: str) -> None:
+def test_draft_methods_are_lossless(method):
     """20 ragged prompts in one batch and 4 alone, fp64 exactly and fp32 but for ties."""
     for dtype in (torch.float64, torch.float32):
         model = tiny_llama(VOCAB, dtype=dtype)
@@ -149,7 +146,7 @@ def test_draft_methods_are_lossless(method: str) -> None:
 
 @pytest.mark.parametrize("dtype", HALF_BOUND)
 @pytest.mark.parametrize("method", ["medusa", "rsd-s", "sd"])
-def test_half_precision_diverges_at_near_ties_only(method: str, dtype: torch.dtype) -> None:
+def test_half_precision_diverges_at_near_ties_only(method, dtype):
     model = tiny_llama(VOCAB, dtype=dtype)
     if method == "medusa":
         drafter: Drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([4, 2, 2]))
@@ -160,7 +157,7 @@ def test_half_precision_diverges_at_near_ties_only(method: str, dtype: torch.dty
 
 
 @pytest.mark.parametrize("method", ["medusa", *DRAFTS])
-def test_texts_end_exactly_at_end_of_text_and_at_the_limit(method: str) -> None:
+def test_texts_end_exactly_at_end_of_text_and_at_the_limit(method):
     """With frequent end tokens: the text is the unlimited one, cut right behind its first end token."""
     plain = tiny_llama(VOCAB)
     ending = tiny_llama(VOCAB, eos_token_ids=(3, 7, 11, 19))
@@ -185,7 +182,7 @@ def test_texts_end_exactly_at_end_of_text_and_at_the_limit(method: str) -> None:
     assert [s.token_ids for s in same] == [s.token_ids for s in long]
 
 
-def test_a_text_does_not_depend_on_its_batch() -> None:
+def test_a_text_does_not_depend_on_its_batch():
     """Also when sampled: every sequence has its own random numbers (compared at the same place)."""
     model = tiny_llama(VOCAB)
     drafter = BeamDrafter(noisy_copy(model), width=3, depth=2, temperature=0.9)
@@ -196,7 +193,7 @@ def test_a_text_does_not_depend_on_its_batch() -> None:
     assert together[0].token_ids == alone[0].token_ids
 
 
-def test_static_and_compiled_steps_emit_the_same_text() -> None:
+def test_static_and_compiled_steps_emit_the_same_text():
     """The step of fixed shapes that graphs replay, tested on the CPU."""
     model = tiny_llama(VOCAB)
     drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([3, 2]))
@@ -209,7 +206,7 @@ def test_static_and_compiled_steps_emit_the_same_text() -> None:
         generate(model, prompts, settings, drafter, make_forward=graphed_forward)
 
 
-def test_a_step_of_fixed_shape_scans_what_the_text_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_fixed_shape_scans_what_the_text_needs(monkeypatch):
     """The same text, at most twice the slots that are needed, and a shape for every doubling."""
     monkeypatch.setattr("medusa_sim.decoder.fast_step.SLOTS_MIN", 16)
     model = tiny_llama(VOCAB)
@@ -247,7 +244,7 @@ def test_a_step_of_fixed_shape_scans_what_the_text_needs(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("capacity", [40, 256, 300, 4096, 5000])
-def test_slots_double_from_256(capacity: int) -> None:
+def test_slots_double_from_256(capacity):
     rungs = {scanned_slots(needed, capacity) for needed in range(1, capacity + 1)}
     assert len(rungs) <= 1 + max(0, math.ceil(math.log2(capacity / 256)))
     assert max(rungs) == capacity
@@ -257,7 +254,7 @@ def test_slots_double_from_256(capacity: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_step_emits_the_same_text() -> None:
+def test_compiled_step_emits_the_same_text():
     model = tiny_llama(VOCAB, num_hidden_layers=1)
     drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([2]))
     settings = GenerationSettings(max_new_tokens=6)
@@ -268,7 +265,7 @@ def test_compiled_step_emits_the_same_text() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_graph_emits_the_same_text() -> None:
+def test_cuda_graph_emits_the_same_text():
     model = tiny_llama(VOCAB).to("cuda")
     drafter = MedusaDrafter(model, tiny_heads(model).to("cuda"), CandidateTree.cartesian([3, 2]))
     settings = GenerationSettings(max_new_tokens=10)

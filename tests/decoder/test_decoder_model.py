@@ -1,10 +1,7 @@
 """Backbone, cache and masks: equal to transformers, to an ancestor walk, and to a fresh prefill."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,21 +60,16 @@ TOLERANCE = {"fp64": 2e-5, "fp32": 1e-4}
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_those_of_transformers(family: str, dtype: str, tmp_path: Path) -> None:
+def test_logits_equal_those_of_transformers(family, dtype, tmp_path):
     transformers = pytest.importorskip("transformers")
     name, changes = FAMILIES[family]
     config = getattr(transformers, f"{name}Config")(
         **{
-            "vocab_size": 61,
-            "hidden_size": 48,
-            "intermediate_size": 80,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 64,
+            "vocab_size": 61, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+            "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64,
         }
         | changes
-    )
+    )  # fmt: skip
     torch.manual_seed(0)
     theirs = getattr(transformers, f"{name}ForCausalLM")(config).eval()
     for key, parameter in theirs.named_parameters():
@@ -106,7 +98,7 @@ def test_logits_equal_those_of_transformers(family: str, dtype: str, tmp_path: P
     assert float((rest.double() - truth[:, 9:]).square().mean().sqrt()) < 1.5 * theirs_off
 
 
-def test_our_config_is_read_by_transformers_and_by_us(tmp_path: Path) -> None:
+def test_our_config_is_read_by_transformers_and_by_us(tmp_path):
     transformers = pytest.importorskip("transformers")
     for changes in ({}, {"model_type": "qwen2", "attention_bias": True}, {"model_type": "mistral"}):
         config = tiny_config(eos_token_ids=(0, 2), tie_word_embeddings=True, **changes)
@@ -133,7 +125,7 @@ def test_our_config_is_read_by_transformers_and_by_us(tmp_path: Path) -> None:
         ({"eos_token_id": "x"}, "eos_token_id"),
     ],
 )
-def test_config_errors_name_the_key(change: dict[str, object], told: str) -> None:
+def test_config_errors_name_the_key(change, told):
     values = tiny_config().to_hf() | change
     with pytest.raises(SpecError, match=r"config\.json") as error:
         config_from_hf(values, "x/config.json")
@@ -148,7 +140,7 @@ def parent_lists(draw: st.DrawFn) -> list[int]:
 
 
 @given(parents=parent_lists())
-def test_tree_mask_is_the_ancestor_walk(parents: list[int]) -> None:
+def test_tree_mask_is_the_ancestor_walk(parents):
     expected = np.zeros((len(parents), len(parents)), dtype=bool)
     for node in range(len(parents)):
         walker = node
@@ -159,13 +151,13 @@ def test_tree_mask_is_the_ancestor_walk(parents: list[int]) -> None:
     assert np.array_equal(mask[1].numpy(), expected)
 
 
-def test_tree_mask_of_a_candidate_tree_is_its_own() -> None:
+def test_tree_mask_of_a_candidate_tree_is_its_own():
     tree = CandidateTree.cartesian([3, 2, 2])
     mask = ancestor_mask(torch.from_numpy(tree.parents)[None])
     assert torch.equal(mask[0], torch.from_numpy(tree.mask))
 
 
-def test_attention_mask_is_prefix_ancestors_and_self() -> None:
+def test_attention_mask_is_prefix_ancestors_and_self():
     """Against a walk over slots, for ragged lengths, behind an offset, with a sliding window."""
     parents = [-1, 0, 0, 1, 2, 3]
     tree = ancestor_mask(torch.tensor([parents]))[0]
@@ -186,7 +178,7 @@ def test_attention_mask_is_prefix_ancestors_and_self() -> None:
 
 
 @pytest.mark.parametrize("window", [None, 6])
-def test_tree_verification_equals_running_each_path_alone(window: int | None) -> None:
+def test_tree_verification_equals_running_each_path_alone(window):
     """Every node's hidden state is that of the plain text made of the prefix and its path."""
     changes = {"model_type": "mistral", "sliding_window": window} if window else {}
     model = tiny_llama(**changes)
@@ -197,10 +189,7 @@ def test_tree_verification_equals_running_each_path_alone(window: int | None) ->
         cache = model.new_cache(batch=3, capacity=40)
         prefill(model, cache, prompts)
         hidden = model(
-            tokens,
-            cache=cache,
-            tree_mask=torch.from_numpy(tree.mask),
-            depths=torch.from_numpy(tree.depths),
+            tokens, cache=cache, tree_mask=torch.from_numpy(tree.mask), depths=torch.from_numpy(tree.depths)
         )
         for b, prompt in enumerate(prompts):
             for node in range(tree.candidates):
@@ -209,7 +198,7 @@ def test_tree_verification_equals_running_each_path_alone(window: int | None) ->
                 assert torch.allclose(model(text)[0, -1], hidden[b, node], atol=1e-12)
 
 
-def test_cache_after_compaction_equals_a_fresh_prefill() -> None:
+def test_cache_after_compaction_equals_a_fresh_prefill():
     """Keys and values of ragged sequences after accepting different paths of one tree."""
     model = tiny_llama()
     tree = CandidateTree.cartesian([3, 2, 2])
@@ -244,7 +233,7 @@ def test_cache_after_compaction_equals_a_fresh_prefill() -> None:
 
 
 @pytest.mark.parametrize("kind", ["chain", "tree", "beam"])
-def test_draft_cache_follows_the_accepted_text(kind: str) -> None:
+def test_draft_cache_follows_the_accepted_text(kind):
     """Also after a step that accepted the whole depth, whose last token the draft has never run."""
     target, prompts = tiny_llama(), ragged_prompts(5, 13, longest=9)
     draft = noisy_copy(target, noise=0.1)
@@ -268,7 +257,7 @@ def test_draft_cache_follows_the_accepted_text(kind: str) -> None:
         assert torch.allclose(mine, theirs, atol=1e-12)
 
 
-def test_requests_that_cannot_be_served_are_refused_first() -> None:
+def test_requests_that_cannot_be_served_are_refused_first():
     model = tiny_llama(max_position_embeddings=20)
     settings = GenerationSettings(max_new_tokens=5)
     for prompts, told in [
@@ -289,7 +278,7 @@ def test_requests_that_cannot_be_served_are_refused_first() -> None:
         model(torch.zeros(1, 5, dtype=torch.long), cache=cache)
 
 
-def test_prefill_of_a_batch_equals_each_alone() -> None:
+def test_prefill_of_a_batch_equals_each_alone():
     model, prompts = tiny_llama(), ragged_prompts(6, 13)
     with torch.inference_mode():
         cache = model.new_cache(batch=6, capacity=30)
@@ -299,7 +288,7 @@ def test_prefill_of_a_batch_equals_each_alone() -> None:
     assert cache.lengths.tolist() == [len(prompt) for prompt in prompts]
 
 
-def test_generation_counts_are_consistent() -> None:
+def test_generation_counts_are_consistent():
     sequence = Generation([1], [3, 4, 5, 6], [1, 0])
     assert sequence.steps == 2
     assert sequence.tokens_per_step == pytest.approx(1.5)
@@ -307,7 +296,7 @@ def test_generation_counts_are_consistent() -> None:
     assert Generation([1], [2], []).tokens_per_step is None
 
 
-def test_operators_are_those_of_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_are_those_of_the_simulator(tmp_path, monkeypatch):
     """Every linear layer of a verification step, one to one: the same (m, n, k) as many times."""
     model = tiny_llama(13, dtype=torch.float32, tie_word_embeddings=True, max_position_embeddings=64)
     save_checkpoint(tmp_path, model, dtype=torch.float16)
@@ -346,7 +335,7 @@ def test_operators_are_those_of_the_simulator(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("rows", [1, 4, 9])
 @pytest.mark.parametrize("masked", [False, True])
-def test_rows_in_bf16_attend_as_exactly_as_torch_does(rows: int, masked: bool) -> None:
+def test_rows_in_bf16_attend_as_exactly_as_torch_does(rows, masked):
     """Also the one row that is computed twice: no further from the exact result than rounding is."""
     from medusa_sim.decoder.cache import attend
 

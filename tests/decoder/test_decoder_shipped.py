@@ -1,7 +1,5 @@
 """The shipped checkpoints: small, held-out text at two temperatures, and what their profile predicts."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -52,7 +50,7 @@ def _tokens_per_step(name: str, temperature: float) -> float:
     return mean_tokens_per_step(run.sequences)
 
 
-def test_checkpoints_are_small_and_say_how_they_were_made() -> None:
+def test_checkpoints_are_small_and_say_how_they_were_made():
     for name in (MEDUSA_1, MEDUSA_2, "python-stdlib-draft"):
         folder = _folder(name)
         assert sum(path.stat().st_size for path in folder.iterdir()) <= 8e6
@@ -65,7 +63,7 @@ def test_checkpoints_are_small_and_say_how_they_were_made() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_heads_emit_at_least_1_8_tokens_per_step_with_64_candidates(temperature: float) -> None:
+def test_heads_emit_at_least_1_8_tokens_per_step_with_64_candidates(temperature):
     """On held-out text; Medusa-2 more than Medusa-1."""
     first, second = (_tokens_per_step(name, temperature) for name in (MEDUSA_1, MEDUSA_2))
     assert first >= 1.8
@@ -74,10 +72,9 @@ def test_heads_emit_at_least_1_8_tokens_per_step_with_64_candidates(temperature:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [MEDUSA_1, MEDUSA_2])
-def test_profile_predicts_the_measured_tokens_per_step(name: str) -> None:
+def test_profile_predicts_the_measured_tokens_per_step(name):
     """Within 8 % on these 24 prompts, which the profile has not seen (5 % on the 64 of docs/decoder.md)."""
     profile = load_acceptance(name)
-    assert profile.heads is not None
     assert profile.heads.labels is not None
     assert list(profile.heads.labels) == sorted(profile.heads.labels, reverse=True)
     target = load_checkpoint(_folder(name))
@@ -86,7 +83,7 @@ def test_profile_predicts_the_measured_tokens_per_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["medusa", "rsd-s", "sd"])
-def test_decode_is_lossless_with_the_shipped_models(method: str) -> None:
+def test_decode_is_lossless_with_the_shipped_models(method):
     options = ("--tree", "4") if method == "medusa" else ("--method", method)
     command = ["decode", "--prompt", "def ", "--max-new-tokens", "32", "--temperature", "0", *options]
     result = CliRunner().invoke(cli, [*command, "--format", "json"])
@@ -96,7 +93,7 @@ def test_decode_is_lossless_with_the_shipped_models(method: str) -> None:
     assert first["steps"] < baseline["steps"]
 
 
-def test_the_first_minute_never_loses_and_says_why() -> None:
+def test_the_first_minute_never_loses_and_says_why():
     """What is shown first is the faster, and the first line says what was gained."""
     command = ["decode", "--prompt", "def ", "--max-new-tokens", "50"]
     result = CliRunner().invoke(cli, command)
@@ -110,7 +107,7 @@ def test_the_first_minute_never_loses_and_says_why() -> None:
     assert rows[0]["tokens_per_s"] == max(row["tokens_per_s"] for row in rows)
 
 
-def test_the_default_writes_what_looks_like_python() -> None:
+def test_the_default_writes_what_looks_like_python():
     """Fifty tokens: a name behind `def `, in most a bracket that opens and closes, an indented line."""
     texts = set()
     for seed in range(3):
@@ -123,7 +120,7 @@ def test_the_default_writes_what_looks_like_python() -> None:
     assert sum(bool(re.match(r"\w+\([^()]*\):\n", text)) for text in texts) >= 2  # a whole signature
 
 
-def test_runs_write_how_texts_differ_and_a_load_draws_from_it(tmp_path: Path) -> None:
+def test_runs_write_how_texts_differ_and_a_load_draws_from_it(tmp_path):
     """Counts of a look-up beside those of its own texts replayed, which greedy decoding makes the same."""
     target = load_checkpoint(_folder(MEDUSA_1))
     assert target.heads is not None
@@ -147,10 +144,8 @@ def test_runs_write_how_texts_differ_and_a_load_draws_from_it(tmp_path: Path) ->
     told = list(write_profiles(tmp_path, target, target.heads, prompts, new_tokens=40))
     heads, ngram = (load_acceptance(tmp_path / MEDUSA_1 / name) for name in ("heads.toml", "ngram.toml"))
     assert heads.tokens_per_step(8) == load_acceptance(MEDUSA_1).tokens_per_step(8)
-    assert heads.request_spread is not None
     assert 0.2 < heads.request_spread < 2.0
     assert ngram.match_rate == pytest.approx(tried / steps, abs=1e-6)
-    assert ngram.match_runs is not None
     assert ngram.match_runs > 1.0
     assert "requests differ by" in told[0]
     assert "in runs" in told[1]

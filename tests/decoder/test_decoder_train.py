@@ -1,9 +1,6 @@
 """Training: label shifts, masks, resuming, the adapter, and timing of random models."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -60,7 +57,7 @@ def counting() -> Llama:
     return model
 
 
-def test_labels_are_shifted_and_masked() -> None:
+def test_labels_are_shifted_and_masked():
     tokens = torch.arange(6)[None]
     mask = torch.tensor([[False, False, True, True, True, False]])
     assert shifted_labels(tokens, mask, 1).tolist() == [[-100, 2, 3, 4, -100, -100]]
@@ -71,7 +68,7 @@ def test_labels_are_shifted_and_masked() -> None:
     assert float(cross_entropy(logits, shifted_labels(tokens, mask, 9))) == 0.0
 
 
-def test_each_head_learns_its_own_distance(counting: Llama) -> None:
+def test_each_head_learns_its_own_distance(counting):
     """A planted sequence: head k must say the token k + 2 ahead, and no other, from the label shift alone."""
     heads = new_heads(counting.lm_head, count=3)
     before = {name: value.clone() for name, value in counting.state_dict().items()}
@@ -84,7 +81,7 @@ def test_each_head_learns_its_own_distance(counting: Llama) -> None:
     assert all(torch.equal(before[name], value) for name, value in counting.state_dict().items())
 
 
-def test_losses_are_weighted_as_in_the_paper() -> None:
+def test_losses_are_weighted_as_in_the_paper():
     """lambda_k = 0.8^k from k = 1 (eq. 1); lambda_0 constant or a rising sine (eq. 2, B.4)."""
     assert float(medusa_1_loss(torch.ones(3))) == pytest.approx(0.8 + 0.64 + 0.512)
     assert combined_weight(0.2, 5, 100, "constant") == 0.2
@@ -97,7 +94,7 @@ def test_losses_are_weighted_as_in_the_paper() -> None:
     assert settings[-1] < 0.001
 
 
-def test_prompts_and_padding_are_no_labels() -> None:
+def test_prompts_and_padding_are_no_labels():
     """Changing what a prompt holds changes no loss that is counted on the response alone."""
     responses = [Response([1, 2, 3], [4, 5, 6, 7]), Response([1], [2, 3])]
     tokens, mask = response_batch(responses, batch=6, length=9, seed=0, step=0)
@@ -115,7 +112,7 @@ def test_prompts_and_padding_are_no_labels() -> None:
     )
 
 
-def test_self_distillation_writes_responses_of_the_model() -> None:
+def test_self_distillation_writes_responses_of_the_model():
     model = tiny_llama(dtype=torch.float32)
     prompts = ragged_prompts(5, 13)
     responses = write_responses(model, prompts, max_new_tokens=7, temperature=0.0, seed=0, batch=2)
@@ -124,7 +121,7 @@ def test_self_distillation_writes_responses_of_the_model() -> None:
     assert [r.prompt for r in responses] == prompts
 
 
-def test_a_killed_run_goes_on_with_identical_results(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_with_identical_results(tmp_path):
     """Also with dropout: the state after 12 steps at once equals 5 steps, a restart, and 7 more."""
 
     def run(name: str, stops: list[int | None]) -> dict[str, torch.Tensor]:
@@ -132,13 +129,9 @@ def test_a_killed_run_goes_on_with_identical_results(tmp_path: Path) -> None:
             model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
             heads = new_heads(model.lm_head, count=2)
             train_medusa_2(
-                model,
-                heads,
-                _planted,
-                _settings(12, save_every=5),
-                state_path=tmp_path / name,
+                model, heads, _planted, _settings(12, save_every=5), state_path=tmp_path / name,
                 stop_after=stop,
-            )
+            )  # fmt: skip
         return dict(model.state_dict()) | dict(heads.state_dict())
 
     at_once = run("one", [None])
@@ -153,7 +146,7 @@ def test_a_killed_run_goes_on_with_identical_results(tmp_path: Path) -> None:
         train_backbone(model, _planted, _settings(12), state_path=tmp_path / "two")
 
 
-def test_adapter_is_lora_on_every_linear_layer_and_merges(counting: Llama) -> None:
+def test_adapter_is_lora_on_every_linear_layer_and_merges(counting):
     model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
     model.load_state_dict(counting.state_dict())
     tokens, _ = _planted(0)
@@ -175,7 +168,7 @@ def test_adapter_is_lora_on_every_linear_layer_and_merges(counting: Llama) -> No
     assert set(model.state_dict()) == set(counting.state_dict())
 
 
-def test_distillation_loss_is_zero_at_the_teacher_and_trains_the_heads_alone() -> None:
+def test_distillation_loss_is_zero_at_the_teacher_and_trains_the_heads_alone():
     """KL to the model with its adapter off: at the start there is nothing for the backbone to learn."""
     logits = torch.randn(2, 5, 7)
     tokens, mask = torch.randint(0, 7, (2, 5)), torch.ones(2, 5, dtype=torch.bool)
@@ -190,14 +183,14 @@ def test_distillation_loss_is_zero_at_the_teacher_and_trains_the_heads_alone() -
     assert history[-1]["head_0_loss"] < history[0]["head_0_loss"]
 
 
-def test_diverging_training_stops_with_one_line() -> None:
+def test_diverging_training_stops_with_one_line():
     model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
     model.model.norm.weight.data.fill_(float("inf"))
     with pytest.raises(DataError, match="lower --learning-rate"):
         train_backbone(model, _planted, _settings(3))
 
 
-def test_head_counts_have_their_own_labels() -> None:
+def test_head_counts_have_their_own_labels():
     """Head k has k labels fewer than head 0; dividing all by one number would bias later heads down."""
     model = tiny_llama(dtype=torch.float32)
     heads = MedusaHeads(count=3, layers=1, hidden=32, vocab=13)
@@ -210,7 +203,7 @@ def test_head_counts_have_their_own_labels() -> None:
     assert accuracy.accuracy.sum(1).tolist() == pytest.approx([1.0] * 3)
 
 
-def test_counts_on_own_text_match_what_steps_accept(counting: Llama) -> None:
+def test_counts_on_own_text_match_what_steps_accept(counting):
     """A rank-0 chain accepts its first guess as often as head 0 is right on the target's own text."""
     heads = new_heads(counting.lm_head, count=2)
     train_medusa_1(counting, heads, _planted, _settings(100))
@@ -219,7 +212,7 @@ def test_counts_on_own_text_match_what_steps_accept(counting: Llama) -> None:
     assert accuracy.accuracy[0, 0] > 0.9
 
 
-def test_labels_of_one_text_count_as_they_vary_between_texts() -> None:
+def test_labels_of_one_text_count_as_they_vary_between_texts():
     """Independent labels have a design effect near 1; texts right or wrong as a whole, near their size."""
     generator = torch.Generator().manual_seed(0)
 
@@ -236,13 +229,13 @@ def test_labels_of_one_text_count_as_they_vary_between_texts() -> None:
     assert 70.0 < apart < 130.0
 
 
-def test_repeated_ngrams_show_loops() -> None:
+def test_repeated_ngrams_show_loops():
     assert repeated_ngram_share([1, 2, 3, 4] * 10) > 0.85
     assert repeated_ngram_share(list(range(50))) == 0.0
     assert repeated_ngram_share([1, 2]) == 0.0
 
 
-def test_windows_depend_on_seed_and_step_alone() -> None:
+def test_windows_depend_on_seed_and_step_alone():
     stream = torch.arange(1000)
     one = window_batch(stream, batch=4, length=10, seed=1, step=7)
     assert torch.equal(one, window_batch(stream, batch=4, length=10, seed=1, step=7))
@@ -250,7 +243,7 @@ def test_windows_depend_on_seed_and_step_alone() -> None:
     assert torch.equal(one - one[:, :1], torch.arange(10).expand(4, 10))
 
 
-def test_recipes_refuse_what_cannot_work(tmp_path: Path) -> None:
+def test_recipes_refuse_what_cannot_work(tmp_path):
     with pytest.raises(UsageError, match="--checkpoint"):
         run_recipe(Recipe(method="medusa-1", save=tmp_path / "x"))
     with pytest.raises(UsageError, match="own text"):

@@ -1,7 +1,5 @@
 """The joint law of a whole step, every draft and decision enumerated, with laws that depend on the path."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 
@@ -59,14 +57,12 @@ def step_law(
         kept = verdict.paths[0]
         return (*(paths[kept[-1]] if kept else ()), verdict.next_tokens[0])
 
-    yield from outcomes(run)  # type: ignore[misc]
+    yield from outcomes(run)
 
 
 @pytest.mark.parametrize(("branching", "sparse", "temperature"), CASES)
 @pytest.mark.parametrize("rule", ["recursive", "multi-round", "k-seq"])
-def test_a_step_emits_the_targets_law(
-    branching: list[int], rule: Rule, sparse: bool, temperature: float
-) -> None:
+def test_a_step_emits_the_targets_law(branching, rule, sparse, temperature):
     depth = len(branching)
     target = path_laws(VOCAB, depth, seed=1, sparse=sparse)
     draft = path_laws(VOCAB, depth, seed=2, sparse=sparse)
@@ -77,7 +73,7 @@ def test_a_step_emits_the_targets_law(
         assert found.get(text, 0.0) == pytest.approx(text_probability(target, text), abs=1e-12), text
 
 
-def test_the_oracle_sees_a_wrong_law() -> None:
+def test_the_oracle_sees_a_wrong_law():
     """Emitting the draft's own tokens is another law."""
     target, draft = path_laws(VOCAB, 1, seed=1), path_laws(VOCAB, 1, seed=2)
     texts = [(float(draft[()][token]), (token,)) for token in range(VOCAB)]

@@ -1,7 +1,5 @@
 """Whole training runs: a killed one goes on with its own settings alone, and heads are not lost."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial
@@ -46,16 +44,9 @@ def start(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def recipe(library: Path, start: Path, tmp_path: Path) -> Recipe:
     return Recipe(
-        method="medusa-2",
-        save=tmp_path / "out",
-        checkpoint=start,
-        text_folder=library,
-        steps=4,
-        batch=2,
-        length=32,
-        responses=2,
-        dtype="fp32",
-    )
+        method="medusa-2", save=tmp_path / "out", checkpoint=start, text_folder=library, steps=4, batch=2,
+        length=32, responses=2, dtype="fp32",
+    )  # fmt: skip
 
 
 class _KilledError(Exception):
@@ -89,9 +80,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_a_state_is_taken_up_by_its_own_settings_alone(
-    recipe: Recipe, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_is_taken_up_by_its_own_settings_alone(recipe, library, tmp_path, monkeypatch):
     _killed(recipe, monkeypatch)
     state = recipe.save.with_name("out.state.safetensors")
     before = state.read_bytes()
@@ -116,9 +105,7 @@ def test_a_state_is_taken_up_by_its_own_settings_alone(
         assert torch.equal(load_file(recipe.save / "model.safetensors")[name], value), name
 
 
-def test_another_checkpoint_is_another_run(
-    recipe: Recipe, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_checkpoint_is_another_run(recipe, start, tmp_path, monkeypatch):
     """Told by its weights: a copy elsewhere is the same, another file under its name is not."""
     _killed(recipe, monkeypatch)
     loaded = load_checkpoint(start)
@@ -129,14 +116,13 @@ def test_another_checkpoint_is_another_run(
         run_recipe(replace(recipe, checkpoint=tmp_path / "other"))
 
 
-def test_medusa_1_goes_on_from_heads_and_says_so(recipe: Recipe, start: Path) -> None:
+def test_medusa_1_goes_on_from_heads_and_says_so(recipe, start):
     """One step at a tiny rate leaves the heads next to where they were; new ones start far from it."""
     told: list[str] = []
     given = replace(recipe, method="medusa-1", steps=1, learning_rate=1e-9)
     run_recipe(given, note=told.append)
     assert told == [f"training goes on from the 3 heads of {start}"]
     before, after = load_checkpoint(start).heads, load_checkpoint(recipe.save).heads
-    assert before is not None
     assert after is not None
     for name, value in before.state_dict().items():
         assert torch.allclose(after.state_dict()[name], value, atol=1e-6)
@@ -150,7 +136,7 @@ def test_medusa_1_goes_on_from_heads_and_says_so(recipe: Recipe, start: Path) ->
     assert run_recipe(replace(given, overwrite=True, medusa_heads=3)).steps == 1
 
 
-def test_a_finished_checkpoint_is_kept_unless_asked(recipe: Recipe) -> None:
+def test_a_finished_checkpoint_is_kept_unless_asked(recipe):
     run_recipe(recipe)
     weights = (recipe.save / "model.safetensors").read_bytes()
     with pytest.raises(MedusaSimError, match="--overwrite"):

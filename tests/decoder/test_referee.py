@@ -1,7 +1,5 @@
 """transformers as the referee: equal texts on 128 prompts, equal counts of forwards on every eighth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +62,7 @@ def _ours(prompts: Sequence[Sequence[int]], drafter: Drafter | None = None) -> l
     return generate(model, prompts, settings, drafter).sequences
 
 
-def test_plain_texts_are_equal(prompts: list[list[int]], plain: list[list[int]]) -> None:
+def test_plain_texts_are_equal(prompts, plain):
     assert [s.token_ids for s in _ours(prompts)] == plain
 
 
@@ -85,9 +83,7 @@ METHODS: dict[str, tuple[Callable[[], Drafter], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_texts_and_forwards_of_the_target_are_equal(
-    name: str, target: Any, prompts: list[list[int]], plain: list[list[int]]
-) -> None:
+def test_texts_and_forwards_of_the_target_are_equal(name, target, prompts, plain):
     """Theirs starts on prompt and first token: its first call has no root. Ours counts steps after it."""
     make, options = METHODS[name]
     ours = _ours(prompts, make())

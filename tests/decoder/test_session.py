@@ -1,7 +1,5 @@
 """From a request to an answer: prompts as their tokenizer has them, trees that fit, times of steps alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
@@ -58,7 +56,7 @@ def _request(folder: Path, **changes: object) -> Request:
         "temperature": 0.0,
         "tree": "2-1",
     }
-    return Request(**(values | changes))  # type: ignore[arg-type]
+    return Request(**(values | changes))
 
 
 def _with_bos(folder: Path) -> Tokenizer:
@@ -71,7 +69,7 @@ def _with_bos(folder: Path) -> Tokenizer:
     return load_tokenizer(folder)
 
 
-def test_the_begin_of_text_token_is_added_as_the_tokenizer_says(folder: Path) -> None:
+def test_the_begin_of_text_token_is_added_as_the_tokenizer_says(folder):
     plain = encode(load_tokenizer(folder / "target"), "def f")
     tokenizer = _with_bos(folder / "target")
     assert encode(tokenizer, "def f") == [0, *plain]
@@ -83,7 +81,7 @@ def test_the_begin_of_text_token_is_added_as_the_tokenizer_says(folder: Path) ->
     assert row["token_ids"] == generate(model, [[0, *plain]], settings).sequences[0].token_ids
 
 
-def test_a_chat_template_is_rendered_and_refused_in_one_line(folder: Path) -> None:
+def test_a_chat_template_is_rendered_and_refused_in_one_line(folder):
     target = folder / "target"
     with pytest.raises(SpecError, match="no chat_template"):
         chat_prompt(target, "hello")
@@ -104,7 +102,7 @@ def test_a_chat_template_is_rendered_and_refused_in_one_line(folder: Path) -> No
         assert "\n" not in str(error.value)
 
 
-def test_end_tokens_of_generation_config_are_read(folder: Path) -> None:
+def test_end_tokens_of_generation_config_are_read(folder):
     target = folder / "target"
     assert read_config(target).eos_token_ids == (0,)
     (target / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 5, 7]}))
@@ -116,13 +114,13 @@ def test_end_tokens_of_generation_config_are_read(folder: Path) -> None:
         read_config(target)
 
 
-def test_a_head_repository_says_what_to_give(tmp_path: Path) -> None:
+def test_a_head_repository_says_what_to_give(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"medusa_num_heads": 2, "base_model_name_or_path": "x"}))
     with pytest.raises(SpecError, match="--checkpoint BASE --head-file"):
         read_config(tmp_path)
 
 
-def test_a_foreign_checkpoint_never_takes_the_shipped_accuracies_silently(folder: Path) -> None:
+def test_a_foreign_checkpoint_never_takes_the_shipped_accuracies_silently(folder):
     answer = decoded(_request(folder, tree="4"))
     assert len(answer.notes) == 1
     assert FOREIGN_PROFILE in answer.notes[0]
@@ -136,14 +134,14 @@ def test_a_foreign_checkpoint_never_takes_the_shipped_accuracies_silently(folder
     assert decoded(_request(folder)).notes == []  # a branching needs no accuracies
 
 
-def test_a_draft_model_with_other_tokens_is_refused(folder: Path) -> None:
+def test_a_draft_model_with_other_tokens_is_refused(folder):
     request = _request(folder, method="sd", tree="2", draft=str(folder / "draft"))
     assert decoded(request).records[0]["method"] == "sd"
     with pytest.raises(UsageError, match="one tokenizer"):
         decoded(_request(folder, method="sd", tree="2", draft=str(folder / "other")))
 
 
-def test_a_prompt_lends_its_last_space_to_the_first_word(folder: Path) -> None:
+def test_a_prompt_lends_its_last_space_to_the_first_word(folder):
     tokenizer = load_tokenizer(folder / "target")
     lent = read_prompt("def ", tokenizer, folder)
     assert lent.lends_space
@@ -152,7 +150,6 @@ def test_a_prompt_lends_its_last_space_to_the_first_word(folder: Path) -> None:
     for text in ("def", " ", "x  ", "x\n"):
         assert not read_prompt(text, tokenizer, folder).lends_space
     allowed = first_allowed([lent, read_prompt("x", tokenizer, folder)], tokenizer, 270)
-    assert allowed is not None
     assert bool(allowed[1].all())
     starts = [tokenizer.decode([token]) for token in torch.nonzero(allowed[0]).flatten().tolist()]
     assert starts
@@ -181,7 +178,7 @@ class _Slow:
         return run
 
 
-def test_times_are_of_steps_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_of_steps_alone(folder, monkeypatch):
     """Compilation and capture happen on the run's own shapes, and no step pays for them."""
     slow = _Slow(0.4)
     model = tiny_llama(dtype=torch.float32)
@@ -198,7 +195,7 @@ def test_times_are_of_steps_alone(folder: Path, monkeypatch: pytest.MonkeyPatch)
         assert row["tokens_per_s"] == pytest.approx(5 / row["decode_s"])
 
 
-def test_the_tree_is_the_one_with_the_best_expected_gain() -> None:
+def test_the_tree_is_the_one_with_the_best_expected_gain():
     found = Sizing(step_s={1: 1.0, 2: 1.2, 4: 1.5, 8: 2.5}, tokens_per_step={1: 1.0, 2: 1.4, 4: 1.9, 8: 2.4})
     assert found.best == 4
     assert found.gain(4) == pytest.approx(1.9 / 1.5)
@@ -208,7 +205,7 @@ def test_the_tree_is_the_one_with_the_best_expected_gain() -> None:
     assert dear.gain(4) < LEAST_GAIN
 
 
-def test_sizing_times_plain_decoding_and_a_tree_however_short_the_budget(folder: Path) -> None:
+def test_sizing_times_plain_decoding_and_a_tree_however_short_the_budget(folder):
     target = load_checkpoint(folder / "target")
     accuracy = torch.full((4, 8), 0.1, dtype=torch.float64).numpy()
     from medusa_sim.acceptance.heads import HeadAccuracy
@@ -226,7 +223,7 @@ def test_sizing_times_plain_decoding_and_a_tree_however_short_the_budget(folder:
         assert auto.records[0]["method"] == "ar"
 
 
-def test_seeds_and_unknown_rope_settings_are_refused() -> None:
+def test_seeds_and_unknown_rope_settings_are_refused():
     model = tiny_llama(dtype=torch.float32)
     with pytest.raises(UsageError, match="seed is"):
         generate(model, [[1]], GenerationSettings(max_new_tokens=1, seed=99999999999999))

@@ -1,7 +1,5 @@
 """Answers to export, and readers of what was exported that are not ours."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import replace
@@ -22,13 +20,9 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.step.drafter import drafter_kind
 
 BASE = Scenario(
-    gpu="h100-sxm",
-    model="llama-3.1-8b",
-    runtime="cuda-graph",
-    latency="roofline",
-    drafter="ngram",
+    gpu="h100-sxm", model="llama-3.1-8b", runtime="cuda-graph", latency="roofline", drafter="ngram",
     acceptance=0.5,
-)
+)  # fmt: skip
 ACCURACY = np.array([[0.6, 0.12, 0.06, 0.03], [0.5, 0.12, 0.06, 0.03], [0.4, 0.12, 0.06, 0.03]])
 
 
@@ -49,7 +43,7 @@ def answered(
         acceptance=profile or constant_rate(0.55),
         chain_only=chain_only,
     )
-    asked = Question(**{"batch_max": 300, "seq_len": (512,), **question})  # type: ignore[arg-type]
+    asked = Question(**{"batch_max": 300, "seq_len": (512,), **question})
     return recommend(scenario, asked)
 
 

@@ -1,7 +1,5 @@
 """Launch settings of engines: read back as the engine reads them, and refusals that say why."""
 
-from __future__ import annotations
-
 import json
 import shlex
 
@@ -67,9 +65,7 @@ def sglang_drafts(text: str, batch: int) -> int:
 
 
 @pytest.mark.parametrize("answer", ["eagle", "steep"])
-def test_every_engine_runs_the_plan_at_every_batch_and_above(
-    answer: str, request: pytest.FixtureRequest
-) -> None:
+def test_every_engine_runs_the_plan_at_every_batch_and_above(answer, request):
     asked: Recommendation = request.getfixturevalue(answer)
     for engine in ("vllm", "sglang", "tensorrt-llm"):
         for version in {"tensorrt-llm": ("1.2", "1.3", "1.4")}.get(engine, (None,)):
@@ -89,9 +85,7 @@ def test_every_engine_runs_the_plan_at_every_batch_and_above(
 
 @pytest.mark.parametrize("answer", ["eagle", "steep"])
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
-def test_schedules_fall_switch_on_captured_sizes_and_gain(
-    answer: str, engine: str, request: pytest.FixtureRequest
-) -> None:
+def test_schedules_fall_switch_on_captured_sizes_and_gain(answer, engine, request):
     asked: Recommendation = request.getfixturevalue(answer)
     version = "1.4" if engine == "tensorrt-llm" else None
     plan = plan_of(engine_settings(asked, engine, version=version, draft_path="d"))
@@ -105,9 +99,7 @@ def test_schedules_fall_switch_on_captured_sizes_and_gain(
     assert plan.grid.mean_gain(drafts_by_batch(plan.grid, plan.tiers)) >= best_fixed - 0.35
 
 
-def test_the_steep_case_is_scheduled_and_the_flat_one_is_not(
-    steep: Recommendation, eagle: Recommendation
-) -> None:
+def test_the_steep_case_is_scheduled_and_the_flat_one_is_not(steep, eagle):
     assert plan_of(engine_settings(steep, "sglang", draft_path="d")).dynamic
     settings = engine_settings(steep, "vllm", draft_path="d")
     assert plan_of(settings).dynamic
@@ -116,7 +108,7 @@ def test_the_steep_case_is_scheduled_and_the_flat_one_is_not(
     assert any("enable_adaptive_verification" in note for note in settings.notes)
 
 
-def test_vllm_writes_one_number_where_schedules_are_not_tested() -> None:
+def test_vllm_writes_one_number_where_schedules_are_not_tested():
     answer = answered("draft-model", constant_rate(0.85), seq_len=(64,), batch_max=512)
     settings = engine_settings(answer, "vllm", draft_path="some/draft's folder")
     config = json.loads(flags(settings.text)["--speculative-config"])
@@ -125,7 +117,7 @@ def test_vllm_writes_one_number_where_schedules_are_not_tested() -> None:
     assert any("one number of drafts" in note and "tests schedules" in note for note in settings.notes)
 
 
-def test_vllm_medusa_is_a_chain_and_says_what_the_tree_would_gain(medusa: Recommendation) -> None:
+def test_vllm_medusa_is_a_chain_and_says_what_the_tree_would_gain(medusa):
     settings = engine_settings(medusa, "vllm", draft_path="heads")
     config = json.loads(flags(settings.text)["--speculative-config"])
     assert set(config) == {"method", "model", "num_speculative_tokens"}
@@ -133,7 +125,7 @@ def test_vllm_medusa_is_a_chain_and_says_what_the_tree_would_gain(medusa: Recomm
     assert any("a tree of" in note and "%" in note for note in settings.notes)
 
 
-def test_vllm_ngram_and_mtp_name_no_checkpoint() -> None:
+def test_vllm_ngram_and_mtp_name_no_checkpoint():
     ngram = json.loads(flags(engine_settings(answered("ngram"), "vllm").text)["--speculative-config"])
     assert ngram["method"] == "ngram"
     assert ngram["prompt_lookup_max"] >= ngram["prompt_lookup_min"]
@@ -148,7 +140,7 @@ EVERY = [(engine, method) for engine, methods in METHODS.items() for method in m
 
 
 @pytest.mark.parametrize(("engine", "method"), EVERY)
-def test_every_method_of_the_map_is_a_drafter_and_is_written(engine: str, method: str) -> None:
+def test_every_method_of_the_map_is_a_drafter_and_is_written(engine, method):
     assert method in DRAFTERS
     row = METHODS[engine][method]
     version = row.versions[-1] if row.versions else None
@@ -162,7 +154,7 @@ def test_every_method_of_the_map_is_a_drafter_and_is_written(engine: str, method
     assert not row.versions or settings.version in row.versions
 
 
-def test_parallel_drafters_go_by_the_name_of_what_they_grew_from() -> None:
+def test_parallel_drafters_go_by_the_name_of_what_they_grew_from():
     for method, name in (("p-eagle", "eagle3"), ("pard", "draft_model")):
         text = engine_settings(answered(method, batch_max=8), "vllm", draft_path="d").text
         config = json.loads(flags(text)["--speculative-config"])
@@ -174,7 +166,7 @@ def test_parallel_drafters_go_by_the_name_of_what_they_grew_from() -> None:
         assert "--speculative-num-steps" not in settings.text
 
 
-def test_a_method_that_a_version_lacks_names_one_that_has_it() -> None:
+def test_a_method_that_a_version_lacks_names_one_that_has_it():
     with pytest.raises(UsageError, match=r"1\.2 has no pard.*--engine-version 1\.4"):
         engine_settings(answered("pard", batch_max=4), "tensorrt-llm", draft_path="d")
     text = engine_settings(answered("pard", batch_max=4), "tensorrt-llm", version="1.4", draft_path="d")
@@ -182,7 +174,7 @@ def test_a_method_that_a_version_lacks_names_one_that_has_it() -> None:
     assert any("2 K tokens" in note for note in text.notes)
 
 
-def test_sglang_counts_the_root_and_forces_a_chain_with_topk_one(eagle: Recommendation) -> None:
+def test_sglang_counts_the_root_and_forces_a_chain_with_topk_one(eagle):
     settings = engine_settings(eagle, "sglang", draft_path="d")
     read = flags(settings.text)
     assert read["--speculative-algorithm"] == "EAGLE3"
@@ -194,7 +186,7 @@ def test_sglang_counts_the_root_and_forces_a_chain_with_topk_one(eagle: Recommen
 @pytest.mark.parametrize(
     ("version", "flag"), [(None, "--page-size"), ("0.5.9", "--disable-overlap-schedule")]
 )
-def test_sglang_trees_start_under_the_overlap_scheduler(version: str | None, flag: str) -> None:
+def test_sglang_trees_start_under_the_overlap_scheduler(version, flag):
     answer = answered("eagle3", heads_profile(), batch_max=2)
     settings = engine_settings(answer, "sglang", version=version, draft_path="d")
     read = flags(settings.text)
@@ -204,7 +196,7 @@ def test_sglang_trees_start_under_the_overlap_scheduler(version: str | None, fla
     assert any("cannot be given" in note for note in settings.notes)
 
 
-def test_sglang_ngram_is_the_chain_that_was_priced_and_standalone_is_a_draft_model() -> None:
+def test_sglang_ngram_is_the_chain_that_was_priced_and_standalone_is_a_draft_model():
     settings = engine_settings(answered("ngram"), "sglang")
     read = flags(settings.text)
     assert read["--speculative-algorithm"] == "NGRAM"
@@ -214,7 +206,7 @@ def test_sglang_ngram_is_the_chain_that_was_priced_and_standalone_is_a_draft_mod
     assert read["--speculative-algorithm"] == "STANDALONE"
 
 
-def test_tensorrt_llm_is_written_for_what_pip_installs(steep: Recommendation) -> None:
+def test_tensorrt_llm_is_written_for_what_pip_installs(steep):
     settings = engine_settings(steep, "tensorrt-llm", draft_path='a "quoted" path')
     assert settings.version == "1.2"
     config = speculative(settings.text)
@@ -223,7 +215,7 @@ def test_tensorrt_llm_is_written_for_what_pip_installs(steep: Recommendation) ->
     assert any("reads no schedule" in note for note in settings.notes)
 
 
-def test_tensorrt_llm_schedules_where_the_version_reads_them(steep: Recommendation) -> None:
+def test_tensorrt_llm_schedules_where_the_version_reads_them(steep):
     newer = speculative(engine_settings(steep, "tensorrt-llm", version="1.3.0rc29", draft_path="d").text)
     schedule = newer["draft_len_schedule"]
     assert isinstance(schedule, dict)
@@ -231,7 +223,7 @@ def test_tensorrt_llm_schedules_where_the_version_reads_them(steep: Recommendati
     assert schedule[str(first)] == newer["max_draft_len"] == max(schedule.values())
 
 
-def test_tensorrt_llm_mtp_sets_the_number_that_counts() -> None:
+def test_tensorrt_llm_mtp_sets_the_number_that_counts():
     answer = answered("mtp", batch_max=8)
     old = speculative(engine_settings(answer, "tensorrt-llm").text)
     new = speculative(engine_settings(answer, "tensorrt-llm", version="1.3").text)
@@ -242,15 +234,13 @@ def test_tensorrt_llm_mtp_sets_the_number_that_counts() -> None:
 @pytest.mark.parametrize(
     ("method", "synchronous"), [("ngram", True), ("draft-model", True), ("eagle3", False)]
 )
-def test_tensorrt_llm_switches_the_overlap_scheduler_off_where_it_must(
-    method: str, synchronous: bool
-) -> None:
+def test_tensorrt_llm_switches_the_overlap_scheduler_off_where_it_must(method, synchronous):
     text = engine_settings(answered(method, batch_max=4), "tensorrt-llm", draft_path="d").text
     assert (simple_yaml(text).get("disable_overlap_scheduler") is True) == synchronous
     assert speculative(text)["decoding_type"] == METHODS["tensorrt-llm"][method].name
 
 
-def test_tensorrt_llm_grows_dynamic_trees_from_1_3() -> None:
+def test_tensorrt_llm_grows_dynamic_trees_from_1_3():
     answer = answered("eagle3", heads_profile(), batch_max=2)
     tree = speculative(engine_settings(answer, "tensorrt-llm", version="1.4", draft_path="d").text)
     assert tree["use_dynamic_tree"] is True
@@ -261,7 +251,7 @@ def test_tensorrt_llm_grows_dynamic_trees_from_1_3() -> None:
     assert "use_dynamic_tree" not in speculative(engine_settings(answer, "tensorrt-llm", draft_path="d").text)
 
 
-def test_tgi_takes_a_number_of_drafts_and_the_medusa_repository(medusa: Recommendation) -> None:
+def test_tgi_takes_a_number_of_drafts_and_the_medusa_repository(medusa):
     settings = engine_settings(medusa, "tgi", draft_path="me/medusa")
     read = flags(settings.text)
     assert read["--model-id"] == "me/medusa"
@@ -269,7 +259,7 @@ def test_tgi_takes_a_number_of_drafts_and_the_medusa_repository(medusa: Recommen
     assert any("maintenance mode" in note for note in settings.notes)
 
 
-def test_llama_cpp_drafts_the_whole_chain() -> None:
+def test_llama_cpp_drafts_the_whole_chain():
     settings = engine_settings(answered("draft-model", batch_max=4), "llama-cpp", draft_path="draft.gguf")
     read = flags(settings.text)
     assert read["--spec-type"] == "draft-simple"
@@ -278,7 +268,7 @@ def test_llama_cpp_drafts_the_whole_chain() -> None:
     assert read["--spec-draft-p-min"] == "0"
 
 
-def test_json_carries_the_trees(medusa: Recommendation) -> None:
+def test_json_carries_the_trees(medusa):
     values = json.loads(engine_settings(medusa, "json").text)
     assert values["schema"] == "medusa-sim/schedule/1"
     for read, row in zip(values["schedule"], medusa.schedule, strict=True):
@@ -287,13 +277,13 @@ def test_json_carries_the_trees(medusa: Recommendation) -> None:
         assert tree.candidates == read["candidates"]
 
 
-def test_several_lengths_become_one_schedule() -> None:
+def test_several_lengths_become_one_schedule():
     answer = answered("eagle3", batch_max=40, seq_len=(256, 8192))
     settings = engine_settings(answer, "vllm", draft_path="d")
     assert any("256, 8192" in note for note in settings.notes)
 
 
-def test_where_it_loses_is_said() -> None:
+def test_where_it_loses_is_said():
     answer = answered("eagle3", constant_rate(0.3), seq_len=(64,), batch_max=1024)
     settings = engine_settings(answer, "llama-cpp", draft_path="d")
     plan = plan_of(settings)
@@ -314,14 +304,12 @@ def test_where_it_loses_is_said() -> None:
         ("llama-cpp", "medusa", "never merged"),
     ],
 )
-def test_what_an_engine_cannot_do_is_refused(
-    engine: str, method: str, told: str, medusa: Recommendation, eagle: Recommendation
-) -> None:
+def test_what_an_engine_cannot_do_is_refused(engine, method, told, medusa, eagle):
     with pytest.raises(UsageError, match=told):
         engine_settings(medusa if method == "medusa" else eagle, engine, draft_path="d")
 
 
-def test_checkpoints_of_the_first_eagle_go_where_they_load() -> None:
+def test_checkpoints_of_the_first_eagle_go_where_they_load():
     answer = answered("eagle", batch_max=4)
     config = json.loads(flags(engine_settings(answer, "vllm", draft_path="d").text)["--speculative-config"])
     assert config["method"] == "eagle"
@@ -331,7 +319,7 @@ def test_checkpoints_of_the_first_eagle_go_where_they_load() -> None:
             engine_settings(answer, engine, draft_path="d")
 
 
-def test_other_refusals(eagle: Recommendation) -> None:
+def test_other_refusals(eagle):
     with pytest.raises(UsageError, match="unknown engine"):
         engine_settings(eagle, "vlm")
     for engine in ("vllm", "sglang", "tensorrt-llm", "llama-cpp"):
@@ -345,7 +333,7 @@ def test_other_refusals(eagle: Recommendation) -> None:
         engine_settings(losing, "vllm", draft_path="d")
 
 
-def test_ab_gives_vllm_the_rates_and_both_runs(eagle: Recommendation) -> None:
+def test_ab_gives_vllm_the_rates_and_both_runs(eagle):
     settings = engine_settings(eagle, "vllm", draft_path="d")
     script = ab_script(eagle, settings)
     served = next(line for line in script.splitlines() if "--speculative-config" in line)
@@ -360,7 +348,7 @@ def test_ab_gives_vllm_the_rates_and_both_runs(eagle: Recommendation) -> None:
     assert "calibrate" in script
 
 
-def test_ab_of_the_other_engines(eagle: Recommendation) -> None:
+def test_ab_of_the_other_engines(eagle):
     length = 1.0 + sum(plan_of(engine_settings(eagle, "sglang", draft_path="d")).rates)
     script = ab_script(eagle, engine_settings(eagle, "sglang", draft_path="d"))
     assert f"SGLANG_SIMULATE_ACC_LEN={length:.2f}" in script
@@ -373,6 +361,6 @@ def test_ab_of_the_other_engines(eagle: Recommendation) -> None:
         ab_script(ngram, engine_settings(ngram, "tensorrt-llm"))
 
 
-def test_chains_asked_for_are_not_answered_with_a_tree() -> None:
+def test_chains_asked_for_are_not_answered_with_a_tree():
     answer = answered("eagle3", heads_profile(), batch_max=2, chain_only=True)
     assert engine_settings(answer, "sglang", draft_path="d").plan is not None

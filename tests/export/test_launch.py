@@ -1,7 +1,5 @@
 """The whole command of a set-up: GPUs, precision, requests and drafts as the engines take them."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 
@@ -40,7 +38,7 @@ def experts() -> ms.Compared:
 
 
 @pytest.mark.parametrize("name", ["dense", "experts"])
-def test_commands_say_what_was_priced(name: str, request: pytest.FixtureRequest) -> None:
+def test_commands_say_what_was_priced(name, request):
     found: ms.Compared = request.getfixturevalue(name)
     rows = found.table[found.table.batch > 1].to_dict("records")
     assert {row["engine"] for row in rows} == set(OPTIONS)
@@ -68,13 +66,13 @@ def test_commands_say_what_was_priced(name: str, request: pytest.FixtureRequest)
             assert "--enable-expert-parallel" in serve
 
 
-def test_another_checkpoint_is_said(experts: ms.Compared) -> None:
+def test_another_checkpoint_is_said(experts):
     for row in experts.table[experts.table.drafter == "none"].to_dict("records"):
         text = chosen_command(experts.comparison, row)
         assert text.startswith("# deepseek-ai/DeepSeek-R1") == (row["precision"] == "nvfp4")
 
 
-def test_an_engine_without_a_server_is_one_error(dense: ms.Compared) -> None:
+def test_an_engine_without_a_server_is_one_error(dense):
     scenario = dense.comparison.scenario(dense.table.iloc[0])
     with pytest.raises(UsageError, match="launch command"):
         launch_command(scenario, "tgi", 4, 4096, None)

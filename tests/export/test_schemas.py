@@ -1,7 +1,5 @@
 """Settings that an engine would refuse at start cannot be built; versions are matched to what was read."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 
@@ -42,7 +40,7 @@ SGL: dict[str, Any] = {"algorithm": "EAGLE3", "num_steps": 3, "eagle_topk": 1, "
         {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.5, 0.4]},
     ],
 )
-def test_vllm_refuses(change: dict[str, Any]) -> None:
+def test_vllm_refuses(change):
     VllmSpeculativeConfig(**VLLM)
     with pytest.raises(ValueError, match=r"\w"):
         VllmSpeculativeConfig(**{**VLLM, **change})
@@ -60,7 +58,7 @@ def test_vllm_refuses(change: dict[str, Any]) -> None:
         {"decoding_type": "PARD"},
     ],
 )
-def test_tensorrt_llm_refuses(change: dict[str, Any]) -> None:
+def test_tensorrt_llm_refuses(change):
     TensorrtSpeculativeConfig(**TRT)
     with pytest.raises(ValueError, match=r"\w"):
         TensorrtSpeculativeConfig(**{**TRT, **change})
@@ -77,7 +75,7 @@ def test_tensorrt_llm_refuses(change: dict[str, Any]) -> None:
         {"adaptive_slots": {2: SglangSlot(candidate_steps=[3])}},
     ],
 )
-def test_sglang_refuses(change: dict[str, Any]) -> None:
+def test_sglang_refuses(change):
     SglangFlags(**SGL)
     with pytest.raises(ValueError, match=r"\w"):
         SglangFlags(**{**SGL, **change})
@@ -85,7 +83,7 @@ def test_sglang_refuses(change: dict[str, Any]) -> None:
         SglangSlot(candidate_steps=[0])
 
 
-def test_versions_between_and_just_beyond_are_said_and_far_ones_refused() -> None:
+def test_versions_between_and_just_beyond_are_said_and_far_ones_refused():
     versions = Versions("x", ("0.24", "0.26", "0.33"), "0.33")
     assert versions.chosen(None) == ("0.33", "")
     assert versions.chosen("v0.26.1rc2") == ("0.26", "")
@@ -118,9 +116,7 @@ def grid(values: np.ndarray) -> ChainGrid:
     gain=st.floats(0.0, 0.2),
     off=st.booleans(),
 )
-def test_tiers_cover_every_batch_once_and_never_rise(
-    seed: int, batches: int, columns: int, gain: float, off: bool
-) -> None:
+def test_tiers_cover_every_batch_once_and_never_rise(seed, batches, columns, gain, off):
     made = grid(np.random.default_rng(seed).normal(0.0, 0.3, (batches, columns)))
     captured = (1, 2, 4, 8, 16, 32)
     tiers = best_tiers(made, captured, gain=gain, idle_cost=(lambda _: 0.1) if off else None)
@@ -133,7 +129,7 @@ def test_tiers_cover_every_batch_once_and_never_rise(
 
 
 @given(seed=st.integers(0, 2**32 - 1), columns=st.integers(2, 5))
-def test_tiers_are_the_best_of_all_falling_ones(seed: int, columns: int) -> None:
+def test_tiers_are_the_best_of_all_falling_ones(seed, columns):
     """Against every falling choice of one number for each span between captured sizes."""
     made = grid(np.random.default_rng(seed).normal(0.0, 0.3, (16, columns)))
     captured = (1, 2, 4, 8)

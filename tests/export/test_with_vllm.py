@@ -3,8 +3,6 @@
 Needs an environment with vLLM: $MEDUSA_SIM_VLLM_PYTHON, or `.venv-vllm` in the project's folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -24,17 +22,13 @@ PYTHON = Path(os.environ.get("MEDUSA_SIM_VLLM_PYTHON", ROOT / ".venv-vllm" / "bi
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON.exists(), reason="no environment with vLLM")
-def test_vllm_takes_what_is_exported_and_drafts_what_was_planned() -> None:
+def test_vllm_takes_what_is_exported_and_drafts_what_was_planned():
     steep = answered("eagle3", constant_rate(0.85), seq_len=(64,), batch_max=512)
     answers = [
-        steep,
-        answered("eagle3", batch_max=64),
-        answered("eagle", batch_max=64),
-        answered("medusa", heads_profile(), batch_max=32),
-        answered("draft-model", batch_max=8),
-        answered("ngram", batch_max=32),
-        answered("mtp", batch_max=8),
-    ]
+        steep, answered("eagle3", batch_max=64), answered("eagle", batch_max=64),
+        answered("medusa", heads_profile(), batch_max=32), answered("draft-model", batch_max=8),
+        answered("ngram", batch_max=32), answered("mtp", batch_max=8),
+    ]  # fmt: skip
     plans, configs = [], []
     for answer in answers:
         settings = engine_settings(answer, "vllm", draft_path="d")
@@ -45,14 +39,10 @@ def test_vllm_takes_what_is_exported_and_drafts_what_was_planned() -> None:
     plans.append(plans[0])
     configs.append(json.loads(words[words.index("--speculative-config") + 1]))
     run = subprocess.run(
-        [PYTHON, Path(__file__).with_name("vllm_accepts.py")],
-        input=json.dumps(configs),
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=True,
+        [PYTHON, Path(__file__).with_name("vllm_accepts.py")], input=json.dumps(configs), capture_output=True,
+        text=True, timeout=400, check=True,
         env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "")},
-    )
+    )  # fmt: skip
     lines = [line.removeprefix("RESULT ") for line in run.stdout.splitlines() if line.startswith("RESULT ")]
     results = [json.loads(line) for line in lines]
     assert len(results) == len(configs)

@@ -8,8 +8,6 @@ succeeds, without nan or infinity in its output and with JSON that parses. A cas
 and its number alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib
@@ -230,12 +228,8 @@ class Case:
     def _seed(self, kind: str) -> tuple[str, bytes]:
         """Name and content of a sound file of a kind."""
         suffix = {
-            "trace": ".csv",
-            "heads": ".csv",
-            "tree": ".json",
-            "observations": ".csv",
-            "runtime": ".toml",
-        }
+            "trace": ".csv", "heads": ".csv", "tree": ".json", "observations": ".csv", "runtime": ".toml",
+        }  # fmt: skip
         texts = TEXTS.get(kind, ())
         paths = (
             [] if kind not in SEEDS else sorted(p for of in SEEDS[kind] for p in ROOT.glob(of) if p.is_file())
@@ -259,15 +253,9 @@ class Case:
             os.mkfifo(pipe)
             loop.symlink_to(loop)
         odd = (
-            "/dev/zero",
-            "/dev/null",
-            "/",
-            "none.csv",
-            "none.toml",
-            "/dev/zero/x.toml",
-            "n" * 300 + ".toml",
+            "/dev/zero", "/dev/null", "/", "none.csv", "none.toml", "/dev/zero/x.toml", "n" * 300 + ".toml",
             "",
-        )
+        )  # fmt: skip
         return self.pick.choice((*odd, str(pipe), str(loop), str(self.folder)))
 
     def _data(self) -> str:

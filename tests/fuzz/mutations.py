@@ -1,7 +1,5 @@
 """Mutations of file contents and of option values: what a slip, a wrong file or an adversary would give."""
 
-from __future__ import annotations
-
 import random
 
 NUMBERS = (

@@ -1,7 +1,5 @@
 """A fast seed of the fuzzer; `python tests/fuzz --seed N --count 5000` is the long run."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -14,13 +12,13 @@ import fuzzer
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_no_traceback_no_hang_no_nan_and_one_line() -> None:
+def test_no_traceback_no_hang_no_nan_and_one_line():
     ran, failures = fuzzer.fuzz(0, range(200), seconds=20.0)
     assert not failures, failures[0]
     assert ran >= 20
 
 
-def test_a_case_is_a_function_of_its_seed_and_number(tmp_path: Path) -> None:
+def test_a_case_is_a_function_of_its_seed_and_number(tmp_path):
     for number in range(10):
         first, second = (tmp_path / f"{name}{number}" for name in "ab")
         first.mkdir()
@@ -32,16 +30,12 @@ def test_a_case_is_a_function_of_its_seed_and_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "stderr", "rule"),
     [
-        (1, "Error: one line\n", None),
-        (1, "note\nError: one line\n", None),
-        (1, "", "one line"),
-        (2, "Error: a\nError: b\n", "one line"),
-        (1, "Error: a\nand more\n", "one line"),
-        (1, "Error: " + "x" * 5_000, "long line"),
-        (120, "", "exit code"),
+        (1, "Error: one line\n", None), (1, "note\nError: one line\n", None), (1, "", "one line"),
+        (2, "Error: a\nError: b\n", "one line"), (1, "Error: a\nand more\n", "one line"),
+        (1, "Error: " + "x" * 5_000, "long line"), (120, "", "exit code"),
     ],
-)
-def test_the_rules_see_what_they_are_for(code: int, stderr: str, rule: str | None) -> None:
+)  # fmt: skip
+def test_the_rules_see_what_they_are_for(code, stderr, rule):
     found = fuzzer._broken_errors(code, stderr)
     assert (found[0] if found else None) == rule
 
@@ -49,13 +43,9 @@ def test_the_rules_see_what_they_are_for(code: int, stderr: str, rule: str | Non
 @pytest.mark.parametrize(
     ("text", "is_found"),
     [
-        ("speedup nan", True),
-        ("-inf us", True),
-        ("NaN,", True),
-        ("nanochat", False),
-        ("info", False),
+        ("speedup nan", True), ("-inf us", True), ("NaN,", True), ("nanochat", False), ("info", False),
         ("inf", True),
     ],
-)
-def test_nan_is_found_and_words_are_not(text: str, is_found: bool) -> None:
+)  # fmt: skip
+def test_nan_is_found_and_words_are_not(text, is_found):
     assert bool(fuzzer.NOT_A_NUMBER.search(text)) is is_found

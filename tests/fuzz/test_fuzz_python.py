@@ -1,7 +1,5 @@
 """Every public function of Python x argument x wrong value: an answer, or the package's own error."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import math
@@ -17,25 +15,10 @@ from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.plan.question import Question
 
 WRONG: dict[str, Any] = {
-    "none": None,
-    "true": True,
-    "zero": 0,
-    "minus": -1,
-    "huge": 10**40,
-    "fraction": 2.5,
-    "nan": math.nan,
-    "infinite": math.inf,
-    "text": "a",
-    "no text": "",
-    "nul": "a\0b",
-    "bytes": b"a",
-    "empty list": [],
-    "list": ["a", None],
-    "nested": [[1, 2], [3]],
-    "table": {"a": 1},
-    "object": object(),
-    "complex": 1j,
-}
+    "none": None, "true": True, "zero": 0, "minus": -1, "huge": 10**40, "fraction": 2.5, "nan": math.nan,
+    "infinite": math.inf, "text": "a", "no text": "", "nul": "a\0b", "bytes": b"a", "empty list": [],
+    "list": ["a", None], "nested": [[1, 2], [3]], "table": {"a": 1}, "object": object(), "complex": 1j,
+}  # fmt: skip
 SOUND: dict[str, Any] = {"latency": "roofline", "acceptance": "0.7,0.5,0.3", "drafter": "eagle"}
 QUICK = {"requests": 8, "seeds": 1, "search": False, "rates": 2.0}
 
@@ -88,9 +71,7 @@ CALLS = list(_calls())
 
 
 @pytest.mark.parametrize(("name", "call", "sound", "arguments"), CALLS, ids=[name for name, *_ in CALLS])
-def test_a_wrong_value_raises_the_packages_own_error(
-    name: str, call: Callable[..., Any], sound: dict[str, Any], arguments: list[str]
-) -> None:
+def test_a_wrong_value_raises_the_packages_own_error(name, call, sound, arguments):
     leaked = []
     for argument, (what, value) in itertools.product(arguments, WRONG.items()):
         with warnings.catch_warnings():
@@ -105,7 +86,7 @@ def test_a_wrong_value_raises_the_packages_own_error(
     assert not leaked, "\n".join(leaked)
 
 
-def test_every_public_function_is_tried() -> None:
+def test_every_public_function_is_tried():
     tried = {name.split(" ")[0] for name, *_ in CALLS}
     functions = {name for name in ms.__all__ if inspect.isroutine(getattr(ms, name))} | {"Scenario"}
     assert functions <= tried

@@ -3,7 +3,6 @@
 import dataclasses
 import timeit
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -23,15 +22,9 @@ from medusa_sim.specs.fitted import AttentionKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 SETS = [
-    ("a100-80gb-pcie", "torch"),
-    ("a100-80gb-sxm", "sglang"),
-    ("h100-sxm", "sglang"),
-    ("h200-sxm", "sglang"),
-    ("l40s", "sglang"),
-    ("a40", "torch"),
-    ("rtx-a6000", "torch"),
-    ("h100-sxm", "torch"),
-]
+    ("a100-80gb-pcie", "torch"), ("a100-80gb-sxm", "sglang"), ("h100-sxm", "sglang"), ("h200-sxm", "sglang"),
+    ("l40s", "sglang"), ("a40", "torch"), ("rtx-a6000", "torch"), ("h100-sxm", "torch"),
+]  # fmt: skip
 FILES = [
     ("a100_attention_flash_torch", "a100-80gb-pcie", "torch"),
     ("a100sxm_decode_attention_sglang", "a100-80gb-sxm", "sglang"),
@@ -51,16 +44,9 @@ batches = st.integers(1, 512)
 
 def shape(kind: AttentionKind, batch: Size, q_len: Size, kv_len: Size, group: tuple[int, int]) -> Attention:
     return Attention(
-        name=kind,
-        kind=kind,
-        batch=batch,
-        q_len=q_len,
-        kv_len=kv_len,
-        heads=group[0],
-        kv_heads=group[1],
-        head_dim=128,
-        dtype="bf16",
-    )
+        name=kind, kind=kind, batch=batch, q_len=q_len, kv_len=kv_len, heads=group[0], kv_heads=group[1],
+        head_dim=128, dtype="bf16",
+    )  # fmt: skip
 
 
 def kernels(where: tuple[str, str]) -> tuple[Gpu, AttentionKernel, AttentionKernel]:
@@ -75,9 +61,7 @@ def verify(where: tuple[str, str], operator: Attention, *, cold: bool = True) ->
 
 
 @given(gpu_and_set, heads, batches, kv_lens)
-def test_a_verification_step_of_one_row_is_a_decode_step(
-    where: tuple[str, str], group: tuple[int, int], batch: int, kv_len: int
-) -> None:
+def test_a_verification_step_of_one_row_is_a_decode_step(where, group, batch, kv_len):
     gpu, decode, _ = kernels(where)
     alone = attention_time(gpu, decode, shape("decode_attention", batch, 1, kv_len, group))
     step = verify(where, shape("verify_attention", batch, 1, kv_len, group))
@@ -85,9 +69,7 @@ def test_a_verification_step_of_one_row_is_a_decode_step(
 
 
 @given(gpu_and_set, heads, batches, kv_lens, st.integers(1, 128))
-def test_cold_attention_is_never_below_the_roofline(
-    where: tuple[str, str], group: tuple[int, int], batch: int, kv_len: int, q_len: int
-) -> None:
+def test_cold_attention_is_never_below_the_roofline(where, group, batch, kv_len, q_len):
     gpu, decode, prefill = kernels(where)
     operators = [
         (decode, shape("decode_attention", batch, 1, kv_len, group)),
@@ -100,9 +82,7 @@ def test_cold_attention_is_never_below_the_roofline(
 
 
 @given(gpu_and_set, heads, batches, kv_lens, st.integers(1, 128))
-def test_kv_left_in_l2_is_never_slower(
-    where: tuple[str, str], group: tuple[int, int], batch: int, kv_len: int, q_len: int
-) -> None:
+def test_kv_left_in_l2_is_never_slower(where, group, batch, kv_len, q_len):
     operator = shape("verify_attention", batch, q_len, kv_len + q_len, group)
     hot, cold = verify(where, operator, cold=False), verify(where, operator)
     assert hot.time_us <= cold.time_us * (1 + 1e-12)
@@ -110,7 +90,7 @@ def test_kv_left_in_l2_is_never_slower(
 
 @pytest.mark.parametrize("where", SETS)
 @pytest.mark.parametrize("group", [(32, 32), (32, 8)])
-def test_kv_is_read_once_for_all_candidates(where: tuple[str, str], group: tuple[int, int]) -> None:
+def test_kv_is_read_once_for_all_candidates(where, group):
     """16 sequences of 4096 tokens: others charge K and V once per candidate, 9 to 30 times too much."""
     counts = np.array([1, 8, 16, 32])
     cost = verify(where, shape("verify_attention", 16, counts, 4096, group)).time_us
@@ -121,7 +101,7 @@ def test_kv_is_read_once_for_all_candidates(where: tuple[str, str], group: tuple
 
 
 @pytest.mark.parametrize("where", SETS)
-def test_gqa_reads_kv_by_kv_heads(where: tuple[str, str]) -> None:
+def test_gqa_reads_kv_by_kv_heads(where):
     """32 query heads over 8 K/V heads move a quarter of the bytes of 32 over 32."""
     gpu, decode, _ = kernels(where)
     wide = attention_time(gpu, decode, shape("decode_attention", 64, 1, 8192, (32, 32))).time_us
@@ -130,7 +110,7 @@ def test_gqa_reads_kv_by_kv_heads(where: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("where", [("h100-sxm", "sglang"), ("l40s", "sglang"), ("a100-80gb-pcie", "torch")])
-def test_memory_bound_attention_above_the_ramp_follows_the_bandwidth(where: tuple[str, str]) -> None:
+def test_memory_bound_attention_above_the_ramp_follows_the_bandwidth(where):
     gpu, decode, _ = kernels(where)
     operator = shape("decode_attention", 256, 1, 32768, (8, 8))
     wide = only_memory(decode)
@@ -158,9 +138,7 @@ def only_memory(kernel: AttentionKernel) -> AttentionKernel:
 
 
 @given(gpu_and_set, heads, st.integers(1, 64), st.integers(64, 8192))
-def test_more_keys_in_the_same_tiles_never_cost_less(
-    where: tuple[str, str], group: tuple[int, int], batch: int, kv_len: int
-) -> None:
+def test_more_keys_in_the_same_tiles_never_cost_less(where, group, batch, kv_len):
     """Eight times the keys keep or raise the time, but for a twentieth where they fill the SMs better."""
     gpu, decode, _ = kernels(where)
     lengths = np.array([kv_len, 8 * kv_len])
@@ -169,7 +147,7 @@ def test_more_keys_in_the_same_tiles_never_cost_less(
 
 
 @pytest.mark.parametrize("where", SETS)
-def test_low_and_high_enclose_and_verification_is_less_certain(where: tuple[str, str]) -> None:
+def test_low_and_high_enclose_and_verification_is_less_certain(where):
     gpu, decode, _ = kernels(where)
     step = verify(where, shape("verify_attention", 8, np.array([1, 32, 64]), 4096, (32, 8)))
     alone = attention_time(gpu, decode, shape("decode_attention", 8, 1, 4096, (32, 8)))
@@ -177,7 +155,7 @@ def test_low_and_high_enclose_and_verification_is_less_certain(where: tuple[str,
     assert np.all(step.high_us / step.low_us > float(alone.high_us / alone.low_us))
 
 
-def test_arrays_broadcast_and_a_scalar_is_the_same_code() -> None:
+def test_arrays_broadcast_and_a_scalar_is_the_same_code():
     where = ("l40s", "sglang")  # two code paths: narrow and wide rows
     batch, kv_len, q_len = (
         np.array([1, 3])[:, None, None],
@@ -190,7 +168,7 @@ def test_arrays_broadcast_and_a_scalar_is_the_same_code() -> None:
     assert point.time_us == pytest.approx(grid.time_us[1, 1, 2], rel=1e-12)
 
 
-def test_half_a_million_points_are_no_loop_over_points() -> None:
+def test_half_a_million_points_are_no_loop_over_points():
     """A grid takes a small share of what its points would take one by one."""
     q_len = np.arange(1, 129)
     operator = shape(
@@ -204,28 +182,22 @@ def test_half_a_million_points_are_no_loop_over_points() -> None:
     points = 64 * 61 * 128
     assert verify(("h100-sxm", "sglang"), operator).time_us.size == points
     whole_s, one_s = (
-        min(timeit.repeat(lambda rows=rows: verify(("h100-sxm", "sglang"), rows), number=1, repeat=3))  # type: ignore[misc]
+        min(timeit.repeat(lambda rows=rows: verify(("h100-sxm", "sglang"), rows), number=1, repeat=3))
         for rows in (operator, one)
     )
     assert whole_s < 0.05 * points * one_s
 
 
-def test_a_fit_recovers_what_made_the_rows() -> None:
+def test_a_fit_recovers_what_made_the_rows():
     """Rows made by a kernel of the same family: the fit predicts other heads within 3 %, with no noise."""
     gpu, decode, _ = kernels(("h100-sxm", "sglang"))
     rng = np.random.default_rng(0)
     kv_heads = rng.choice([1, 4, 8, 16, 32], 400)
     rows = Attention(
-        name="d",
-        kind="decode_attention",
-        batch=2 ** rng.integers(0, 9, 400),
-        q_len=np.ones(400),
-        kv_len=2 ** rng.integers(4, 16, 400),
-        heads=4 * kv_heads,
-        kv_heads=kv_heads,
-        head_dim=np.full(400, 128),
-        dtype="bf16",
-    )
+        name="d", kind="decode_attention", batch=2 ** rng.integers(0, 9, 400), q_len=np.ones(400),
+        kv_len=2 ** rng.integers(4, 16, 400), heads=4 * kv_heads, kv_heads=kv_heads,
+        head_dim=np.full(400, 128), dtype="bf16",
+    )  # fmt: skip
     times = attention_time(gpu, decode, rows, cold=False).time_us
     fitted = fit_attention(Rows(rows, times), gpu, source="made up")
     assert fitted.fit.heldout_error < 0.03
@@ -235,7 +207,7 @@ def test_a_fit_recovers_what_made_the_rows() -> None:
 
 
 @pytest.mark.parametrize("count", [20, 40])
-def test_a_fit_of_few_rows_of_one_shape_has_a_band(count: int) -> None:
+def test_a_fit_of_few_rows_of_one_shape_has_a_band(count):
     gpu, decode, _ = kernels(("h100-sxm", "sglang"))
     rows = shape(
         "decode_attention", np.full(count, 8), np.ones(count), 100 * np.arange(1, count + 1), (32, 8)
@@ -249,7 +221,7 @@ def test_a_fit_of_few_rows_of_one_shape_has_a_band(count: int) -> None:
     assert fitted.fit.residuals[0].high >= 0.95
 
 
-def test_what_cannot_be_fitted_is_refused() -> None:
+def test_what_cannot_be_fitted_is_refused():
     gpu, _, _ = kernels(("h100-sxm", "sglang"))
     few = shape("decode_attention", np.ones(3), np.ones(3), np.full(3, 64.0), (8, 8))
     with pytest.raises(DataError, match="3 rows of decode_attention; a fit needs 20"):
@@ -259,7 +231,7 @@ def test_what_cannot_be_fitted_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("file", "name", "kernel_set"), FILES)
-def test_measured_rows_are_met(file: str, name: str, kernel_set: str, shared_data: Path) -> None:
+def test_measured_rows_are_met(file, name, kernel_set, shared_data):
     """The limits on unseen rows are 12 %, and 8 % for decode beyond L2; these are the given rows."""
     frame = read_rows(shared_data / "measured" / f"{file}.parquet", need_time=True)
     gpu, decode, prefill = kernels((name, kernel_set))
@@ -286,15 +258,15 @@ def _of_rtx_3090(kernel: str, q_len: int, kv_len: int, group: tuple[int, int], h
     [(4096, (12, 2), 256, 375.0), (32768, (12, 2), 256, 2939.0), (32768, (32, 8), 128, 1336.0)],
 )
 def test_flash_attention_2_without_splits_is_met_on_the_card_that_measured_it(
-    kv_len: int, group: tuple[int, int], head_dim: int, measured: float
-) -> None:
+    kv_len, group, head_dim, measured
+):
     """vllm-project/flash-attention pull request 193; with split keys predicted up to 16 times too fast."""
     found = _of_rtx_3090("varlen paged, num_splits forced to 1", 8, kv_len, group, head_dim)
     assert measured / 1.15 < found < 1.15 * measured
     assert _of_rtx_3090("varlen paged, split-KV restored", 8, kv_len, group, head_dim) < 0.6 * found
 
 
-def test_an_engine_on_ampere_walks_over_all_keys_in_one_block_and_kernels_alone_do_not() -> None:
+def test_an_engine_on_ampere_walks_over_all_keys_in_one_block_and_kernels_alone_do_not():
     a100, h100 = load_gpu("a100-80gb-sxm"), load_gpu("h100-sxm")
     lengths = np.array([1024, 32768])
 

@@ -1,7 +1,5 @@
 """A kernel of another GPU, or one whose unpacking nobody measured, says so and has a wider band."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -37,7 +35,7 @@ def half_width(low: float, high: float) -> float:
 
 
 @pytest.mark.parametrize("name", gpu_names())
-def test_every_borrowed_band_is_wider_than_its_lenders(name: str) -> None:
+def test_every_borrowed_band_is_wider_than_its_lenders(name):
     gpu = load_gpu(name)
     for kernels in gpu.kernels.values():
         for place, kernel in fitted_kernels(kernels).items():
@@ -52,7 +50,7 @@ def test_every_borrowed_band_is_wider_than_its_lenders(name: str) -> None:
                 assert wide.low * wide.high == pytest.approx(narrow.low * narrow.high)
 
 
-def test_kernels_that_take_longer_than_their_lenders_do_so_by_that_factor() -> None:
+def test_kernels_that_take_longer_than_their_lenders_do_so_by_that_factor():
     card = load_gpu("mi300x")
     held = card.kernels["sglang"]
     linear = held.gemm["fp16"]
@@ -65,7 +63,7 @@ def test_kernels_that_take_longer_than_their_lenders_do_so_by_that_factor() -> N
         np.testing.assert_allclose(getattr(slow, name), linear.fit.slower * getattr(fast, name))
 
 
-def test_a_band_grows_by_its_factor_or_by_the_transfer_error_whichever_is_more() -> None:
+def test_a_band_grows_by_its_factor_or_by_the_transfer_error_whichever_is_more():
     band = Residual(size_max=64.0, low=0.9, high=1.1)
     half = half_width(0.9, 1.1)
     by_factor, by_error = widen_band(band, 3.0, 0.05), widen_band(band, 1.0, 0.25)
@@ -75,7 +73,7 @@ def test_a_band_grows_by_its_factor_or_by_the_transfer_error_whichever_is_more()
 
 @pytest.mark.parametrize("form", SCALED)
 @pytest.mark.parametrize("name", [name for name in gpu_names() if not name.startswith("cpu-")])
-def test_block_scales_of_another_card_or_library_are_less_certain_than_its_own(name: str, form: str) -> None:
+def test_block_scales_of_another_card_or_library_are_less_certain_than_its_own(name, form):
     gpu = load_gpu(name)
     for set_name, kernels in gpu.kernels.items():
         kernel = kernels.gemm.get(form)
@@ -95,7 +93,7 @@ def test_block_scales_of_another_card_or_library_are_less_certain_than_its_own(n
             assert half_width(wide.low, wide.high) >= np.hypot(half, error) - 1e-9
 
 
-def test_another_librarys_block_scales_on_the_same_card_are_told() -> None:
+def test_another_librarys_block_scales_on_the_same_card_are_told():
     scenario = Scenario(
         gpu="l40s", model="llama-3.1-8b", dtype="fp8_block", drafter="ngram", acceptance="0.5"
     )
@@ -109,12 +107,12 @@ def test_another_librarys_block_scales_on_the_same_card_are_told() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "source"), [("h100-sxm", Source.CALIBRATED), ("h100-nvl", Source.BORROWED)])
-def test_times_of_borrowed_kernels_say_so(gpu: str, source: Source) -> None:
+def test_times_of_borrowed_kernels_say_so(gpu, source):
     latency = CalibratedLatency(load_gpu(gpu), "torch")
     assert np.all(latency.time(LAYER).source == source)
 
 
-def test_weights_and_caches_that_a_kernel_unpacks_are_extrapolated_and_less_certain() -> None:
+def test_weights_and_caches_that_a_kernel_unpacks_are_extrapolated_and_less_certain():
     latency = CalibratedLatency(load_gpu("a40"), "torch")
     packed = latency.time(dataclasses.replace(LAYER, weight_dtype="int8"))
     dense = latency.time(LAYER)
@@ -128,7 +126,7 @@ def test_weights_and_caches_that_a_kernel_unpacks_are_extrapolated_and_less_cert
 
 @pytest.mark.parametrize("gpu", [name for name in gpu_names() if load_gpu(name).architecture == "ampere"])
 @pytest.mark.parametrize("runtime", ["vllm", "sglang", "cuda-graph"])
-def test_cards_that_multiply_both_halves_alike_take_one_step_for_them(gpu: str, runtime: str) -> None:
+def test_cards_that_multiply_both_halves_alike_take_one_step_for_them(gpu, runtime):
     times = [
         decode_step(
             Scenario(gpu=gpu, model="llama-3.1-8b", runtime=runtime, drafter="eagle3", dtype=dtype).setting,

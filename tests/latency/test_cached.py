@@ -1,7 +1,5 @@
 """A cached time is the time: whatever matters to an operator matters to the key."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -37,7 +35,7 @@ def operator(kind: str, **sizes: int) -> Operator:
 
 
 @pytest.mark.parametrize("kind", OPERATORS)
-def test_each_field_of_an_operator_but_its_name_changes_the_key(kind: str) -> None:
+def test_each_field_of_an_operator_but_its_name_changes_the_key(kind):
     base = operator(kind)
     for field in dataclasses.fields(base):
         if field.name in base.COLUMNS:
@@ -52,14 +50,14 @@ def test_each_field_of_an_operator_but_its_name_changes_the_key(kind: str) -> No
         assert (*other.key, *other.axes) != (*base.key, *base.axes), field.name
 
 
-def test_no_two_kinds_share_a_time() -> None:
+def test_no_two_kinds_share_a_time():
     latency = CachedLatency(LATENCY)
     times = {kind: float(latency.time(operator(kind)).time_us) for kind in FUSED}
     for kind, time_us in times.items():
         assert time_us == float(LATENCY.time(operator(kind)).time_us)
 
 
-def test_a_grid_of_token_counts_is_the_same_as_each_alone() -> None:
+def test_a_grid_of_token_counts_is_the_same_as_each_alone():
     m = np.arange(1, 17)[:, None] * np.arange(1, 65)
     base = operator("gemm").with_columns(m=m)
     whole, alone = cached(LATENCY).time(base), LATENCY.time(base)
@@ -68,7 +66,7 @@ def test_a_grid_of_token_counts_is_the_same_as_each_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gemm", "rms_norm"])
-def test_grids_that_overlap_are_the_same_as_each_alone_and_no_size_is_computed_twice(kind: str) -> None:
+def test_grids_that_overlap_are_the_same_as_each_alone_and_no_size_is_computed_twice(kind):
     computed: list[float] = []
 
     class Counting(CalibratedLatency):
@@ -89,7 +87,7 @@ def test_grids_that_overlap_are_the_same_as_each_alone_and_no_size_is_computed_t
 @pytest.mark.parametrize("gpu", ["h100-sxm", "b200"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 @pytest.mark.parametrize("kind", OPERATORS)
-def test_models_that_share_answers_answer_as_each_alone(gpu: str, dtype: str, kind: str) -> None:
+def test_models_that_share_answers_answer_as_each_alone(gpu, dtype, kind):
     card = load_gpu(gpu)
     libraries = [name for name in card.kernels if card.kernels[name].gemm]
     models = [
@@ -114,7 +112,7 @@ def test_models_that_share_answers_answer_as_each_alone(gpu: str, dtype: str, ki
         assert (found.source, found.bound) == (alone.source, alone.bound)
 
 
-def test_what_is_expected_is_computed_with_the_first_that_is_asked() -> None:
+def test_what_is_expected_is_computed_with_the_first_that_is_asked():
     computed: list[int] = []
 
     class Counting(CalibratedLatency):

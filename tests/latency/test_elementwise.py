@@ -1,7 +1,6 @@
 """Elementwise kernels: physics as properties, the fit as recovery, measured rows where the data is."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,9 +39,7 @@ def shape(kind: ElementwiseKind, m: Size, n: Size) -> Elementwise:
 
 
 @given(names, kinds, st.integers(1, 100_000), st.integers(64, 60_000))
-def test_cold_times_are_never_below_the_memory_roofline_and_hot_ones_never_above_cold(
-    name: str, kind: ElementwiseKind, m: int, n: int
-) -> None:
+def test_cold_times_are_never_below_the_memory_roofline_and_hot_ones_never_above_cold(name, kind, m, n):
     gpu, kernel = kernel_of(name, kind)
     operator = shape(kind, m, n)
     cold = elementwise_time(gpu, kernel, operator)
@@ -53,9 +50,7 @@ def test_cold_times_are_never_below_the_memory_roofline_and_hot_ones_never_above
 
 
 @given(names, kinds, st.integers(17, 10_000), st.integers(64, 30_000))
-def test_more_rows_never_cost_less_beyond_the_serial_look_up(
-    name: str, kind: ElementwiseKind, m: int, n: int
-) -> None:
+def test_more_rows_never_cost_less_beyond_the_serial_look_up(name, kind, m, n):
     gpu, kernel = kernel_of(name, kind)
     assert kernel.serial_rows < 17
     cost = elementwise_time(gpu, kernel, shape(kind, np.array([m, m + 1, 2 * m]), n)).time_us
@@ -64,14 +59,14 @@ def test_more_rows_never_cost_less_beyond_the_serial_look_up(
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_a_few_rows_cost_the_ramp_and_one_row(name: str) -> None:
+def test_a_few_rows_cost_the_ramp_and_one_row(name):
     gpu, kernel = kernel_of(name, "residual")
     few = elementwise_time(gpu, kernel, shape("residual", np.array([1, 2, 4]), 4096))
     assert np.all(few.bound == Bound.LATENCY)
     np.testing.assert_allclose(few.time_us, few.time_us[0], rtol=0.2)
 
 
-def test_large_tensors_are_memory_bound_and_double_with_m() -> None:
+def test_large_tensors_are_memory_bound_and_double_with_m():
     gpu, kernel = kernel_of("a100-80gb-pcie", "residual")
     cost = elementwise_time(gpu, kernel, shape("residual", np.array([50_000, 100_000]), 8192))
     assert np.all(cost.bound == Bound.MEMORY)
@@ -79,7 +74,7 @@ def test_large_tensors_are_memory_bound_and_double_with_m() -> None:
     assert above[1] / above[0] == pytest.approx(2.0, rel=0.01)  # whole waves: up to one in a hundred
 
 
-def test_arrays_broadcast_and_a_scalar_is_the_same_code() -> None:
+def test_arrays_broadcast_and_a_scalar_is_the_same_code():
     gpu, kernel = kernel_of("h100-sxm", "embedding")
     grid = elementwise_time(
         gpu, kernel, shape("embedding", np.array([[1], [16], [64]]), np.array([1024, 8192]))
@@ -89,7 +84,7 @@ def test_arrays_broadcast_and_a_scalar_is_the_same_code() -> None:
     assert point.time_us == pytest.approx(grid.time_us[1, 1], rel=1e-12)
 
 
-def test_an_embedding_of_few_tokens_is_gathered_one_by_one() -> None:
+def test_an_embedding_of_few_tokens_is_gathered_one_by_one():
     """PyTorch's small-index kernel loops: 16 tokens take longer than 64 (published rows show 14 and 6 us)."""
     gpu, kernel = kernel_of("a100-80gb-pcie", "embedding")
     cost = elementwise_time(gpu, kernel, shape("embedding", np.array([16, 64]), 4096)).time_us
@@ -97,7 +92,7 @@ def test_an_embedding_of_few_tokens_is_gathered_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rms_norm", "embedding"])
-def test_a_fit_recovers_what_made_the_rows(kind: ElementwiseKind) -> None:
+def test_a_fit_recovers_what_made_the_rows(kind):
     gpu, kernel = kernel_of("a100-80gb-pcie", kind)
     m, n = (grid.ravel() for grid in np.meshgrid(2 ** np.arange(0, 14), [1024, 2048, 4096, 8192]))
     operator = shape(kind, m, n)
@@ -107,19 +102,19 @@ def test_a_fit_recovers_what_made_the_rows(kind: ElementwiseKind) -> None:
     assert fitted == fit_elementwise(Rows(operator, times), gpu, source="made up")
 
 
-def test_too_few_rows_are_refused() -> None:
+def test_too_few_rows_are_refused():
     gpu, _ = kernel_of("a40", "rope")
     with pytest.raises(DataError, match=r"x\.csv: 3 rows of rope; a fit needs 20"):
         fit_elementwise(Rows(shape("rope", np.ones(3), np.ones(3)), np.ones(3)), gpu, source="x.csv")
 
 
-def test_every_gpu_has_every_kind() -> None:
+def test_every_gpu_has_every_kind():
     for name in GPUS:
         assert set(load_gpu(name).kernel_set("torch").elementwise) == set(KINDS)
 
 
 @pytest.mark.parametrize(("file", "name"), FILES)
-def test_measured_rows_are_met(file: str, name: str, shared_data: Path) -> None:
+def test_measured_rows_are_met(file, name, shared_data):
     """The project's limit on unseen rows is 15 %; the rows themselves are whole microseconds."""
     frame = read_rows(shared_data / "measured" / f"{file}.parquet", need_time=True)
     for index, operator in operators_of(frame):
@@ -131,7 +126,7 @@ def test_measured_rows_are_met(file: str, name: str, shared_data: Path) -> None:
         assert kernel.fit.heldout_error < 0.15
 
 
-def test_the_kernel_of_another_gpu_scales_with_its_bandwidth() -> None:
+def test_the_kernel_of_another_gpu_scales_with_its_bandwidth():
     """Efficiencies are dimensionless: on twice the bandwidth a large tensor takes half the time."""
     gpu, kernel = kernel_of("a40", "residual")
     twice = dataclasses.replace(gpu, bandwidth_bytes_per_s=2 * gpu.bandwidth_bytes_per_s)

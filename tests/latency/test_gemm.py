@@ -1,7 +1,5 @@
 """The calibrated GEMM model: physics as properties, a few published times as golden values."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import msgspec

@@ -1,7 +1,5 @@
 """Quantised linear layers: bytes with their scales, physics, who lends what, and what is refused."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -44,19 +42,14 @@ FITTED = {
     ("rtx-pro-6000", "sglang", "nvfp4"): (5.7, 4.9),
 }
 RECORDED = {
-    "a100-80gb-sxm": "a100_sxm",
-    "h100-sxm": "h100_sxm",
-    "h200-sxm": "h200_sxm",
-    "b200": "b200_sxm",
-    "gb200": "gb200",
-    "l40s": "l40s",
-    "rtx-pro-6000": "rtx_pro_6000_server",
-}
+    "a100-80gb-sxm": "a100_sxm", "h100-sxm": "h100_sxm", "h200-sxm": "h200_sxm", "b200": "b200_sxm",
+    "gb200": "gb200", "l40s": "l40s", "rtx-pro-6000": "rtx_pro_6000_server",
+}  # fmt: skip
 
 
 def layer(m: object, n: object, k: object, name: str) -> Gemm:
     form = format_of(name)
-    return Gemm(name="layer", m=m, n=n, k=k, dtype=form.dtype, weight_dtype=form.weight_dtype)  # type: ignore[arg-type]
+    return Gemm(name="layer", m=m, n=n, k=k, dtype=form.dtype, weight_dtype=form.weight_dtype)
 
 
 def kernel_of(gpu: str, kernels: str, form: str) -> GemmKernel:
@@ -68,7 +61,7 @@ def time_us(gpu: str, form: str, m: object, n: object = 8192, k: object = 8192) 
     return gemm_time(card, card.kernels["sglang"].gemm[form], layer(m, n, k, form), form=form).time_us
 
 
-def test_weights_are_read_with_their_scales() -> None:
+def test_weights_are_read_with_their_scales():
     n, k = 4096, 4096
     one = {name: float(layer(1, n, k, name).weight_bytes) / (n * k) for name in ("fp8", "fp8_block", "nvfp4")}
     assert one["fp8"] == 1.0
@@ -79,7 +72,7 @@ def test_weights_are_read_with_their_scales() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "kernels", "form"), FITTED)
-def test_nothing_beats_the_memory_bus_or_the_tensor_cores(gpu: str, kernels: str, form: str) -> None:
+def test_nothing_beats_the_memory_bus_or_the_tensor_cores(gpu, kernels, form):
     card = load_gpu(gpu)
     m, n, k = np.array([1, 16, 65, 512, 4096])[:, None], [2048, 16384, 65536], [8192, 4096, 12288]
     operator = layer(m, n, k, form)
@@ -93,7 +86,7 @@ def test_nothing_beats_the_memory_bus_or_the_tensor_cores(gpu: str, kernels: str
 
 
 @pytest.mark.parametrize("gpu", ["b200", "gb200", "rtx-pro-6000"])
-def test_fewer_bits_decode_faster_and_wait_for_weights(gpu: str) -> None:
+def test_fewer_bits_decode_faster_and_wait_for_weights(gpu):
     m = np.array([1, 8, 32])
     four, eight, sixteen = (time_us(gpu, form, m, 65536) for form in ("nvfp4", "fp8_block", "bf16"))
     assert (four < 0.8 * eight).all()
@@ -104,12 +97,12 @@ def test_fewer_bits_decode_faster_and_wait_for_weights(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm", "b200", "gb200"])
-def test_block_scales_do_not_cost_more_than_sixteen_bits(gpu: str) -> None:
+def test_block_scales_do_not_cost_more_than_sixteen_bits(gpu):
     m = np.array([1, 64, 2048, 4096])
     assert (time_us(gpu, "fp8_block", m, 16384) < time_us(gpu, "bf16", m, 16384)).all()
 
 
-def test_unpacking_costs_arithmetic_and_no_traffic() -> None:
+def test_unpacking_costs_arithmetic_and_no_traffic():
     gpu, kernel = load_gpu("a100-80gb-sxm"), kernel_of("a100-80gb-sxm", "sglang", "int4")
     free = msgspec.structs.replace(kernel, unpack_rows=0.0)
     m = np.array([1, 64, 4096])
@@ -122,7 +115,7 @@ def test_unpacking_costs_arithmetic_and_no_traffic() -> None:
     assert cost[1] < 1.5
 
 
-def test_a_kernel_that_counts_waves_takes_the_fewest() -> None:
+def test_a_kernel_that_counts_waves_takes_the_fewest():
     gpu, kernel = load_gpu("h100-sxm"), kernel_of("h100-sxm", "sglang", "fp8_block")
     assert kernel.fewest_waves
     m, n = np.array([64, 128, 256, 1024, 4096])[:, None], np.array([1024, 4096, 16384])
@@ -138,13 +131,13 @@ def test_a_kernel_that_counts_waves_takes_the_fewest() -> None:
         assert (taken <= np.where(usable, waves(tile.m, tile.n), np.inf)).all()
 
 
-def test_a_whole_wave_of_wide_tiles_is_slow_on_hopper() -> None:
+def test_a_whole_wave_of_wide_tiles_is_slow_on_hopper():
     # 512 x 8192 fills one wave with 128 x 256 tiles; twice the tokens, in two waves, take hardly longer
     one, two = time_us("h100-sxm", "fp8_block", np.array([512, 1024]), 8192, 8192)
     assert one > 0.9 * two
 
 
-def test_copies_that_fit_the_cache_are_read_from_it() -> None:
+def test_copies_that_fit_the_cache_are_read_from_it():
     gpu, kernel = load_gpu("l40s"), kernel_of("l40s", "trtllm", "fp8_block")
     assert kernel.hot_copies == 5
     operator = layer(
@@ -156,7 +149,7 @@ def test_copies_that_fit_the_cache_are_read_from_it() -> None:
     assert hot[1:] == pytest.approx(cold[1:])
 
 
-def test_int4_of_the_a100_is_measured_and_lent_with_a_wide_band() -> None:
+def test_int4_of_the_a100_is_measured_and_lent_with_a_wide_band():
     at = {"m": 8, "n": 16384, "k": 8192}
     for gpu, source in (
         ("a100-80gb-sxm", Source.CALIBRATED),
@@ -179,13 +172,13 @@ def test_int4_of_the_a100_is_measured_and_lent_with_a_wide_band() -> None:
         ({"gpu": "b200", "dtype": "int8"}, "b200.*'int8'.*it has: .*nvfp4"),
     ],
 )
-def test_a_format_without_kernels_is_refused_in_one_line(given: dict[str, str], words: str) -> None:
+def test_a_format_without_kernels_is_refused_in_one_line(given, words):
     with pytest.raises(SpecError, match=words) as caught:
         next(sweep([Scenario(model="llama-3.1-8b", **given)], Grid.of([1], [512], [1, 4])))
     assert "\n" not in str(caught.value)
 
 
-def test_lenders_are_those_of_the_kernels_that_a_model_uses() -> None:
+def test_lenders_are_those_of_the_kernels_that_a_model_uses():
     assert Scenario(gpu="a100-80gb-pcie", model="llama-7b").kernel_lenders == ()
     packed = Scenario(gpu="a100-80gb-pcie", model="llama-7b", weight_dtype="int4")
     assert packed.kernel_lenders == ("a100-80gb-sxm:sglang:int4",)
@@ -194,7 +187,7 @@ def test_lenders_are_those_of_the_kernels_that_a_model_uses() -> None:
     assert not any(name.split(":")[2:] for name in own.kernel_lenders)  # linear layers are its own
 
 
-def test_what_a_kernel_unpacks_unmeasured_is_said() -> None:
+def test_what_a_kernel_unpacks_unmeasured_is_said():
     packed = Scenario(gpu="l4", model="qwen2.5-14b", weight_dtype="int8", kv_dtype="fp8")
     assert packed.unpacks == ("int8 weights", "a KV cache in fp8")
     assert packed.model.numbers == "bf16, int8 weights, fp8 KV cache"
@@ -206,7 +199,7 @@ def test_what_a_kernel_unpacks_unmeasured_is_said() -> None:
     assert (block.unpacks, block.model.numbers) == ((), "fp8_block")
 
 
-def test_a_written_kernel_reads_back(tmp_path: Path) -> None:
+def test_a_written_kernel_reads_back(tmp_path):
     path = tmp_path / "test.toml"
     path.write_text("")
     kernel = kernel_of("h100-sxm", "sglang", "fp8_block")
@@ -215,7 +208,7 @@ def test_a_written_kernel_reads_back(tmp_path: Path) -> None:
     assert msgspec.convert(text, GemmKernel) == kernel
 
 
-def test_what_is_known_of_a_library_is_where_a_fit_begins() -> None:
+def test_what_is_known_of_a_library_is_where_a_fit_begins():
     deep = gemm_start("sglang", "fp8_block", load_gpu("h200-sxm"))
     assert {(tile.m, tile.n) for tile in deep.tiles if tile.pace_alone > 1} == {
         (128, 192),
@@ -230,7 +223,7 @@ def test_what_is_known_of_a_library_is_where_a_fit_begins() -> None:
 
 @pytest.mark.skipif(not (ROWS / "moe_tp").is_dir(), reason=f"no measured data at {ROWS}; set MEDUSA_SIM_DATA")
 @pytest.mark.parametrize(("gpu", "kernels", "form"), FITTED)
-def test_measured_rows_are_met(gpu: str, kernels: str, form: str) -> None:
+def test_measured_rows_are_met(gpu, kernels, form):
     rows = read_rows(ROWS / "moe_tp" / "quant_gemm.parquet", need_time=True)
     names = [name for name in rows["dtype"].unique() if format_of(name).key == form]
     kept = rows[(rows["gpu"] == RECORDED[gpu]) & (rows["engine"] == kernels) & rows["dtype"].isin(names)]
@@ -242,7 +235,7 @@ def test_measured_rows_are_met(gpu: str, kernels: str, form: str) -> None:
     assert error.mean() <= every
 
 
-def test_rows_of_a_format_are_fitted_under_its_name() -> None:
+def test_rows_of_a_format_are_fitted_under_its_name():
     gpu, kernel = load_gpu("a100-80gb-sxm"), kernel_of("a100-80gb-sxm", "sglang", "int4")
     m, n = (size.ravel().astype(float) for size in np.meshgrid([1, 16, 64, 256, 1024], [2048, 4096, 8192]))
     operator = layer(m, n, np.full(m.shape, 4096.0), "int4")
@@ -256,7 +249,7 @@ def test_rows_of_a_format_are_fitted_under_its_name() -> None:
     assert found.kernel.fit.fit_error < 0.2
 
 
-def test_a_pinned_parameter_stays() -> None:
+def test_a_pinned_parameter_stays():
     gpu = load_gpu("a100-80gb-sxm")
     kernel = kernel_of("a100-80gb-sxm", "sglang", "int4")
     m, n = (size.ravel().astype(float) for size in np.meshgrid([1, 64, 1024], [2048, 4096, 8192]))

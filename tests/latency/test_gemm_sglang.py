@@ -1,9 +1,6 @@
 """SGLang's linear layers: the physics of the stored kernels, and their error on the measured rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -50,7 +47,7 @@ sizes = st.tuples(
 
 @pytest.mark.parametrize(("name", "dtype"), TABLES)
 @given(size=sizes)
-def test_cold_time_is_never_below_the_roofline(name: str, dtype: str, size: tuple[int, int, int]) -> None:
+def test_cold_time_is_never_below_the_roofline(name, dtype, size):
     gpu, kernel = kernel_of(name, dtype)
     operator = layer(*size, dtype)
     ideal_us = 1e6 * max(
@@ -63,9 +60,7 @@ def test_cold_time_is_never_below_the_roofline(name: str, dtype: str, size: tupl
 
 @pytest.mark.parametrize(("name", "dtype"), TABLES)
 @given(size=sizes)
-def test_time_falls_with_m_only_where_the_tile_changes_or_padding_is_loaded(
-    name: str, dtype: str, size: tuple[int, int, int]
-) -> None:
+def test_time_falls_with_m_only_where_the_tile_changes_or_padding_is_loaded(name, dtype, size):
     gpu, kernel = kernel_of(name, dtype)
     m, n, k = size
     operator = layer([m, m + 1], n, k, dtype)
@@ -77,9 +72,7 @@ def test_time_falls_with_m_only_where_the_tile_changes_or_padding_is_loaded(
 
 
 @pytest.mark.parametrize(("name", "dtype"), TABLES)
-def test_a_memory_bound_layer_halves_above_its_ramp_when_everything_moves_twice_as_fast(
-    name: str, dtype: str
-) -> None:
+def test_a_memory_bound_layer_halves_above_its_ramp_when_everything_moves_twice_as_fast(name, dtype):
     gpu, kernel = kernel_of(name, dtype)
     twice = replace(
         gpu,
@@ -95,7 +88,7 @@ def test_a_memory_bound_layer_halves_above_its_ramp_when_everything_moves_twice_
 
 
 @pytest.mark.parametrize(("name", "dtype"), TABLES)
-def test_the_time_is_that_of_the_chosen_candidate(name: str, dtype: str) -> None:
+def test_the_time_is_that_of_the_chosen_candidate(name, dtype):
     gpu, kernel = kernel_of(name, dtype)
     operator = layer([1, 64, 65, 128, 129, 257, 1024, 8192], 6144, 4096, dtype)
     chosen = gemm_choice(gpu, kernel, operator)
@@ -106,7 +99,7 @@ def test_the_time_is_that_of_the_chosen_candidate(name: str, dtype: str) -> None
 
 
 @pytest.mark.parametrize("name", ["h100-sxm", "h200-sxm", "l40s"])
-def test_fp8_tiles_follow_the_library_and_cover_every_shape_once(name: str) -> None:
+def test_fp8_tiles_follow_the_library_and_cover_every_shape_once(name):
     gpu, kernel = kernel_of(name, "fp8")
     assert kernel.splits == (1,)
     operator = layer(np.arange(1, 1200)[:, None], [512, 8192, 8193, 16384, 16385, 65536], 4096, "fp8")
@@ -114,14 +107,14 @@ def test_fp8_tiles_follow_the_library_and_cover_every_shape_once(name: str) -> N
     assert allowed.min() == allowed.max() == 1
 
 
-def test_fp8_on_hopper_steps_where_a_cluster_begins_and_falls_towards_its_end() -> None:
+def test_fp8_on_hopper_steps_where_a_cluster_begins_and_falls_towards_its_end():
     gpu, kernel = kernel_of("h100-sxm", "fp8")
     times = gemm_time(gpu, kernel, layer([128, 129, 256, 257, 512], 65536, 8192, "fp8")).time_us
     # Measured there: 214, 345, 236, 592, 387 us (aiconfigurator-core 0.12); 15 % is the 80 % band.
     assert times == pytest.approx([214.0, 345.0, 236.0, 592.0, 387.0], rel=0.15)
 
 
-def test_only_rows_measured_hot_are_predicted_hot() -> None:
+def test_only_rows_measured_hot_are_predicted_hot():
     gpu, kernel = kernel_of("l40s", "bf16")
     small, large = layer(1, 4096, 1024, "bf16"), layer(1, 8192, 8192, "bf16")
     assert kernel.hot_share * gpu.l2_bytes < float(large.weight_bytes)
@@ -129,7 +122,7 @@ def test_only_rows_measured_hot_are_predicted_hot() -> None:
     assert gemm_time(gpu, kernel, large, cold=False).time_us == gemm_time(gpu, kernel, large).time_us
 
 
-def test_a_fit_finds_the_kernel_that_made_the_rows() -> None:
+def test_a_fit_finds_the_kernel_that_made_the_rows():
     gpu, kernel = kernel_of("h100-sxm", "fp8")
     n, k, m = np.meshgrid(
         [512, 2048, 8192, 28672], [1024, 4096, 16384], [1, 16, 64, 65, 128, 129, 256, 512, 2048]
@@ -144,7 +137,7 @@ def test_a_fit_finds_the_kernel_that_made_the_rows() -> None:
     assert found.fit.heldout_error < 0.03
 
 
-def test_rows_faster_than_memory_tell_which_weights_were_hot() -> None:
+def test_rows_faster_than_memory_tell_which_weights_were_hot():
     gpu = load_gpu("l40s")
     n, m = np.meshgrid([1024, 2048, 8192, 16384], [1, 16, 64, 128, 256])
     weights_us = 2.0 * n * 4096 / gpu.bandwidth_bytes_per_s * 1e6
@@ -155,9 +148,7 @@ def test_rows_faster_than_memory_tell_which_weights_were_hot() -> None:
 
 
 @pytest.mark.parametrize(("file", "name", "dtype"), list(REACHED))
-def test_stored_kernels_predict_the_measured_rows(
-    file: str, name: str, dtype: str, shared_data: Path
-) -> None:
+def test_stored_kernels_predict_the_measured_rows(file, name, dtype, shared_data):
     pandas = pytest.importorskip("pandas")
     rows = pandas.read_parquet(shared_data / "measured" / f"{file}_gemm_sglang.parquet")
     rows = rows[rows["dtype"] == dtype]

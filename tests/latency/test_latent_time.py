@@ -22,26 +22,10 @@ from medusa_sim.specs.gpu import load_gpu
 GPU = load_gpu("h100-sxm")
 FIT = made_up_fit((4096.0, 0.9, 1.1), rows=20, errors=(0.05, 0.06))
 PATH = AttentionPath(
-    ramp_us=7.0,
-    tile_rows=64,
-    tile_keys=64,
-    packs_gqa=True,
-    ctas_per_sm=1,
-    sharing=0.5,
-    cta_us=3.0,
-    row_us=0.01,
-    whole_fraction=0.6,
-    split_fraction=0.7,
-    split_above=128,
-    split_us=2.0,
-    split_step_us=0.4,
-    bandwidth_fraction=0.9,
-    l2_ratio=2.0,
-    l2_fill=0.8,
-    l2_sharpness=8.0,
-    store_passes=0.0,
-    append_ratio=0.0,
-)
+    ramp_us=7.0, tile_rows=64, tile_keys=64, packs_gqa=True, ctas_per_sm=1, sharing=0.5, cta_us=3.0,
+    row_us=0.01, whole_fraction=0.6, split_fraction=0.7, split_above=128, split_us=2.0, split_step_us=0.4,
+    bandwidth_fraction=0.9, l2_ratio=2.0, l2_fill=0.8, l2_sharpness=8.0, store_passes=0.0, append_ratio=0.0,
+)  # fmt: skip
 KERNEL = LatentKernel(wide=PATH, fit=FIT)
 MODULE = LatentKernel(
     wide=PATH,
@@ -57,9 +41,7 @@ def time_us(operator: LatentAttention, kernel: LatentKernel = KERNEL, *, cold: b
 
 
 @given(heads=st.sampled_from([1, 2, 16, 64, 128]), batch=st.sampled_from([1, 4, 64]), step=st.integers(0, 10))
-def test_time_does_not_fall_with_longer_caches_and_never_below_memory(
-    heads: int, batch: int, step: int
-) -> None:
+def test_time_does_not_fall_with_longer_caches_and_never_below_memory(heads, batch, step):
     keys = 128 * 2**step
     shorter, longer = (latent(heads=heads, batch=batch, kv_len=length) for length in (keys, 2 * keys))
     assert time_us(longer) >= time_us(shorter)
@@ -69,7 +51,7 @@ def test_time_does_not_fall_with_longer_caches_and_never_below_memory(
 @given(
     heads=st.sampled_from([1, 8, 16, 32]), queries=st.sampled_from([2, 4]), keys=st.sampled_from([512, 8192])
 )
-def test_candidates_take_as_long_as_so_many_heads(heads: int, queries: int, keys: int) -> None:
+def test_candidates_take_as_long_as_so_many_heads(heads, queries, keys):
     several = latent_time(GPU, KERNEL, latent(heads=heads, q_len=queries, kv_len=keys))
     wide = latent_time(GPU, KERNEL, latent(heads=heads * queries, kv_len=keys))
     assert float(several.time_us) == pytest.approx(float(wide.time_us))
@@ -78,7 +60,7 @@ def test_candidates_take_as_long_as_so_many_heads(heads: int, queries: int, keys
     assert wide.source == Source.CALIBRATED
 
 
-def test_several_queries_stand_beside_public_rows() -> None:
+def test_several_queries_stand_beside_public_rows():
     """FlashMLA on an H100 (github.com/ai-bot-pro/achatbot/pull/123); FlashAttention-3 (vLLM PR 27363)."""
     kernel = GPU.kernels["sglang"].mla["decode_bf16"]
     for heads, measured_us in ((16, 218.0), (32, 223.0)):
@@ -91,7 +73,7 @@ def test_several_queries_stand_beside_public_rows() -> None:
     assert float(band.low_us) <= 1301.0 / 59.0 * grows[0] <= float(band.high_us)
 
 
-def test_rows_that_name_a_kernel_of_vllm_take_it() -> None:
+def test_rows_that_name_a_kernel_of_vllm_take_it():
     """Whole calls of FLASHMLA and FLASH_ATTN_MLA (vLLM PR 27363): 485 and 355 us with 64 requests of 8."""
     row = latent(heads=128, batch=64, q_len=8)
     named = {
@@ -108,13 +90,13 @@ def test_rows_that_name_a_kernel_of_vllm_take_it() -> None:
         assert float(step.time_us) == float(named[""].time_us)
 
 
-def test_a_verification_step_is_free_while_its_rows_fit_a_tile() -> None:
+def test_a_verification_step_is_free_while_its_rows_fit_a_tile():
     one, four, many = (time_us(latent(batch=64, kv_len=8192, q_len=queries)) for queries in (1, 4, 64))
     assert four == pytest.approx(one, rel=0.05)
     assert many > 1.5 * one
 
 
-def test_a_module_is_its_kernel_and_its_projections() -> None:
+def test_a_module_is_its_kernel_and_its_projections():
     alone, module = latent(heads=128, batch=8), replace(latent(heads=128, batch=8), scope="module")
     around = sum(float(memory_time_us(GPU, each)) for each in module.projections)
     assert time_us(module, MODULE) > time_us(alone) + 20.0 + around
@@ -122,12 +104,12 @@ def test_a_module_is_its_kernel_and_its_projections() -> None:
     assert time_us(small, MODULE) < time_us(module, MODULE)
 
 
-def test_a_kernel_reads_back_as_it_was_written() -> None:
+def test_a_kernel_reads_back_as_it_was_written():
     for kernel in (KERNEL, MODULE, LatentKernel(wide=PATH, narrow=PATH, narrow_rows=1, fit=FIT)):
         assert msgspec.convert(msgspec.to_builtins(kernel), LatentKernel) == kernel
 
 
-def test_a_fit_finds_the_kernel_that_made_the_rows() -> None:
+def test_a_fit_finds_the_kernel_that_made_the_rows():
     grid = np.meshgrid([1.0, 8.0, 64.0], [64.0, 512.0, 4096.0, 32768.0], [1.0, 8.0, 32.0, 128.0])
     batch, keys, heads = (axis.ravel() for axis in grid)
     operator = latent(batch=batch, kv_len=keys, heads=heads, q_len=np.ones_like(batch))

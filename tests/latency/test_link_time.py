@@ -26,33 +26,17 @@ FIT = made_up_fit((4096.0, 0.9, 1.1), rows=20, errors=(0.05, 0.06))
 ALL_REDUCE = CollectiveKernel(
     regimes=(
         CollectiveRegime(
-            start_us=3.0,
-            rank_us=0.1,
-            copy_passes=0.0,
-            link_passes=1.5,
-            bytes_max=524288.0,
-            growth=-0.5,
+            start_us=3.0, rank_us=0.1, copy_passes=0.0, link_passes=1.5, bytes_max=524288.0, growth=-0.5,
             one_shot=True,
         ),
         CollectiveRegime(start_us=12.0, rank_us=1.0, copy_passes=0.3, link_passes=1.2),
     ),
     fit=FIT,
-)
+)  # fmt: skip
 DISPATCH = DispatchKernel(
-    start_us=10.0,
-    width_us=1.0,
-    spread_us=0.5,
-    rank_us=1.0,
-    fill_us=1.0,
-    fill_tokens=64.0,
-    token_us=0.1,
-    own_us=0.1,
-    copy_us=0.2,
-    link_fraction=0.6,
-    norm=3.0,
-    per_expert=False,
-    fit=FIT,
-)
+    start_us=10.0, width_us=1.0, spread_us=0.5, rank_us=1.0, fill_us=1.0, fill_tokens=64.0, token_us=0.1,
+    own_us=0.1, copy_us=0.2, link_fraction=0.6, norm=3.0, per_expert=False, fit=FIT,
+)  # fmt: skip
 
 
 def all_reduce(message: Size, ranks: Size) -> Collective:
@@ -61,20 +45,13 @@ def all_reduce(message: Size, ranks: Size) -> Collective:
 
 def dispatch(tokens: Size, ranks: Size = 8, hidden: Size = 7168, topk: Size = 8, sms: Size = 0) -> Dispatch:
     return Dispatch(
-        name="dispatch",
-        kind="dispatch",
-        dtype="bf16",
-        tokens=tokens,
-        hidden=hidden,
-        topk=topk,
-        experts=256,
-        ranks=ranks,
-        sms=sms,
-    )
+        name="dispatch", kind="dispatch", dtype="bf16", tokens=tokens, hidden=hidden, topk=topk, experts=256,
+        ranks=ranks, sms=sms,
+    )  # fmt: skip
 
 
 @given(message=st.integers(256, 10**9), ranks=st.sampled_from([2, 4, 8]))
-def test_time_rises_with_message_and_ranks_and_the_link_bounds_it(message: int, ranks: int) -> None:
+def test_time_rises_with_message_and_ranks_and_the_link_bounds_it(message, ranks):
     operator = all_reduce(message, ranks)
     found = float(collective_time(GPU, ALL_REDUCE, operator).time_us)
     assert found >= float(operator.link_bytes) / GPU.link_bandwidth_bytes_per_s * US_PER_S
@@ -82,26 +59,24 @@ def test_time_rises_with_message_and_ranks_and_the_link_bounds_it(message: int, 
     assert float(collective_time(GPU, ALL_REDUCE, all_reduce(message, 2 * ranks)).time_us) >= found
 
 
-def test_the_roofline_of_an_exchange_is_its_link() -> None:
+def test_the_roofline_of_an_exchange_is_its_link():
     for operator in (all_reduce(2**30, 8), dispatch(4096)):
         link_us = float(operator.link_bytes) / GPU.link_bandwidth_bytes_per_s * US_PER_S
         assert float(RooflineLatency(GPU).time(operator).time_us) == pytest.approx(link_us)
 
 
-def test_one_rank_costs_nothing() -> None:
+def test_one_rank_costs_nothing():
     assert float(collective_time(GPU, ALL_REDUCE, all_reduce(2**20, 1)).time_us) == 0.0
     assert float(dispatch_time(GPU, DISPATCH, dispatch(64, ranks=1)).time_us) == 0.0
 
 
-def test_small_messages_wait_and_large_ones_travel() -> None:
+def test_small_messages_wait_and_large_ones_travel():
     found = collective_time(GPU, ALL_REDUCE, all_reduce(np.asarray([1024.0, 2.0**28]), 8))
     assert found.bound.tolist() == [Bound.LATENCY, Bound.MEMORY]
 
 
 @given(tokens=st.integers(1, 20_000), ranks=st.sampled_from([2, 4, 8, 16]))
-def test_dispatch_takes_longer_for_more_tokens_and_with_fewer_multiprocessors(
-    tokens: int, ranks: int
-) -> None:
+def test_dispatch_takes_longer_for_more_tokens_and_with_fewer_multiprocessors(tokens, ranks):
     def time_us(operator: Dispatch) -> float:
         return float(dispatch_time(GPU, DISPATCH, operator).time_us)
 
@@ -112,12 +87,12 @@ def test_dispatch_takes_longer_for_more_tokens_and_with_fewer_multiprocessors(
     assert found <= time_us(dispatch(tokens, ranks, hidden=8192))
 
 
-def test_kernels_read_back_as_they_were_written() -> None:
+def test_kernels_read_back_as_they_were_written():
     assert msgspec.convert(msgspec.to_builtins(ALL_REDUCE), CollectiveKernel) == ALL_REDUCE
     assert msgspec.convert(msgspec.to_builtins(DISPATCH), DispatchKernel) == DISPATCH
 
 
-def test_a_fit_of_two_and_eight_ranks_tells_four() -> None:
+def test_a_fit_of_two_and_eight_ranks_tells_four():
     sizes = 2.0 ** np.arange(8, 31, 2)
     message, ranks = (axis.ravel() for axis in np.meshgrid(sizes, [2.0, 8.0]))
     rows = Rows(
@@ -130,7 +105,7 @@ def test_a_fit_of_two_and_eight_ranks_tells_four() -> None:
     assert told == pytest.approx(true, rel=0.02)
 
 
-def test_a_fit_of_dispatch_recovers_other_widths() -> None:
+def test_a_fit_of_dispatch_recovers_other_widths():
     axes = np.meshgrid([1.0, 16.0, 128.0, 1024.0, 8192.0], [2048.0, 5120.0, 7168.0], [1.0, 8.0])
     tokens, hidden, topk = (axis.ravel() for axis in axes)
     operator = dispatch(tokens, np.full_like(tokens, 8.0), hidden, topk, np.zeros_like(tokens))
@@ -143,7 +118,7 @@ def test_a_fit_of_dispatch_recovers_other_widths() -> None:
     assert told == pytest.approx(true, rel=0.05)
 
 
-def test_more_cards_than_a_bridge_joins_share_a_slower_link() -> None:
+def test_more_cards_than_a_bridge_joins_share_a_slower_link():
     pair, board = load_gpu("h100-nvl"), load_gpu("h100-pcie")
     message = 2.0 ** np.arange(14, 27)
 
@@ -160,7 +135,7 @@ def test_more_cards_than_a_bridge_joins_share_a_slower_link() -> None:
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
-def test_a_group_beyond_the_bridge_is_told(tp: int) -> None:
+def test_a_group_beyond_the_bridge_is_told(tp):
     scenario = Scenario(gpu="h100-nvl", model="llama-3.1-70b", drafter="ngram", acceptance="0.5", tp=tp)
     assert any("joins 2 cards" in line for line in scenario.warnings) == (tp > 2)
     exchanged = decode_step(scenario.setting, 64, 1024).parts_us.get("exchange", np.zeros(()))

@@ -1,7 +1,5 @@
 """A profile reads back its own measurement exactly, interpolates inside it and never guesses outside."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +45,7 @@ def attention(batch: object, kv_len: object) -> Attention:
     )  # fmt: skip
 
 
-def test_recorded_shapes_read_back_exactly(measured: MeasuredLatency) -> None:
+def test_recorded_shapes_read_back_exactly(measured):
     time = measured.time(gemm(np.array([1, 16, 64])))
     assert time.time_us.tolist() == [60.25, 61.5, 71.0]  # the last was recorded twice: its median
     assert np.all(time.source == Source.MEASURED)
@@ -56,7 +54,7 @@ def test_recorded_shapes_read_back_exactly(measured: MeasuredLatency) -> None:
     assert norm.time_us == 3.125
 
 
-def test_between_recorded_shapes_the_time_is_linear_and_says_so(measured: MeasuredLatency) -> None:
+def test_between_recorded_shapes_the_time_is_linear_and_says_so(measured):
     time = measured.time(gemm(40))
     assert time.time_us == pytest.approx((61.5 + 71.0) / 2, rel=1e-12)
     assert time.source == Source.INTERPOLATED
@@ -72,12 +70,12 @@ def test_between_recorded_shapes_the_time_is_linear_and_says_so(measured: Measur
     [gemm(65), gemm(np.array([16, 128])), attention(1, 512), attention(8, 1024),
      Gemm(name="up", m=1, n=4096, k=4096, dtype="fp16"), Gemm(name="up", m=1, n=11008, k=4096, dtype="bf16")],
 )  # fmt: skip
-def test_outside_its_coverage_it_refuses(measured: MeasuredLatency, operator: Gemm | Attention) -> None:
+def test_outside_its_coverage_it_refuses(measured, operator):
     with one_line(CoverageError, match="outside what was measured on 'mine'"):
         measured.time(operator)
 
 
-def test_answers_of_the_fallback_carry_the_other_models_label(measured: MeasuredLatency) -> None:
+def test_answers_of_the_fallback_carry_the_other_models_label(measured):
     gpu = measured.gpu
     mixed = MeasuredLatency(gpu, measured.profile, fallback=RooflineLatency(gpu))
     time = mixed.time(gemm(np.array([16, 128])))
@@ -85,7 +83,7 @@ def test_answers_of_the_fallback_carry_the_other_models_label(measured: Measured
     assert time.time_us[1] == RooflineLatency(gpu).time(gemm(128)).time_us
 
 
-def test_recorded_spread_becomes_the_band(tmp_path: Path) -> None:
+def test_recorded_spread_becomes_the_band(tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text(
         HEADER.strip() + ",p10_us,p90_us\nup,1,11008,4096,,,,,,,fp16,60.0,59.0,66.0\n", encoding="utf-8"
@@ -94,7 +92,7 @@ def test_recorded_spread_becomes_the_band(tmp_path: Path) -> None:
     assert (time.low_us, time.time_us, time.high_us) == (59.0, 60.0, 66.0)
 
 
-def test_user_profiles_are_found_by_name(tmp_path: Path) -> None:
+def test_user_profiles_are_found_by_name(tmp_path):
     folder = tmp_path / "profiles" / "operators" / "my-gpu"
     folder.mkdir(parents=True)
     (folder / "rows.csv").write_text(HEADER + ROWS)
@@ -124,9 +122,7 @@ def test_user_profiles_are_found_by_name(tmp_path: Path) -> None:
         ("copy_bytes_per_s = 1", "copy_bytes_per_s = -1", "rates.copy_bytes_per_s: given"),
     ],
 )
-def test_rows_are_not_used_when_their_record_is_damaged(
-    tmp_path: Path, old: str, new: str, told: str
-) -> None:
+def test_rows_are_not_used_when_their_record_is_damaged(tmp_path, old, new, told):
     folder = tmp_path / "profiles" / "operators" / "my-gpu"
     folder.mkdir(parents=True)
     (folder / "rows.csv").write_text(HEADER + ROWS)
@@ -139,14 +135,14 @@ def test_rows_are_not_used_when_their_record_is_damaged(
     assert "meta.toml" in str(caught.value)
 
 
-def test_rows_without_times_are_refused(tmp_path: Path) -> None:
+def test_rows_without_times_are_refused(tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text(HEADER + "up,1,11008,4096,,,,,,,fp16,\n")
     with pytest.raises(DataError, match="time_us"):
         profile_of("mine", [rows])
 
 
-def test_no_shapes_take_no_time(tmp_path: Path) -> None:
+def test_no_shapes_take_no_time(tmp_path):
     """A grid may hold nothing: a runtime under which no step leaves the captured graphs."""
     rows = tmp_path / "rows.csv"
     rows.write_text(HEADER + ROWS)

@@ -1,7 +1,5 @@
 """Layers of experts: what their time must do, whatever the parameters, and which kernel is chosen."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import msgspec
@@ -44,26 +42,26 @@ def time_us(operator: Experts, kernel: ExpertKernel = KERNEL) -> np.ndarray:
     return experts_time(GPU, kernel, operator).time_us
 
 
-def test_time_grows_with_the_union_and_never_beats_the_roofline() -> None:
+def test_time_grows_with_the_union_and_never_beats_the_roofline():
     hit = np.arange(8, 129)
     grown = time_us(layer(16, hit=hit))
     assert np.all(np.diff(grown) > 0.0)
     assert np.all(grown >= roofline_time_us(GPU, layer(16, hit=hit)))
 
 
-def test_at_decode_widths_time_follows_distinct_experts_not_tokens() -> None:
+def test_at_decode_widths_time_follows_distinct_experts_not_tokens():
     few, many = time_us(layer(16, hit=40)), time_us(layer(64, hit=40))
     assert many / few < 1.15
     assert time_us(layer(16, hit=80)) / few > 1.6
 
 
 @pytest.mark.parametrize("changed", [{}, {"wave_rounding": 0.01}, {"memory_norm": 8.0}])
-def test_more_tokens_are_never_faster(changed: dict[str, float]) -> None:
+def test_more_tokens_are_never_faster(changed):
     kernel = msgspec.structs.replace(KERNEL, **changed)
     assert np.all(np.diff(time_us(layer(TOKENS), kernel)) > 0.0)
 
 
-def test_cold_weights_are_never_faster_than_warm_ones() -> None:
+def test_cold_weights_are_never_faster_than_warm_ones():
     warm = msgspec.structs.replace(KERNEL, l2_ratio=3.0)
     small = layer(1, inter=96)
     hot = experts_time(GPU, warm, small, cold=False).time_us
@@ -73,13 +71,13 @@ def test_cold_weights_are_never_faster_than_warm_ones() -> None:
     )
 
 
-def test_a_grid_is_the_same_as_each_of_its_points() -> None:
+def test_a_grid_is_the_same_as_each_of_its_points():
     whole = time_us(layer(TOKENS))
     alone = [float(time_us(layer(int(tokens)))) for tokens in TOKENS]
     np.testing.assert_allclose(whole, alone)
 
 
-def test_a_rule_holds_where_nothing_was_tuned() -> None:
+def test_a_rule_holds_where_nothing_was_tuned():
     rule = rules_of("bf16", GPU)[1]
     ruled = msgspec.structs.replace(KERNEL, default_tiles=rule.default_tiles, tuned=rule.tuned)
     untuned = layer(TOKENS, inter=1024)
@@ -89,7 +87,7 @@ def test_a_rule_holds_where_nothing_was_tuned() -> None:
     np.testing.assert_allclose(time_us(layer(TOKENS, inter=768), ruled), time_us(layer(TOKENS, inter=768)))
 
 
-def test_a_rule_by_rows_of_an_expert_steps_where_its_tiles_end() -> None:
+def test_a_rule_by_rows_of_an_expert_steps_where_its_tiles_end():
     rule = next(each for each in rules_of("fp8_block", GPU) if len(each.default_tiles) == 5)
     tiles = tuple(
         msgspec.structs.replace(tile, slower=1.0 if place == 0 else 1.3)
@@ -101,7 +99,7 @@ def test_a_rule_by_rows_of_an_expert_steps_where_its_tiles_end() -> None:
     assert at[129] / at[128] > 1.15
 
 
-def test_widths_that_are_no_multiple_of_16_and_gates_that_are_not_there() -> None:
+def test_widths_that_are_no_multiple_of_16_and_gates_that_are_not_there():
     slow = msgspec.structs.replace(KERNEL, unaligned_ratio=3.0)
     assert time_us(layer(64, inter=88), slow) > 1.3 * time_us(layer(64, inter=88))
     assert time_us(layer(64, inter=96), slow) == time_us(layer(64, inter=96))
@@ -118,7 +116,7 @@ def named(name: str, ramp_us: float) -> ExpertKernel:
     return msgspec.structs.replace(KERNEL, name=name, ramp_us=ramp_us)
 
 
-def test_a_row_chooses_the_kernel_of_its_engine_and_name_else_the_nearest_which_is_said() -> None:
+def test_a_row_chooses_the_kernel_of_its_engine_and_name_else_the_nearest_which_is_said():
     gpu = gpu_with(
         sglang=KernelSet(moe={"bf16": named("triton", 10.0), "bf16@cutlass": named("cutlass", 20.0)}),
         vllm=KernelSet(moe={"bf16": named("triton", 30.0)}),
@@ -140,7 +138,7 @@ def test_a_row_chooses_the_kernel_of_its_engine_and_name_else_the_nearest_which_
     assert nearest.low_us < asked.low_us
 
 
-def test_another_format_is_extrapolated_and_a_gpu_without_kernels_refuses() -> None:
+def test_another_format_is_extrapolated_and_a_gpu_without_kernels_refuses():
     gpu = gpu_with(sglang=KernelSet(moe={"bf16": KERNEL}))
     packed = dataclasses.replace(layer(64), weight_dtype="int4")
     latency = CalibratedLatency(gpu, "sglang")
@@ -151,7 +149,7 @@ def test_another_format_is_extrapolated_and_a_gpu_without_kernels_refuses() -> N
         CalibratedLatency(gpu_with(sglang=KernelSet()), "sglang").time(layer())
 
 
-def test_an_engine_takes_its_own_kernels_where_they_were_measured_on_the_gpu() -> None:
+def test_an_engine_takes_its_own_kernels_where_they_were_measured_on_the_gpu():
     own = KernelSet(moe={"bf16": named("triton", 30.0)})
     others = KernelSet(moe={"bf16": named("triton", 10.0)})
     measured = CalibratedLatency(gpu_with(sglang=others, vllm=own), "sglang", library="vllm").time(layer())
@@ -170,14 +168,14 @@ def test_an_engine_takes_its_own_kernels_where_they_were_measured_on_the_gpu() -
     ("runtime", "library"),
     [("vllm", "vllm"), ("sglang", "sglang"), ("tensorrt-llm", "trtllm"), ("kernel", "")],
 )
-def test_engines_name_their_library(runtime: str, library: str) -> None:
+def test_engines_name_their_library(runtime, library):
     assert load_runtime(runtime).library == library
 
 
 @pytest.mark.parametrize(
     ("gpu", "kernels", "form"), [("h100-sxm", "sglang", "bf16"), ("b200", "sglang", "nvfp4")]
 )
-def test_experts_spread_over_gpus_are_less_certain(gpu: str, kernels: str, form: str) -> None:
+def test_experts_spread_over_gpus_are_less_certain(gpu, kernels, form):
     card = load_gpu(gpu)
     kernel = card.kernels[kernels].moe[form]
     dtype = {"dtype": form}

@@ -1,7 +1,5 @@
 """Kernels of a CPU: physics as properties, the fit as recovery, shipped fits against their own rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -32,20 +30,13 @@ def linear(m: Size, n: Size = 1408, k: Size = 512) -> Gemm:
 
 def attention(kind: str, batch: Size, q_len: Size, kv_len: Size, heads: Size = 8) -> Attention:
     return Attention(
-        name=kind,
-        kind=kind,  # type: ignore[arg-type]
-        batch=batch,
-        q_len=q_len,
-        kv_len=kv_len,
-        heads=heads + 0 * np.asarray(kv_len),
-        kv_heads=heads + 0 * np.asarray(kv_len),
-        head_dim=64 + 0 * np.asarray(kv_len),
-        dtype="fp32",
-    )
+        name=kind, kind=kind, batch=batch, q_len=q_len, kv_len=kv_len, heads=heads + 0 * np.asarray(kv_len),
+        kv_heads=heads + 0 * np.asarray(kv_len), head_dim=64 + 0 * np.asarray(kv_len), dtype="fp32",
+    )  # fmt: skip
 
 
 @given(cpus, st.integers(1, 4096), st.integers(16, 8192), st.integers(16, 8192))
-def test_never_below_the_roofline_and_more_weights_cost_more(cpu: str, m: int, n: int, k: int) -> None:
+def test_never_below_the_roofline_and_more_weights_cost_more(cpu, m, n, k):
     gpu = load_gpu(cpu)
     kernel = gpu.kernel_set("torch").serial_gemm["fp32"]
     time = serial_gemm_time(gpu, kernel, linear(m, n, k))
@@ -55,7 +46,7 @@ def test_never_below_the_roofline_and_more_weights_cost_more(cpu: str, m: int, n
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_time_falls_with_rows_only_where_the_library_changes_its_kernel(cpu: str) -> None:
+def test_time_falls_with_rows_only_where_the_library_changes_its_kernel(cpu):
     gpu = load_gpu(cpu)
     kernel = gpu.kernel_set("torch").serial_gemm["fp32"]
     ends = {line.m_max for line in kernel.ranges}
@@ -64,7 +55,7 @@ def test_time_falls_with_rows_only_where_the_library_changes_its_kernel(cpu: str
     assert falls <= ends
 
 
-def test_sixteen_rows_cost_less_than_eight_on_the_large_model() -> None:
+def test_sixteen_rows_cost_less_than_eight_on_the_large_model():
     """Measured: 764 us for one row, 2023 for 8 and 1763 for 16 at n 1024, k 2816."""
     gpu = load_gpu("cpu-emerald-rapids-300m")
     kernel = gpu.kernel_set("torch").serial_gemm["fp32"]
@@ -73,9 +64,7 @@ def test_sixteen_rows_cost_less_than_eight_on_the_large_model() -> None:
 
 
 @given(cpus, st.integers(1, 64), st.integers(1, 256), st.integers(1, 8192))
-def test_attention_grows_with_queries_keys_and_sequences(
-    cpu: str, batch: int, q_len: int, kv_len: int
-) -> None:
+def test_attention_grows_with_queries_keys_and_sequences(cpu, batch, q_len, kv_len):
     gpu = load_gpu(cpu)
     kernel = gpu.kernel_set("torch").serial_attention["verify_attention"]
     here = attention("verify_attention", batch, q_len, kv_len)
@@ -86,7 +75,7 @@ def test_attention_grows_with_queries_keys_and_sequences(
         assert grown >= time * (1.0 - 1e-12)
 
 
-def test_bounds_name_what_a_kernel_waits_for() -> None:
+def test_bounds_name_what_a_kernel_waits_for():
     gpu = load_gpu("cpu-emerald-rapids-300m")
     latency = CalibratedLatency(gpu, "torch")
     assert latency.time(linear(1, 4096, 4096)).bound == Bound.MEMORY
@@ -94,7 +83,7 @@ def test_bounds_name_what_a_kernel_waits_for() -> None:
     assert latency.time(attention("verify_attention", 1, 128, 4096)).bound == Bound.COMPUTE
 
 
-def test_fits_recover_the_kernel_that_made_the_rows() -> None:
+def test_fits_recover_the_kernel_that_made_the_rows():
     gpu = load_gpu("cpu-emerald-rapids-50m")
     known = gpu.kernel_set("torch")
     m = np.tile([1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256], 4).astype(float)
@@ -112,7 +101,7 @@ def test_fits_recover_the_kernel_that_made_the_rows() -> None:
     assert fit_serial_attention(Rows(operator, walk), gpu, source="made up").fit.fit_error < 0.01
 
 
-def test_too_few_rows_are_refused() -> None:
+def test_too_few_rows_are_refused():
     gpu = load_gpu("cpu-emerald-rapids-50m")
     one = Rows(linear(np.arange(1.0, 30.0), np.full(29, 512.0), np.full(29, 512.0)), np.ones(29))
     with pytest.raises(DataError, match="29 rows of 1 weight shapes"):
@@ -123,7 +112,7 @@ def test_too_few_rows_are_refused() -> None:
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_shipped_rows_are_met(cpu: str) -> None:
+def test_shipped_rows_are_met(cpu):
     """Shapes kept back: linear layers within 5.4 %, attention 7.6 % (decode of the largest)."""
     gpu = load_gpu(cpu)
     kernels = gpu.kernel_set("torch")
@@ -139,7 +128,7 @@ def test_shipped_rows_are_met(cpu: str) -> None:
             assert np.mean(np.abs(predicted / measured[index] - 1.0)) < 0.06
 
 
-def test_a_cpu_gets_serial_kernels_and_a_gpu_does_not() -> None:
+def test_a_cpu_gets_serial_kernels_and_a_gpu_does_not():
     cpu = load_gpu("cpu-emerald-rapids-50m")
     frame = read_rows(
         ROOT / "profiles" / "operators" / cpu.name / "attention_fp32.csv", need_time=True

@@ -1,7 +1,5 @@
 """Unfused attention products: physics as properties, the Medusa paper's Table 6 as golden values."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import msgspec
@@ -23,16 +21,9 @@ from medusa_sim.specs.kernels import UnfusedKernel
 
 GPU = load_gpu("a100-80gb-pcie")
 KERNEL = UnfusedKernel(
-    ramp_us=30.0,
-    vector_ramp_us=35.0,
-    bandwidth_fraction=0.8,
-    peak_fraction=0.9,
-    l2_ratio=2.5,
-    norm=2.0,
-    row_tiles=(64, 128),
-    repeated=False,
-    fit=made_up_fit((64.0, 0.9, 1.2), (512.0, 0.95, 1.1)),
-)
+    ramp_us=30.0, vector_ramp_us=35.0, bandwidth_fraction=0.8, peak_fraction=0.9, l2_ratio=2.5, norm=2.0,
+    row_tiles=(64, 128), repeated=False, fit=made_up_fit((64.0, 0.9, 1.2), (512.0, 0.95, 1.1)),
+)  # fmt: skip
 SIZES = st.fixed_dictionaries(
     {
         "batch": st.integers(1, 64),
@@ -54,7 +45,7 @@ def time_us(operator: Attention, kernel: UnfusedKernel = KERNEL) -> np.ndarray:
 
 
 @given(sizes=SIZES, repeated=st.booleans())
-def test_never_below_the_roofline_and_inside_its_band(sizes: dict[str, int], repeated: bool) -> None:
+def test_never_below_the_roofline_and_inside_its_band(sizes, repeated):
     operator = product(**sizes)
     found = unfused_attention_time(GPU, msgspec.structs.replace(KERNEL, repeated=repeated), operator)
     assert found.time_us >= roofline_time_us(GPU, operator)
@@ -63,22 +54,20 @@ def test_never_below_the_roofline_and_inside_its_band(sizes: dict[str, int], rep
 
 
 @given(sizes=SIZES, axis=st.sampled_from(["batch", "kv_len"]), repeated=st.booleans())
-def test_more_sequences_or_keys_never_take_less_time(
-    sizes: dict[str, int], axis: str, repeated: bool
-) -> None:
+def test_more_sequences_or_keys_never_take_less_time(sizes, axis, repeated):
     kernel = msgspec.structs.replace(KERNEL, repeated=repeated)
     assert time_us(product(**{**sizes, axis: 2 * sizes[axis]}), kernel) >= time_us(product(**sizes), kernel)
 
 
 @given(sizes=SIZES)
-def test_one_array_is_many_points(sizes: dict[str, int]) -> None:
+def test_one_array_is_many_points(sizes):
     candidates = np.array([1, 16, 64, 65, 200])
     together = time_us(product(**{**sizes, "q_len": candidates}))
     apart = [float(time_us(product(**{**sizes, "q_len": int(q)}))) for q in candidates]
     assert together == pytest.approx(apart, rel=1e-12)
 
 
-def test_memory_time_above_the_ramp_halves_when_bandwidth_doubles() -> None:
+def test_memory_time_above_the_ramp_halves_when_bandwidth_doubles():
     fast = dataclasses.replace(GPU, bandwidth_bytes_per_s=2 * GPU.bandwidth_bytes_per_s)
     operator = product(kv_len=8192)
     slow_us = unfused_attention_time(GPU, KERNEL, operator).time_us - KERNEL.vector_ramp_us
@@ -86,31 +75,31 @@ def test_memory_time_above_the_ramp_halves_when_bandwidth_doubles() -> None:
     assert fast_us == pytest.approx(slow_us / 2, rel=1e-12)
 
 
-def test_keys_are_read_once_for_all_queries() -> None:
+def test_keys_are_read_once_for_all_queries():
     # 16 queries move the same K as one; Table 5 adds only queries and scores, b n (q d + s q).
     one, many = product(q_len=1, kv_len=8192), product(q_len=16, kv_len=8192)
     assert time_us(many) < 1.3 * time_us(one)
 
 
-def test_grouped_heads_read_fewer_keys() -> None:
+def test_grouped_heads_read_fewer_keys():
     full, grouped = product(kv_len=8192), product(kv_len=8192, kv_heads=8)
     ratio = (time_us(grouped) - KERNEL.vector_ramp_us) / (time_us(full) - KERNEL.vector_ramp_us)
     assert ratio == pytest.approx(float(grouped.bytes / full.bytes), rel=1e-12)
     assert ratio < 0.27
 
 
-def test_rows_fill_tiles() -> None:
+def test_rows_fill_tiles():
     queries = np.array([1.0, 64.0, 65.0, 128.0, 129.0, 300.0])
     assert filled_rows((128, 64), queries).tolist() == [64.0, 64.0, 128.0, 128.0, 256.0, 384.0]
 
 
-def test_a_larger_tile_is_a_step() -> None:
+def test_a_larger_tile_is_a_step():
     # Bytes grow by 0.3 % from 64 to 65 rows; the arithmetic doubles.
     kernel = msgspec.structs.replace(KERNEL, peak_fraction=0.3)
     assert time_us(product(q_len=65), kernel) > 1.1 * time_us(product(q_len=64), kernel)
 
 
-def test_repeated_operands_stay_in_l2_only_while_they_fit() -> None:
+def test_repeated_operands_stay_in_l2_only_while_they_fit():
     repeated = msgspec.structs.replace(KERNEL, repeated=True)
     small, large = product(batch=1), product(batch=64)
     assert small.bytes < GPU.l2_bytes < large.bytes
@@ -120,7 +109,7 @@ def test_repeated_operands_stay_in_l2_only_while_they_fit() -> None:
     assert as_measured == pytest.approx(float(time_us(small, repeated)), rel=1e-12)
 
 
-def test_bound_names_what_takes_the_time() -> None:
+def test_bound_names_what_takes_the_time():
     def bound(operator: Attention) -> int:
         return int(unfused_attention_time(GPU, KERNEL, operator).bound)
 
@@ -130,7 +119,7 @@ def test_bound_names_what_takes_the_time() -> None:
     assert unfused_attention_time(GPU, slow, product(q_len=128, kv_len=8192)).bound == Bound.COMPUTE
 
 
-def test_a_dtype_without_a_peak_is_refused() -> None:
+def test_a_dtype_without_a_peak_is_refused():
     operator = dataclasses.replace(product(), dtype="fp8")
     with pytest.raises(SpecError, match="no dense peak for dtype 'fp8'"):
         unfused_attention_time(GPU, KERNEL, operator)
@@ -146,7 +135,7 @@ def rows_of(kernel: UnfusedKernel, lengths: tuple[int, ...] = (128, 512, 2048)) 
 
 @settings(max_examples=5, deadline=None)
 @given(ramp_us=st.floats(5, 50), bandwidth=st.floats(0.6, 0.95), peak=st.floats(0.5, 0.95))
-def test_a_fit_recovers_what_made_the_rows(ramp_us: float, bandwidth: float, peak: float) -> None:
+def test_a_fit_recovers_what_made_the_rows(ramp_us, bandwidth, peak):
     made = msgspec.structs.replace(
         KERNEL, ramp_us=ramp_us, bandwidth_fraction=bandwidth, peak_fraction=peak, repeated=True
     )
@@ -156,7 +145,7 @@ def test_a_fit_recovers_what_made_the_rows(ramp_us: float, bandwidth: float, pea
     assert found.bandwidth_fraction == pytest.approx(bandwidth, rel=1e-2)
 
 
-def test_a_fit_needs_lengths_and_both_kinds_of_rows() -> None:
+def test_a_fit_needs_lengths_and_both_kinds_of_rows():
     with pytest.raises(DataError, match="2 context lengths"):
         fit_unfused(rows_of(KERNEL, (128, 512)), GPU, source="short")
     rows = rows_of(KERNEL)
@@ -164,7 +153,7 @@ def test_a_fit_needs_lengths_and_both_kinds_of_rows() -> None:
         fit_unfused(rows.where(rows.operator.q_len > 1), GPU, source="no decode")
 
 
-def test_bands_hold_the_prediction() -> None:
+def test_bands_hold_the_prediction():
     measured = np.array([1.1, 1.2, 1.3, 0.9])
     bands = residual_bands(measured, np.ones(4), np.array([1.0, 2.0, 3.0, 100.0]), (16, 64, 512))
     assert [band.size_max for band in bands] == [16.0, 512.0]
@@ -172,7 +161,7 @@ def test_bands_hold_the_prediction() -> None:
     assert bands[0].high == pytest.approx(1.28)
 
 
-def test_table_6_refits_to_the_shipped_kernel() -> None:
+def test_table_6_refits_to_the_shipped_kernel():
     table = operator_table("medusa_table6")
     operator = product(**{name: table[name].to_numpy() for name in Attention.COLUMNS})
     rows = Rows(operator, table["time_us"].to_numpy())

@@ -1,7 +1,5 @@
 """The tile that a library is expected to take, in words of the kernel."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from medusa_sim.arrays import IntArray

@@ -1,7 +1,5 @@
 """A table of head accuracies as a profile that holds a fit of its ranks: what wrote the shipped ones."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from medusa_sim.acceptance.heads import HeadAccuracy
@@ -50,14 +48,7 @@ def compact_profile(
     """A `head-topk` profile that holds the fit instead of the measured table."""
     rows, error = fitted_rows(heads)
     return HeadTopkFile(
-        schema=SCHEMA,
-        title=title,
-        source=source,
-        agreement=agreement,
-        fitted_heads=rows,
-        ranks=ranks,
-        measured_ranks=heads.ranks,
-        fit_error=round(error, DIGITS + 1),
-        correlation=round(correlation, DIGITS),
-        model_error=model_error,
-    )
+        schema=SCHEMA, title=title, source=source, agreement=agreement, fitted_heads=rows, ranks=ranks,
+        measured_ranks=heads.ranks, fit_error=round(error, DIGITS + 1),
+        correlation=round(correlation, DIGITS), model_error=model_error,
+    )  # fmt: skip

@@ -1,7 +1,5 @@
 """What draft-model methods accept and emit, by other routes than the package takes: oracles for its tests."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fits and operators made up for tests of laws: what they say is not measured anywhere."""
 
-from __future__ import annotations
-
 from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.fitted import Fit, Residual
@@ -24,11 +22,6 @@ def latent(kind: LatentKind = "mla_decode", **sizes: Size) -> LatentAttention:
     """One sequence of 1,024 cached tokens and 16 heads unless said otherwise."""
     given: dict[str, Size] = {"batch": 1, "q_len": 1, "kv_len": 1024, "heads": 16, **sizes}
     return LatentAttention(
-        name=kind,
-        kind=kind,
-        dtype="bf16",
-        batch=given["batch"],
-        q_len=given["q_len"],
-        kv_len=given["kv_len"],
-        heads=given["heads"],
-    )
+        name=kind, kind=kind, dtype="bf16", batch=given["batch"], q_len=given["q_len"],
+        kv_len=given["kv_len"], heads=given["heads"],
+    )  # fmt: skip

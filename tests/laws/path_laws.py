@@ -1,7 +1,5 @@
 """Laws that depend on the whole path, and the joint law of what a step emits: written without the package."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 

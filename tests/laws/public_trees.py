@@ -110,11 +110,7 @@ def public_tree_scores(
 def medusa_1_profile(model: str, accuracies: Path) -> HeadTopkFile:
     """The shipped profile `medusa1-vicuna-<model>` from the public table: what regenerates the file."""
     return compact_profile(
-        read_accuracies(accuracies, model=model),
-        title=f"Medusa-1 heads of Vicuna-{model.upper()} v1.3",
-        source=ACCURACY_SOURCE + INDEPENDENCE_SOURCE,
-        agreement="teacher-forced",
-        ranks=RANKS,
-        correlation=0.0,
-        model_error=MODEL_ERROR,
-    )
+        read_accuracies(accuracies, model=model), title=f"Medusa-1 heads of Vicuna-{model.upper()} v1.3",
+        source=ACCURACY_SOURCE + INDEPENDENCE_SOURCE, agreement="teacher-forced", ranks=RANKS,
+        correlation=0.0, model_error=MODEL_ERROR,
+    )  # fmt: skip

@@ -1,7 +1,5 @@
 """Errors of the RSD paper's pairs by group and by pair, for the bounds that tests hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -7,8 +7,6 @@ gives the exact law of the tree. Draws that change no beam are skipped: without 
 does is drawn in proportion to its own probability among those that do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables of made-up step times, and short ways to requests and limits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,17 +16,12 @@ def constant_table(
     """Every step takes as long, whatever it carries."""
     drafts, tokens = len(rates) + 1, 1 << 14
     given = {
-        "lengths": np.array([1.0, 1e6]),
-        "step_s": np.full((drafts, requests_max + 1, 2), constant_s),
-        "linear_s": np.zeros(tokens),
-        "chunk_tokens": np.array([1.0, 1e6]),
-        "chunk_ends": np.array([1.0, 1e6]),
-        "attention_s": np.zeros((2, 2)),
-        "drafter_prompt_s": np.zeros(tokens),
-        "rates": np.asarray(rates, dtype=np.float64),
-        "drafting_share": np.zeros((drafts, requests_max + 1)),
-        "idle_share": np.zeros(requests_max + 1),
-    }
+        "lengths": np.array([1.0, 1e6]), "step_s": np.full((drafts, requests_max + 1, 2), constant_s),
+        "linear_s": np.zeros(tokens), "chunk_tokens": np.array([1.0, 1e6]),
+        "chunk_ends": np.array([1.0, 1e6]), "attention_s": np.zeros((2, 2)),
+        "drafter_prompt_s": np.zeros(tokens), "rates": np.asarray(rates, dtype=np.float64),
+        "drafting_share": np.zeros((drafts, requests_max + 1)), "idle_share": np.zeros(requests_max + 1),
+    }  # fmt: skip
     return StepTable(**{**given, **other})
 
 

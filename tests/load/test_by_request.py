@@ -1,7 +1,5 @@
 """Policies that see requests: fewer drafts for those that accept few, at the cost of the rows of a step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,7 +38,7 @@ def served_per_s(table: StepTable, policy: Policy, users: int, spread: float, se
 
 @pytest.mark.parametrize("by_row", [0.0, 0.002, 0.01, 0.1])
 @pytest.mark.parametrize("users", [1, 7, 64])
-def test_where_requests_are_alike_it_is_the_budget_of_the_batch(by_row: float, users: int) -> None:
+def test_where_requests_are_alike_it_is_the_budget_of_the_batch(by_row, users):
     table = growing_table(by_row, drafting=0.02)
     asked = closed_loop(users, Lengths(prompt_tokens=20, output_tokens=80), count=4 * users, seed=3)
     each, alike = (
@@ -52,9 +50,7 @@ def test_where_requests_are_alike_it_is_the_budget_of_the_batch(by_row: float, u
 
 
 @pytest.mark.parametrize("by_row", [0.002, 0.01])
-def test_at_a_full_card_it_serves_no_fewer_than_any_fixed_number_and_more_where_requests_differ(
-    by_row: float,
-) -> None:
+def test_at_a_full_card_it_serves_no_fewer_than_any_fixed_number_and_more_where_requests_differ(by_row):
     table, users = growing_table(by_row, drafting=0.02), 64
     for spread, gain in ((1.0, 0.985), (2.5, 1.02)):
         own = served_per_s(table, BudgetByRequest(table, spread), users, spread)
@@ -62,7 +58,7 @@ def test_at_a_full_card_it_serves_no_fewer_than_any_fixed_number_and_more_where_
         assert own > gain * max(fixed)
 
 
-def test_a_deep_draft_of_easy_requests_is_not_drafted_for_all() -> None:
+def test_a_deep_draft_of_easy_requests_is_not_drafted_for_all():
     # taking what is worth most first would draft four for all, at the price of two rows of everything
     table = growing_table(0.002, drafting=0.09)
     own, alike = (
@@ -71,7 +67,7 @@ def test_a_deep_draft_of_easy_requests_is_not_drafted_for_all() -> None:
     assert own > 0.985 * alike
 
 
-def test_verification_takes_the_likeliest_drafts_by_costs_of_one_context() -> None:
+def test_verification_takes_the_likeliest_drafts_by_costs_of_one_context():
     # steps that grow with rows and context: a table of long contexts asks for fewer rows than a right one
     b, drafts = np.arange(129)[None, :, None], np.arange(len(RATES) + 1)[:, None, None]
     by_row = np.array([0.002, 0.02])  # at 1 and at 1,000,000 tokens
@@ -96,7 +92,7 @@ def test_verification_takes_the_likeliest_drafts_by_costs_of_one_context() -> No
     assert taken >= left
 
 
-def test_as_many_are_drafted_as_there_are_and_some_are_verified() -> None:
+def test_as_many_are_drafted_as_there_are_and_some_are_verified():
     table = growing_table(0.05, drafting=0.05)
     asked = closed_loop(64, Lengths(prompt_tokens=1, output_tokens=100), count=256)
     found = run(asked, table, limits(max_requests=64), AdaptiveVerification(table, 1.0), spread=1.0)
@@ -107,7 +103,7 @@ def test_as_many_are_drafted_as_there_are_and_some_are_verified() -> None:
     assert found.end_s < whole.end_s
 
 
-def test_hard_requests_get_fewer_drafts() -> None:
+def test_hard_requests_get_fewer_drafts():
     table = growing_table(0.01, drafting=0.0)
     policy = BudgetByRequest(table, 2.0)
     accepted, tried = np.array([0, 2, 20, 60, 0]), np.array([40, 40, 60, 64, 0])
@@ -120,9 +116,7 @@ def test_hard_requests_get_fewer_drafts() -> None:
 
 
 @given(spread=st.floats(0.0, 4.0), tried=st.integers(0, 5000), share=st.floats(0.0, 1.0))
-def test_more_accepted_drafts_never_make_a_request_look_harder(
-    spread: float, tried: int, share: float
-) -> None:
+def test_more_accepted_drafts_never_make_a_request_look_harder(spread, tried, share):
     known = Hardness(np.asarray(RATES), spread)
     accepted = np.array([int(share * tried), tried])
     low, high = known.gains[known.of(accepted, np.array([tried, tried]))]
@@ -138,9 +132,7 @@ def test_more_accepted_drafts_never_make_a_request_look_harder(
     by_row=st.floats(0.0, 0.1),
     length=st.floats(1.0, 1e6),
 )
-def test_a_step_costs_its_rows_and_the_longest_drafting(
-    drafts: list[int], by_row: float, length: float
-) -> None:
+def test_a_step_costs_its_rows_and_the_longest_drafting(drafts, by_row, length):
     table = growing_table(by_row)
     b, deepest = len(drafts), max(drafts)
     found = table.ragged_s(sum(drafts), deepest, b, length)
@@ -157,7 +149,7 @@ def test_a_step_costs_its_rows_and_the_longest_drafting(
 
 
 @pytest.mark.parametrize("nonsense", [[1], [9, 9], [-1, 0], [0.5, 1.0], None])
-def test_nonsense_is_refused_in_one_line(nonsense: object) -> None:
+def test_nonsense_is_refused_in_one_line(nonsense):
     class Broken:
         name = "broken"
 

@@ -1,9 +1,5 @@
 """Watts and joules a token of a run: bounds, what an idle server draws, measured watts of closed loops."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,36 +20,35 @@ def point(
     users = source.get("users")
     test = LoadTest(
         scenario=scenario,
-        source=Drawn(lengths=LENGTHS, **{"count": 300, **source}),  # type: ignore[arg-type]
+        source=Drawn(lengths=LENGTHS, **{"count": 300, **source}),
         policies=(policy,),
-        server=Server(max_requests=users or 64),  # type: ignore[arg-type]
+        server=Server(max_requests=users or 64),
         seeds=1,
     )
     return test.point(test.served[0], rate)
 
 
-def test_a_server_with_next_to_nothing_to_do_draws_its_idle_watts() -> None:
+def test_a_server_with_next_to_nothing_to_do_draws_its_idle_watts():
     power = PLAIN.gpu.power
-    assert power is not None
     lazy, busy = point(rate=0.02, count=30).mean, point(rate=8.0).mean
     assert lazy["watts"] == pytest.approx(power.fit.idle_watts, rel=0.15)
     assert power.fit.idle_watts < lazy["watts"] < busy["watts"] < power.limit_watts
     assert lazy["joule_per_token"] > busy["joule_per_token"]
 
 
-def test_drafts_save_energy_where_they_save_time() -> None:
+def test_drafts_save_energy_where_they_save_time():
     plain, drafted = (point(policy=policy, users=8).mean for policy in ("none", "3"))
     assert drafted["joule_per_token"] < plain["joule_per_token"]
 
 
-def test_without_power_there_are_no_watts() -> None:
+def test_without_power_there_are_no_watts():
     found = point(PLAIN.but(gpu="cpu-emerald-rapids-50m", model="llama-68m", runtime="cuda-graph",
                             latency="roofline", dtype="fp32"), rate=0.5, count=20).mean  # fmt: skip
     assert np.isnan(found["watts"])
     assert np.isnan(found["joule_per_token"])
 
 
-def test_a_closed_loop_draws_what_was_measured(shared_data: Path) -> None:
+def test_a_closed_loop_draws_what_was_measured(shared_data):
     power = pd.read_csv(shared_data / "engines" / "power_mlenergy.csv")
     rows = power[power.model.str.endswith("Llama-3.1-8B-Instruct") & power.max_num_seqs.isin([8, 32, 128])]
     misses = []

@@ -1,7 +1,5 @@
 """What the engine lab's open load is predicted from: steps as they were timed, at the speed of the run."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import re
@@ -37,7 +35,7 @@ def cells(slowness: float = 1.0) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_table_is_what_was_timed_at_the_speed_of_the_run() -> None:
+def test_the_table_is_what_was_timed_at_the_speed_of_the_run():
     usual = {0: 100.0, DRAFTS: 100.0}
     for slowness in (1.0, 1.7):  # a machine that was slow while its steps were timed
         table = table_of(at_speed(cells(slowness), usual), RATES)
@@ -48,7 +46,7 @@ def test_the_table_is_what_was_timed_at_the_speed_of_the_run() -> None:
         assert table.prompts_s(0, 0, [(96, 96)]) - alone.prompts_s(0, 0, [(96, 96)]) == pytest.approx(1e-4)
 
 
-def test_the_page_shows_predicted_beside_measured() -> None:
+def test_the_page_shows_predicted_beside_measured():
     table = table_of(at_speed(cells(), {0: 100.0, DRAFTS: 100.0}), RATES)
     asked = requests([0.0, 0.01, 0.5], [48, 48, 48], [10, 20, 5])
     record = run(asked, table.upto(0), limits(max_requests=32, token_budget=4000), Fixed(0))
@@ -59,7 +57,7 @@ def test_the_page_shows_predicted_beside_measured() -> None:
     assert "Mean errors: TTFT ms 0 %" in page([row])
 
 
-def test_plans_hold_what_the_engines_side_reads(tmp_path: Path) -> None:
+def test_plans_hold_what_the_engines_side_reads(tmp_path):
     """That side runs in another environment, an hour later in the worst case."""
     given = argparse.Namespace(threads=1, passes=2, batches=[1, 2], drafts=[1])
     models = Path(validate_engine.__file__).parent / "models"

@@ -1,7 +1,5 @@
 """Drafts that a look-up finds in runs: the mean of independent steps, unequal steps of a batch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -38,9 +36,7 @@ def served(table: StepTable, users: int, drafts: int = 3, count: int = 8, spread
 
 
 @given(rate=st.floats(0.25, 0.95), runs=st.floats(1.0, 6.0), seed=st.integers(0, 99))
-def test_drafts_are_found_as_often_as_said_in_runs_as_long_as_said(
-    rate: float, runs: float, seed: int
-) -> None:
+def test_drafts_are_found_as_often_as_said_in_runs_as_long_as_said(rate, runs, seed):
     draws = Draws(looked_up(runs, rate), np.full(400, 100), seed, spread=0.0)
     found = np.diff(draws.found) > 0
     assert found.mean() == pytest.approx(rate, abs=0.02 * np.sqrt(runs))
@@ -49,7 +45,7 @@ def test_drafts_are_found_as_often_as_said_in_runs_as_long_as_said(
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0])
-def test_tokens_of_the_cells_are_those_of_the_profile(spread: float) -> None:
+def test_tokens_of_the_cells_are_those_of_the_profile(spread):
     # each number as often as it is probable: no chance in the mean
     rates, longest = (0.7, 0.5, 0.1), 50
     output = np.full(3000, longest)
@@ -62,7 +58,7 @@ def test_tokens_of_the_cells_are_those_of_the_profile(spread: float) -> None:
     assert (np.diff(cells, axis=0) >= 0).all()  # a longer draft never emits less
 
 
-def test_the_luck_of_a_request_depends_on_nobody_beside_it() -> None:
+def test_the_luck_of_a_request_depends_on_nobody_beside_it():
     table = constant_table(STEP_S, rates=(0.7, 0.5))
     asked = closed_loop(64, Lengths(prompt_tokens=1, output_tokens=60), count=300)
     alone, beside = (run(asked, table, limits(max_requests=most), Fixed(2), spread=1.0) for most in (1, 64))
@@ -74,7 +70,7 @@ def test_the_luck_of_a_request_depends_on_nobody_beside_it() -> None:
 
 
 @pytest.mark.parametrize("users", [1, 4])
-def test_the_mean_throughput_is_that_of_the_match_rate(users: int) -> None:
+def test_the_mean_throughput_is_that_of_the_match_rate(users):
     for runs in (1.0, 1.4, 4.0):
         table = looked_up(runs)
         found = served(table, users, count=48)
@@ -83,7 +79,7 @@ def test_the_mean_throughput_is_that_of_the_match_rate(users: int) -> None:
         assert found.accepted / found.speculated == pytest.approx(sum(RATES), rel=0.04)
 
 
-def test_longer_runs_make_requests_less_equal() -> None:
+def test_longer_runs_make_requests_less_equal():
     def spread(runs: float) -> float:
         return float(np.std(served(looked_up(runs), 64, count=64).finish_s))
 
@@ -91,7 +87,7 @@ def test_longer_runs_make_requests_less_equal() -> None:
 
 
 @given(share=st.floats(0.0, 1.0), b=st.integers(1, 64), drafts=st.integers(1, 3))
-def test_a_step_grows_with_the_share_that_found_drafts(share: float, b: int, drafts: int) -> None:
+def test_a_step_grows_with_the_share_that_found_drafts(share, b, drafts):
     table = looked_up(1.4)
     whole_s = table.decoding_s(drafts, b, 100)
     found = table.found_s(whole_s, drafts, b, 100, share)
@@ -104,7 +100,7 @@ def test_a_step_grows_with_the_share_that_found_drafts(share: float, b: int, dra
         assert found == pytest.approx(STEP_S * (1.0 + 0.05 * rows) + 0.002)
 
 
-def test_other_policies_and_unequal_requests_look_up_too() -> None:
+def test_other_policies_and_unequal_requests_look_up_too():
     table = looked_up(1.4)
     asked = closed_loop(8, Lengths(prompt_tokens=8, output_tokens=100), count=80)
     for policy in (Budget.of(table), BudgetByRequest(table, 1.0), Fixed(2)):

@@ -1,7 +1,5 @@
 """What a step and the KV cache hold: by card and engine, and with layers that keep a window."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from load_tables import constant_table
@@ -17,22 +15,18 @@ from medusa_sim.step.memory import cache_bytes
 @pytest.mark.parametrize(
     ("gpu", "runtime", "expected"),
     [
-        ("h100-sxm", "vllm", (1024, 8192)),
-        ("h200-sxm", "vllm", (1024, 8192)),
-        ("a100-80gb-sxm", "vllm", (256, 2048)),
-        ("l40s", "vllm", (256, 2048)),
-        ("l4", "vllm-0.10", (256, 2048)),
-        ("h100-sxm", "vllm-0.8", (256, 2048)),
-        ("b200", "sglang", (2048, 16384)),
-        ("h100-sxm", "cuda-graph", (256, 8192)),
+        ("h100-sxm", "vllm", (1024, 8192)), ("h200-sxm", "vllm", (1024, 8192)),
+        ("a100-80gb-sxm", "vllm", (256, 2048)), ("l40s", "vllm", (256, 2048)),
+        ("l4", "vllm-0.10", (256, 2048)), ("h100-sxm", "vllm-0.8", (256, 2048)),
+        ("b200", "sglang", (2048, 16384)), ("h100-sxm", "cuda-graph", (256, 8192)),
     ],
-)
-def test_engines_limit_steps_by_card(gpu: str, runtime: str, expected: tuple[int, int]) -> None:
+)  # fmt: skip
+def test_engines_limit_steps_by_card(gpu, runtime, expected):
     scenario = Scenario(gpu=gpu, model="llama-3.1-8b", runtime=runtime, drafter="eagle3")
     assert step_limits(scenario) == expected
 
 
-def test_the_limits_of_a_run_are_printed_with_whose_they_are() -> None:
+def test_the_limits_of_a_run_are_printed_with_whose_they_are():
     scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="vllm", drafter="eagle3")
     own = load_text.headline(load_test(scenario, policies=("none",), requests=20))
     assert "256 in a step of at most 2048 tokens (vllm" in own
@@ -42,7 +36,7 @@ def test_the_limits_of_a_run_are_printed_with_whose_they_are() -> None:
 
 @pytest.mark.parametrize("model", ["gemma-3-27b", "gpt-oss-20b", "llama-3.1-8b", "mistral-7b"])
 @pytest.mark.parametrize("length", [2048, 16384, 30000])
-def test_load_holds_as_many_requests_as_a_sweep_fits(model: str, length: int) -> None:
+def test_load_holds_as_many_requests_as_a_sweep_fits(model, length):
     scenario = Scenario(gpu="h100-sxm", model=model, runtime="vllm", drafter="ngram", acceptance=0.5)
     found = limits_of(scenario, None, max_requests=16, token_budget=16)
     swept = int(price(scenario, [1], [length], ()).max_batch[0, 0])
@@ -60,9 +54,7 @@ def test_load_holds_as_many_requests_as_a_sweep_fits(model: str, length: int) ->
         ("gpt-oss-20b", None, 1, 50.28),
     ],
 )
-def test_the_cache_is_as_large_as_an_engine_logs(
-    model: str, dtype: str | None, tp: int, logged_gib: float
-) -> None:
+def test_the_cache_is_as_large_as_an_engine_logs(model, dtype, tp, logged_gib):
     """vLLM 0.11.0 on an H100 with its own limits (github.com/llm-d/llm-d-benchmark, config_explorer)."""
     scenario = Scenario(gpu="h100-sxm", model=model, runtime="vllm-0.11", drafter="ngram", acceptance=0.5,
                         dtype=dtype, tp=tp)  # fmt: skip
@@ -71,7 +63,7 @@ def test_the_cache_is_as_large_as_an_engine_logs(
     assert found.kv_blocks * a_block / 2**30 == pytest.approx(logged_gib, rel=0.012)
 
 
-def test_more_requests_in_a_step_leave_less_cache() -> None:
+def test_more_requests_in_a_step_leave_less_cache():
     """The profile run draws for all of them: 38.8 bytes a logit, of which the widest step hides the first."""
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3")
     few, many, most = (limits_of(scenario, None, max_requests=n).kv_tokens for n in (16, 512, 1024))
@@ -79,32 +71,27 @@ def test_more_requests_in_a_step_leave_less_cache() -> None:
     assert (many - most) * 131072 == pytest.approx(38.8 * 128256 * 512, rel=0.01)
 
 
-def test_windows_are_not_held_as_full_layers() -> None:
+def test_windows_are_not_held_as_full_layers():
     scenario = Scenario(gpu="h100-sxm", model="gemma-3-27b", runtime="vllm", drafter="ngram", acceptance=0.5)
     found = limits_of(scenario, None)
     assert found.kv_blocks * found.block_tokens / 16384 < 3.0
     assert 10 <= found.kv_blocks // found.blocks_of(16384) <= 13
     assert found.longest_request(0) == scenario.model.max_seq_len
     test = load_test(
-        scenario,
-        policies=("none",),
-        prompt_tokens=16000,
-        output_tokens=200,
-        length_cv=0,
-        requests=40,
+        scenario, policies=("none",), prompt_tokens=16000, output_tokens=200, length_cv=0, requests=40,
         seeds=1,
-    )
+    )  # fmt: skip
     assert run_load(test, [0.3], search=False).points[0].mean["ttft_mean_s"] < 20.0
 
 
-def test_a_shared_prefix_is_held_once() -> None:
+def test_a_shared_prefix_is_held_once():
     given = {"kv_blocks": 100, "positions": 4096, "prefix_hit_rate": 0.75}
-    shared, own = (Limits(**given, shares_prefix=kind) for kind in (True, False))  # type: ignore[arg-type]
+    shared, own = (Limits(**given, shares_prefix=kind) for kind in (True, False))
     assert (shared.found_tokens(640), shared.shared_blocks(640), own.shared_blocks(640)) == (480, 30, 0)
     assert shared.found_tokens(1) == 0  # a token at least is computed
 
 
-def test_blocks_of_many_requests_are_those_of_each() -> None:
+def test_blocks_of_many_requests_are_those_of_each():
     from medusa_sim.load.decoding import Decoding
     from medusa_sim.load.draws import Draws
 

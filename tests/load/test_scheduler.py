@@ -1,7 +1,5 @@
 """The scheduler against closed forms, and what must hold for any requests, policy and limits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -39,7 +37,7 @@ def latencies(record: Record) -> np.ndarray:
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
-def test_one_slot_with_constant_steps_is_an_md1_queue(load: float) -> None:
+def test_one_slot_with_constant_steps_is_an_md1_queue(load):
     # a request of one prompt token and 20 output tokens takes 20 steps, the first of which reads the prompt
     tokens, count = 20, 12_000
     service_s = tokens * STEP_S
@@ -59,7 +57,7 @@ def test_one_slot_with_constant_steps_is_an_md1_queue(load: float) -> None:
     assert waited.mean() == pytest.approx(load * service_s / (2.0 * (1.0 - load)), rel=0.1)
 
 
-def test_two_arrivals_are_served_one_after_the_other_to_the_step() -> None:
+def test_two_arrivals_are_served_one_after_the_other_to_the_step():
     arriving = requests([0.0, 0.003], prompt=[4, 4], output=[3, 2])
     one = run(arriving, constant_table(STEP_S), limits(max_requests=1), Fixed(0))
     assert one.first_token_s.tolist() == pytest.approx([0.01, 0.04])
@@ -70,7 +68,7 @@ def test_two_arrivals_are_served_one_after_the_other_to_the_step() -> None:
     assert both.gap_mean_s == pytest.approx(STEP_S)
 
 
-def test_a_request_that_comes_during_a_step_runs_in_the_one_after_the_next() -> None:
+def test_a_request_that_comes_during_a_step_runs_in_the_one_after_the_next():
     # where the engine schedules ahead
     table = constant_table(STEP_S, steps_ahead=1, server_s=0.002, server_s_per_request=0.001)
     arriving = requests([0.0, 0.015, 0.5], prompt=[4, 4, 4], output=[6, 2, 1])
@@ -87,7 +85,7 @@ def test_a_request_that_comes_during_a_step_runs_in_the_one_after_the_next() -> 
     assert waited == pytest.approx(STEP_S, abs=1e-9)
 
 
-def test_prompts_are_read_in_chunks_within_the_budget() -> None:
+def test_prompts_are_read_in_chunks_within_the_budget():
     arriving = requests([0.0], prompt=[100], output=[1])
     found = run(arriving, constant_table(STEP_S), limits(max_requests=8, token_budget=32), Fixed(0))
     assert found.steps == 4
@@ -101,7 +99,7 @@ def test_prompts_are_read_in_chunks_within_the_budget() -> None:
     assert hit.prompt_tokens == 50
 
 
-def test_a_full_closed_loop_emits_what_the_table_says() -> None:
+def test_a_full_closed_loop_emits_what_the_table_says():
     table = constant_table(STEP_S, rates=(0.8, 0.5, 0.3))
     users = 16
     asked = closed_loop(
@@ -117,7 +115,7 @@ def test_a_full_closed_loop_emits_what_the_table_says() -> None:
             assert found.accepted / found.speculated == pytest.approx(sum((0.8, 0.5, 0.3)[:drafts]), rel=0.02)
 
 
-def test_requests_that_differ_keep_the_mean_that_throughput_follows_and_widen_latencies() -> None:
+def test_requests_that_differ_keep_the_mean_that_throughput_follows_and_widen_latencies():
     profile = np.array([0.8, 0.6, 0.4])
     for spread in (0.0, 0.5, 1.0, 2.0):
         kinds = rates_by_kind(profile, spread)
@@ -136,7 +134,7 @@ def test_requests_that_differ_keep_the_mean_that_throughput_follows_and_widen_la
     np.testing.assert_array_equal(again.finish_s, unlike.finish_s)
 
 
-def test_the_same_seed_gives_the_same_record_and_another_another() -> None:
+def test_the_same_seed_gives_the_same_record_and_another_another():
     asked = open_loop(20.0, Lengths(), count=300, seed=3)
     table = constant_table(STEP_S, rates=(0.7, 0.4))
     first, again, other = (run(asked, table, limits(), Fixed(2), seed=seed) for seed in (0, 0, 1))
@@ -210,35 +208,15 @@ POLICIES = {
 
 @settings(max_examples=60)
 @given(
-    seed=st.integers(0, 1000),
-    count=st.integers(1, 60),
-    rate=st.floats(0.5, 500.0),
-    burstiness=st.floats(0.1, 4.0),
-    most=st.integers(1, 12),
-    budget=st.integers(12, 80),
-    blocks=st.integers(10, 40),
-    ahead=st.booleans(),
-    shared=st.booleans(),
-    windowed=st.booleans(),
-    hit=st.sampled_from([0.0, 0.5]),
-    policy=st.sampled_from(sorted(POLICIES)),
+    seed=st.integers(0, 1000), count=st.integers(1, 60), rate=st.floats(0.5, 500.0),
+    burstiness=st.floats(0.1, 4.0), most=st.integers(1, 12), budget=st.integers(12, 80),
+    blocks=st.integers(10, 40), ahead=st.booleans(), shared=st.booleans(), windowed=st.booleans(),
+    hit=st.sampled_from([0.0, 0.5]), policy=st.sampled_from(sorted(POLICIES)),
     users=st.one_of(st.none(), st.integers(1, 20)),
-)
+)  # fmt: skip
 def test_every_request_is_served_once_within_the_limits(
-    seed: int,
-    count: int,
-    rate: float,
-    burstiness: float,
-    most: int,
-    budget: int,
-    blocks: int,
-    ahead: bool,
-    shared: bool,
-    windowed: bool,
-    hit: float,
-    policy: str,
-    users: int | None,
-) -> None:
+    seed, count, rate, burstiness, most, budget, blocks, ahead, shared, windowed, hit, policy, users
+):
     lengths = Lengths(prompt_tokens=40, output_tokens=30, prompt_cv=1.0, output_cv=1.0)
     table = constant_table(STEP_S, rates=(0.7, 0.4), requests_max=12, steps_ahead=int(ahead))
     held = np.minimum(np.arange(4096.0), 1.5 + 0.5 * np.arange(4096.0)) if windowed else None
@@ -277,7 +255,7 @@ def test_every_request_is_served_once_within_the_limits(
         assert width > 0.0
 
 
-def test_the_timeline_adds_up() -> None:
+def test_the_timeline_adds_up():
     asked = open_loop(30.0, Lengths(), count=500)
     found = run(asked, constant_table(STEP_S), limits(), Fixed(0))
     line = found.timeline
@@ -288,7 +266,7 @@ def test_the_timeline_adds_up() -> None:
     assert (line.prompt_tokens_per_s * width).sum() == pytest.approx(asked.prompt_tokens.sum())
 
 
-def test_a_card_that_is_too_small_preempts_and_still_finishes() -> None:
+def test_a_card_that_is_too_small_preempts_and_still_finishes():
     asked = open_loop(
         1000.0, Lengths(prompt_tokens=20, output_tokens=100, prompt_cv=0, output_cv=0), count=40
     )
@@ -300,7 +278,7 @@ def test_a_card_that_is_too_small_preempts_and_still_finishes() -> None:
     assert roomy.end_s < found.end_s
 
 
-def test_a_request_that_never_fits_is_refused() -> None:
+def test_a_request_that_never_fits_is_refused():
     with pytest.raises(UsageError, match="does not fit into 160 tokens"):
         run(
             requests([0.0], prompt=[150], output=[100]),
@@ -311,7 +289,7 @@ def test_a_request_that_never_fits_is_refused() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [-1, 9, 1.5, None, True, "three"])
-def test_a_policy_that_returns_nonsense_is_refused_in_one_line(nonsense: object) -> None:
+def test_a_policy_that_returns_nonsense_is_refused_in_one_line(nonsense):
     class Broken:
         name = "broken"
 
@@ -320,10 +298,10 @@ def test_a_policy_that_returns_nonsense_is_refused_in_one_line(nonsense: object)
 
     table = constant_table(STEP_S, rates=(0.5,))
     with pytest.raises(UsageError, match=r"policy broken chose .* whole numbers from 0 to 1"):
-        run(requests([0.0], prompt=[5], output=[9]), table, limits(), Broken())  # type: ignore[arg-type]
+        run(requests([0.0], prompt=[5], output=[9]), table, limits(), Broken())
 
 
-def test_the_budget_is_cut_for_drafts_of_many_requests() -> None:
+def test_the_budget_is_cut_for_drafts_of_many_requests():
     table = constant_table(STEP_S, rates=(0.9, 0.9, 0.9))
     asked = closed_loop(8, Lengths(prompt_tokens=2, output_tokens=50, prompt_cv=0, output_cv=0), count=32)
     found = run(asked, table, limits(max_requests=8, token_budget=20), Fixed(3))
@@ -342,7 +320,7 @@ def table_with_growth() -> StepTable:
     return constant_table(STEP_S, rates=(0.6, 0.4), requests_max=64, step_s=step)
 
 
-def test_budget_and_schedule_choose_less_at_larger_batches() -> None:
+def test_budget_and_schedule_choose_less_at_larger_batches():
     table = table_with_growth()
     budget, schedule = Budget.of(table), schedule_of(table, 64)
 
@@ -362,7 +340,7 @@ def test_budget_and_schedule_choose_less_at_larger_batches() -> None:
     np.testing.assert_array_equal(taken, np.argmax(rate, axis=0))
 
 
-def test_adaptive_follows_acceptance() -> None:
+def test_adaptive_follows_acceptance():
     tiers = (1, 3, 7)
     for rate, expected in ((0.95, 7), (0.2, 1)):
         policy = Adaptive(tiers=tiers)
@@ -373,7 +351,7 @@ def test_adaptive_follows_acceptance() -> None:
         assert int(np.argmax(by_drafts[1:])) + 1 == expected
 
 
-def test_throughput_aware_follows_acceptance_and_cost() -> None:
+def test_throughput_aware_follows_acceptance_and_cost():
     """The tier with most tokens a second: long where drafts are taken and cheap, short where either ends."""
     cheap = np.ones((8, 33, 2)) * (1.0 + 0.05 * np.arange(8))[:, None, None]
     dear = np.ones((8, 33, 2)) * (1.0 + 0.9 * np.arange(8))[:, None, None]
@@ -385,13 +363,13 @@ def test_throughput_aware_follows_acceptance_and_cost() -> None:
         assert int(np.argmax(found.steps_s.sum(axis=1)[1:])) + 1 == expected
 
 
-def test_tensorrt_llms_schedule_says_up_to_how_many_requests() -> None:
+def test_tensorrt_llms_schedule_says_up_to_how_many_requests():
     policy = policy_of("draft_len_schedule=4:4,8:2,32:1", constant_table(STEP_S, rates=(0.5,) * 4), 100.0)
     assert isinstance(policy, BySize)
     assert policy.entries == ((1, 4), (5, 2), (9, 1), (33, 0))
 
 
-def test_arrivals_have_the_rate_and_the_burstiness() -> None:
+def test_arrivals_have_the_rate_and_the_burstiness():
     for burstiness in (0.25, 1.0, 4.0):
         asked = open_loop(7.0, Lengths(), count=20_000, burstiness=burstiness, seed=1)
         gaps = np.diff(asked.arrival_s)
@@ -404,7 +382,7 @@ def test_arrivals_have_the_rate_and_the_burstiness() -> None:
     assert ramp.rate_per_s == pytest.approx(6.0)
 
 
-def test_lengths_have_their_means_and_stay_within_the_context() -> None:
+def test_lengths_have_their_means_and_stay_within_the_context():
     prompt, output = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0)
     assert prompt.mean() == pytest.approx(300, rel=0.02)
     assert output.mean() == pytest.approx(120, rel=0.02)
@@ -416,7 +394,7 @@ def test_lengths_have_their_means_and_stay_within_the_context() -> None:
         Lengths(prompt_tokens=300, output_tokens=120).drawn(10, seed=0, most=256)
 
 
-def test_rates_are_scaled_in_time_alone() -> None:
+def test_rates_are_scaled_in_time_alone():
     asked = open_loop(2.0, Lengths(), count=500)
     faster = asked.at_rate(8.0)
     assert faster.rate_per_s == pytest.approx(8.0)
@@ -425,14 +403,14 @@ def test_rates_are_scaled_in_time_alone() -> None:
         asked.at_rate(0.0)
 
 
-def test_limits_say_what_is_wrong() -> None:
+def test_limits_say_what_is_wrong():
     for arguments, told in (
         ({"max_requests": 0}, "max-num-seqs 0"),
         ({"token_budget": 4, "max_requests": 8}, "below max-num-seqs 8"),
         ({"prefix_hit_rate": 1.0}, "prefix hit rate 1"),
     ):
         with pytest.raises(UsageError, match=told):
-            Limits(kv_blocks=10, positions=100, **arguments)  # type: ignore[arg-type]
+            Limits(kv_blocks=10, positions=100, **arguments)
 
 
 def independent_preemptions(
@@ -477,17 +455,13 @@ def independent_preemptions(
 
 
 @pytest.mark.parametrize("slots", [0, 3])
-def test_preemptions_are_those_of_an_independent_count(slots: int) -> None:
+def test_preemptions_are_those_of_an_independent_count(slots):
     asked = open_loop(12.0, Lengths(prompt_tokens=120, output_tokens=200), count=400, most=1500)
     table = constant_table(STEP_S, rates=(1.0, 1.0, 1.0))
     found = run(asked, table, limits(kv_blocks=120, lookahead=slots, token_budget=1 << 13), Fixed(3))
     expected = independent_preemptions(
-        asked.arrival_s.tolist(),
-        asked.prompt_tokens.tolist(),
-        asked.output_tokens.tolist(),
-        drafts=3,
-        slots=slots,
-        blocks=120,
-    )
+        asked.arrival_s.tolist(), asked.prompt_tokens.tolist(), asked.output_tokens.tolist(), drafts=3,
+        slots=slots, blocks=120,
+    )  # fmt: skip
     assert expected > 50
     assert found.preemptions == pytest.approx(expected, rel=0.02)

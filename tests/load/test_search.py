@@ -1,9 +1,6 @@
 """What policies carry: searches end where they should, and say what is best where nothing does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,14 +35,12 @@ SMALL = {"requests": 300, "seeds": 2, "max_num_seqs": 64}
 
 @pytest.fixture(scope="module")
 def answer() -> LoadAnswer:
-    test = load_test(SCENARIO, policies=("none", "3"), tpot_ms=12.0, **SMALL)  # type: ignore[arg-type]
+    test = load_test(SCENARIO, policies=("none", "3"), tpot_ms=12.0, **SMALL)
     return run_load(test, [4.0, 12.0], target_rate=50.0)
 
 
-def test_the_largest_rate_keeps_the_limits_and_a_larger_one_does_not(answer: LoadAnswer) -> None:
+def test_the_largest_rate_keeps_the_limits_and_a_larger_one_does_not(answer):
     plain, drafting = answer.carried
-    assert plain.largest_per_s is not None
-    assert drafting.largest_per_s is not None
     assert 0.0 < plain.largest_per_s < drafting.largest_per_s <= drafting.saturated_per_s
     test = answer.test
     for served, found in zip(test.served, answer.carried, strict=True):
@@ -58,7 +53,7 @@ def test_the_largest_rate_keeps_the_limits_and_a_larger_one_does_not(answer: Loa
     assert drafting.gpus_for(50.0, 1) == int(np.ceil(50.0 / drafting.largest_per_s))
 
 
-def test_policies_are_compared_on_the_same_requests(answer: LoadAnswer) -> None:
+def test_policies_are_compared_on_the_same_requests(answer):
     for rate in (4.0, 12.0):
         plain, drafting = (point for point in answer.points if point.rate_per_s == rate)
         np.testing.assert_array_equal(
@@ -70,14 +65,14 @@ def test_policies_are_compared_on_the_same_requests(answer: LoadAnswer) -> None:
         assert plain.half_width("tpot_mean_s") > 0.0
 
 
-def test_the_sentence_names_both_rates_and_the_limit(answer: LoadAnswer) -> None:
+def test_the_sentence_names_both_rates_and_the_limit(answer):
     told = load_text.sentence(answer)
     assert told.startswith("With K = 3 the server sustains ")
     assert "requests/s within 12.0 ms a token" in told
     assert " without); " in told
 
 
-def test_rows_hold_every_metric_with_its_unit(answer: LoadAnswer) -> None:
+def test_rows_hold_every_metric_with_its_unit(answer):
     rows = load_arrow(answer)
     assert rows.num_rows == 4
     assert {"policy", "rate_per_s", "ttft_p99_s", "itl_p50_s", "goodput_per_s", "kv_share", "e2e_ratio_low",
@@ -90,15 +85,15 @@ def test_rows_hold_every_metric_with_its_unit(answer: LoadAnswer) -> None:
     assert set(line.column("policy").to_pylist()) == {"none", "K=3"}
 
 
-def test_limits_that_nothing_meets_name_the_best_that_is_possible() -> None:
-    test = load_test(SCENARIO, policies=("none", "2"), tpot_ms=0.5, **SMALL)  # type: ignore[arg-type]
+def test_limits_that_nothing_meets_name_the_best_that_is_possible():
+    test = load_test(SCENARIO, policies=("none", "2"), tpot_ms=0.5, **SMALL)
     told = load_text.sentence(run_load(test, [2.0]))
     assert told.startswith("No policy keeps 0.500 ms a token for 90 % of the requests at any rate")
     assert "keep it with" in told
 
 
-def test_a_rate_above_saturation_is_told_with_one_that_would_do() -> None:
-    test = load_test(SCENARIO, policies=("none",), **SMALL)  # type: ignore[arg-type]
+def test_a_rate_above_saturation_is_told_with_one_that_would_do():
+    test = load_test(SCENARIO, policies=("none",), **SMALL)
     found = run_load(test, [500.0])
     full = found.carried[0].saturated_per_s
     told = " ".join(load_text.warnings(found))
@@ -110,16 +105,14 @@ def adaptive() -> Adaptive:
     return Adaptive(tiers=(1, 2, 3))
 
 
-def test_whether_a_table_is_right_is_answered_for_policies_that_rest_on_one() -> None:
+def test_whether_a_table_is_right_is_answered_for_policies_that_rest_on_one():
     names = ("none", "3", "adaptive", "throughput_aware", "enable_adaptive_verification", "schedule=1:1")
-    test = load_test(SCENARIO, policies=names, prompt_tokens=900, acceptance_spread=1.0, **SMALL)  # type: ignore[arg-type]
+    test = load_test(SCENARIO, policies=names, prompt_tokens=900, acceptance_spread=1.0, **SMALL)
     answer = run_load(test, [12.0], search=False)
     sglang, vllm, given = answer.tables
     assert (sglang.policy, vllm.policy, given.policy) == (*names[3:4], "adaptive-verification", names[5])
     assert (sglang.context, vllm.context, given.context) == (1.0, 8192.0, None)
     # measured at the shortest contexts a table says too little, at 8,192 tokens too much
-    assert sglang.cost_error is not None
-    assert vllm.cost_error is not None
     assert -0.5 < sglang.cost_error < -0.01
     assert vllm.cost_error > 0.05
     assert given.cost_error is None
@@ -134,7 +127,7 @@ def test_whether_a_table_is_right_is_answered_for_policies_that_rest_on_one() ->
     assert any("logits" in line for line in load_text.warnings(answer))
 
 
-def test_where_drafting_loses_in_a_batch_is_where_the_table_says() -> None:
+def test_where_drafting_loses_in_a_batch_is_where_the_table_says():
     slow = Scenario(gpu="l40s", model="llama-3.1-8b", drafter="eagle", acceptance=0.25, max_drafts=3)
     test = load_test(slow, policies=("none", "3"), requests=200, seeds=1, max_num_seqs=128)
     fixed = test.served[1]
@@ -148,12 +141,10 @@ def test_where_drafting_loses_in_a_batch_is_where_the_table_says() -> None:
         assert (drafting[off:] <= rate[0, off:]).all()
         if off > 1:
             assert drafting[off - 1] > rate[0, off - 1]
-    assert own is not None
-    assert any_number is not None
     assert own < any_number  # three drafts lose before one does
 
 
-def test_a_closed_loop_is_full_at_its_users() -> None:
+def test_a_closed_loop_is_full_at_its_users():
     test = load_test(SCENARIO, policies=("none",), users=16, requests=160, seeds=1)
     point = run_load(test, search=False).points[0]
     assert point.mean["requests_in_system"] == pytest.approx(16.0, rel=0.03)
@@ -163,15 +154,15 @@ def test_a_closed_loop_is_full_at_its_users() -> None:
         run_load(test, [3.0])
 
 
-def test_littles_law_holds_in_the_measured_window() -> None:
+def test_littles_law_holds_in_the_measured_window():
     test = load_test(SCENARIO, policies=("none",), requests=6000, length_cv=0.3, seeds=1)
     mean = run_load(test, [15.0], search=False).points[0].mean
     expected = 15.0 * mean["e2e_mean_s"]
     assert mean["requests_in_system"] == pytest.approx(expected, rel=0.05)
 
 
-def test_saturation_does_not_depend_on_the_rate_that_is_asked() -> None:
-    test = load_test(SCENARIO, policies=("none",), **SMALL)  # type: ignore[arg-type]
+def test_saturation_does_not_depend_on_the_rate_that_is_asked():
+    test = load_test(SCENARIO, policies=("none",), **SMALL)
     per_s, tokens_per_s = saturation(test, test.served[0])
     assert per_s > 1.0
     assert tokens_per_s / per_s == pytest.approx(256, rel=0.15)
@@ -186,22 +177,17 @@ def test_saturation_does_not_depend_on_the_rate_that_is_asked() -> None:
     slots=st.sampled_from([4, 16, 48]),
     policy=st.sampled_from(["none", "3"]),
 )
-def test_nothing_carries_more_than_it_is_full_at(
-    limit_ms: float, prompt: int, cv: float, slots: int, policy: str
-) -> None:
+def test_nothing_carries_more_than_it_is_full_at(limit_ms, prompt, cv, slots, policy):
     test = load_test(SCENARIO, policies=(policy,), tpot_ms=limit_ms, prompt_tokens=prompt, output_tokens=64,
                      length_cv=cv, max_num_seqs=slots, requests=220, seeds=2)  # fmt: skip
     (found,) = carried(test)
-    assert found.largest_per_s is not None
     assert 0.0 <= found.largest_per_s <= found.saturated_per_s
     assert found.largest_half_width is None or found.largest_half_width >= 0.0
     if found.largest_per_s:
-        assert found.largest_low_per_s is not None
-        assert found.largest_high_per_s is not None
         assert found.largest_low_per_s < found.largest_per_s < found.largest_high_per_s
 
 
-def test_an_error_of_the_step_is_larger_in_the_latency_by_what_the_queue_adds() -> None:
+def test_an_error_of_the_step_is_larger_in_the_latency_by_what_the_queue_adds():
     # d TPOT / TPOT = e / (1 - rho'): steps that are longer by 2 % meet more requests
     test = load_test(SCENARIO, policies=("none",), requests=3000, length_cv=0.3, seeds=1)
     served = test.served[0]
@@ -223,23 +209,22 @@ def test_an_error_of_the_step_is_larger_in_the_latency_by_what_the_queue_adds() 
             assert grown > 1.3 * np.log(1.02)
 
 
-def test_rates_lie_on_both_sides_of_what_is_carried(answer: LoadAnswer) -> None:
+def test_rates_lie_on_both_sides_of_what_is_carried(answer):
     full = answer.carried[0].saturated_per_s
     rates = rates_to_try(full, answer.carried)
     for each in answer.carried:
-        assert each.largest_per_s is not None
         assert min(rates) < each.largest_per_s
         assert max(rates) > each.largest_per_s or each.largest_per_s > 0.9 * each.saturated_per_s
 
 
-def test_a_policy_that_keeps_its_limits_until_it_is_full_is_tried_where_it_is_steady() -> None:
-    test = load_test(SCENARIO, policies=("none",), **SMALL, tpot_ms=60_000.0)  # type: ignore[arg-type]
+def test_a_policy_that_keeps_its_limits_until_it_is_full_is_tried_where_it_is_steady():
+    test = load_test(SCENARIO, policies=("none",), **SMALL, tpot_ms=60_000.0)
     (plain,) = carried(test)
     assert plain.largest_per_s == plain.saturated_per_s
     assert max(rates_to_try(plain.saturated_per_s, [plain])) <= 0.9 * plain.saturated_per_s
 
 
-def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length() -> None:
+def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length():
     # shares within limits of such a run tell its length: none of them is printed
     found = {}
     for count in (400, 1600):
@@ -290,22 +275,22 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length() -> N
         ({"trace": "none.csv", "users": 3}, "give one of them"),
     ],
 )
-def test_bad_questions_are_one_line(arguments: dict[str, object], told: str) -> None:
+def test_bad_questions_are_one_line(arguments, told):
     with pytest.raises(MedusaSimError, match=told) as caught:
-        run_load(load_test(SCENARIO, **arguments), [1.0] if "users" not in arguments else None, search=False)  # type: ignore[arg-type]
+        run_load(load_test(SCENARIO, **arguments), [1.0] if "users" not in arguments else None, search=False)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 5e-324, 1e7])
-def test_a_rate_that_is_none_is_one_line(rate: float) -> None:
-    test = load_test(SCENARIO, policies=("none",), **SMALL)  # type: ignore[arg-type]
+def test_a_rate_that_is_none_is_one_line(rate):
+    test = load_test(SCENARIO, policies=("none",), **SMALL)
     with pytest.raises(UsageError, match="from 1e-06 to 1e\\+06 requests a second"):
         run_load(test, [rate], search=False)
     with pytest.raises(UsageError, match="target rate"):
         run_load(test, [1.0], target_rate=rate)
 
 
-def test_requests_that_come_at_once_have_no_rate(tmp_path: Path) -> None:
+def test_requests_that_come_at_once_have_no_rate(tmp_path):
     trace = tmp_path / "burst.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n" + "7,100,20\n" * 40, encoding="utf-8")
     test = load_test(SCENARIO, policies=("none", "3"), trace=trace, max_num_seqs=16, tpot_ms=12.0)
@@ -318,9 +303,9 @@ def test_requests_that_come_at_once_have_no_rate(tmp_path: Path) -> None:
         run_load(test, [2.0], search=False)
 
 
-def test_every_name_of_a_policy_runs() -> None:
+def test_every_name_of_a_policy_runs():
     test = load_test(SCENARIO, policies=("none", "K=2", "schedule", "schedule-context", "adaptive", "budget",
-                                         "schedule=1:3,4:1"), **SMALL)  # type: ignore[arg-type]  # fmt: skip
+                                         "schedule=1:3,4:1"), **SMALL)  # fmt: skip
     for served in test.served:
         state = State(now_s=0.0, requests=3, waiting=0, mean_length=400.0, kv_share=0.1, drafts=0,
                       accepted=None, steps=0)  # fmt: skip
@@ -328,7 +313,7 @@ def test_every_name_of_a_policy_runs() -> None:
     assert policy_of("schedule=1:3,4:1", test.table, 100.0).choose(state) == 3
 
 
-def test_a_search_shares_its_requests_among_the_seeds_and_says_so() -> None:
+def test_a_search_shares_its_requests_among_the_seeds_and_says_so():
     test = load_test(SCENARIO, policies=("none",), requests=1000, seeds=3)
     assert search_requests(test) == SEARCH_REQUESTS // 3
     assert f"first {SEARCH_REQUESTS // 3} of each" in load_text.runs_text(test)
@@ -336,15 +321,15 @@ def test_a_search_shares_its_requests_among_the_seeds_and_says_so() -> None:
     assert "search" not in load_text.runs_text(load_test(SCENARIO, policies=("none",), requests=300))
 
 
-def test_progress_ends_at_its_total_and_never_before() -> None:
+def test_progress_ends_at_its_total_and_never_before():
     told: list[tuple[int, int]] = []
-    test = load_test(SCENARIO, policies=("none", "3"), tpot_ms=12.0, **SMALL)  # type: ignore[arg-type]
+    test = load_test(SCENARIO, policies=("none", "3"), tpot_ms=12.0, **SMALL)
     run_load(test, advance=lambda done, total: told.append((done, total)))
     assert told[-1][0] == told[-1][1]
     assert all(done < total for done, total in told if done < told[-1][0])
 
 
-def test_contexts_that_pay_are_those_of_the_recommendation() -> None:
+def test_contexts_that_pay_are_those_of_the_recommendation():
     """On an Ampere card FlashAttention-2 splits no keys of a round: beyond some context drafts lose."""
     test = load_test(
         Scenario(gpu="a100-80gb-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7"),
@@ -356,7 +341,6 @@ def test_contexts_that_pay_are_those_of_the_recommendation() -> None:
     assert requests >= 1
     assert found.direction == "loses from"
     told = context_values(answer)
-    assert told is not None
     assert told["requests"] == requests
     assert told["at"] == found.at
     said = f"speculation loses from context {found.at} on"
@@ -367,7 +351,7 @@ def test_contexts_that_pay_are_those_of_the_recommendation() -> None:
     assert load_text.context_text(plain) == []
 
 
-def test_the_profile_says_how_far_requests_differ(tmp_path: Path) -> None:
+def test_the_profile_says_how_far_requests_differ(tmp_path):
     path = tmp_path / "own.toml"
     path.write_text(
         'kind = "position"\nschema = 1\ntitle = "t"\nsource = "s"\nagreement = "target"\n'
@@ -380,7 +364,7 @@ def test_the_profile_says_how_far_requests_differ(tmp_path: Path) -> None:
     assert load_test(SCENARIO).spread == 0.0
 
 
-def test_cancelled_requests_end_before_their_outputs_do() -> None:
+def test_cancelled_requests_end_before_their_outputs_do():
     some, every = (load_test(SCENARIO, requests=2000, cancelled=share) for share in (0.25, 1.0))
     whole = load_test(SCENARIO, requests=2000).requests(5.0, 0)[0]
     left, _ = some.requests(5.0, 0)

@@ -1,7 +1,5 @@
 """The table that the scheduler looks up is the surface's, and steps with prompts are the server's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -32,7 +30,7 @@ def table() -> StepTable:
     return step_table(SCENARIO, CHAINS, LIMITS, longest=4096)
 
 
-def test_steps_are_the_surfaces_at_every_batch_and_any_length(table: StepTable) -> None:
+def test_steps_are_the_surfaces_at_every_batch_and_any_length(table):
     batch, length = np.array([1, 7, 33, 96]), np.array([90, 1000, 3333])
     surface = price(SCENARIO, batch, length, CHAINS)
     seen = surface.served.itl_us
@@ -43,14 +41,14 @@ def test_steps_are_the_surfaces_at_every_batch_and_any_length(table: StepTable) 
                 assert found == pytest.approx(float(seen[i, j, drafts]), rel=0.01)
 
 
-def test_acceptance_by_position_is_the_profiles(table: StepTable) -> None:
+def test_acceptance_by_position_is_the_profiles(table):
     # the shipped profile of EAGLE-3 on Llama-3.1-8B
     np.testing.assert_allclose(table.rates, [0.7296, 0.5208, 0.3545])
     assert table.tokens_per_step.tolist() == pytest.approx([1.0, *(o.tokens(o.depth + 1) for o in CHAINS)])
     assert acceptance_rates(()).size == 0
 
 
-def test_prompts_ride_as_in_the_server(table: StepTable) -> None:
+def test_prompts_ride_as_in_the_server(table):
     # (N8) with one prompt a step: tokens that are shared, and the attention of the prompt
     setting, prompt = SCENARIO.setting, 512
     few = Traffic(prompt_tokens=prompt, output_tokens=1e9)
@@ -61,7 +59,7 @@ def test_prompts_ride_as_in_the_server(table: StepTable) -> None:
     )
 
 
-def test_a_step_of_prompts_alone_is_a_prefill(table: StepTable) -> None:
+def test_a_step_of_prompts_alone_is_a_prefill(table):
     for tokens in (64, 512, 4096):
         alone = table.decoding_s(0, 0, 0.0) + table.prompts_s(0, 0, [(tokens, tokens)])
         without = alone - float(table.drafter_prompt_s[tokens])
@@ -71,14 +69,14 @@ def test_a_step_of_prompts_alone_is_a_prefill(table: StepTable) -> None:
         )
 
 
-def test_a_prompt_in_chunks_takes_no_less_than_at_once(table: StepTable) -> None:
+def test_a_prompt_in_chunks_takes_no_less_than_at_once(table):
     whole = table.prompts_s(0, 0, [(4096, 4096)])
     parts = sum(table.prompts_s(0, 0, [(1024, end)]) for end in (1024, 2048, 3072, 4096))
     assert parts > 0.98 * whole
 
 
 @pytest.mark.parametrize("drafts", [0, 3])
-def test_a_saturated_server_emits_the_surfaces_tokens(table: StepTable, drafts: int) -> None:
+def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
     users, prompt, output = 64, 128, 2048
     lengths = Lengths(prompt_tokens=prompt, output_tokens=output, prompt_cv=0, output_cv=0)
     found = run(closed_loop(users, lengths, count=users), table, LIMITS, Fixed(drafts))
@@ -95,7 +93,7 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table: StepTable, drafts: 
     )  # the mean of rates over lengths
 
 
-def test_the_cache_is_what_weights_leave(table: StepTable) -> None:
+def test_the_cache_is_what_weights_leave(table):
     # a full cache with its requests fits on the card, and one request's block more does not
     # (slots for the look-ahead lie in both)
     own = limits_of(SCENARIO, CHAINS[-1], max_requests=96, token_budget=96)
@@ -115,27 +113,23 @@ def test_the_cache_is_what_weights_leave(table: StepTable) -> None:
     assert table.requests_max == 96
 
 
-def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step() -> None:
+def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step():
     for drafter, ahead in (("eagle3", 1), ("ngram", 0)):
         scenario = Scenario(
-            gpu="h100-sxm",
-            model="llama-3.1-8b",
-            runtime="vllm",
-            drafter=drafter,
-            acceptance=0.6,
+            gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm", drafter=drafter, acceptance=0.6,
             max_drafts=2,
-        )
+        )  # fmt: skip
         options = chains(scenario)
         found = step_table(scenario, options, limits_of(scenario, options[-1], max_requests=4), 64)
         assert (found.steps_ahead, found.upto(0).steps_ahead) == (ahead, 1)
 
 
-def test_a_curve_knows_no_positions() -> None:
+def test_a_curve_knows_no_positions():
     scenario = Scenario(model="vicuna-7b", runtime="cuda-graph", acceptance="paper-fig21")
     with pytest.raises(UsageError, match="accepted by position"):
         chains(scenario)
 
 
-def test_a_card_without_room_says_so() -> None:
+def test_a_card_without_room_says_so():
     with pytest.raises(UsageError, match="leaves no room for a KV cache"):
         limits_of(Scenario(gpu="a40", model="llama-2-70b", runtime="cuda-graph"), None)

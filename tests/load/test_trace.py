@@ -1,7 +1,5 @@
 """Trace files: public column names, and one line for what is none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +33,7 @@ def written(folder: Path, text: str, name: str = "trace.csv") -> Path:
         ("Timestamp,Model,Request tokens,Response tokens", "{},ChatGPT,{},{}"),
     ],
 )
-def test_public_names_are_read(tmp_path: Path, header: str, rows: str) -> None:
+def test_public_names_are_read(tmp_path, header, rows):
     lines = [rows.format(*values) for values in ((1, 10, 3), (1, 20, 4), (4, 5, 1))]
     found = read_trace(written(tmp_path, "\n".join([header, *lines]) + "\n"))
     assert found.arrival_s.tolist() == [0.0, 0.0, 3.0]
@@ -43,16 +41,14 @@ def test_public_names_are_read(tmp_path: Path, header: str, rows: str) -> None:
     assert found.output_tokens.tolist() == [3, 4, 1]
 
 
-def test_a_trace_with_sessions_keeps_who_follows_whom(tmp_path: Path) -> None:
+def test_a_trace_with_sessions_keeps_who_follows_whom(tmp_path):
     text = (
         "arrival_s,prompt_tokens,output_tokens,Conversation ID,think_ms\n"
         "0,10,3,a,\n1,20,4,b,\n2,30,5,a,500\n3,40,6,,\n4,50,7,a,\n5,60,8,,\n"
     )
     found = read_trace(written(tmp_path, text))
     assert found.before.tolist() == [-1, -1, 0, -1, 2, -1]
-    assert found.said is not None
     assert found.said.tolist() == [0, 0, 13, 0, 35, 0]
-    assert found.pause_s is not None
     assert found.pause_s.tolist() == [0.0, 0.0, 0.5, 0.0, 0.0, 0.0]
     assert found.first(4).before.tolist() == [-1, -1, 0, -1]
     few = Limits(kv_blocks=1000, positions=56)  # the last two are too long
@@ -62,7 +58,7 @@ def test_a_trace_with_sessions_keeps_who_follows_whom(tmp_path: Path) -> None:
         read_trace(written(tmp_path, text.replace("500", "-1")))
 
 
-def test_the_answer_says_that_sessions_keep_their_order(tmp_path: Path) -> None:
+def test_the_answer_says_that_sessions_keep_their_order(tmp_path):
     path = written(tmp_path, "arrival_s,prompt_tokens,output_tokens,session\n0,10,3,a\n0.001,20,4,a\n")
     test = load_test(
         Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm"), policies=("none",), trace=path
@@ -76,7 +72,7 @@ def test_the_answer_says_that_sessions_keep_their_order(tmp_path: Path) -> None:
     assert first.arrival_s[1] == first.finish_s[0]
 
 
-def test_parquet_and_csv_are_the_same(tmp_path: Path) -> None:
+def test_parquet_and_csv_are_the_same(tmp_path):
     csv = read_trace(written(tmp_path, GOOD))
     path = tmp_path / "trace.parquet"
     pd.read_csv(tmp_path / "trace.csv").to_parquet(path)
@@ -103,12 +99,12 @@ def test_parquet_and_csv_are_the_same(tmp_path: Path) -> None:
         (GOOD.replace("4.0", "1.0"), "request 2 arrives at 1 s, before"),
     ],
 )
-def test_what_is_no_trace_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_no_trace_is_one_line(tmp_path, text, told):
     with one_line(DataError, match=told):
         read_trace(written(tmp_path, text))
 
 
-def test_priorities_are_refused_by_name(tmp_path: Path) -> None:
+def test_priorities_are_refused_by_name(tmp_path):
     table = pd.read_csv(written(tmp_path, GOOD))
     for priorities, refused in (([0, 0, 0], False), ([0, 2, 1], True)):
         path = tmp_path / "trace.parquet"
@@ -120,7 +116,7 @@ def test_priorities_are_refused_by_name(tmp_path: Path) -> None:
             assert read_trace(path).count == 3
 
 
-def test_times_of_any_kind_are_seconds(tmp_path: Path) -> None:
+def test_times_of_any_kind_are_seconds(tmp_path):
     table = pd.read_csv(written(tmp_path, GOOD))
     for number, unit in enumerate(("s", "ms", "ns")):
         passed = pd.to_timedelta(table["arrival_s"], unit="s").astype(f"timedelta64[{unit}]")
@@ -130,13 +126,13 @@ def test_times_of_any_kind_are_seconds(tmp_path: Path) -> None:
             assert read_trace(path).arrival_s.tolist() == [0.0, 0.0, 2.5 if unit != "s" else 3.0]
 
 
-def test_no_parquet_is_one_line(tmp_path: Path) -> None:
+def test_no_parquet_is_one_line(tmp_path):
     for path in (written(tmp_path, "no parquet", "trace.parquet"), tmp_path / "none.parquet", tmp_path):
         with pytest.raises(DataError):
             read_trace(path)
 
 
-def test_long_requests_are_refused_or_left_out(tmp_path: Path) -> None:
+def test_long_requests_are_refused_or_left_out(tmp_path):
     asked = read_trace(written(tmp_path, GOOD))
     model, card = Limits(kv_blocks=100, positions=16), Limits(kv_blocks=1, positions=100)
     with pytest.raises(UsageError, match=r"1 of 3 requests .* request 1 with 20 prompt .* 16 positions"):
@@ -150,14 +146,14 @@ def test_long_requests_are_refused_or_left_out(tmp_path: Path) -> None:
         asked.fitting(Limits(kv_blocks=100, positions=2), 0, drop_long=True)
 
 
-def test_the_azure_hours_are_read(shared_data: Path) -> None:
+def test_the_azure_hours_are_read(shared_data):
     found = read_trace(shared_data / "traces" / "azure_2023_conv.parquet")
     assert found.count == 19_366
     assert found.arrival_s[0] == 0.0
     assert found.rate_per_s == pytest.approx(5.53, rel=0.01)
 
 
-def test_a_column_without_a_unit_may_not_hold_milliseconds(tmp_path: Path) -> None:
+def test_a_column_without_a_unit_may_not_hold_milliseconds(tmp_path):
     rows = [f"{1000 * i},10,3" for i in range(5)]
     for name, refused in (("timestamp", True), ("arrival_ms", False), ("arrival_s", False)):
         path = written(tmp_path, "\n".join([f"{name},prompt_tokens,output_tokens", *rows]) + "\n")

@@ -1,7 +1,5 @@
 """A grid of measurements that takes a second."""
 
-from __future__ import annotations
-
 import pytest
 
 

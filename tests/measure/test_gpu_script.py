@@ -1,11 +1,8 @@
 """The script for a GPU: its plan, going on after a stop, what it says of a failure, and its CPU path."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import gpu_ground_truth as script
 import pytest
@@ -23,9 +20,7 @@ def fake_stages(monkeypatch: pytest.MonkeyPatch, commands: Sequence[tuple[str, s
     monkeypatch.setattr(script, "stages", lambda given, name: iter(made))
 
 
-def test_the_plan_is_shown_by_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_plan_is_shown_by_call(tmp_path, monkeypatch, capsys):
     assert called(monkeypatch, tmp_path / "gpu", "--dry-run", "--name", "h100-sxm") == 0
     plan = capsys.readouterr().out
     assert not (tmp_path / "gpu").exists()
@@ -40,9 +35,7 @@ def test_the_plan_is_shown_by_call(
         assert 0.0 < sum(seconds) <= script.CALL_S
 
 
-def test_a_call_goes_on_where_the_last_one_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_call_goes_on_where_the_last_one_stopped(tmp_path, monkeypatch, capsys):
     write = "import sys, pathlib, time; time.sleep(0.1); pathlib.Path(sys.argv[1]).write_text('x')"
     stages = [
         script.Stage(name, "steps", 30.0, (sys.executable, "-c", write, str(tmp_path / name)))
@@ -57,9 +50,7 @@ def test_a_call_goes_on_where_the_last_one_stopped(
     assert json.loads((tmp_path / "gpu" / "state.json").read_text()) == dict.fromkeys("abc", "done")
 
 
-def test_a_failure_is_told_and_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_is_told_and_passed_over(tmp_path, monkeypatch, capsys):
     fake_stages(monkeypatch, [("bad", "raise SystemExit('no such kernel')", 5), ("good", "print('fine')", 5)])
     words = (tmp_path / "gpu", "--name", "x", "--device", "cpu")
     assert called(monkeypatch, *words) == 1
@@ -73,15 +64,13 @@ def test_a_failure_is_told_and_passed_over(
     assert "now" in capsys.readouterr().out
 
 
-def test_what_takes_far_too_long_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_takes_far_too_long_is_ended(tmp_path, monkeypatch, capsys):
     fake_stages(monkeypatch, [("long", "import time; time.sleep(60)", 0.5)])
     assert called(monkeypatch, tmp_path / "gpu", "--name", "x", "--device", "cpu", "--call-s", "1") == 1
     assert "FAILED" in capsys.readouterr().out
 
 
-def test_an_archive_brings_a_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_brings_a_folder_back(tmp_path, monkeypatch):
     fake_stages(monkeypatch, [("a", "print(1)", 5)])
     words = ("--name", "x", "--device", "cpu", "--archive", tmp_path / "all.tar.gz")
     assert called(monkeypatch, tmp_path / "one", *words) == 0
@@ -90,9 +79,7 @@ def test_an_archive_brings_a_folder_back(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "two" / "logs" / "a.log").read_text() == "1\n"
 
 
-def test_missing_packages_are_named_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_packages_are_named_before_anything_starts(tmp_path, monkeypatch, capsys):
     assert script.missing_packages() == []
     monkeypatch.setattr(script, "NEEDED", ("torch>=99.1", "no-such-package"))
     assert called(monkeypatch, tmp_path / "gpu") == 1
@@ -102,9 +89,7 @@ def test_missing_packages_are_named_before_anything_starts(
 
 
 @pytest.mark.slow
-def test_a_rehearsal_without_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rehearsal_without_a_gpu(tmp_path, monkeypatch, capsys):
     """Steps and operators of a tiny model under the device's name."""
     from decoder_models import tiny_config
 

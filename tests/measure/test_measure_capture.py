@@ -1,7 +1,5 @@
 """What a GPU captures: without one, that it asks the device for no value; with one, that it runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys
@@ -32,10 +30,7 @@ from medusa_sim.specs.models import load_model  # noqa: E402
 
 TREE = CandidateTree.cartesian([2, 2, 1])
 TREES = {1: CandidateTree.chain(0), TREE.candidates: TREE}
-needs_cuda = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+needs_cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
 def without_data(mode: FakeTensorMode, cache: KVCache) -> None:
@@ -46,7 +41,7 @@ def without_data(mode: FakeTensorMode, cache: KVCache) -> None:
 
 
 @pytest.mark.parametrize("splits", [False, True])
-def test_captured_forwards_ask_for_no_value(splits: bool) -> None:
+def test_captured_forwards_ask_for_no_value(splits):
     """The forward of `decode --step` and of timed steps, for trees and plain steps."""
     model = tiny_llama(31, dtype=torch.float32)
     model.splits_attention = splits
@@ -69,7 +64,7 @@ def test_captured_forwards_ask_for_no_value(splits: bool) -> None:
                 assert plain.shape == (2, 1, 32)
 
 
-def test_timed_kernels_ask_for_no_value() -> None:
+def test_timed_kernels_ask_for_no_value():
     """Every kind of operator, as `CudaBench` captures it."""
     layers = LayerGroup(2, Grouped(heads=4, kv_heads=2, head_dim=16), Mlp(width=96))
     model = dataclasses.replace(load_model("llama-7b"), hidden=64, groups=(layers,), vocab=128)
@@ -84,7 +79,7 @@ def test_timed_kernels_ask_for_no_value() -> None:
 
 @pytest.mark.parametrize(("dtype", "within"), [("float64", 1e-10), ("float32", 1e-5)])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_attention_in_two_parts_is_masked_attention(batch: int, dtype: str, within: float) -> None:
+def test_attention_in_two_parts_is_masked_attention(batch, dtype, within):
     model = tiny_llama(31, dtype=getattr(torch, dtype))
     cache = model.new_cache(batch=batch, capacity=80)
     mask, depths = torch.from_numpy(TREE.mask), torch.from_numpy(TREE.depths)
@@ -102,7 +97,7 @@ def test_attention_in_two_parts_is_masked_attention(batch: int, dtype: str, with
             assert 0.0 < gap < within  # two ways to one number, and not one way twice
 
 
-def test_ragged_texts_keep_the_mask() -> None:
+def test_ragged_texts_keep_the_mask():
     """Prefixes of several lengths cannot be read without one: the same numbers to the bit."""
     model = tiny_llama(31)
     cache = model.new_cache(batch=2, capacity=80)
@@ -116,7 +111,7 @@ def test_ragged_texts_keep_the_mask() -> None:
         assert torch.equal(model(tokens, cache=cache, tree_mask=mask, depths=depths), whole)
 
 
-def test_masks_begin_their_rows_where_a_gpu_reads_them() -> None:
+def test_masks_begin_their_rows_where_a_gpu_reads_them():
     """Strides are multiples of 16 elements, so that no layer copies the mask."""
     from medusa_sim.decoder.cache import mask_bias
 
@@ -126,7 +121,7 @@ def test_masks_begin_their_rows_where_a_gpu_reads_them() -> None:
         assert all(stride % 16 == 0 for stride in bias.stride()[:-1])
 
 
-def test_clocks_are_read_line_by_line(tmp_path: object) -> None:
+def test_clocks_are_read_line_by_line(tmp_path):
     seen = environment.Clocks()
     for line in ("1980, 2619\n", "345, 2619\n", "[N/A], [N/A]\n", "\n", "1755, 2619\n"):
         seen.add(line)
@@ -140,7 +135,7 @@ def test_clocks_are_read_line_by_line(tmp_path: object) -> None:
     assert none.summary == {}
 
 
-def test_clocks_are_watched_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_are_watched_until_the_block_ends(monkeypatch):
     script = "import time\nwhile True: print('1500, 2600', flush=True); time.sleep(0.01)"
 
     def fake(device: object) -> subprocess.Popen[str]:
@@ -155,7 +150,7 @@ def test_clocks_are_watched_until_the_block_ends(monkeypatch: pytest.MonkeyPatch
     assert seen.summary["sm_median"] == 1500.0
 
 
-def test_the_attention_kernel_is_told() -> None:
+def test_the_attention_kernel_is_told():
     sizes = {"heads": 4, "kv_heads": 2, "head_dim": 16}
     whole = attention_kernels(torch.device("cpu"), torch.float32, **sizes, splits=False)
     assert set(whole) == {"plain", "tree"}
@@ -173,14 +168,14 @@ def device() -> torch.device:
 class TestOnCuda:
     pytestmark = needs_cuda
 
-    def test_work_is_captured_and_timed(self, device: torch.device) -> None:
+    def test_work_is_captured_and_timed(self, device):
         total = torch.zeros(1, device=device)
         replay = timing.capture_calls([lambda: total.add_(1.0)] * 10, device, results=2)
         before = float(total)
         assert 0.0 < timing.device_us(replay, device) < 1e5
         assert float(total) == before + 10.0
 
-    def test_every_kind_of_operator_is_timed(self, device: torch.device) -> None:
+    def test_every_kind_of_operator_is_timed(self, device):
         model = load_model("llama-7b")
         chosen = {case.operator.kind: case for case in reversed(cases([model], ("fp16",)))}
         for splits in (False, True):
@@ -189,7 +184,7 @@ class TestOnCuda:
                 assert 0.5 < bench.timing(case).time_us < 1e5
 
     @pytest.mark.parametrize("splits", [False, True])
-    def test_graphed_steps_are_the_eager_ones(self, device: torch.device, splits: bool) -> None:
+    def test_graphed_steps_are_the_eager_ones(self, device, splits):
         config = tiny_config(101, hidden_size=256, head_dim=64)
         model, heads = random_weights(config, dtype=torch.float16, device=device, heads=3)
         model.splits_attention = splits
@@ -207,7 +202,7 @@ class TestOnCuda:
             found = graphed_forward(model, cache)(tokens, mask, depths)
             assert (found - eager).abs().max() < 2e-2 * eager.abs().max()
 
-    def test_a_grid_leaves_no_memory_behind(self, device: torch.device) -> None:
+    def test_a_grid_leaves_no_memory_behind(self, device):
         config = tiny_config(101, hidden_size=256, head_dim=64)
         model, heads = random_weights(config, dtype=torch.float16, device=device, heads=3)
         named = {"name": "tiny", "dtype": "fp16", "seq_len": 200, "tokens_per_step": {}}
@@ -215,7 +210,7 @@ class TestOnCuda:
         assert len(rows) == 2 * 2 * 2
         assert all(0.0 < row.time_us < 1e5 for row in rows)
 
-    def test_two_parts_meet_the_mask(self, device: torch.device) -> None:
+    def test_two_parts_meet_the_mask(self, device):
         config = tiny_config(101, hidden_size=256, head_dim=64)
         model, _ = random_weights(config, dtype=torch.float16, device=device)
         cache = model.new_cache(batch=2, capacity=1100)
@@ -231,14 +226,14 @@ class TestOnCuda:
                 found.append(verify_slots(model, cache, slots, tokens, mask, depths, filled=True))
         assert (found[1] - found[0]).abs().max() < 2e-2 * found[0].abs().max()
 
-    def test_rates_of_the_card(self, device: torch.device) -> None:
+    def test_rates_of_the_card(self, device):
         found = hardware.rates(device, environment.environment(device), ("fp16",))
         assert found.copy_bytes_per_s > 1e11
         assert found.flops_per_s["fp16"] > 1e13
         assert 0.0 < found.launch_graph_us < found.launch_eager_us
 
 
-def test_graphs_are_refused_on_a_cpu() -> None:
+def test_graphs_are_refused_on_a_cpu():
     model = tiny_llama()
     with pytest.raises(UsageError, match="CUDA graphs need a CUDA device"):
         graphed_forward(model, model.new_cache(batch=1, capacity=8))

@@ -1,7 +1,5 @@
 """The timed kernels are the operators that they claim to be, and measured rows go round the whole tool."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -50,11 +48,11 @@ def closure(call: object) -> dict[str, object]:
     """What a call has bound: its operands."""
     if isinstance(call, partial):
         return dict(enumerate(call.args))
-    code, cells = call.__code__, call.__closure__ or ()  # type: ignore[attr-defined]
+    code, cells = call.__code__, call.__closure__ or ()
     return {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
 
 
-def test_operands_rotate_until_nothing_of_them_is_cached(pool: Pool) -> None:
+def test_operands_rotate_until_nothing_of_them_is_cached(pool):
     """Copies lie side by side and cover three caches, or what the model reads in a step if that is less."""
     cold = calls(case("gemm", 1e12, m=2, n=16, k=16), pool)
     assert len(cold) == int(np.ceil(3 * CACHE / (16 * 16 * 4)))
@@ -67,7 +65,7 @@ def test_operands_rotate_until_nothing_of_them_is_cached(pool: Pool) -> None:
     assert len(calls(case("gemm", 1e12, m=1, n=100, k=100), pool)) == 1  # larger than the rotation
 
 
-def test_activations_are_as_cold_as_a_layer_leaves_them(pool: Pool) -> None:
+def test_activations_are_as_cold_as_a_layer_leaves_them(pool):
     """Tokens rotate through what a layer writes, beside the weights, and results are held as long."""
     few = case("gemm", 4096.0, written=10 * 2 * 16 * 4.0, m=2, n=16, k=16)
     rotation = calls(few, pool)
@@ -82,7 +80,7 @@ def test_activations_are_as_cold_as_a_layer_leaves_them(pool: Pool) -> None:
     assert results_kept(rope, calls(rope, pool)[0]()) == 3  # queries and keys together
 
 
-def test_linear_layers_are_products(pool: Pool) -> None:
+def test_linear_layers_are_products(pool):
     for call in calls(case("gemm", 1e9, m=3, n=10, k=7), pool)[:3]:
         held = closure(call)
         x, weight = held["rows"].double(), held["weight"].double()
@@ -92,7 +90,7 @@ def test_linear_layers_are_products(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
-def test_unfused_products_are_those_of_table_5(pool: Pool, heads: tuple[int, int]) -> None:
+def test_unfused_products_are_those_of_table_5(pool, heads):
     sizes = {"batch": 2, "q_len": 3, "kv_len": 11, "heads": heads[0], "kv_heads": heads[1], "head_dim": 8}
     group = heads[0] // heads[1]
     for op in ("qk", "pv"):
@@ -128,21 +126,10 @@ def naive_attention(call: object, causal: bool) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("op", "q_len"), [("decode_attention", 1), ("verify_attention", 9), ("prefill_attention", 16)]
 )
-def test_fused_attention_attends_to_prefix_and_ancestors(
-    pool: Pool, op: str, q_len: int, heads: tuple[int, int]
-) -> None:
+def test_fused_attention_attends_to_prefix_and_ancestors(pool, op, q_len, heads):
     for between in (0.0, 1e9):
         found = calls(
-            case(
-                op,
-                between,
-                batch=2,
-                q_len=q_len,
-                kv_len=16,
-                heads=heads[0],
-                kv_heads=heads[1],
-                head_dim=8,
-            ),
+            case(op, between, batch=2, q_len=q_len, kv_len=16, heads=heads[0], kv_heads=heads[1], head_dim=8),
             pool,
         )
         call = found[-1]
@@ -150,7 +137,7 @@ def test_fused_attention_attends_to_prefix_and_ancestors(
         assert torch.allclose(call().double(), expected, atol=1e-5)
 
 
-def test_fused_attention_is_the_decoders(pool: Pool) -> None:
+def test_fused_attention_is_the_decoders(pool):
     """The same numbers as the decoder's module between rotation and output projection."""
     sizes = {"batch": 2, "q_len": 5, "kv_len": 12, "heads": 4, "kv_heads": 2, "head_dim": 8}
     (call, *_) = calls(case("verify_attention", **sizes), pool)
@@ -166,7 +153,7 @@ def test_fused_attention_is_the_decoders(pool: Pool) -> None:
     assert torch.equal(module(torch.zeros(10, 32), step).view(2, 5, -1), call())
 
 
-def test_tree_mask_is_a_tree() -> None:
+def test_tree_mask_is_a_tree():
     mask = tree_mask(40, torch.device("cpu")).numpy()
     assert mask.diagonal().all()
     assert not np.triu(mask, 1).any()
@@ -176,7 +163,7 @@ def test_tree_mask_is_a_tree() -> None:
     assert 1 < mask.sum() / 40 < 6  # far from causal
 
 
-def test_elementwise_kernels(pool: Pool) -> None:
+def test_elementwise_kernels(pool):
     def one(op: str, n: int = 16) -> tuple[torch.Tensor, dict[str, object]]:
         (call, *_) = calls(case(op, m=6, n=n), pool)
         return call(), closure(call)
@@ -200,7 +187,7 @@ def test_elementwise_kernels(pool: Pool) -> None:
     assert torch.allclose(torch.cat((keys, queries), 2).double(), x * cos + half * sin, atol=1e-5)
 
 
-def test_cpu_bench_returns_repeats(pool: Pool) -> None:
+def test_cpu_bench_returns_repeats(pool):
     ticks = iter(np.arange(0.0, 1e4, 1e-3))
     found = CpuBench(pool, clock=lambda: float(next(ticks))).timing(case("gemm", 1e9, m=2, n=8, k=8))
     assert found.repeats >= 7
@@ -209,21 +196,11 @@ def test_cpu_bench_returns_repeats(pool: Pool) -> None:
 
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "vocab_size": 64,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 32,
+    "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "vocab_size": 64, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
 
 
 def invoke(*args: str) -> str:
@@ -233,7 +210,7 @@ def invoke(*args: str) -> str:
 
 
 @pytest.mark.usefixtures("small_grid")
-def test_measure_calibrate_time_round_trip(tmp_path: Path) -> None:
+def test_measure_calibrate_time_round_trip(tmp_path):
     """measure writes rows and a hardware file; calibrate fits them; time and validate read both."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     data = ("--data-dir", str(tmp_path / "data"))
@@ -283,17 +260,11 @@ def test_measure_calibrate_time_round_trip(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_grid")
-def test_measure_refuses_and_resumes(tmp_path: Path) -> None:
+def test_measure_refuses_and_resumes(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     given = (
-        "measure",
-        "--models",
-        str(tmp_path / "config.json"),
-        "--out",
-        str(tmp_path / "rows"),
-        "--name",
-        "x",
-    )
+        "measure", "--models", str(tmp_path / "config.json"), "--out", str(tmp_path / "rows"), "--name", "x",
+    )  # fmt: skip
     given += ("--data-dir", str(tmp_path / "data"))
     first = CliRunner().invoke(cli, (*given, "--budget", "1"))
     assert first.exit_code == 0, first.output

@@ -1,7 +1,5 @@
 """`measure` on a fake device: order, budget, resuming, Ctrl-C, noise, what it refuses. No real timing."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from pathlib import Path
@@ -24,30 +22,15 @@ from medusa_sim.specs.models import load_model
 
 RATES = Rates(copy_bytes_per_s=1e12, read_bytes_per_s=1e12, flops_per_s={"fp16": 1e14}, launch_eager_us=5.0)
 ENVIRONMENT = Environment(
-    name="fake-card",
-    device="Fake Card 9000",
-    kind="cuda",
-    units=100,
-    cache_bytes=40_000_000,
-    memory_bytes=80_000_000_000,
-    driver="1.2, CUDA 13",
-    clocks_mhz={"sm": 1980.0, "memory": 2619.0},
-    current_clocks_mhz={"sm": 345.0},
-    torch="2.9.0",
-    threads=4,
-    commit="abc",
-    date="2026-01-02T03:04:05Z",
+    name="fake-card", device="Fake Card 9000", kind="cuda", units=100, cache_bytes=40_000_000,
+    memory_bytes=80_000_000_000, driver="1.2, CUDA 13", clocks_mhz={"sm": 1980.0, "memory": 2619.0},
+    current_clocks_mhz={"sm": 345.0}, torch="2.9.0", threads=4, commit="abc", date="2026-01-02T03:04:05Z",
     load_average=0.1,
-)
+)  # fmt: skip
 META = Meta(
-    schema=1,
-    title="t",
-    method="m",
-    models=("llama-7b",),
-    dtypes=("fp16",),
-    environment=ENVIRONMENT,
+    schema=1, title="t", method="m", models=("llama-7b",), dtypes=("fp16",), environment=ENVIRONMENT,
     rates=RATES,
-)
+)  # fmt: skip
 
 
 class Clock:
@@ -92,7 +75,7 @@ def run(
     return outcome, held
 
 
-def test_shapes_cover_what_the_answer_needs() -> None:
+def test_shapes_cover_what_the_answer_needs():
     found = some_cases()
     assert len({case.key for case in found}) == len(found)
     m = {case.sizes["m"] for case in found if case.operator.kind == "gemm"}
@@ -100,13 +83,8 @@ def test_shapes_cover_what_the_answer_needs() -> None:
     assert set(range(8, 145, 8)) <= m  # tile edges show up to 144
     products = {(case.sizes["n"], case.sizes["k"]) for case in found if case.operator.kind == "gemm"}
     assert {
-        (12288, 4096),
-        (4096, 4096),
-        (22016, 4096),
-        (11008, 4096),
-        (4096, 11008),
-        (32000, 4096),
-    } <= products
+        (12288, 4096), (4096, 4096), (22016, 4096), (11008, 4096), (4096, 11008), (32000, 4096),
+    } <= products  # fmt: skip
     assert {(6144, 4096), (1024, 4096), (28672, 4096), (128256, 4096)} <= products  # grouped-query Llama 3
     verify = [case.sizes for case in found if case.operator.kind == "verify_attention"]
     assert {s["q_len"] for s in verify} == {2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128}
@@ -115,18 +93,11 @@ def test_shapes_cover_what_the_answer_needs() -> None:
     assert all(s["q_len"] == 1 for s in (c.sizes for c in found if c.operator.kind == "decode_attention"))
     kinds = {case.operator.kind for case in found if case.operator.kind != "gemm"}
     assert {
-        "qk",
-        "pv",
-        "prefill_attention",
-        "rms_norm",
-        "rope",
-        "activation",
-        "residual",
-        "embedding",
-    } <= kinds
+        "qk", "pv", "prefill_attention", "rms_norm", "rope", "activation", "residual", "embedding",
+    } <= kinds  # fmt: skip
 
 
-def test_the_first_shapes_cover_every_family_and_later_ones_refine() -> None:
+def test_the_first_shapes_cover_every_family_and_later_ones_refine():
     found = some_cases()
     levels = [case.level for case in found]
     assert levels == sorted(levels)
@@ -140,7 +111,7 @@ def test_the_first_shapes_cover_every_family_and_later_ones_refine() -> None:
     assert all(abs(half[family] / whole[family] - 0.5) < 0.05 for family in whole)
 
 
-def test_a_shape_of_two_models_is_as_cold_as_in_the_larger() -> None:
+def test_a_shape_of_two_models_is_as_cold_as_in_the_larger():
     small, large = load_model("llama-7b"), load_model("llama-13b")
     layers = LayerGroup(large.layers, small.attention, large.mlp)
     shared = dataclasses.replace(large, hidden=small.hidden, groups=(layers,))
@@ -149,7 +120,7 @@ def test_a_shape_of_two_models_is_as_cold_as_in_the_larger() -> None:
     assert both[key].between_bytes == 2.0 * max(small.parameter_count, shared.parameter_count)
 
 
-def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path: Path) -> None:
+def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path):
     wanted = some_cases()
     whole = sum(session.expected_s(case, RATES) for case in wanted)
     clock = Clock()
@@ -162,13 +133,13 @@ def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path: Path) -> None
     assert all(case.key in done for case in wanted if case.level <= 1)
 
 
-def test_what_does_not_fit_memory_is_told(tmp_path: Path) -> None:
+def test_what_does_not_fit_memory_is_told(tmp_path):
     outcome, _ = run(tmp_path / "a", some_cases(), FakeBench(Clock()), memory_bytes=4e9)
     assert outcome.too_large > 0
     assert outcome.measured + outcome.too_large == len(some_cases())
 
 
-def test_ctrl_c_keeps_rows_and_resume_does_the_rest(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_rows_and_resume_does_the_rest(tmp_path):
     wanted = some_cases()[:90]
     first = FakeBench(Clock())
     first.stop_after = 40
@@ -188,7 +159,7 @@ def test_ctrl_c_keeps_rows_and_resume_does_the_rest(tmp_path: Path) -> None:
     assert not list((tmp_path / "rows").glob(".*"))  # no temporary file is left
 
 
-def test_rows_are_saved_while_a_session_runs(tmp_path: Path) -> None:
+def test_rows_are_saved_while_a_session_runs(tmp_path):
     """A process that is killed loses seconds, not the session."""
     clock = Clock()
     held = Recorder(tmp_path, clock)
@@ -198,7 +169,7 @@ def test_rows_are_saved_while_a_session_runs(tmp_path: Path) -> None:
     assert sum(len(read_rows(path)) for path in tmp_path.glob("*.csv")) == 2
 
 
-def test_noise_is_measured_once_more_and_the_steadier_row_kept(tmp_path: Path) -> None:
+def test_noise_is_measured_once_more_and_the_steadier_row_kept(tmp_path):
     wanted = some_cases()[:3]
     bench = FakeBench(Clock(), spreads=[0.5, 0.2, 0.02, 0.3, 0.05])
     outcome, held = run(tmp_path, wanted, bench)
@@ -216,7 +187,7 @@ def test_noise_is_measured_once_more_and_the_steadier_row_kept(tmp_path: Path) -
     ]  # what is missing comes first
 
 
-def test_the_warning_names_a_remedy() -> None:
+def test_the_warning_names_a_remedy():
     assert spread_warning(0, 10, "cpu", 3.0) is None
     told = spread_warning(4, 10, "cpu", 3.25)
     assert told is not None
@@ -226,7 +197,7 @@ def test_the_warning_names_a_remedy() -> None:
     assert "lock-gpu-clocks" in (spread_warning(1, 10, "cuda", 0.0) or "")
 
 
-def test_rows_are_what_profile_and_calibrate_read(tmp_path: Path) -> None:
+def test_rows_are_what_profile_and_calibrate_read(tmp_path):
     """Every recorded shape reads back its own time, as an operator of the right kind."""
     bench = FakeBench(Clock())
     wanted = some_cases()[:400]
@@ -238,26 +209,21 @@ def test_rows_are_what_profile_and_calibrate_read(tmp_path: Path) -> None:
     profile_of("fake-card", sorted(tmp_path.glob("*.csv")))
 
 
-def test_progress_tells_the_time_left(tmp_path: Path) -> None:
+def test_progress_tells_the_time_left(tmp_path):
     told: list[session.Progress] = []
     clock = Clock()
     held = Recorder(tmp_path)
     session.measure_cases(
-        some_cases()[:50],
-        FakeBench(clock, pace=3.0),
-        held,
-        RATES,
-        memory_bytes=80e9,
-        clock=clock,
+        some_cases()[:50], FakeBench(clock, pace=3.0), held, RATES, memory_bytes=80e9, clock=clock,
         tell=told.append,
-    )
+    )  # fmt: skip
     assert [progress.done for progress in told] == list(range(1, 51))
     assert told[-1].left_s == 0.0
     middle = told[24]
     assert middle.left_s == pytest.approx(told[-1].elapsed_s - middle.elapsed_s, rel=1e-6)
 
 
-def test_a_folder_with_rows_needs_resume_and_the_same_device(tmp_path: Path) -> None:
+def test_a_folder_with_rows_needs_resume_and_the_same_device(tmp_path):
     run(tmp_path, some_cases()[:5], FakeBench(Clock()))
     with pytest.raises(UsageError, match="--resume"):
         begin(tmp_path, META, resume=False)
@@ -273,7 +239,7 @@ def test_a_folder_with_rows_needs_resume_and_the_same_device(tmp_path: Path) -> 
         begin(tmp_path, META, resume=True)
 
 
-def test_environments_differ_by_name_threads_and_clocks() -> None:
+def test_environments_differ_by_name_threads_and_clocks():
     assert differences(ENVIRONMENT, ENVIRONMENT) == []
     slow = msgspec.structs.replace(ENVIRONMENT, clocks_mhz={"sm": 1410.0, "memory": 2619.0})
     assert differences(ENVIRONMENT, slow) == ["sm clock 1980 and 1410 MHz"]
@@ -283,7 +249,7 @@ def test_environments_differ_by_name_threads_and_clocks() -> None:
     assert differences(cpu, msgspec.structs.replace(cpu, threads=8)) == ["threads 4 and 8"]
 
 
-def test_names_of_devices() -> None:
+def test_names_of_devices():
     assert slug("Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz") == "intel-xeon-e5-2690-v4"
     assert slug("AMD EPYC 9B14") == "amd-epyc-9b14"
     with pytest.raises(UsageError, match=r"cpu, cuda or cuda:n"):
@@ -292,7 +258,7 @@ def test_names_of_devices() -> None:
         torch_device("cuda:999")
 
 
-def test_hardware_file_of_a_measured_device(tmp_path: Path) -> None:
+def test_hardware_file_of_a_measured_device(tmp_path):
     """It reads back as a GPU, is renewed by a better run, and left alone once kernels were fitted to it."""
     path = hardware.write_hardware(tmp_path, ENVIRONMENT, RATES)
     assert path == tmp_path / "hardware" / "fake-card.toml"
@@ -308,7 +274,7 @@ def test_hardware_file_of_a_measured_device(tmp_path: Path) -> None:
     assert hardware.write_hardware(tmp_path, shipped, better) is None
 
 
-def test_samples_to_percentiles() -> None:
+def test_samples_to_percentiles():
     assert timing_of([3.0]) == Timing(3.0, 3.0, 3.0, 1)
     found = timing_of([float(i) for i in range(1, 12)])
     assert (found.time_us, found.p10_us, found.p90_us, found.repeats) == (6.0, 2.0, 10.0, 11)
@@ -316,7 +282,7 @@ def test_samples_to_percentiles() -> None:
     assert spread.SPREAD_LIMIT == 0.10
 
 
-def test_a_profile_names_models_without_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_names_models_without_the_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert model_as_told(str(tmp_path / "models" / "config.json")) == "models/config.json"
     for given in ("llama-7b", "models/config.json", "/elsewhere/config.json"):

@@ -1,7 +1,5 @@
 """Steps of the decoder on a grid, their files, and `validate --decoder`. No real timing is judged."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json
@@ -43,30 +41,14 @@ from medusa_sim.validate.steps import Gaps, decoder_step, validate_decoder  # no
 TREE = CandidateTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
 GPU = "h100-sxm"
 ENVIRONMENT = Environment(
-    name=GPU,
-    device="NVIDIA H100 80GB HBM3",
-    kind="cuda",
-    units=132,
-    cache_bytes=50 * 2**20,
-    memory_bytes=80 * 2**30,
-    driver="1",
-    clocks_mhz={"sm": 1980.0},
-    current_clocks_mhz={},
-    torch="2.9",
-    threads=1,
-    commit="c",
-    date="2026-01-01T00:00:00Z",
-    load_average=0.0,
-)
+    name=GPU, device="NVIDIA H100 80GB HBM3", kind="cuda", units=132, cache_bytes=50 * 2**20,
+    memory_bytes=80 * 2**30, driver="1", clocks_mhz={"sm": 1980.0}, current_clocks_mhz={}, torch="2.9",
+    threads=1, commit="c", date="2026-01-01T00:00:00Z", load_average=0.0,
+)  # fmt: skip
 META = StepMeta(
-    schema=1,
-    title="t",
-    launched="cuda-graph",
-    acceptance="medusa1-vicuna-7b",
-    accepted_draft_tokens=2,
-    copy_bytes_per_s=1e12,
-    environment=ENVIRONMENT,
-)
+    schema=1, title="t", launched="cuda-graph", acceptance="medusa1-vicuna-7b", accepted_draft_tokens=2,
+    copy_bytes_per_s=1e12, environment=ENVIRONMENT,
+)  # fmt: skip
 
 
 def ticking() -> Callable[[], float]:
@@ -75,7 +57,7 @@ def ticking() -> Callable[[], float]:
     return lambda: float(next(readings))
 
 
-def test_grid_times_every_cell_in_every_pass() -> None:
+def test_grid_times_every_cell_in_every_pass():
     model = tiny_llama(dtype=torch.float32)
     heads = tiny_heads(model, count=3)
     trees = {6: TREE, 3: CandidateTree.chain(2)}
@@ -93,7 +75,7 @@ def test_grid_times_every_cell_in_every_pass() -> None:
         list(step_grid(model, heads, {6: TREE}, **named, graphs=True))
 
 
-def test_cells_take_turns() -> None:
+def test_cells_take_turns():
     order: list[int] = []
     steps = {count: (lambda count=count: order.append(count)) for count in (1, 4, 8)}
     timings = time_in_turns(steps, torch.device("cpu"), repeats=4, clock=ticking())
@@ -109,7 +91,7 @@ def test_cells_take_turns() -> None:
 
 
 @pytest.mark.parametrize("accepted", [0, 2, 9])
-def test_a_step_does_the_decoders_work_and_comes_back(accepted: int) -> None:
+def test_a_step_does_the_decoders_work_and_comes_back(accepted):
     """The logits are those of the model on the drafted tree; the accepted rows are kept; the length stays."""
     model = tiny_llama(dtype=torch.float64)
     heads = tiny_heads(model, count=3)
@@ -146,7 +128,7 @@ def test_a_step_does_the_decoders_work_and_comes_back(accepted: int) -> None:
     assert torch.equal(cache.keys[:, :, :, 7 : 8 + depth], fresh.keys[:, :, :, 7 : 8 + depth])
 
 
-def test_the_timed_step_is_the_one_that_generate_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timed_step_is_the_one_that_generate_runs(monkeypatch):
     model = tiny_llama(dtype=torch.float32)
     heads = tiny_heads(model, count=3)
     ran: list[int] = []
@@ -185,20 +167,11 @@ def measured_rows(factor: dict[int, float], *, wobble: float = 0.0, launch_us: f
                 us = share * time_us * (1.0 + sign * wobble / 2.0)
                 rows.append(
                     StepRow(
-                        model="tiny",
-                        dtype="fp16",
-                        batch=batch,
-                        seq_len=64,
-                        candidates=candidates,
-                        depth=depth,
-                        repetition=repetition,
-                        time_us=us,
-                        p10_us=us,
-                        p90_us=us,
-                        repeats=5,
+                        model="tiny", dtype="fp16", batch=batch, seq_len=64, candidates=candidates,
+                        depth=depth, repetition=repetition, time_us=us, p10_us=us, p90_us=us, repeats=5,
                         tokens_per_step=1.0 + 0.5 * float(np.log(candidates)),
                     )
-                )
+                )  # fmt: skip
     return rows
 
 
@@ -212,7 +185,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "steps"
 
 
-def test_what_the_simulator_predicts_is_met_exactly(folder: Path) -> None:
+def test_what_the_simulator_predicts_is_met_exactly(folder):
     """Rows of its own with a launch of 2 us: the launch is found again, and no error is left."""
     write_steps(folder, META, measured_rows({1: 1.0, 16: 1.0, 64: 1.0, 128: 1.0}))
     found = validate_decoder(folder, load_gpu(GPU))
@@ -227,7 +200,7 @@ def test_what_the_simulator_predicts_is_met_exactly(folder: Path) -> None:
     assert all(choice.grid_steps == 0 and choice.regret == 0.0 for choice in found.choices)
 
 
-def test_an_eager_step_has_gaps_of_its_own(folder: Path) -> None:
+def test_an_eager_step_has_gaps_of_its_own(folder):
     """300 us beside a plain step and 700 beside a speculative one are found, and their cells left out."""
     rows = [
         msgspec.structs.replace(row, time_us=row.time_us + (300.0 if row.candidates == 1 else 700.0))
@@ -247,7 +220,7 @@ def test_an_eager_step_has_gaps_of_its_own(folder: Path) -> None:
     assert all(worst < 1e-3 for _, worst in counted.values())
 
 
-def test_errors_floors_and_choices_are_counted(folder: Path) -> None:
+def test_errors_floors_and_choices_are_counted(folder):
     """Steps of 64 that take 3 times as long, and passes that differ by 8 %."""
     rows = measured_rows({1: 1.0, 16: 1.0, 64: 3.0}, wobble=0.08)
     write_steps(folder, META, rows)
@@ -268,7 +241,7 @@ def test_errors_floors_and_choices_are_counted(folder: Path) -> None:
         assert choice.grid_steps == (choice.predicted == 64)
 
 
-def test_do_not_enable_comes_out(folder: Path) -> None:
+def test_do_not_enable_comes_out(folder):
     """Where every verification step costs ten decoding steps, the best count is 1, measured and predicted."""
     rows = [
         msgspec.structs.replace(row, tokens_per_step=1.0 + 0.001 * (row.candidates > 1))
@@ -279,7 +252,7 @@ def test_do_not_enable_comes_out(folder: Path) -> None:
     assert [(choice.predicted, choice.measured) for choice in found.choices] == [(1, 1), (1, 1)]
 
 
-def test_other_devices_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_other_devices_are_refused(folder, tmp_path):
     write_steps(folder, META, measured_rows({1: 1.0, 16: 1.0}))
     with pytest.raises(UsageError, match=r"name 'a100-80gb-sxm' and 'h100-sxm'.*--allow-different"):
         validate_decoder(folder, load_gpu("a100-80gb-sxm"))
@@ -296,7 +269,7 @@ def test_other_devices_are_refused(folder: Path, tmp_path: Path) -> None:
     assert validate_decoder(folder, load_gpu(GPU), data_dir=tmp_path / "data").comparisons
 
 
-def test_files_read_back_and_bad_ones_are_named(folder: Path) -> None:
+def test_files_read_back_and_bad_ones_are_named(folder):
     rows = measured_rows({1: 1.0, 16: 1.0})
     write_steps(folder, META, rows)
     meta, back = read_steps(folder)
@@ -320,7 +293,7 @@ def invoke(*args: object) -> Result:
     return CliRunner().invoke(cli, [str(arg) for arg in args])
 
 
-def test_command_prints_scores_and_fails_above(folder: Path) -> None:
+def test_command_prints_scores_and_fails_above(folder):
     write_steps(folder, META, measured_rows({1: 1.0, 16: 1.0, 64: 1.5}))
     table = invoke("validate", "--gpu", GPU, "--decoder", folder)
     assert table.exit_code == 0, table.output
@@ -344,7 +317,7 @@ def test_command_prints_scores_and_fails_above(folder: Path) -> None:
     assert both.exit_code == 2
 
 
-def test_a_folder_for_validate_is_measured_by_the_command(tmp_path: Path) -> None:
+def test_a_folder_for_validate_is_measured_by_the_command(tmp_path):
     """Two steps of a tiny model, timed for real, and read back by `validate --decoder`."""
     config = tiny_config(101)
     (tmp_path / "tiny").mkdir()
@@ -365,17 +338,13 @@ def test_a_folder_for_validate_is_measured_by_the_command(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "words",
     [
-        ("--decoder-steps", "x", "--budget", "3"),
-        ("--decoder-steps", "x", "--checkpoint", "y"),
-        ("--decoder-runs", "x", "--seq-len", "64"),
-        ("--decoder-runs", "x"),
-        ("--decoder-runs", "x", "--decoder-steps", "y"),
-        ("--batch", "4"),
-        ("--decoder-steps", "x", "--seq-len", "64,128"),
-        ("--decoder-steps", "x", "--candidates", "1"),
+        ("--decoder-steps", "x", "--budget", "3"), ("--decoder-steps", "x", "--checkpoint", "y"),
+        ("--decoder-runs", "x", "--seq-len", "64"), ("--decoder-runs", "x"),
+        ("--decoder-runs", "x", "--decoder-steps", "y"), ("--batch", "4"),
+        ("--decoder-steps", "x", "--seq-len", "64,128"), ("--decoder-steps", "x", "--candidates", "1"),
     ],
-)
-def test_options_of_another_measurement_are_refused(words: tuple[str, ...], tmp_path: Path) -> None:
+)  # fmt: skip
+def test_options_of_another_measurement_are_refused(words, tmp_path):
     placed = [str(tmp_path / word) if len(word) == 1 and word.isalpha() else word for word in words]
     found = invoke("measure", *placed)
     assert found.exit_code == 2

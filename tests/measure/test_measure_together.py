@@ -1,7 +1,5 @@
 """Operators and steps in turns: order, budget, the machine's state divided out, and what a stop leaves."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -53,7 +51,7 @@ class Machine:
         return Turns(lambda: 10.0 * self.speed(self.now_s))
 
 
-def test_everything_is_measured_once_whatever_the_budget() -> None:
+def test_everything_is_measured_once_whatever_the_budget():
     machine = Machine()
     first = [machine.visit(name, 4e4) for name in "abc"]
     more = [machine.visit(name, 4e4) for name in "de"]
@@ -61,7 +59,7 @@ def test_everything_is_measured_once_whatever_the_budget() -> None:
     assert machine.order == ["a", "b", "c"] * 2  # twice, so that there are passes to compare
 
 
-def test_nothing_is_measured_twice_before_all_are_measured_once() -> None:
+def test_nothing_is_measured_twice_before_all_are_measured_once():
     """A sixth of the budget for the first round, whole rounds after it, none that would not fit."""
     machine = Machine()
     turns = machine.turns()
@@ -74,21 +72,17 @@ def test_nothing_is_measured_twice_before_all_are_measured_once() -> None:
     assert set(Counter(machine.order).values()) == {5}
 
 
-def test_rounds_end_when_nothing_moves() -> None:
+def test_rounds_end_when_nothing_moves():
     machine = Machine()
     turns = machine.turns()
     done = take_turns(
-        turns,
-        [machine.visit("a", 4e4)],
-        [],
-        budget_s=math.inf,
-        is_steady=lambda: turns.rounds >= 4,
+        turns, [machine.visit("a", 4e4)], [], budget_s=math.inf, is_steady=lambda: turns.rounds >= 4,
         clock=lambda: machine.now_s,
-    )
+    )  # fmt: skip
     assert list(done) == [1, 2, 3, 4]
 
 
-def test_the_state_of_the_machine_is_divided_out() -> None:
+def test_the_state_of_the_machine_is_divided_out():
     """A machine that is slower by half every other minute gives the times of its usual state."""
     machine = Machine(lambda now: 1.5 if math.sin(now / 10.0) > 0.3 else 1.0)
     turns = machine.turns()
@@ -100,7 +94,7 @@ def test_the_state_of_the_machine_is_divided_out() -> None:
     assert lower_quartile(turns.times_us("long")) == pytest.approx(5e4 * usual, rel=0.02)
 
 
-def test_a_round_may_come_by_oftener() -> None:
+def test_a_round_may_come_by_oftener():
     machine = Machine()
     turns = machine.turns()
     visits = together._mixed(
@@ -115,7 +109,7 @@ def test_a_round_may_come_by_oftener() -> None:
     assert len(turns.times_us("plain")) == 2
 
 
-def test_lower_quartiles_and_halves() -> None:
+def test_lower_quartiles_and_halves():
     assert lower_quartile([7.0]) == 7.0
     assert lower_quartile([1.0, 2.0]) == 1.25
     assert settled_timing([4.0, 1.0, 2.0, 3.0, 100.0]).time_us == 2.0
@@ -127,32 +121,20 @@ def test_lower_quartiles_and_halves() -> None:
 @pytest.mark.parametrize(
     ("gain", "floor", "predicted", "regret", "verdict"),
     [
-        (1.05, 0.06, 4, 0.0, "cannot be judged here"),
-        (0.97, 0.06, 4, 0.0, "cannot be judged here"),
-        (1.20, 0.06, 4, 0.0, "right"),
-        (1.20, 0.06, 8, 0.04, "within 5 %"),
-        (1.20, 0.06, 1, 0.17, "wrong"),
-        (1.30, 0.24, 1, 0.23, "cannot be judged here"),
-        (1.20, None, 4, 0.0, "right"),
+        (1.05, 0.06, 4, 0.0, "cannot be judged here"), (0.97, 0.06, 4, 0.0, "cannot be judged here"),
+        (1.20, 0.06, 4, 0.0, "right"), (1.20, 0.06, 8, 0.04, "within 5 %"), (1.20, 0.06, 1, 0.17, "wrong"),
+        (1.30, 0.24, 1, 0.23, "cannot be judged here"), (1.20, None, 4, 0.0, "right"),
     ],
-)
-def test_a_choice_is_judged_where_the_effect_is_above_the_floor(
-    gain: float, floor: float | None, predicted: int, regret: float, verdict: str
-) -> None:
+)  # fmt: skip
+def test_a_choice_is_judged_where_the_effect_is_above_the_floor(gain, floor, predicted, regret, verdict):
     choice = CountChoice(
-        model="m",
-        batch=1,
-        predicted=predicted,
-        measured=4,
-        grid_steps=0,
-        regret=regret,
-        gain=gain,
+        model="m", batch=1, predicted=predicted, measured=4, grid_steps=0, regret=regret, gain=gain,
         floor=floor,
-    )
+    )  # fmt: skip
     assert choice.verdict == verdict
 
 
-def test_kinds_are_filled_up_to_what_a_fit_needs() -> None:
+def test_kinds_are_filled_up_to_what_a_fit_needs():
     def case(kind: str, m: int) -> Case:
         return Case(operator=operator_of(kind, "fp32", {"m": m, "n": 8}), level=0, between_bytes=0.0)
 
@@ -165,7 +147,7 @@ def test_kinds_are_filled_up_to_what_a_fit_needs() -> None:
     assert len(first) + len(rest) == 16
 
 
-def test_the_reference_takes_time() -> None:
+def test_the_reference_takes_time():
     ticks = itertools.count()
     reference = ReferenceKernel(lambda: float(next(ticks)))
     assert reference() == 1e6
@@ -189,9 +171,7 @@ def measured(tmp_path: Path, *more: str) -> tuple[Result, Path, Path]:
 
 @pytest.mark.usefixtures("small_grid")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_measured_together_fitted_and_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
-) -> None:
+def test_measured_together_fitted_and_compared(tmp_path, monkeypatch, dtype):
     """The whole claim on a tiny model: rows, steps, a fit, and a comparison whose floor is told first."""
     monkeypatch.setattr(together, "_SETTLE_S", 0.0)
     found, steps, data = measured(tmp_path, "--dtype", dtype)
@@ -212,7 +192,7 @@ def test_measured_together_fitted_and_compared(
 
 
 @pytest.mark.usefixtures("small_grid")
-def test_a_stop_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_keeps_what_is_there(tmp_path, monkeypatch):
     """Ctrl-C in the middle of the second round: the first is whole on disk, and the comparison reads it."""
     monkeypatch.setattr(together, "_SETTLE_S", 0.0)
     visit, count = Turns.visit, itertools.count()
@@ -241,7 +221,7 @@ def test_a_stop_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("--with-operators", "--decoder-runs", "x"),
     ],
 )
-def test_what_goes_with_operators_is_said(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_goes_with_operators_is_said(words, tmp_path):
     placed = [str(tmp_path / word) if word == "x" else word for word in words]
     found = invoke("measure", *placed)
     assert found.exit_code == 2

@@ -20,7 +20,7 @@ def dispatch(kind: DispatchKind, ranks: int, topk: int = 8, tokens: int = 64) ->
 
 
 @given(message=st.integers(2, 10**9), ranks=st.integers(1, 72))
-def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(message: int, ranks: int) -> None:
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(message, ranks):
     sent = [collective(kind, message, ranks).link_bytes for kind in ("reduce_scatter", "all_gather")]
     assert collective("all_reduce", message, ranks).link_bytes == pytest.approx(sum(sent))
     assert sum(sent) <= 2 * message
@@ -28,13 +28,13 @@ def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(message: int, ranks
 
 
 @given(ranks=st.integers(1, 64), topk=st.integers(1, 16))
-def test_a_token_goes_at_most_once_to_each_rank(ranks: int, topk: int) -> None:
+def test_a_token_goes_at_most_once_to_each_rank(ranks, topk):
     copies = dispatch("dispatch", ranks, topk).copies
     assert 1 - 1e-9 <= copies <= min(ranks, topk) + 1e-9
     assert dispatch("dispatch", 1, topk).link_bytes == 0
 
 
-def test_rows_of_recorded_tables_are_read() -> None:
+def test_rows_of_recorded_tables_are_read():
     rows = [
         {"op": op, "dtype": "half", "engine": "nccl", "version": version, "ranks": 8, "bytes": 2.0**30}
         for op, version in (("alltoall", "1"), ("all_reduce", "1"), ("all_reduce", "2"))
@@ -45,7 +45,7 @@ def test_rows_of_recorded_tables_are_read() -> None:
     assert forms == ["all_reduce_fp16-1", "all_reduce_fp16-2", "all_to_all_fp16-1"]
 
 
-def test_rows_of_dispatch_are_read_with_their_backend_and_without_dtype() -> None:
+def test_rows_of_dispatch_are_read_with_their_backend_and_without_dtype():
     frame = pd.DataFrame(
         {
             "engine": "trtllm",

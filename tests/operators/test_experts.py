@@ -1,7 +1,5 @@
 """Layers of experts: counts, padded rows, and rows of tables recorded elsewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +28,10 @@ def write(folder: Path, rows: tuple[str, ...] = ROWS, header: str = HEADER) -> P
 def experts(**sizes: object) -> Experts:
     given: dict[str, object] = {"tokens": 16, "hidden": 2048, "inter": 768, "experts": 128, "topk": 8,
                                 "local_experts": 128, "hit": 80.0, "rows": 128.0}  # fmt: skip
-    return Experts(name="moe", dtype="bf16", **given | sizes)  # type: ignore[arg-type]  # sizes by name
+    return Experts(name="moe", dtype="bf16", **given | sizes)  # sizes by name
 
 
-def test_a_table_without_op_is_told_by_its_columns(tmp_path: Path) -> None:
+def test_a_table_without_op_is_told_by_its_columns(tmp_path):
     groups = operators_of(read_rows(write(tmp_path)), by=("engine", "kernel"))
     by_row = {int(index[0]): operator for index, operator in groups}
     assert [by_row[row].form for row in range(3)] == ["fp8_block", "bf16", "int4"]
@@ -46,7 +44,7 @@ def test_a_table_without_op_is_told_by_its_columns(tmp_path: Path) -> None:
     assert (third.local_experts, third.hit, third.gated) == (32.0, 2.0, False)
 
 
-def test_a_union_that_is_known_is_taken(tmp_path: Path) -> None:
+def test_a_union_that_is_known_is_taken(tmp_path):
     rows = tuple(f"{row},17.5,90" for row in ROWS)
     frame = read_rows(write(tmp_path, rows, HEADER + ",local_experts_hit,local_rows"))
     for _, operator in operators_of(frame):
@@ -54,14 +52,14 @@ def test_a_union_that_is_known_is_taken(tmp_path: Path) -> None:
         assert (operator.hit, operator.rows) == (17.5, 90.0)
 
 
-def test_weights_are_read_once_for_each_expert_that_is_woken() -> None:
+def test_weights_are_read_once_for_each_expert_that_is_woken():
     few, many = experts(hit=10), experts(hit=20)
     assert many.weight_bytes == 2 * few.weight_bytes == 2 * (2.0 * 10 * 3 * 2048 * 768)
     assert few.flops == many.flops == 2.0 * 128 * 3 * 2048 * 768
     assert experts(gated=False).flops == pytest.approx(2 / 3 * experts().flops)
 
 
-def test_rows_are_padded_to_whole_tiles_as_counted_and_as_expected_elsewhere() -> None:
+def test_rows_are_padded_to_whole_tiles_as_counted_and_as_expected_elsewhere():
     counted = experts(padded16=1300.0, padded64=5200.0, padded128=10400.0)
     assert counted.padded_rows(16) == 1300.0
     assert 1300.0 < counted.padded_rows(32) < 5200.0
@@ -84,15 +82,13 @@ def test_rows_are_padded_to_whole_tiles_as_counted_and_as_expected_elsewhere() -
         ({"inter": np.nan}, "column inter: given 'blank'"),
     ],
 )
-def test_rows_that_contradict_themselves_are_one_line(
-    tmp_path: Path, change: dict[str, object], message: str
-) -> None:
+def test_rows_that_contradict_themselves_are_one_line(tmp_path, change, message):
     frame = pd.read_csv(write(tmp_path)).assign(**{"local_experts_hit": 2.0, **change})
     with one_line(DataError, match=message):
         check_rows(frame, "moe.csv")
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
+def test_a_missing_column_is_named(tmp_path):
     frame = pd.read_csv(write(tmp_path)).assign(op="moe").drop(columns="hidden")
     with pytest.raises(DataError, match=r"missing column hidden, which moe\.csv, row 1 needs"):
         check_rows(frame, "moe.csv")

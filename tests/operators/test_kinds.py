@@ -1,20 +1,18 @@
 """Every kind of operator appears wherever kinds are listed."""
 
-from __future__ import annotations
-
 import inspect
 
 import msgspec
 import pytest
 
 from medusa_sim.operators.columns import KINDS as NAMES
-from medusa_sim.operators.kinds import KIND_OF, KINDS, SECTION_TITLES, Kind
+from medusa_sim.operators.kinds import KIND_OF, KINDS, SECTION_TITLES
 from medusa_sim.specs.inheritance import BORROWED, InheritFile
 from medusa_sim.specs.kernels import SECTIONS
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.section)
-def test_a_record_names_functions_columns_and_a_section_that_are_there(kind: Kind) -> None:
+def test_a_record_names_functions_columns_and_a_section_that_are_there(kind):
     wanted = ("cold", "form") if kind.is_chosen else ("model", "operator")
     told = inspect.signature(kind.timer).parameters
     assert set(wanted) <= set(told) or any(each.kind is each.VAR_KEYWORD for each in told.values())
@@ -27,20 +25,20 @@ def test_a_record_names_functions_columns_and_a_section_that_are_there(kind: Kin
     assert kind.section in BORROWED
 
 
-def test_sections_and_kinds_name_each_other() -> None:
+def test_sections_and_kinds_name_each_other():
     assert set(SECTION_TITLES) == set(SECTIONS)
     assert set(BORROWED) == set(InheritFile.__struct_fields__) - {"reason", "widen", "slower"}
     assert len({kind.title for kind in KINDS}) == len(KINDS)
 
 
-def test_every_name_of_a_kind_is_one_of_tables_and_of_one_record() -> None:
+def test_every_name_of_a_kind_is_one_of_tables_and_of_one_record():
     names = [name for kind in KINDS for name in kind.names]
     assert len(names) == len(set(names))
     assert set(names) == set(KIND_OF)
     assert set(names) - {"gemm"} <= set(NAMES)  # a linear layer may have any name
 
 
-def test_kernels_of_a_kind_have_a_fit() -> None:
+def test_kernels_of_a_kind_have_a_fit():
     from medusa_sim.specs.gpu import load_gpu
 
     held = load_gpu("h100-sxm").kernel_set("sglang")

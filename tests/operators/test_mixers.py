@@ -1,7 +1,5 @@
 """Counts of linear attention, windows, sparse attention and hyper-connections."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -16,14 +14,14 @@ from medusa_sim.operators.table import check_rows, operators_of
 K3 = Recurrent(name="kda", kind="kda", dtype="bf16", batch=1, q_len=1, heads=96, key_heads=96)
 
 
-def test_a_state_of_kimi_k3_is_as_large_as_published() -> None:
+def test_a_state_of_kimi_k3_is_as_large_as_published():
     """6.29 MB in fp32 and 0.22 MB of convolution windows a layer (arXiv 2510.26692's sizes)."""
     assert float(K3.state_bytes) == pytest.approx(6.29e6, rel=1e-3)
     windows = dataclasses.replace(K3, part="conv")
     assert float(windows.state_bytes) == pytest.approx(0.22e6, rel=0.01)
 
 
-def test_verification_writes_a_state_a_token_and_prefill_one_a_sequence() -> None:
+def test_verification_writes_a_state_a_token_and_prefill_one_a_sequence():
     state = float(K3.state_bytes)
     verified, prefilled = (
         float(dataclasses.replace(K3, q_len=4, phase=phase).bytes) for phase in ("verify", "context")
@@ -33,31 +31,24 @@ def test_verification_writes_a_state_a_token_and_prefill_one_a_sequence() -> Non
 
 
 @pytest.mark.parametrize(("prefix", "q_len", "window"), [(0, 5, 3), (10, 1, 4), (2, 6, 4), (0, 3, 8)])
-def test_pairs_of_a_window_are_those_that_one_counts(prefix: int, q_len: int, window: int) -> None:
+def test_pairs_of_a_window_are_those_that_one_counts(prefix, q_len, window):
     one = WindowAttention(
-        name="w",
-        dtype="bf16",
-        batch=2,
-        q_len=q_len,
-        prefix=prefix,
-        heads=4,
-        kv_heads=2,
-        head_dim=64,
+        name="w", dtype="bf16", batch=2, q_len=q_len, prefix=prefix, heads=4, kv_heads=2, head_dim=64,
         window=window,
-    )
+    )  # fmt: skip
     counted = sum(min(position, window) for position in range(prefix + 1, prefix + q_len + 1))
     assert float(one.pairs) == counted
     assert float(one.flops) == 4.0 * 2 * 4 * 64 * counted
     assert float(one.kv_bytes) == 2 * 2 * 2 * 2 * 64 * min(prefix + q_len, window + q_len - 1)
 
 
-def test_projections_of_deepseek_v3_2_are_as_many_as_published() -> None:
+def test_projections_of_deepseek_v3_2_are_as_many_as_published():
     """0.187 G of latent attention and 0.014 G of the indexer a layer (its config)."""
     layer = Sparse(name="d", kind="dsa", dtype="bf16", batch=1, q_len=1, prefix=1, heads=128)
     assert float(layer.weights) == pytest.approx(0.187e9 + 0.014e9, rel=0.01)
 
 
-def test_keys_are_chosen_up_to_the_limit_and_index_keys_are_not() -> None:
+def test_keys_are_chosen_up_to_the_limit_and_index_keys_are_not():
     few, many = (
         Sparse(name="d", kind="dsa", dtype="bf16", batch=1, q_len=1, prefix=prefix, heads=128).loads
         for prefix in (4095, 65535)
@@ -66,7 +57,7 @@ def test_keys_are_chosen_up_to_the_limit_and_index_keys_are_not() -> None:
     assert many["index"] == 16 * few["index"]
 
 
-def test_hyper_connections_read_streams_and_write_them() -> None:
+def test_hyper_connections_read_streams_and_write_them():
     before, after = (
         float(HyperConnection(name="h", dtype="bf16", tokens=3, hidden=7168, part=part).bytes)
         for part in ("pre", "post")
@@ -74,15 +65,11 @@ def test_hyper_connections_read_streams_and_write_them() -> None:
     assert (before, after) == (3 * 7168 * 5 * 2, 3 * 7168 * 9 * 2)
 
 
-def test_rows_of_other_projects_are_read_as_they_are() -> None:
+def test_rows_of_other_projects_are_read_as_they_are():
     row = {
-        "kernel": "fused",
-        "phase": "generation",
-        "batch": 4,
-        "q_len": 1,
-        "time_us": 9.0,
+        "kernel": "fused", "phase": "generation", "batch": 4, "q_len": 1, "time_us": 9.0,
         "engine": "tensorrt-llm",
-    }
+    }  # fmt: skip
     sizes = {"num_k_heads": 16, "head_k_dim": 128, "num_v_heads": 32, "head_v_dim": 128, "d_conv": 4}
     frame = pd.DataFrame(
         [row | sizes | {"op": "gdn"}, row | sizes | {"op": "gdn", "kernel": "causal_conv1d_update"}]
@@ -94,31 +81,15 @@ def test_rows_of_other_projects_are_read_as_they_are() -> None:
     }
     assert set(checked["engine"]) == {"trtllm"}
     window = {
-        "batch": 2,
-        "q_len": 1,
-        "heads": 8,
-        "kv_heads": 2,
-        "head_dim": 64,
-        "attn_dtype": "bfloat16",
-        "kv_cache_dtype": "fp8",
-        "prefix": 0,
-        "window": 128.0,
-        "phase": "generation",
-    }
+        "batch": 2, "q_len": 1, "heads": 8, "kv_heads": 2, "head_dim": 64, "attn_dtype": "bfloat16",
+        "kv_cache_dtype": "fp8", "prefix": 0, "window": 128.0, "phase": "generation",
+    }  # fmt: skip
     ((_, operator),) = operators_of(check_rows(pd.DataFrame([window]), "made"))
     assert (operator.form, operator.kind) == ("generation_bf16_fp8_64", "window_attention")
     sparse = {
-        "op": "csa",
-        "batch": 2,
-        "q_len": 4,
-        "heads": 64,
-        "prefix": 1024,
-        "phase": "context",
-        "verifies": True,
-        "mla_dtype": "bfloat16",
-        "kv_cache_dtype": "fp8_e4m3",
-        "gemm_type": "fp8_block",
-    }
+        "op": "csa", "batch": 2, "q_len": 4, "heads": 64, "prefix": 1024, "phase": "context",
+        "verifies": True, "mla_dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3", "gemm_type": "fp8_block",
+    }  # fmt: skip
     ((_, operator),) = operators_of(check_rows(pd.DataFrame([sparse]), "made"))
     assert operator.form == "csa_verify_fp8_fp8_block"
     assert np.all(operator.bytes > 0.0)

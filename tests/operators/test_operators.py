@@ -1,7 +1,5 @@
 """FLOP and byte counts against the Medusa paper's tables, and what must hold of any count."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,7 +24,7 @@ def attention(kind: str = "qk", **shape: int) -> Attention:
 
 @pytest.mark.parametrize(("shape", "printed"), TABLE_6.items())
 @pytest.mark.parametrize("kind", ["qk", "pv"])
-def test_attention_intensity_is_table_6(kind: str, shape: tuple[int, int], printed: float) -> None:
+def test_attention_intensity_is_table_6(kind, shape, printed):
     seq_len, candidates = shape
     operator = attention(kind, q_len=candidates, kv_len=seq_len)
     # s q d / (s q + (s + q) d): the queries (or outputs) are q rows, K (or V) s rows.
@@ -34,14 +32,14 @@ def test_attention_intensity_is_table_6(kind: str, shape: tuple[int, int], print
 
 
 @pytest.mark.parametrize(("shape", "printed"), TABLE_8.items())
-def test_linear_intensity_is_table_8(shape: tuple[int, int], printed: float) -> None:
+def test_linear_intensity_is_table_8(shape, printed):
     batch, candidates = shape
     operator = Gemm(name="up", m=batch * candidates, n=17920, k=6656, dtype="fp16")
     assert operational_intensity(operator) == pytest.approx(printed, abs=PRINTED)
 
 
 @given(batch=SIZES, q_len=SIZES, kv_len=SIZES, groups=st.integers(1, 16))
-def test_grouped_queries_read_kv_by_kv_heads(batch: int, q_len: int, kv_len: int, groups: int) -> None:
+def test_grouped_queries_read_kv_by_kv_heads(batch, q_len, kv_len, groups):
     kv_heads = 8
     shape = {"batch": batch, "q_len": q_len, "kv_len": kv_len + q_len, "head_dim": 128}
     grouped = attention("verify_attention", heads=kv_heads * groups, kv_heads=kv_heads, **shape)
@@ -51,14 +49,14 @@ def test_grouped_queries_read_kv_by_kv_heads(batch: int, q_len: int, kv_len: int
 
 
 @given(batch=SIZES, candidates=SIZES, seq_len=SIZES)
-def test_verification_reads_each_sequence_once(batch: int, candidates: int, seq_len: int) -> None:
+def test_verification_reads_each_sequence_once(batch, candidates, seq_len):
     verify = attention("verify_attention", batch=batch, q_len=candidates, kv_len=seq_len + candidates)
     rows = 2 * batch * 52 * 128 * 2  # K and V rows of all heads, two bytes each
     assert verify.kv_bytes == pytest.approx(rows * (seq_len + candidates), rel=1e-12)
 
 
 @given(q_len=SIZES, prefix=st.integers(0, 4096))
-def test_causal_prefill_skips_the_upper_triangle(q_len: int, prefix: int) -> None:
+def test_causal_prefill_skips_the_upper_triangle(q_len, prefix):
     prefill = attention("prefill_attention", q_len=q_len, kv_len=prefix + q_len)
     pairs = sum(prefix + row + 1 for row in range(q_len)) if q_len <= 64 else None
     if pairs is not None:
@@ -67,14 +65,14 @@ def test_causal_prefill_skips_the_upper_triangle(q_len: int, prefix: int) -> Non
     assert prefill.attended_pairs <= masked.attended_pairs
 
 
-def test_fused_decode_moves_no_more_than_the_two_products() -> None:
+def test_fused_decode_moves_no_more_than_the_two_products():
     kv_len = np.arange(1, 8192, 37)
     fused = attention("decode_attention", kv_len=kv_len)
     unfused = attention("qk", kv_len=kv_len).bytes + attention("pv", kv_len=kv_len).bytes
     assert np.all(fused.bytes <= unfused)
 
 
-def test_quantised_weights_shrink_weight_bytes_alone() -> None:
+def test_quantised_weights_shrink_weight_bytes_alone():
     full = Gemm(name="x", m=64, n=4096, k=4096, dtype="fp16")
     int4 = Gemm(name="x", m=64, n=4096, k=4096, dtype="fp16", weight_dtype="int4")
     assert int4.weight_bytes * 4 == full.weight_bytes
@@ -82,7 +80,7 @@ def test_quantised_weights_shrink_weight_bytes_alone() -> None:
     assert int4.flops == full.flops
 
 
-def test_one_operator_holds_a_grid() -> None:
+def test_one_operator_holds_a_grid():
     batch = np.array([1, 4])[:, None]
     candidates = np.array([1, 16, 64])[None, :]
     grid = Gemm(name="x", m=batch * candidates, n=11008, k=4096, dtype="bf16")
@@ -92,6 +90,6 @@ def test_one_operator_holds_a_grid() -> None:
     assert grid.flops[1, 1] == point.flops
 
 
-def test_elementwise_counts_elements_read_and_written() -> None:
+def test_elementwise_counts_elements_read_and_written():
     gate = Elementwise(name="act", kind="activation", m=3, n=100, dtype="fp16")
     assert gate.bytes == 2 * 3 * 3 * 100  # gate and up read, one written, two bytes each

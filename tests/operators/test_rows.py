@@ -29,7 +29,7 @@ def write(folder: Path, lines: list[str], header: str = HEADER) -> Path:
     return path
 
 
-def test_rows_are_grouped_by_kind_and_dtype(tmp_path: Path) -> None:
+def test_rows_are_grouped_by_kind_and_dtype(tmp_path):
     frame = read_rows(write(tmp_path, GOOD), need_time=True)
     groups = operators_of(frame)
     assert sorted(int(i) for index, _ in groups for i in index) == [0, 1, 2, 3, 4]
@@ -43,21 +43,21 @@ def test_rows_are_grouped_by_kind_and_dtype(tmp_path: Path) -> None:
     np.testing.assert_array_equal(by_first_row[3].q_len, [64.0])
 
 
-def test_unknown_columns_and_blank_text_survive(tmp_path: Path) -> None:
+def test_unknown_columns_and_blank_text_survive(tmp_path):
     path = write(tmp_path, [line + ",A100,kept" for line in GOOD], HEADER + ",gpu,note")
     frame = read_rows(path)
     assert list(frame["note"]) == ["kept"] * len(GOOD)
     assert list(frame["gpu"]) == ["A100"] * len(GOOD)
 
 
-def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
+def test_parquet_reads_as_csv_does(tmp_path):
     frame = read_rows(write(tmp_path, GOOD))
     stored = tmp_path / "ops.parquet"
     frame.to_parquet(stored)
     pd.testing.assert_frame_equal(read_rows(stored), frame)
 
 
-def test_time_is_optional_unless_needed(tmp_path: Path) -> None:
+def test_time_is_optional_unless_needed(tmp_path):
     path = write(tmp_path, [line.rsplit(",", 1)[0] for line in GOOD], HEADER.removesuffix(",time_us"))
     assert "time_us" not in read_rows(path)
     with pytest.raises(DataError, match=r"missing column.*time_us"):
@@ -65,7 +65,7 @@ def test_time_is_optional_unless_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", REQUIRED_COLUMNS)
-def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
+def test_a_missing_column_is_named(tmp_path, column):
     frame = read_rows(write(tmp_path, GOOD)).drop(columns=column)
     with pytest.raises(DataError, match=rf"t\.csv.*missing column.* {column}\b"):
         check_rows(frame, "t.csv")
@@ -95,12 +95,12 @@ def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
         ("verify_attention,,,,4,9,8,32,8,128,bf16,1", "row 6, column kv_len: given '8 with q_len 9'"),
     ],
 )
-def test_a_wrong_cell_is_one_line_with_its_place(tmp_path: Path, line: str, message: str) -> None:
+def test_a_wrong_cell_is_one_line_with_its_place(tmp_path, line, message):
     with one_line(DataError, "ops.csv", match=message):
         read_rows(write(tmp_path, [*GOOD, line]))
 
 
-def test_text_in_a_parquet_number_column_is_refused(tmp_path: Path) -> None:
+def test_text_in_a_parquet_number_column_is_refused(tmp_path):
     frame = read_rows(write(tmp_path, GOOD)).astype({"m": object})
     frame.loc[2, "m"] = "many"
     with pytest.raises(DataError, match="row 3, column m: given 'many'"):
@@ -108,14 +108,14 @@ def test_text_in_a_parquet_number_column_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.csv", ""), ("a.csv", HEADER + "\n"), ("a.txt", HEADER)])
-def test_files_without_rows_are_refused(tmp_path: Path, name: str, content: str) -> None:
+def test_files_without_rows_are_refused(tmp_path, name, content):
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=name.replace(".", r"\.")):
         read_rows(path)
 
 
-def test_missing_files_and_broken_parquet_are_refused(tmp_path: Path) -> None:
+def test_missing_files_and_broken_parquet_are_refused(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         read_rows(tmp_path / "none.csv")
     broken = tmp_path / "broken.parquet"
@@ -130,7 +130,7 @@ def test_missing_files_and_broken_parquet_are_refused(tmp_path: Path) -> None:
         read_rows(ragged)
 
 
-def test_a_linear_layer_may_have_any_name_and_aliases_are_elementwise_kinds(tmp_path: Path) -> None:
+def test_a_linear_layer_may_have_any_name_and_aliases_are_elementwise_kinds(tmp_path):
     frame = read_rows(write(tmp_path, ["add,8,4096,1024,,,,,,,fp16,1", "add,8,4096,,,,,,,,fp16,1"]))
     kinds = {type(operator).__name__ for _, operator in operators_of(frame)}
     assert kinds == {"Gemm", "Elementwise"}
@@ -142,7 +142,7 @@ def test_a_linear_layer_may_have_any_name_and_aliases_are_elementwise_kinds(tmp_
     [("x", "9", "column p10_us: given 'x'"), ("5", "9", "column p10_us.*at most time_us = 4"),
      ("3", "3.5", "column p90_us.*at least time_us = 4"), ("nan", "", None), ("4", "4", None)],
 )  # fmt: skip
-def test_a_spread_encloses_its_time(tmp_path: Path, p10: str, p90: str, told: str | None) -> None:
+def test_a_spread_encloses_its_time(tmp_path, p10, p90, told):
     header = "op,m,n,k,dtype,time_us,p10_us,p90_us"
     path = write(tmp_path, [f"up,1,8,8,fp16,4,{p10},{p90}"], header)
     if told is not None:
@@ -153,7 +153,7 @@ def test_a_spread_encloses_its_time(tmp_path: Path, p10: str, p90: str, told: st
     assert (rows["p10_us"].iloc[0], rows["p90_us"].iloc[0]) == (4.0, 4.0)
 
 
-def test_tables_of_verification_kernels_are_read_as_they_are(tmp_path: Path) -> None:
+def test_tables_of_verification_kernels_are_read_as_they_are(tmp_path):
     """Their heads are `q_heads`, their engine has a column of another name, and they name no operator."""
     header = "engine_or_library,kernel,dtype,kv_dtype,q_heads,kv_heads,head_dim,batch,q_len,kv_len,value_us"
     lines = [

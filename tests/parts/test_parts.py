@@ -1,7 +1,5 @@
 """Parts of a question: every row once, whatever the shards; finished parts stay; nobody is overwritten."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess
@@ -41,7 +39,7 @@ CASES = (
 
 
 def scenarios() -> tuple[Scenario, ...]:
-    return tuple(Scenario(gpu=gpu, **FAST) for gpu in ("a100-80gb-pcie", "l40s"))  # type: ignore[arg-type]
+    return tuple(Scenario(gpu=gpu, **FAST) for gpu in ("a100-80gb-pcie", "l40s"))
 
 
 def work(*, all_rows: bool = True, part_rows: int = 20) -> SweepParts:
@@ -61,7 +59,7 @@ def run(*args: object) -> Result:
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 500))
-def test_pieces_cover_a_grid_once(batches: int, lengths: int, counts: int, rows: int) -> None:
+def test_pieces_cover_a_grid_once(batches, lengths, counts, rows):
     grid = Grid.of(range(1, batches + 1), range(1, lengths + 1), [1])
     slices = Slices.of(grid, counts, rows)
     seen = np.zeros((batches, lengths), dtype=int)
@@ -73,7 +71,7 @@ def test_pieces_cover_a_grid_once(batches: int, lengths: int, counts: int, rows:
 
 
 @given(st.integers(1, 50), st.integers(1, 60))
-def test_shards_share_the_parts(parts: int, count: int) -> None:
+def test_shards_share_the_parts(parts, count):
     class Numbered(SweepParts):
         @property
         def parts(self) -> int:
@@ -85,12 +83,12 @@ def test_shards_share_the_parts(parts: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "3", "0/2", "3/2", "1/0", "a/b", "1/2/3", "-1/2", "1.0/2"])
-def test_a_shard_is_one_of_n(text: str) -> None:
+def test_a_shard_is_one_of_n(text):
     with pytest.raises(UsageError, match="i from 1 to n"):
         Shard.read(text)
 
 
-def test_all_parts_together_are_the_sweep() -> None:
+def test_all_parts_together_are_the_sweep():
     parts = work()
     tables = [table for number in range(parts.parts) for table in parts.tables(number)]
     expected = pa.concat_tables([table.arrow() for table in sweep(scenarios(), GRID)])
@@ -98,7 +96,7 @@ def test_all_parts_together_are_the_sweep() -> None:
     assert sum(map(parts.computed, range(parts.parts))) == expected.num_rows
 
 
-def test_the_best_row_of_each_batch_and_length_is_kept() -> None:
+def test_the_best_row_of_each_batch_and_length_is_kept():
     rows = pd.concat([table.pandas() for table in sweep(scenarios(), GRID)]).astype({"gpu": str})
     best = pd.concat(
         [table.to_pandas() for number in range(work().parts) for table in work(all_rows=False).tables(number)]
@@ -110,7 +108,7 @@ def test_the_best_row_of_each_batch_and_length_is_kept() -> None:
     np.testing.assert_array_equal(best[best.fits_memory].set_index(key).speedup.sort_index(), whole)
 
 
-def test_a_worker_makes_the_same_work_from_its_description() -> None:
+def test_a_worker_makes_the_same_work_from_its_description():
     parts = work()
     description: Description = json.loads(json.dumps(parts.description))
     again = work_of(description)
@@ -120,7 +118,7 @@ def test_a_worker_makes_the_same_work_from_its_description() -> None:
         work_of({"kind": "nonsense"})
 
 
-def test_a_grid_of_half_a_million_million_rows_is_never_laid_out() -> None:
+def test_a_grid_of_half_a_million_million_rows_is_never_laid_out():
     grid = Grid.of(range(1, 65_537), range(1, 65_537), range(1, 129))
     parts = SweepParts.of(scenarios(), grid, all_rows=False)
     assert parts.parts * 4_000_000 > 2 * grid.rows * 0.9
@@ -132,7 +130,7 @@ def test_a_grid_of_half_a_million_million_rows_is_never_laid_out() -> None:
     assert (row["gpu"], row["batch"], row["seq_len"]) == ("l40s", 65_536, 65_536)
 
 
-def test_any_number_of_shards_writes_the_same_data_set(tmp_path: Path) -> None:
+def test_any_number_of_shards_writes_the_same_data_set(tmp_path):
     parts = work()
     for count in (1, 3):
         folder = PartFolder.of(tmp_path / str(count), parts.description)
@@ -153,7 +151,7 @@ class Stopped(SweepParts):
                 raise KeyboardInterrupt
 
 
-def test_a_stopped_run_leaves_whole_parts_and_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_run_leaves_whole_parts_and_goes_on(tmp_path):
     parts = work()
     stopped = Stopped(**{name: getattr(parts, name) for name in parts.__dataclass_fields__})
     folder = PartFolder.of(tmp_path, parts.description)
@@ -171,7 +169,7 @@ def test_a_stopped_run_leaves_whole_parts_and_goes_on(tmp_path: Path) -> None:
     assert folder.part(0).stat().st_mtime_ns == before
 
 
-def test_a_folder_of_another_question_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_question_is_refused(tmp_path):
     args = (*SWEEP, "--out", tmp_path / "grid")
     assert run(*args).exit_code == 0
     other = run(*args, "--kv-dtype", "fp8")
@@ -183,7 +181,7 @@ def test_a_folder_of_another_question_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 3, 200])
-def test_a_part_that_was_cut_off_is_computed_again(kept: int, tmp_path: Path) -> None:
+def test_a_part_that_was_cut_off_is_computed_again(kept, tmp_path):
     parts = work()
     folder = PartFolder.of(tmp_path, parts.description)
     run_here(parts, folder, Shard(), nothing)
@@ -194,9 +192,7 @@ def test_a_part_that_was_cut_off_is_computed_again(kept: int, tmp_path: Path) ->
     assert read(tmp_path).equals(whole)
 
 
-def test_files_that_rows_depend_on_are_part_of_the_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_rows_depend_on_are_part_of_the_question(tmp_path, monkeypatch):
     """A config beside the caller, without a folder in its name, and a card in the user's data folder."""
     own = tmp_path / "data"
     (own / "hardware").mkdir(parents=True)
@@ -217,20 +213,20 @@ def test_files_that_rows_depend_on_are_part_of_the_question(
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"kind": "sweep"}'])
-def test_a_manifest_that_is_none_is_refused(content: str, tmp_path: Path) -> None:
+def test_a_manifest_that_is_none_is_refused(content, tmp_path):
     (tmp_path / MANIFEST).write_text(content)
     with pytest.raises(OutputError) as caught:
         PartFolder.of(tmp_path, work().description)
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_of_other_parquet_files_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_other_parquet_files_is_refused(tmp_path):
     (tmp_path / "mine.parquet").write_bytes(b"")
     with pytest.raises(OutputError, match="choose another folder"):
         PartFolder.of(tmp_path, work().description)
 
 
-def test_two_clients_of_one_shard_are_told_apart(tmp_path: Path) -> None:
+def test_two_clients_of_one_shard_are_told_apart(tmp_path):
     parts = work()
     folder = PartFolder.of(tmp_path, parts.description)
     with folder.claimed(Shard().name), pytest.raises(OutputError, match="is writing shard-1-of-1"):
@@ -249,9 +245,7 @@ def test_two_clients_of_one_shard_are_told_apart(tmp_path: Path) -> None:
         (("--out", "x", "--workers", "0"), "is not in the range"),
     ],
 )
-def test_options_that_do_not_go_together(
-    args: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_that_do_not_go_together(args, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(*SWEEP, *args)
     assert result.exit_code == 2
@@ -265,7 +259,7 @@ LOAD = (
 )  # fmt: skip
 
 
-def test_a_load_test_of_many_scenarios_is_cut_into_parts(tmp_path: Path) -> None:
+def test_a_load_test_of_many_scenarios_is_cut_into_parts(tmp_path):
     args = (*LOAD, "--gpu", "h100-sxm,l40s", "--out", tmp_path / "all")
     for shard in ("1/2", "2/2"):
         assert run(*args, "--shard", shard).exit_code == 0
@@ -281,7 +275,7 @@ def test_a_load_test_of_many_scenarios_is_cut_into_parts(tmp_path: Path) -> None
     assert "parts of another question (asked differ)" in other.stderr
 
 
-def test_a_load_test_of_several_drafters_is_one_data_set(tmp_path: Path) -> None:
+def test_a_load_test_of_several_drafters_is_one_data_set(tmp_path):
     args = ("load", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--policy", "none,3", "--rate", "2",
             "--requests", "30", "--seeds", "1", "--acceptance", "0.7", "--max-num-seqs", "8")  # fmt: skip
     assert run(*args, "--drafter", "eagle3,ngram", "--out", tmp_path / "all").exit_code == 0
@@ -305,9 +299,7 @@ def test_a_load_test_of_several_drafters_is_one_data_set(tmp_path: Path) -> None
         (("--target-rate", "9"), "--target-rate is about one scenario"),
     ],
 )
-def test_a_load_test_that_cannot_end_is_refused_before_it_begins(
-    more: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_test_that_cannot_end_is_refused_before_it_begins(more, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(*LOAD, "--gpu", "h100-sxm", "--out", "grid", *more)
     assert result.exit_code == 2
@@ -321,7 +313,7 @@ def shell(*args: object, before: str = "") -> list[str]:
     return [sys.executable, "-c", code, *map(str, args)]
 
 
-def test_shards_need_no_dask(tmp_path: Path) -> None:
+def test_shards_need_no_dask(tmp_path):
     check = (
         "import atexit, sys; atexit.register(lambda: sys.stdout.write(str('distributed' in sys.modules)));"
     )
@@ -331,7 +323,7 @@ def test_shards_need_no_dask(tmp_path: Path) -> None:
     assert done.stdout == "False"
 
 
-def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path):
     impatient = "import medusa_sim.parts.cluster as c; c.ANSWER_S = 0.3;"
     command = shell(*SWEEP, "--out", tmp_path / "grid", "--scheduler", "tcp://127.0.0.1:1", before=impatient)
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -358,7 +350,7 @@ def workers_of(client: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_neither_a_killed_worker_nor_a_killed_client_loses_what_is_finished(tmp_path: Path) -> None:
+def test_neither_a_killed_worker_nor_a_killed_client_loses_what_is_finished(tmp_path):
     """Two processes: one is killed, then the client; the same command, a worker killed again, ends it."""
     grid, total = tmp_path / "grid", 6 * 4
     command = shell(*SWEEP, *CASES, "--out", grid, "--workers", 2)

@@ -7,12 +7,9 @@ even below one token a step: asked of the roofline, whose kernels never get fast
 ones do, at the edges of tiles).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -59,9 +56,9 @@ def scenario_of(runtime: str, drafter: str, acceptance: str, **other: object) ->
             gpu="h100-sxm",
             runtime=runtime,
             drafter=drafter,
-            acceptance=ACCEPTANCE[acceptance],  # type: ignore[arg-type]
+            acceptance=ACCEPTANCE[acceptance],
             draft_model="llama-68m" if drafter_kind(drafter).takes_draft_model else None,
-            **{"model": TARGET, "latency": "roofline", **other},  # type: ignore[arg-type]
+            **{"model": TARGET, "latency": "roofline", **other},
         )
         scenario.options(24)
     except UsageError as refused:
@@ -151,7 +148,7 @@ def scenarios(runtime: str) -> Iterator[tuple[str, str, Scenario]]:
 
 
 @pytest.mark.parametrize("runtime", runtime_names())
-def test_all_answers_about_a_scenario_agree(runtime: str) -> None:
+def test_all_answers_about_a_scenario_agree(runtime):
     cells, asked, kinds = 0, set(), set()
     turn = runtime_names().index(runtime)
     for drafter, acceptance, scenario in scenarios(runtime):
@@ -181,7 +178,7 @@ def test_all_answers_about_a_scenario_agree(runtime: str) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("runtime", ["hf-eager", "vllm-0.33"])
-def test_dtypes_scopes_and_fitted_kernels_agree(runtime: str, other: dict[str, object]) -> None:
+def test_dtypes_scopes_and_fitted_kernels_agree(runtime, other):
     cells = 0
     for drafter, acceptance in (("medusa", "ranks"), ("eagle3", "positions")):
         scenario = scenario_of(runtime, drafter, acceptance, **other)
@@ -200,7 +197,7 @@ def test_dtypes_scopes_and_fitted_kernels_agree(runtime: str, other: dict[str, o
 
 @pytest.mark.parametrize("drafter", ["mtp", "eagle3", "dspark", "suffix"])
 @pytest.mark.parametrize("other", [{"tp": 4}, {"tp": 2, "ep": 2, "dp_attention": True}], ids=str)
-def test_mixtures_of_experts_on_several_gpus_agree(drafter: str, other: dict[str, object]) -> None:
+def test_mixtures_of_experts_on_several_gpus_agree(drafter, other):
     scenario = scenario_of("vllm-0.33", drafter, "positions", model=MIXTURE, **other)
     assert scenario is not None
     frame = frame_of(scenario)
@@ -209,7 +206,7 @@ def test_mixtures_of_experts_on_several_gpus_agree(drafter: str, other: dict[str
     assert cells + check_recommendation(scenario, frame, monotone=True) > 0
 
 
-def test_one_step_of_a_host_bound_runtime_is_what_is_advised() -> None:
+def test_one_step_of_a_host_bound_runtime_is_what_is_advised():
     """vicuna-7b on an A100 under hf-eager: 162 candidates at 2.93x were advised where a step gives 2.33x."""
     scenario = Scenario(runtime="hf-eager")
     for batch in (1, 8):
@@ -236,9 +233,7 @@ def test_one_step_of_a_host_bound_runtime_is_what_is_advised() -> None:
     ],
 )
 @pytest.mark.parametrize("most", [1, 1 << 18])
-def test_rows_are_the_same_in_tables_of_any_size(
-    given: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_the_same_in_tables_of_any_size(given, most, monkeypatch):
     """Verification of a block takes what knows no length from all batches, the drafting is looked up."""
     grid = Grid.of([1, 2, 3, 8, 40], [300, 2000, 9000], [1, 2, 3, 4, 6])
     (whole,) = sweep([Scenario(**given)], grid)

@@ -1,7 +1,5 @@
 """What a sweep says: best counts, free budgets, cliffs, and where speculation stops paying."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +16,7 @@ from medusa_sim.step.workload import Grid
 
 
 @given(st.lists(st.floats(0.9, 1.4), min_size=1, max_size=40))
-def test_free_budget_is_the_end_of_the_first_free_run(overhead: list[float]) -> None:
+def test_free_budget_is_the_end_of_the_first_free_run(overhead):
     budget = int(free_budget(np.asarray(overhead)))
     expected = 0
     for value in overhead:
@@ -28,12 +26,12 @@ def test_free_budget_is_the_end_of_the_first_free_run(overhead: list[float]) -> 
     assert budget == expected
 
 
-def test_a_later_free_count_does_not_count() -> None:
+def test_a_later_free_count_does_not_count():
     assert free_budget(np.array([1.0, 1.05, 1.2, 1.08])) == 2
     assert free_budget(np.array([1.0, 1.1, 1.1])) == 3
 
 
-def test_cliffs_are_steps_and_not_slopes() -> None:
+def test_cliffs_are_steps_and_not_slopes():
     stairs = np.repeat([1.0, 1.2, 1.5], 64)
     assert list(cliffs(stairs)) == [64, 128]
     for counts in range(1, 7):
@@ -42,14 +40,14 @@ def test_cliffs_are_steps_and_not_slopes() -> None:
     assert list(cliffs(np.arange(10.0, 30.0))) == []  # every token costs the same: no cliff
 
 
-def test_a_larger_count_that_costs_less_is_named() -> None:
+def test_a_larger_count_that_costs_less_is_named():
     counts = np.array([64, 80, 96])
     # A6000, n 4096, k 14336: 208 us at m = 80, 175 us at 96 (DESIGN section 5.7)
     assert cheaper_pairs(counts, np.array([170.0, 208.0, 175.0])) == [(80, 96)]
     assert cheaper_pairs(counts, np.array([170.0, 176.0, 175.0])) == []
 
 
-def test_counts_as_good_as_the_best_are_a_range_around_it() -> None:
+def test_counts_as_good_as_the_best_are_a_range_around_it():
     counts = np.array([1, 2, 4, 8, 16, 32])
     speedup = np.array([1.0, 1.995, 1.5, 1.99, 2.0, 1.985])
     fits = np.ones(6, dtype=bool)
@@ -63,7 +61,7 @@ def scenario() -> Scenario:
     return Scenario(runtime="cuda-graph", latency="roofline")
 
 
-def test_the_best_of_a_sweep_is_the_best_of_every_count(scenario: Scenario) -> None:
+def test_the_best_of_a_sweep_is_the_best_of_every_count(scenario):
     grid = Grid.of([1, 16], [512, 2048], [1, 16, 64])
     found = answer(scenario, grid)
     best = found.best.columns
@@ -79,7 +77,7 @@ def test_the_best_of_a_sweep_is_the_best_of_every_count(scenario: Scenario) -> N
     assert found.drafting_share > 0.0
 
 
-def test_the_best_count_must_fit_in_memory(scenario: Scenario) -> None:
+def test_the_best_count_must_fit_in_memory(scenario):
     most = price(scenario, [1], [4000]).max_batch[0]
     batches = [int(most.min()) - 1, int(most[1:].max())]
     long = answer(scenario, Grid.of(batches, [4000], [1, 64]))
@@ -90,20 +88,20 @@ def test_the_best_count_must_fit_in_memory(scenario: Scenario) -> None:
     assert not every.fits[1, 0].all()
 
 
-def test_verification_alone_is_free_further(scenario: Scenario) -> None:
+def test_verification_alone_is_free_further(scenario):
     free = answer(scenario, Grid.of([1, 4], [1024], [1])).free
     assert (free.whole <= free.verification).all()
     # more sequences fill the memory time sooner
     assert free.verification[0] > free.verification[1]
 
 
-def test_a_large_model_that_does_not_fit_pays_nowhere() -> None:
+def test_a_large_model_that_does_not_fit_pays_nowhere():
     large = Scenario(model="llama-2-70b", runtime="cuda-graph", latency="roofline")
     (found,) = break_even_batches(large, large.options(), np.array([1024]))
     assert (found.direction, found.searched_to, found.spans) == ("does not fit", 0, ())
 
 
-def test_paying_stops_where_the_best_speedup_falls_to_one() -> None:
+def test_paying_stops_where_the_best_speedup_falls_to_one():
     weak = Scenario(runtime="cuda-graph", latency="roofline", acceptance=0.1, drafter="medusa")
     (found,) = break_even_batches(weak, weak.options(), np.array([16]))
     assert found.direction == "loses from"
@@ -114,7 +112,7 @@ def test_paying_stops_where_the_best_speedup_falls_to_one() -> None:
     assert best[1] <= 1.0
 
 
-def test_it_never_pays_beyond_the_memory_or_the_positions_of_the_model(scenario: Scenario) -> None:
+def test_it_never_pays_beyond_the_memory_or_the_positions_of_the_model(scenario):
     found = recommend(scenario, Question(batch_min=1, batch_max=1))
     assert found.break_even_context.searched_to == scenario.model.max_seq_len
     large = recommend(scenario, Question(batch_min=64, batch_max=64))
@@ -128,7 +126,7 @@ def test_it_never_pays_beyond_the_memory_or_the_positions_of_the_model(scenario:
     ]
 
 
-def test_an_answer_at_the_end_of_its_profile_says_that_more_may_pay() -> None:
+def test_an_answer_at_the_end_of_its_profile_says_that_more_may_pay():
     short = Scenario(latency="roofline", drafter="eagle", acceptance="0.9,0.85,0.8")
     row = recommend(short, Question(batch_max=1)).schedule[0]
     assert row.candidates == 4
@@ -139,7 +137,7 @@ def test_an_answer_at_the_end_of_its_profile_says_that_more_may_pay() -> None:
     assert not limited.ends_profile
 
 
-def test_what_fits_is_told_where_a_batch_leaves_no_room() -> None:
+def test_what_fits_is_told_where_a_batch_leaves_no_room():
     scenario = Scenario(model="vicuna-13b", runtime="cuda-graph", latency="roofline")
     found = recommend(scenario, Question(batch_min=64, batch_max=64))
     assert not found.enable

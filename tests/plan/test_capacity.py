@@ -1,7 +1,5 @@
 """What does not fit: how much is missing, and changes that were tried and do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -30,11 +28,10 @@ EAGLE = {"drafter": "eagle", "acceptance": 0.7}
         ({"gpu": "l4", "model": "deepseek-r1"}, 1, 1024),
     ],
 )
-def test_every_change_that_is_named_does(arguments: dict[str, object], batch: int, seq_len: int) -> None:
-    scenario = Scenario(**EAGLE, **arguments)  # type: ignore[arg-type]
+def test_every_change_that_is_named_does(arguments, batch, seq_len):
+    scenario = Scenario(**EAGLE, **arguments)
     assert not price(scenario, [batch], [seq_len], ()).fits[0, 0, 0]
     found = shortfall(scenario, batch, seq_len)
-    assert found is not None
     assert found.needed_bytes > found.usable_bytes
     assert 1 <= len(found.changes) <= 3
     for change in found.changes:
@@ -50,11 +47,11 @@ def test_every_change_that_is_named_does(arguments: dict[str, object], batch: in
         assert change.option in shortfall_text(found)
 
 
-def test_what_fits_lacks_nothing() -> None:
+def test_what_fits_lacks_nothing():
     assert shortfall(Scenario(), 1, 1024) is None
 
 
-def test_an_answer_stops_where_nothing_fits() -> None:
+def test_an_answer_stops_where_nothing_fits():
     for command in ("sweep", "recommend"):
         words = [command, "--model", "llama-2-70b", "--drafter", "eagle", "--acceptance", "0.7"]
         shown = CliRunner().invoke(cli, words).stdout
@@ -64,7 +61,7 @@ def test_an_answer_stops_where_nothing_fits() -> None:
         assert "speedup" not in shown
 
 
-def test_warnings_stand_beside_what_does_not_fit() -> None:
+def test_warnings_stand_beside_what_does_not_fit():
     words = ["--gpu", "b300", "--model", "kimi-k3", "--drafter", "eagle3", "--batch", "1..2"]
     for form in ("table", "md"):
         shown = CliRunner().invoke(cli, ["recommend", *words, "--format", form]).stdout
@@ -72,7 +69,7 @@ def test_warnings_stand_beside_what_does_not_fit() -> None:
         assert shown.count("Does not fit") == 1
 
 
-def test_what_does_not_fit_has_no_price() -> None:
+def test_what_does_not_fit_has_no_price():
     table = next(sweep([Scenario()], Grid.of([1, 256], [1024], [1, 2])))
     fits = np.asarray(table.numbers["fits_memory"], dtype=bool)
     assert fits.tolist() == [True, True, False, False]
@@ -80,7 +77,7 @@ def test_what_does_not_fit_has_no_price() -> None:
         assert (np.isfinite(table.numbers[name]) == fits).all()
 
 
-def test_the_parts_of_the_memory_are_the_memory() -> None:
+def test_the_parts_of_the_memory_are_the_memory():
     scenario = Scenario()
     found = answer(scenario, Grid.of([1, 8], [1024], [1, 8]))
     for case in range(2):
@@ -90,31 +87,30 @@ def test_the_parts_of_the_memory_are_the_memory() -> None:
         assert all(float(part) > 0.0 for part in parts)
 
 
-def test_a_format_that_is_slower_is_told() -> None:
+def test_a_format_that_is_slower_is_told():
     small = {"gpu": "b200", "model": "llama-3.1-8b", "tp": 4, "runtime": "cuda-graph", **EAGLE}
     grid = Grid.of([1], [1024], [1, 2])
     told = {
-        dtype: answer(Scenario(**small, dtype=dtype), grid).surface.slower_format_us  # type: ignore[arg-type]
+        dtype: answer(Scenario(**small, dtype=dtype), grid).surface.slower_format_us
         for dtype in (None, "fp8")
     }
     assert told[None] is None
     plain = {
-        dtype: float(price(Scenario(**small, dtype=dtype), [1], [1024], ()).decode_us[0, 0])  # type: ignore[arg-type]
-        for dtype in told
+        dtype: float(price(Scenario(**small, dtype=dtype), [1], [1024], ()).decode_us[0, 0]) for dtype in told
     }
     expected = (plain["fp8"], plain[None]) if plain["fp8"] > plain[None] else None
     assert told["fp8"] == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize("dtype", [None, "fp8"])
-def test_a_decision_tells_of_a_slower_format_too(dtype: str | None) -> None:
-    scenario = Scenario(gpu="b200", model="llama-3.1-8b", tp=4, runtime="cuda-graph", dtype=dtype, **EAGLE)  # type: ignore[arg-type]
+def test_a_decision_tells_of_a_slower_format_too(dtype):
+    scenario = Scenario(gpu="b200", model="llama-3.1-8b", tp=4, runtime="cuda-graph", dtype=dtype, **EAGLE)
     found = recommend(scenario, Question(batch_min=1, batch_max=2))
     told = [line for line in warnings(found) if line.startswith("Slower") and "published" in line]
     assert len(told) == (found.surface.slower_format_us is not None)
 
 
-def test_what_never_fits_is_told_in_figures_that_can_be_read() -> None:
+def test_what_never_fits_is_told_in_figures_that_can_be_read():
     scenario = Scenario(gpu="l40s", model="llama-3.1-70b", drafter="eagle3")
     told = " ".join(warnings(recommend(scenario, Question(batch_max=4))))
     assert "batch 0" not in told

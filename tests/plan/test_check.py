@@ -1,7 +1,5 @@
 """A run that is the prediction is fine; a part that is moved by physics is named, with its milliseconds."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -25,7 +23,6 @@ def _predicted(scenario: ms.Scenario) -> dict[str, Any]:
     frame = scenario.sweep(batch=BATCH, seq_len=SEQ, candidates=[1, DRAFTS + 1])
     row = frame[frame.candidates == DRAFTS + 1].iloc[0]
     heads = scenario.profile.heads
-    assert heads is not None
     return {
         "batch": BATCH,
         "seq_len": SEQ,
@@ -36,7 +33,7 @@ def _predicted(scenario: ms.Scenario) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("more", [{}, {"prompt_tokens": 500, "output_tokens": 200}], ids=["steps", "served"])
-def test_the_sweep_itself_is_inside_and_every_part_as_predicted(more: dict[str, Any]) -> None:
+def test_the_sweep_itself_is_inside_and_every_part_as_predicted(more):
     found = _scenario(**more).check(**_predicted(_scenario(**more)))
     assert found.is_inside
     assert "Inside" in found.sentence
@@ -47,7 +44,7 @@ def test_the_sweep_itself_is_inside_and_every_part_as_predicted(more: dict[str, 
 
 
 @pytest.mark.parametrize("speed", ["tokens_per_s", "itl_ms"])
-def test_any_speed_of_the_prediction_is_inside(speed: str) -> None:
+def test_any_speed_of_the_prediction_is_inside(speed):
     given = _predicted(_scenario())
     tpot_ms = given.pop("tpot_ms")
     tokens = 1.0 + sum(given["accepted_by_position"])
@@ -60,7 +57,7 @@ def _parts(found: Any) -> dict[str, float]:
     return dict(zip(found.frame["part"], found.frame["costs_us"], strict=True))
 
 
-def test_acceptance_halved_at_the_first_position_is_named_with_its_cost() -> None:
+def test_acceptance_halved_at_the_first_position_is_named_with_its_cost():
     given = _predicted(_scenario())
     tokens = 1.0 + sum(given["accepted_by_position"])
     given["accepted_by_position"] = [share / 2.0 for share in given["accepted_by_position"]]
@@ -77,7 +74,7 @@ def test_acceptance_halved_at_the_first_position_is_named_with_its_cost() -> Non
     assert abs(_parts(found)["round"]) < 0.02 * _parts(found)["acceptance"]
 
 
-def test_a_later_position_is_named_and_more_acceptance_is_no_fault_of_the_drafter() -> None:
+def test_a_later_position_is_named_and_more_acceptance_is_no_fault_of_the_drafter():
     given = _predicted(_scenario())
     first, *later = given["accepted_by_position"]
     low = _scenario().check(**given | {"accepted_by_position": [first, *(share / 3.0 for share in later)]})
@@ -88,7 +85,7 @@ def test_a_later_position_is_named_and_more_acceptance_is_no_fault_of_the_drafte
     assert "acceptance is high" in high.sentence
 
 
-def test_three_milliseconds_more_of_a_round_are_the_round() -> None:
+def test_three_milliseconds_more_of_a_round_are_the_round():
     given = _predicted(_scenario())
     given["tpot_ms"] += 3.0 / (1.0 + sum(given["accepted_by_position"]))
     found = _scenario().check(**given)
@@ -97,7 +94,7 @@ def test_three_milliseconds_more_of_a_round_are_the_round() -> None:
     assert "CUDA graph" in found.sentence
 
 
-def test_a_card_that_is_slower_throughout_is_the_plain_step() -> None:
+def test_a_card_that_is_slower_throughout_is_the_plain_step():
     given = _predicted(_scenario())
     given["tpot_ms"] *= 1.3
     given["plain_tpot_ms"] *= 1.3
@@ -109,7 +106,7 @@ def test_a_card_that_is_slower_throughout_is_the_plain_step() -> None:
     assert without.off == ("round",)
 
 
-def test_a_whole_inside_its_band_is_not_said_to_be_outside() -> None:
+def test_a_whole_inside_its_band_is_not_said_to_be_outside():
     given = _predicted(_scenario())
     given["accepted_by_position"] = [0.98, 0.96, 0.94]
     found = _scenario().check(**given)
@@ -117,7 +114,7 @@ def test_a_whole_inside_its_band_is_not_said_to_be_outside() -> None:
     assert found.sentence.startswith("A part")
 
 
-def test_a_slow_plain_step_alone_is_told_though_the_round_is_as_predicted() -> None:
+def test_a_slow_plain_step_alone_is_told_though_the_round_is_as_predicted():
     given = _predicted(_scenario())
     given["plain_tpot_ms"] += 2.0
     found = _scenario().check(**given)
@@ -126,7 +123,7 @@ def test_a_slow_plain_step_alone_is_told_though_the_round_is_as_predicted() -> N
     assert found.check.low_us < found.check.run.time_us < found.check.high_us
 
 
-def test_the_parts_add_up_to_the_difference() -> None:
+def test_the_parts_add_up_to_the_difference():
     given = _predicted(_scenario())
     given["tpot_ms"] *= 1.7
     given["plain_tpot_ms"] *= 1.2
@@ -137,7 +134,7 @@ def test_the_parts_add_up_to_the_difference() -> None:
     assert found.values["measured_us"] == found.check.run.time_us
 
 
-def test_plain_decoding_alone() -> None:
+def test_plain_decoding_alone():
     given = _predicted(_scenario())
     plain = {"batch": BATCH, "seq_len": SEQ, "drafts": 0, "tpot_ms": given["plain_tpot_ms"]}
     assert _scenario().check(**plain).is_inside
@@ -148,29 +145,25 @@ def test_plain_decoding_alone() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"batch": None}, "batch"),
-        ({"tpot_ms": None}, "speed"),
-        ({"tpot_ms": float("nan")}, "finite"),
-        ({"tpot_ms": -1.0}, "above 0"),
-        ({"accepted_by_position": [0.4, 0.6, 0.1]}, "never rise"),
+        ({"batch": None}, "batch"), ({"tpot_ms": None}, "speed"), ({"tpot_ms": float("nan")}, "finite"),
+        ({"tpot_ms": -1.0}, "above 0"), ({"accepted_by_position": [0.4, 0.6, 0.1]}, "never rise"),
         ({"accepted_by_position": None}, "drafts"),
         ({"accepted_by_position": None, "drafts": 3}, "tokens a step"),
-        ({"tokens_per_step": 5.0}, "at most 4"),
-        ({"drafts": 2}, "one share a draft"),
+        ({"tokens_per_step": 5.0}, "at most 4"), ({"drafts": 2}, "one share a draft"),
         ({"tpot": 3.0}, "tpot_ms"),
     ],
-)
-def test_what_is_missing_or_cannot_be_is_one_line(change: dict[str, Any], words: str) -> None:
+)  # fmt: skip
+def test_what_is_missing_or_cannot_be_is_one_line(change, words):
     with pytest.raises(UsageError, match=words):
         _scenario().check(**_predicted(_scenario()) | change)
 
 
-def test_more_drafts_than_the_acceptance_describes() -> None:
+def test_more_drafts_than_the_acceptance_describes():
     with pytest.raises(CoverageError, match="describes no chain"):
         _scenario().check(batch=1, drafts=40, tokens_per_step=2.0, tpot_ms=5.0)
 
 
-def test_a_longer_chain_than_the_profile_describes_is_checked_by_what_was_measured() -> None:
+def test_a_longer_chain_than_the_profile_describes_is_checked_by_what_was_measured():
     given = {"batch": BATCH, "seq_len": SEQ, "drafts": 5, "tpot_ms": 3.0}
     shares = [0.70, 0.48, 0.33, 0.21, 0.14]
     by_position = _scenario().check(accepted_by_position=shares, **given)

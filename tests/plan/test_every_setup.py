@@ -4,8 +4,6 @@ benchmarks/every_setup.py asks about every drafter, runtime and number of GPUs; 
 once, with drafters, runtimes and cards in turn.
 """
 
-from __future__ import annotations
-
 import every_setup
 import pytest
 
@@ -21,7 +19,7 @@ GROUPS = 5
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_every_model_is_answered_or_refused_in_a_line(group: int) -> None:
+def test_every_model_is_answered_or_refused_in_a_line(group):
     outcomes = [
         every_setup.checked(
             every_setup.SetUp(
@@ -40,13 +38,13 @@ def test_every_model_is_answered_or_refused_in_a_line(group: int) -> None:
 
 
 @pytest.mark.parametrize("model", ["mistral-7b", "zephyr-7b"])
-def test_a_model_of_windows_alone_is_answered(model: str) -> None:
+def test_a_model_of_windows_alone_is_answered(model):
     """Memory ends no context there, and dividing by what a token adds to it was a bug."""
     found = recommend(Scenario(model=model, latency="roofline"), Question(batch_max=2))
     assert found.break_even_context.searched_to == found.scenario.model.max_seq_len
 
 
-def test_a_bug_is_a_failure_and_a_refusal_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_a_failure_and_a_refusal_none(monkeypatch):
     asked = every_setup.SetUp(model="llama-3.1-8b", drafter="eagle3", runtime="vllm-0.33", gpus=1, turn=0)
 
     def broken(*_: object) -> None:

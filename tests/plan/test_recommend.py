@@ -1,7 +1,5 @@
 """The joint search and its answer, on the roofline so that nothing depends on fitted numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -49,13 +47,12 @@ def answer() -> Recommendation:
     return recommend(SCENARIO, Question(seq_len=(1024, 4096), request=(256, 128)))
 
 
-def test_options_run_one_to_all_heads_and_every_chain() -> None:
+def test_options_run_one_to_all_heads_and_every_chain():
     options = SCENARIO.options(40)
     assert [(o.depth, o.chain) for o in options] == [(k, c) for c in (False, True) for k in (1, 2, 3, 4)]
     for option in options:
         largest = int(option.candidates[-1])
         tree = option.tree(largest)
-        assert tree is not None
         assert tree.candidates == largest
         assert tree.depth <= option.depth
         assert option.tokens(largest) == pytest.approx(
@@ -63,12 +60,12 @@ def test_options_run_one_to_all_heads_and_every_chain() -> None:
         )
 
 
-def test_fewer_trained_heads_are_respected() -> None:
+def test_fewer_trained_heads_are_respected():
     assert max(o.depth for o in SCENARIO.but(heads=2).options()) == 2
 
 
 @pytest.mark.parametrize("runtime", runtime_names())
-def test_the_search_agrees_with_pricing_one_step_at_a_time(runtime: str) -> None:
+def test_the_search_agrees_with_pricing_one_step_at_a_time(runtime):
     engine = load_runtime(runtime).engine
     runs_heads = engine is None or "medusa" in engine.drafters
     scenario = SCENARIO.but(runtime=runtime, drafter="medusa" if runs_heads else "ngram")
@@ -90,9 +87,7 @@ def test_the_search_agrees_with_pricing_one_step_at_a_time(runtime: str) -> None
     assert (surface.step_us >= surface.decode_us[..., None]).all()
 
 
-def test_the_choice_is_the_best_of_all_configurations_up_to_the_switching_gain(
-    answer: Recommendation,
-) -> None:
+def test_the_choice_is_the_best_of_all_configurations_up_to_the_switching_gain(answer):
     surface = answer.surface
     for row in answer.schedule:
         s = answer.question.seq_len.index(row.seq_len)
@@ -105,14 +100,14 @@ def test_the_choice_is_the_best_of_all_configurations_up_to_the_switching_gain(
             assert chosen > best * (1.0 - answer.question.switching_gain) - 1e-12
 
 
-def test_rows_cover_every_batch_of_every_length_once(answer: Recommendation) -> None:
+def test_rows_cover_every_batch_of_every_length_once(answer):
     for seq_len in answer.question.seq_len:
         rows = [row for row in answer.schedule if row.seq_len == seq_len]
         assert [row.batch_min for row in rows] == [1, *(row.batch_max + 1 for row in rows[:-1])]
         assert rows[-1].batch_max == 64
 
 
-def test_rows_are_consistent(answer: Recommendation) -> None:
+def test_rows_are_consistent(answer):
     for row in answer.schedule:
         assert row.speedup == pytest.approx(row.tokens_per_step / row.overhead)
         assert row.speedup_low <= row.speedup <= row.speedup_high
@@ -132,16 +127,15 @@ def test_rows_are_consistent(answer: Recommendation) -> None:
                 assert row.next_count.tokens_gain > 0.0
             assert row.chain_speedup is not None
             assert row.batch_max <= row.max_batch_with <= row.max_batch_without
-            assert row.speedup_heads_on_accepted_row is not None
             assert row.speedup_heads_on_accepted_row > row.speedup
 
 
-def test_larger_batches_never_get_more_candidates_on_the_roofline(answer: Recommendation) -> None:
+def test_larger_batches_never_get_more_candidates_on_the_roofline(answer):
     counts = [row.candidates for row in answer.schedule if row.seq_len == 1024]
     assert counts == sorted(counts, reverse=True)
 
 
-def test_memory_at_width_is_exact(answer: Recommendation) -> None:
+def test_memory_at_width_is_exact(answer):
     for row in answer.schedule[:2]:
         option = next(o for o in answer.surface.options if o.depth == row.drafts and not o.chain)
         sizes = [
@@ -151,7 +145,7 @@ def test_memory_at_width_is_exact(answer: Recommendation) -> None:
         assert sizes[0] <= usable_memory_bytes(GPU) < sizes[1]
 
 
-def test_batches_without_room_stand_apart(answer: Recommendation) -> None:
+def test_batches_without_room_stand_apart(answer):
     rows = [row for row in answer.schedule if row.seq_len == 4096]
     assert not rows[-1].fits_memory
     assert rows[-1].candidates == 1
@@ -159,7 +153,7 @@ def test_batches_without_room_stand_apart(answer: Recommendation) -> None:
     assert rows[-1].batch_min == rows[-1].max_batch_without + 1
 
 
-def test_the_acceptance_that_is_needed_breaks_even(answer: Recommendation) -> None:
+def test_the_acceptance_that_is_needed_breaks_even(answer):
     row = answer.schedule[0]
     option = next(o for o in answer.surface.options if o.depth == row.drafts and not o.chain)
     assert row.required_acceptance_factor is not None
@@ -167,7 +161,7 @@ def test_the_acceptance_that_is_needed_breaks_even(answer: Recommendation) -> No
     assert tokens == pytest.approx(row.required_tokens_per_step)
 
 
-def test_scaled_accuracies_scale_the_tree_and_stop_at_certainty() -> None:
+def test_scaled_accuracies_scale_the_tree_and_stop_at_certainty():
     (option,) = (o for o in SCENARIO.options() if o.depth == 2 and not o.chain)
     tree = option.tree(12)
     assert tree is not None
@@ -177,7 +171,7 @@ def test_scaled_accuracies_scale_the_tree_and_stop_at_certainty() -> None:
     assert option.scaled_tokens(12, 100.0) <= 3.0  # two drafts and the root's own token
 
 
-def test_a_useless_drafter_is_refused_with_what_it_would_need() -> None:
+def test_a_useless_drafter_is_refused_with_what_it_would_need():
     bad = profile_of(np.full((3, 1), 0.02))
     answer = recommend(SCENARIO.but(acceptance=bad), Question(batch_max=8))
     assert not answer.enable
@@ -187,13 +181,13 @@ def test_a_useless_drafter_is_refused_with_what_it_would_need() -> None:
     assert answer.hardest.required_tokens_per_step > 1.02
 
 
-def test_a_free_and_certain_drafter_pays_everywhere_it_fits() -> None:
+def test_a_free_and_certain_drafter_pays_everywhere_it_fits():
     answer = recommend(SCENARIO.but(drafter="ngram", acceptance=1.0), Question(batch_max=16))
     assert answer.enable
     assert all(row.candidates > 1 for row in answer.schedule)
 
 
-def test_chain_drafters_pay_for_depth() -> None:
+def test_chain_drafters_pay_for_depth():
     scenario = SCENARIO.but(drafter="draft-model", draft_model="llama-68m", acceptance=0.8)
     answer = recommend(scenario, Question(batch_max=4))
     row = answer.schedule[0]
@@ -203,20 +197,19 @@ def test_chain_drafters_pay_for_depth() -> None:
     assert gains[-1] < max(gains)  # sixteen drafts are too many
 
 
-def test_width_options_of_layer_drafters_keep_that_many_children() -> None:
+def test_width_options_of_layer_drafters_keep_that_many_children():
     options = SCENARIO.but(drafter="eagle").options(30)
     widths = {o.width for o in options}
     assert widths == {1, 2, 4}
     for option in options:
         tree = option.tree(int(option.candidates[-1]))
-        assert tree is not None
         assert tree.ranks_used <= option.width
         for level in range(1, tree.depth + 1):
             expanded = {path[: level - 1] for path in tree.paths if len(path) == level}
             assert len(expanded) <= option.width
 
 
-def test_free_budget_is_the_largest_count_within_ten_percent(answer: Recommendation) -> None:
+def test_free_budget_is_the_largest_count_within_ten_percent(answer):
     row = answer.schedule[0]
     found = answer.surface.by_count
     overhead = (found.step_us / found.decode_us)[row.batch_max - 1, 0]
@@ -225,12 +218,11 @@ def test_free_budget_is_the_largest_count_within_ten_percent(answer: Recommendat
     assert answer.free_candidates_by_batch[row.batch_max] <= row.free_candidates
 
 
-def test_break_even_is_where_the_best_speedup_stays_at_or_below_one() -> None:
+def test_break_even_is_where_the_best_speedup_stays_at_or_below_one():
     weak = profile_of(np.array([[0.25, 0.05], [0.08, 0.02]]))
     scenario = SCENARIO.but(acceptance=weak)
     answer = recommend(scenario, Question(batch_max=64, seq_len=(128,)))
     batch = answer.break_even_batch
-    assert batch is not None
     assert batch > 1
     surface = price(scenario, [batch - 1, batch, *range(batch + 1, batch + 40)], [128])
     best = surface.speedup[:, 0, 1:].max(axis=-1)
@@ -249,16 +241,14 @@ def test_break_even_is_where_the_best_speedup_stays_at_or_below_one() -> None:
         ([False, True, False, False], 3, "loses from", ((2, 2),)),
     ],
 )
-def test_the_last_crossing_leads(
-    pays: list[bool], at: int | None, direction: str, spans: tuple[tuple[int, int], ...]
-) -> None:
+def test_the_last_crossing_leads(pays, at, direction, spans):
     values = np.arange(1, len(pays) + 1)
     found = crossing(values, lambda asked: np.array(pays)[asked - 1])
     assert (found.at, found.direction, found.spans) == (at, direction, spans)
 
 
 @pytest.mark.parametrize("edge", [2, 97, 640, 999])
-def test_crossings_are_found_to_the_whole_number(edge: int) -> None:
+def test_crossings_are_found_to_the_whole_number(edge):
     values = np.array([1, 10, 100, 1000])
     found = crossing(values, lambda at: np.asarray(at) < edge)
     assert found == BreakEven(
@@ -268,40 +258,36 @@ def test_crossings_are_found_to_the_whole_number(edge: int) -> None:
     assert crossing(values, lambda at: np.asarray(at) >= edge).loses_from is None
 
 
-def test_throughput_objective_compares_operating_points() -> None:
+def test_throughput_objective_compares_operating_points():
     question = Question(objective="throughput", batch_max=48)
     answer = recommend(SCENARIO, question)
-    assert answer.best_with is not None
-    assert answer.best_without is not None
     assert answer.enable == (answer.best_with.tokens_per_s > answer.best_without.tokens_per_s)
     limited = recommend(SCENARIO, replace(question, max_latency_ms=8.0))
-    assert limited.best_with is not None
     assert limited.best_with.time_per_token_ms <= 8.0
     assert limited.best_with.tokens_per_s < answer.best_with.tokens_per_s
     assert {row.meets_latency for row in limited.schedule} == {True, False}
 
 
-def test_capacity_names_the_batch_that_memory_takes(answer: Recommendation) -> None:
+def test_capacity_names_the_batch_that_memory_takes(answer):
     for capacity in answer.capacities:
         assert capacity.max_batch_with <= capacity.max_batch_without
-        assert capacity.without_speculation is not None
         assert capacity.without_speculation.batch <= capacity.max_batch_without
         assert capacity.gain is not None
 
 
-def test_a_model_too_large_for_the_card_is_said() -> None:
+def test_a_model_too_large_for_the_card_is_said():
     answer = recommend(SCENARIO.but(gpu="l4", model="vicuna-33b"), Question(batch_max=2))
     assert not answer.enable
     assert not any(row.fits_memory for row in answer.schedule)
     assert answer.capacities[0].max_batch_without == 0
 
 
-def test_requests_are_answered_at_both_ends(answer: Recommendation) -> None:
+def test_requests_are_answered_at_both_ends(answer):
     assert [r.batch for r in answer.requests] == [1, 64]
     assert answer.requests[0].speedup > 1.0
 
 
-def test_lossless_lowers_a_curve_and_leaves_accuracies() -> None:
+def test_lossless_lowers_a_curve_and_leaves_accuracies():
     curve, greedy, coding = (
         SCENARIO.but(acceptance="paper-fig4-sparse", **other).profile
         for other in ({}, {"lossless": True}, {"workload": "coding"})
@@ -312,7 +298,7 @@ def test_lossless_lowers_a_curve_and_leaves_accuracies() -> None:
     assert float(coding.tokens_per_step(64)) > float(curve.tokens_per_step(64))
 
 
-def test_what_was_computed_is_remembered_and_equal() -> None:
+def test_what_was_computed_is_remembered_and_equal():
     roofline = RooflineLatency(GPU)
     known = CachedLatency(roofline)
     m = np.arange(1, 9)[:, None] * np.arange(1, 65)[None, :]
@@ -324,7 +310,7 @@ def test_what_was_computed_is_remembered_and_equal() -> None:
     assert known.time(replace(gemm, m=m + 1)) is not first
 
 
-def test_plain_decoding_is_configuration_zero(answer: Recommendation) -> None:
+def test_plain_decoding_is_configuration_zero(answer):
     assert answer.surface.option_of(PLAIN) is None
     assert np.array_equal(answer.surface.speedup[..., PLAIN], np.ones((64, 2)))
 
@@ -340,21 +326,21 @@ def test_plain_decoding_is_configuration_zero(answer: Recommendation) -> None:
         ({"free_within": 0.5}, "from 1"),
     ],
 )
-def test_senseless_questions_are_refused(question: dict, told: str) -> None:
+def test_senseless_questions_are_refused(question, told):
     with pytest.raises(UsageError, match=told):
         Question(**question)
 
 
 @pytest.mark.parametrize("drafter", ["eagle", "eagle3", "draft-model"])
 @pytest.mark.parametrize("acceptance", ["paper-fig4-sparse", "paper-fig21"])
-def test_a_curve_describes_no_drafter_that_pays_for_each_draft(drafter: str, acceptance: str) -> None:
+def test_a_curve_describes_no_drafter_that_pays_for_each_draft(drafter, acceptance):
     draft = "llama-68m" if drafter == "draft-model" else None
     scenario = SCENARIO.but(drafter=drafter, acceptance=acceptance, draft_model=draft)
     with pytest.raises(UsageError, match="rate per position"):
         scenario.options()
 
 
-def test_other_refusals() -> None:
+def test_other_refusals():
     with pytest.raises(UsageError, match="knows no chains"):
         SCENARIO.but(acceptance="paper-fig21", chain_only=True).options()
     with pytest.raises(UsageError, match="at least 2"):

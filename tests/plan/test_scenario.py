@@ -1,11 +1,8 @@
 """One scenario: defaults, kernel sets by dtype, every form of acceptance, and what does not fit together."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +25,7 @@ from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.workload import Grid
 
 
-def test_defaults_are_those_of_the_command_line() -> None:
+def test_defaults_are_those_of_the_command_line():
     scenario = Scenario()
     assert scenario.gpu.name == "a100-80gb-pcie"
     assert scenario.model.name == "vicuna-7b"
@@ -41,14 +38,14 @@ def test_defaults_are_those_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("drafter", drafter_names())
-def test_where_no_runtime_is_named_the_drafter_decides(drafter: str) -> None:
+def test_where_no_runtime_is_named_the_drafter_decides(drafter):
     runtime = load_runtime(default_runtime(drafter))
     assert runtime.engine is None or drafter in runtime.engine.drafters
     assert runtime.chain_only is (drafter != "medusa")
     assert Scenario(runtime="hf-eager").but(runtime=None, drafter="eagle").runtime.name == "vllm-0.33"
 
 
-def test_names_and_objects_are_the_same() -> None:
+def test_names_and_objects_are_the_same():
     loaded = Scenario(
         gpu=load_gpu("h100-sxm"),
         model=load_model("llama-3.1-8b"),
@@ -67,7 +64,7 @@ def test_names_and_objects_are_the_same() -> None:
     assert tables[0].pandas().equals(tables[1].pandas())
 
 
-def test_the_kernel_set_follows_the_dtype() -> None:
+def test_the_kernel_set_follows_the_dtype():
     assert Scenario(model="llama-7b").kernels == "torch"
     assert Scenario(model="llama-3-8b", gpu="h100-sxm").kernels == "sglang"
     assert Scenario(model="llama-3-8b").kernels == "torch"  # an A100 runs bf16 as it runs fp16
@@ -76,7 +73,7 @@ def test_the_kernel_set_follows_the_dtype() -> None:
     assert Scenario(latency="roofline").kernels == "none"
 
 
-def test_a_gpu_without_kernels_is_refused_in_one_line_and_has_a_roofline(bare_gpu: str) -> None:
+def test_a_gpu_without_kernels_is_refused_in_one_line_and_has_a_roofline(bare_gpu):
     with pytest.raises(SpecError, match=r"bare has no kernel set .*\(it has: none\).*--latency roofline"):
         next(sweep([Scenario(gpu=bare_gpu)], Grid.of([1], [1024], [1])))
     (table,) = sweep([Scenario(gpu=bare_gpu, latency="roofline")], Grid.of([1], [1024], [1, 4]))
@@ -85,14 +82,14 @@ def test_a_gpu_without_kernels_is_refused_in_one_line_and_has_a_roofline(bare_gp
 
 @pytest.mark.parametrize("gpu", [name for name in gpu_names() if not name.startswith("cpu-")])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_every_gpu_sweeps_by_default(gpu: str, dtype: str) -> None:
+def test_every_gpu_sweeps_by_default(gpu, dtype):
     (table,) = sweep([Scenario(gpu=gpu, dtype=dtype)], Grid.of([1], [1024], [1, 4]))
     assert np.isfinite(table.numbers["speedup"]).all()
     assert (table.numbers["verify_step_us"] > 0).all()
 
 
 @pytest.mark.parametrize("gpu", [name for name in gpu_names() if name.startswith("cpu-")])
-def test_a_cpu_sweeps_in_the_dtype_that_it_was_measured_in(gpu: str) -> None:
+def test_a_cpu_sweeps_in_the_dtype_that_it_was_measured_in(gpu):
     dtype = "bf16" if gpu.endswith("-bf16") else "fp32"
     scenario = Scenario(gpu=gpu, dtype=dtype, runtime="kernel", kernels="torch")
     (table,) = sweep([scenario], Grid.of([1], [256], [1, 8]))
@@ -104,7 +101,7 @@ def test_a_cpu_sweeps_in_the_dtype_that_it_was_measured_in(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("model", model_names())
-def test_every_model_sweeps_by_default(model: str) -> None:
+def test_every_model_sweeps_by_default(model):
     if load_model(model).experts is None:
         scenario = Scenario(model=model)
     else:  # not every card has kernels for experts of every format
@@ -115,7 +112,7 @@ def test_every_model_sweeps_by_default(model: str) -> None:
     assert np.isfinite(table.numbers["speedup"]).all()
 
 
-def test_a_config_file_is_a_model(tmp_path: Path) -> None:
+def test_a_config_file_is_a_model(tmp_path):
     shipped = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(shipped.read_text()), "num_key_value_heads": 8}))
@@ -153,15 +150,13 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
         ({"heads": 1, "acceptance": "paper-fig21"}, UsageError, "curve measured with 5 heads"),
     ],
 )
-def test_what_does_not_fit_is_one_line(
-    names: dict[str, object], error: type[MedusaSimError], told: str
-) -> None:
+def test_what_does_not_fit_is_one_line(names, error, told):
     with pytest.raises(error, match=told) as refused:
-        next(sweep([Scenario(**names)], Grid.of([1], [128], [1, 4])))  # type: ignore[arg-type]
+        next(sweep([Scenario(**names)], Grid.of([1], [128], [1, 4])))
     assert "\n" not in str(refused.value)
 
 
-def test_a_model_with_an_mtp_module_drafts_with_it(tmp_path: Path) -> None:
+def test_a_model_with_an_mtp_module_drafts_with_it(tmp_path):
     shipped = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(shipped.read_text()), "num_nextn_predict_layers": 1}))
@@ -170,13 +165,13 @@ def test_a_model_with_an_mtp_module_drafts_with_it(tmp_path: Path) -> None:
     assert scenario.options()
 
 
-def test_padded_vocabularies_of_one_family_speculate() -> None:
+def test_padded_vocabularies_of_one_family_speculate():
     draft = replace(load_model("llama-68m"), vocab=32_064)
     scenario = Scenario(drafter="draft-model", draft_model=draft, acceptance=0.7)
     assert scenario.drafting.parts.draft == draft
 
 
-def test_eagle_3_fuses_three_features() -> None:
+def test_eagle_3_fuses_three_features():
     target = load_model("llama-3.1-8b")
     two, three = (
         Scenario(model=target, drafter=name, acceptance=0.7).options()[0].drafter.weight_bytes(target)
@@ -186,7 +181,7 @@ def test_eagle_3_fuses_three_features() -> None:
     assert three - two == pytest.approx(2 * (target.hidden**2 + 32_000 * target.hidden))
 
 
-def test_what_is_borrowed_is_said() -> None:
+def test_what_is_borrowed_is_said():
     borrowed = Scenario(model="llama-2-7b")
     assert borrowed.borrows_acceptance
     assert "another model" in borrowed.warnings[0]
@@ -195,7 +190,7 @@ def test_what_is_borrowed_is_said() -> None:
 
 
 @pytest.mark.parametrize("runtime", [name for name in runtime_names() if name != "paper"])
-def test_an_engine_that_nobody_measured_says_so(runtime: str) -> None:
+def test_an_engine_that_nobody_measured_says_so(runtime):
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
     told = " ".join(scenario.but(runtime=runtime).warnings)
     assert "nobody measured this engine" not in told
@@ -207,7 +202,7 @@ def test_an_engine_that_nobody_measured_says_so(runtime: str) -> None:
     ("runtime", "measured"),
     [("vllm-0.11", ""), ("vllm-0.33", "H100"), ("sglang-0.5", "H200"), ("tensorrt-llm-1.2", "B200")],
 )
-def test_what_was_measured_on_several_gpus_is_said(runtime: str, measured: str) -> None:
+def test_what_was_measured_on_several_gpus_is_said(runtime, measured):
     asked = {"gpu": "b200", "model": "deepseek-r1", "tp": 8, "drafter": "mtp"}
     told = next(line for line in Scenario(**asked, runtime=runtime).warnings if "own terms" in line)
     assert ("DeepSeek-R1" in told) == (measured in ("H200", "B200"))
@@ -215,20 +210,20 @@ def test_what_was_measured_on_several_gpus_is_said(runtime: str, measured: str) 
     assert ("aside" in told) == bool(measured)
 
 
-def test_an_engine_of_ones_own_that_only_inherits_says_that_nobody_measured_it(tmp_path: Path) -> None:
+def test_an_engine_of_ones_own_that_only_inherits_says_that_nobody_measured_it(tmp_path):
     (tmp_path / "mine.toml").write_text('inherits = "vllm-0.33"\ntitle = "mine"\n[engine]\nwiden = 2.0\n')
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
     assert "nobody measured" in " ".join(scenario.but(runtime=str(tmp_path / "mine.toml")).warnings)
 
 
-def test_nvfp4_weights_can_be_said_beside_any_activations() -> None:
+def test_nvfp4_weights_can_be_said_beside_any_activations():
     for dtype in (None, "bf16", "fp8", "nvfp4"):
         found = Scenario(gpu="b200", model="deepseek-r1", tp=8, runtime="tensorrt-llm", drafter="mtp",
                          dtype=dtype, weight_dtype="nvfp4")  # fmt: skip
         assert (found.model.dtype, found.model.weight_dtype) == ("nvfp4", "nvfp4")
 
 
-def test_experts_spread_over_gpus_cost_tensorrt_llm_more_in_fp8_than_in_nvfp4() -> None:
+def test_experts_spread_over_gpus_cost_tensorrt_llm_more_in_fp8_than_in_nvfp4():
     def step_us(ep: int, weights: str | None) -> float:
         asked = Scenario(gpu="b200", model="deepseek-r1", tp=8, ep=ep, runtime="tensorrt-llm", drafter="mtp",
                          weight_dtype=weights)  # fmt: skip
@@ -244,7 +239,7 @@ def test_experts_spread_over_gpus_cost_tensorrt_llm_more_in_fp8_than_in_nvfp4() 
 @pytest.mark.parametrize(
     "dtypes", [{}, {"weight_dtype": "int4"}, {"dtype": "fp8_block"}, {"kv_dtype": "fp8"}]
 )
-def test_no_time_rests_on_more_than_is_told(gpu: str, model: str, dtypes: dict[str, Any]) -> None:
+def test_no_time_rests_on_more_than_is_told(gpu, model, dtypes):
     try:
         scenario = Scenario(gpu=gpu, model=model, drafter="ngram", acceptance="0.5", **dtypes)
         steps = decode_step(scenario.setting, 8, 1024), verification_step(scenario.setting, 8, 1024, 4)
@@ -260,7 +255,7 @@ def test_no_time_rests_on_more_than_is_told(gpu: str, model: str, dtypes: dict[s
     "parallel", [{"tp": 8}, {"tp": 8, "ep": 8}, {"tp": 8, "ep": 8, "dp_attention": True}]
 )
 @pytest.mark.parametrize("gpu", ["h100-sxm", "b200"])
-def test_experts_spread_over_gpus_are_told(gpu: str, parallel: dict[str, Any]) -> None:
+def test_experts_spread_over_gpus_are_told(gpu, parallel):
     scenario = Scenario(gpu=gpu, model="qwen3-30b-a3b", drafter="ngram", acceptance="0.5", **parallel)
     spread = parallel.get("ep", 1) > 1
     assert any("experts spread over GPUs (ep 8)" in line for line in scenario.warnings) == spread
@@ -284,12 +279,12 @@ def test_experts_spread_over_gpus_are_told(gpu: str, parallel: dict[str, Any]) -
     ],
 )
 @pytest.mark.parametrize("drafter", ["medusa", "eagle", "ngram"])
-def test_every_form_of_acceptance(given: object, tokens: list[float], drafter: str) -> None:
-    scenario = Scenario(drafter=drafter, acceptance=given, latency="roofline")  # type: ignore[arg-type]
+def test_every_form_of_acceptance(given, tokens, drafter):
+    scenario = Scenario(drafter=drafter, acceptance=given, latency="roofline")
     assert scenario.profile.tokens_per_step([2, 3, 4]) == pytest.approx(tokens)
 
 
-def test_a_mean_length_keeps_its_mean_and_has_a_wider_band() -> None:
+def test_a_mean_length_keeps_its_mean_and_has_a_wider_band():
     for drafts, tokens in ((1, 1.4), (3, 2.8), (5, 3.0), (3, 4.0)):
         found = mean_length(tokens, drafts)
         assert float(found.tokens_per_step(drafts + 1)) == pytest.approx(tokens)
@@ -302,13 +297,13 @@ def test_a_mean_length_keeps_its_mean_and_has_a_wider_band() -> None:
     "given",
     ["1.5", "0", "nan", "0.5,0.8", "0.5,", "1.2,0.5", "0.9@3", "5@3", "2@0", "2@99", "2.5@2.5", "1@2"],
 )
-def test_senseless_acceptance_is_one_line(given: str) -> None:
+def test_senseless_acceptance_is_one_line(given):
     with pytest.raises(MedusaSimError) as refused:
         Scenario(acceptance=given)
     assert "\n" not in str(refused.value)
 
 
-def test_a_band_never_emits_more_tokens_than_candidates() -> None:
+def test_a_band_never_emits_more_tokens_than_candidates():
     counts = np.arange(1, 5)
     wide = TableCurve("wide", ((2, 1.5), (4, 2.0)), error_tokens=5.0)
     assert (wide.band(counts)[1] <= counts).all()
@@ -320,7 +315,7 @@ def test_a_band_never_emits_more_tokens_than_candidates() -> None:
     assert (sure.band([1, 2, 3])[1] <= [1, 2, 3]).all()
 
 
-def test_counts_that_acceptance_does_not_describe_have_no_rows() -> None:
+def test_counts_that_acceptance_does_not_describe_have_no_rows():
     scenario = Scenario(drafter="eagle", acceptance="0.7,0.5,0.3", latency="roofline")
     (table,) = sweep([scenario], Grid.of([1], [128], [1, 2, 4, 8, 16]))
     assert list(table.numbers["candidates"]) == [1, 2, 4]
@@ -329,7 +324,7 @@ def test_counts_that_acceptance_does_not_describe_have_no_rows() -> None:
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft-model", "pard"])
-def test_a_typical_rate_is_called_an_assumption_with_its_source(drafter: str) -> None:
+def test_a_typical_rate_is_called_an_assumption_with_its_source(drafter):
     draft = "qwen3-0.6b" if "ngram" != drafter != "suffix" else None
     scenario = Scenario(model="qwen3-8b", drafter=drafter, draft_model=draft, latency="roofline")
     assert any("is an assumption" in line and scenario.profile.title in line for line in scenario.warnings)
@@ -343,13 +338,13 @@ def test_a_typical_rate_is_called_an_assumption_with_its_source(drafter: str) ->
     ("name", "figures"),
     [("ngram", {1: 1.236, 3: 1.395}), ("suffix", {3: 1.693}), ("draft-model", {2: 2.122, 5: 2.764})],
 )
-def test_a_typical_profile_gives_the_figures_that_it_cites(name: str, figures: dict[int, float]) -> None:
+def test_a_typical_profile_gives_the_figures_that_it_cites(name, figures):
     profile = load_acceptance(f"typical-{name}")
     for drafts, tokens in figures.items():
         assert profile.tokens_per_step(drafts + 1) == pytest.approx(tokens, abs=0.02)
 
 
-def test_every_drafter_is_registered_once_and_says_what_it_is() -> None:
+def test_every_drafter_is_registered_once_and_says_what_it_is():
     assert len(set(drafter_names())) == len(drafter_names()) == len(DRAFTERS)
     for name, kind in DRAFTERS.items():
         assert kind.name == name
@@ -359,7 +354,7 @@ def test_every_drafter_is_registered_once_and_says_what_it_is() -> None:
         assert load_acceptance(kind.lender).name == kind.lender
 
 
-def test_the_measured_model_refuses_or_falls_back_by_choice() -> None:
+def test_the_measured_model_refuses_or_falls_back_by_choice():
     gpu = load_gpu("a100-80gb-pcie")
     far = Gemm(name="far", m=8, n=128, k=128, dtype="fp16")
     with pytest.raises(CoverageError, match="measure"):
@@ -368,7 +363,7 @@ def test_the_measured_model_refuses_or_falls_back_by_choice() -> None:
     assert found.time_us > 0.0
 
 
-def test_a_scenario_is_changed_by_making_another() -> None:
+def test_a_scenario_is_changed_by_making_another():
     scenario = Scenario(latency="roofline", acceptance=0.7)
     other = scenario.but(gpu="h100-sxm")
     assert (scenario.gpu.name, other.gpu.name) == ("a100-80gb-pcie", "h100-sxm")
@@ -378,7 +373,7 @@ def test_a_scenario_is_changed_by_making_another() -> None:
         scenario.but(runtim="x")
 
 
-def test_collectives_that_were_measured_between_two_cards_say_so_beyond() -> None:
+def test_collectives_that_were_measured_between_two_cards_say_so_beyond():
     scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="sglang", drafter="eagle3", tp=2)
     beyond = scenario.but(tp=4)
     assert any("measured between 2 cards" in line for line in beyond.warnings)
@@ -387,7 +382,7 @@ def test_collectives_that_were_measured_between_two_cards_say_so_beyond() -> Non
     assert not any("measured between 2 cards" in line for line in measured.warnings)
 
 
-def test_a_config_in_fp32_says_that_it_is_priced_as_fp16(tmp_path: Path) -> None:
+def test_a_config_in_fp32_says_that_it_is_priced_as_fp16(tmp_path):
     text = (Path(__file__).resolve().parents[2] / "docs" / "example_config.json").read_text(encoding="utf-8")
     config = {**json.loads(text), "torch_dtype": "float32"}
     (tmp_path / "mine.json").write_text(json.dumps(config), encoding="utf-8")

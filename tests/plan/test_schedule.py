@@ -1,7 +1,5 @@
 """Merging batches that share a configuration: the fewest ranges, no batch losing the tolerance."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -20,7 +18,7 @@ def speedups(batches: int, configurations: int) -> st.SearchStrategy[np.ndarray]
     return values.map(lambda array: np.hstack([np.ones((batches, 1)), array]))
 
 
-def test_a_switch_worth_less_than_three_percent_is_not_made() -> None:
+def test_a_switch_worth_less_than_three_percent_is_not_made():
     speedup = np.array([[1.0, 2.00, 1.95], [1.0, 1.90, 1.95], [1.0, 1.50, 1.53]])
     (only,) = merge_batches(speedup)
     assert (only.first, only.last, only.configuration) == (0, 2, 2)
@@ -28,19 +26,19 @@ def test_a_switch_worth_less_than_three_percent_is_not_made() -> None:
     assert [r.configuration for r in merge_batches(speedup, gain=0.0)] == [1, 2]
 
 
-def test_exactly_the_tolerance_is_a_switch_worth_making() -> None:
+def test_exactly_the_tolerance_is_a_switch_worth_making():
     speedup = np.array([[1.0, 2.0, 1.94], [1.0, 1.94, 2.0]])  # 1.94 / 2 = 1 - 0.03
     assert len(merge_batches(speedup)) == 2
     assert len(merge_batches(speedup, gain=0.0301)) == 1
 
 
-def test_ranges_never_cross_break_even() -> None:
+def test_ranges_never_cross_break_even():
     speedup = np.array([[1.0, 1.02], [1.0, 1.001], [1.0, 0.99], [1.0, 1.0], [1.0, 1.01]])
     ranges = merge_batches(speedup)
     assert ranges == (BatchRange(0, 1, 1), BatchRange(2, 3, 0), BatchRange(4, 4, 1))
 
 
-def test_a_range_that_pays_takes_no_configuration_that_loses_somewhere() -> None:
+def test_a_range_that_pays_takes_no_configuration_that_loses_somewhere():
     speedup = np.array(
         [[1.0, 1.02, 1.01], [1.0, 0.995, 1.005]]
     )  # the first is within 3 % of the best at both
@@ -49,7 +47,7 @@ def test_a_range_that_pays_takes_no_configuration_that_loses_somewhere() -> None
     assert [r.configuration for r in merge_batches(speedup)] == [1, 2]
 
 
-def test_batches_told_apart_share_no_range() -> None:
+def test_batches_told_apart_share_no_range():
     speedup = np.array([[1.0, 1.5]] * 4)
     assert [(r.first, r.last) for r in merge_batches(speedup, apart=np.array([0, 0, 1, 1]))] == [
         (0, 1),
@@ -58,9 +56,7 @@ def test_batches_told_apart_share_no_range() -> None:
 
 
 @given(speedups(6, 3), st.integers(0, 5), st.integers(0, 5))
-def test_a_batch_has_one_verdict_in_every_range_that_it_is_asked_in(
-    speedup: np.ndarray, one: int, other: int
-) -> None:
+def test_a_batch_has_one_verdict_in_every_range_that_it_is_asked_in(speedup, one, other):
     first, last = sorted((one, other))
     for asked in ((first, last), (0, 5)):
         for found in merge_batches(speedup[asked[0] : asked[1] + 1]):
@@ -69,7 +65,7 @@ def test_a_batch_has_one_verdict_in_every_range_that_it_is_asked_in(
                 assert speedup[batch, found.configuration] > 1.0 or found.configuration == 0
 
 
-def test_what_does_not_fit_is_not_chosen_and_nothing_fitting_is_plain() -> None:
+def test_what_does_not_fit_is_not_chosen_and_nothing_fitting_is_plain():
     speedup = np.array([[1.0, 2.0, 1.5], [1.0, 2.0, 1.5]])
     allowed = np.array([[True, False, True], [False, False, False]])
     assert [r.configuration for r in merge_batches(speedup, allowed)] == [2, 0]
@@ -83,7 +79,7 @@ def worst_loss(speedup: np.ndarray, ranges: tuple[BatchRange, ...]) -> float:
 
 
 @given(speedups(8, 4))
-def test_no_batch_loses_the_tolerance_and_every_batch_is_covered(speedup: np.ndarray) -> None:
+def test_no_batch_loses_the_tolerance_and_every_batch_is_covered(speedup):
     ranges = merge_batches(speedup)
     assert [r.first for r in ranges] == [0, *(r.last + 1 for r in ranges[:-1])]
     assert ranges[-1].last == speedup.shape[0] - 1
@@ -91,7 +87,7 @@ def test_no_batch_loses_the_tolerance_and_every_batch_is_covered(speedup: np.nda
 
 
 @given(speedups(6, 3))
-def test_no_fewer_ranges_are_possible(speedup: np.ndarray) -> None:
+def test_no_fewer_ranges_are_possible(speedup):
     pays = speedup.max(axis=1, keepdims=True) > 1.0
     good = speedup > speedup.max(axis=1, keepdims=True) * (1.0 - SWITCHING_GAIN)
     good &= np.where(pays, speedup > 1.0, np.arange(4) == 0)
@@ -109,6 +105,6 @@ def test_no_fewer_ranges_are_possible(speedup: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("gain", [-0.1, 1.0, float("nan")])
-def test_a_senseless_gain_is_refused(gain: float) -> None:
+def test_a_senseless_gain_is_refused(gain):
     with pytest.raises(UsageError, match="0 to below 1"):
         merge_batches(np.ones((1, 2)), gain=gain)

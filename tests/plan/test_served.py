@@ -1,9 +1,5 @@
 """A scenario in an engine: traffic of a server, look-ups that match, trees, the limit beside the answer."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -30,7 +26,7 @@ def swept(scenario: Scenario, batch: tuple[int, ...] = (1, 16, 64), **axes: tupl
     return pd.concat([table.pandas() for table in sweep([scenario], grid)], ignore_index=True)
 
 
-def test_without_traffic_throughput_is_that_of_decode_steps() -> None:
+def test_without_traffic_throughput_is_that_of_decode_steps():
     rows = swept(Scenario(**CHAIN, runtime="vllm-0.11"))
     rate = rows.batch * rows.tokens_per_step / rows.verify_step_us * 1e6
     np.testing.assert_allclose(rows.tokens_per_s, rate)
@@ -39,13 +35,13 @@ def test_without_traffic_throughput_is_that_of_decode_steps() -> None:
     np.testing.assert_allclose(rows.tpot_us, rows.itl_us / rows.tokens_per_step)
 
 
-def test_kernels_alone_wait_for_nothing_else() -> None:
+def test_kernels_alone_wait_for_nothing_else():
     rows = swept(Scenario(**CHAIN, runtime="cuda-graph"))
     np.testing.assert_allclose(rows.itl_us, rows.verify_step_us)
     np.testing.assert_allclose(rows.tpot_us, rows.verify_step_us / rows.tokens_per_step)
 
 
-def test_traffic_changes_the_server_and_leaves_the_step_alone() -> None:
+def test_traffic_changes_the_server_and_leaves_the_step_alone():
     alone = swept(Scenario(**CHAIN, runtime="vllm-0.11"))
     busy = swept(Scenario(**CHAIN, runtime="vllm-0.11", prompt_tokens=1024, output_tokens=256))
     for column in ("decode_step_us", "verify_step_us", "overhead", "speedup", "speedup_low", "memory_bytes"):
@@ -67,12 +63,12 @@ def test_traffic_changes_the_server_and_leaves_the_step_alone() -> None:
         ({"match_rate": 0.5}, "no --match-rate"),
     ],
 )
-def test_impossible_traffic_is_refused(arguments: dict[str, float], told: str) -> None:
+def test_impossible_traffic_is_refused(arguments, told):
     with pytest.raises(UsageError, match=told):
         Scenario(**CHAIN, **arguments)
 
 
-def test_a_look_up_is_charged_where_it_matches() -> None:
+def test_a_look_up_is_charged_where_it_matches():
     lookup = {**COMMON, "drafter": "ngram", "runtime": "vllm-0.10"}
     often, rarely, by_rate, never_more = (
         swept(Scenario(**lookup, acceptance=rate, match_rate=match)).verify_step_us.to_numpy()
@@ -87,7 +83,7 @@ def test_a_look_up_is_charged_where_it_matches() -> None:
         Scenario(**lookup, acceptance=0.2, match_rate=1.5)
 
 
-def test_engines_without_tree_attention_draft_chains_unless_trees_are_asked_for() -> None:
+def test_engines_without_tree_attention_draft_chains_unless_trees_are_asked_for():
     medusa = {"model": "vicuna-7b", "drafter": "medusa"}
     assert Scenario(**medusa, runtime="vllm").chain_only
     assert all(option.chain for option in Scenario(**medusa, runtime="vllm").options())
@@ -96,17 +92,16 @@ def test_engines_without_tree_attention_draft_chains_unless_trees_are_asked_for(
     assert Scenario(**medusa, runtime="cuda-graph", chain_only=True).chain_only
 
 
-def test_an_engine_runs_its_own_drafters_alone() -> None:
+def test_an_engine_runs_its_own_drafters_alone():
     with pytest.raises(UsageError, match=r"sglang-0\.5 runs no medusa drafter; it has: .*eagle"):
         Scenario(runtime="sglang", drafter="medusa")
 
 
-def test_the_limit_stands_beside_the_answer_of_an_engine() -> None:
+def test_the_limit_stands_beside_the_answer_of_an_engine():
     scenario = Scenario(**CHAIN, runtime="vllm")
     answer = recommend(scenario, Question(batch_max=32))
     row = answer.schedule[0]
     limit = limit_of(scenario)
-    assert limit is not None
     assert limit.runtime.library == scenario.runtime.library
     assert limit.chain_only
     alone = price(limit, [row.batch_max], [row.seq_len]).by_count
@@ -118,7 +113,7 @@ def test_the_limit_stands_beside_the_answer_of_an_engine() -> None:
     assert values["itl_us"] >= row.verify_step_us
 
 
-def test_kernels_alone_are_their_own_limit() -> None:
+def test_kernels_alone_are_their_own_limit():
     scenario = Scenario(**CHAIN, runtime="cuda-graph")
     assert limit_of(scenario) is None
     answer = recommend(scenario, Question(batch_max=4))
@@ -126,12 +121,12 @@ def test_kernels_alone_are_their_own_limit() -> None:
     assert "kernels alone" not in reason(answer)
 
 
-def test_a_recommendation_takes_no_traffic() -> None:
+def test_a_recommendation_takes_no_traffic():
     with pytest.raises(UsageError, match="takes one request"):
         recommend(Scenario(**CHAIN, prompt_tokens=100, output_tokens=100))
 
 
-def test_a_server_gains_less_than_its_steps_and_both_are_named() -> None:
+def test_a_server_gains_less_than_its_steps_and_both_are_named():
     asked = {**CHAIN, "runtime": "vllm", "prompt_tokens": 2048, "output_tokens": 256}
     rows = swept(Scenario(**asked), batch=(1, 32, 256))
     plain = rows.groupby("batch").tpot_us.transform("first")
@@ -149,7 +144,7 @@ def test_a_server_gains_less_than_its_steps_and_both_are_named() -> None:
 
 
 @pytest.mark.parametrize("traffic", [{}, {"prompt_tokens": 2048, "output_tokens": 256}])
-def test_the_first_line_of_a_sweep_is_a_row_of_its_file(traffic: dict[str, int]) -> None:
+def test_the_first_line_of_a_sweep_is_a_row_of_its_file(traffic):
     scenario = Scenario(**CHAIN, runtime="vllm", **traffic)
     grid = Grid.of([1, 64], [512], range(1, 17))
     found, rows = answer(scenario, grid), swept(scenario, (1, 64), candidates=tuple(range(1, 17)))
@@ -177,7 +172,7 @@ ENGINES = [name for name in runtime_names() if load_runtime(name).engine is not 
     ],
     ids=lambda where: str(where["model"]),
 )
-def test_no_engine_beats_its_own_kernels(runtime: str, where: dict[str, Any]) -> None:
+def test_no_engine_beats_its_own_kernels(runtime, where):
     for drafter in ("eagle3", "ngram"):
         scenario = Scenario(**where, runtime=runtime, drafter=drafter, acceptance=0.7, chain_only=True)
         limit = limit_of(scenario)

@@ -1,7 +1,5 @@
 """One tree in a scenario: charged with the scenario's own drafter, and never above what a search finds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +27,7 @@ CHAINS = MEDUSA.but(chain_only=True)
 
 @pytest.mark.parametrize("scenario", [MEDUSA, EAGLE, DRAFT, CHAINS])
 @pytest.mark.parametrize("batch", [1, 24])
-def test_best_trees_lie_on_the_curve_and_the_curve_is_the_searchs(scenario: Scenario, batch: int) -> None:
+def test_best_trees_lie_on_the_curve_and_the_curve_is_the_searchs(scenario, batch):
     curve = tree_curve(scenario, batch, 1024, 40)
     table = count_table(price(scenario, [batch], [1024], scenario.options(40)))
     assert curve.candidates.tolist() == table.column("candidates").to_pylist()
@@ -45,14 +43,14 @@ def test_best_trees_lie_on_the_curve_and_the_curve_is_the_searchs(scenario: Scen
 
 
 @pytest.mark.parametrize("branches", [[3], [2, 2], [4, 2, 1], [1, 1, 1, 1]])
-def test_no_tree_is_faster_than_the_best_of_its_size(branches: list[int]) -> None:
+def test_no_tree_is_faster_than_the_best_of_its_size(branches):
     tree = CandidateTree.cartesian(branches)
     curve = tree_curve(MEDUSA, 4, 1024, tree.candidates)
     assert tree_answer(MEDUSA, tree, 4, 1024).speedup <= curve.speedup[tree.candidates - 1] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_a_tree_is_charged_as_many_heads_as_it_is_deep(depth: int) -> None:
+def test_a_tree_is_charged_as_many_heads_as_it_is_deep(depth):
     chain = CandidateTree.chain(depth)
     charged = replace(MEDUSA.setting, drafter=Medusa(heads=depth))
     plain_us, step_us = (
@@ -72,31 +70,29 @@ def test_a_tree_is_charged_as_many_heads_as_it_is_deep(depth: int) -> None:
         (DRAFT, DraftModel, [2, 2], 2),
     ],
 )
-def test_drafters_that_run_level_by_level_are_charged_their_levels(
-    scenario: Scenario, kind: type, branches: list[int], width: int
-) -> None:
+def test_drafters_that_run_level_by_level_are_charged_their_levels(scenario, kind, branches, width):
     drafter = tree_drafter(scenario, CandidateTree.cartesian(branches))
     assert isinstance(drafter, kind)
     assert isinstance(drafter, Eagle | DraftModel)
     assert (drafter.depth, drafter.width) == (len(branches), width)
 
 
-def test_the_root_alone_is_plain_decoding() -> None:
+def test_the_root_alone_is_plain_decoding():
     found = tree_answer(MEDUSA, CandidateTree(()), 8, 1024)
     assert (found.speedup, found.tokens_per_step, found.share_of_best) == (1.0, 1.0, 1.0)
 
 
-def test_ranks_beyond_the_measured_are_said() -> None:
+def test_ranks_beyond_the_measured_are_said():
     ranks = accuracies_of(MEDUSA).ranks
     assert tree_answer(MEDUSA, CandidateTree.cartesian([ranks + 1]), 1, 1024).extended
     assert not tree_answer(MEDUSA, CandidateTree.cartesian([ranks]), 1, 1024).extended
 
 
-def test_a_tree_deeper_than_the_heads_is_refused() -> None:
+def test_a_tree_deeper_than_the_heads_is_refused():
     with pytest.raises(CoverageError, match="depth 6"):
         tree_answer(MEDUSA, CandidateTree.chain(6), 1, 1024)
 
 
-def test_a_curve_knows_no_trees() -> None:
+def test_a_curve_knows_no_trees():
     with pytest.raises(UsageError, match="knows no trees"):
         best_tree(MEDUSA.but(acceptance="paper-fig21"), 8, 1, 1024)

@@ -1,7 +1,5 @@
 """Where a mixture of experts makes drafts dear: the range, its numbers, and the sentence."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -19,12 +17,10 @@ MOE = Scenario(
 BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 
-def test_the_range_is_where_a_draft_costs_and_wakes() -> None:
+def test_the_range_is_where_a_draft_costs_and_wakes():
     surface = price(MOE, BATCHES, [1024])
     found = waking(surface)
-    assert found is not None
     experts = surface.setting.model.experts
-    assert experts is not None
     assert found.first <= found.worst <= found.last < 256
     assert not found.capped
     assert found.plain == pytest.approx(float(union(experts.experts, experts.topk, found.worst, 1)))
@@ -36,31 +32,27 @@ def test_the_range_is_where_a_draft_costs_and_wakes() -> None:
     assert found.cost <= overhead[BATCHES.index(found.worst)] + 1e-9
 
 
-def test_a_range_that_the_search_ends_is_not_said_to_end() -> None:
+def test_a_range_that_the_search_ends_is_not_said_to_end():
     found = waking(price(MOE, [1, 2, 4], [1024]))
-    assert found is not None
     assert (found.last, found.capped) == (4, True)
     assert "above" not in reason(recommend(MOE, Question(batch_max=4))).split("wakes more experts")[1]
 
 
-def test_the_recommendation_names_the_range() -> None:
+def test_the_recommendation_names_the_range():
     answer = recommend(MOE, Question(batch_max=128))
     found = waking(answer.surface)
-    assert found is not None
     told = reason(answer)
     assert f"From {found.first} to {found.last} requests each draft wakes more experts" in told
     assert f"of {found.experts} a layer" in told
 
 
-def test_dense_models_wake_nothing() -> None:
+def test_dense_models_wake_nothing():
     dense = MOE.but(model="llama-3.1-8b")
     assert waking(price(dense, BATCHES, [1024])) is None
     assert "experts" not in reason(recommend(dense, Question(batch_max=4)))
 
 
-def test_alike_tokens_wake_fewer_experts() -> None:
+def test_alike_tokens_wake_fewer_experts():
     few, many = (waking(price(MOE.but(overlap=name), BATCHES, [1024])) for name in ("chain", "independent"))
-    assert few is not None
-    assert many is not None
     assert few.woken < many.woken or few.worst != many.worst
     assert few.cost < many.cost

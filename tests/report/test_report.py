@@ -1,13 +1,10 @@
 """Rendering: numbers people read, formats machines read back, files that are whole or absent."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -54,19 +51,15 @@ TABLE = pa.table(
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0, "0"),
-        (1.23456, "1.235"),
-        (0.012345, "0.01235"),
-        (123456.0, "123456"),
-        (math.nan, "-"),
+        (0.0, "0"), (1.23456, "1.235"), (0.012345, "0.01235"), (123456.0, "123456"), (math.nan, "-"),
         (2.5e15, "2.500e+15"),
     ],
-)
-def test_significant_digits(value: float, text: str) -> None:
+)  # fmt: skip
+def test_significant_digits(value, text):
     assert significant(value) == text
 
 
-def test_units_are_decimal() -> None:
+def test_units_are_decimal():
     assert with_prefix(8.5e10, "B") == "85.0 GB"
     assert with_prefix(3.12e14, "FLOP/s") == "312 TFLOP/s"
     assert duration(812.3) == "812 us"
@@ -75,11 +68,11 @@ def test_units_are_decimal() -> None:
 
 
 @given(st.floats(min_value=1e-4, max_value=1e11))
-def test_rounding_stays_within_half_a_last_digit(value: float) -> None:
+def test_rounding_stays_within_half_a_last_digit(value):
     assert float(significant(value)) == pytest.approx(value, rel=0.5e-3)
 
 
-def test_csv_reads_back_exactly() -> None:
+def test_csv_reads_back_exactly():
     text = b"".join(csv_parts([TABLE.slice(0, 2), TABLE.slice(2)])).decode()
     assert text.count("gpu,candidates") == 1
     back = pd.read_csv(io.StringIO(text))
@@ -88,12 +81,12 @@ def test_csv_reads_back_exactly() -> None:
     assert list(back["note"]) == ["plain", "a, b", 'say "x" | y']
 
 
-def test_csv_quotes_only_where_it_must() -> None:
+def test_csv_quotes_only_where_it_must():
     text = b"".join(csv_parts([TABLE.select(["gpu", "candidates"])])).decode()
     assert text == "gpu,candidates\na40,1\na40,16\na40,64\n"
 
 
-def test_json_is_one_object_with_its_origin() -> None:
+def test_json_is_one_object_with_its_origin():
     parts = json_parts([TABLE.slice(0, 1), TABLE.slice(1)], "medusa-sim sweep", "sweep", {"caveats": ["c"]})
     found = json.loads(b"".join(parts))
     assert found["schema"] == "medusa-sim/sweep/1"
@@ -105,7 +98,7 @@ def test_json_is_one_object_with_its_origin() -> None:
     assert found["rows"][2]["verify_step_us"] is None
 
 
-def test_parquet_reads_back_exactly() -> None:
+def test_parquet_reads_back_exactly():
     file = io.BytesIO()
     write_parquet([TABLE.slice(0, 1), TABLE.slice(1)], file)
     back = pd.read_parquet(file)
@@ -113,14 +106,14 @@ def test_parquet_reads_back_exactly() -> None:
     assert len(back) == 3
 
 
-def test_markdown_has_one_header_and_escapes_bars() -> None:
+def test_markdown_has_one_header_and_escapes_bars():
     text = b"".join(markdown_parts([TABLE.slice(0, 2), TABLE.slice(2)])).decode()
     assert len(text.strip().split("\n")) == 2 + 3
     assert "\\|" in text
     assert "48.5 GB" in text
 
 
-def test_plain_text_cuts_nothing() -> None:
+def test_plain_text_cuts_nothing():
     wide = TextTable(tuple(f"column_{i}" for i in range(40)), (("x" * 30,) * 40,), (False,) * 40)
     assert "…" not in plain(wide)
     assert plain(wide).count("x" * 30) == 40
@@ -128,7 +121,7 @@ def test_plain_text_cuts_nothing() -> None:
     assert "x" * 30 in markdown(wide)
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
     path = tmp_path / "out.csv"
     path.write_text("before")
 
@@ -147,7 +140,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_unwritable_places_are_refused_at_once(tmp_path: Path) -> None:
+def test_unwritable_places_are_refused_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     for path, told in (
         (tmp_path, "is a folder"),
@@ -162,7 +155,7 @@ def test_unwritable_places_are_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
-def test_a_terminal_never_cuts_a_cell(width: int) -> None:
+def test_a_terminal_never_cuts_a_cell(width):
     table = TextTable(
         ("name", "first", "second", "third", "source"),
         (("a100", "x" * 20, "y" * 20, "1.23", "words " * 30), ("h100", "x", "y", "4.56", "w")),
@@ -179,14 +172,14 @@ def test_a_terminal_never_cuts_a_cell(width: int) -> None:
     assert max(len(line) for line in re.sub(r"\x1b\[[0-9;]*m", "", drawn).splitlines()) <= width
 
 
-def test_brackets_in_cells_are_not_markup() -> None:
+def test_brackets_in_cells_are_not_markup():
     drawn = on_terminal(TextTable(("a",), (("[bold]x[/bold]",),), (False,)), 80)
     assert drawn is not None
     assert "[bold]x[/bold]" in drawn
 
 
 @pytest.mark.parametrize("runtime", ["cuda-graph", "hf-eager", "vllm"])
-def test_every_part_of_a_step_is_drawn_and_they_add_up(runtime: str) -> None:
+def test_every_part_of_a_step_is_drawn_and_they_add_up(runtime):
     grid = Grid.of([1, 64], [1024], [1, 2, 4])
     view = length_view(Scenario(runtime=runtime), grid, 1024)
     assert set(view.parts_us) <= set(PARTS)
@@ -201,7 +194,7 @@ def test_every_part_of_a_step_is_drawn_and_they_add_up(runtime: str) -> None:
         assert all(one.y0 > other.y1 for one, other in pairwise(labels))
 
 
-def test_a_page_holds_the_tables_that_are_drawn_on_it() -> None:
+def test_a_page_holds_the_tables_that_are_drawn_on_it():
     names = [f"column {i}" for i in range(40)]
     wide = TextTable(
         tuple(names), (tuple("cell" for _ in names),), (True,) * 40, expendable=tuple(names[10:])

@@ -1,7 +1,5 @@
 """The Medusa paper's tables and figures: golden values with the goals of the project as tolerances."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -43,11 +41,11 @@ def errors() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("key", GOALS)
-def test_goals(errors: pd.DataFrame, key: tuple[str, str, str]) -> None:
+def test_goals(errors, key):
     assert errors.loc[key, "mean_error"] < GOALS[key]
 
 
-def test_equal_batch_and_length_is_not_what_the_figure_divides_by(errors: pd.DataFrame) -> None:
+def test_equal_batch_and_length_is_not_what_the_figure_divides_by(errors):
     fixed, same = (
         errors.loc[("figure22", "speedup difference", name), "mean_error"] for name in ("fixed", "same")
     )
@@ -55,7 +53,7 @@ def test_equal_batch_and_length_is_not_what_the_figure_divides_by(errors: pd.Dat
 
 
 @pytest.mark.parametrize("name", ["table6", "table8"])
-def test_intensities_follow_from_table_5(name: str) -> None:
+def test_intensities_follow_from_table_5(name):
     frame = reproduction(name).frame
     # Printed to two decimals.
     assert frame["operational_intensity"].to_numpy() == pytest.approx(
@@ -63,7 +61,7 @@ def test_intensities_follow_from_table_5(name: str) -> None:
     )
 
 
-def test_table_7_shares_a_row_with_table_6_and_shows_no_published_value() -> None:
+def test_table_7_shares_a_row_with_table_6_and_shows_no_published_value():
     table6, table7 = reproduction("table6").frame, reproduction("table7").frame
     shared6 = curve(table6, "seq_len", 1024, "predicted_us")
     shared7 = curve(table7, "batch", 16, "predicted_us")
@@ -72,7 +70,7 @@ def test_table_7_shares_a_row_with_table_6_and_shows_no_published_value() -> Non
     assert len(table7) == 56
 
 
-def test_best_counts_and_the_cliff() -> None:
+def test_best_counts_and_the_cliff():
     # Appendix G.3: 64 is best at batch 1, and Figures 22 and 23 drop from 64 to 80 candidates at batch 4.
     figure22, figure23 = reproduction("figure22").frame, reproduction("figure23").frame
     assert curve(figure22, "batch", 1).idxmax() == 64
@@ -82,7 +80,7 @@ def test_best_counts_and_the_cliff() -> None:
         assert speedups[80] < 0.9 * speedups[64]
 
 
-def test_figure_21_stacks_to_its_latency_and_starts_at_one() -> None:
+def test_figure_21_stacks_to_its_latency_and_starts_at_one():
     frame = reproduction("figure21").frame
     bars = frame[["predicted_qk_pv", "predicted_qkv_linear", "predicted_up_gate_down"]].sum(axis=1)
     assert bars.to_numpy() == pytest.approx(frame["predicted_normalized_latency"].to_numpy(), rel=1e-12)
@@ -95,7 +93,7 @@ def test_figure_21_stacks_to_its_latency_and_starts_at_one() -> None:
     )
 
 
-def test_figure_23_is_a_prediction() -> None:
+def test_figure_23_is_a_prediction():
     frame = reproduction("figure23").frame
     assert frame["published_speedup"].isna().all()
     assert sorted(frame["seq_len"].unique()) == sorted(SEQ_LENS)
@@ -104,7 +102,7 @@ def test_figure_23_is_a_prediction() -> None:
 
 
 @pytest.mark.parametrize("name", ["figure9", "figure11", "figure13", "figure17"])
-def test_operator_figures_have_every_setting_below_the_roof(name: str) -> None:
+def test_operator_figures_have_every_setting_below_the_roof(name):
     frame = reproduction(name).frame
     # 8 operators, 49 settings, prefill and decode.
     assert len(frame) == 8 * 49 * 2
@@ -115,15 +113,14 @@ def test_operator_figures_have_every_setting_below_the_roof(name: str) -> None:
     assert (frame["flops_per_s"] <= frame["roofline_flops_per_s"] * (1 + 1e-9)).all()
 
 
-def test_other_gpus_say_whose_kernels_stand_in() -> None:
+def test_other_gpus_say_whose_kernels_stand_in():
     assert "A100" in reproduction("figure13").caveat
     latency = paper_latency(load_gpu("a40"))
     products = latency.gpu.kernel_set("paper").unfused
-    assert products is not None
     assert products.fit.inherited_from == "a100-80gb-pcie:paper"
 
 
-def test_the_a6000_roof_is_the_papers() -> None:
+def test_the_a6000_roof_is_the_papers():
     gpu = load_gpu("rtx-a6000")
     assert gpu.peak("fp16") == pytest.approx(154.8e12)
     assert paper_roof(gpu).peak("fp16") == pytest.approx(181e12)
@@ -132,12 +129,12 @@ def test_the_a6000_roof_is_the_papers() -> None:
 @pytest.mark.parametrize(
     ("figure", "table"), [("figure18", "table6"), ("figure19", "table7"), ("figure20", "table8")]
 )
-def test_point_figures_are_their_tables(figure: str, table: str) -> None:
+def test_point_figures_are_their_tables(figure, table):
     points, cells = reproduction(figure).frame, reproduction(table).frame
     assert points["predicted_flops_per_s"].equals(cells["predicted_flops_per_s"])
 
 
-def test_every_target_answers_to_its_name() -> None:
+def test_every_target_answers_to_its_name():
     for name in ("table6", "figure12", "figure20", "figure23"):
         found = reproduction(name)
         assert found.name == name
@@ -149,12 +146,12 @@ def test_every_target_answers_to_its_name() -> None:
     ]
 
 
-def test_an_unknown_target_is_named_with_the_nearest() -> None:
+def test_an_unknown_target_is_named_with_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'table6'"):
         reproduction("tabel6")
 
 
-def test_every_published_file_is_cited() -> None:
+def test_every_published_file_is_cited():
     files = sorted(path.stem for path in (data.shipped_dir() / PUBLISHED).glob("*.csv"))
     assert "medusa_figures21_22" in files
     for name in files:
@@ -162,7 +159,7 @@ def test_every_published_file_is_cited() -> None:
         assert len(read_published(name)) > 0
 
 
-def test_speedup_is_tokens_per_step_over_the_baseline() -> None:
+def test_speedup_is_tokens_per_step_over_the_baseline():
     frame = reproduction("figure22").frame
     base = frame[(frame["batch"] == 1) & (frame["candidates"] == 1)]["decode_step_us"].item()
     assert (frame["predicted_tokens_per_step"] * base / frame["verify_step_us"]).to_numpy() == pytest.approx(

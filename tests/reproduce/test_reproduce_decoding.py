@@ -1,9 +1,5 @@
 """Tables 1 and 3 of the Medusa paper, and published batch curves of EAGLE beside predictions."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -17,7 +13,7 @@ HEADER = "source,setup,method,batch_or_concurrency,throughput_ratio_vs_no_spec\n
 SETUP = "SGLang H100 Llama-3.1-8B chain3"
 
 
-def test_table_1_in_its_parts() -> None:
+def test_table_1_in_its_parts():
     frame = table1().frame
     # Nothing is fitted to the overheads: the host's time of a drafted step comes from other runs of the code.
     assert (frame["step_overhead"] < frame["predicted_overhead"]).all()
@@ -29,7 +25,7 @@ def test_table_1_in_its_parts() -> None:
     assert rate.to_numpy() == pytest.approx(frame["published_tokens_per_s"].to_numpy(), rel=0.04)
 
 
-def test_table_3_in_its_order() -> None:
+def test_table_3_in_its_order():
     frame = table3().frame
     assert (np.diff(frame["predicted_speedup"]) > 0.0).all()
     assert (np.diff(frame["published_speedup"]) > 0.0).all()
@@ -39,7 +35,7 @@ def test_table_3_in_its_order() -> None:
     )
 
 
-def test_the_best_cartesian_tree_is_the_best_of_all_small_ones() -> None:
+def test_the_best_cartesian_tree_is_the_best_of_all_small_ones():
     heads = HeadAccuracy.checked([[0.5, 0.2, 0.1], [0.4, 0.2, 0.1]])
     best = best_cartesian(heads, 8)
     every = [CandidateTree.cartesian((s,)) for s in (1, 2, 3)] + [
@@ -53,7 +49,7 @@ def test_the_best_cartesian_tree_is_the_best_of_all_small_ones() -> None:
     assert expected_tokens_per_step(best, heads) == pytest.approx(tokens)
 
 
-def test_batch_curves_say_what_the_engine_must_add(tmp_path: Path) -> None:
+def test_batch_curves_say_what_the_engine_must_add(tmp_path):
     path = tmp_path / "curves.csv"
     path.write_text(HEADER + f"made,{SETUP},EAGLE-3,8,1.6\nmade,{SETUP},EAGLE-3,2,1.8\n")
     frame = batch_curves(path, latency="roofline")
@@ -76,14 +72,14 @@ def test_batch_curves_say_what_the_engine_must_add(tmp_path: Path) -> None:
         (HEADER + f"x,{SETUP},HYDRA,1,1.0\n", "HYDRA"),
     ],
 )
-def test_bad_curves_are_one_line(text: str, told: str, tmp_path: Path) -> None:
+def test_bad_curves_are_one_line(text, told, tmp_path):
     path = tmp_path / "curves.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=told):
         batch_curves(path)
 
 
-def test_published_batch_curves(shared_data: Path) -> None:
+def test_published_batch_curves(shared_data):
     frame = batch_curves(shared_data / "acceptance" / "batch_speedups_eagle.csv")
     eagle3 = frame[frame["method"] == "EAGLE-3"]
     # Without an engine's own time the model is too fast everywhere, and the share it must add is 10-40 %.

@@ -1,7 +1,5 @@
 """Figures of the recursive speculative decoding paper, through the registry that the command line uses."""
 
-from __future__ import annotations
-
 import pytest
 
 from medusa_sim.report.charts.reproduced import reproduction_charts
@@ -14,7 +12,7 @@ GOAL = 0.03
 """Mean error of block efficiency that the project aims at, on pairs given only as short chains."""
 
 
-def test_recursive_rejection_accepts_always_and_beats_the_rest() -> None:
+def test_recursive_rejection_accepts_always_and_beats_the_rest():
     frame = reproduction("rsd-figure1").frame
     by_method = frame.pivot(index=["draft_p", "target_q"], columns="method", values="predicted_acceptance")
     assert by_method["Recur. Rej. Samp."].to_numpy() == pytest.approx(1.0, abs=1e-9)
@@ -25,7 +23,7 @@ def test_recursive_rejection_accepts_always_and_beats_the_rest() -> None:
 
 
 @pytest.mark.parametrize("name", ["rsd-figure4", "rsd-figure5"])
-def test_trees_are_predicted_from_short_chains(name: str) -> None:
+def test_trees_are_predicted_from_short_chains(name):
     frame = reproduction(name).frame
     trees = frame[frame["decoder"] != "SD"]
     assert trees["error"].abs().mean() < GOAL
@@ -33,6 +31,6 @@ def test_trees_are_predicted_from_short_chains(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rsd-figure1", "rsd-figure4", "rsd-figure5"])
-def test_each_has_a_plot(name: str) -> None:
+def test_each_has_a_plot(name):
     figure = lines_figure(*reproduction_charts(reproduction(name), load_gpu("a100-80gb-pcie")), columns=2)
     assert render(figure, ".svg").startswith(b"<?xml")

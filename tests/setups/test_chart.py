@@ -1,13 +1,9 @@
 """The chart of set-ups: one description, drawn alike in reports and in the app."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +36,7 @@ def answer() -> ms.Compared:
 
 
 @pytest.mark.parametrize("column", Y_TITLES)
-def test_curves_fall_apart_from_nothing(answer: ms.Compared, column: str) -> None:
+def test_curves_fall_apart_from_nothing(answer, column):
     chart = answer.chart(column)
     *curves, ring = chart.series
     assert [curve.name for curve in curves] == [
@@ -61,11 +57,10 @@ def test_curves_fall_apart_from_nothing(answer: ms.Compared, column: str) -> Non
     assert [limit.x for limit in chart.limits] == [50]
     assert ring.name == ANSWER
     assert chart.told == ["h100-sxm", "l40s"]
-    assert answer.chosen is not None
     assert ring.x[0] == answer.chosen["tokens_per_s_per_user"]
 
 
-def test_matplotlib_draws_the_description(answer: ms.Compared) -> None:
+def test_matplotlib_draws_the_description(answer):
     chart = answer.chart()
     axis = lines_figure(chart).axes[0]
     assert axis.get_xscale() == axis.get_yscale() == "log"
@@ -78,9 +73,7 @@ def test_matplotlib_draws_the_description(answer: ms.Compared) -> None:
 
 
 @pytest.mark.parametrize("slim", [False, True])
-def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(
-    answer: ms.Compared, slim: bool
-) -> None:
+def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(answer, slim):
     for column in Y_TITLES:
         figure = lines_figure(answer.chart(column), slim=slim)
         render(figure, ".svg")
@@ -94,7 +87,7 @@ def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(
         assert (across < 5) == slim
 
 
-def test_a_card_without_a_value_is_named_and_not_drawn(answer: ms.Compared) -> None:
+def test_a_card_without_a_value_is_named_and_not_drawn(answer):
     unpriced = answer.comparison.table.copy()
     unpriced.loc[unpriced.gpu == "l40s", "usd_per_million_tokens"] = np.nan
     partly = replace(answer.comparison, table=unpriced)
@@ -103,19 +96,19 @@ def test_a_card_without_a_value_is_named_and_not_drawn(answer: ms.Compared) -> N
     assert left_out(partly, "joule_per_token") == ""
 
 
-def test_a_card_keeps_its_colour_and_neighbours_differ() -> None:
+def test_a_card_keeps_its_colour_and_neighbours_differ():
     looks = [look_of(gpu) for gpu in CARDS]
     assert len(set(looks)) == len(looks)
     assert len({colour for colour, _ in looks[:8]}) == 8
     assert look_of("mine") == look_of("mine")
 
 
-def test_another_axis_is_one_error(answer: ms.Compared) -> None:
+def test_another_axis_is_one_error(answer):
     with pytest.raises(UsageError, match="vertical axis"):
         answer.chart("watts")
 
 
-def test_a_page_has_the_answer_first(answer: ms.Compared) -> None:
+def test_a_page_has_the_answer_first(answer):
     blocks = compare_blocks(answer.comparison, "medusa-sim compare")
     html = html_page("t", blocks)
     assert html.index("without speculation") < html.index("<svg")
@@ -126,14 +119,13 @@ def test_a_page_has_the_answer_first(answer: ms.Compared) -> None:
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
-def test_the_nearest_measurement_is_drawn_where_it_was_measured(tmp_path: Path) -> None:
+def test_the_nearest_measurement_is_drawn_where_it_was_measured(tmp_path):
     asked = {
         "gpus": "h200-sxm", "counts": 8, "engines": "sglang", "drafters": "none",
         "weight_dtypes": "fp8_block", "eps": 1, "batches": (8, 16, 32),
     }  # fmt: skip
     near = ms.compare("deepseek-r1", **asked, prompt_tokens=900, output_tokens=900)
     found = nearest(near.comparison)
-    assert found is not None
     assert found.near
     assert abs(found.error) < 0.2
     for column in ("tokens_per_s_per_gpu", "usd_per_million_tokens"):
@@ -167,11 +159,8 @@ def test_the_nearest_measurement_is_drawn_where_it_was_measured(tmp_path: Path) 
         ({"gpu": "h100-sxm", "model": "qwen3-32b", "drafter": "eagle3", "runtime": "vllm"}, ("model",)),
     ],
 )
-def test_a_measurement_lies_on_the_curve_of_its_own_set_up(
-    given: dict[str, Any], differs: tuple[str, ...]
-) -> None:
+def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     found = beside(ms.Scenario(**given), (1, 16, 64))
-    assert found is not None
     assert found.differs == differs
     curve, figure = found.curve, found.figure
     assert sorted({1, 16, 64, figure.batch}) == curve["batch"].tolist()
@@ -186,7 +175,7 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(
     assert all(word in text for word in differs)
 
 
-def test_a_comparison_leaves_the_collector_as_it_was() -> None:
+def test_a_comparison_leaves_the_collector_as_it_was():
     before = gc.get_threshold()
     with pytest.raises(UsageError):
         ms.compare("llama-3.1-8b", gpus="h100-sxm", engines="vllm", drafters=("no such drafter",))

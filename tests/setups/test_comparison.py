@@ -1,7 +1,5 @@
 """Set-ups compared: the rows are those of `sweep`, the frontier is one, limits and copies hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -13,14 +11,9 @@ from medusa_sim.setups.question import BATCHES
 from medusa_sim.setups.setup import SET_UP
 
 DENSE = {
-    "model": "llama-3.1-8b",
-    "gpus": ("h100-sxm", "a100-80gb-sxm"),
-    "counts": (1, 2),
-    "engines": ("vllm", "sglang"),
-    "drafters": ("none", "eagle3"),
-    "prompt_tokens": 600,
-    "output_tokens": 300,
-}
+    "model": "llama-3.1-8b", "gpus": ("h100-sxm", "a100-80gb-sxm"), "counts": (1, 2),
+    "engines": ("vllm", "sglang"), "drafters": ("none", "eagle3"), "prompt_tokens": 600, "output_tokens": 300,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +30,7 @@ def experts() -> ms.Compared:
 
 
 @pytest.mark.parametrize("name", ["dense", "experts"])
-def test_a_row_is_the_row_of_a_sweep(name: str, request: pytest.FixtureRequest) -> None:
+def test_a_row_is_the_row_of_a_sweep(name, request):
     found: ms.Compared = request.getfixturevalue(name)
     question = found.comparison.question
     for row in found.table.sample(20, random_state=1).to_dict("records"):
@@ -59,7 +52,7 @@ def test_a_row_is_the_row_of_a_sweep(name: str, request: pytest.FixtureRequest) 
 
 
 @pytest.mark.parametrize("name", ["dense", "experts"])
-def test_nothing_beats_the_frontier_and_all_else_is_beaten(name: str, request: pytest.FixtureRequest) -> None:
+def test_nothing_beats_the_frontier_and_all_else_is_beaten(name, request):
     found: ms.Compared = request.getfixturevalue(name)
     table = found.table
     speed, worth = table.tokens_per_s_per_user.to_numpy(), -table.usd_per_million_tokens.to_numpy()
@@ -70,14 +63,13 @@ def test_nothing_beats_the_frontier_and_all_else_is_beaten(name: str, request: p
         assert is_on != beaten
 
 
-def test_of_equal_rows_one_is_on_the_frontier() -> None:
+def test_of_equal_rows_one_is_on_the_frontier():
     speed, worth = np.array([1.0, 2.0, 2.0, 3.0, np.nan]), np.array([5.0, 4.0, 4.0, 1.0, 9.0])
     assert on_frontier(speed, worth).tolist() == [True, True, False, True, False]
 
 
-def test_the_chosen_keeps_the_limits_and_costs_least(dense: ms.Compared) -> None:
+def test_the_chosen_keeps_the_limits_and_costs_least(dense):
     chosen, table = dense.chosen, dense.table
-    assert chosen is not None
     assert chosen["tokens_per_s_per_user"] >= 60
     within = table[table.tokens_per_s_per_user >= 60]
     assert (within.index == table.index[table.meets_limits]).all()
@@ -85,7 +77,7 @@ def test_the_chosen_keeps_the_limits_and_costs_least(dense: ms.Compared) -> None
     assert table.chosen.sum() == 1
 
 
-def test_a_limit_takes_away_and_adds_nothing() -> None:
+def test_a_limit_takes_away_and_adds_nothing():
     asked = {**DENSE, "batches": BATCHES[:-1]}  # other batches than the usual ones stay as they are
     loose, some = ms.compare(**asked), ms.compare(**asked, tokens_per_s_per_user=60)
     strict = ms.compare(**asked, tokens_per_s_per_user=60, ttft_ms=60, e2e_ms=3000)
@@ -98,7 +90,7 @@ def test_a_limit_takes_away_and_adds_nothing() -> None:
     assert strict.chosen is None or strict.chosen["e2e_ms"] <= 3000
 
 
-def test_copies_carry_the_rate_and_its_cost_is_theirs() -> None:
+def test_copies_carry_the_rate_and_its_cost_is_theirs():
     asked = {**DENSE, "batches": BATCHES[:-1]}  # other batches than the usual ones stay as they are
     one, many = ms.compare(**asked), ms.compare(**asked, rate=40.0)
     carried = many.table.tokens_per_s_per_gpu * many.table.gpus
@@ -108,7 +100,7 @@ def test_copies_carry_the_rate_and_its_cost_is_theirs() -> None:
     assert (many.table.gpus == many.table.tp * many.table.replicas).all()
 
 
-def test_users_are_held_by_copies() -> None:
+def test_users_are_held_by_copies():
     found = ms.compare(**DENSE, users=100)
     assert (found.table.replicas * found.table.batch >= 100).all()
     assert ((found.table.replicas - 1) * found.table.batch < 100).all()
@@ -116,26 +108,23 @@ def test_users_are_held_by_copies() -> None:
     assert (found.table.replicas * found.table.batch < 100 + found.table.replicas).all()
 
 
-def test_the_chosen_batch_is_the_largest_that_keeps_the_limits() -> None:
+def test_the_chosen_batch_is_the_largest_that_keeps_the_limits():
     given = {**DENSE, "counts": 1, "engines": "vllm"}
     coarse = ms.compare(**given, batches=BATCHES[::2], tokens_per_s_per_user=70)
     found = ms.compare(**{**given, "batches": BATCHES}, tokens_per_s_per_user=70)
     chosen, added = found.chosen, found.table[~found.table.batch.isin(BATCHES)]
-    assert chosen is not None
-    assert coarse.chosen is not None
     assert coarse.table.batch.isin(BATCHES).all()  # batches that were asked for stay as they are
     assert 0 < len(added) <= 12
     assert chosen["usd_per_million_tokens"] <= coarse.chosen["usd_per_million_tokens"]
     near = tuple(range(chosen["batch"] - 4, chosen["batch"] + 12))
     every = ms.compare(**{**given, "gpus": chosen["gpu"]}, batches=near, tokens_per_s_per_user=70)
-    assert every.chosen is not None
     assert every.chosen["batch"] == chosen["batch"]
     own = {name: chosen[name] for name in SET_UP}
     rows = found.table[(found.table[list(own)] == list(own.values())).all(axis=1)]
     assert rows.batch.is_monotonic_increasing
 
 
-def test_bands_hold_their_values_and_speculation_is_less_sure(dense: ms.Compared) -> None:
+def test_bands_hold_their_values_and_speculation_is_less_sure(dense):
     table = dense.table
     for name in ("tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens"):
         assert (table[f"{name}_low"] < table[name]).all()
@@ -144,7 +133,7 @@ def test_bands_hold_their_values_and_speculation_is_less_sure(dense: ms.Compared
     assert width[table.drafter == "eagle3"].mean() > width[table.drafter == "none"].mean()
 
 
-def test_what_a_card_or_an_engine_cannot_run_is_refused_with_its_reason(experts: ms.Compared) -> None:
+def test_what_a_card_or_an_engine_cannot_run_is_refused_with_its_reason(experts):
     assert {row["gpu"] for row in experts.table[experts.table.precision == "nvfp4"].to_dict("records")} == {
         "b200"
     }
@@ -165,23 +154,18 @@ def test_what_a_card_or_an_engine_cannot_run_is_refused_with_its_reason(experts:
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"gpus": "h1000"}, SpecError),
-        ({"engines": "vlm"}, SpecError),
-        ({"drafters": "eagel"}, UsageError),
-        ({"weight_dtypes": "fp5"}, UsageError),
-        ({"model": "lama"}, SpecError),
-        ({"rate": 1.0, "users": 1}, UsageError),
-        ({"tokens_per_s_per_user": -1.0}, UsageError),
-        ({"speed": 1.0}, UsageError),
-        ({"counts": 0}, UsageError),
+        ({"gpus": "h1000"}, SpecError), ({"engines": "vlm"}, SpecError), ({"drafters": "eagel"}, UsageError),
+        ({"weight_dtypes": "fp5"}, UsageError), ({"model": "lama"}, SpecError),
+        ({"rate": 1.0, "users": 1}, UsageError), ({"tokens_per_s_per_user": -1.0}, UsageError),
+        ({"speed": 1.0}, UsageError), ({"counts": 0}, UsageError),
     ],
-)
-def test_what_makes_no_sense_is_one_error(given: dict[str, object], error: type[Exception]) -> None:
+)  # fmt: skip
+def test_what_makes_no_sense_is_one_error(given, error):
     with pytest.raises(error):
-        ms.compare(**{"model": "llama-3.1-8b", "gpus": "h100-sxm", **given})  # type: ignore[arg-type]
+        ms.compare(**{"model": "llama-3.1-8b", "gpus": "h100-sxm", **given})
 
 
-def test_cost_decides_where_every_named_card_has_a_price() -> None:
+def test_cost_decides_where_every_named_card_has_a_price():
     few = {"model": "llama-3.1-8b", "counts": 1, "engines": "vllm", "drafters": "none", "batches": (8, 64),
            "weight_dtypes": "bf16"}  # fmt: skip
     named = ms.compare(**few, gpus=("h100-sxm", "b300"))
@@ -196,7 +180,7 @@ def test_cost_decides_where_every_named_card_has_a_price() -> None:
     assert {"a100-80gb-sxm", "b200", "b300", "h200-sxm", "mi300x"} <= set(every.table.gpu)
 
 
-def test_a_model_in_several_formats_is_named_by_its_experts() -> None:
+def test_a_model_in_several_formats_is_named_by_its_experts():
     found = ms.compare(
         "gpt-oss-120b", gpus="h100-sxm", counts=2, engines="vllm", drafters="none", batches=8, eps=1
     )
@@ -205,7 +189,7 @@ def test_a_model_in_several_formats_is_named_by_its_experts() -> None:
     assert published.arguments.weight_dtype is None
 
 
-def test_another_target_answers_as_if_asked(dense: ms.Compared) -> None:
+def test_another_target_answers_as_if_asked(dense):
     moved = dense.for_target(tokens_per_s_per_user=110)
     asked = ms.compare(**DENSE, tokens_per_s_per_user=110)
     assert moved.chosen == asked.chosen
@@ -216,7 +200,7 @@ def test_another_target_answers_as_if_asked(dense: ms.Compared) -> None:
         dense.for_target(rate=3.0)
 
 
-def test_warnings_are_told_once_a_kind_and_rows_keep_their_own(experts: ms.Compared) -> None:
+def test_warnings_are_told_once_a_kind_and_rows_keep_their_own(experts):
     answer = experts.comparison
     rows = with_warnings(answer)
     for _, row in rows.sample(10, random_state=2).iterrows():
@@ -227,14 +211,14 @@ def test_warnings_are_told_once_a_kind_and_rows_keep_their_own(experts: ms.Compa
     assert len(splits) == len(set(splits))
 
 
-def test_the_first_columns_are_those_that_name_and_score_a_set_up() -> None:
+def test_the_first_columns_are_those_that_name_and_score_a_set_up():
     assert tuple(COLUMNS)[:15] == (
         "gpu", "gpus", "tp", "ep", "dp_attention", "precision", "engine", "drafter", "drafts", "batch",
         "tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_million_tokens", "on_frontier", "chosen",
     )  # fmt: skip
 
 
-def test_the_drafts_of_a_row_are_the_best_of_the_sweep(dense: ms.Compared) -> None:
+def test_the_drafts_of_a_row_are_the_best_of_the_sweep(dense):
     answer = dense.comparison
     for row in dense.table[dense.table.drafts > 1].sample(10, random_state=4).to_dict("records"):
         counts = np.asarray(answer.question.drafts) + 1
@@ -243,7 +227,7 @@ def test_the_drafts_of_a_row_are_the_best_of_the_sweep(dense: ms.Compared) -> No
         assert row["drafts"] == swept.drafts[swept.tokens_per_s_per_user.idxmax()]
 
 
-def test_batches_that_the_published_cache_does_not_hold_take_fp8() -> None:
+def test_batches_that_the_published_cache_does_not_hold_take_fp8():
     long = {**DENSE, "counts": 1, "engines": "vllm", "prompt_tokens": 3000, "weight_dtypes": "bf16"}
     found = ms.compare(**long)
     table = found.table
@@ -254,12 +238,11 @@ def test_batches_that_the_published_cache_does_not_hold_take_fp8() -> None:
     for key, part in narrow.groupby(own):
         held = table[(table[own] == list(key)).all(axis=1) & (table.kv_precision == "bf16")]
         assert held.batch.max() < part.batch.min()
-    assert found.chosen is not None
     assert ("kv-cache-dtype" in found.command()) == (found.chosen["kv_precision"] == "fp8")
     assert set(ms.compare(**long, kv_dtypes="bf16").table.kv_precision) == {"bf16"}
 
 
-def test_both_caches_are_searched_at_every_batch_where_both_are_asked_for() -> None:
+def test_both_caches_are_searched_at_every_batch_where_both_are_asked_for():
     long = {**DENSE, "counts": 1, "engines": "vllm", "prompt_tokens": 3000, "weight_dtypes": "bf16"}
     found = ms.compare(**{**long, "gpus": "h100-sxm"}, kv_dtypes=("auto", "fp8"), batches=(1, 64, 192))
     table = found.table
@@ -269,7 +252,6 @@ def test_both_caches_are_searched_at_every_batch_where_both_are_asked_for() -> N
     assert len(both) == len(wide) < len(narrow)  # it holds more requests
     many = both[both.batch == both.batch.max()]  # half the bytes of K and V, where these are many
     assert (many.tpot_ms < many.tpot_ms_wide).all()
-    assert found.chosen is not None
     assert found.chosen["kv_precision"] == "fp8"
     assert "KV in fp8" in found.sentence
     assert "--kv-cache-dtype fp8" in found.command()

@@ -1,7 +1,5 @@
 """Chosen set-ups as fleets under load."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -17,7 +15,7 @@ SMALL = {
 }  # fmt: skip
 
 
-def test_a_full_server_is_the_steady_one() -> None:
+def test_a_full_server_is_the_steady_one():
     """A closed loop at the row's batch: the step of the row, with prompts between steps (10 %)."""
     found = ms.compare(**SMALL)
     for row in found.comparison.best.to_dict("records"):
@@ -27,7 +25,7 @@ def test_a_full_server_is_the_steady_one() -> None:
         assert loaded.usd_per_million_tokens == pytest.approx(row["usd_per_million_tokens"], rel=0.1)
 
 
-def test_copies_are_added_until_the_limits_hold() -> None:
+def test_copies_are_added_until_the_limits_hold():
     found = ms.compare(**SMALL, rate=30.0, tokens_per_s_per_user=100, ttft_ms=400)
     chosen, plain = found.under_load(requests=300)[:2]
     assert chosen.row["drafter"] == "eagle3"
@@ -46,7 +44,7 @@ def _held(arrive: np.ndarray, leave: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("copies", [2, 4, 8])
-def test_a_router_sends_each_request_once_and_fills_copies_evenly(copies: int, router: Router) -> None:
+def test_a_router_sends_each_request_once_and_fills_copies_evenly(copies, router):
     stay = 12.0 * copies  # a dozen requests a copy, arriving at one a second in all
     stream = Drawn(lengths=Lengths(output_cv=0.0), count=20_000)
     routed = Routed(stream=stream, copies=copies, router=router, first_s=stay, token_s=0.0)
@@ -61,7 +59,7 @@ def test_a_router_sends_each_request_once_and_fills_copies_evenly(copies: int, r
         assert held.var() / held.mean() == pytest.approx(1.0 / copies, rel=0.4)  # 1 where lots are drawn
 
 
-def test_the_least_load_evens_out_unequal_lengths_where_turns_do_not() -> None:
+def test_the_least_load_evens_out_unequal_lengths_where_turns_do_not():
     def spread(router: Router) -> float:
         stream = Drawn(lengths=Lengths(output_cv=1.5), count=20_000)
         routed = Routed(stream=stream, copies=4, router=router, first_s=0.0, token_s=0.2)
@@ -72,13 +70,13 @@ def test_the_least_load_evens_out_unequal_lengths_where_turns_do_not() -> None:
     assert spread("least-load") < 0.7 * spread("round-robin")
 
 
-def test_another_router_is_one_error() -> None:
+def test_another_router_is_one_error():
     answer = ms.compare(**SMALL, rate=30.0).comparison
     with pytest.raises(UsageError, match="least-load"):
-        under_load(answer, answer.chosen, router="lots")  # type: ignore[arg-type]
+        under_load(answer, answer.chosen, router="lots")
 
 
-def test_the_second_level_is_the_frontier_within_the_limits() -> None:
+def test_the_second_level_is_the_frontier_within_the_limits():
     answer = ms.compare(**SMALL, tokens_per_s_per_user=60).comparison
     rows = second_level(answer)
     assert rows[0]["chosen"]

@@ -19,15 +19,12 @@ from medusa_sim.specs.gpu import load_gpu
         ("a100-80gb-sxm", "cuda-graph", None, "kernels that split"),
     ],
 )
-def test_engine_card_and_cache_choose_the_kernel(
-    gpu: str, runtime: str, kv_dtype: str | None, name: str
-) -> None:
+def test_engine_card_and_cache_choose_the_kernel(gpu, runtime, kv_dtype, name):
     found = Scenario(gpu=gpu, model="llama-3.1-8b", runtime=runtime, drafter="eagle3", kv_dtype=kv_dtype)
-    assert found.backend is not None
     assert name in found.backend.name
 
 
-def test_every_fact_can_be_reached_and_names_cards_that_exist() -> None:
+def test_every_fact_can_be_reached_and_names_cards_that_exist():
     known = {load_gpu(name).architecture for name in ("a100-80gb-sxm", "l40s", "h100-sxm", "b200", "mi300x")}
     known.add(load_gpu("rtx-5090").architecture)
     for fact in FACTS:
@@ -42,13 +39,11 @@ def test_every_fact_can_be_reached_and_names_cards_that_exist() -> None:
         assert fact.backend in found
 
 
-def test_rows_name_their_kernel_in_words() -> None:
+def test_rows_name_their_kernel_in_words():
     named = backend_of_row("varlen paged, num_splits forced to 1")
-    assert named is not None
     assert not named.splits
     assert backend_of_row("something else") is None
     # calls from Python before queries were grouped, and kernels in a graph
     for name, called in (("trtllm-gen decode", True), ("trtllm-gen decode optimised", False)):
         kernel = backend_of_row(name)
-        assert kernel is not None
         assert kernel.name.endswith("called from Python") == called

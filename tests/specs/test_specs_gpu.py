@@ -1,7 +1,5 @@
 """GPUs: datasheet numbers, strict loading, and what a GPU borrows from a relative."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os
@@ -31,29 +29,21 @@ NUMBERS = ["sms", "l2_bytes", "memory_bytes", "bandwidth_bytes_per_s", "link_ban
 # Typed by hand from the documents that the files name: SMs, L2 in 2^20 bytes, memory in 2^30 bytes,
 # bandwidth in 1e9 bytes/s, then dense fp16, fp8 and int8 in 1e12/s (0: not on the chip, or not in the file).
 DATASHEET = {
-    "a100-40gb": (108, 40, 40, 1555, 312, 0, 624),
-    "a100-80gb-pcie": (108, 40, 80, 1935, 312, 0, 624),
-    "a100-80gb-sxm": (108, 40, 80, 2039, 312, 0, 624),
-    "a40": (84, 6, 48, 696, 149.7, 0, 299.3),
-    "rtx-a6000": (84, 6, 48, 768, 154.8, 0, 309.7),
-    "rtx-3090": (82, 6, 24, 936, 71, 0, 284),
+    "a100-40gb": (108, 40, 40, 1555, 312, 0, 624), "a100-80gb-pcie": (108, 40, 80, 1935, 312, 0, 624),
+    "a100-80gb-sxm": (108, 40, 80, 2039, 312, 0, 624), "a40": (84, 6, 48, 696, 149.7, 0, 299.3),
+    "rtx-a6000": (84, 6, 48, 768, 154.8, 0, 309.7), "rtx-3090": (82, 6, 24, 936, 71, 0, 284),
     "h100-sxm": (132, 50, 80, 3350, 989.4, 1978.9, 1978.9),
     "h100-pcie": (114, 50, 80, 2000, 756.5, 1513, 1513),
     "h100-nvl": (132, 50, 94, 3900, 835.5, 1670.5, 1670.5),
-    "h200-sxm": (132, 60, 141, 4800, 989.5, 1979, 1979),
-    "l40s": (142, 96, 48, 864, 362.05, 733, 733),
-    "l4": (58, 48, 24, 300, 121, 242.5, 242.5),
-    "rtx-4090": (128, 72, 24, 1008, 165.2, 330.3, 660.6),
-    "b200": (148, 126, 180, 8000, 2250, 4500, 4500),
-    "gb200": (152, 126, 186, 8000, 2500, 5000, 5000),
-    "b300": (148, 126, 288, 8000, 2250, 4500, 0),
-    "gb300": (152, 126, 288, 8000, 2500, 5000, 0),
-    "rtx-pro-6000": (188, 128, 96, 1597, 480, 960, 960),
-    "rtx-5090": (170, 96, 32, 1792, 209.5, 419, 838),
+    "h200-sxm": (132, 60, 141, 4800, 989.5, 1979, 1979), "l40s": (142, 96, 48, 864, 362.05, 733, 733),
+    "l4": (58, 48, 24, 300, 121, 242.5, 242.5), "rtx-4090": (128, 72, 24, 1008, 165.2, 330.3, 660.6),
+    "b200": (148, 126, 180, 8000, 2250, 4500, 4500), "gb200": (152, 126, 186, 8000, 2500, 5000, 5000),
+    "b300": (148, 126, 288, 8000, 2250, 4500, 0), "gb300": (152, 126, 288, 8000, 2500, 5000, 0),
+    "rtx-pro-6000": (188, 128, 96, 1597, 480, 960, 960), "rtx-5090": (170, 96, 32, 1792, 209.5, 419, 838),
     "mi300x": (304, 256, 192, 5300, 1307.4, 2614.9, 2614.9),
     "mi325x": (304, 256, 256, 6000, 1307.4, 2614.9, 2614.9),
     "mi355x": (256, 256, 288, 8000, 2516.6, 5033.2, 5033.2),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +51,7 @@ def _no_user_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(data.DATA_DIR_VARIABLE, str(tmp_path / "user"))
 
 
-def test_the_shipped_gpus_are_the_listed_ones() -> None:
+def test_the_shipped_gpus_are_the_listed_ones():
     measured = {name for name in gpu_names() if load_gpu(name).architecture == "cpu"}
     emerald = {f"cpu-emerald-rapids-{size}" for size in ("1m", "3m", "50m", "300m")}
     genoa = {f"cpu-epyc-genoa-{size}" for size in ("3m", "50m", "300m", "50m-bf16", "300m-bf16")}
@@ -70,7 +60,7 @@ def test_the_shipped_gpus_are_the_listed_ones() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_datasheet_numbers(name: str) -> None:
+def test_datasheet_numbers(name):
     gpu = load_gpu(name)
     sms, l2, memory, bandwidth, fp16, fp8, int8 = DATASHEET[name]
     assert (gpu.sms, gpu.l2_bytes, gpu.memory_bytes) == (sms, l2 * 2**20, memory * 2**30)
@@ -80,15 +70,11 @@ def test_datasheet_numbers(name: str) -> None:
     assert gpu.peak_flops_per_s.get("fp8", 0.0) == pytest.approx(fp8 * 1e12, rel=1e-12)
 
 
-def test_four_bit_peaks_are_of_blackwell_alone_and_block_scales_do_not_change_a_peak() -> None:
+def test_four_bit_peaks_are_of_blackwell_alone_and_block_scales_do_not_change_a_peak():
     fp4 = {
-        "b200": 9e15,
-        "gb200": 1e16,
-        "b300": 1.35e16,
-        "gb300": 1.5e16,
-        "rtx-pro-6000": 1.92e15,
+        "b200": 9e15, "gb200": 1e16, "b300": 1.35e16, "gb300": 1.5e16, "rtx-pro-6000": 1.92e15,
         "rtx-5090": 1.676e15,
-    }
+    }  # fmt: skip
     assert {name: load_gpu(name).peak_flops_per_s.get("nvfp4") for name in NAMES} == {
         name: fp4.get(name) for name in NAMES
     }
@@ -99,19 +85,19 @@ def test_four_bit_peaks_are_of_blackwell_alone_and_block_scales_do_not_change_a_
         load_gpu("h100-sxm").peak("nvfp4")
 
 
-def test_bandwidth_is_si_and_not_gib() -> None:
+def test_bandwidth_is_si_and_not_gib():
     # a simulator that reads GB/s as 2^30 turns 3350 into 3.6e12
     assert load_gpu("h100-sxm").bandwidth_bytes_per_s == 3.35e12
 
 
-def test_the_peak_of_the_paper_is_kept_beside_the_datasheet() -> None:
+def test_the_peak_of_the_paper_is_kept_beside_the_datasheet():
     gpu = load_gpu("rtx-a6000")
     assert gpu.paper_peak_flops_per_s == {"fp16": 181e12}
     assert gpu.peak("fp16") == 154.8e12
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_number_keeps_its_source_through_loading(name: str) -> None:
+def test_every_number_keeps_its_source_through_loading(name):
     content = tomllib.loads((SHIPPED / f"{name}.toml").read_text())
     gpu = load_gpu(name)
     rows = {row.key: row for row in gpu_rows(gpu) if not row.key.startswith("power.fit.")}
@@ -130,25 +116,25 @@ def test_every_number_keeps_its_source_through_loading(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sources_name_documents_and_no_registry(name: str) -> None:
+def test_sources_name_documents_and_no_registry(name):
     text = (SHIPPED / f"{name}.toml").read_text().lower()
     assert not any(host in text for host in ("pypi.org", "huggingface.co", "docker.io", "conda.io"))
 
 
 @pytest.mark.parametrize("name", ["a40", "a100-80gb-pcie", "rtx-3090"])
-def test_a_dtype_without_a_peak_is_an_error_and_is_never_scaled(name: str) -> None:
+def test_a_dtype_without_a_peak_is_an_error_and_is_never_scaled(name):
     with pytest.raises(SpecError, match=f"{name} has no dense peak for dtype 'fp8'.*fp16, bf16, int8"):
         load_gpu(name).peak("fp8")
 
 
-def test_an_unknown_gpu_suggests_the_nearest() -> None:
+def test_an_unknown_gpu_suggests_the_nearest():
     with pytest.raises(SpecError, match="did you mean 'h100-sxm'"):
         load_gpu("h100-smx")
     with pytest.raises(SpecError, match="letters, digits"):
         load_gpu("../../etc/passwd")
 
 
-def test_an_unknown_kernel_set_names_the_command() -> None:
+def test_an_unknown_kernel_set_names_the_command():
     with pytest.raises(
         SpecError, match=r"no kernel set 'mine'.*medusa-sim calibrate rows --gpu a40 --kernels mine"
     ):
@@ -195,7 +181,7 @@ def _write(root: Path, content: dict[str, Any], name: str = "test-gpu") -> Path:
     return path
 
 
-def test_a_users_file_replaces_the_shipped_one_and_is_read_again_when_it_changes(tmp_path: Path) -> None:
+def test_a_users_file_replaces_the_shipped_one_and_is_read_again_when_it_changes(tmp_path):
     content = _content("a40")
     path = _write(tmp_path, content, "a40")
     assert load_gpu("a40", tmp_path).sms == 132
@@ -214,24 +200,19 @@ def _fails(root: Path, content: dict[str, Any], *words: str) -> None:
 
 
 BREAKS: dict[str, Any] = {
-    "missing value": lambda table: table.pop("value"),
-    "missing source": lambda table: table.pop("source"),
+    "missing value": lambda table: table.pop("value"), "missing source": lambda table: table.pop("source"),
     "blank source": lambda table: table.update(source="  "),
     "source is a number": lambda table: table.update(source=3),
-    "extra key": lambda table: table.update(unit="GB"),
-    "text": lambda table: table.update(value="132"),
-    "truth value": lambda table: table.update(value=True),
-    "negative": lambda table: table.update(value=-1.0),
-    "zero": lambda table: table.update(value=0),
-    "nan": lambda table: table.update(value=math.nan),
-    "infinite": lambda table: table.update(value=math.inf),
-    "huge": lambda table: table.update(value=1e30),
-}
+    "extra key": lambda table: table.update(unit="GB"), "text": lambda table: table.update(value="132"),
+    "truth value": lambda table: table.update(value=True), "negative": lambda table: table.update(value=-1.0),
+    "zero": lambda table: table.update(value=0), "nan": lambda table: table.update(value=math.nan),
+    "infinite": lambda table: table.update(value=math.inf), "huge": lambda table: table.update(value=1e30),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("broken", BREAKS)
 @pytest.mark.parametrize("key", [*NUMBERS, "peak_flops_per_s.fp16"])
-def test_a_broken_number_names_file_and_key(tmp_path: Path, key: str, broken: str) -> None:
+def test_a_broken_number_names_file_and_key(tmp_path, key, broken):
     content = _content()
     table: Any = content
     for part in key.split("."):
@@ -240,7 +221,7 @@ def test_a_broken_number_names_file_and_key(tmp_path: Path, key: str, broken: st
     _fails(tmp_path, content, key)
 
 
-def test_other_broken_files_name_what_is_wrong(tmp_path: Path) -> None:
+def test_other_broken_files_name_what_is_wrong(tmp_path):
     for key in ("schema", "name", "title", "architecture", "peak_flops_per_s", *NUMBERS[:-1]):
         content = _content()
         del content[key]
@@ -265,7 +246,7 @@ def test_other_broken_files_name_what_is_wrong(tmp_path: Path) -> None:
     _fails(tmp_path, content, "peak_flops_per_s.fp12", "unknown dtype")
 
 
-def test_a_fit_that_is_no_table_is_one_line(tmp_path: Path) -> None:
+def test_a_fit_that_is_no_table_is_one_line(tmp_path):
     content = tomllib.loads((SHIPPED / "a40.toml").read_text()) | {"name": "test-gpu"}
     kernel = next(iter(content["kernels"]["torch"]["gemm"].values()))
     fit = kernel["fit"]
@@ -276,7 +257,7 @@ def test_a_fit_that_is_no_table_is_one_line(tmp_path: Path) -> None:
         _fails(tmp_path, content, told)
 
 
-def test_a_key_given_twice_and_a_file_that_is_no_toml(tmp_path: Path) -> None:
+def test_a_key_given_twice_and_a_file_that_is_no_toml(tmp_path):
     path = _write(tmp_path, _content())
     path.write_text(path.read_text() + "\n[sms]\nvalue = 1\nsource = 'x'\n")
     with pytest.raises(SpecError, match=r"test-gpu\.toml: cannot be parsed.*line"):
@@ -300,9 +281,7 @@ def test_a_key_given_twice_and_a_file_that_is_no_toml(tmp_path: Path) -> None:
         max_leaves=4,
     ),
 )
-def test_any_damage_is_a_one_line_spec_error_or_harmless(
-    tmp_path: Path, where: str, key: str, value: Any
-) -> None:
+def test_any_damage_is_a_one_line_spec_error_or_harmless(tmp_path, where, key, value):
     content = copy.deepcopy(_content())
     table: Any = content
     for part in filter(None, where.split(".")):
@@ -366,7 +345,7 @@ def _with_inherit(
     return load_gpu("test-gpu", root)
 
 
-def test_fitted_kernels_are_read_as_they_are(tmp_path: Path) -> None:
+def test_fitted_kernels_are_read_as_they_are(tmp_path):
     content = _relative(tmp_path)
     gpu = load_gpu("relative", tmp_path)
     assert msgspec.to_builtins(gpu.kernels) == msgspec.to_builtins(
@@ -376,7 +355,7 @@ def test_fitted_kernels_are_read_as_they_are(tmp_path: Path) -> None:
     assert {"kernels.torch.gemm.fp16.fit.rows", "kernels.sglang.gemm.fp8.fit.heldout_error"} <= keys
 
 
-def test_a_whole_section_or_a_renamed_entry_can_be_inherited(tmp_path: Path) -> None:
+def test_a_whole_section_or_a_renamed_entry_can_be_inherited(tmp_path):
     _relative(tmp_path)
     gpu = _with_inherit(
         tmp_path,
@@ -400,7 +379,7 @@ def test_a_whole_section_or_a_renamed_entry_can_be_inherited(tmp_path: Path) -> 
     assert inheritance_gaps("test-gpu", tmp_path) == []
 
 
-def test_the_unfused_products_are_one_kernel_and_are_inherited_as_one(tmp_path: Path) -> None:
+def test_the_unfused_products_are_one_kernel_and_are_inherited_as_one(tmp_path):
     content = _content("relative")
     products = _builtins(_example(UnfusedKernel))
     products["fit"] |= {"source": "measured products", "rows": 5}
@@ -408,14 +387,13 @@ def test_the_unfused_products_are_one_kernel_and_are_inherited_as_one(tmp_path: 
     _write(tmp_path, content, "relative")
     inherit = {"reason": "same chip", "unfused": "relative"}
     borrowed = _with_inherit(tmp_path, inherit, set_name="paper").kernel_set("paper").unfused
-    assert borrowed is not None
     assert borrowed.fit.inherited_from == "relative:paper"
     assert {row.key for row in kernel_rows(load_gpu("test-gpu", tmp_path))} >= {
         "kernels.paper.unfused.ramp_us"
     }
 
 
-def test_what_was_measured_wins_over_what_is_inherited(tmp_path: Path) -> None:
+def test_what_was_measured_wins_over_what_is_inherited(tmp_path):
     _relative(tmp_path)
     own = {"gemm": {"fp16": _kernel("own fp16")}}
     gpu = _with_inherit(tmp_path, {"reason": "same chip", "gemm": "relative:torch"}, own)
@@ -423,7 +401,7 @@ def test_what_was_measured_wins_over_what_is_inherited(tmp_path: Path) -> None:
     assert gpu.kernel_set("torch").gemm["fp16"].fit.inherited_from == ""
 
 
-def test_a_band_borrowed_from_the_same_gpu_is_not_widened(tmp_path: Path) -> None:
+def test_a_band_borrowed_from_the_same_gpu_is_not_widened(tmp_path):
     own = {"gemm": {"fp16": _kernel("own fp16")}}
     inherit = {"reason": "same pipes", "widen": 3.0, "gemm": {"bf16": "test-gpu:torch:fp16"}}
     gpu = _with_inherit(tmp_path, inherit, own)
@@ -433,7 +411,7 @@ def test_a_band_borrowed_from_the_same_gpu_is_not_widened(tmp_path: Path) -> Non
     )
 
 
-def test_a_relative_without_the_section_is_a_gap_and_no_empty_set(tmp_path: Path) -> None:
+def test_a_relative_without_the_section_is_a_gap_and_no_empty_set(tmp_path):
     _relative(tmp_path)
     gpu = _with_inherit(tmp_path, {"reason": "same chip", "attention": "relative"})
     assert gpu.kernels == {}
@@ -460,13 +438,13 @@ def test_a_relative_without_the_section_is_a_gap_and_no_empty_set(tmp_path: Path
         ("relative", "kernels.torch.inherit"),
     ],
 )
-def test_a_wrong_inheritance_names_file_and_key(tmp_path: Path, inherit: Any, told: str) -> None:
+def test_a_wrong_inheritance_names_file_and_key(tmp_path, inherit, told):
     _relative(tmp_path)
     with one_line(SpecError, told, "test-gpu.toml"):
         _with_inherit(tmp_path, inherit)
 
 
-def test_an_inherited_kernel_cannot_be_inherited_again(tmp_path: Path) -> None:
+def test_an_inherited_kernel_cannot_be_inherited_again(tmp_path):
     _relative(tmp_path)
     middle = _content("middle")
     middle["kernels"] = {"torch": {"inherit": {"reason": "same chip", "gemm": "relative"}}}
@@ -476,7 +454,7 @@ def test_an_inherited_kernel_cannot_be_inherited_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["extra", "missing", "text", "nan", "not a table", "band", "no rows"])
-def test_a_broken_kernel_table_names_file_and_key(tmp_path: Path, broken: str) -> None:
+def test_a_broken_kernel_table_names_file_and_key(tmp_path, broken):
     content = _content()
     kernel = _kernel("measured")
     content["kernels"] = {"torch": {"gemm": {"fp16": kernel}}}
@@ -498,7 +476,7 @@ def test_a_broken_kernel_table_names_file_and_key(tmp_path: Path, broken: str) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_shipped_inheritance_leads_somewhere(name: str) -> None:
+def test_shipped_inheritance_leads_somewhere(name):
     """Once a relative has a set of its own, every entry that others borrow from it must be there."""
     calibrated = {
         f"{other}:{set_name}"

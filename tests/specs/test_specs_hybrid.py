@@ -1,7 +1,5 @@
 """Recurrent, sparse and compressed attention: counts, caches, states, shares, configs as published."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -29,23 +27,13 @@ from medusa_sim.step.workload import decode, verify
 DELTA: dict[str, Any] = {
     "architectures": ["Qwen3_5ForConditionalGeneration"],
     "text_config": {
-        "model_type": "qwen3_5_text",
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 8,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "vocab_size": 32_000,
-        "max_position_embeddings": 4096,
-        "linear_num_key_heads": 8,
-        "linear_num_value_heads": 16,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-        "mamba_ssm_dtype": "float32",
+        "model_type": "qwen3_5_text", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 8,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 32_000,
+        "max_position_embeddings": 4096, "linear_num_key_heads": 8, "linear_num_value_heads": 16,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32",
         "dtype": "bfloat16",
     },
-}
+}  # fmt: skip
 
 
 def _load(folder: Path, content: dict[str, Any], **beside: Any) -> Model:
@@ -56,7 +44,7 @@ def _load(folder: Path, content: dict[str, Any], **beside: Any) -> Model:
 
 
 @pytest.mark.parametrize("name", sorted(HYBRIDS))
-def test_counts_are_the_sums_of_the_formulas(name: str) -> None:
+def test_counts_are_the_sums_of_the_formulas(name):
     total, active = HYBRIDS[name]
     model = load_model(name)
     assert model.parameter_count / 1e9 == pytest.approx(total, rel=5e-3)
@@ -70,7 +58,7 @@ def _digit(published: str) -> float:
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
-def test_counts_are_the_published_ones(name: str) -> None:
+def test_counts_are_the_published_ones(name):
     """Within half a per cent, or what rounding leaves: half a digit, a whole one where it is down."""
     total, active, source = PUBLISHED[name]
     model = load_model(name)
@@ -84,25 +72,25 @@ def test_counts_are_the_published_ones(name: str) -> None:
         assert near <= max(0.55 * _digit(active), 0.03 * float(active)) + 0.1 * ("rounded" in source), source
 
 
-def test_every_hybrid_has_a_published_count() -> None:
+def test_every_hybrid_has_a_published_count():
     assert PUBLISHED.keys() == HYBRIDS.keys()
 
 
-def test_sizes_that_nobody_checked_are_said_with_the_answer() -> None:
+def test_sizes_that_nobody_checked_are_said_with_the_answer():
     for name, is_checked in (("kimi-linear-48b-a3b", False), ("glm-5.2", False), ("kimi-k3", True)):
         told = " ".join(Scenario(model=name, gpu="h200-sxm").warnings)
         assert ("not checked" in told) is not is_checked, name
         assert ("not checked" in load_model(name).source) is not is_checked, name
 
 
-def test_states_are_bytes_of_a_request() -> None:
+def test_states_are_bytes_of_a_request():
     # Kimi-K3: 96 heads of 128 x 128 in fp32 and a convolution over 3 x 12,288 channels, 69 layers: 449 MB
     assert load_model("kimi-k3").state_bytes == 69 * (96 * 128**2 * 4 + 3 * 3 * 96 * 128 * 2)
     assert load_model("qwen3.5-397b-a17b").state_bytes == pytest.approx(192e6, rel=1e-3)
     assert load_model("llama-3.1-8b").state_bytes == 0.0
 
 
-def test_each_verified_token_keeps_a_state() -> None:
+def test_each_verified_token_keeps_a_state():
     model = load_model("qwen3.5-27b")
     one, four = (float(step_memory_bytes(model, None, 10, 1024, q)) for q in (1, 4))
     plain = load_model("qwen3-32b")
@@ -111,11 +99,11 @@ def test_each_verified_token_keeps_a_state() -> None:
     assert four - one > 5 * (grown[1] - grown[0])
 
 
-def test_caches_of_chosen_and_compressed_keys() -> None:
+def test_caches_of_chosen_and_compressed_keys():
     sparse = load_model("deepseek-v3.2")
     (_, mixer), *_ = sparse.blocks(Latent)
     assert (mixer.token_bytes("bf16"), mixer.token_bytes("fp8")) == (1152 + 132, 656 + 132)
-    shared = sum(count for count, each in load_model("glm-5.3").blocks(Latent) if each.indexer.reuses)  # type: ignore[union-attr]
+    shared = sum(count for count, each in load_model("glm-5.3").blocks(Latent) if each.indexer.reuses)
     assert shared == 78 - 21
     compressed = load_model("deepseek-v4-flash")
     counts = {each.ratio: count for count, each in compressed.blocks(Compressed)}
@@ -125,7 +113,7 @@ def test_caches_of_chosen_and_compressed_keys() -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3.5-397b-a17b", "kimi-k3", "nemotron-3-super-120b-a12b"])
-def test_states_are_split_with_the_heads(name: str) -> None:
+def test_states_are_split_with_the_heads(name):
     model = load_model(name)
     shard = on_one_gpu(model, Parallel(tp=8))
     assert shard.state_bytes == pytest.approx(model.state_bytes / 8, rel=1e-2)
@@ -135,12 +123,12 @@ def test_states_are_split_with_the_heads(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(HYBRIDS))
-def test_a_step_reads_every_weight_of_a_layer_once(name: str) -> None:
+def test_a_step_reads_every_weight_of_a_layer_once(name):
     """Matrices that a step of one token multiplies are those that the mixers and MLPs hold."""
     model = load_model(name)
     launches = model_launches(model, decode(1, 16), load_runtime("cuda-graph"))
     read = sum(
-        launch.count * float(launch.operator.n) * float(launch.operator.k)  # type: ignore[attr-defined]
+        launch.count * float(launch.operator.n) * float(launch.operator.k)
         for module in launches
         for launch in module.composed or (module,)
         if launch.operator.kind == "gemm" and launch.part in ("qkv", "o_proj")
@@ -149,7 +137,7 @@ def test_a_step_reads_every_weight_of_a_layer_once(name: str) -> None:
     assert read == pytest.approx(held, rel=0.02)
 
 
-def test_verification_of_a_recurrence_grows_with_its_tokens_and_not_with_length() -> None:
+def test_verification_of_a_recurrence_grows_with_its_tokens_and_not_with_length():
     model, runtime = load_model("qwen3.5-27b"), load_runtime("cuda-graph")
 
     def moved(queries: int, length: int) -> float:
@@ -160,7 +148,7 @@ def test_verification_of_a_recurrence_grows_with_its_tokens_and_not_with_length(
     assert moved(4, 100_000) == moved(4, 1000)
 
 
-def test_trees_are_refused_where_states_cannot_be_rolled_back() -> None:
+def test_trees_are_refused_where_states_cannot_be_rolled_back():
     with pytest.raises(UsageError, match=r"recurrent.*trees"):
         Scenario(model="qwen3.5-27b", gpu="h200-sxm", chain_only=False)
     assert Scenario(model="qwen3.5-27b", gpu="h200-sxm").chain_only
@@ -169,14 +157,14 @@ def test_trees_are_refused_where_states_cannot_be_rolled_back() -> None:
 # --- configs -----------------------------------------------------------------------------------------
 
 
-def test_a_text_model_in_a_wrapper_with_a_file_of_formats_beside_it(tmp_path: Path) -> None:
+def test_a_text_model_in_a_wrapper_with_a_file_of_formats_beside_it(tmp_path):
     model = _load(tmp_path, DELTA)
     assert [(type(group.mixer), group.count) for group in model.groups] == [(GatedDelta, 6), (Grouped, 2)]
     assert model.mtp_layers == 1
     excluded = ["lm_head", "model.language_model.layers.0.linear_attn*", "*.self_attn.*"]
     about = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": excluded}
     stored = _load(tmp_path, DELTA, hf_quant_config={"quantization": about})
-    forms = {(type(group.mixer), group.mixer.form): group.count for group in stored.groups}  # type: ignore[union-attr]
+    forms = {(type(group.mixer), group.mixer.form): group.count for group in stored.groups}
     assert forms == {(GatedDelta, "bf16"): 1, (GatedDelta, None): 5, (Grouped, "bf16"): 2}
     assert (stored.form, stored.kv_dtype) == ("nvfp4", "fp8")
     ampere, unpacked = unpacked_where(stored, lambda dtype: dtype in ("fp8", "nvfp4"))
@@ -184,7 +172,7 @@ def test_a_text_model_in_a_wrapper_with_a_file_of_formats_beside_it(tmp_path: Pa
     assert ampere.weight_bytes == stored.weight_bytes
 
 
-def test_formats_by_layer(tmp_path: Path) -> None:
+def test_formats_by_layer(tmp_path):
     layers = {
         f"model.language_model.layers.{i}.mlp.down_proj": {"quant_algo": "W4A16_NVFP4"} for i in range(8)
     }
@@ -192,12 +180,12 @@ def test_formats_by_layer(tmp_path: Path) -> None:
     about = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
     model = _load(tmp_path, {**DELTA, "quantization_config": about})
     assert model.form == "nvfp4_wo"
-    assert {group.mixer.form for group in model.groups} == {"bf16", "fp8"}  # type: ignore[union-attr]
+    assert {group.mixer.form for group in model.groups} == {"bf16", "fp8"}
     with pytest.raises(SpecError, match=r"quant_algo.*'W2'"):
         _load(tmp_path, {**DELTA, "quantization_config": {"quant_method": "modelopt", "quant_algo": "W2"}})
 
 
-def test_infinity_where_no_size_depends_on_it(tmp_path: Path) -> None:
+def test_infinity_where_no_size_depends_on_it(tmp_path):
     text = {**DELTA["text_config"], "time_step_limit": [0.0, float("inf")]}
     assert _load(tmp_path, {**DELTA, "text_config": text}).layers == 8
 
@@ -206,7 +194,7 @@ def test_infinity_where_no_size_depends_on_it(tmp_path: Path) -> None:
     ("key", "value"),
     [("layer_types", ["linear_attention"]), ("mamba_ssm_dtype", "int3"), ("linear_num_value_heads", 0)],
 )
-def test_what_stays_unknown_names_the_field(tmp_path: Path, key: str, value: Any) -> None:
+def test_what_stays_unknown_names_the_field(tmp_path, key, value):
     with pytest.raises(SpecError, match=key):
         _load(tmp_path, {**DELTA, "text_config": {**DELTA["text_config"], key: value}})
 
@@ -214,7 +202,7 @@ def test_what_stays_unknown_names_the_field(tmp_path: Path, key: str, value: Any
 CONFIGS = Path(os.environ.get("MEDUSA_SIM_DATA", "../shared/data")) / "model_configs"
 
 
-def test_deployed_configs_are_read() -> None:
+def test_deployed_configs_are_read():
     if not CONFIGS.is_dir():
         pytest.skip("configs of deployed models are not beside this checkout")
     folders = sorted(CONFIGS.iterdir())
@@ -236,14 +224,13 @@ def test_deployed_configs_are_read() -> None:
         assert bool(read.blocks(MoE)) == bool(named.blocks(MoE))
 
 
-def test_a_format_that_only_the_name_says_is_taken_for_experts_and_said(tmp_path: Path) -> None:
+def test_a_format_that_only_the_name_says_is_taken_for_experts_and_said(tmp_path):
     folder = tmp_path / "tiny-NVFP4"
     folder.mkdir()
     sizes = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "head_dim": 64}
     more = {"intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 4096}
     model = _load(folder, {"model_type": "qwen3_moe", "torch_dtype": "bfloat16", **sizes, **experts, **more})
-    assert model.experts is not None
     assert model.in_form(model.experts.form).weight_dtype == "nvfp4"
     assert model.weight_dtype == "bf16"
     assert any("nvfp4 of its name" in note for note in model.notes)

@@ -1,7 +1,5 @@
 """Models: published parameter counts, Hugging Face configs, dtypes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -87,30 +85,16 @@ PUBLISHED = {
 }
 
 LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": False,
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
+    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "vocab_size": 128256, "max_position_embeddings": 8192, "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
-}
+}  # fmt: skip
 OPT: dict[str, Any] = {
-    "architectures": ["OPTForCausalLM"],
-    "model_type": "opt",
-    "hidden_size": 768,
-    "ffn_dim": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "vocab_size": 50272,
-    "max_position_embeddings": 2048,
-    "word_embed_proj_dim": 768,
-    "torch_dtype": "float16",
-}
+    "architectures": ["OPTForCausalLM"], "model_type": "opt", "hidden_size": 768, "ffn_dim": 3072,
+    "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 50272, "max_position_embeddings": 2048,
+    "word_embed_proj_dim": 768, "torch_dtype": "float16",
+}  # fmt: skip
 
 
 def _config(folder: Path, content: Any, name: str = "my-model") -> Path:
@@ -133,13 +117,13 @@ def _refused(folder: Path, *told: str, base: dict[str, Any] = LLAMA, **changes: 
 # --- named models -------------------------------------------------------------------------------------
 
 
-def test_every_named_model_has_a_published_count() -> None:
+def test_every_named_model_has_a_published_count():
     dense = {name for name in model_names() if load_model(name).experts is None}
     assert set(PUBLISHED) | HYBRIDS.keys() >= dense >= set(PUBLISHED)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
-def test_parameter_counts_are_the_published_ones(name: str) -> None:
+def test_parameter_counts_are_the_published_ones(name):
     model = load_model(name)
     # 0.5 %: a wrong width, a forgotten matrix or an untied embedding moves the count by more
     assert model.parameter_count == pytest.approx(PUBLISHED[name], rel=5e-3)
@@ -150,13 +134,13 @@ def test_parameter_counts_are_the_published_ones(name: str) -> None:
     assert model.attention.query_width >= model.hidden // 2
 
 
-def test_kv_bytes_count_kv_heads_and_not_query_heads() -> None:
+def test_kv_bytes_count_kv_heads_and_not_query_heads():
     # 2 (K, V) x 80 layers x 8 heads x 128 x 2 bytes; by 64 query heads it would be eight times that
     assert load_model("llama-2-70b").kv_bytes_per_token == 2 * 80 * 8 * 128 * 2
     assert load_model("llama-7b").kv_bytes_per_token == 2 * 32 * 4096 * 2
 
 
-def test_a_resized_model_keeps_its_layers_shape() -> None:
+def test_a_resized_model_keeps_its_layers_shape():
     model = load_model("llama-7b")
     one = model.resized(layers=1)
     assert model.layers_parameter_count == 32 * one.layers_parameter_count
@@ -164,12 +148,12 @@ def test_a_resized_model_keeps_its_layers_shape() -> None:
     assert model.resized(vocab=1000).vocab == 1000
 
 
-def test_an_unknown_model_suggests_the_nearest() -> None:
+def test_an_unknown_model_suggests_the_nearest():
     with pytest.raises(SpecError, match=r"did you mean 'vicuna-7b'.*config\.json"):
         load_model("vicuna7b")
 
 
-def test_model_rows_carry_the_source_and_full_numbers() -> None:
+def test_model_rows_carry_the_source_and_full_numbers():
     rows = {row.key: row for row in model_rows(load_model("zephyr-7b"))}
     assert rows["parameter_count"].value == 7_241_732_096
     assert rows["weight_bytes"].unit == "bytes"
@@ -189,9 +173,7 @@ def test_model_rows_carry_the_source_and_full_numbers() -> None:
         ("", "llama-7b: layers: missing"),
     ],
 )
-def test_a_broken_models_file_names_the_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, told: str
-) -> None:
+def test_a_broken_models_file_names_the_key(monkeypatch, tmp_path, line, told):
     kv_heads = "" if "kv_heads" in line else "kv_heads = 32"
     text = f"""[llama-7b]
 architecture = "llama"
@@ -218,7 +200,7 @@ source = "a test of ten letters"
 # --- Hugging Face configs -----------------------------------------------------------------------------
 
 
-def test_a_llama_config_equals_the_named_model(tmp_path: Path) -> None:
+def test_a_llama_config_equals_the_named_model(tmp_path):
     read = _load(tmp_path)
     named = load_model("llama-3-8b")
     assert read.name == "my-model"
@@ -227,7 +209,7 @@ def test_a_llama_config_equals_the_named_model(tmp_path: Path) -> None:
     assert load_model(tmp_path / "my-model") == read  # a folder works too
 
 
-def test_an_opt_config_equals_the_named_model(tmp_path: Path) -> None:
+def test_an_opt_config_equals_the_named_model(tmp_path):
     read = _load(tmp_path, OPT)
     named = load_model("opt-125m")
     assert read == dataclasses.replace(named, name=read.name, source=read.source, notes=read.notes)
@@ -235,7 +217,7 @@ def test_an_opt_config_equals_the_named_model(tmp_path: Path) -> None:
     assert not read.mlp.gated
 
 
-def test_fields_that_configs_leave_out(tmp_path: Path) -> None:
+def test_fields_that_configs_leave_out(tmp_path):
     assert _load(tmp_path, num_key_value_heads=...).attention.kv_heads == 32
     assert _load(tmp_path, num_key_value_heads=None).attention.kv_heads == 32
     assert _load(tmp_path, head_dim=64).attention.head_dim == 64
@@ -245,7 +227,7 @@ def test_fields_that_configs_leave_out(tmp_path: Path) -> None:
     assert _load(tmp_path, torch_dtype=..., dtype="float16").dtype == "fp16"
 
 
-def test_what_is_accepted_with_a_remark(tmp_path: Path) -> None:
+def test_what_is_accepted_with_a_remark(tmp_path):
     assert "run in fp16" in _load(tmp_path, torch_dtype="float32").notes[0]
     assert "run in fp16" in _load(tmp_path, torch_dtype=...).notes[0]
     assert "'llama3'" in _load(tmp_path, rope_scaling={"rope_type": "llama3", "factor": 8.0}).notes[0]
@@ -253,7 +235,7 @@ def test_what_is_accepted_with_a_remark(tmp_path: Path) -> None:
     assert _load(tmp_path, **qwen, sliding_window=4096, use_sliding_window=False).windows == ()
 
 
-def test_biases_and_norms_of_each_family(tmp_path: Path) -> None:
+def test_biases_and_norms_of_each_family(tmp_path):
     qwen2 = _load(tmp_path, architectures=["Qwen2ForCausalLM"], model_type="qwen2")
     heads = qwen2.attention
     assert (heads.qkv_bias, heads.output_bias, heads.qk_norm) == (True, False, False)
@@ -269,7 +251,7 @@ def _linear(model: Model) -> int:
     return sum(count * block.weights(model.hidden) for count, block in blocks)
 
 
-def test_quantised_checkpoints(tmp_path: Path) -> None:
+def test_quantised_checkpoints(tmp_path):
     awq = _load(tmp_path, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
     assert (awq.dtype, awq.weight_dtype, awq.kv_dtype) == ("bf16", "int4", "bf16")
     assert awq.parameter_count == load_model("llama-3-8b").parameter_count
@@ -294,7 +276,7 @@ def test_quantised_checkpoints(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "stored_gb"), [("llama-3.1-8b", 5.73), ("llama-3.1-70b", 39.77), ("qwen2.5-7b", 5.57)]
 )
-def test_int4_checkpoints_are_as_large_as_the_published_ones(name: str, stored_gb: float) -> None:
+def test_int4_checkpoints_are_as_large_as_the_published_ones(name, stored_gb):
     # AWQ at group 128: sizes of the safetensors of hugging-quants' and Qwen's repositories
     assert with_dtypes(load_model(name), weight_dtype="int4").weight_bytes / 1e9 == pytest.approx(
         stored_gb, rel=0.01
@@ -302,7 +284,7 @@ def test_int4_checkpoints_are_as_large_as_the_published_ones(name: str, stored_g
 
 
 @pytest.mark.parametrize("kept", ["awq", "gptq", "compressed-tensors"])
-def test_smaller_groups_store_more_scales(tmp_path: Path, kept: str) -> None:
+def test_smaller_groups_store_more_scales(tmp_path, kept):
     def stored(group: Any, **more: Any) -> float:
         if kept != "compressed-tensors":
             config = {"quant_method": kept, "bits": 4, "group_size": group}
@@ -326,7 +308,7 @@ def test_smaller_groups_store_more_scales(tmp_path: Path, kept: str) -> None:
         )
 
 
-def test_scales_follow_the_weights_that_have_them() -> None:
+def test_scales_follow_the_weights_that_have_them():
     published = load_model("llama-3-8b")
     int4 = with_dtypes(published, weight_dtype="int4")
     assert with_dtypes(int4, dtype="bf16").weight_bytes == published.weight_bytes
@@ -350,7 +332,7 @@ GROUP = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group
         ((4, "int"), None, (8, "float"), ("bf16", "int4", "fp8")),
     ],
 )
-def test_compressed_tensors(tmp_path: Path, weights: Any, activations: Any, cache: Any, dtypes: Any) -> None:
+def test_compressed_tensors(tmp_path, weights, activations, cache, dtypes):
     def table(of: Any) -> Any:
         return None if of is None else {"num_bits": of[0], "type": of[1]}
 
@@ -383,11 +365,11 @@ def test_compressed_tensors(tmp_path: Path, weights: Any, activations: Any, cach
         ),
     ],
 )
-def test_compressed_tensors_that_are_not_modelled(tmp_path: Path, config: Any, told: str) -> None:
+def test_compressed_tensors_that_are_not_modelled(tmp_path, config, told):
     _refused(tmp_path, told, quantization_config={"quant_method": "compressed-tensors", **config})
 
 
-def test_modelopt_and_settings_that_do_not_decide_sizes(tmp_path: Path) -> None:
+def test_modelopt_and_settings_that_do_not_decide_sizes(tmp_path):
     config = {"quant_method": "modelopt", "quant_algo": "FP8"}
     assert _load(tmp_path, quantization_config=config).dtype == "fp8"
     assert _load(tmp_path, quantization_config={**config, "quant_algo": "NVFP4"}).weight_dtype == "nvfp4"
@@ -398,7 +380,7 @@ def test_modelopt_and_settings_that_do_not_decide_sizes(tmp_path: Path) -> None:
     _refused(tmp_path, "architectures", architectures=[{}])
 
 
-def test_hugging_face_ids_name_the_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hugging_face_ids_name_the_shape(tmp_path, monkeypatch):
     for hf_id, name in (
         ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b"),
         ("Qwen/Qwen3-8B", "qwen3-8b"),
@@ -417,7 +399,7 @@ def test_hugging_face_ids_name_the_shape(tmp_path: Path, monkeypatch: pytest.Mon
     assert load_model("Qwen/Qwen3-8B").architecture == "llama"
 
 
-def test_other_architectures_are_refused_by_field(tmp_path: Path) -> None:
+def test_other_architectures_are_refused_by_field(tmp_path):
     _refused(
         tmp_path, "architectures", "GPT2LMHeadModel", "LlamaForCausalLM", architectures=["GPT2LMHeadModel"]
     )
@@ -433,16 +415,16 @@ def test_other_architectures_are_refused_by_field(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
 @pytest.mark.parametrize("value", [..., 0, -1, 2.5, "4096", True, None, 10**12, [1]])
-def test_a_wrong_size_names_the_field(tmp_path: Path, field: str, value: Any) -> None:
+def test_a_wrong_size_names_the_field(tmp_path, field, value):
     _refused(tmp_path, field, "allowed" if value is not ... else "missing", **{field: value})
 
 
-def test_sizes_that_contradict_each_other(tmp_path: Path) -> None:
+def test_sizes_that_contradict_each_other(tmp_path):
     _refused(tmp_path, "num_key_value_heads", "divide", num_key_value_heads=5)
     _refused(tmp_path, "num_attention_heads", "divide", num_attention_heads=24, num_key_value_heads=8)
 
 
-def test_files_that_are_no_config(tmp_path: Path) -> None:
+def test_files_that_are_no_config(tmp_path):
     for text, told in (
         ("{", "cannot be parsed"),
         ("[1]", "JSON object"),
@@ -462,12 +444,7 @@ def test_files_that_are_no_config(tmp_path: Path) -> None:
     base=st.sampled_from([LLAMA, OPT]),
     key=st.sampled_from(
         [
-            *LLAMA,
-            "ffn_dim",
-            "head_dim",
-            "rope_scaling",
-            "quantization_config",
-            "sliding_window",
+            *LLAMA, "ffn_dim", "head_dim", "rope_scaling", "quantization_config", "sliding_window",
             "num_experts",
         ]
     ),
@@ -479,10 +456,8 @@ def test_files_that_are_no_config(tmp_path: Path) -> None:
         ),
         max_leaves=4,
     ),
-)
-def test_any_config_is_a_model_or_a_one_line_error(
-    tmp_path: Path, base: dict[str, Any], key: str, value: Any
-) -> None:
+)  # fmt: skip
+def test_any_config_is_a_model_or_a_one_line_error(tmp_path, base, key, value):
     outcome: Model | SpecError
     try:
         outcome = load_model(_config(tmp_path, {**base, key: value}))
@@ -500,7 +475,7 @@ def test_any_config_is_a_model_or_a_one_line_error(
 @pytest.mark.parametrize(
     "name", ["llama-68m", "llama-3.2-1b", "mistral-7b-v0.2", "qwen2-0.5b", "qwen3-0.6b", "opt-125m"]
 )
-def test_counts_match_the_reference_implementation(tmp_path: Path, name: str) -> None:
+def test_counts_match_the_reference_implementation(tmp_path, name):
     """Parameters of the class that loads such a checkpoint, built without memory, are ours exactly."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -541,7 +516,7 @@ def test_counts_match_the_reference_implementation(tmp_path: Path, name: str) ->
 # --- dtypes -------------------------------------------------------------------------------------------
 
 
-def test_allowed_dtypes() -> None:
+def test_allowed_dtypes():
     model = load_model("llama-3-8b")
     assert with_dtypes(model) == model
     fp16 = with_dtypes(model, dtype="fp16")
@@ -566,7 +541,7 @@ def test_allowed_dtypes() -> None:
         ({"kv_dtype": "fp16"}, "allowed: bf16 or fp8"),
     ],
 )
-def test_refused_dtypes_say_what_is_allowed(dtypes: dict[str, str], told: str) -> None:
+def test_refused_dtypes_say_what_is_allowed(dtypes, told):
     with pytest.raises(SpecError, match="llama-3-8b: ") as caught:
         with_dtypes(load_model("llama-3-8b"), **dtypes)
     assert told in str(caught.value)

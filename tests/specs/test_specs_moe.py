@@ -1,7 +1,5 @@
 """Mixtures of experts, latent attention and windows: published counts, configs of every family, shards."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -63,7 +61,6 @@ def _beside(model: Model) -> int:
         case "glm4_moe":
             fusion = 2 * model.hidden**2 + 3 * model.hidden
             copies = 2 * model.vocab * model.hidden
-            assert model.experts is not None
             module = model.resized(layers=1).layers_parameter_count + model.experts.experts
             return corrections + module + fusion + copies
         case _:
@@ -71,7 +68,7 @@ def _beside(model: Model) -> int:
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
-def test_counts_are_the_published_ones(name: str) -> None:
+def test_counts_are_the_published_ones(name):
     model = load_model(name)
     total, active = PUBLISHED[name]
     if isinstance(total, int):
@@ -83,12 +80,12 @@ def test_counts_are_the_published_ones(name: str) -> None:
     assert counted == pytest.approx(active, rel=0.06)
 
 
-def test_every_mixture_has_a_published_count() -> None:
+def test_every_mixture_has_a_published_count():
     mixtures = {name for name in model_names() if load_model(name).experts is not None}
     assert set(PUBLISHED) | HYBRIDS.keys() >= mixtures >= set(PUBLISHED)
 
 
-def test_weights_lie_in_memory_as_released() -> None:
+def test_weights_lie_in_memory_as_released():
     # gpt-oss model card: checkpoints of 60.8 and 12.8 GiB, experts in mxfp4
     for name, gib in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
         assert load_model(name).weight_bytes / 2**30 == pytest.approx(gib, rel=0.01)
@@ -98,11 +95,11 @@ def test_weights_lie_in_memory_as_released() -> None:
     assert bf16.weight_bytes == 2 * bf16.parameter_count
 
 
-def test_a_latent_cache_keeps_576_numbers_a_token_and_layer() -> None:
+def test_a_latent_cache_keeps_576_numbers_a_token_and_layer():
     assert load_model("deepseek-v3").kv_bytes_per_token == 61 * (512 + 64) * 2
 
 
-def test_a_windowed_layer_keeps_its_window() -> None:
+def test_a_windowed_layer_keeps_its_window():
     model = load_model("gpt-oss-20b")
     assert model.windows == (128,)
     tokens = np.asarray([1.0, 128.0, 4096.0])
@@ -119,25 +116,15 @@ def test_a_windowed_layer_keeps_its_window() -> None:
 # --- configs -----------------------------------------------------------------------------------------
 
 COMMON: dict[str, Any] = {
-    "hidden_size": 2048,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "vocab_size": 32000,
-    "max_position_embeddings": 4096,
-    "intermediate_size": 5632,
-    "num_experts_per_tok": 2,
+    "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 4,
+    "vocab_size": 32000, "max_position_embeddings": 4096, "intermediate_size": 5632, "num_experts_per_tok": 2,
     "torch_dtype": "bfloat16",
-}
+}  # fmt: skip
 LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 ROUTED = {"n_routed_experts": 64, "moe_intermediate_size": 1408, "n_shared_experts": 2}
 QWEN = {"num_experts": 60, "moe_intermediate_size": 1408}
 FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[int, MoE]]] = {
-    "mixtral": (
-        "MixtralForCausalLM",
-        {"num_local_experts": 8},
-        (8, MoE(experts=8, topk=2, inter=5632)),
-    ),
+    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 8}, (8, MoE(experts=8, topk=2, inter=5632))),
     "qwen2_moe": (
         "Qwen2MoeForCausalLM",
         {**QWEN, "shared_expert_intermediate_size": 5632, "decoder_sparse_step": 2},
@@ -193,7 +180,7 @@ def _config(family: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_configs_of_every_family(tmp_path: Path, family: str) -> None:
+def test_configs_of_every_family(tmp_path, family):
     model = _load(tmp_path, _config(family))
     assert model.architecture == family
     assert model.blocks(MoE) == (FAMILIES[family][2],)
@@ -202,7 +189,7 @@ def test_configs_of_every_family(tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_a_missing_field_is_named(tmp_path: Path, family: str) -> None:
+def test_a_missing_field_is_named(tmp_path, family):
     for key in ("num_experts_per_tok", *FAMILIES[family][1]):
         if key in ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "v_head_dim"):
             with pytest.raises(SpecError, match=rf"config\.json: {key}: missing"):
@@ -216,7 +203,7 @@ def _windows(model: Model) -> dict[tuple[int | None, bool], int]:
     return {(mixer.size, mixer.chunked): count for count, mixer in model.blocks(Grouped)}
 
 
-def test_windows_of_configs(tmp_path: Path) -> None:
+def test_windows_of_configs(tmp_path):
     gpt = _load(tmp_path, {**_config("gpt_oss"), "layer_types": ["sliding_attention", "full_attention"] * 4})
     assert _windows(gpt) == {(128, False): 4, (None, False): 4}
     with pytest.raises(SpecError, match="layer_types: 1 entries"):
@@ -232,11 +219,8 @@ def test_windows_of_configs(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("family", "told"),
-    [("minimax_m1", "lightning"), ("bamba", "allowed: one of")],
-)
-def test_families_that_are_not_modelled_say_what_is_missing(tmp_path: Path, family: str, told: str) -> None:
+@pytest.mark.parametrize(("family", "told"), [("minimax_m1", "lightning"), ("bamba", "allowed: one of")])
+def test_families_that_are_not_modelled_say_what_is_missing(tmp_path, family, told):
     with pytest.raises(SpecError, match=told):
         _load(tmp_path, {**COMMON, "model_type": family})
 
@@ -251,7 +235,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("config", sorted(SAME))
-def test_deployed_configs_equal_the_named_models(tmp_path: Path, config: str) -> None:
+def test_deployed_configs_equal_the_named_models(tmp_path, config):
     shapes = Path(os.environ.get("MEDUSA_SIM_DATA", "../shared/data")) / "moe_tp" / "model_shapes.json"
     if not shapes.is_file():
         pytest.skip("the sizes of deployed models are not beside this checkout")
@@ -267,7 +251,7 @@ def test_deployed_configs_equal_the_named_models(tmp_path: Path, config: str) ->
         "name": named.name, "source": named.source, "notes": named.notes,
         "samples_top_k": named.samples_top_k, "samples_top_p": named.samples_top_p,
     }  # fmt: skip
-    assert dataclasses.replace(read, **changed) == named  # type: ignore[arg-type]
+    assert dataclasses.replace(read, **changed) == named
 
 
 # --- shards ------------------------------------------------------------------------------------------
@@ -289,7 +273,7 @@ def _replicated(model: Model) -> int:
     "name", ["llama-3.1-70b", "qwen3-32b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", "llama-4-scout"]
 )
 @given(tp=st.sampled_from([1, 2, 4, 8]), whole=st.booleans())
-def test_the_shards_hold_the_model(name: str, tp: int, whole: bool) -> None:
+def test_the_shards_hold_the_model(name, tp, whole):
     model = load_model(name)
     ep = tp if whole and model.experts is not None else 1
     shard = on_one_gpu(model, Parallel(tp=tp, ep=ep))
@@ -303,15 +287,13 @@ def test_the_shards_hold_the_model(name: str, tp: int, whole: bool) -> None:
         assert shard is model
 
 
-def test_data_parallel_attention_copies_it() -> None:
+def test_data_parallel_attention_copies_it():
     model = load_model("deepseek-r1")
     shard = on_one_gpu(model, Parallel(tp=8, ep=8, dp_attention=True))
     assert shard.attention == model.attention
-    assert shard.experts is not None
-    assert model.experts is not None
     assert (shard.experts.held, shard.experts.inter) == (32, model.experts.inter)
     assert shard.kv_bytes_per_token == model.kv_bytes_per_token
-    assert on_one_gpu(model, Parallel(tp=8)).experts.inter == 256  # type: ignore[union-attr]
+    assert on_one_gpu(model, Parallel(tp=8)).experts.inter == 256
 
 
 @pytest.mark.parametrize(
@@ -331,16 +313,15 @@ def test_data_parallel_attention_copies_it() -> None:
         ("llama-4-scout", {"tp": 16}, r"heads \(40\)"),
     ],
 )
-def test_what_cannot_be_split_says_what_can(name: str, ways: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_split_says_what_can(name, ways, told):
     with pytest.raises(UsageError, match=told):
         on_one_gpu(load_model(name), Parallel(**ways))
 
 
-def test_nvfp4_leaves_out_what_published_checkpoints_leave_out() -> None:
+def test_nvfp4_leaves_out_what_published_checkpoints_leave_out():
     """DeepSeek-R1-0528-FP4-v2: experts and the output of attention in nvfp4, the MTP module in 16 bits."""
     model = with_dtypes(load_model("deepseek-r1"), weight_dtype="nvfp4")
     for group in model.groups:
-        assert group.mixer is not None
         assert (group.mixer.form, group.mixer.out_form) == ("bf16", "nvfp4")
     assert model.form == "nvfp4"
     published, module = load_model("deepseek-r1").mtp_module, model.mtp_module

@@ -1,11 +1,7 @@
 """Runtimes: what they fuse, what launching costs, and strict loading."""
 
-from __future__ import annotations
-
 import math
 import tomllib
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tomlkit
@@ -30,7 +26,7 @@ ENGINES = (
 )  # fmt: skip
 
 
-def test_the_runtimes() -> None:
+def test_the_runtimes():
     assert runtime_names() == (*KERNELS, *ENGINES)
     assert runtime_aliases() == {
         "vllm": "vllm-0.33",
@@ -40,7 +36,7 @@ def test_the_runtimes() -> None:
     assert load_runtime("vllm").name == "vllm-0.33"
 
 
-def test_what_each_fuses() -> None:
+def test_what_each_fuses():
     fused = {
         name: (load_runtime(name).fused_qkv, load_runtime(name).fused_gate_up, load_runtime(name).attention)
         for name in runtime_names()
@@ -55,9 +51,8 @@ def test_what_each_fuses() -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_term_of_an_engine_says_where_it_is_from(name: str) -> None:
+def test_every_term_of_an_engine_says_where_it_is_from(name):
     engine = load_runtime(name).engine
-    assert engine is not None
     rows = {row.key: row for row in runtime_rows(load_runtime(name))}
     for key, term in engine.terms.items():
         row = rows[f"engine.{key}"]
@@ -66,24 +61,23 @@ def test_every_term_of_an_engine_says_where_it_is_from(name: str) -> None:
         if term.inherited_from:
             assert f"inherited from {term.inherited_from}" in row.note
             lender = load_runtime(term.inherited_from).engine
-            assert lender is not None
             # what nobody measured in this version is less certain than where somebody did
             assert term.value == lender.terms[key].value
             assert term.band >= lender.terms[key].band
     assert set(engine.drafters) <= set(drafter_names())
 
 
-def test_kernels_alone_have_no_engine() -> None:
+def test_kernels_alone_have_no_engine():
     assert all(load_runtime(name).engine is None for name in KERNELS)
     assert not any(load_runtime(name).chain_only for name in KERNELS)
 
 
-def test_an_unknown_version_names_those_that_are_known() -> None:
+def test_an_unknown_version_names_those_that_are_known():
     with pytest.raises(SpecError, match=r"vllm-0\.12.*no terms are known.*vllm-0\.11.*vllm-0\.33"):
         load_runtime("vllm-0.12")
 
 
-def test_a_runtime_of_ones_own_inherits_from_an_engine(tmp_path: Path) -> None:
+def test_a_runtime_of_ones_own_inherits_from_an_engine(tmp_path):
     folder = tmp_path / "profiles" / "runtimes"
     folder.mkdir(parents=True)
     own = folder / "mine.toml"
@@ -93,9 +87,7 @@ def test_a_runtime_of_ones_own_inherits_from_an_engine(tmp_path: Path) -> None:
     )
     for runtime in (load_runtime("mine", tmp_path), load_runtime(str(own))):
         assert runtime.name == "mine"
-        assert runtime.engine is not None
         relative = load_runtime("vllm").engine
-        assert relative is not None
         assert runtime.engine.host_us_per_step.value == 500.0
         lent = runtime.engine.draft_us_per_pass
         assert (lent.value, lent.band) == (
@@ -119,7 +111,7 @@ def test_a_runtime_of_ones_own_inherits_from_an_engine(tmp_path: Path) -> None:
         ("widen", 0.5, "allowed"),
     ],
 )
-def test_a_broken_engine_names_file_and_key(tmp_path: Path, key: str, value: Any, told: str) -> None:
+def test_a_broken_engine_names_file_and_key(tmp_path, key, value, told):
     path = tmp_path / "mine.toml"
     content = {"inherits": "vllm-0.33", "title": "my server", "engine": {key: value}}
     path.write_text(tomlkit.dumps(content))
@@ -127,12 +119,12 @@ def test_a_broken_engine_names_file_and_key(tmp_path: Path, key: str, value: Any
         load_runtime(str(path))
 
 
-def test_bare_kernels_and_the_paper_launch_for_nothing() -> None:
+def test_bare_kernels_and_the_paper_launch_for_nothing():
     for name in ("kernel", "paper"):
         assert [getattr(load_runtime(name), key) for key in TIMES] == [0.0, 0.0, 0.0]
 
 
-def test_default_kernel_sets() -> None:
+def test_default_kernel_sets():
     graph = load_runtime("cuda-graph")
     assert [graph.kernel_set(dtype) for dtype in ("fp16", "bf16", "fp8")] == ["torch", "sglang", "sglang"]
     assert load_runtime("paper").kernel_set("fp16") == "paper"
@@ -141,7 +133,7 @@ def test_default_kernel_sets() -> None:
 
 
 @pytest.mark.parametrize("name", ["paper", "kernel", "cuda-graph", "hf-eager"])
-def test_every_time_keeps_its_source_through_loading(name: str) -> None:
+def test_every_time_keeps_its_source_through_loading(name):
     content = tomllib.loads(runtime_module.RUNTIMES_FILE.read_text())[name]
     rows = {row.key: row for row in runtime_rows(load_runtime(name))}
     for key in TIMES:
@@ -151,7 +143,7 @@ def test_every_time_keeps_its_source_through_loading(name: str) -> None:
     assert all(row.source for row in rows.values())
 
 
-def test_the_host_bound_estimate_follows_from_table_1_of_the_medusa_paper() -> None:
+def test_the_host_bound_estimate_follows_from_table_1_of_the_medusa_paper():
     # 45 and 35 tokens/s (read to two digits, so 2-3 %) at 14 launches a layer and 4 outside
     eager = load_runtime("hf-eager")
     for name, tokens_per_s in (("vicuna-7b", 45.0), ("vicuna-13b", 35.0)):
@@ -161,7 +153,7 @@ def test_the_host_bound_estimate_follows_from_table_1_of_the_medusa_paper() -> N
         assert step.time_us(eager.host_us_per_launch) == pytest.approx(1e6 / tokens_per_s, rel=0.03)
 
 
-def test_an_unknown_runtime_suggests_the_nearest() -> None:
+def test_an_unknown_runtime_suggests_the_nearest():
     with pytest.raises(SpecError, match="did you mean 'cuda-graph'"):
         load_runtime("cuda-graphs")
 
@@ -169,23 +161,16 @@ def test_an_unknown_runtime_suggests_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("launch_us", None, "missing"),
-        ("launch_us", 0.5, "source"),
-        ("launch_us", {"value": 0.5}, "source"),
+        ("launch_us", None, "missing"), ("launch_us", 0.5, "source"), ("launch_us", {"value": 0.5}, "source"),
         ("launch_us", {"value": -0.5, "source": "somewhere"}, "allowed"),
         ("launch_us", {"value": math.nan, "source": "somewhere"}, "allowed"),
-        ("launch_us", {"value": "fast", "source": "somewhere"}, "allowed"),
-        ("fused_qkv", 1, "true or false"),
-        ("attention", "flash", "fused, unfused"),
-        ("head_rows", None, "missing"),
-        ("kernels", {"fp12": "torch"}, "unknown dtype"),
-        ("kernels", {"fp16": 3}, "kernels.fp16"),
+        ("launch_us", {"value": "fast", "source": "somewhere"}, "allowed"), ("fused_qkv", 1, "true or false"),
+        ("attention", "flash", "fused, unfused"), ("head_rows", None, "missing"),
+        ("kernels", {"fp12": "torch"}, "unknown dtype"), ("kernels", {"fp16": 3}, "kernels.fp16"),
         ("graphs", True, "unknown key"),
     ],
-)
-def test_a_broken_runtime_names_file_and_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str, value: Any, told: str
-) -> None:
+)  # fmt: skip
+def test_a_broken_runtime_names_file_and_key(monkeypatch, tmp_path, key, value, told):
     content = tomllib.loads(runtime_module.RUNTIMES_FILE.read_text())
     if value is None:
         del content["kernel"][key]

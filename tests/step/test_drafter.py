@@ -1,7 +1,5 @@
 """What drafting costs: counts of kernels, rows and bytes from the sizes of the models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +39,7 @@ def gemms(works: tuple, name: str) -> list[Gemm]:
     ]
 
 
-def test_medusa_weights_are_those_of_the_public_checkpoints() -> None:
+def test_medusa_weights_are_those_of_the_public_checkpoints():
     # Vicuna-7B, five heads of 4096 x 4096 + 4096 and 32000 x 4096 in fp16: 5 x 295.7 MB
     assert Medusa(heads=5).weight_bytes(MODEL) == pytest.approx(2 * 5 * (4096 * 4096 + 4096 + 32000 * 4096))
     shared = Medusa(heads=5, own_output_layers=False).weight_bytes(MODEL)
@@ -49,7 +47,7 @@ def test_medusa_weights_are_those_of_the_public_checkpoints() -> None:
     assert Medusa().kv_bytes_per_token(MODEL) == 0.0
 
 
-def test_heads_run_on_all_candidates_or_on_the_accepted_row() -> None:
+def test_heads_run_on_all_candidates_or_on_the_accepted_row():
     heads = Medusa(heads=3)
     (output,) = gemms(heads.work(MODEL, STEP, RUNTIME), "medusa_output")
     assert (int(output.m), output.n, output.k) == (64, 32000, 4096)
@@ -58,7 +56,7 @@ def test_heads_run_on_all_candidates_or_on_the_accepted_row() -> None:
     assert int(output.m) == 4
 
 
-def test_a_head_costs_the_same_whichever_it_is() -> None:
+def test_a_head_costs_the_same_whichever_it_is():
     latency = RooflineLatency(load_gpu("a100-80gb-pcie"))
     times = [
         float(sum(work_time(latency, w).time_us for w in Medusa(heads=k).work(MODEL, STEP, RUNTIME)))
@@ -68,14 +66,14 @@ def test_a_head_costs_the_same_whichever_it_is() -> None:
     assert times[2] == pytest.approx(4 * times[0])
 
 
-def test_n_grams_cost_nothing() -> None:
+def test_n_grams_cost_nothing():
     none = FreeDrafter()
     assert none.work(MODEL, STEP, RUNTIME) == ()
     assert none.prompt_work(MODEL, prefill(1, 100), RUNTIME) == ()
     assert none.weight_bytes(MODEL) == none.kv_bytes_per_token(MODEL) == 0.0
 
 
-def test_a_draft_model_of_the_targets_own_size_costs_one_decode_step_a_draft() -> None:
+def test_a_draft_model_of_the_targets_own_size_costs_one_decode_step_a_draft():
     latency = RooflineLatency(load_gpu("a100-80gb-pcie"))
     setting = Setting(
         latency=latency, model=MODEL, runtime=RUNTIME, scope="model", drafter=DraftModel(draft=MODEL, depth=3)
@@ -90,7 +88,7 @@ def test_a_draft_model_of_the_targets_own_size_costs_one_decode_step_a_draft() -
     assert prompt == pytest.approx(float(prefill_step(setting, 2, 500).time_us))
 
 
-def test_a_draft_model_keeps_its_own_runtime_and_cache() -> None:
+def test_a_draft_model_keeps_its_own_runtime_and_cache():
     eager = load_runtime("hf-eager")
     works = DraftModel(draft=DRAFT, depth=4, runtime=eager).work(MODEL, STEP, RUNTIME)
     assert len(works) == 4
@@ -101,7 +99,7 @@ def test_a_draft_model_keeps_its_own_runtime_and_cache() -> None:
     assert drafter.kv_bytes_per_token(MODEL) == DRAFT.kv_bytes_per_token
 
 
-def test_width_multiplies_the_rows_behind_the_first_level() -> None:
+def test_width_multiplies_the_rows_behind_the_first_level():
     rows = [
         int(g.m)
         for g in gemms(DraftModel(draft=DRAFT, depth=3, width=4).work(MODEL, STEP, RUNTIME), "down_proj")
@@ -109,14 +107,14 @@ def test_width_multiplies_the_rows_behind_the_first_level() -> None:
     assert rows == [4, 16, 16]
 
 
-def test_an_eagle_layer_reads_what_was_accepted_first_and_looks_at_the_last_row() -> None:
+def test_an_eagle_layer_reads_what_was_accepted_first_and_looks_at_the_last_row():
     works = Eagle(depth=3).work(LLAMA, STEP, RUNTIME)
     assert [int(g.m) for g in gemms(works, "draft_fusion")] == [16, 4, 4]  # 4 sequences x (3 + 1) rows
     assert [int(g.m) for g in gemms(works, "lm_head")] == [4, 4, 4]
     assert all(g.n == LLAMA.vocab for g in gemms(works, "lm_head"))
 
 
-def test_an_eagle_layer_of_a_pruned_vocabulary_has_a_head_of_its_own() -> None:
+def test_an_eagle_layer_of_a_pruned_vocabulary_has_a_head_of_its_own():
     pruned = Eagle(depth=2, draft_vocab=32000, fused_inputs=3)
     assert {g.n for g in gemms(pruned.work(LLAMA, STEP, RUNTIME), "lm_head")} == {32000}
     assert {g.k for g in gemms(pruned.work(LLAMA, STEP, RUNTIME), "draft_fusion")} == {3 * LLAMA.hidden}
@@ -125,7 +123,7 @@ def test_an_eagle_layer_of_a_pruned_vocabulary_has_a_head_of_its_own() -> None:
     assert pruned.kv_bytes_per_token(LLAMA) == pytest.approx(LLAMA.kv_bytes_per_token / 32)
 
 
-def test_drafting_is_a_small_share_and_grows_with_depth() -> None:
+def test_drafting_is_a_small_share_and_grows_with_depth():
     latency = RooflineLatency(load_gpu("h100-sxm"))
     decode = float(
         decode_step(
@@ -148,26 +146,22 @@ PARALLEL = (PEagle, Pard, DFlash, DSpark)
 
 def drafting_us(kind: type, depth: int, batch: int = 8, seq_len: int = 1024) -> float:
     setting = Setting(
-        latency=RooflineLatency(load_gpu("h100-sxm")),
-        model=LLAMA,
-        runtime=RUNTIME,
-        scope="model",
-        drafter=kind.of(PARTS, depth),
-        depth=depth,
-    )
+        latency=RooflineLatency(load_gpu("h100-sxm")), model=LLAMA, runtime=RUNTIME, scope="model",
+        drafter=kind.of(PARTS, depth), depth=depth,
+    )  # fmt: skip
     return float(sum(np.asarray(step.time_us) for step in drafting_steps(setting, batch, seq_len, depth + 1)))
 
 
 @pytest.mark.parametrize("kind", DRAFTERS.values(), ids=DRAFTERS)
 @pytest.mark.parametrize("batch", [1, 16, 256])
-def test_a_longer_draft_never_costs_less(kind: type, batch: int) -> None:
+def test_a_longer_draft_never_costs_less(kind, batch):
     found = [drafting_us(kind, depth, batch) for depth in (1, 2, 3, 5, 8, 15)]
     assert found == sorted(found)
     assert (found[0] == 0.0) == issubclass(kind, FreeDrafter)
 
 
 @pytest.mark.parametrize("kind", PARALLEL)
-def test_parallel_drafters_pass_once(kind: type) -> None:
+def test_parallel_drafters_pass_once(kind):
     for depth in (1, 4, 15):
         works = kind.of(PARTS, depth).work(LLAMA, verify(4, 1024, depth + 1), RUNTIME)
         assert sum(work.of == "draft" for work in works) == 1
@@ -175,7 +169,7 @@ def test_parallel_drafters_pass_once(kind: type) -> None:
     assert drafting_us(Eagle3, 8, batch=1) > 4.0 * drafting_us(Eagle3, 1, batch=1)
 
 
-def test_a_parallel_pass_reads_what_was_accepted_and_a_mask_for_each_further_draft() -> None:
+def test_a_parallel_pass_reads_what_was_accepted_and_a_mask_for_each_further_draft():
     depth = 5
     for kind in (PEagle, Pard):
         works = kind.of(PARTS, depth).work(LLAMA, verify(4, 1024, depth + 1), RUNTIME)
@@ -184,7 +178,7 @@ def test_a_parallel_pass_reads_what_was_accepted_and_a_mask_for_each_further_dra
     assert (int(head.m), head.n) == (4 * depth, 32_000)
 
 
-def test_dflash_projects_the_new_context_and_passes_one_block() -> None:
+def test_dflash_projects_the_new_context_and_passes_one_block():
     works = DFlash(depth=7).work(LLAMA, verify(4, 1024, 8), RUNTIME)
     (fusion,), (context,), (head,) = (gemms(works, n) for n in ("draft_fusion", "draft_context", "lm_head"))
     assert (int(fusion.m), fusion.k) == (32, 5 * LLAMA.hidden)
@@ -196,7 +190,7 @@ def test_dflash_projects_the_new_context_and_passes_one_block() -> None:
     assert drafting_us(DFlash, 7, batch=64, seq_len=16_000) > 1.5 * drafting_us(DFlash, 7, batch=64)
 
 
-def test_dspark_adds_a_small_head_for_each_draft() -> None:
+def test_dspark_adds_a_small_head_for_each_draft():
     works = DSpark(depth=6).work(LLAMA, verify(4, 1024, 7), RUNTIME)
     (markov,) = gemms(works, "markov_head")
     assert (int(markov.m), markov.n, markov.k) == (4, LLAMA.vocab, 256)
@@ -209,7 +203,7 @@ def test_dspark_adds_a_small_head_for_each_draft() -> None:
     assert 0.0 < step < drafting_us(Eagle, 1, batch=1)
 
 
-def test_each_method_reserves_its_own_slots_of_the_cache() -> None:
+def test_each_method_reserves_its_own_slots_of_the_cache():
     # as vLLM counts them: EAGLE, MTP, DFlash and PARD K, draft model 1, P-EAGLE and DSpark K - 1
     slots = {name: kind.of(PARTS, 7).kv_slots() for name, kind in DRAFTERS.items()}
     none = dict.fromkeys(("medusa", "ngram", "suffix"), 0)
@@ -227,7 +221,7 @@ def test_each_method_reserves_its_own_slots_of_the_cache() -> None:
         assert here == pytest.approx(without + own)
 
 
-def test_mtp_drafts_a_multiple_of_its_modules() -> None:
+def test_mtp_drafts_a_multiple_of_its_modules():
     assert Mtp.lengths(Parts(), 5) == (1, 2, 3, 4, 5)
     assert Mtp.lengths(Parts(modules=3), 8) == (1, 2, 3, 6)
     one, three = (Mtp.of(Parts(modules=n), 3) for n in (1, 3))
@@ -237,7 +231,7 @@ def test_mtp_drafts_a_multiple_of_its_modules() -> None:
     assert one.weight_bytes(LLAMA) == pytest.approx(2 * layer)
 
 
-def test_layers_of_a_quantised_target_are_drafted_as_they_are_stored() -> None:
+def test_layers_of_a_quantised_target_are_drafted_as_they_are_stored():
     quantised = replace(LLAMA, dtype="fp8", weight_dtype="fp8")
     for kind, dtype in ((Eagle3, "fp16"), (DFlash, "fp16"), (Mtp, "fp8")):
         target = replace(quantised, activation_dtype="fp16")
@@ -245,13 +239,13 @@ def test_layers_of_a_quantised_target_are_drafted_as_they_are_stored() -> None:
         assert down.dtype == dtype
 
 
-def test_look_ups_run_nothing_on_the_gpu() -> None:
+def test_look_ups_run_nothing_on_the_gpu():
     for kind in (FreeDrafter, Suffix):
         assert kind.of(PARTS, 5).work(MODEL, STEP, RUNTIME) == ()
         assert kind.looks_up
 
 
-def test_parts_that_a_drafter_lacks_are_named() -> None:
+def test_parts_that_a_drafter_lacks_are_named():
     with pytest.raises(UsageError, match="pard needs --draft-model"):
         Pard.check(Parts(), LLAMA)
     with pytest.raises(UsageError, match="such a pair cannot speculate"):
@@ -262,7 +256,7 @@ def test_parts_that_a_drafter_lacks_are_named() -> None:
         Mtp.check(Parts(), LLAMA)
 
 
-def test_an_mtp_module_is_a_layer_of_experts_that_wakes_its_own() -> None:
+def test_an_mtp_module_is_a_layer_of_experts_that_wakes_its_own():
     target = load_model("deepseek-v3")
     module = Mtp(depth=3)
     # its README: 11.5 billion parameters beside the shared embedding and head, here in fp8
@@ -279,7 +273,7 @@ def test_an_mtp_module_is_a_layer_of_experts_that_wakes_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", [Eagle3, PEagle, DFlash, DSpark])
-def test_draft_layers_are_dense_whatever_the_target_is(kind: type) -> None:
+def test_draft_layers_are_dense_whatever_the_target_is(kind):
     for name, width in (("gpt-oss-120b", 3 * 2880), ("deepseek-r1", 18432), ("qwen3-30b-a3b", 6144)):
         target = load_model(name)
         works = kind.of(Parts(), 2).work(target, verify(4, 512, 3), RUNTIME)
@@ -287,7 +281,7 @@ def test_draft_layers_are_dense_whatever_the_target_is(kind: type) -> None:
         assert not any(isinstance(one.operator, Experts) for work in works for one in work.launches)
 
 
-def test_drafters_are_split_as_the_target_is() -> None:
+def test_drafters_are_split_as_the_target_is():
     target = load_model("llama-3.1-70b")
     small = load_model("llama-3.2-1b")
     for kind in (Eagle3, PEagle, DFlash, DSpark, DraftModel, Pard):
@@ -306,7 +300,7 @@ def test_drafters_are_split_as_the_target_is() -> None:
             assert float(np.asarray(gather.message_bytes)) == int(head.m) * vocab * 2
 
 
-def test_drafters_share_passes_only_where_they_are_asked_to() -> None:
+def test_drafters_share_passes_only_where_they_are_asked_to():
     step = verify(4, 512, 4)
     eagle = Eagle(depth=3).work(LLAMA, step, RUNTIME)
     model = DraftModel(draft=DRAFT, depth=3).work(LLAMA, step, RUNTIME)

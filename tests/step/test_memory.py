@@ -1,7 +1,5 @@
 """What an engine may fill: a share of the card, or the weights and a share of what they leave."""
 
-from __future__ import annotations
-
 import pytest
 
 import medusa_sim as ms
@@ -12,7 +10,7 @@ def _scenario(runtime: str, **given: object) -> ms.Scenario:
     return ms.Scenario(gpu="b200", model="deepseek-r1", drafter="mtp", runtime=runtime, **given)
 
 
-def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest() -> None:
+def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest():
     scenario = _scenario("tensorrt-llm", tp=8)
     weights, card = scenario.shard.weight_bytes, scenario.gpu.memory_bytes
     taken = CONTEXT_BYTES + LINKED_BYTES
@@ -21,13 +19,13 @@ def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest() -> None:
     assert _scenario("sglang", tp=8).usable_memory_bytes == USABLE_MEMORY_SHARE * card - taken
 
 
-def test_what_is_known_to_run_on_four_b200_fits() -> None:
+def test_what_is_known_to_run_on_four_b200_fits():
     # InferenceX serves DeepSeek-R1 in fp8 on four B200 with TensorRT-LLM: 32 requests of 8192 + 1024 tokens
     found = _scenario("tensorrt-llm", tp=4).sweep([1, 32, 512], 8192 + 512, [1])
     assert found.fits_memory.tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("runtime", ["tensorrt-llm", "sglang"])
-def test_what_the_weights_alone_overfill_never_fits(runtime: str) -> None:
+def test_what_the_weights_alone_overfill_never_fits(runtime):
     scenario = ms.Scenario(gpu="h200-sxm", model="deepseek-r1", drafter="mtp", runtime=runtime, tp=4)
     assert scenario.usable_memory_bytes < scenario.shard.weight_bytes

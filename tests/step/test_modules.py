@@ -1,9 +1,6 @@
 """Sparse attention and narrow windows: a step charges what the operator's own kernel takes."""
 
-from __future__ import annotations
-
 from io import StringIO
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -67,9 +64,7 @@ def as_row(operator: Operator) -> dict[str, object]:
 @pytest.mark.parametrize(
     "workload", [decode(16, 8192), verify(16, 8192, 4), prefill(1, 4096)], ids=["one", "four", "prompt"]
 )
-def test_a_table_of_the_operator_gives_what_a_step_charges(
-    model: str, workload: Workload, tmp_path: Path
-) -> None:
+def test_a_table_of_the_operator_gives_what_a_step_charges(model, workload, tmp_path):
     launches = modules(model, workload)
     file = tmp_path / "ops.csv"
     pd.DataFrame([as_row(each.operator) for each in launches]).to_csv(file, index=False)
@@ -80,7 +75,7 @@ def test_a_table_of_the_operator_gives_what_a_step_charges(
     assert lines["predicted_us"].to_numpy() == pytest.approx(charged, rel=1e-3)
 
 
-def test_a_module_of_deepseek_v3_2_decodes_as_measured() -> None:
+def test_a_module_of_deepseek_v3_2_decodes_as_measured():
     """128 heads, 64 requests, vLLM: 383 us at 4,096 tokens, 818 at 131,072 (aiconfigurator-core 0.12)."""
     found = modules("deepseek-v3.2", decode(64, np.array([4096, 131_072])))
     (each,) = [launch for launch in found if launch.count == max(launch.count for launch in found)]
@@ -89,7 +84,7 @@ def test_a_module_of_deepseek_v3_2_decodes_as_measured() -> None:
 
 @pytest.mark.parametrize("gpu", LATENCY)
 @pytest.mark.parametrize("model", [*SPARSE, *WINDOWED])
-def test_modules_cost_more_for_more_tokens_and_requests(model: str, gpu: str) -> None:
+def test_modules_cost_more_for_more_tokens_and_requests(model, gpu):
     def total_us(workload: Workload) -> FloatArray:
         times = [
             launch_time(LATENCY[gpu], each).time_us * each.count for each in modules(model, workload, gpu)
@@ -105,7 +100,7 @@ def test_modules_cost_more_for_more_tokens_and_requests(model: str, gpu: str) ->
 
 
 @pytest.mark.parametrize("model", SPARSE)
-def test_a_module_reads_the_weights_of_its_layer(model: str) -> None:
+def test_a_module_reads_the_weights_of_its_layer(model):
     spec = load_model(model)
     read = sum(
         each.count * float(np.max(each.operator.weights))
@@ -121,13 +116,13 @@ def test_a_module_reads_the_weights_of_its_layer(model: str) -> None:
     assert read == pytest.approx(held, rel=0.02)
 
 
-def test_wide_windows_stay_with_the_kernels_of_plain_attention() -> None:
+def test_wide_windows_stay_with_the_kernels_of_plain_attention():
     """Window 1024: engines' plain steps of Gemma 3 are nearer to these (docs/log.md)."""
     launches = model_launches(load_model("gemma-3-27b"), decode(8, 4096), RUNTIME)
     assert not any(isinstance(each.operator, WindowAttention) for each in launches)
 
 
-def test_a_card_without_modules_composes_them_and_says_so() -> None:
+def test_a_card_without_modules_composes_them_and_says_so():
     warnings = " ".join(
         Scenario(model="deepseek-v3.2", gpu="a100-80gb-sxm", tp=8, runtime="vllm-0.33").warnings
     )
@@ -135,7 +130,7 @@ def test_a_card_without_modules_composes_them_and_says_so() -> None:
     assert "no kernel is fitted" in warnings
 
 
-def test_a_layer_that_reuses_a_choice_is_shorter() -> None:
+def test_a_layer_that_reuses_a_choice_is_shorter():
     model = load_model("glm-5.2")
     launches = modules("glm-5.2", decode(64, 65_536))
     assert {each.operator.kind for each in launches} == {"dsa", "dsa_no_indexer"}

@@ -1,7 +1,5 @@
 """Several GPUs and mixtures of experts in a step: shapes of the shards, what is exchanged, memory, bands."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 
@@ -33,7 +31,7 @@ ENGINE = load_runtime("vllm")
 
 def _launches(model: Model, batch: int = 8, candidates: int = 1, **ways: object) -> dict[str, Launch]:
     """Kernels of one step by name; those of one name differ in their sizes alone."""
-    shard = on_one_gpu(model, Parallel(**ways))  # type: ignore[arg-type]
+    shard = on_one_gpu(model, Parallel(**ways))
     launches = model_launches(shard, verify(batch, 1024, candidates), ENGINE)
     return {launch.operator.name: launch for launch in launches}
 
@@ -48,7 +46,7 @@ def _flops(launches: dict[str, Launch], *kinds: type[Operator]) -> float:
 
 @pytest.mark.parametrize("name", ["llama-3.1-70b", "mixtral-8x7b", "deepseek-r1"])
 @pytest.mark.parametrize("tp", [2, 4, 8])
-def test_tensor_parallel_gpus_share_the_arithmetic(name: str, tp: int) -> None:
+def test_tensor_parallel_gpus_share_the_arithmetic(name, tp):
     model = load_model(name)
     whole, part = _launches(model), _launches(model, tp=tp)
     for kinds in ((Attention, LatentAttention), (Experts,)):
@@ -63,7 +61,7 @@ def test_tensor_parallel_gpus_share_the_arithmetic(name: str, tp: int) -> None:
     assert split == pytest.approx(_flops(whole, Gemm), rel=1e-9)
 
 
-def test_kv_heads_that_do_not_divide_are_held_twice() -> None:
+def test_kv_heads_that_do_not_divide_are_held_twice():
     model = load_model("qwen3-30b-a3b")  # four K/V heads
     kernel = _launches(model, tp=8)["verify_attention"].operator
     assert isinstance(kernel, Attention)
@@ -72,7 +70,7 @@ def test_kv_heads_that_do_not_divide_are_held_twice() -> None:
 
 
 @given(tp=st.sampled_from([2, 4, 8]), batch=st.integers(1, 300), candidates=st.integers(1, 8))
-def test_two_reductions_a_layer_and_one_of_the_embedding(tp: int, batch: int, candidates: int) -> None:
+def test_two_reductions_a_layer_and_one_of_the_embedding(tp, batch, candidates):
     model = load_model("llama-3.1-70b")
     launches = _launches(model, batch, candidates, tp=tp)
     reduce = launches["all_reduce"]
@@ -86,12 +84,12 @@ def test_two_reductions_a_layer_and_one_of_the_embedding(tp: int, batch: int, ca
     assert not {"all_reduce", "logit_gather"} & _launches(model).keys()
 
 
-def test_data_parallel_attention_works_on_its_own_sequences() -> None:
+def test_data_parallel_attention_works_on_its_own_sequences():
     model = load_model("deepseek-r1")
     launches = _launches(model, 64, 2, tp=8, ep=8, dp_attention=True)
     attention, experts = launches["mla_decode"].operator, launches["experts"].operator
     assert isinstance(attention, LatentAttention)
-    assert (float(attention.batch), attention.heads) == (8, 128)  # type: ignore[arg-type]
+    assert (float(attention.batch), attention.heads) == (8, 128)
     assert isinstance(experts, Experts)
     assert (experts.local_experts, experts.inter) == (32, 2048)
     assert float(np.asarray(experts.rows)) == 64 * 2 * 8 / 8
@@ -104,7 +102,7 @@ def test_data_parallel_attention_works_on_its_own_sequences() -> None:
     assert "dispatch" not in gathered
 
 
-def test_one_expert_that_all_take_is_a_dense_mlp() -> None:
+def test_one_expert_that_all_take_is_a_dense_mlp():
     dense = load_model("llama-3.1-8b")
     one = MoE(experts=1, topk=1, inter=dense.mlp.width)
     mixed = dataclasses.replace(dense, groups=(LayerGroup(dense.layers, dense.attention, one),))
@@ -122,14 +120,14 @@ def test_one_expert_that_all_take_is_a_dense_mlp() -> None:
 
 
 @given(batch=st.integers(1, 256), candidates=st.integers(1, 16))
-def test_the_experts_that_are_read_are_the_union(batch: int, candidates: int) -> None:
+def test_the_experts_that_are_read_are_the_union(batch, candidates):
     model = load_model("qwen3-30b-a3b")
     launch = _launches(model, batch, candidates)["experts"]
     kernel = launch.operator
     assert isinstance(kernel, Experts)
     assert float(np.asarray(kernel.hit)) == pytest.approx(float(union(128, 8, batch, candidates, CHAIN)))
     assert launch.ends is not None
-    few, many = (float(np.asarray(end.hit)) for end in launch.ends)  # type: ignore[attr-defined]
+    few, many = (float(np.asarray(end.hit)) for end in launch.ends)
     assert 8 - 1e-9 <= few <= float(np.asarray(kernel.hit)) <= many <= 128 + 1e-9
 
 
@@ -138,10 +136,10 @@ def _priced(**changes: object) -> Scenario:
         "gpu": "h100-sxm", "model": "qwen3-30b-a3b", "latency": "roofline", "drafter": "ngram",
         "acceptance": "0.7", **changes,
     }  # fmt: skip
-    return Scenario(**given)  # type: ignore[arg-type]
+    return Scenario(**given)
 
 
-def test_the_spread_of_the_union_is_in_the_band_of_a_step() -> None:
+def test_the_spread_of_the_union_is_in_the_band_of_a_step():
     setting = _priced().setting
     plain, wide = decode_step(setting, 8, 1024), verification_step(setting, 8, 1024, 4)
     assert float(wide.low_us) < float(wide.time_us) < float(wide.high_us)
@@ -151,7 +149,7 @@ def test_the_spread_of_the_union_is_in_the_band_of_a_step() -> None:
     assert float(verification_step(alone, 8, 1024, 4).time_us) > float(wide.time_us)
 
 
-def test_verification_of_experts_is_dear_in_the_middle() -> None:
+def test_verification_of_experts_is_dear_in_the_middle():
     setting = _priced().setting
     batch = np.asarray([1, 8, 256])
     ratio = verification_step(setting, batch, 1024, 4).device_us / decode_step(setting, batch, 1024).device_us
@@ -159,7 +157,7 @@ def test_verification_of_experts_is_dear_in_the_middle() -> None:
     assert ratio[2] < 1.2  # every expert is read anyway
 
 
-def test_weights_and_cache_of_one_gpu() -> None:
+def test_weights_and_cache_of_one_gpu():
     model = load_model("llama-3.1-70b")
     one, four = (
         float(step_memory_bytes(on_one_gpu(model, Parallel(tp=tp)), None, 8, 4096, 1)) for tp in (1, 4)
@@ -176,7 +174,7 @@ def test_weights_and_cache_of_one_gpu() -> None:
     assert cache(own) == pytest.approx(cache(whole) / 8)
 
 
-def test_windowed_layers_read_their_window() -> None:
+def test_windowed_layers_read_their_window():
     model = load_model("gpt-oss-120b")
     for workload in (decode(4, 8192), verify(4, 8192, 4), prefill(2, 8192)):
         attention = [
@@ -197,7 +195,7 @@ def test_windowed_layers_read_their_window() -> None:
         assert float(operator.flops) == pytest.approx(4 * 2 * 64 * 64 * 8192 * 128, rel=0.01)
 
 
-def test_how_many_gpus_a_model_needs() -> None:
+def test_how_many_gpus_a_model_needs():
     model, gpu = load_model("llama-3.3-70b"), _priced().gpu
     assert fewest_gpus(model, gpu, Parallel()) == 2
     assert any("--tp 2 would" in line for line in _priced(model="llama-3.3-70b").warnings)
@@ -214,12 +212,12 @@ def test_how_many_gpus_a_model_needs() -> None:
         ({"overlap": "none"}, "unknown overlap 'none'"),
     ],
 )
-def test_what_cannot_be_priced(changes: dict[str, object], told: str) -> None:
+def test_what_cannot_be_priced(changes, told):
     with pytest.raises(UsageError, match=told):
         _priced(**changes)
 
 
-def test_drafters_are_split_as_their_target() -> None:
+def test_drafters_are_split_as_their_target():
     shared = {"model": "llama-3.1-70b", "tp": 4, "acceptance": "0.6"}
     layer = _priced(**shared, drafter="eagle3").options(4)[0].drafter
     shard = on_one_gpu(load_model("llama-3.1-70b"), Parallel(tp=4))
@@ -237,10 +235,10 @@ def test_drafters_are_split_as_their_target() -> None:
         _priced(model="llama-2-70b", tp=8, acceptance="0.6", drafter="draft-model", draft_model="llama-68m")
 
 
-def test_hosts_under_data_parallel_attention_have_their_own_requests() -> None:
+def test_hosts_under_data_parallel_attention_have_their_own_requests():
     ways = {"gpu": "b200", "model": "deepseek-r1", "drafter": "mtp", "runtime": "tensorrt-llm", "tp": 8}
-    shared = Scenario(**ways, ep=8).setting  # type: ignore[arg-type]
-    apart = Scenario(**ways, ep=8, dp_attention=True).setting  # type: ignore[arg-type]
+    shared = Scenario(**ways, ep=8).setting
+    apart = Scenario(**ways, ep=8, dp_attention=True).setting
     assert (shared.parallel.schedulers, apart.parallel.schedulers) == (1, 8)
     all_of_them, own = (float(decode_step(setting, 64, 1024).cost.exposed_us) for setting in (shared, apart))
     alone = float(decode_step(shared, 8, 1024).cost.exposed_us)
@@ -248,7 +246,7 @@ def test_hosts_under_data_parallel_attention_have_their_own_requests() -> None:
     assert own < all_of_them
 
 
-def test_sglangs_pass_over_accepted_tokens_is_in_no_graph_on_hopper() -> None:
+def test_sglangs_pass_over_accepted_tokens_is_in_no_graph_on_hopper():
     """eagle_worker_v2.py of 0.5.12 captures it for Triton and trtllm-gen's latent attention alone."""
 
     def exposed(gpu: str, runtime: str) -> list[float]:
@@ -257,7 +255,6 @@ def test_sglangs_pass_over_accepted_tokens_is_in_no_graph_on_hopper() -> None:
         return [float(each.cost.exposed_us) for each in passes if each.works]
 
     engine = load_runtime("sglang").engine
-    assert engine is not None
     first, later = exposed("h200-sxm", "sglang")
     assert first - later == pytest.approx(
         engine.plan_us_per_pass.value + engine.pieces_us_per_layer.value, rel=0.02

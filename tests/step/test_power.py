@@ -1,9 +1,6 @@
 """Watts: physics of the law, parameters that scale with a card, the same numbers wherever they are named."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import numpy as np
 import power_fit
@@ -30,7 +27,7 @@ def power_of(gpu: Gpu) -> Power:
 
 
 @given(st.floats(1.0, 1e5), st.floats(10.0, 2000.0))
-def test_a_card_stays_under_its_limit_and_draws_what_a_small_load_asks(load: float, limit: float) -> None:
+def test_a_card_stays_under_its_limit_and_draws_what_a_small_load_asks(load, limit):
     drawn = float(under_limit(np.asarray(load), limit))
     assert drawn < limit * (1.0 + 1e-12)
     assert drawn <= load
@@ -39,7 +36,7 @@ def test_a_card_stays_under_its_limit_and_draws_what_a_small_load_asks(load: flo
         assert drawn == pytest.approx(load, rel=1e-3)
 
 
-def test_a_plain_step_by_hand() -> None:
+def test_a_plain_step_by_hand():
     scenario = Scenario(
         gpu="h100-sxm", runtime="cuda-graph", model="llama-3.1-8b", drafter="ngram", acceptance=0.6
     )
@@ -58,7 +55,7 @@ def test_a_plain_step_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in gpu_names() if not name.startswith("cpu-")])
-def test_the_same_shares_draw_the_same_share_of_the_limit(name: str) -> None:
+def test_the_same_shares_draw_the_same_share_of_the_limit(name):
     gpu = load_gpu(name)
     power, own = power_of(gpu), power_of(H100)
     assert "power.limit_watts" in gpu.sources
@@ -77,15 +74,15 @@ def test_the_same_shares_draw_the_same_share_of_the_limit(name: str) -> None:
         assert power.fit.error >= 0.3
 
 
-def test_another_dtype_draws_the_same_at_the_same_share_of_its_peak() -> None:
+def test_another_dtype_draws_the_same_at_the_same_share_of_its_peak():
     power = power_of(H100)
     ratio = joule_per_flop(H100, power, "fp8") / joule_per_flop(H100, power, "bf16")
     assert ratio == pytest.approx(H100.peak("bf16") / H100.peak("fp8"))
     assert joule_per_flop(H100, power, "fp64") == power.fit.joule_per_flop  # no peak is given
 
 
-def test_sweep_recommend_and_surface_name_the_same_watts() -> None:
-    scenario = Scenario(gpu="h100-sxm", **EAGLE)  # type: ignore[arg-type]
+def test_sweep_recommend_and_surface_name_the_same_watts():
+    scenario = Scenario(gpu="h100-sxm", **EAGLE)
     rows = scenario.sweep(batch=[4, 64], candidates=[1, 2, 3, 4])
     answer = scenario.recommend(batch=[4, 64])
     for row in (answer.recommendation.schedule[0], answer.recommendation.schedule[-1]):
@@ -101,22 +98,22 @@ def test_sweep_recommend_and_surface_name_the_same_watts() -> None:
     assert rows.watts.between(150, 700).all()
 
 
-def test_a_server_draws_more_for_its_prompts_and_filters() -> None:
-    alone = Scenario(gpu="h100-sxm", runtime="vllm-0.11", **EAGLE)  # type: ignore[arg-type]
+def test_a_server_draws_more_for_its_prompts_and_filters():
+    alone = Scenario(gpu="h100-sxm", runtime="vllm-0.11", **EAGLE)
     busy = alone.but(prompt_tokens=125.0, output_tokens=400.0)
     spent = [item.sweep(batch=[64], candidates=[1]).joule_per_token[0] for item in (alone, busy)]
     assert spent[1] > spent[0]
 
 
-def test_a_cpu_and_a_block_have_no_watts() -> None:
+def test_a_cpu_and_a_block_have_no_watts():
     cpu = Scenario(gpu="cpu-emerald-rapids-50m", runtime="cuda-graph", latency="roofline", dtype="fp32")
     assert cpu.sweep().watts.isna().all()
     block = Scenario(gpu="h100-sxm", scope="block", runtime="cuda-graph")
     assert block.sweep().joule_per_token.isna().all()
 
 
-def test_the_best_of_a_surface_counts_the_drafter() -> None:
-    scenario = Scenario(gpu="h100-sxm", **EAGLE)  # type: ignore[arg-type]
+def test_the_best_of_a_surface_counts_the_drafter():
+    scenario = Scenario(gpu="h100-sxm", **EAGLE)
     surface = price(scenario, [8], [1024])
     joules = surface.joules[0, 0]
     launches = [launch for work in surface.verify.works for launch in work.launches]
@@ -134,7 +131,7 @@ def test_the_best_of_a_surface_counts_the_drafter() -> None:
         ("value = 350", "value = -350", "watts"),
     ],
 )
-def test_a_power_that_says_nothing_is_refused(old: str, new: str, told: str, tmp_path: Path) -> None:
+def test_a_power_that_says_nothing_is_refused(old, new, told, tmp_path):
     folder = tmp_path / "hardware"
     folder.mkdir()
     shutil.copy(data.shipped_dir() / "hardware" / "l40s.toml", folder)
@@ -145,7 +142,7 @@ def test_a_power_that_says_nothing_is_refused(old: str, new: str, told: str, tmp
     assert "\n" not in str(caught.value)
 
 
-def test_the_stored_parameters_are_those_of_the_rows(shared_data: Path) -> None:
+def test_the_stored_parameters_are_those_of_the_rows(shared_data):
     power = power_of(H100)
     rows = power_fit.rows_of(shared_data)
     left = power_fit.left_out(rows, power.limit_watts)

@@ -1,7 +1,5 @@
 """Layers with a state, hyper-connections: the fitted kernels of a step, and what stands for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +29,7 @@ def layer_us(model: str, gpu: str, workload: Workload, *names: str) -> FloatArra
     return np.sum(np.broadcast_arrays(*times), axis=0)
 
 
-def test_a_layer_of_kimi_k3_verifies_as_measured() -> None:
+def test_a_layer_of_kimi_k3_verifies_as_measured():
     """64 requests, 96 heads: 425, 720 and 1,313 us at 2, 4 and 8 tokens (aiconfigurator-core 0.12)."""
     found = layer_us("kimi-k3", "h100-sxm", verify(64, 1024, QUERIES), "recurrence")
     assert found[1:] == pytest.approx([425.0, 720.0, 1313.0], rel=0.1)
@@ -39,7 +37,7 @@ def test_a_layer_of_kimi_k3_verifies_as_measured() -> None:
 
 @pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm", "b200", "l40s"])
 @pytest.mark.parametrize("model", STATES)
-def test_states_cost_by_request_and_token_and_not_by_length(model: str, gpu: str) -> None:
+def test_states_cost_by_request_and_token_and_not_by_length(model, gpu):
     both = ("recurrence", "causal_conv")
     plain = layer_us(model, gpu, decode(16, np.array([1, 1024, 262_144])), *both)
     assert np.ptp(plain) == 0.0
@@ -52,14 +50,14 @@ def test_states_cost_by_request_and_token_and_not_by_length(model: str, gpu: str
     assert 1.5 * prompts[0] < prompts[1] < 5.0 * prompts[0]
 
 
-def test_streams_are_mixed_before_and_after_every_block() -> None:
+def test_streams_are_mixed_before_and_after_every_block():
     found = layer_us("deepseek-v4-flash", "h100-sxm", decode(np.array([1, 4096]), 64), "hyper_connections")
     moved = 4096 * 4096 * 2 * (5 + 9) / load_gpu("h100-sxm").bandwidth_bytes_per_s * 1e6
     assert moved < found[1] < 4.0 * moved
     assert found[0] < 0.2 * found[1]
 
 
-def test_what_has_no_fitted_kernel_is_composed_and_says_so(tmp_path: Path) -> None:
+def test_what_has_no_fitted_kernel_is_composed_and_says_so(tmp_path):
     """A card of the user's own, whose file borrows no kernels of linear attention."""
     (tmp_path / "hardware").mkdir()
     lines = Path(load_gpu("a40").path).read_text().replace('name = "a40"', 'name = "mine"').splitlines()

@@ -1,7 +1,5 @@
 """A step seen through a server: limits and directions that any traffic must keep."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -45,19 +43,15 @@ def plain(of: Setting, batch: float, traffic: Traffic | None) -> tuple[float, Se
 
 
 @pytest.mark.parametrize("runtime", ["cuda-graph", "hf-eager"])
-def test_kernels_alone_without_traffic_are_the_step(runtime: str) -> None:
+def test_kernels_alone_without_traffic_are_the_step(runtime):
     step, seen = plain(setting(runtime), 16, None)
     assert float(seen.itl_us) == step
     assert float(seen.tpot_us) == step
 
 
 @settings(max_examples=20)
-@given(
-    batch=st.integers(1, 256),
-    prompt=st.floats(16, 4096),
-    output=st.floats(32, 4096),
-)
-def test_a_server_never_makes_a_token_faster(batch: int, prompt: float, output: float) -> None:
+@given(batch=st.integers(1, 256), prompt=st.floats(16, 4096), output=st.floats(32, 4096))
+def test_a_server_never_makes_a_token_faster(batch, prompt, output):
     of = setting()
     step, seen = plain(of, batch, Traffic(prompt_tokens=prompt, output_tokens=output))
     assert float(seen.itl_us) >= step
@@ -66,7 +60,7 @@ def test_a_server_never_makes_a_token_faster(batch: int, prompt: float, output: 
     assert float(longer.tpot_us) >= float(seen.tpot_us) * (1 - 1e-9)
 
 
-def test_the_median_gap_sees_prompts_only_where_most_steps_carry_one() -> None:
+def test_the_median_gap_sees_prompts_only_where_most_steps_carry_one():
     share = np.array([0.0, 0.05, 0.5, 0.95, 1.0])
     typical = typical_share(share)
     assert typical.tolist() == sorted(typical.tolist())
@@ -75,7 +69,7 @@ def test_the_median_gap_sees_prompts_only_where_most_steps_carry_one() -> None:
     assert typical[3] > share[3]
 
 
-def test_every_prompt_is_carried_once() -> None:
+def test_every_prompt_is_carried_once():
     # prompts a step x share of steps = requests finished a step
     of, traffic = setting(), Traffic(prompt_tokens=256.0, output_tokens=400.0)
     for batch in (1.0, 40.0, 4000.0):
@@ -87,7 +81,7 @@ def test_every_prompt_is_carried_once() -> None:
     assert float(alone) < float(decode_step(of, np.asarray(256.0), np.asarray(1.0)).time_us)
 
 
-def test_prompts_of_a_server_that_drafts_are_launched_one_by_one() -> None:
+def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
     # SGLang with EAGLE: the graphs of prompts hold no hidden states; look-ups need none
     of, short = setting("sglang-0.5"), Traffic(prompt_tokens=16.0, output_tokens=256.0)
     of = replace(of, method="eagle3")
@@ -102,7 +96,7 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one() -> None:
     assert hidden[1] < 1.05 * hidden[0]
 
 
-def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server() -> None:
+def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server():
     few, many = (
         float(plain(setting(), batch, None)[1].itl_us) - plain(setting(), batch, None)[0] for batch in (1, 64)
     )
@@ -116,7 +110,7 @@ def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server() -> None:
     assert added[0] == pytest.approx(1.2 * added[1])
 
 
-def test_speculation_emits_more_tokens_a_gap() -> None:
+def test_speculation_emits_more_tokens_a_gap():
     of, traffic = setting(), Traffic(prompt_tokens=256.0, output_tokens=256.0)
     step = np.asarray(9_000.0)
     seen = served(of, step, 16, 4, np.asarray(2.5), traffic)

@@ -25,7 +25,7 @@ def latent(**columns: object) -> dict[str, object]:
     return given | columns
 
 
-def test_the_engine_and_the_scope_choose_the_kernel_of_latent_attention() -> None:
+def test_the_engine_and_the_scope_choose_the_kernel_of_latent_attention():
     found = predicted(
         [
             latent(engine="sglang", kernel="flash_attention"),
@@ -45,13 +45,13 @@ def test_the_engine_and_the_scope_choose_the_kernel_of_latent_attention() -> Non
     assert found["predicted_us"].iloc[2] > 2 * found["predicted_us"].iloc[0]
 
 
-def test_an_unmeasured_cache_takes_a_plain_one_s_kernel_and_says_so() -> None:
+def test_an_unmeasured_cache_takes_a_plain_one_s_kernel_and_says_so():
     found = predicted([latent(engine="sglang", kernel="triton", kv_dtype="fp8")], "l40s")
     assert found["kernels"].tolist() == ["sglang:decode_bf16"]
     assert found["source"].tolist() == ["borrowed"]
 
 
-def test_the_release_and_the_launch_choose_the_kernel_of_a_collective() -> None:
+def test_the_release_and_the_launch_choose_the_kernel_of_a_collective():
     row = {"op": "all_reduce", "dtype": "bfloat16", "engine": "sglang", "ranks": 4, "bytes": 65536}
     graph, eager = "SGLang_CustomAllReduce_graph", "SGLang_CustomAllReduce_eager"
     found = predicted(
@@ -69,7 +69,7 @@ def test_the_release_and_the_launch_choose_the_kernel_of_a_collective() -> None:
     assert newest < older < launched
 
 
-def test_the_backend_chooses_the_kernel_of_dispatch() -> None:
+def test_the_backend_chooses_the_kernel_of_dispatch():
     row = {"engine": "sglang", "ep": 8, "nodes": 1, "sms": 24, "hidden": 4096, "topk": 8, "experts": 256,
            "tokens": 64, "phase": "combine", "dtype": ""}  # fmt: skip
     found = predicted([row | {"backend": name} for name in ("deepep_ll", "deepep_normal")])
@@ -79,12 +79,12 @@ def test_the_backend_chooses_the_kernel_of_dispatch() -> None:
 
 @pytest.mark.parametrize("gpu", ["a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "gb200", "rtx-pro-6000"])
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
-def test_shipped_collectives_lie_between_their_measured_ranks_and_above_the_link(gpu: str, kind: str) -> None:
+def test_shipped_collectives_lie_between_their_measured_ranks_and_above_the_link(gpu, kind):
     card = load_gpu(gpu)
     model = CalibratedLatency(card, "nccl")
     message = 2.0 ** np.arange(12, 31, 3)
     made = [
-        Collective(name=kind, kind=kind, dtype="fp16", message_bytes=message, ranks=ranks)  # type: ignore[arg-type]
+        Collective(name=kind, kind=kind, dtype="fp16", message_bytes=message, ranks=ranks)
         for ranks in (1, 2, 4)
     ]
     one, two, four = (model.time(operator).time_us for operator in made)
@@ -95,7 +95,7 @@ def test_shipped_collectives_lie_between_their_measured_ranks_and_above_the_link
     assert (four[-2:] >= line_us[-2:]).all()
 
 
-def test_a_card_without_rows_of_its_link_is_refused_in_one_line(bare_gpu: str) -> None:
+def test_a_card_without_rows_of_its_link_is_refused_in_one_line(bare_gpu):
     row = {"op": "all_reduce", "dtype": "bf16", "ranks": 2, "bytes": 65536}
     with pytest.raises(SpecError, match=bare_gpu):
         predicted([row], bare_gpu)

@@ -1,7 +1,5 @@
 """A step as the sum of what it launches: physics that any latency model must keep."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,7 +38,7 @@ def setting(
     return Setting(**(given | other))
 
 
-def test_block_is_the_eight_kernels_of_the_paper() -> None:
+def test_block_is_the_eight_kernels_of_the_paper():
     model, runtime = load_model("llama-7b"), load_runtime("paper")
     launches = step_launches(model, verify(4, 1024, 16), runtime, "block")
     names = [launch.operator.name for launch in launches]
@@ -52,7 +50,7 @@ def test_block_is_the_eight_kernels_of_the_paper() -> None:
 
 @pytest.mark.parametrize("model", ["llama-7b", "llama-3-8b", "opt-13b"])
 @pytest.mark.parametrize("runtime", ["paper", "cuda-graph"])
-def test_a_decode_step_reads_every_weight_once(model: str, runtime: str) -> None:
+def test_a_decode_step_reads_every_weight_once(model, runtime):
     spec = load_model(model)
     launches = step_launches(spec, decode(1, 1024), load_runtime(runtime), "model")
     read = sum(
@@ -64,7 +62,7 @@ def test_a_decode_step_reads_every_weight_once(model: str, runtime: str) -> None
     assert read == pytest.approx(linear, rel=1e-12)
 
 
-def test_three_phases_share_one_set_of_formulas() -> None:
+def test_three_phases_share_one_set_of_formulas():
     model, runtime = load_model("llama-3-8b"), load_runtime("cuda-graph")
     as_prefill = step_launches(model, prefill(2, 512), runtime, "block")
     as_verify = step_launches(model, verify(2, 512, 512), runtime, "block")
@@ -78,7 +76,7 @@ def test_three_phases_share_one_set_of_formulas() -> None:
         assert one.operator.bytes == other.operator.bytes
 
 
-def test_verification_reads_the_kv_once_for_all_candidates() -> None:
+def test_verification_reads_the_kv_once_for_all_candidates():
     """Charging the cache once per candidate is the commonest fault of simulators: 9 to 30 times too slow."""
     long = setting("llama-2-7b")
     batch, seq_len = 16, 8192
@@ -88,7 +86,7 @@ def test_verification_reads_the_kv_once_for_all_candidates() -> None:
 
 
 @given(batch=st.integers(1, 256), seq_len=st.integers(1, 16384), candidates=st.integers(1, 256))
-def test_roofline_steps_grow_with_everything(batch: int, seq_len: int, candidates: int) -> None:
+def test_roofline_steps_grow_with_everything(batch, seq_len, candidates):
     base = setting()
     time_us = verify_step(base, batch, seq_len, candidates).time_us
     assert time_us > 0
@@ -100,7 +98,7 @@ def test_roofline_steps_grow_with_everything(batch: int, seq_len: int, candidate
         assert verify_step(base, *bigger).time_us >= time_us
 
 
-def test_a_grid_equals_its_points() -> None:
+def test_a_grid_equals_its_points():
     base = setting()
     batch, seq_len, candidates = np.array([1, 7, 64]), np.array([128, 4096]), np.array([1, 17, 112])
     grid = verify_step(base, batch[:, None, None], seq_len[None, :, None], candidates[None, None, :])
@@ -111,13 +109,13 @@ def test_a_grid_equals_its_points() -> None:
         assert grid.bound[b, s, c] == point.bound
 
 
-def test_parts_and_launches_add_up_to_the_step() -> None:
+def test_parts_and_launches_add_up_to_the_step():
     step = verify_step(setting(), 4, 1024, 64)
     assert set(step.parts_us) <= set(PARTS)
     assert sum(step.parts_us.values()) + step.launch_us == pytest.approx(float(step.device_us), rel=1e-12)
 
 
-def test_a_host_bound_runtime_takes_a_smooth_maximum_of_device_and_host() -> None:
+def test_a_host_bound_runtime_takes_a_smooth_maximum_of_device_and_host():
     eager = setting(runtime="hf-eager")
     step = decode_step(eager, 1, 128)
     assert step.host_us > step.device_us
@@ -128,7 +126,7 @@ def test_a_host_bound_runtime_takes_a_smooth_maximum_of_device_and_host() -> Non
     assert step.low_us <= step.time_us <= step.high_us
 
 
-def test_device_and_host_are_put_together_smoothly_and_what_is_exposed_adds() -> None:
+def test_device_and_host_are_put_together_smoothly_and_what_is_exposed_adds():
     device = np.array([1.0, 10.0, 100.0])
     assert (step_us(device, 0.0) == device).all()
     assert step_us(device, device)[1] == pytest.approx(2.0 ** (1.0 / HOST_OVERLAP) * 10.0)
@@ -140,7 +138,7 @@ def test_device_and_host_are_put_together_smoothly_and_what_is_exposed_adds() ->
     assert step_us(device, host, 3.0) == pytest.approx(whole + 3.0)
 
 
-def test_costs_add_pass_by_pass_and_their_errors_in_quadrature() -> None:
+def test_costs_add_pass_by_pass_and_their_errors_in_quadrature():
     one, two = (
         Cost(device_us=np.array([d]), host_us=np.asarray(h), exposed_us=np.zeros(()),
              below_square=np.array([9.0]), above_square=np.array([16.0]))
@@ -153,7 +151,7 @@ def test_costs_add_pass_by_pass_and_their_errors_in_quadrature() -> None:
     assert (one + two).time_us < one.time_us + two.time_us  # the host of one works ahead of the other
 
 
-def test_heads_cost_what_they_read() -> None:
+def test_heads_cost_what_they_read():
     base = setting("vicuna-7b")
     spec = base.model
     (drafting,) = drafting_steps(base, 1, 1024, 64)
@@ -166,7 +164,7 @@ def test_heads_cost_what_they_read() -> None:
     assert drafting_steps(setting(scope="block"), 1, 1024, 64) == ()
 
 
-def test_a_draft_model_pays_for_each_level() -> None:
+def test_a_draft_model_pays_for_each_level():
     draft = load_model("llama-68m")
     chain = [
         sum(
@@ -184,7 +182,7 @@ def test_a_draft_model_pays_for_each_level() -> None:
     assert first.host_us > 0
 
 
-def test_quantised_weights_make_decoding_faster_and_leave_the_head_alone() -> None:
+def test_quantised_weights_make_decoding_faster_and_leave_the_head_alone():
     spec = load_model("llama-2-7b")
     latency, runtime = RooflineLatency(GPU), load_runtime("cuda-graph")
     shared = {"latency": latency, "runtime": runtime, "scope": "model", "drafter": FreeDrafter()}
@@ -195,14 +193,14 @@ def test_quantised_weights_make_decoding_faster_and_leave_the_head_alone() -> No
     assert quantised.parts_us["lm_head"] == plain.parts_us["lm_head"]
 
 
-def test_prefill_runs_the_head_on_the_last_token_only() -> None:
+def test_prefill_runs_the_head_on_the_last_token_only():
     long = prefill_step(setting(), 1, 4096)
     short = prefill_step(setting(), 1, 128)
     assert long.parts_us["lm_head"] == short.parts_us["lm_head"]
     assert long.parts_us["mlp"] > 10 * short.parts_us["mlp"]
 
 
-def test_kernels_that_nobody_measured_share_their_error() -> None:
+def test_kernels_that_nobody_measured_share_their_error():
     """The band of a step adds their half-widths, so it is as wide relatively as that of its kernels."""
     setting = Scenario(
         gpu="l4", model="llama-3.2-1b", runtime="cuda-graph", drafter="ngram", acceptance=0.6
@@ -222,7 +220,7 @@ def test_kernels_that_nobody_measured_share_their_error() -> None:
 
 
 @pytest.mark.parametrize(("name", "copies"), [("vicuna-7b", 0), ("zephyr-7b", 2)])
-def test_eager_code_copies_k_and_v_to_all_query_heads(name: str, copies: int) -> None:
+def test_eager_code_copies_k_and_v_to_all_query_heads(name, copies):
     model = load_model(name)
     for runtime, expected in (("hf-eager", copies * model.layers), ("cuda-graph", 0)):
         launches = model_launches(model, decode(1, 1024), load_runtime(runtime))

@@ -1,7 +1,5 @@
 """A served engine's record: what is fitted and predicted from it, and what the recorded runs reached."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import shutil
@@ -12,14 +10,7 @@ import msgspec
 import pandas as pd
 import pytest
 from steps_compared import EngineTerms, EngineValidation, tokens_per_step, validate_engine
-from steps_record import (
-    LAYER_OPS,
-    EngineKernels,
-    EngineMeta,
-    EngineStep,
-    read_engine_record,
-    settled,
-)
+from steps_record import LAYER_OPS, EngineKernels, EngineMeta, EngineStep, read_engine_record, settled
 
 from medusa_sim.errors import DataError
 from medusa_sim.measure.record import toml_text
@@ -44,8 +35,6 @@ ACCEPTED = (0.7, 0.5, 0.35, 0.25, 0.2, 0.15, 0.1)
 def from_benchmarks(name: str) -> ModuleType:
     """A module of benchmarks/engine, which is no package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / "engine" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -140,7 +129,7 @@ def write_steps(folder: Path, slower: tuple[float, ...], disturbed: tuple[float,
     pd.DataFrame(rows).to_csv(folder / "steps.csv", index=False)
 
 
-def test_an_engine_that_keeps_to_the_model_is_predicted_from_the_few_fitted_cells(folder: Path) -> None:
+def test_an_engine_that_keeps_to_the_model_is_predicted_from_the_few_fitted_cells(folder):
     found = validate_engine(folder)
     fitted = [cell for cell in found.cells if cell.is_fitted]
     assert (
@@ -157,7 +146,7 @@ def test_an_engine_that_keeps_to_the_model_is_predicted_from_the_few_fitted_cell
     assert found.is_steady
 
 
-def test_a_pass_that_met_a_disturbed_machine_does_not_count(folder: Path) -> None:
+def test_a_pass_that_met_a_disturbed_machine_does_not_count(folder):
     before = validate_engine(folder)
     write_steps(folder, slower=(1.0, 0.4), disturbed=(1.0, 3.0))
     after = validate_engine(folder)
@@ -166,7 +155,7 @@ def test_a_pass_that_met_a_disturbed_machine_does_not_count(folder: Path) -> Non
         assert new.measured_us == pytest.approx(expected * old.measured_us)
 
 
-def test_the_faster_of_two_passes_counts_so_that_what_slows_one_changes_nothing(folder: Path) -> None:
+def test_the_faster_of_two_passes_counts_so_that_what_slows_one_changes_nothing(folder):
     before = validate_engine(folder)
     write_steps(folder, slower=(1.12, 1.0))
     after = validate_engine(folder)
@@ -176,7 +165,7 @@ def test_the_faster_of_two_passes_counts_so_that_what_slows_one_changes_nothing(
 
 
 @pytest.mark.parametrize("slower", [(1.0,), (1.0, 1.4)])
-def test_one_pass_or_passes_far_apart_cannot_judge(folder: Path, slower: tuple[float, ...]) -> None:
+def test_one_pass_or_passes_far_apart_cannot_judge(folder, slower):
     write_steps(folder, slower)
     meta = folder / "meta.toml"
     meta.write_text(meta.read_text().replace("passes = 2", f"passes = {len(slower)}"))
@@ -185,7 +174,7 @@ def test_one_pass_or_passes_far_apart_cannot_judge(folder: Path, slower: tuple[f
     assert "too much to judge" in from_benchmarks("page").page(found) or len(slower) == 1
 
 
-def test_the_page_prints_the_scores(folder: Path) -> None:
+def test_the_page_prints_the_scores(folder):
     found = validate_engine(folder)
     text = from_benchmarks("page").page(found)
     for target, score in found.scores:
@@ -193,7 +182,7 @@ def test_the_page_prints_the_scores(folder: Path) -> None:
     assert "nan" not in text
 
 
-def test_break_even_lies_between_the_last_batch_that_gains_and_the_first_that_does_not(folder: Path) -> None:
+def test_break_even_lies_between_the_last_batch_that_gains_and_the_first_that_does_not(folder):
     found = validate_engine(folder)
     for row in found.break_even:
         gains = [
@@ -229,13 +218,11 @@ def plain_us(found: EngineValidation, target: str, batch: int) -> float:
         ([4.0], [7.0], 0),
     ],
 )
-def test_of_two_passes_the_one_nearer_to_the_usual_speed_counts(
-    times: list[float], beside: list[float], counts: int
-) -> None:
+def test_of_two_passes_the_one_nearer_to_the_usual_speed_counts(times, beside, counts):
     assert settled(times, beside, 1.0) == counts
 
 
-def test_a_record_with_a_missing_or_foreign_file_is_refused(folder: Path) -> None:
+def test_a_record_with_a_missing_or_foreign_file_is_refused(folder):
     (folder / "acceptance.csv").write_text("method,share\ndraft,1\n")
     with pytest.raises(DataError, match=r"acceptance\.csv: columns missing: source"):
         validate_engine(folder)
@@ -248,7 +235,7 @@ def test_a_record_with_a_missing_or_foreign_file_is_refused(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name)
-def test_recorded_runs_meet_the_mark(record: Path) -> None:
+def test_recorded_runs_meet_the_mark(record):
     found = validate_engine(record)
     assert found.is_steady
     for text in found.record.texts:

@@ -1,7 +1,5 @@
 """Chains scored on plain texts are the chains of a run."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,7 +14,7 @@ LENGTH, NEW_TOKENS = 4, 40
 agreement = from_benchmarks("agreement")
 
 
-def test_the_earliest_copy_of_the_longest_ending_is_continued() -> None:
+def test_the_earliest_copy_of_the_longest_ending_is_continued():
     continuation = agreement.earliest_continuation
     assert continuation([7, 1, 2, 3, 7, 1, 9, 7, 1], 2, (1, 3)) == [2, 3]
     assert continuation([1, 5, 8, 1, 6, 5, 8, 1], 3, (1, 3)) == [6, 5, 8]
@@ -26,7 +24,7 @@ def test_the_earliest_copy_of_the_longest_ending_is_continued() -> None:
 
 
 @pytest.mark.parametrize("method", ["draft", "ngram"])
-def test_walking_along_a_plain_text_takes_the_steps_of_a_run(method: str) -> None:
+def test_walking_along_a_plain_text_takes_the_steps_of_a_run(method):
     target, draft = tiny_llama(seed=1), tiny_llama(seed=1)
     with torch.no_grad():
         for parameter in draft.parameters():

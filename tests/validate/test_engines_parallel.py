@@ -1,7 +1,5 @@
 """Several GPUs and mixtures of experts against a served engine; nothing is fitted to these rows."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +20,7 @@ def parallel() -> ModuleType:
     return engine_parallel
 
 
-def test_several_gpus_and_experts_as_served(parallel: ModuleType, shared_data: Path) -> None:
+def test_several_gpus_and_experts_as_served(parallel, shared_data):
     rows = parallel.served(shared_data)
     errors = {kind: np.asarray([row.error for row in rows if row.experts == kind]) for kind in (False, True)}
     assert len(errors[False]) >= 15

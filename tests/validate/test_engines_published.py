@@ -1,7 +1,5 @@
 """Stored terms of engines against the published measurements that they were fitted to."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +28,7 @@ def rows(fit: ModuleType, shared_data: Path) -> list[object]:
     return [fit.kernels_of(row) for row in fit.published_rows(shared_data)]
 
 
-def test_stored_terms_are_the_fitted_ones(fit: ModuleType, rows: list[object]) -> None:
+def test_stored_terms_are_the_fitted_ones(fit, rows):
     fitted, stored = fit.fit(rows), fit.stored(fit.TERMS)
     for term, value, kept in zip(fit.TERMS, fitted, stored, strict=True):
         # kernels may change by a per cent before the terms must be fitted anew
@@ -40,35 +38,27 @@ def test_stored_terms_are_the_fitted_ones(fit: ModuleType, rows: list[object]) -
 @pytest.mark.parametrize(
     ("source", "most"),
     [
-        ("ML.ENERGY", 0.025),
-        ("PR 32374", 0.035),
-        ("specdecode-bench plain", 0.02),
-        ("specdecode-bench ngram", 0.02),
-        ("specdecode-bench eagle3", 0.045),
-        ("PR 16937", 0.03),
-        ("PR 16035", 0.03),
-        ("vLLM A100 eagle", 0.04),
-        ("vLLM A100 eagle3", 0.06),
-        ("issue 20780", 0.09),
-        ("SGLang eagle3", 0.08),
-        ("SGLang eagle", 0.13),
+        ("ML.ENERGY", 0.025), ("PR 32374", 0.035), ("specdecode-bench plain", 0.02),
+        ("specdecode-bench ngram", 0.02), ("specdecode-bench eagle3", 0.045), ("PR 16937", 0.03),
+        ("PR 16035", 0.03), ("vLLM A100 eagle", 0.04), ("vLLM A100 eagle3", 0.06), ("issue 20780", 0.09),
+        ("SGLang eagle3", 0.08), ("SGLang eagle", 0.13),
     ],
-)
-def test_mean_error_of_a_source(fit: ModuleType, rows: list[object], source: str, most: float) -> None:
-    own = [row for row in rows if row.row.source == source]  # type: ignore[attr-defined]
+)  # fmt: skip
+def test_mean_error_of_a_source(fit, rows, source, most):
+    own = [row for row in rows if row.row.source == source]
     assert own
     assert np.abs(fit.errors(fit.stored(fit.TERMS), own)).mean() <= most
 
 
 @pytest.mark.parametrize("model", ["qwen3-14b", "gemma-3-27b", "llama-3.1-8b"])
-def test_a_served_model_that_was_left_out(fit: ModuleType, rows: list[object], model: str) -> None:
-    others = [row for row in rows if row.row.group != model]  # type: ignore[attr-defined]
-    own = [row for row in rows if row.row.group == model]  # type: ignore[attr-defined]
+def test_a_served_model_that_was_left_out(fit, rows, model):
+    others = [row for row in rows if row.row.group != model]
+    own = [row for row in rows if row.row.group == model]
     assert np.abs(fit.errors(fit.fit(others), own)).mean() <= 0.05
 
 
-def test_intervals_hold_seven_to_nine_of_ten_published_speedups(fit: ModuleType, rows: list[object]) -> None:
-    found = fit.speedups([row.row for row in rows])  # type: ignore[attr-defined]
+def test_intervals_hold_seven_to_nine_of_ten_published_speedups(fit, rows):
+    found = fit.speedups([row.row for row in rows])
     assert len(found) > 130
     # groups of many cells weigh as little as in the fit: one served model is a third of all cells
     groups = [one.row.group for one in found]
@@ -76,7 +66,7 @@ def test_intervals_hold_seven_to_nine_of_ten_published_speedups(fit: ModuleType,
     assert 0.70 <= np.average([one.is_inside for one in found], weights=weight) <= 0.90
 
 
-def test_served_deepseek_plain_and_with_mtp(shared_data: Path) -> None:
+def test_served_deepseek_plain_and_with_mtp(shared_data):
     """The shipped terms of several GPUs; groups left out: benchmarks/deepseek_rows.py."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
@@ -96,7 +86,7 @@ def test_served_deepseek_plain_and_with_mtp(shared_data: Path) -> None:
     assert long.tokens.mean() == pytest.approx(2.82, rel=0.05)
 
 
-def test_forward_passes_that_no_fit_saw(fit: ModuleType, shared_data: Path) -> None:
+def test_forward_passes_that_no_fit_saw(fit, shared_data):
     """Qwen3-1.7B in vLLM 0.28, 1 to 64 requests of 1 to 32,000 tokens; the passes end before the LM head."""
     import engine_rows
     import pandas as pd
@@ -106,11 +96,11 @@ def test_forward_passes_that_no_fit_saw(fit: ModuleType, shared_data: Path) -> N
     setting = engine_rows._plain_setting("h100-sxm", "qwen3-1.7b", "vllm-0.24", ("bf16", None, None), 1)
     errors = []
     for row in table.itertuples():
-        length = np.asarray(max(float(row.context_per_request), 1.0))  # type: ignore[arg-type]
-        work = decode_step(setting, np.asarray(float(row.requests)), length).works[0]  # type: ignore[arg-type]
+        length = np.asarray(max(float(row.context_per_request), 1.0))
+        work = decode_step(setting, np.asarray(float(row.requests)), length).works[0]
         before_head = (one for one in work.launches if one.operator.name not in ("lm_head", "next_token"))
         found = work_time(setting.latency, replace(work, launches=tuple(before_head)))
-        errors.append(float(found.device_us) / (1e3 * row.value_ms) - 1.0)  # type: ignore[operator]
+        errors.append(float(found.device_us) / (1e3 * row.value_ms) - 1.0)
     assert len(errors) == 40
     assert np.abs(errors).mean() < 0.04
     assert np.abs(errors).max() < 0.09

@@ -1,7 +1,5 @@
 """Whole runs of the decoder: the grid, its file, and what the simulator says about it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -30,7 +28,7 @@ GPU, PROFILE = "h100-sxm", "medusa1-vicuna-7b"
 COUNTS, BATCHES = (1, 4, 16, 64), (1, 8)
 
 
-def test_the_grid_runs_every_cell_and_counts_its_tokens() -> None:
+def test_the_grid_runs_every_cell_and_counts_its_tokens():
     model = tiny_llama(dtype=torch.float64)
     heads = tiny_heads(model, count=3)
     accuracy = HeadAccuracy.checked([[0.5, 0.2, 0.1]] * 3)
@@ -79,24 +77,16 @@ def rows(folder: Path, gain: float = 1.0) -> list[RunRow]:
             tokens = gain * expected_tokens_per_step(order.tree(count), heads) if count > 1 else 1.0
             found += [
                 RunRow(
-                    model="tiny",
-                    dtype="fp16",
-                    acceptance=PROFILE,
-                    batch=batch,
-                    candidates=count,
-                    depth=depth,
-                    seq_len=128,
-                    repetition=repetition,
-                    steps=50,
-                    step_us=us + (200.0 if count == 1 else 500.0),
-                    tokens_per_step=tokens,
+                    model="tiny", dtype="fp16", acceptance=PROFILE, batch=batch, candidates=count,
+                    depth=depth, seq_len=128, repetition=repetition, steps=50,
+                    step_us=us + (200.0 if count == 1 else 500.0), tokens_per_step=tokens,
                 )
                 for repetition in (0, 1)
-            ]
+            ]  # fmt: skip
     return found
 
 
-def test_what_the_simulator_predicts_is_met_exactly(folder: Path) -> None:
+def test_what_the_simulator_predicts_is_met_exactly(folder):
     found = validate_runs(folder, load_gpu(GPU), latency="calibrated")
     by_name = {each.quantity: each for each in found.comparisons}
     assert by_name["tokens per step"].cells == len(COUNTS) - 1
@@ -105,7 +95,7 @@ def test_what_the_simulator_predicts_is_met_exactly(folder: Path) -> None:
     assert all(choice.grid_steps == 0 for choice in found.choices)
 
 
-def test_what_cannot_be_compared_is_left_out_or_refused(folder: Path) -> None:
+def test_what_cannot_be_compared_is_left_out_or_refused(folder):
     """The only tree is fitted, so that no speedup is left to score; without plain runs nothing is."""
     one = [row for row in rows(folder) if row.batch == 1 and row.candidates in (1, 16)]
     write_runs(folder, one)
@@ -117,14 +107,14 @@ def test_what_cannot_be_compared_is_left_out_or_refused(folder: Path) -> None:
             validate_runs(folder, load_gpu(GPU), latency="calibrated")
 
 
-def test_fewer_tokens_than_predicted_are_an_error_of_both(folder: Path) -> None:
+def test_fewer_tokens_than_predicted_are_an_error_of_both(folder):
     write_runs(folder, rows(folder, gain=0.8))
     found = validate_runs(folder, load_gpu(GPU), latency="calibrated")
     for each in found.comparisons:
         assert each.bias == pytest.approx(0.25, rel=1e-3)
 
 
-def test_the_command_prints_both_tables_and_fails_above(folder: Path) -> None:
+def test_the_command_prints_both_tables_and_fails_above(folder):
     write_runs(folder, rows(folder, gain=0.8))
     words = ["validate", "--gpu", GPU, "--kernels", "torch", "--decoder", str(folder)]
     shown = CliRunner().invoke(cli, words)
@@ -137,7 +127,7 @@ def test_the_command_prints_both_tables_and_fails_above(folder: Path) -> None:
     assert CliRunner().invoke(cli, [*words, "--fail-above", "10"]).exit_code == 3
 
 
-def test_bad_files_are_named(folder: Path) -> None:
+def test_bad_files_are_named(folder):
     assert len(read_runs(folder)) == 2 * len(COUNTS) * len(BATCHES)
     path = folder / "runs.csv"
     text = path.read_text(encoding="utf-8")

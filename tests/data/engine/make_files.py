@@ -6,8 +6,6 @@ Formats: vLLM 0.32 (`/metrics`, `bench serve`, `bench latency`, `bench throughpu
 b10532 (log). Run it to write them again: `python tests/data/engine/make_files.py`.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -120,20 +118,12 @@ def sglang_result(batch: int) -> dict[str, object]:
     whole = serve_result(batch)
     kept = [name for name in whole if name in (*counts.split(), "output_throughput") or name.endswith("_ms")]
     return {
-        "backend": "sglang",
-        "dataset_name": "random",
-        "request_rate": "inf",
-        "sharegpt_output_len": None,
-        "random_input_len": PROMPT,
-        "random_output_len": OUTPUT,
-        "random_range_ratio": 1.0,
+        "backend": "sglang", "dataset_name": "random", "request_rate": "inf", "sharegpt_output_len": None,
+        "random_input_len": PROMPT, "random_output_len": OUTPUT, "random_range_ratio": 1.0,
         **{name: whole[name] for name in kept},
-        "total_output_tokens_retokenized": whole["total_output_tokens"],
-        "mean_e2e_latency_ms": 2400.0,
-        "median_e2e_latency_ms": 2390.0,
-        "concurrency": 0.97 * batch,
-        "accept_length": None,
-    }
+        "total_output_tokens_retokenized": whole["total_output_tokens"], "mean_e2e_latency_ms": 2400.0,
+        "median_e2e_latency_ms": 2390.0, "concurrency": 0.97 * batch, "accept_length": None,
+    }  # fmt: skip
 
 
 def guidellm_report(batches: tuple[int, ...]) -> dict[str, object]:
@@ -236,13 +226,9 @@ def main() -> None:
     short = ((1, 1), (1, 1), (1, 0), (2, 1))
     write("aiperf_records.jsonl", lines(aiperf_record(0, steps), aiperf_record(1, short)))
     spec = {
-        "acceptance_rate": 0.443,
-        "total_accepted_draft_tokens": sum(ACCEPTED),
-        "total_draft_tokens": 3000,
-        "num_spec_steps": 1000,
-        "acceptance_histogram": list(HISTOGRAM),
-        "num_spec_tokens": 3,
-    }
+        "acceptance_rate": 0.443, "total_accepted_draft_tokens": sum(ACCEPTED), "total_draft_tokens": 3000,
+        "num_spec_steps": 1000, "acceptance_histogram": list(HISTOGRAM), "num_spec_tokens": 3,
+    }  # fmt: skip
     answer = {"id": "cmpl-1", "model": MODEL, "choices": [{"index": 0, "speculative_decoding": spec}]}
     write("tensorrt_llm_response.json", json.dumps(answer))
     details = {
