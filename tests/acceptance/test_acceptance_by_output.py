@@ -12,24 +12,17 @@ R1 = load_acceptance("mtp-deepseek-r1")
 COUNTS = np.arange(1, 7)
 
 
-def test_every_draft_is_accepted_as_much_more_rarely():
+def test_short_outputs_accept_more_rarely_as_published_and_nothing_is_extrapolated():
     reached = np.diff(R1.tokens_per_step(COUNTS)) * 0.83 ** np.arange(1, 6)
     short = R1.of_outputs(920.0)
     assert short.tokens_per_step(COUNTS) == pytest.approx(1.0 + np.cumsum([0.0, *reached]), rel=1e-9)
     assert R1.of_outputs(7400.0).tokens_per_step(COUNTS) == pytest.approx(R1.tokens_per_step(COUNTS))
-
-
-def test_longer_outputs_accept_more_and_nothing_is_extrapolated():
     lengths = [1.0, 500.0, 920.0, 1500.0, 4000.0, 7400.0, 1e6]
     tokens = [float(R1.of_outputs(length).tokens_per_step(4)) for length in lengths]
     assert tokens == sorted(tokens)
     assert tokens[0] == tokens[2]
     assert tokens[-1] == tokens[-2]
     assert tokens[2] < tokens[3] < tokens[4] < tokens[5]
-
-
-def test_the_interval_of_short_outputs_reaches_the_published_rates():
-    short = R1.of_outputs(920.0)
     low, high = short.band(2)
     assert low < 1.0 + 0.92 * 0.73  # the lowest cell that was served
     assert high > 1.0 + 0.92 * 0.86  # and the highest

@@ -1,6 +1,5 @@
 """Head accuracies and optimal trees: brute force, bounds, label errors, tables and profiles."""
 
-import itertools
 import os
 import timeit
 from pathlib import Path
@@ -54,11 +53,15 @@ def best_by_brute_force(heads: HeadAccuracy, nodes: int) -> float:
     )
 
 
-def test_expected_tokens_by_hand():
+def test_expected_tokens_by_hand_and_of_heads_that_are_never_right():
     tree = CandidateTree.from_paths([[0], [1], [0, 0], [1, 2]])
     # 1 + 0.5 + 0.2 + 0.5 * 0.4 + 0.2 * 0.05 (2.3.3)
     assert expected_tokens_per_step(tree, SMALL) == pytest.approx(1.91, rel=1e-12)
     assert node_probabilities(tree, SMALL).tolist() == pytest.approx([1.0, 0.5, 0.2, 0.2, 0.01])
+    heads = HeadAccuracy.checked(np.zeros((3, 4)))
+    order = optimal_order(heads, 64)
+    assert order.candidates_max == 1
+    assert order.tokens_per_step.tolist() == [1.0]
 
 
 @settings(max_examples=15, deadline=None)
@@ -95,13 +98,6 @@ def test_the_search_of_sizes_is_not_quadratic():
     assert best_s(1024) < 24 * best_s(128)  # 64 times as long, were it quadratic
 
 
-def test_zero_accuracy_gives_one_token_and_no_node():
-    heads = HeadAccuracy.checked(np.zeros((3, 4)))
-    order = optimal_order(heads, 64)
-    assert order.candidates_max == 1
-    assert order.tokens_per_step.tolist() == [1.0]
-
-
 @given(heads=accuracies(heads=4), share=st.floats(0.0, 1.0))
 def test_correlation_lifts_and_stays_a_probability(heads, share):
     rho = share * min(heads.correlation_max, 1.0)
@@ -116,21 +112,18 @@ def test_correlation_lifts_and_stays_a_probability(heads, share):
     assert ratio[seen] == pytest.approx(expected[seen], rel=1e-9)
 
 
-def test_correlation_is_the_log_variance_of_a_common_difficulty():
+def test_correlation_is_the_log_variance_of_a_common_difficulty_within_its_range():
     rng = np.random.default_rng(1)
     rho = 0.1
     m = np.exp(rng.normal(-rho / 2, np.sqrt(rho), 200_000))
     lifted = SMALL.with_correlation(rho).conditional()
     # P(both right) = a0 a1 E[m^2]; Monte Carlo error of E[m^2] about 0.2 %
     assert lifted[0, 0] * lifted[1, 0] == pytest.approx(0.5 * 0.4 * np.mean(m**2), rel=0.01)
-
-
-def test_correlation_beyond_its_range_is_refused():
     with pytest.raises(SpecError, match="outside 0"):
         SMALL.with_correlation(SMALL.correlation_max * 1.1)
 
 
-def test_tail_recovers_a_power_law_and_zeros_are_the_bound():
+def test_a_tail_recovers_a_power_law_and_never_makes_a_head_right_more_than_always():
     rank = np.arange(1.0, 11.0)
     full = np.array([0.5 * rank**-1.7 * 0.6, 0.3 * rank**-1.3 * 0.7])
     measured = HeadAccuracy.checked(full[:, :5])
@@ -141,9 +134,6 @@ def test_tail_recovers_a_power_law_and_zeros_are_the_bound():
     low = expected_tokens_per_step(tree, measured.with_zeros(10))
     assert low < expected_tokens_per_step(tree, extended)
     assert measured.with_tail(3) is measured
-
-
-def test_tail_never_makes_a_head_right_more_than_always():
     heads = HeadAccuracy.checked([[0.3, 0.23, 0.22, 0.22]]).with_tail(50)
     assert heads.accuracy.sum() <= 1.0 + 1e-12
 
@@ -186,15 +176,12 @@ def test_what_is_no_accuracy_is_refused(table, message):
         HeadAccuracy.checked(table)
 
 
-def test_later_heads_keep_their_own_label_count(tmp_path):
+def test_tables_of_every_form_are_the_same_accuracies(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("# mine\nhead,rank,accuracy,labels\n1,0,0.3,900\n0,0,0.6,1000\n0,1,0.1,1000\n")
     heads = read_accuracies(path)
     assert heads.accuracy.tolist() == [[0.6, 0.1], [0.3, 0.0]]
     assert heads.labels.tolist() == [1000.0, 900.0]
-
-
-def test_cumulative_and_exact_tables_agree(tmp_path):
     long, wide = tmp_path / "long.csv", tmp_path / "wide.csv"
     long.write_text("head,rank,accuracy\n0,0,0.6\n0,1,0.1\n1,0,0.3\n1,1,0.2\n")
     wide.write_text("model,head,cum_top1,cum_top2\nx,0,0.6,0.7\nx,1,0.3,0.5\ny,0,0.1,0.2\n")
@@ -202,6 +189,13 @@ def test_cumulative_and_exact_tables_agree(tmp_path):
     assert read_accuracies(wide, model="x").accuracy == pytest.approx(expected)
     with pytest.raises(DataError, match="one model"):
         read_accuracies(wide)
+    conditional, unconditional = tmp_path / "c.csv", tmp_path / "u.csv"
+    conditional.write_text("position,conditional_rate,trials\n0,0.8,1000\n1,0.5,800\n")
+    unconditional.write_text("position,unconditional_rate,trials\n0,0.8,1000\n1,0.4,1000\n")
+    first, second = read_accuracies(conditional), read_accuracies(unconditional)
+    assert first.accuracy == pytest.approx(second.accuracy)
+    assert first.labels == pytest.approx(second.labels)
+    assert load_acceptance(conditional).tokens_per_step([1, 2, 3]).tolist() == pytest.approx([1.0, 1.8, 2.2])
 
 
 @pytest.mark.parametrize(
@@ -223,16 +217,6 @@ def test_bad_tables_give_one_clear_line(tmp_path, text):
         read_accuracies(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_chain_rates_conditional_or_not_are_the_same_chain(tmp_path):
-    conditional, unconditional = tmp_path / "c.csv", tmp_path / "u.csv"
-    conditional.write_text("position,conditional_rate,trials\n0,0.8,1000\n1,0.5,800\n")
-    unconditional.write_text("position,unconditional_rate,trials\n0,0.8,1000\n1,0.4,1000\n")
-    first, second = read_accuracies(conditional), read_accuracies(unconditional)
-    assert first.accuracy == pytest.approx(second.accuracy)
-    assert first.labels == pytest.approx(second.labels)
-    assert load_acceptance(conditional).tokens_per_step([1, 2, 3]).tolist() == pytest.approx([1.0, 1.8, 2.2])
 
 
 def write(path: Path, text: str) -> Path:
@@ -299,14 +283,3 @@ def test_a_vector_is_made_never_to_rise_as_scipy_makes_it(values):
     from scipy.optimize import isotonic_regression
 
     assert isotonic_decreasing(values) == pytest.approx(isotonic_regression(values, increasing=False).x)
-
-
-@pytest.mark.skipif(not DATA.exists(), reason="needs the public head accuracies beside the checkout")
-def test_public_trees_with_measured_heads():
-    table = DATA / "acceptance" / "medusa1_head_topk_train.csv"
-    tree = CandidateTree.from_paths(
-        itertools.chain.from_iterable([[(0,) * d for d in (1, 2, 3)], [(1,), (0, 1)]])
-    )
-    heads = read_accuracies(table, model="7b")
-    assert heads.accuracy.shape == (5, 5)
-    assert 1.9 < expected_tokens_per_step(tree, heads) < 2.1

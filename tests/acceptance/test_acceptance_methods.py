@@ -93,10 +93,17 @@ def test_k_seq_gamma_is_the_smallest_valid_one():
         assert gamma * beta == pytest.approx(1 - (1 - beta) ** draws, rel=1e-9)
 
 
-def test_k_seq_needs_both_its_tokens_for_the_rare_one():
+def test_acceptances_by_hand():
     # p = (1/2, 1/2), q = (1, 0): the wanted token is among two draws with probability 3/4
     assert k_seq_acceptance([0.5, 0.5], [1.0, 0.0], 2) == pytest.approx(0.75)
     assert recursive_rejection([0.5, 0.5], [1.0, 0.0], 2)[0].sum() == pytest.approx(1.0)
+    p, q = np.array([[0.6, 0.4, 0.0]]), np.array([[0.2, 0.3, 0.5]])
+    short = recursive_children_of_draws(p, q, np.array([[0, -1, -1]]))
+    assert short[0, 1:].tolist() == [0.0, 0.0]
+    assert short[0, 0] == pytest.approx(1 / 3)
+    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.1, 0.5])
+    assert one_hot_children(p, q, 3).tolist() == [0.4, 0.1, 0.5]
+    assert float(sd_acceptance(p, q)) == pytest.approx(0.7)  # what 1 - TV would promise
 
 
 @SMALL
@@ -133,9 +140,6 @@ def test_exact_recursive_rejection_agrees_with_monte_carlo():
     exact = recursive_rejection(p, q, 3)[0]
     # four standard errors of a share of `runs` trials
     assert np.abs(simulated_recursive(p, q, 3, runs) - exact).max() < 4 * np.sqrt(0.25 / runs)
-
-
-def test_acceptance_given_the_draws_averages_to_the_exact_one():
     rng = np.random.default_rng(4)
     p, q = random_law(rng, 6), random_law(rng, 6)
     tokens = np.argsort(-(np.log(p) + rng.gumbel(size=(40_000, 6))), axis=1)[:, :3]
@@ -143,19 +147,6 @@ def test_acceptance_given_the_draws_averages_to_the_exact_one():
     sampled = recursive_children_of_draws(*rows, tokens)
     error = sampled.std(axis=0) / np.sqrt(40_000)
     assert np.all(np.abs(sampled.mean(axis=0) - recursive_rejection(p, q, 3)[0]) < 4 * error + 1e-12)
-
-
-def test_a_list_of_draws_may_end_early():
-    p, q = np.array([[0.6, 0.4, 0.0]]), np.array([[0.2, 0.3, 0.5]])
-    short = recursive_children_of_draws(p, q, np.array([[0, -1, -1]]))
-    assert short[0, 1:].tolist() == [0.0, 0.0]
-    assert short[0, 0] == pytest.approx(1 / 3)
-
-
-def test_one_hot_drafts_accept_with_the_target_probability():
-    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.1, 0.5])
-    assert one_hot_children(p, q, 3).tolist() == [0.4, 0.1, 0.5]
-    assert float(sd_acceptance(p, q)) == pytest.approx(0.7)  # what 1 - TV would promise
 
 
 @SMALL
@@ -191,20 +182,14 @@ def toy_models(seed: int, vocabulary: int, length: int) -> tuple[list[np.ndarray
     return [random_law(rng, *s) for s in shapes], [random_law(rng, *s) for s in shapes]
 
 
-def test_beam_of_one_is_speculative_decoding():
+def test_beams_are_chains_recursive_rejection_and_everything_at_their_limits():
     draft, target = toy_models(5, 3, 2)
     overlap = np.minimum(draft[0][0], target[0][0])  # accepted first tokens
     second = np.minimum(draft[1], target[1]).sum(axis=1)
     assert rsd_s_block_efficiency(draft, target, 1) == pytest.approx(1 + overlap.sum() + overlap @ second)
-
-
-def test_one_level_beam_is_recursive_rejection():
     draft, target = toy_models(6, 5, 1)
     expected = 1 + recursive_rejection(draft[0][0], target[0][0], 3)[0].sum()
     assert rsd_s_block_efficiency(draft, target, 3) == pytest.approx(expected)
-
-
-def test_wider_beams_accept_more_up_to_everything():
     draft, target = toy_models(7, 2, 2)
     values = [rsd_s_block_efficiency(draft, target, width) for width in (1, 2, 3, 4)]
     assert np.all(np.diff(values) >= -1e-12)

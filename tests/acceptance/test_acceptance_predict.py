@@ -72,15 +72,12 @@ def test_bank_agrees_with_the_exact_calculator_on_its_own_laws():
         assert np.all(accepted <= bank.within_reach + 1e-9)
 
 
-def test_one_of_each_method_is_a_chain():
+def test_one_of_each_method_is_a_chain_and_more_never_accepts_less():
     chain = efficiency("SD", "4")
     assert efficiency("RSD-C", "1-1-1-1") == pytest.approx(chain, rel=1e-12)
     assert efficiency("SpecTr", "1x4") == pytest.approx(chain, rel=1e-9)
     # the beam is simulated over grades without interpolation: within its own 2 %
     assert efficiency("RSD-S", "1x4") == pytest.approx(chain, rel=0.02)
-
-
-def test_more_never_accepts_less():
     chains = [efficiency("SD", str(length)) for length in (1, 2, 3, 5, 10, 30)]
     assert np.all(np.diff(chains) > 0.0)
     for method, specs in (
@@ -91,9 +88,6 @@ def test_more_never_accepts_less():
         assert np.all(np.diff(values) > 0.0)
     assert efficiency("RSD-S", "2x3") < efficiency("RSD-S", "4x3") < efficiency("RSD-S", "7x3")
     assert efficiency("SpecTr", "4x3") < efficiency("RSD-S", "4x3")  # distinct beats independent draws
-
-
-def test_zero_acceptance_gives_one_token():
     hopeless = EaseProcess(QUICK, -20.0, 0.3)
     assert efficiency("SD", "5", hopeless) < 1.1  # flat laws over 60 tokens still agree now and then
 
@@ -105,11 +99,16 @@ def test_fit_recovers_the_process_it_was_made_from():
         assert efficiency(method, spec, again) == pytest.approx(efficiency(method, spec), rel=0.01)
 
 
-def test_prediction_is_deterministic():
+def test_a_prediction_is_deterministic_and_narrower_with_a_tree_among_the_observations():
     seen = [("SD", "2", 1.9), ("SD", "4", 2.3)]
     wanted = [("RSD-S", "5x4"), ("SpecTr", "3x3")]
     first = predict_block_efficiency(seen, wanted, QUICK)
     assert predict_block_efficiency(seen, wanted, QUICK).tolist() == first.tolist()
+    value, wanted = np.array([2.0]), [("SpecTr", "5x4")]
+    wide = prediction_band(wanted, value, [("SD", "3")])
+    narrow = prediction_band(wanted, value, [("SD", "3"), ("RSD-C", "2-2-1")])
+    assert wide == prediction_band(wanted, value)
+    assert wide[0] < narrow[0] < 2.0 < narrow[1] < wide[1]
 
 
 @pytest.mark.slow
@@ -160,11 +159,3 @@ def test_a_tree_shows_how_softly_a_pair_parts():
     assert abs(efficiency("SpecTr", "8x4", both) / wanted - 1) < abs(
         efficiency("SpecTr", "8x4", chains) / wanted - 1
     )
-
-
-def test_a_tree_among_the_observations_narrows_the_band_of_trees():
-    value, wanted = np.array([2.0]), [("SpecTr", "5x4")]
-    wide = prediction_band(wanted, value, [("SD", "3")])
-    narrow = prediction_band(wanted, value, [("SD", "3"), ("RSD-C", "2-2-1")])
-    assert wide == prediction_band(wanted, value)
-    assert wide[0] < narrow[0] < 2.0 < narrow[1] < wide[1]

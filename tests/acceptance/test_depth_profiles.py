@@ -52,7 +52,7 @@ def test_the_nearest_model_of_a_family_lends_its_profile(drafter, model, profile
     assert acceptance_of(None, drafter_kind(drafter), model_name=model).name == profile
 
 
-def test_rates_are_the_nearest_that_never_rise():
+def test_rates_are_the_nearest_that_never_rise_and_a_mean_length_becomes_one():
     for rates in ([0.9, 0.5, 0.2], [0.8], [0.7, 0.7, 0.0, 0.0]):
         assert falling_rates(1.0 + np.cumsum(rates)) == pytest.approx(rates, abs=1e-9)
     noisy = falling_rates(np.array([1.9, 2.6, 2.5, 2.7]))
@@ -60,9 +60,6 @@ def test_rates_are_the_nearest_that_never_rise():
     assert 1.0 + noisy.sum() == pytest.approx(2.65, abs=0.05)
     assert trained_depth(np.array([1.8, 2.5, 3.77, 3.73, 3.47])) == 4
     assert trained_depth(np.array([1.8, 2.5, 2.4, 2.6])) == 4
-
-
-def test_a_mean_length_becomes_one_rate():
     rates = constant(2.68, None, 5)
     assert np.ptp(rates) == 0.0
     assert 1.0 + np.cumprod(rates).sum() == pytest.approx(2.68)

@@ -24,7 +24,7 @@ from medusa_sim.acceptance.engine_counters import (
     position_profile,
     request_spread,
 )
-from medusa_sim.acceptance.engine_records import fetched, read_counts, samples, scrape
+from medusa_sim.acceptance.engine_records import fetched, read_counts, samples
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.cli import cli
 from medusa_sim.errors import DataError
@@ -52,15 +52,11 @@ def test_every_engines_file_gives_the_same_rates(name, engine, steps):
     assert counts.accepted / counts.tried == pytest.approx(RATES, abs=1e-3)
 
 
-def test_two_pages_are_subtracted():
+def test_two_pages_are_subtracted_and_steps_without_drafts_count_where_they_are_looked_up(tmp_path):
+    """The page has 2 steps for each that drafted, and a request for every hundred."""
     counts = combined(read_counts(FILES / "vllm_metrics_after.txt", FILES / "vllm_metrics_before.txt"))
     assert counts.steps == 20000
     assert counts.tried.tolist() == [20000, 14000, 8400]
-
-
-def test_steps_that_found_no_draft_count_where_drafts_are_looked_up(tmp_path):
-    """The page has 2 steps for each that drafted, and a request for every hundred."""
-    counts = combined(read_counts(FILES / "vllm_metrics_after.txt", FILES / "vllm_metrics_before.txt"))
     every, match_rate = over_every_step(counts)
     assert match_rate == pytest.approx(0.5)
     assert every.tried.tolist() == [40000, 14000, 8400]
@@ -80,6 +76,7 @@ def test_records_of_varied_length_count_a_step_where_it_tried():
     assert counts.tried.tolist() == [104, 71, 42]
     assert counts.accepted.tolist() == [73, 42, 21]
     assert counts.undrafted == 0.0
+    assert position_profile(counts, title="t", source="s", match_rate=0.5).match_runs is None
 
 
 @given(rates=st.lists(st.floats(0.1, 0.95), min_size=1, max_size=5), seed=st.integers(0, 2**32 - 1))
@@ -137,23 +134,18 @@ def test_a_step_cannot_accept_more_than_it_drafted():
         counts_of_steps({0: {0: 5}}, engine="x")
 
 
-def test_two_models_are_kept_apart(tmp_path):
+def test_engines_of_one_server_are_added_and_two_models_kept_apart(tmp_path):
     page = (FILES / "vllm_metrics_after.txt").read_text()
-    other = page.replace("meta-llama/Llama-3.1-8B-Instruct", "another")
     both = tmp_path / "both.txt"
+    both.write_text(page + page.replace('engine="0"', 'engine="1"'))
+    assert combined(read_counts(both)).steps == 42000
+    other = page.replace("meta-llama/Llama-3.1-8B-Instruct", "another")
     both.write_text(page + other)
     with pytest.raises(DataError, match=r"2 models are mixed.*--of"):
         combined(read_counts(both))
     assert combined(read_counts(both), "another").steps == 21000
     with pytest.raises(DataError, match="no counts of model"):
         combined(read_counts(both), "a third")
-
-
-def test_engines_of_one_server_are_added(tmp_path):
-    page = (FILES / "vllm_metrics_after.txt").read_text()
-    both = tmp_path / "both.txt"
-    both.write_text(page + page.replace('engine="0"', 'engine="1"'))
-    assert combined(read_counts(both)).steps == 42000
 
 
 def test_pages_the_wrong_way_round_and_restarts_are_refused(tmp_path):
@@ -261,14 +253,6 @@ def test_a_server_that_does_not_answer_ends_in_time():
             fetched(bad)
 
 
-def test_engines_files_are_what_their_writer_writes():
-    """The page parses back to the numbers that it was written with."""
-    page = scrape((FILES / "vllm_metrics_after.txt").read_text(), "page")
-    (model,) = page.drafts
-    assert page.accepted[model] == {0: 14700.0, 1: 8820.0, 2: 4410.0}
-    assert json.loads((FILES / "sglang_response.json").read_text())["model"] == model
-
-
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
 def test_requests_spread_is_found_again(spread):
     """Requests with normal logits, drafts of one token: what chance adds to their shares is taken off."""
@@ -327,8 +311,3 @@ def test_listed_steps_count_where_they_tried_and_whether_the_next_drafts_too():
     assert combined([counts, nothing]).all_steps == 6.0
     with pytest.raises(DataError, match="no step drafted anything"):
         combined([nothing])
-
-
-def test_records_without_steps_that_found_nothing_say_nothing_of_runs():
-    counts = combined(read_counts(FILES / "aiperf_records.jsonl"))
-    assert position_profile(counts, title="t", source="s", match_rate=0.5).match_runs is None

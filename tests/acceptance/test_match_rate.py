@@ -30,18 +30,12 @@ def written(folder: Path, more: str = "") -> Path:
     return path
 
 
-def test_a_measured_match_rate_is_taken_as_it_is(tmp_path):
+def test_a_match_rate_is_the_measured_one_or_follows_from_the_first_draft(tmp_path):
     assert load_acceptance(written(tmp_path, "match_rate = 0.31")).steps_matched == 0.31
-
-
-def test_without_one_it_follows_from_the_first_draft(tmp_path):
     profile = load_acceptance(written(tmp_path))
     assert profile.steps_matched == pytest.approx(0.2 / ACCEPTED_OF_MATCHES)
     assert profile.with_ratio(0.5).steps_matched == pytest.approx(0.1 / ACCEPTED_OF_MATCHES)
     assert profile.with_ratio(10.0).steps_matched == 1.0
-
-
-def test_curves_of_trees_know_no_matches():
     assert load_acceptance("paper-fig21").steps_matched == 1.0
 
 

@@ -38,7 +38,7 @@ def trees(draw: st.DrawFn) -> CandidateTree:
     return CandidateTree.from_paths(draw(st.permutations(paths)))
 
 
-def test_small_tree_by_hand():
+def test_small_trees_by_hand():
     tree = CandidateTree.from_paths([[1], [0], [0, 0], [0, 1], [0, 1, 0]])
     assert tree.paths == ((0,), (1,), (0, 0), (0, 1), (0, 1, 0))
     assert tree.candidates == 6
@@ -51,14 +51,8 @@ def test_small_tree_by_hand():
         [1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 0, 1, 0, 0, 0], [1, 1, 0, 1, 0, 0], [1, 1, 0, 0, 1, 0],
         [1, 1, 0, 0, 1, 1],
     ]  # fmt: skip
-
-
-def test_root_alone_is_plain_decoding():
     tree = CandidateTree.from_paths([])
     assert (tree.candidates, tree.depth, tree.leaves.tolist()) == (1, 0, [0])
-
-
-def test_cartesian_has_every_combination():
     # Medusa paper Figure 2: top-2 of head 1 times top-3 of head 2 = 2 + 6 nodes
     tree = CandidateTree.cartesian([2, 3])
     assert tree.candidates == 9
@@ -100,19 +94,18 @@ def test_what_is_no_tree_is_refused(paths, message):
         CandidateTree.from_paths(paths)
 
 
-def test_limits_of_heads_and_ranks():
+def test_limits_of_heads_and_ranks_and_text_behind_a_list():
     paths = [[0], [0, 3]]
     assert CandidateTree.from_paths(paths, heads=2, ranks=4).candidates == 3
     with pytest.raises(SpecError, match="depth 2, there are 1 heads"):
         CandidateTree.from_paths(paths, heads=1)
     with pytest.raises(SpecError, match=r"rank 3, heads give ranks 0\.\.2"):
         CandidateTree.from_paths(paths, ranks=3)
-
-
-def test_leaf_lists_only_when_asked():
-    assert CandidateTree.from_paths([[0, 1], [2]], leaves_only=True).candidates == 4
-    with pytest.raises(SpecError, match="leaves only"):
-        CandidateTree.from_paths([[0, 1], [2]])
+    with pytest.raises(SpecError, match="rank 300000000; at most 4,095"):
+        parsed_tree("[[300000000]]")
+    with pytest.raises(SpecError, match="give JSON or `name"):
+        parsed_tree("a=[[0]]*99999999")
+    assert parsed_tree("a = [[0], [1]]  # two\n").candidates == 3
 
 
 @pytest.mark.parametrize(
@@ -129,18 +122,16 @@ def test_files_that_hold_no_tree_are_refused(text, message):
         parsed_tree(text)
 
 
-def test_public_formats():
+def test_public_formats_and_leaf_lists_only_when_asked():
     expected = CandidateTree.from_paths([[0], [1], [0, 0]])
     assert parsed_tree("small = [[0], [1],\n  [0, 0],]\nother = [[0]]\n", name="small") == expected
     assert parsed_tree('{"medusa_choices": [[0], [1], [0, 0]]}') == expected
     assert parsed_tree('{"first": [[0]], "second": [[0], [1], [0, 0]]}', name="second") == expected
     with pytest.raises(SpecError, match="did you mean 'second'"):
         parsed_tree('{"first": [[0]], "second": [[0]]}', name="secnd")
-
-
-def test_unreadable_file(tmp_path):
-    with pytest.raises(SpecError, match="no such file"):
-        read_tree(tmp_path / "none.json")
+    assert CandidateTree.from_paths([[0, 1], [2]], leaves_only=True).candidates == 4
+    with pytest.raises(SpecError, match="leaves only"):
+        CandidateTree.from_paths([[0, 1], [2]])
 
 
 @pytest.mark.skipif(not PUBLIC_TREES.exists(), reason="needs the public trees beside the checkout")
@@ -174,11 +165,3 @@ def test_png_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(OutputError, match="cannot write"):
         write_png(CandidateTree.chain(1), tmp_path / "nowhere" / "tree.png")
     assert [path.name for path in tmp_path.iterdir()] == ["tree.png"]
-
-
-def test_ranks_have_a_limit_and_text_behind_a_list_is_refused():
-    with pytest.raises(SpecError, match="rank 300000000; at most 4,095"):
-        parsed_tree("[[300000000]]")
-    with pytest.raises(SpecError, match="give JSON or `name"):
-        parsed_tree("a=[[0]]*99999999")
-    assert parsed_tree("a = [[0], [1]]  # two\n").candidates == 3
