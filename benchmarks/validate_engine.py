@@ -177,6 +177,7 @@ def decode_shipped(
     (work / "prompts.json").write_text(json.dumps(second), encoding="utf-8")
     plan = {
         "job": "tokens",
+        "passes": 1,
         "target": str(work / "target"),
         "draft": str(work / "draft"),
         "dtype": "float32",

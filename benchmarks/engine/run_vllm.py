@@ -29,7 +29,7 @@ LEAST_PASSES = 2
 
 
 def once(engines: list[Engine], plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
-    """The jobs that go over the engines once: texts, steps by batch and with prompts, open load."""
+    """One pass of a job but `steps`: texts, steps by batch and with prompts, open load."""
     for engine in engines:
         match plan["job"]:
             case "tokens":
@@ -83,8 +83,9 @@ def main() -> None:
             write({"row": "start", "method": method, "drafts": drafts, "seconds": engines[-1].started_s})
         reference, slowest = Reference(), 0.0
         if plan["job"] != "steps":
-            for row in once(engines, plan, reference):
-                write(row)
+            for number in range(plan["passes"]):
+                for row in once(engines, plan, reference):
+                    write({"pass": number, **row})
             return
         for number in range(plan["passes"]):
             started = time.monotonic()

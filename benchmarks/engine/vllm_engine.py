@@ -52,6 +52,7 @@ class Engine:
             max_num_batched_tokens=plan.get("prefill_tokens", 8192),
             block_size=BLOCK_TOKENS,
             kv_cache_memory_bytes=plan["kv_bytes"],
+            enable_prefix_caching=plan.get("prefix_caching", True),
             enforce_eager=True,
             speculative_config=speculation(plan, method, drafts),
             disable_log_stats=False,

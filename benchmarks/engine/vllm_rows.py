@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,10 @@ REQUESTS_TIMED = 32
 
 SETTLING_STEPS = 12
 """At most, until every request repeats itself, so that prompt lookup drafts in full."""
+
+
+RECENT = 5
+"""Runs of the reference by which a served step is judged: one alone may be a slow one."""
 
 
 def step_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
@@ -118,7 +123,6 @@ def prompt_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[di
         for prompts in plan["prompts_at_once"]:
             samples, speeds = [], [reference.seconds()]
             for repeat in range(repeats):
-                # other tokens each time, or the engine would find them in its cache
                 texts = prompts_of(prompts * (repeat + 2), length, plan["vocab"] - 17 * repeat)[-prompts:]
                 new = engine.begin([text[::-1] for text in texts], plan["max_tokens"] - length - 1)
                 samples.append(engine.step()[0])
@@ -144,12 +148,12 @@ def load_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
 
     Time is that of the steps, each divided by how fast the machine ran beside it, and jumps to the next
     arrival where nothing runs: what other programs take does not count. The reference is timed every few
-    steps, and its median before the run is the usual speed.
+    steps: the median of the last RECENT is the speed, and times are as where it takes the plan's.
     """
-    usual = statistics.median(reference.seconds() for _ in range(25))
     prompts = json.loads(Path(plan["prompts"]).read_text(encoding="utf-8"))
     for run in plan["loads"]:
-        now, steps, coming, speed = 0.0, 0, 0, 1.0
+        now, steps, coming = 0.0, 0, 0
+        beside: deque[float] = deque(maxlen=RECENT)
         names: dict[str, int] = {}
         first: dict[int, float] = {}
         last: dict[int, float] = {}
@@ -162,9 +166,9 @@ def load_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
                 names[engine.begin([prompts[coming % len(prompts)]], output[coming])[0]] = coming
                 coming += 1
             if steps % plan["beside_every"] == 0:
-                speed = usual / reference.seconds()
+                beside.append(reference.seconds())
             seconds, outputs = engine.step()
-            now += seconds * speed
+            now += seconds * 1e-6 * plan["reference_us"] / statistics.median(beside)
             steps += 1
             for found in outputs:
                 request = names[found.request_id]
@@ -178,7 +182,6 @@ def load_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
             "method": engine.method,
             "drafts": engine.drafts,
             "rate_per_s": run["rate_per_s"],
-            "reference_us": 1e6 * usual,
             "first_token_s": [first[i] for i in range(len(arrival))],
             "finish_s": [last[i] for i in range(len(arrival))],
             "steps": steps,
