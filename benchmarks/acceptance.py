@@ -1,4 +1,4 @@
-"""Writes a section of docs/validation.md: predicted acceptance beside what was counted, by model, pair and prompts.
+"""Writes tables of docs/validation.md: predicted acceptance beside what was counted, by model, pair, prompts.
 
     python benchmarks/acceptance.py                  what the project ships, ten minutes of one core
     python benchmarks/acceptance.py --seeds 21 22    other sets of prompts
@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 from decoder import fresh_sets
-from pages import write_section
+from pages import write_tables
 from recorded import data_folder, named_rows, present
 from scores import table
 
@@ -39,47 +39,15 @@ TREE = ("SpecTr", "4x3")
 """Observed beside the chains, where one tree is."""
 FIRST_PARTY = {"7b": 2.565, "13b": 2.639, "33b": 2.514}
 """Tokens a step of the public Medusa-1 heads on MT-bench, as their authors evaluated them on an A100."""
-PAGE = """# Acceptance
-
-Written by `python benchmarks/acceptance.py --seeds {seeds}`. Errors are predicted / counted - 1 of tokens a step; *in band* is the
-share of counted rates inside the 80 % band that the answer prints.
-
-{summary}
-## Draft models: pairs of target and draft
-
-From chains of 2 to 5 drafts of the same pair alone, or with one tree ({tree}) beside them. The RSD paper's rows are its tables
-2 to 19; the shipped pair's were counted by `python benchmarks/own_pair.py` and are uncertain by 1 to 2 % themselves.
-
-{pairs}
-## The shipped heads on other prompts
-
-Sets of {prompts} held-out prompts that no profile and no choice of a band has seen (seeds {seeds}), greedy, 128 tokens.
-
-{heads}
-Small trees are promised too much: right guesses come together, and steps begin at harder places than average ([decoder](decoder.md)).
-
-## The public Medusa-1 heads on MT-bench
-
-Trees as published, 64 candidates, from accuracies on training text. These rank 33B first and the evaluation ranks it last, so
-that no common correction does better than 3.4 % at worst. The means were never fitted to these three; the width of the band was set with
-them in sight (5 % of the accepted drafts held one of three, 6 % holds all).
-
-{public}
-"""
 
 
-def _summary_row(name: str, found: pd.DataFrame, asked: str) -> tuple[str, ...]:
+def _score(found: pd.DataFrame) -> tuple[str, ...]:
+    """Rates, mean error, worst, bias, share in band."""
     error, inside = found["error"].to_numpy(dtype=float), found["inside"].to_numpy(dtype=float)
     size = np.abs(error)
-    return (
-        name,
-        str(len(size)),
-        percent(float(size.mean())),
-        percent(float(size.max())),
-        f"{100 * float(error.mean()):+.1f} %",
-        percent(float(inside.mean()), 0),
-        asked,
-    )
+    bias = f"{100 * float(error.mean()):+.1f} %"
+    return (str(size.size), percent(float(size.mean())), percent(float(size.max())), bias,
+            percent(float(inside.mean()), 0))  # fmt: skip
 
 
 def _pairs(path: Path, also: tuple[str, str] | None) -> pd.DataFrame:
@@ -90,22 +58,6 @@ def _pairs(path: Path, also: tuple[str, str] | None) -> pd.DataFrame:
     low, high = prediction_band(names, frame["predicted"].to_numpy(), [] if also is None else [also])
     frame["inside"] = (frame["published"] >= low) & (frame["published"] <= high)
     return frame
-
-
-def _pair_rows(seen: str, frame: pd.DataFrame) -> list[tuple[str, ...]]:
-    return [
-        (
-            str(pair),
-            seen,
-            str(group),
-            str(len(found)),
-            percent(found["error"].abs().mean()),
-            percent(found["error"].abs().max()),
-            f"{100 * found['error'].mean():+.1f} %",
-            percent(found["inside"].mean(), 0),
-        )
-        for (pair, group), found in frame.groupby(["pair", "group"])
-    ]
 
 
 def _heads(seeds: Sequence[int]) -> pd.DataFrame:
@@ -120,20 +72,11 @@ def _heads(seeds: Sequence[int]) -> pd.DataFrame:
     return frame
 
 
-def _head_rows(frame: pd.DataFrame) -> list[tuple[str, ...]]:
-    return [
-        (
-            str(name),
-            str(size),
-            str(len(found)),
-            f"{found['measured'].min():.2f}-{found['measured'].max():.2f}",
-            f"{found['predicted'].iloc[0]:.2f}",
-            percent(found["error"].abs().mean()),
-            f"{100 * found['error'].mean():+.1f} %",
-            percent(found["inside"].mean(), 0),
-        )
-        for (name, size), found in frame.groupby(["checkpoint", "candidates"])
-    ]
+def _head_row(found: pd.DataFrame) -> tuple[str, ...]:
+    """Sets, range of what was counted, prediction, mean error, bias, share in band."""
+    sets, mean, _, bias, inside = _score(found)
+    counted = f"{found['measured'].min():.2f}-{found['measured'].max():.2f}"
+    return sets, counted, f"{found['predicted'].iloc[0]:.2f}", mean, bias, inside
 
 
 def _public() -> pd.DataFrame:
@@ -159,58 +102,55 @@ def _public() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def page(seeds: Sequence[int]) -> str:
-    """The whole page."""
-    public = _public()
+def tables(seeds: Sequence[int]) -> list[str]:
+    """All rates in sum, then pairs, shipped heads and public heads."""
+    public, heads = _public(), _heads(seeds)
     paper, own = published_table(), own_pair_table()
+    both = f"chains, {' '.join(TREE)}"
     sets = [
         ("RSD paper's seven pairs", "chains", _pairs(paper, None), "3 %"),
-        ("RSD paper's seven pairs", f"chains, {TREE[0]} {TREE[1]}", _pairs(paper, TREE), "3 %"),
+        ("RSD paper's seven pairs", both, _pairs(paper, TREE), "3 %"),
         ("the shipped pair", "chains", _pairs(own, None), "-"),
-        ("the shipped pair", f"chains, {TREE[0]} {TREE[1]}", _pairs(own, TREE), "5 %"),
+        ("the shipped pair", both, _pairs(own, TREE), "5 %"),
     ]
-    heads = _heads(seeds)
     summary = [
-        _summary_row(f"{name}, from {seen}: {kind}", part, asked)
+        (f"{name}, from {seen}: {kind}", *_score(frame[(frame["group"] == "long chain") == is_long]), asked)
         for name, seen, frame, asked in sets
-        for kind, part in (
-            ("trees", frame[frame["group"] != "long chain"]),
-            ("long chains", frame[frame["group"] == "long chain"]),
-        )
+        for kind, is_long in (("trees", False), ("long chains", True))
     ]
     summary += [
-        _summary_row(f"{name}, other prompts", found, "-") for name, found in heads.groupby("checkpoint")
+        (f"{name}, other prompts", *_score(found), "-") for name, found in heads.groupby("checkpoint")
     ]
-    summary.append(_summary_row("public Medusa-1 heads, MT-bench", public, "4 %"))
-    pairs = [row for _, seen, frame, _ in sets for row in _pair_rows(seen, frame)]
+    summary.append(("public Medusa-1 heads, MT-bench", *_score(public), "4 %"))
     errors = "rates | mean error | worst | bias | in band"
-    return PAGE.format(
-        seeds=" ".join(map(str, seeds)),
-        prompts=PROMPTS,
-        tree=" ".join(TREE),
-        summary=table(f"what | {errors} | asked, mean", 1, summary) + "\n",
-        pairs=table(f"pair | observed | rows of | {errors}", 3, pairs) + "\n",
-        heads=table("checkpoint | candidates | sets | counted | predicted | mean error | bias | in band", 1,
-                    _head_rows(heads)) + "\n",
-        public=table("model | counted | predicted | error | in band", 1, [
-            (row.model, f"{row.counted:.3f}", f"{row.predicted:.3f}", f"{100 * row.error:+.1f} %", "yes" if row.inside else "no")
-            for row in named_rows(public)
-        ]) + "\n",
-    )  # fmt: skip
+    return [
+        table(f"what | {errors} | asked, mean", 1, summary),
+        table(f"pair | observed | rows of | {errors}", 3, [
+            (*map(str, (pair, seen, group)), *_score(found))
+            for _, seen, frame, _ in sets for (pair, group), found in frame.groupby(["pair", "group"])
+        ]),
+        table("checkpoint | candidates | sets | counted | predicted | mean error | bias | in band", 1, [
+            (*map(str, key), *_head_row(found)) for key, found in heads.groupby(["checkpoint", "candidates"])
+        ]),
+        table("model | counted | predicted | error | in band", 1, [
+            (row.model, f"{row.counted:.3f}", f"{row.predicted:.3f}", f"{100 * row.error:+.1f} %",
+             "yes" if row.inside else "no") for row in named_rows(public)
+        ]),
+    ]  # fmt: skip
 
 
 def main() -> None:
     """Count, compare, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[16, 17, 18, 19])
-    parser.add_argument("--print", action="store_true", help="print the page instead of writing its section")
+    parser.add_argument("--print", action="store_true", help="print the tables instead of writing them")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    text = page(given.seeds)
+    found = tables(given.seeds)
     if given.print:
-        print(text)
+        print("\n".join(found))
     else:
-        write_section("validation.md", "acceptance", text)
+        write_tables("validation.md", "acceptance", found)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from pages import write_section
+from pages import write_tables
 from recorded import data_folder, present
 from scores import table
 
@@ -26,40 +26,6 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.validate.operators import Score, regrets, scores
-
-SCORE_HEADERS = (
-    "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row | ratio"
-    " | in band"
-)
-PAGE = """# Rows of operators
-
-Written by `make accuracy`. Every figure is a mean absolute percentage error of time unless it says
-otherwise. *fit* is the error on the rows that the parameters were fitted to, *held out* the error
-on weight shapes (or attention shapes, or row widths) that were left out of a refit: that is what to
-expect of your model. *deciding* is the fit at m <= 512 for linear layers and elementwise kernels,
-and with KV beyond twice the L2 cache for attention. *ratio* is the error of T(m) / T(1) there, *in
-band* the share of measurements inside `low_us..high_us` (80 % is meant).
-
-{scores}
-## Linear layers by range of m
-
-Mean error / worst row of the fit.
-
-{ranges}
-## Choice regret
-
-Share of the attainable speedup that choosing the candidate count with predicted times gives away:
-sums of a model's measured linear layers, curve `paper-fig21`, batches 1 to 16, counts 1, 8,
-16..128:8 wherever batch x count was measured; the last two columns choose by the plain
-roofline.
-
-{regrets}
-## The papers' tables and figures
-
-`medusa-sim reproduce` prints these. The kernels of runtime `paper` are fitted to Tables 6 and 8, so
-those rows are errors of a fit.
-
-{papers}"""
 
 GPU_OF_FILE = {
     "a100": "a100-80gb-pcie",
@@ -153,27 +119,24 @@ def paper_rows() -> Iterator[tuple[str, ...]]:
         yield (*words, *errors, str(record["worst_cell"]))
 
 
-def page(folder: Path) -> str:
-    """The whole page as Markdown."""
-    return PAGE.format(
-        scores=table(SCORE_HEADERS, 4, score_rows(folder)),
-        ranges=table(
-            "GPU | file | dtype | 1..16 | 17..64 | 65..128 | 129..512 | > 512", 3, range_rows(folder)
-        ),
-        regrets=table("GPU | file | models | mean | worst | roofline: mean | worst", 2, regret_rows(folder)),
-        papers=table("target | quantity | baseline | cells | mean | worst | worst cell", 3, paper_rows()),
-    )
-
-
 def _error(record: Mapping[Hashable, object], key: str) -> str:
     value = float(str(record[key]))
     return f"{value:.2f}" if "difference" in str(record["quantity"]) else percent(value)
 
 
 def main() -> None:
-    """Write the page."""
+    """Write the tables: scores, linear layers by range of m, regrets, the papers."""
     folder = present(data_folder(*sys.argv[1:2]) / "measured")
-    write_section("accuracy.md", "rows", page(folder))
+    headers = (
+        ("GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row | ratio "
+         "| in band", 4),
+        ("GPU | file | dtype | 1..16 | 17..64 | 65..128 | 129..512 | > 512", 3),
+        ("GPU | file | models | mean | worst | roofline: mean | worst", 2),
+        ("target | quantity | baseline | cells | mean | worst | worst cell", 3),
+    )  # fmt: skip
+    found = (score_rows(folder), range_rows(folder), regret_rows(folder), paper_rows())
+    tables = [table(*titles, rows) for titles, rows in zip(headers, found, strict=True)]
+    write_tables("accuracy.md", "rows", tables)
 
 
 if __name__ == "__main__":

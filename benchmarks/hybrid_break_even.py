@@ -1,19 +1,21 @@
-"""Where linear layers change the decision: writes docs/hybrids.md and docs/images/hybrids.svg.
+"""Where linear layers change the decision: writes the tables of docs/hybrids.md and docs/images/hybrids.svg.
 
     python benchmarks/hybrid_break_even.py
 
-Every model gets the same chain of drafts and the same acceptance, so that only its steps differ; a draft costs
-one EAGLE-3 layer of its width. Batches are those of one step: whether so many requests fit is another question.
+Every model gets the same chain of drafts and the same acceptance, so that only its steps differ; a draft
+costs one EAGLE-3 layer of its width. Batches are those of one step, whether so many requests fit or not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from pages import DOCS, write_tables
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.plan.scenario import Scenario
@@ -21,9 +23,7 @@ from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.engine_facts import RULES
 from medusa_sim.step.workload import Grid
-from medusa_sim.writing import write_text
 
-ROOT = Path(__file__).resolve().parents[1]
 ACCEPTED = 0.6
 """Chance of a draft to be accepted after those before it."""
 DRAFTS = (1, 2, 3, 5, 7)
@@ -40,13 +40,6 @@ class Case:
     layers: str
     gpus: int
     weights: str | None = None
-
-    @property
-    def options(self) -> str:
-        """As the command line takes them."""
-        split = f" --tp {self.gpus}" if self.gpus > 1 else ""
-        form = f" --weight-dtype {self.weights}" if self.weights else ""
-        return f"--model {self.model}{split}{form}"
 
 
 PANELS = {
@@ -86,7 +79,7 @@ def speedups(case: Case) -> FloatArray:
 
 
 def break_even(found: FloatArray) -> list[str]:
-    """Smallest batch from which each draft length loses and keeps losing to the largest; `-` where none does."""
+    """Smallest batch from which each draft length loses, to the largest batch; `-` where none does."""
     said = []
     for column in found.T:
         loses = column < 1.0
@@ -95,44 +88,32 @@ def break_even(found: FloatArray) -> list[str]:
     return said
 
 
-def page(found: dict[str, dict[Case, FloatArray]]) -> str:
-    """docs/hybrids.md."""
-    parts = [HEAD]
-    for title, cases in found.items():
-        loses = [
+def tables(found: dict[str, dict[Case, FloatArray]]) -> Iterator[str]:
+    """Of each panel where chains lose and what three drafts gain; then what engines do with states."""
+    three = DRAFTS.index(3)
+    for cases in found.values():
+        yield _table(
             {"model": case.model, "layers": case.layers}
             | {f"{count} drafts": batch for count, batch in zip(DRAFTS, break_even(of), strict=True)}
             for case, of in cases.items()
-        ]
-        three = DRAFTS.index(3)
-        gains = [
+        )
+        yield _table(
             {"model": case.model}
             | {f"batch {BATCHES[row]}": f"{of[row, three]:.2f}" for row in range(0, len(BATCHES), 2)}
             for case, of in cases.items()
-        ]
-        parts += [f"\n## {title}\n\nBatch from which a chain loses:\n\n", markdown(_table(loses))]
-        parts += ["\n\nSpeedup of three drafts:\n\n", markdown(_table(gains)), "\n"]
-    commands = [
-        f"medusa-sim sweep --gpu h200-sxm {case.options} --drafter eagle3 --runtime {RUNTIME} "
-        f"--acceptance {acceptance()} --batch 1,4,16,64,256,1024 --seq {LENGTH} --candidates 2,3,4,6,8"
-        for cases in found.values()
-        for case in cases
-    ]
-    rules = [
+        )
+    yield _table(
         {"engine": each.engine, "drafts": each.drafts, "states": each.states, "prompts": each.prefixes}
         | {"said in": each.source}
         for each in RULES.values()
-    ]
-    parts += [
-        "\n## What engines do with states\n\nFacts of mid 2026; answers repeat those of their engine:\n\n"
-    ]
-    parts += [markdown(_table(rules)), "\n"]
-    return "".join(parts) + TAIL.format(commands="\n".join(commands))
+    )
 
 
-def _table(rows: list[dict[str, str]]) -> TextTable:
-    cells = tuple(tuple(row.values()) for row in rows)
-    return TextTable(tuple(rows[0]), cells, tuple(cell[:1].isdigit() or cell == "-" for cell in cells[0]))
+def _table(rows: Iterable[dict[str, str]]) -> str:
+    first, *others = rows
+    cells = tuple(tuple(row.values()) for row in (first, *others))
+    right = tuple(cell[:1].isdigit() or cell == "-" for cell in cells[0])
+    return markdown(TextTable(tuple(first), cells, right))
 
 
 def draw(found: dict[str, dict[Case, FloatArray]], file: Path) -> None:
@@ -158,43 +139,11 @@ def draw(found: dict[str, dict[Case, FloatArray]], file: Path) -> None:
     figure.savefig(file, metadata={"Date": None})
 
 
-HEAD = f"""# Where linear layers change the decision
-
-Written by `python benchmarks/hybrid_break_even.py`. All models run the same chains of drafts ({ACCEPTED:.0%} of drafts accepted after those
-before, one EAGLE-3 layer drafts, length {LENGTH}, {RUNTIME}, H200): only their own steps differ. "Loses" means fewer tokens a second than a
-plain step. Times of linear layers on the H200 are borrowed from the H100, the recurrence of Mamba-2 from that of the gated delta rule,
-with wider bands.
-
-![Speedup over batch](images/hybrids.svg)
-
-**Why.** Attention reads a request's keys once, however many drafts it verifies. A linear layer keeps a state instead of keys:
-
-- a plain step reads the state and writes it: 2 states of traffic a request, whatever its length;
-- verification goes through the drafts one after the other and keeps a state for each, so that a rejected one can be undone: 1 + q states for
-  q tokens, so (1 + q) / 2 times a plain step's, and the work grows with batch x q where attention's grows with batch;
-- the kept states are memory too: (1 + K) states a request, 192 MB each for Qwen3.5-397B and 449 MB for Kimi-K3 in fp32 (all GPUs together),
-  so that fewer requests fit;
-- no engine rolls a state back along a tree, so only chains are left; prompts are found again by whole state blocks.
-
-What turns it around again: length. Keys of attention grow with the context and its plain step with them; a state does not. At long
-contexts the plain step of a hybrid is short, and speculation has less to gain from it, too.
-"""
-TAIL = """
-## Commands
-
-One line each gives the rows of a model above:
-
-```sh
-{commands}
-```
-"""
-
-
 def main() -> None:
     """Write both files and say where."""
     found = {title: {case: speedups(case) for case in cases} for title, cases in PANELS.items()}
-    draw(found, ROOT / "docs" / "images" / "hybrids.svg")
-    write_text(ROOT / "docs" / "hybrids.md", page(found))
+    draw(found, DOCS / "images" / "hybrids.svg")
+    write_tables("hybrids.md", "tables", list(tables(found)))
     print("docs/hybrids.md, docs/images/hybrids.svg")
 
 

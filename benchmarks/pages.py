@@ -1,8 +1,12 @@
-"""Sections of pages under docs/ that scripts write: from `<!-- NAME: COMMAND -->` to `<!-- end NAME -->`."""
+"""Sections of pages under docs/ that scripts write: from `<!-- NAME: COMMAND -->` to `<!-- end NAME -->`.
+
+A script writes a section whole, or its tables alone: what stands between them is then written by hand.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from medusa_sim.writing import write_text
@@ -22,6 +26,15 @@ def write_section(page: str, name: str, content: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     start, end = _bounds(page, text, name)
     write_text(DOCS / page, text[:start] + as_section(content) + text[end:])
+
+
+def write_tables(page: str, name: str, tables: Sequence[str]) -> None:
+    """Put Markdown tables in the place of a section's own. Raises ValueError where their number differs."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    start, end = _bounds(page, text, name)
+    before, *after = re.split(r"(?m)(?:^\|.*\n)+", text[start:end])
+    written = "".join(table + rest for table, rest in zip(tables, after, strict=True))
+    write_text(DOCS / page, text[:start] + before + written + text[end:])
 
 
 def as_section(content: str) -> str:
