@@ -60,7 +60,7 @@ def write_tables(path: Path, kernel_set: str, kernels: Sequence[tuple[str, str, 
     _write(
         path,
         [
-            ([name for name in ("kernels", kernel_set, section, key) if name], msgspec.to_builtins(kernel))
+            ([name for name in ("kernels", kernel_set, section, key) if name], _stated(kernel))
             for section, key, kernel in kernels
         ],
     )
@@ -68,7 +68,7 @@ def write_tables(path: Path, kernel_set: str, kernels: Sequence[tuple[str, str, 
 
 def write_power(path: Path, fit: PowerFit) -> None:
     """Put `fit` at `[power.fit]` of the hardware TOML at `path`, as `write_kernel` does; same errors."""
-    _write(path, [(["power", "fit"], msgspec.to_builtins(fit))])
+    _write(path, [(["power", "fit"], _stated(fit))])
 
 
 def _write(path: Path, entries: Sequence[tuple[list[str], dict[str, object]]]) -> None:
@@ -90,19 +90,22 @@ def _write(path: Path, entries: Sequence[tuple[list[str], dict[str, object]]]) -
     write_text(path, tomlkit.dumps(document))
 
 
+def _stated(value: Any) -> Any:
+    """A value as a hardware file states it: structs as tables, without the fields that have their default."""
+    if isinstance(value, msgspec.Struct):
+        held = {field.name: getattr(value, field.name) for field in msgspec.structs.fields(value)
+                if getattr(value, field.name) != field.default}  # fmt: skip
+        return {name: _stated(each) for name, each in held.items()}
+    return [_stated(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def _table(fields: dict[str, object]) -> Table:
-    """Numbers and lists first, `fit` as a sub-table after them; empty texts and None are left out."""
+    """Numbers and lists first, `fit` as a sub-table after them."""
     import tomlkit
 
     table = tomlkit.table()
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            continue
-        if value is not None and value != "":
-            table.add(name, _item(value))
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            table.add(name, _table(value))
+    for name, value in sorted(fields.items(), key=lambda field: isinstance(field[1], dict)):
+        table.add(name, _table(value) if isinstance(value, dict) else _item(value))
     return table
 
 

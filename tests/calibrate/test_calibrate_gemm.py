@@ -109,6 +109,8 @@ def test_store_keeps_everything_else_and_reads_back(tmp_path):
     stored = msgspec.toml.decode(text)["kernels"]["torch"]["gemm"]["fp16"]
     back = msgspec.convert(stored, GemmKernel)
     assert back == msgspec.structs.replace(SMALL, ramp_us=3.14159)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(GemmKernel)}
+    assert not [name for name in stored if stored[name] == defaults[name]]
     assert [each.name for each in tmp_path.iterdir()] == ["x.toml"]
 
 
