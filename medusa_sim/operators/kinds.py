@@ -230,11 +230,6 @@ KINDS: tuple[Kind, ...] = (
 KIND_OF: dict[str, Kind] = {name: kind for kind in KINDS for name in kind.names}
 """The record of each `Operator.kind`."""
 
-SECTION_TITLES: dict[str, str] = {
-    section: kind.title for kind in KINDS for section in (kind.section, kind.serial) if section
-}
-"""What the sections of a kernel set hold."""
-
 
 def operator_of(kind: str, dtype: str, sizes: Mapping[str, Size], name: str | None = None) -> Operator:
     """The operator of a kind with the sizes of its COLUMNS. name None: the kind's."""

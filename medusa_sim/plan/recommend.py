@@ -215,18 +215,6 @@ def _requests(scenario: Scenario, surface: Surface, question: Question) -> tuple
     return tuple(found)
 
 
-def best_row_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
-    """What to run at one batch and length of the question alone: its own best configuration that fits.
-
-    Unlike `scheduled_row_at` it gives up nothing for sharing a configuration with other batches.
-    Raises UsageError for a batch or length that was not searched.
-    """
-    surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
-    fits = surface.fits[i, j]
-    best = int(np.argmax(np.where(fits, surface.speedup[i, j], -np.inf))) if fits.any() else PLAIN
-    return schedule_row(surface, j, BatchRange(first=i, last=i, configuration=best), answer.question)
-
-
 def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
     """The schedule's row at one batch and length of the question, with its figures at that very batch.
 

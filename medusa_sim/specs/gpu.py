@@ -29,7 +29,6 @@ from medusa_sim.specs.inheritance import (
     inherit_kernels,
     inheritance,
     is_chained,
-    missing,
 )
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, convert
@@ -170,20 +169,6 @@ def load_gpu(name: str, data_dir: str | os.PathLike[str] | None = None) -> Gpu:
     return _assembled(file, _relatives(file, data_dir))
 
 
-def inheritance_gaps(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[str]:
-    """What `hardware/<name>.toml` says it borrows and its relatives do not have, one line each.
-
-    A gap is no error while loading, since a relative may be calibrated later.
-    """
-    file = _gpu_file(name, data_dir)
-    own = _own_kernels((file, *_relatives(file, data_dir)))
-    return [
-        f"kernels.{set_name}.{gap}"
-        for set_name, borrowed in file.borrowed.items()
-        for gap in missing(borrowed, lambda gpu, kernels: own[gpu].get(kernels, KernelSet()))
-    ]
-
-
 def _relatives(file: _GpuFile, data_dir: str | os.PathLike[str] | None) -> tuple[_GpuFile, ...]:
     names = dict.fromkeys(
         reference.gpu for borrowed in file.borrowed.values() for _, _, reference in borrowed.references
@@ -212,13 +197,9 @@ def _refuse_chains(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> None:
                 )
 
 
-def _own_kernels(files: tuple[_GpuFile, ...]) -> dict[str, dict[str, KernelSet]]:
-    return {file.gpu.name: file.gpu.kernels for file in files}
-
-
 @lru_cache(maxsize=128)
 def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
-    own = _own_kernels((file, *relatives))
+    own = {each.gpu.name: each.gpu.kernels for each in (file, *relatives)}
     alike = {other.gpu.name for other in relatives if other.gpu.architecture == file.gpu.architecture}
     kernels = dict(file.gpu.kernels)
     for set_name, borrowed in file.borrowed.items():

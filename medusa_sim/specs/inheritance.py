@@ -196,15 +196,6 @@ def is_chained(section: str, reference: Reference, held: KernelSet, again: Inher
     return borrowed and not _has(held, section, reference.entry)
 
 
-def missing(borrowed: Inheritance, lookup: Lookup) -> list[str]:
-    """References of `borrowed` that lead to nothing: the relative was never calibrated there."""
-    return [
-        f"{section}.{entry} from {reference}"
-        for section, entry, reference in borrowed.references
-        if not _has(lookup(reference.gpu, reference.set_name), section, reference.entry)
-    ]
-
-
 def _section(
     own: Mapping[str, Kernel],
     section: str,

@@ -24,7 +24,7 @@ from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_posi
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import best_row_at, recommend, scheduled_row_at, steps_at
+from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import runtime_names
@@ -108,32 +108,23 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
     best = curve[curve["fits_memory"]].groupby(["batch", "seq_len"])["speedup"].max()
     swept = answer(scenario, Grid.of(BATCHES, LENGTHS, [1])).best.columns
     for case, (batch, seq_len) in enumerate(product(BATCHES, LENGTHS)):
-        own, shared = best_row_at(found, batch, seq_len), scheduled_row_at(found, batch, seq_len)
-        assert same([own.speedup, own.best_speedup, shared.best_speedup], [best[batch, seq_len]] * 3)
-        assert own.near_best == shared.near_best
-        assert own.near_best[0] <= own.best_candidates <= own.near_best[1]
-        assert shared.speedup >= own.speedup * (1.0 - question.switching_gain) - EXACT
+        row = scheduled_row_at(found, batch, seq_len)
+        assert same(row.best_speedup, best[batch, seq_len])
+        assert row.near_best[0] <= row.best_candidates <= row.near_best[1]
+        assert row.speedup >= row.best_speedup * (1.0 - question.switching_gain) - EXACT
         if int(found.surface.counts[-1]) < max(COUNTS):  # the sweep's best is of every count to 256
             assert same(swept["speedup"][case], best[batch, seq_len])
-            assert swept["candidates"][case] == own.best_candidates
-        for row in (own, shared):
-            cell = curve[(curve["batch"] == batch) & (curve["seq_len"] == seq_len)]
-            one = cell.set_index("candidates").loc[row.candidates]
-            assert row.speedup <= one["speedup"] * (1.0 + EXACT)
-            assert same(row.decode_step_us, one["decode_step_us"])
-            if monotone:
-                assert row.required_tokens_per_step >= 1.0
-        assert same(own.verify_step_us, curve_step(curve, batch, seq_len, own.candidates))
-        two = steps_at(found, batch, seq_len)
-        assert same(two.plain.time_us, own.decode_step_us)
+            assert swept["candidates"][case] == row.best_candidates
+        cell = curve[(curve["batch"] == batch) & (curve["seq_len"] == seq_len)]
+        one = cell.set_index("candidates").loc[row.candidates]
+        assert row.speedup <= one["speedup"] * (1.0 + EXACT)
+        assert same([row.decode_step_us, row.verify_step_us], one[["decode_step_us", "verify_step_us"]])
+        if monotone:
+            assert row.required_tokens_per_step >= 1.0
+        assert same(steps_at(found, batch, seq_len).plain.time_us, row.decode_step_us)
     if monotone:
         assert all(row.required_tokens_per_step >= 1.0 for row in found.schedule)
     return len(both)
-
-
-def curve_step(curve: pd.DataFrame, batch: int, seq_len: int, candidates: int) -> float:
-    rows = curve[(curve["batch"] == batch) & (curve["seq_len"] == seq_len)]
-    return float(rows.set_index("candidates")["verify_step_us"][candidates])
 
 
 def scenarios(runtime: str) -> Iterator[tuple[str, str, Scenario]]:
