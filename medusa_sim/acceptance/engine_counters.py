@@ -76,7 +76,7 @@ class AcceptanceCounts:
 
 
 def counts_of_steps(
-    lengths: Mapping[int, Mapping[int, int]], *, engine: str, model: str = "", notes: tuple[str, ...] = ()
+    lengths: Mapping[int, Mapping[int, int]], *, engine: str, model: str = ""
 ) -> AcceptanceCounts:
     """Counts of steps by draft length and accepted drafts: `lengths[K][j]` steps.
 
@@ -94,7 +94,7 @@ def counts_of_steps(
             steps += count if drafts else 0
     if steps == 0:
         raise DataError(f"{engine}: no step drafted anything; serve some requests with speculation first")
-    return AcceptanceCounts(engine, model, steps, tried, accepted, notes=notes)
+    return AcceptanceCounts(engine, model, steps, tried, accepted)
 
 
 def counts_of_listed(

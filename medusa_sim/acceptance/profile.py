@@ -378,14 +378,12 @@ def scheme_tokens_per_step(scheme: str, epsilon: float | None = None) -> float:
     return LOSSLESS_TOKENS_PER_STEP[scheme]
 
 
-def scheme_ratio(
-    scheme: str, epsilon: float | None = None, *, measured_with: tuple[str, float | None] = ("typical", None)
-) -> float:
-    """Accepted draft tokens under a scheme over those under the scheme a profile was `measured_with`.
+def scheme_ratio(scheme: str, epsilon: float | None = None) -> float:
+    """Accepted draft tokens under a scheme over those under typical acceptance with its usual threshold.
 
     Raises what `scheme_tokens_per_step` raises.
     """
-    return (scheme_tokens_per_step(scheme, epsilon) - 1.0) / (scheme_tokens_per_step(*measured_with) - 1.0)
+    return (scheme_tokens_per_step(scheme, epsilon) - 1.0) / (scheme_tokens_per_step("typical") - 1.0)
 
 
 def workload_ratio(category: str) -> float:

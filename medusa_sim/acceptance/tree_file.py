@@ -116,12 +116,7 @@ def read_tree(
     return parsed_tree(text, name=name, leaves_only=leaves_only, where=f"tree {path}", **limits)
 
 
-def leaf_paths(tree: CandidateTree) -> list[list[int]]:
-    """Only the paths that end in a leaf, which say as much as all of them."""
-    return [list(tree.paths[node - 1]) for node in tree.leaves if node > 0]
-
-
-def tree_text(tree: CandidateTree, form: TreeFormat = "paths", *, indent: int | None = None) -> str:
+def tree_text(tree: CandidateTree, form: TreeFormat = "paths") -> str:
     """The tree as JSON text that `parsed_tree` reads back (`leaves` with `leaves_only=True`)."""
     paths = [list(path) for path in tree.paths]
     content: Any
@@ -129,7 +124,7 @@ def tree_text(tree: CandidateTree, form: TreeFormat = "paths", *, indent: int | 
         case "paths":
             content = paths
         case "leaves":
-            content = leaf_paths(tree)
+            content = [paths[node - 1] for node in tree.leaves if node > 0]
         case "json":
             content = {
                 "schema": SCHEMA,
@@ -145,7 +140,7 @@ def tree_text(tree: CandidateTree, form: TreeFormat = "paths", *, indent: int | 
                 if parent >= 0:
                     children[parent].append(node)
             content = {"Successors": children}
-    return json.dumps(content, indent=indent)
+    return json.dumps(content)
 
 
 COLUMN_PX, ROW_PX, RADIUS_PX, MARGIN_PX = 26, 78, 11, 24

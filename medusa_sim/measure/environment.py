@@ -248,7 +248,7 @@ _STOP_S = 5.0
 DOMAINS = {"sm": "clocks.sm", "memory": "clocks.mem"}
 
 
-def raise_clocks(device: torch.device, seconds: float = _WARM_UP_S) -> None:
+def raise_clocks(device: torch.device) -> None:
     """Products for a second: an idle GPU runs at a fifth of its clock. Nothing on a CPU."""
     import torch
 
@@ -256,7 +256,7 @@ def raise_clocks(device: torch.device, seconds: float = _WARM_UP_S) -> None:
         return
     square = torch.ones(_WARM_UP_SIZE, _WARM_UP_SIZE, dtype=torch.float16, device=device)
     began = time.perf_counter()
-    while time.perf_counter() - began < seconds:
+    while time.perf_counter() - began < _WARM_UP_S:
         for _ in range(10):
             square @ square
         torch.cuda.synchronize(device)

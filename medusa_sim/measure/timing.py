@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -31,12 +31,12 @@ launch lies between the events."""
 
 
 def capture_calls(
-    work: Sequence[Callable[[], object]], device: torch.device, *, results: int = 0, pool: Any = None
+    work: Sequence[Callable[[], object]], device: torch.device, *, results: int = 0
 ) -> Callable[[], None]:
     """All calls as one CUDA graph, to be replayed.
 
     results: so many are held while the next calls run, so that each is written where a step would write it
-    and not over the one before. pool: as `capture` takes it.
+    and not over the one before.
     """
     held: deque[object] = deque(maxlen=results)
 
@@ -48,7 +48,7 @@ def capture_calls(
         for call in islice(work, _WARM_UP_CALLS):
             call()
 
-    graph, _ = capture(once, device, warm_up=few, pool=pool)
+    graph, _ = capture(once, device, warm_up=few)
     return partial(_replay, graph, tuple(work))
 
 

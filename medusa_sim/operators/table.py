@@ -243,16 +243,14 @@ def read_rows(path: str | Path, *, need_time: bool = False) -> pd.DataFrame:
     return pd.concat(list(row_chunks(path, need_time=need_time)), ignore_index=True)
 
 
-def row_chunks(
-    path: str | Path, *, need_time: bool = False, rows: int = CHUNK_ROWS
-) -> Iterator[pd.DataFrame]:
-    """The same rows, at most `rows` at a time, each part with an index from 0; same errors.
+def row_chunks(path: str | Path, *, need_time: bool = False) -> Iterator[pd.DataFrame]:
+    """The same rows, at most CHUNK_ROWS at a time, each part with an index from 0; same errors.
 
     A wrong cell ends the reading where it stands; nothing behind it is read.
     """
     where = Path(path)
     first_row = 0
-    for part in _raw_parts(where, rows):
+    for part in _raw_parts(where, CHUNK_ROWS):
         yield check_rows(part, str(where), need_time=need_time, first_row=first_row)
         first_row += len(part)
 

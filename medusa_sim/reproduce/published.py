@@ -40,12 +40,12 @@ def read_published(name: str) -> pd.DataFrame:
     """Rows of `profiles/published/<name>.csv` as printed. Raises SpecError where the file is missing."""
     import pandas as pd
 
-    return pd.read_csv(_shipped(f"{PUBLISHED}/{name}.csv"))
+    return pd.read_csv(shipped(f"{PUBLISHED}/{name}.csv"))
 
 
 def cited(name: str) -> str:
     """Paper and place in which the rows of `profiles/published/<name>.csv` are printed."""
-    meta = read_toml(_shipped(f"{PUBLISHED}/meta.toml"))
+    meta = read_toml(shipped(f"{PUBLISHED}/meta.toml"))
     entry = meta["files"][f"{name}.csv"]
     return f"{meta['papers'][entry['paper']]['source']}: {entry['where']}"
 
@@ -55,12 +55,12 @@ def operator_table(name: str) -> pd.DataFrame:
 
     `published_tflops_per_s` and `published_op_intensity` are as printed; `time_us` follows from the first.
     """
-    rows = read_rows(_shipped(f"{OPERATOR_PROFILES}/{PAPER_GPU}/{name}.csv"), need_time=True)
+    rows = read_rows(shipped(f"{OPERATOR_PROFILES}/{PAPER_GPU}/{name}.csv"), need_time=True)
     columns = ("published_tflops_per_s", "published_op_intensity")
     return rows.assign(**{column: rows[column].astype(float) for column in columns})
 
 
-def _shipped(path: str) -> Path:
+def shipped(path: str) -> Path:
     """A shipped file. The user's own data never stands in for what a paper printed."""
     found = data.shipped_dir() / path
     if not found.is_file():

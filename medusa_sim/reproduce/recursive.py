@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from medusa_sim.acceptance.draft_model.contexts import ContextFamily
 from medusa_sim.acceptance.draft_model.predict import METHODS, block_efficiency, fitted_ease, parsed_shape
-from medusa_sim.data import DataDir, find
-from medusa_sim.errors import DataError, SpecError
+from medusa_sim.data import DataDir
+from medusa_sim.errors import DataError
 from medusa_sim.reading import read_csv_table
-from medusa_sim.reproduce.published import Reproduction
+from medusa_sim.reproduce.published import Reproduction, shipped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,19 +114,12 @@ that was run, and the right-hand ones are in it."""
 
 def published_table() -> Path:
     """The shipped copy of the paper's tables. SpecError when the installation lacks it."""
-    return _shipped("block_efficiency.csv")
+    return shipped(f"{FOLDER}/block_efficiency.csv")
 
 
 def own_pair_table() -> Path:
     """The same of the shipped checkpoints (`benchmarks/own_pair.py`). SpecError where it is missing."""
-    return _shipped("own_pair.csv")
-
-
-def _shipped(name: str) -> Path:
-    path = find(FOLDER, name)
-    if path is None:
-        raise SpecError(f"{FOLDER}/{name} is missing; install medusa-sim again")
-    return path
+    return shipped(f"{FOLDER}/own_pair.csv")
 
 
 def read_block_efficiencies(path: Path) -> pd.DataFrame:
@@ -159,9 +151,7 @@ def mbsu(efficiency: float, draft_length: int, draft_ratio: float) -> float:
     return efficiency / (draft_length * draft_ratio + 1.0)
 
 
-def pair_comparison(
-    path: Path, family: ContextFamily | None = None, also: tuple[str, str] | None = None
-) -> pd.DataFrame:
+def pair_comparison(path: Path, also: tuple[str, str] | None = None) -> pd.DataFrame:
     """Predicted beside published for every row, each pair from its own SD rows of length 2..5 alone.
 
     also: decoder and spec of one tree that is observed too.
@@ -186,8 +176,7 @@ def pair_comparison(
                 (shape, float(row["block_efficiency"]))
                 for row, shape, given in zip(published, shapes, seen, strict=True)
                 if given
-            ],
-            family,
+            ]
         )
         for row, shape, given in zip(published, shapes, seen, strict=True):
             measured, predicted = float(row["block_efficiency"]), block_efficiency(shape, process)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,7 +137,6 @@ def write_responses(
     temperature: float,
     seed: int,
     batch: int = 32,
-    report: Callable[[int], None] | None = None,
 ) -> list[Response]:
     """The model's own continuation of every prompt, drawn at `temperature` in batches."""
     responses: list[Response] = []
@@ -147,8 +146,6 @@ def write_responses(
         )
         run = generate(model, prompts[start : start + batch], settings)
         responses += [Response(s.prompt, s.token_ids) for s in run.sequences]
-        if report is not None:
-            report(len(responses))
     return responses
 
 
