@@ -8,13 +8,7 @@ from typing import Any
 
 from medusa_sim import data
 from medusa_sim.export import ENGINES
-from medusa_sim.plan import (
-    DEFAULT_DRAFTER,
-    DEFAULT_GPU,
-    DEFAULT_MODEL,
-    DEFAULT_SEQ_LEN,
-    default_runtime,
-)
+from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN, default_runtime
 from medusa_sim.plan.arguments import ARGUMENTS, words_of
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.specs.runtime import load_runtime

@@ -14,12 +14,7 @@ from chosen import OWN_MODEL, UNTIMED, SetUp, default_engine, measured_models
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
-from medusa_sim.plan import (
-    DEFAULT_DRAFTER,
-    DEFAULT_GPU,
-    DEFAULT_MODEL,
-    DEFAULT_SEQ_LEN,
-)
+from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.report.text import with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu

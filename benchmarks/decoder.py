@@ -30,11 +30,7 @@ from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training import corpus
-from medusa_sim.decoder.training.evaluate import (
-    mean_tokens_per_step,
-    next_token_loss,
-    total_counts,
-)
+from medusa_sim.decoder.training.evaluate import mean_tokens_per_step, next_token_loss, total_counts
 from medusa_sim.decoder.trials import acceptance_counts
 from medusa_sim.writing import write_text
 

@@ -16,12 +16,7 @@ from scores import table
 
 from medusa_sim import data
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.report.score_tables import (
-    choice_table,
-    comparison_table,
-    comparisons_table,
-    floor_line,
-)
+from medusa_sim.report.score_tables import choice_table, comparison_table, comparisons_table, floor_line
 from medusa_sim.report.text import TextTable, markdown, percent
 from medusa_sim.reproduce import reproduction
 from medusa_sim.specs.gpu import load_gpu

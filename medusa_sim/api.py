@@ -18,13 +18,7 @@ import numpy as np
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
-from medusa_sim.plan import (
-    DEFAULT_BATCHES,
-    DEFAULT_CANDIDATES,
-    DEFAULT_GPU,
-    DEFAULT_MODEL,
-    DEFAULT_SEQ_LEN,
-)
+from medusa_sim.plan import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
 from medusa_sim.plan import scenario as plan_scenario
 from medusa_sim.plan.arguments import (
     ARGUMENTS,

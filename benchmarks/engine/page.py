@@ -10,13 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from steps_compared import (
-    FIT_BATCHES,
-    FIT_DRAFTS,
-    EngineValidation,
-    tokens_per_step,
-    validate_engine,
-)
+from steps_compared import FIT_BATCHES, FIT_DRAFTS, EngineValidation, tokens_per_step, validate_engine
 
 SOURCES = ("vLLM", "decoder", "predicted", "decoder, latest copy")
 METHODS = {"draft": "draft model", "ngram": "n-gram"}

@@ -14,14 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy.optimize import nnls
-from steps_record import (
-    Accepted,
-    EngineKernels,
-    EngineRecord,
-    EngineStep,
-    read_engine_record,
-    settled,
-)
+from steps_record import Accepted, EngineKernels, EngineRecord, EngineStep, read_engine_record, settled
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError

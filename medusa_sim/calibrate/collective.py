@@ -20,16 +20,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.calibrate.fit import (
-    UNFITTED,
-    Bounds,
-    Law,
-    Rows,
-    limits_of,
-    require_rows,
-    starts_of,
-    with_fit,
-)
+from medusa_sim.calibrate.fit import UNFITTED, Bounds, Law, Rows, limits_of, require_rows, starts_of, with_fit
 from medusa_sim.latency.collective import collective_time, dispatch_time, sent_bytes
 from medusa_sim.operators.experts import ONE_NODE, Collective, Dispatch
 from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime, DispatchKernel

@@ -74,12 +74,7 @@ def compare(
     csv and json carry every row.
     """
     from medusa_sim.cli.output import progress
-    from medusa_sim.report.compare_text import (
-        Compared,
-        compare_values,
-        told_of_prices,
-        with_warnings,
-    )
+    from medusa_sim.report.compare_text import Compared, compare_values, told_of_prices, with_warnings
     from medusa_sim.setups.search import compare as compared
 
     with progress("set-ups") as advance:

@@ -8,17 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.arguments import (
-    ANY,
-    FOLDER,
-    NUMBER,
-    PATH,
-    REQUIRED,
-    WHOLE,
-    WORD,
-    Declared,
-    argument,
-)
+from medusa_sim.plan.arguments import ANY, FOLDER, NUMBER, PATH, REQUIRED, WHOLE, WORD, Declared, argument
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree

@@ -17,15 +17,7 @@ from medusa_sim.report.compare_text import (
     sentence,
     warning_lines,
 )
-from medusa_sim.report.document import (
-    Block,
-    Bullets,
-    Cards,
-    Folded,
-    Heading,
-    Picture,
-    Text,
-)
+from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.sweep_report import closing
 from medusa_sim.report.text import TextTable, significant

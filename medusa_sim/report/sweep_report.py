@@ -19,15 +19,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import gain_column, sweep
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_bars
-from medusa_sim.report.document import (
-    Block,
-    Bullets,
-    Cards,
-    Folded,
-    Heading,
-    Picture,
-    Text,
-)
+from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 from medusa_sim.report.recommend_reason import reason, warnings
 from medusa_sim.report.recommend_text import findings, schedule_table

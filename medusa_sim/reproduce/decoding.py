@@ -20,12 +20,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce.published import PAPER_GPU, Reproduction, cited, read_published
 from medusa_sim.step.drafter.base import Medusa
-from medusa_sim.step.step import (
-    Setting,
-    decode_step,
-    prefill_step,
-    verify_step,
-)
+from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
 
 if TYPE_CHECKING:
     import pandas as pd

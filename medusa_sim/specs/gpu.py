@@ -23,13 +23,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.costs import Power, PowerToml, check_power, scaled
-from medusa_sim.specs.inheritance import (
-    Inheritance,
-    InheritFile,
-    inherit_kernels,
-    inheritance,
-    is_chained,
-)
+from medusa_sim.specs.inheritance import Inheritance, InheritFile, inherit_kernels, inheritance, is_chained
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, convert
 from medusa_sim.units import BYTES_PER_ELEMENT, SAME_TENSOR_CORES

@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.base import (
-    Bound,
-    CodeArray,
-    LatencyModel,
-)
+from medusa_sim.latency.base import Bound, CodeArray, LatencyModel
 from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.specs.engine_facts import backend_of
 from medusa_sim.specs.gpu import Gpu
