@@ -223,10 +223,13 @@ def on_off(where: Any, name: str, label: str, default: bool, help_: str) -> bool
     return bool(where.toggle(label, default, key=name, help=help_, bind="query-params"))
 
 
-def text(where: Any, name: str, label: str, default: str, help_: str) -> str:
-    """A short text."""
+def text(where: Any, name: str, label: str, default: str, help_: str, *, empty: str = "") -> str:
+    """A short text; empty: what is shown where there is none."""
     _opened().pop(name, None)
-    return str(where.text_input(label, default, key=name, help=help_, bind="query-params", max_chars=2000))
+    given = where.text_input(
+        label, default, key=name, help=help_, bind="query-params", max_chars=2000, placeholder=empty
+    )
+    return str(given)
 
 
 def _between(given: str, low: int, high: int) -> bool:

@@ -16,6 +16,7 @@ from charts.tornado import tornado_chart
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
+from medusa_sim.export.checkpoints import drafter_id
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.reproduced import roofline_chart
@@ -381,18 +382,11 @@ def _launch(set_up: SetUp, answer: Recommendation, told: list[str]) -> None:
         st.caption(
             "Choose an engine in the sidebar: what it can run is recommended, and its settings are here."
         )
-    needed = notes.needs_checkpoint(set_up)
-    draft_path = (
-        inputs.text(
-            st,
-            "draft_path",
-            "Draft checkpoint",
-            "PATH_OF_THE_DRAFT",
-            "Folder or id, to be named in the settings.",
-        )
-        if needed
-        else ""
-    )
+    draft_path = ""
+    if notes.needs_checkpoint(set_up):
+        known = drafter_id(set_up.drafter, answer.scenario.model.name, set_up.export) or "PATH_OF_THE_DRAFT"
+        told_ = "Folder or id, to be named in the settings."
+        draft_path = inputs.text(st, "draft_path", "Draft checkpoint", "", told_, empty=known) or known
     try:
         settings = answers.launch_settings(
             set_up, answer.question.batch_max, answer.question.objective, draft_path or None

@@ -15,6 +15,7 @@ from math import ceil
 from typing import Any
 
 from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.export.checkpoints import drafter_id, weights_id
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.question import Question as Recommended
@@ -34,7 +35,7 @@ ON_LOADING = ("vllm", "sglang")
 def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str | None = None) -> str:
     """The command for one copy of a row's set-up, with the settings of a recommendation for its batches.
 
-    draft_path: the drafter's checkpoint (None: a name to be replaced). Lengths are allowed to twice their
+    draft_path: the drafter's checkpoint (None: a published one, else a name to be replaced). Lengths are allowed to twice their
     means. Raises UsageError where the engine cannot be told the set-up.
     """
     scenario, asked = answer.scenario(row), answer.question
@@ -42,7 +43,8 @@ def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str |
     if row["drafter"] != PLAIN:
         searched = scenario.but(max_drafts=int(row["drafts"]), prompt_tokens=None, output_tokens=None)
         found = recommend(searched, Recommended(batch_max=int(row["batch"]), seq_len=(asked.seq_len,)))
-        path = draft_path or f"{row['drafter']}-of-{answer.model.name}"
+        path = draft_path or drafter_id(row["drafter"], answer.model.name, row["engine"])
+        path = path or f"{row['drafter']}-of-{answer.model.name}"
         speculation = engine_settings(found, row["engine"], draft_path=path)
     longest = ceil(2.0 * (asked.prompt_tokens + asked.output_tokens))
     return launch_command(scenario, row["engine"], int(row["batch"]), longest, speculation)
@@ -60,8 +62,12 @@ def launch_command(
         raise UsageError(unknown_name("engine with a launch command", engine, _SERVED))
     ids = checkpoint_ids(scenario.model.name)
     checkpoint, note = ids[0] if ids else scenario.model.name, ""
-    if scenario.model.form != _published(scenario) and not _quantises(engine, scenario):
-        note = f"# {checkpoint}: its {scenario.model.form} checkpoint has to be named instead\n"
+    form = scenario.model.form
+    if form != _published(scenario) and not _quantises(engine, scenario):
+        if known := weights_id(scenario.model.name, form):
+            checkpoint = known
+        else:
+            note = f"# {checkpoint}: its {form} checkpoint has to be named instead\n"
     text = "" if speculation is None else speculation.text
     return note + _SERVED[engine](scenario, checkpoint, requests, max_tokens, text)
 

@@ -15,6 +15,7 @@ from medusa_sim.report.compare_text import (
     refused_lines,
     rows_table,
     sentence,
+    surer_text,
     warning_lines,
 )
 from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
@@ -41,6 +42,7 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     blocks: list[Block] = [
         Heading(_title(answer), level=1),
         Text(sentence(answer), lead=True),
+        *([Text(surer)] if (surer := surer_text(answer)) else []),
         *([Cards(_cards(answer))] if answer.chosen else []),
         _picture(answer, answer.column),
         frontier_table(answer),

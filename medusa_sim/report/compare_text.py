@@ -17,8 +17,10 @@ from medusa_sim.setups.columns import COLUMNS
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
 from medusa_sim.setups.measured import Beside, nearest
+from medusa_sim.setups.question import SURER
 from medusa_sim.setups.search import refined
 from medusa_sim.setups.setup import PLAIN, SET_UP, told_of
+from medusa_sim.units import US_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,8 +141,10 @@ def sentence(answer: Comparison) -> str:
             f"No set-up of {answer.model.name} keeps the limits: the fastest stream of any is "
             f"{significant(float(fastest), 3)} tokens/s."
         )
-    text = f"{told_of(chosen)}, {drafting_text(answer, chosen)}: {_worth(answer, chosen)}"
-    text += f", {significant(chosen['tokens_per_s_per_user'], 3)} tokens/s a user"
+    text = _told(answer, chosen)
+    if answer.question.slowest_tpot_us < math.inf:
+        least = US_PER_S / answer.question.slowest_tpot_us
+        text += f" (at least {significant(least, 3)} with {chosen['sure']:.0%} certainty)"
     if chosen["drafter"] == PLAIN:
         return f"{text}; no drafter does better."
     if plain is None:
@@ -149,6 +153,21 @@ def sentence(answer: Comparison) -> str:
     where = f"{plain['gpus']} x {plain['gpu']}" if same else told_of(plain)
     return (
         f"{text}; {'the same' if same else 'the best'} without speculation: {where}, {_worth(answer, plain)}."
+    )
+
+
+def surer_text(answer: Comparison) -> str:
+    """The set-up that keeps the speed with SURER, where the chosen one is less sure; empty elsewhere."""
+    if answer.chosen is None or answer.chosen["sure"] >= SURER:
+        return ""
+    surer = answer.surer.chosen
+    return f"With {SURER:.0%} certainty: {'no set-up' if surer is None else _told(answer, surer)}."
+
+
+def _told(answer: Comparison, row: Mapping[str, Any]) -> str:
+    speed = significant(row["tokens_per_s_per_user"], 3)
+    return (
+        f"{told_of(row)}, {drafting_text(answer, row)}: {_worth(answer, row)}, {speed} tokens/s a user"
     )
 
 
@@ -177,7 +196,7 @@ def frontier_table(answer: Comparison) -> TextTable:
     return rows_table(rows[kept], "Nothing is both faster for the user and better:")
 
 
-_TOLD = (
+_SHOWN = (
     "drafter", "drafts", "batch", "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens",
     "joule_per_token",
 )  # fmt: skip
@@ -196,10 +215,12 @@ def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
         "": lambda row: "*" if row["chosen"] else "",
         "set-up": told_of,
     }
-    for name in _TOLD:
+    for name in _SHOWN:
         columns[COLUMNS[name].title] = partial(told, name=name)
         if name == user:
             columns["80 %"] = lambda row: f"{told(row, f'{user}_low')}-{told(row, f'{user}_high')}"
+            if rows.sure.min() < 1.0:
+                columns[COLUMNS["sure"].title] = lambda row: f"{row['sure']:.0%}"
     records, words = rows.to_dict("records"), ("", "set-up", "drafter")
     return TextTable.by_row(records, columns, words=words, title=title, expendable=("J/token", "80 %"))
 
@@ -341,6 +362,7 @@ def compare_values(
     """What JSON says beside the rows."""
     return {
         "answer": sentence(answer),
+        "surer": surer_text(answer),
         "launch": launch_text(answer, draft_path),
         "under_load": [
             {

@@ -191,6 +191,7 @@ _COLUMNS = (
         falls_with_speed=True,
     ),
     Column("tokens_per_s_per_mw", lambda at: 1e6 / at.joules, axis="output tokens/s per megawatt of GPUs"),
+    Column("sure", title="sure"),
     Column("meets_limits"),
 )
 COLUMNS = {column.name: column for column in _COLUMNS}

@@ -9,26 +9,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import erf, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.setups.columns import COLUMNS, on_frontier
 from medusa_sim.setups.pricing import Refused
-from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, Measure, Question
+from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, SURER, Measure, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP
 from medusa_sim.specs.model import Model
-from medusa_sim.units import US_PER_MS
+from medusa_sim.units import US_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TIMES = ("tpot_ms", "ttft_ms", "e2e_ms")
-"""Columns that limits are held against."""
-LIMITS = (*TIMES, "tokens_per_s_per_user")
+_SPEED = "tokens_per_s_per_user"
+TIMES = ("ttft_ms", "e2e_ms")
+"""Columns that limits are held against as they are."""
+LIMITS = ("tpot_ms", *TIMES, _SPEED, "sure")
 """What `Comparison.for_target` may change."""
 
 
@@ -54,8 +56,12 @@ class Comparison:
         asked = replace(self.question, **limits, **({} if measure is None else {"measure": measure}))  # type: ignore[arg-type]  # limits alone
         table = self.table.copy()
         worth = _worth(table[COLUMN[chosen_measure]].to_numpy(), chosen_measure)
-        speed = table.tokens_per_s_per_user.to_numpy()
-        table["meets_limits"] = _within(asked, *(table[name].to_numpy() for name in TIMES))
+        speed = table[_SPEED].to_numpy()
+        table["sure"] = sureness(asked, speed, *(table[f"{_SPEED}_{end}"].to_numpy() for end in ("low", "high")))
+        table["meets_limits"] = table.sure >= asked.sure
+        for name in TIMES:
+            if (limit := getattr(asked, name)) is not None:
+                table["meets_limits"] &= table[name] <= limit
         table["on_frontier"] = on_frontier(speed, worth)
         table["chosen"] = False
         places = np.flatnonzero(table.meets_limits.to_numpy() & np.isfinite(worth))
@@ -104,6 +110,11 @@ class Comparison:
         return _record(self.best[self.best.drafter == PLAIN])
 
     @cached_property
+    def surer(self) -> Comparison:
+        """The same set-ups where the speed that is asked for is to be kept with SURER."""
+        return self.for_target(sure=max(SURER, self.question.sure))
+
+    @cached_property
     def runners_up(self) -> pd.DataFrame:
         """Other set-ups whose interval reaches the chosen one's value, the best first."""
         best = self.best
@@ -126,12 +137,19 @@ class Comparison:
         return self.scenarios[self.key(row)]
 
 
-def _within(asked: Question, tpot_ms: FloatArray, ttft_ms: FloatArray, e2e_ms: FloatArray) -> BoolArray:
-    kept = tpot_ms * US_PER_MS <= asked.slowest_tpot_us
-    for limit, time_ms in ((asked.ttft_ms, ttft_ms), (asked.e2e_ms, e2e_ms)):
-        if limit is not None:
-            kept = kept & (time_ms <= limit)
-    return np.asarray(kept, dtype=np.bool_)
+def sureness(asked: Question, speed: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """(n,) probability that a stream is as fast as asked; 1 where nothing is.
+
+    speed: tokens/s a user; low, high: the ends of its 80 % interval. Errors are taken as normal in the
+    logarithm of the speed, on either side of it as wide as the interval is there.
+    """
+    ahead = np.log(speed * (asked.slowest_tpot_us / US_PER_S))
+    half = np.maximum(np.where(ahead > 0.0, np.log(speed / low), np.log(high / speed)), 1e-9)
+    return np.array([0.5 + 0.5 * erf(each) for each in (ahead / half * (_ENDS / sqrt(2.0))).tolist()])
+
+
+_ENDS = 1.2816
+"""Standard deviations from the middle of a normal distribution to either end of its 80 %."""
 
 
 def _worth(values: FloatArray, measure: Measure) -> FloatArray:

@@ -26,6 +26,8 @@ BATCHES = (
 """Requests in one copy of the model that are tried."""
 DRAFTS = (1, 2, 3, 5)
 """Draft lengths that are tried: those that recipes of engines use."""
+SURE, SURER = 0.5, 0.9
+"""Probability with which the speed that is asked for is kept: at least, and by what is told beside it."""
 _MOST = 10**9
 """Of any number that is asked."""
 NAMES = Type("names", (tuple,))
@@ -60,6 +62,10 @@ class Question(Declared):
     tokens_per_s_per_user: float | None = argument(
         None, NUMBER, "Slowest stream [no limit].", _ASKED, above=0, most=_MOST
     )
+    sure: float = argument(
+        SURE, NUMBER, "Least probability that a stream is as fast as asked, by its interval.", _ASKED,
+        least=0.01, most=0.99,
+    )  # fmt: skip
     rate: float | None = argument(
         None, NUMBER, "Requests a second, of all copies together.", _REQUESTS, above=0, most=_MOST
     )

@@ -66,10 +66,28 @@ def test_commands_say_what_was_priced(name, request):
             assert "--enable-expert-parallel" in serve
 
 
-def test_another_checkpoint_is_said(experts):
+def test_weights_and_drafters_are_checkpoints_that_exist(dense, experts):
     for row in experts.table[experts.table.drafter == "none"].to_dict("records"):
-        text = chosen_command(experts.comparison, row)
-        assert text.startswith("# deepseek-ai/DeepSeek-R1") == (row["precision"] == "nvfp4")
+        named = {"nvfp4": "nvidia/DeepSeek-R1-0528-FP4-v2", "fp8_block": "deepseek-ai/DeepSeek-R1"}
+        assert f" {named[row['precision']]} " in chosen_command(experts.comparison, row)
+    own = {"vllm": "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3",
+           "sglang": "lmsys/sglang-EAGLE3-LLaMA3.1-Instruct-8B",
+           "tensorrt-llm": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}  # fmt: skip
+    for row in dense.table[dense.table.drafter == "eagle3"].to_dict("records"):
+        text = chosen_command(dense.comparison, row)
+        assert own[row["engine"]] in text
+        loads_fp8 = row["engine"] == "tensorrt-llm" and row["precision"] == "fp8"
+        model = "nvidia/Llama-3.1-8B-Instruct-FP8" if loads_fp8 else "meta-llama/Llama-3.1-8B-Instruct"
+        assert f" {model} " in text
+
+
+def test_a_checkpoint_that_is_not_known_is_said() -> None:
+    found = ms.compare("qwen2-7b", gpus="b200", counts=1, engines="vllm", drafters=("none", "eagle3"),
+                       weight_dtypes="nvfp4", batches=4)  # fmt: skip
+    for row in found.table.to_dict("records"):
+        text = chosen_command(found.comparison, row)
+        assert text.startswith("# Qwen/Qwen2-7B: its nvfp4 checkpoint has to be named instead")
+        assert ("eagle3-of-qwen2-7b" in text) == (row["drafter"] == "eagle3")
 
 
 def test_an_engine_without_a_server_is_one_error(dense):
