@@ -166,9 +166,7 @@ def surer_text(answer: Comparison) -> str:
 
 def _told(answer: Comparison, row: Mapping[str, Any]) -> str:
     speed = significant(row["tokens_per_s_per_user"], 3)
-    return (
-        f"{told_of(row)}, {drafting_text(answer, row)}: {_worth(answer, row)}, {speed} tokens/s a user"
-    )
+    return f"{told_of(row)}, {drafting_text(answer, row)}: {_worth(answer, row)}, {speed} tokens/s a user"
 
 
 def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:

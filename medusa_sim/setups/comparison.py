@@ -57,7 +57,9 @@ class Comparison:
         table = self.table.copy()
         worth = _worth(table[COLUMN[chosen_measure]].to_numpy(), chosen_measure)
         speed = table[_SPEED].to_numpy()
-        table["sure"] = sureness(asked, speed, *(table[f"{_SPEED}_{end}"].to_numpy() for end in ("low", "high")))
+        table["sure"] = sureness(
+            asked, speed, *(table[f"{_SPEED}_{end}"].to_numpy() for end in ("low", "high"))
+        )
         table["meets_limits"] = table.sure >= asked.sure
         for name in TIMES:
             if (limit := getattr(asked, name)) is not None:
