@@ -4,13 +4,14 @@
 
 Every measured cell (card, engine, format, split, speculation, concurrency) is predicted by `ms.compare`. For
 each traffic, ten speeds between the slowest and the fastest measured stream are targets: the cell that is
-predicted to give most tokens/s a GPU among those predicted to keep the target is chosen, and what it measured
-is held against the best measured cell that keeps it.
+predicted to give most tokens/s a GPU among those predicted to keep the target with SURE is chosen, and what
+it measured is held against the best measured cell that keeps it.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from recorded import data_folder, named_rows
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.columns import on_frontier
-from medusa_sim.setups.question import DRAFTS
+from medusa_sim.setups.comparison import sureness
+from medusa_sim.setups.question import DRAFTS, SURE, Question
 from medusa_sim.specs.runtime import load_runtime
 
 TARGETS = 10
@@ -45,7 +47,8 @@ def as_told(rows: pd.DataFrame) -> pd.DataFrame:
     runtimes = {name: load_runtime(name) for name in ENGINES}
     rows = rows.assign(tokens=np.round(tokens_per_round(rows), 6))
     speed = 1e3 / time_per_token(rows, runtimes)
-    return rows.assign(predicted_speed=speed, predicted_rate=rows.concurrency * speed / rows.tp)
+    ends = {f"predicted_speed_{end}": speed for end in ("low", "high")}  # no interval: the middle decides
+    return rows.assign(predicted_speed=speed, predicted_rate=rows.concurrency * speed / rows.tp, **ends)
 
 
 def predicted(rows: pd.DataFrame, *, recipes: bool = False) -> pd.DataFrame:
@@ -71,26 +74,32 @@ def predicted(rows: pd.DataFrame, *, recipes: bool = False) -> pd.DataFrame:
             print(error)
             continue
         found = found.rename(columns={"drafter": "speculation", "batch": "concurrency"})
-        columns = ["speculation", "concurrency", "drafts", "tokens_per_s_per_user", "tokens_per_s_per_gpu"]
-        parts.append(part.merge(found[columns], on=["speculation", "concurrency"]))
-    names = {"tokens_per_s_per_user": "predicted_speed", "tokens_per_s_per_gpu": "predicted_rate"}
-    return pd.concat(parts, ignore_index=True).rename(columns=names)
+        names = {f"tokens_per_s_per_user{end}": f"predicted_speed{end}" for end in ("", "_low", "_high")}
+        names["tokens_per_s_per_gpu"] = "predicted_rate"
+        columns = ["speculation", "concurrency", "drafts", *names]
+        parts.append(part.merge(found[columns].rename(columns=names), on=["speculation", "concurrency"]))
+    return pd.concat(parts, ignore_index=True)
 
 
-def choices(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a target: what was chosen, what it measured, the best, what is given up and missed."""
-    speed, rate, own_speed, own_rate = (
-        rows[name].to_numpy() for name in ("speed", "rate", "predicted_speed", "predicted_rate")
-    )
+def choices(rows: pd.DataFrame, sure: float) -> pd.DataFrame:
+    """A row a target: what was chosen, what it measured, the best, what is given up and missed.
+
+    sure: the certainty with which a cell must be predicted to keep the target.
+    """
+    speed, rate, own_rate = (rows[name].to_numpy() for name in ("speed", "rate", "predicted_rate"))
+    own_speed, low, high = (rows[f"predicted_speed{end}"].to_numpy() for end in ("", "_low", "_high"))
     names = [told(row) for row in named_rows(rows)]
     found = []
     for target in np.geomspace(speed.min(), speed.max(), TARGETS + 2)[1:-1]:
-        keeps = own_speed >= target
+        asked = Question(tokens_per_s_per_user=float(target), sure=sure)
+        certainty = sureness(asked, own_speed, low, high)
+        keeps = certainty >= asked.sure
         chosen = int(np.argmax(np.where(keeps, own_rate, 0.0) if keeps.any() else own_speed))
         best = int(np.argmax(np.where(speed >= target, rate, 0.0)))
         found.append(
             {
                 "target": target,
+                "certainty": certainty[chosen],
                 "chosen": names[chosen],
                 "best": names[best],
                 "given_up": max(1.0 - rate[chosen] / rate[best], 0.0),
@@ -120,11 +129,22 @@ def told(row: Any) -> str:
     return f"{row.gpu} {row.weights} {row.speculation} tp{row.tp} ep{row.ep}{dp} c{row.concurrency}"
 
 
+def by_certainty(rows: pd.DataFrame) -> Iterator[str]:
+    """What other certainties than the default would have given."""
+    for sure in (0.5, 0.6, 0.7, SURE, 0.8, 0.9):
+        found = pd.concat([choices(part, sure) for _, part in rows.groupby(TRAFFIC)])
+        yield (
+            f"{sure:.0%} certainty asked: given up {found.given_up.mean():.1%}, missed by more than 10 % "
+            f"{(found.missed > 0.1).sum()}, at all {(found.missed > 0.0).sum()} of {len(found)}; "
+            f"said {found.certainty.mean():.0%}, kept {(found.missed == 0.0).mean():.0%}"
+        )
+
+
 def scores(rows: pd.DataFrame) -> tuple[list[str], pd.DataFrame]:
     """Lines of scores and every choice."""
     lines, every = [], []
     for (prompt, output), part in rows.groupby(TRAFFIC):
-        table = choices(part).assign(traffic=f"{prompt}/{output}")
+        table = choices(part, SURE).assign(traffic=f"{prompt}/{output}")
         every.append(table)
         lines.append(
             f"{prompt}/{output}: {len(part)} cells, given up {table.given_up.mean():.1%} in the mean, "
@@ -154,7 +174,7 @@ def main() -> None:
         for (gpu, weights), part in found.groupby(["gpu", "weights"]):
             parts[f"{gpu} {weights} alone"] = part
         for name, part in parts.items():
-            print(f"{name}:", *scores(part)[0], sep="\n  ")
+            print(f"{name}:", *scores(part)[0], *by_certainty(part), sep="\n  ")
         errors = (
             abs(found.speed / found.predicted_speed - 1.0),
             abs(found.predicted_rate / found.rate - 1.0),

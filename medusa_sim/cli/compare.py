@@ -116,12 +116,8 @@ def page(output: Output, answer: Comparison, fleets: Sequence[Loaded], draft_pat
         warning_lines,
     )
 
-    parts = [
-        sentence(answer),
-        *filter(None, [surer_text(answer)]),
-        *(f"Under load: {loaded_line(each)}" for each in fleets),
-        "",
-    ]
+    parts = [sentence(answer), *filter(None, [surer_text(answer)])]
+    parts += [*(f"Under load: {loaded_line(each)}" for each in fleets), ""]
     parts += [output.drawn(frontier_table(answer)).strip("\n"), ""]
     if len(others := answer.runners_up.head(MOST_ROWS)):
         title = f"Not told apart from it ({len(answer.runners_up)} set-ups within the interval):"

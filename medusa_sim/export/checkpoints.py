@@ -73,6 +73,6 @@ def weights_id(model: str, form: str) -> str | None:
 
 
 def drafter_id(drafter: str, model: str, engine: str) -> str | None:
-    """A published checkpoint of a drafter for a named model that an engine loads; None where none is known."""
+    """A published checkpoint of a drafter for a named model and an engine; None where none is known."""
     known = _DRAFTERS.get((drafter, model), {})
     return known.get(engine, known.get(_ANY))

@@ -35,8 +35,8 @@ ON_LOADING = ("vllm", "sglang")
 def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str | None = None) -> str:
     """The command for one copy of a row's set-up, with the settings of a recommendation for its batches.
 
-    draft_path: the drafter's checkpoint (None: a published one, else a name to be replaced). Lengths are allowed to twice their
-    means. Raises UsageError where the engine cannot be told the set-up.
+    draft_path: the drafter's checkpoint (None: a published one, else a name to be replaced). Lengths are
+    allowed to twice their means. Raises UsageError where the engine cannot be told the set-up.
     """
     scenario, asked = answer.scenario(row), answer.question
     speculation = None

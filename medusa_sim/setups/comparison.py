@@ -56,10 +56,8 @@ class Comparison:
         asked = replace(self.question, **limits, **({} if measure is None else {"measure": measure}))  # type: ignore[arg-type]  # limits alone
         table = self.table.copy()
         worth = _worth(table[COLUMN[chosen_measure]].to_numpy(), chosen_measure)
-        speed = table[_SPEED].to_numpy()
-        table["sure"] = sureness(
-            asked, speed, *(table[f"{_SPEED}_{end}"].to_numpy() for end in ("low", "high"))
-        )
+        speed, low, high = (table[f"{_SPEED}{end}"].to_numpy() for end in ("", "_low", "_high"))
+        table["sure"] = sureness(asked, speed, low, high)
         table["meets_limits"] = table.sure >= asked.sure
         for name in TIMES:
             if (limit := getattr(asked, name)) is not None:

@@ -7,7 +7,7 @@ import medusa_sim as ms
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.report.compare_text import warning_lines, with_warnings
 from medusa_sim.setups.columns import COLUMNS, on_frontier
-from medusa_sim.setups.question import BATCHES
+from medusa_sim.setups.question import BATCHES, SURE
 from medusa_sim.setups.setup import SET_UP
 
 DENSE = {
@@ -69,12 +69,26 @@ def test_of_equal_rows_one_is_on_the_frontier():
 
 
 def test_the_chosen_keeps_the_limits_and_costs_least(dense):
-    chosen, table = dense.chosen, dense.table
-    assert chosen["tokens_per_s_per_user"] >= 60
-    within = table[table.tokens_per_s_per_user >= 60]
-    assert (within.index == table.index[table.meets_limits]).all()
-    assert chosen["usd_per_million_tokens"] == within.usd_per_million_tokens.min()
-    assert table.chosen.sum() == 1
+    """Since set-ups are judged by their intervals, the speed must be kept with the certainty asked for."""
+    for found, sure in ((dense, SURE), (dense.for_target(sure=0.5), 0.5)):
+        chosen, table = found.chosen, found.table
+        assert chosen is not None
+        assert chosen["tokens_per_s_per_user"] >= 60
+        assert chosen["sure"] >= sure
+        within = table[table.sure >= sure]
+        assert (within.index == table.index[table.meets_limits]).all()
+        assert chosen["usd_per_million_tokens"] == within.usd_per_million_tokens.min()
+        assert table.chosen.sum() == 1
+    table = dense.table
+    assert ((table.sure >= 0.5) == (table.tokens_per_s_per_user >= 60)).all()
+    assert ((table.sure >= 0.9) == (table.tokens_per_s_per_user_low >= 60 * (1 - 1e-4))).all()
+    surer = dense.comparison.surer.chosen
+    assert surer is not None
+    assert surer["usd_per_million_tokens"] >= dense.chosen["usd_per_million_tokens"]  # type: ignore[index]
+    assert dense.sentence.count("at least 60") == 1
+    free = ms.compare(**{**DENSE, "gpus": "h100-sxm", "counts": 1}, batches=(1, 8))
+    assert (free.table.sure == 1.0).all()  # where no speed is asked for, none is missed
+    assert "certainty" not in free.sentence
 
 
 def test_a_limit_takes_away_and_adds_nothing():
