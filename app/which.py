@@ -12,16 +12,19 @@ from answers import data_version, published_model
 from chosen import SetUp
 
 from medusa_sim.plan import DEFAULT_GPU, DEFAULT_SEQ_LEN
-from medusa_sim.setups.choices import Choices
+from medusa_sim.setups.choices import Choices, prices_of
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.question import Measure, Question
+from medusa_sim.setups.question import SURE, Measure, Question
 from medusa_sim.setups.search import compare, refined
 from medusa_sim.setups.setup import PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareQuestion:
-    """What the page Which GPU? asks: target, traffic, and what may be chosen; target: tokens/s a user."""
+    """What the page Which GPU? asks: target, traffic, and what may be chosen; target: tokens/s a user.
+
+    prices: as `--price` takes them; empty: as listed.
+    """
 
     target: int
     prompt_tokens: int
@@ -32,6 +35,9 @@ class CompareQuestion:
     engines: tuple[str, ...]
     weight_dtypes: tuple[str, ...]
     kv_dtypes: tuple[str, ...] = ()
+    sure: float = SURE
+    users: int | None = None
+    prices: str = ""
 
     def options(self, set_up: SetUp) -> list[str]:
         """The same as options of `medusa-sim compare`."""
@@ -46,6 +52,7 @@ class CompareQuestion:
             "--prompt-tokens": self.prompt_tokens, "--output-tokens": self.output_tokens,
             "--tokens-per-s-per-user": self.target, "--measure": self.measure,
             "--acceptance": set_up.acceptance, "--draft-model": set_up.draft_model,
+            "--sure": self.sure if self.sure != SURE else None, "--users": self.users, "--price": self.prices,
         }  # fmt: skip
         return given + [word for name, value in numbers.items() if value for word in (name, str(value))]
 
@@ -55,17 +62,19 @@ def set_ups_for(
 ) -> Comparison:
     """`medusa-sim compare` with the set-up's model, drafter and acceptance; advance as in `load`.
 
-    Another target, or something else to save, is answered from the set-ups that were priced before.
+    Another target or certainty, or something else to save, is answered from what was priced before.
     """
     # The sidebar's card, context and engine make no other question.
     alike = dataclasses.replace(set_up, gpu=DEFAULT_GPU, seq_len=DEFAULT_SEQ_LEN, tp=1, ep=1, engine="")
-    kept = _set_ups_for(alike, dataclasses.replace(asked, target=0, measure=""), data_version())
+    kept = _set_ups_for(alike, dataclasses.replace(asked, target=0, measure="", sure=0.0), data_version())
     if not kept:
         given: dict[str, Any] = {"acceptance": set_up.acceptance, "draft_model": set_up.draft_model}
         kept.append(
             compare(
                 published_model(set_up),
-                Question(prompt_tokens=asked.prompt_tokens, output_tokens=asked.output_tokens),
+                Question(
+                    prompt_tokens=asked.prompt_tokens, output_tokens=asked.output_tokens, users=asked.users
+                ),
                 Choices(
                     gpus=asked.gpus,
                     counts=asked.counts,
@@ -74,12 +83,14 @@ def set_ups_for(
                     kv_dtypes=asked.kv_dtypes or None,
                     drafters=(PLAIN, set_up.drafter),
                 ),
+                prices=prices_of(asked.prices or None),
                 advance=advance,
                 **{name: value for name, value in given.items() if value is not None},
             )
         )
     measure = cast(Measure, asked.measure)
-    return refined(kept[0].for_target(measure, tokens_per_s_per_user=float(asked.target)))
+    found = kept[0].for_target(measure, tokens_per_s_per_user=float(asked.target), sure=asked.sure)
+    return refined(found)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,12 @@ from medusa_sim.report.compare_text import (
     refused_lines,
     rows_table,
     sentence,
+    surer_text,
     warning_lines,
 )
 from medusa_sim.report.text import significant
 from medusa_sim.setups.choices import AUTO, FP8, GPUS
-from medusa_sim.setups.question import COLUMN
+from medusa_sim.setups.question import COLUMN, SURE
 from medusa_sim.setups.setup import ENGINES, PLAIN
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import KILO
@@ -51,7 +53,8 @@ _AXES = {
 """What the chart may show, and the column that has it."""
 _AT = {"cost": "at the least cost", "throughput": "with most tokens a GPU", "energy": "with least energy"}
 """What was saved, as the answer begins."""
-_PHONE = ("", "set-up", "tokens/s/user", "$/M tokens")
+_CERTAINTIES = ("50%", "75%", "80%", "90%", "95%")
+_PHONE = ("", "set-up", "tokens/s/user", "sure", "$/M tokens")
 
 
 def page(set_up: SetUp) -> None:
@@ -64,6 +67,7 @@ def page(set_up: SetUp) -> None:
         with show.progress("set-ups") as advance:
             answer = which.set_ups_for(set_up, asked, advance)
         _answer(answer)
+    asking.caption("Of the sidebar: model, drafter, acceptance. Cards, GPUs, engine and context are as here.")
     _chart(answer, show.command(["compare", *asked.options(set_up), "--format", "csv"]))
     _launch(answer)
     if len(others := answer.runners_up.head(MOST_ROWS)):
@@ -82,16 +86,23 @@ def page(set_up: SetUp) -> None:
 
 def _asked(set_up: SetUp) -> which.CompareQuestion:
     """Target and traffic, then what may be chosen: by default the sidebar's drafter and engine."""
-    first, second, third, last = st.columns(4)
+    first, certain, second, third, last = st.columns(5)
     target = inputs.number(
         first, "target", "Tokens/s a user", 1, _MOST, _TARGET, "The slowest stream allowed."
     )
+    told = "That a stream is so fast: the set-up's own interval is counted."
+    sure = inputs.choice(certain, "sure", "Certainty", _CERTAINTIES, f"{SURE:.0%}", told)
     told = "Of a request, in the mean."
     prompt = inputs.number(second, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, told)
     output = inputs.number(third, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, told)
-    told = "Cost where every card has a price, else tokens/s a GPU."
-    measure = inputs.choice(last, "measure", "Save", tuple(COLUMN), "cost", told)
-    with st.expander("What may be chosen"):
+    told = "Requests at once, shared out among copies: all GPUs and their cost. Without: one full copy."
+    users = inputs.perhaps(last, "users", "Users at once", 1, _MOST, told, empty="one full copy")
+    with st.expander("What may be chosen, saved and paid"):
+        left, right = st.columns(2)
+        told = "Cost where every card has a price, else tokens/s a GPU."
+        measure = inputs.choice(left, "measure", "Save", tuple(COLUMN), "cost", told)
+        told = "Dollars per GPU-hour: 2.5, or by card. A reserved card is its reserved price."
+        prices = inputs.text(right, "price", "Your prices", "", told, empty="as listed; h100-sxm=1.9,b200=4")
         gpus = inputs.several(
             st, "cards", "Cards", sidebar.cards(), _CARDS, "Of every kind; more take longer."
         )
@@ -114,7 +125,8 @@ def _asked(set_up: SetUp) -> which.CompareQuestion:
     return which.CompareQuestion(
         target=target, prompt_tokens=prompt, output_tokens=output, measure=measure, gpus=gpus,
         counts=tuple(map(int, counts)), engines=engines, weight_dtypes=weights,
-        kv_dtypes=() if caches == (AUTO,) else caches,
+        kv_dtypes=() if caches == (AUTO,) else caches, sure=float(sure.rstrip("%")) / 100.0, users=users,
+        prices=prices,
     )  # fmt: skip
 
 
@@ -125,17 +137,29 @@ def _answer(answer: Comparison) -> None:
         st.error(show.in_words(sentence(answer)), icon=":material/do_not_disturb_on:")
         return
     cards, _, rest = sentence(answer).partition(", ")
-    target = f"For {answer.question.tokens_per_s_per_user:g} tokens/s a user {_AT[answer.measure]}:"
-    st.success(f"{target} **{show.in_words(cards)}**, {show.in_words(rest)}", icon=":material/memory:")
+    asked = answer.question.tokens_per_s_per_user
+    target = f"{answer.model.name} for {asked:g} tokens/s a user {_AT[answer.measure]}:"
+    st.success(
+        f"{show.in_words(target)} **{show.in_words(cards)}**, {show.in_words(rest)}", icon=":material/memory:"
+    )
+    if surer := surer_text(answer):
+        st.markdown(show.in_words(surer))
+
+    def told(row: Mapping[str, Any], column: str, form: str) -> str:
+        value = float(row[column])
+        return form.format(f"{value:,.0f}" if value >= KILO else significant(value, 3))
 
     def figure(label: str, column: str, form: str, meaning: str) -> show.Figure:
-        def told(row: Mapping[str, Any]) -> str:
-            value = float(row[column])
-            return form.format(f"{value:,.0f}" if value >= KILO else significant(value, 3))
+        beside = None if plain is None else f"{told(plain, column, form)} without"
+        if column == "tokens_per_s_per_user":
+            low, high = (told(chosen, f"{column}_{end}", form) for end in ("low", "high"))
+            beside = f"80 %: {low} to {high}"
+        return show.Figure(label, told(chosen, column, form), beside, meaning)
 
-        return show.Figure(label, told(chosen), None if plain is None else f"{told(plain)} without", meaning)
-
+    hour = float(answer.scenario(chosen).usd_per_gpu_hour or math.nan) * int(chosen["gpus"])
+    hours = [show.Figure("An hour", f"${significant(hour, 3)}", cards, "All GPUs, at the price below.")]
     show.figures(
+        *(hours if math.isfinite(hour) else ()),
         *(
             figure(label, column, form, meaning)
             for label, column, form, meaning in (
@@ -147,7 +171,7 @@ def _answer(answer: Comparison) -> None:
             )
             if float(chosen[column]) == float(chosen[column])  # nan: no price, or no known power
         ),
-        width=165,
+        width=140,
     )
 
 

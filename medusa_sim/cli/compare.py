@@ -10,9 +10,8 @@ from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import Sectioned, options, output_options, report_option
 from medusa_sim.cli.options import asked as takes
 from medusa_sim.cli.output import Output, ReportPlace, command_line
-from medusa_sim.errors import UsageError, shown
 from medusa_sim.plan.arguments import ARGUMENTS
-from medusa_sim.setups.choices import Choices
+from medusa_sim.setups.choices import Choices, prices_of
 from medusa_sim.setups.question import Question
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def compare(
             model,
             question,
             choices,
-            prices=_prices(prices),
+            prices=prices_of(prices),
             advance=lambda done, total: advance(done, total, None),
             **names,
         )
@@ -128,18 +127,3 @@ def page(output: Output, answer: Comparison, fleets: Sequence[Loaded], draft_pat
     parts += [f"refused: {line}" for line in refused_lines(answer)]
     parts += [f"warning: {line}" for line in warning_lines(answer)]
     return "\n".join(parts) + "\n"
-
-
-def _prices(given: str | None) -> float | dict[str, float] | None:
-    """`2.5`, or `h100-sxm=2.5,b200=5`. Raises UsageError for anything else."""
-    if given is None:
-        return None
-    try:
-        if "=" not in given:
-            return float(given)
-        pairs = [part.split("=") for part in given.split(",")]
-        return {gpu.strip(): float(usd) for gpu, usd in pairs}
-    except ValueError:
-        raise UsageError(
-            f"--price {shown(given)}: dollars per GPU-hour, 2.5, or by card, h100-sxm=2.5,b200=5"
-        ) from None

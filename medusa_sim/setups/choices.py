@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import UsageError, shown
 from medusa_sim.plan.arguments import FLAG, Declared, argument
 from medusa_sim.setups.question import NAMES, SIZES
 
@@ -59,3 +59,18 @@ class Choices(Declared):
             given = getattr(self, name)
             if given is not None and (not given or min(given) < 1):
                 raise UsageError(f"{name} {given}: at least one whole number from 1 is needed")
+
+
+def prices_of(given: str | None) -> float | dict[str, float] | None:
+    """Dollars per GPU-hour: `2.5`, or by card `h100-sxm=2.5,b200=5`. Raises UsageError for anything else."""
+    if given is None:
+        return None
+    try:
+        if "=" not in given:
+            return float(given)
+        pairs = [part.split("=") for part in given.split(",")]
+        return {gpu.strip(): float(usd) for gpu, usd in pairs}
+    except ValueError:
+        raise UsageError(
+            f"--price {shown(given)}: dollars per GPU-hour, 2.5, or by card, h100-sxm=2.5,b200=5"
+        ) from None

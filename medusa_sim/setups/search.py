@@ -78,7 +78,7 @@ def compare(
             drafter_kind(name)
     for name in allowed.engines or ():
         load_runtime(name, scenario.get("data_dir"))
-    for name in allowed.gpus or ():
+    for name in (*(allowed.gpus or ()), *(prices if isinstance(prices, Mapping) else ())):
         load_gpu(name, scenario.get("data_dir"))
     todo = list(setups(target, allowed, drafters, scenario.get("data_dir")))
     rows: list[dict[str, Any]] = []

@@ -176,7 +176,9 @@ def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
     found = which.set_ups_for(set_up(**EIGHT_B), asked)
     assert found.chosen is not None
     said = page.success[0].value.replace("**", "")
-    assert said.startswith(f"For 60 tokens/s a user at the least cost: 1 x {found.chosen['gpu']}, bf16, vllm")
+    assert said.startswith(
+        f"llama-3.1-8b for 60 tokens/s a user at the least cost: 1 x {found.chosen['gpu']}, bf16, vllm"
+    )
     assert metrics(page)["Tokens/s a user"] == significant(found.chosen["tokens_per_s_per_user"], 3)
     rows = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim compare"))))
     assert len(rows) == len(found.table)
