@@ -94,9 +94,10 @@ def sweep(
     else:
         _write_rows(output, several, grid, told)
     if report.folder is not None:
+        from medusa_sim.cli.output import command_line
         from medusa_sim.report.sweep_report import report_blocks
 
-        report.write(report_blocks(several, grid, _command()))
+        report.write(report_blocks(several, grid, command_line()))
 
 
 def left_out(scenario: Scenario, grid: Grid) -> list[str]:
@@ -112,12 +113,6 @@ def left_out(scenario: Scenario, grid: Grid) -> list[str]:
         f"{scenario.drafting.method} describes no{shape} so many"
     )
     return [f"{text}; {scenario.where_trees_run}" if scenario.where_trees_run else text]
-
-
-def _command() -> str:
-    from medusa_sim.cli.output import command_line
-
-    return command_line()
 
 
 def rows_of(scenarios: Sequence[Scenario], grid: Grid) -> int:

@@ -70,7 +70,7 @@ class Served:
 def served_length(setting: Setting, seq_len: Size, traffic: Traffic | None) -> Size:
     """Mean committed tokens of the requests in flight around a length of `seq_len`.
 
-    Long outputs stay in flight longer: requests that one meets are longer than the mean.
+    Long outputs stay in flight longer: a request met in flight is longer than the average one.
     """
     engine = setting.runtime.engine
     if traffic is None or engine is None:
