@@ -11,7 +11,6 @@ import pytest
 from asking import document, frame, run
 from one_line import one_line
 
-from medusa_sim import data
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.plan.quantities import usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
@@ -111,7 +110,3 @@ def test_a_given_price_overrides_and_none_leaves_the_column_empty():
     assert ratio > 0
     assert without["usd_per_million_tokens"].isna().all()
     assert "$" not in run("sweep", "--gpu", "l4").stdout
-
-
-def test_the_shipped_table_is_part_of_the_project():
-    assert (data.shipped_dir() / "profiles" / "prices.toml").is_file()

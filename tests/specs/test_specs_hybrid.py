@@ -83,14 +83,11 @@ def test_sizes_that_nobody_checked_are_said_with_the_answer():
         assert ("not checked" in load_model(name).source) is not is_checked, name
 
 
-def test_states_are_bytes_of_a_request():
+def test_states_are_bytes_of_a_request_and_each_verified_token_keeps_one():
     # Kimi-K3: 96 heads of 128 x 128 in fp32 and a convolution over 3 x 12,288 channels, 69 layers: 449 MB
     assert load_model("kimi-k3").state_bytes == 69 * (96 * 128**2 * 4 + 3 * 3 * 96 * 128 * 2)
     assert load_model("qwen3.5-397b-a17b").state_bytes == pytest.approx(192e6, rel=1e-3)
     assert load_model("llama-3.1-8b").state_bytes == 0.0
-
-
-def test_each_verified_token_keeps_a_state():
     model = load_model("qwen3.5-27b")
     one, four = (float(step_memory_bytes(model, None, 10, 1024, q)) for q in (1, 4))
     plain = load_model("qwen3-32b")

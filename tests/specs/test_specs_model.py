@@ -134,13 +134,10 @@ def test_parameter_counts_are_the_published_ones(name):
     assert model.attention.query_width >= model.hidden // 2
 
 
-def test_kv_bytes_count_kv_heads_and_not_query_heads():
+def test_kv_bytes_count_kv_heads_and_a_resized_model_keeps_its_layers():
     # 2 (K, V) x 80 layers x 8 heads x 128 x 2 bytes; by 64 query heads it would be eight times that
     assert load_model("llama-2-70b").kv_bytes_per_token == 2 * 80 * 8 * 128 * 2
     assert load_model("llama-7b").kv_bytes_per_token == 2 * 32 * 4096 * 2
-
-
-def test_a_resized_model_keeps_its_layers_shape():
     model = load_model("llama-7b")
     one = model.resized(layers=1)
     assert model.layers_parameter_count == 32 * one.layers_parameter_count
@@ -200,16 +197,13 @@ source = "a test of ten letters"
 # --- Hugging Face configs -----------------------------------------------------------------------------
 
 
-def test_a_llama_config_equals_the_named_model(tmp_path):
+def test_a_config_equals_the_named_model(tmp_path):
     read = _load(tmp_path)
     named = load_model("llama-3-8b")
     assert read.name == "my-model"
     same = dataclasses.replace(named, name=read.name, source=read.source, notes=read.notes)
     assert read == same
     assert load_model(tmp_path / "my-model") == read  # a folder works too
-
-
-def test_an_opt_config_equals_the_named_model(tmp_path):
     read = _load(tmp_path, OPT)
     named = load_model("opt-125m")
     assert read == dataclasses.replace(named, name=read.name, source=read.source, notes=read.notes)
@@ -217,7 +211,7 @@ def test_an_opt_config_equals_the_named_model(tmp_path):
     assert not read.mlp.gated
 
 
-def test_fields_that_configs_leave_out(tmp_path):
+def test_fields_that_configs_leave_out_or_give_with_a_remark(tmp_path):
     assert _load(tmp_path, num_key_value_heads=...).attention.kv_heads == 32
     assert _load(tmp_path, num_key_value_heads=None).attention.kv_heads == 32
     assert _load(tmp_path, head_dim=64).attention.head_dim == 64
@@ -225,9 +219,6 @@ def test_fields_that_configs_leave_out(tmp_path):
     assert _load(tmp_path, architectures=...).architecture == "llama"
     assert _load(tmp_path, model_type=...).architecture == "llama"
     assert _load(tmp_path, torch_dtype=..., dtype="float16").dtype == "fp16"
-
-
-def test_what_is_accepted_with_a_remark(tmp_path):
     assert "run in fp16" in _load(tmp_path, torch_dtype="float32").notes[0]
     assert "run in fp16" in _load(tmp_path, torch_dtype=...).notes[0]
     assert "'llama3'" in _load(tmp_path, rope_scaling={"rope_type": "llama3", "factor": 8.0}).notes[0]
@@ -399,7 +390,7 @@ def test_hugging_face_ids_name_the_shape(tmp_path, monkeypatch):
     assert load_model("Qwen/Qwen3-8B").architecture == "llama"
 
 
-def test_other_architectures_are_refused_by_field(tmp_path):
+def test_other_architectures_and_sizes_that_contradict_each_other_are_refused_by_field(tmp_path):
     _refused(
         tmp_path, "architectures", "GPT2LMHeadModel", "LlamaForCausalLM", architectures=["GPT2LMHeadModel"]
     )
@@ -411,17 +402,14 @@ def test_other_architectures_are_refused_by_field(tmp_path):
     _refused(tmp_path, "text_config", "given 3", text_config=3)
     _refused(tmp_path, "word_embed_proj_dim", "512", base=OPT, word_embed_proj_dim=512)
     _refused(tmp_path, "do_layer_norm_before", base=OPT, do_layer_norm_before=False)
+    _refused(tmp_path, "num_key_value_heads", "divide", num_key_value_heads=5)
+    _refused(tmp_path, "num_attention_heads", "divide", num_attention_heads=24, num_key_value_heads=8)
 
 
 @pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
-@pytest.mark.parametrize("value", [..., 0, -1, 2.5, "4096", True, None, 10**12, [1]])
+@pytest.mark.parametrize("value", [..., 0, 2.5, "4096", None, 10**12])
 def test_a_wrong_size_names_the_field(tmp_path, field, value):
     _refused(tmp_path, field, "allowed" if value is not ... else "missing", **{field: value})
-
-
-def test_sizes_that_contradict_each_other(tmp_path):
-    _refused(tmp_path, "num_key_value_heads", "divide", num_key_value_heads=5)
-    _refused(tmp_path, "num_attention_heads", "divide", num_attention_heads=24, num_key_value_heads=8)
 
 
 def test_files_that_are_no_config(tmp_path):

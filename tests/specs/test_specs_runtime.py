@@ -26,7 +26,7 @@ ENGINES = (
 )  # fmt: skip
 
 
-def test_the_runtimes():
+def test_the_runtimes_and_what_each_fuses():
     assert runtime_names() == (*KERNELS, *ENGINES)
     assert runtime_aliases() == {
         "vllm": "vllm-0.33",
@@ -34,9 +34,6 @@ def test_the_runtimes():
         "tensorrt-llm": "tensorrt-llm-1.2",
     }
     assert load_runtime("vllm").name == "vllm-0.33"
-
-
-def test_what_each_fuses():
     fused = {
         name: (load_runtime(name).fused_qkv, load_runtime(name).fused_gate_up, load_runtime(name).attention)
         for name in runtime_names()
@@ -48,6 +45,10 @@ def test_what_each_fuses():
         "hf-eager": (False, False, "fused"),
         **dict.fromkeys(ENGINES, (True, True, "fused")),
     }
+    assert all(load_runtime(name).engine is None for name in KERNELS)
+    assert not any(load_runtime(name).chain_only for name in KERNELS)
+    for name in ("kernel", "paper"):
+        assert [getattr(load_runtime(name), key) for key in TIMES] == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -67,14 +68,11 @@ def test_every_term_of_an_engine_says_where_it_is_from(name):
     assert set(engine.drafters) <= set(drafter_names())
 
 
-def test_kernels_alone_have_no_engine():
-    assert all(load_runtime(name).engine is None for name in KERNELS)
-    assert not any(load_runtime(name).chain_only for name in KERNELS)
-
-
-def test_an_unknown_version_names_those_that_are_known():
+def test_an_unknown_version_names_those_that_are_known_and_a_name_the_nearest():
     with pytest.raises(SpecError, match=r"vllm-0\.12.*no terms are known.*vllm-0\.11.*vllm-0\.33"):
         load_runtime("vllm-0.12")
+    with pytest.raises(SpecError, match="did you mean 'cuda-graph'"):
+        load_runtime("cuda-graphs")
 
 
 def test_a_runtime_of_ones_own_inherits_from_an_engine(tmp_path):
@@ -119,11 +117,6 @@ def test_a_broken_engine_names_file_and_key(tmp_path, key, value, told):
         load_runtime(str(path))
 
 
-def test_bare_kernels_and_the_paper_launch_for_nothing():
-    for name in ("kernel", "paper"):
-        assert [getattr(load_runtime(name), key) for key in TIMES] == [0.0, 0.0, 0.0]
-
-
 def test_default_kernel_sets():
     graph = load_runtime("cuda-graph")
     assert [graph.kernel_set(dtype) for dtype in ("fp16", "bf16", "fp8")] == ["torch", "sglang", "sglang"]
@@ -151,11 +144,6 @@ def test_the_host_bound_estimate_follows_from_table_1_of_the_medusa_paper():
         assert step.launches == pytest.approx(14 * load_model(name).layers + 4)
         assert eager.host_us_per_step == 0.0
         assert step.time_us(eager.host_us_per_launch) == pytest.approx(1e6 / tokens_per_s, rel=0.03)
-
-
-def test_an_unknown_runtime_suggests_the_nearest():
-    with pytest.raises(SpecError, match="did you mean 'cuda-graph'"):
-        load_runtime("cuda-graphs")
 
 
 @pytest.mark.parametrize(

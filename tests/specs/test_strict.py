@@ -51,16 +51,13 @@ def annotations(form: Any, seen: dict[str, Any]) -> dict[str, Any]:
     return seen
 
 
-def test_there_are_words_for_every_annotation():
+def test_there_are_words_for_every_annotation_and_what_is_right_is_read():
     seen: dict[str, Any] = {}
     for form in FORMS:
         annotations(form, seen)
     assert len(seen) > 100
     for form in seen.values():
         assert strict._allowed(form)
-
-
-def test_what_is_right_is_read():
     read = convert({**GOOD, "many": {"x": {"name": "n"}}, "pairs": [[1, 2]]}, Outer, "f.toml")
     assert (read.time.value, read.count, read.many["x"].kind, read.pairs) == (1.0, 2, "a", [(1, 2.0)])
 
