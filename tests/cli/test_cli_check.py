@@ -75,15 +75,12 @@ def test_a_metrics_page_tells_acceptance_speed_and_batch(tmp_path):
     assert served["predicted_us"] > found["predicted_us"]
 
 
-def test_a_plain_run_is_not_taken_for_one_with_drafts():
+def test_several_runs_are_told_apart_and_a_plain_run_is_not_taken_for_one_with_drafts():
     plain = str(FILES / "vllm_serve_plain_b8.json")
     refused = _check("--bench", plain, "--drafts", "3")
     assert refused.exit_code == 2
     assert "no drafts" in refused.stderr
     assert _document(_check("--bench", plain, "--format", "json"))["drafts"] == 0
-
-
-def test_several_runs_are_told_apart_by_batch():
     files = [str(path) for path in sorted(FILES.glob("vllm_serve_*.json"))]
     undecided = _check("--bench", *files)
     assert undecided.exit_code == 2
@@ -91,9 +88,6 @@ def test_several_runs_are_told_apart_by_batch():
     result = _check("--bench", *files, "--batch", "64", "--format", "json")
     assert _document(result)["batch"] == 64
     assert {row["part"] for row in json.loads(result.stdout)["rows"]} == {"acceptance", "round", "plain"}
-
-
-def test_a_table_begins_with_the_sentence():
     result = _check("--batch", "8", "--drafts", "3", "--tokens-per-step", "2.33", "--measured-itl-ms", "90")
     assert result.stdout.startswith("Outside")
     assert "round" in result.stdout

@@ -35,16 +35,19 @@ def test_the_package_runs_as_a_module():
     assert module.stderr == run("specs", "a41").stderr
 
 
-def test_help_lists_every_command_with_its_summary():
+def test_help_lists_every_command_and_the_version_is_told():
     result = CliRunner().invoke(cli, ["--help"])
     assert result.exit_code == 0
     for name in _existing():
         assert f"  {name} " in result.stdout
-
-
-def test_the_main_job_is_there():
     assert {"sweep", "time", "roofline", "calibrate", "validate", "reproduce", "specs"} <= set(_existing())
     assert set(_existing()) <= set(COMMANDS)
+    from medusa_sim import __version__
+
+    assert __version__ in CliRunner().invoke(cli, ["--version"]).stdout
+    result = CliRunner().invoke(cli, [])
+    assert result.exit_code == 2
+    assert "Commands:" in result.output
 
 
 @pytest.mark.parametrize("name", _existing())
@@ -52,12 +55,6 @@ def test_every_command_explains_itself_with_two_examples(name):
     result = CliRunner().invoke(cli, [name, "--help"], prog_name="medusa-sim")
     assert result.exit_code == 0
     assert result.stdout.count(f"medusa-sim {name}") >= 3  # the usage line and two examples
-
-
-def test_version():
-    from medusa_sim import __version__
-
-    assert __version__ in CliRunner().invoke(cli, ["--version"]).stdout
 
 
 @pytest.mark.parametrize(
@@ -75,7 +72,7 @@ def test_expected_failures_are_one_line_with_their_code(error, code, monkeypatch
     assert result.stderr == f"Error: {error}\n"
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch):
+def test_bugs_keep_their_traceback_and_interruption_is_quiet(monkeypatch):
     @click.command
     def broken() -> None:
         raise ZeroDivisionError
@@ -85,8 +82,6 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     result = CliRunner().invoke(cli, ["broken"])
     assert isinstance(result.exception, ZeroDivisionError)
 
-
-def test_interruption_is_quiet(monkeypatch):
     @click.command
     def long() -> None:
         raise KeyboardInterrupt
@@ -96,12 +91,6 @@ def test_interruption_is_quiet(monkeypatch):
     result = CliRunner().invoke(cli, ["long"])
     assert result.exit_code == 130
     assert "Traceback" not in result.output
-
-
-def test_no_arguments_show_the_help():
-    result = CliRunner().invoke(cli, [])
-    assert result.exit_code == 2
-    assert "Commands:" in result.output
 
 
 def test_a_closed_pipe_is_quiet():

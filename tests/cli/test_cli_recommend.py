@@ -64,15 +64,12 @@ def test_a_loss_is_a_plain_warning():
     assert "LOSES" in result.stdout
 
 
-def test_csv_and_markdown(heads):
+def test_csv_markdown_and_files_are_written_whole(heads, tmp_path):
     result = run(*FAST, "--acceptance", heads, "--format", "csv")
     header, first, *_ = result.stdout.splitlines()
     assert header.startswith("batch_min,batch_max,seq_len,candidates,paths")
     assert first.startswith("1,")
     assert "| batch |" in run(*FAST, "--acceptance", heads, "--format", "md").stdout
-
-
-def test_a_file_is_written_whole(heads, tmp_path):
     path = tmp_path / "answer.json"
     assert run(*FAST, "--acceptance", heads, "-o", str(path)).exit_code == 0
     assert json.loads(path.read_text())["gpu"] == "a100-80gb-pcie"
@@ -110,17 +107,21 @@ def test_the_default_acceptance_is_the_models_own_if_one_ships():
     assert json.loads(eagle.stdout)["acceptance"] == "eagle3-llama-3.1-8b"
 
 
-def test_a_latency_that_only_speculation_meets():
+def test_latencies_that_only_speculation_or_nothing_meets_are_said_first():
     limit = ("--objective", "throughput", "--max-latency-ms", "5")
     told = run(*FAST, *limit).stdout
     assert "Enable speculation: without it no batch stays within memory and 5 ms a token" in told
     assert "Within 5 ms a token: with speculation" in told
     assert "No batch stays" in run(*FAST, "--objective", "throughput", "--max-latency-ms", "0.001").stdout
-
-
-def test_a_limit_that_nothing_meets_is_said_first():
     text = run(*FAST, "--acceptance", "medusa1-vicuna-7b", "--max-latency-ms", "0.001").stdout
     assert "No batch stays within 0.001 ms a token" in text.splitlines()[2]
+    told = run(
+        "--latency", "roofline", "--batch", "1..64", "--drafter", "eagle", "--max-latency-ms", "6"
+    ).stdout
+    decision = told.splitlines()[2]
+    assert "than 6 ms a token with or without it" in decision
+    first = decision.split("batch 1..")[1].split(";")[0]
+    assert f"{int(first) + 1}..64" in decision
 
 
 def test_an_answer_has_one_number_of_drafts_in_the_engines_word(heads):
@@ -151,13 +152,3 @@ def test_batches_that_were_left_out_are_counted(more):
     assert "were searched" not in every.output
     few = run("--latency", "roofline", "--batch", "100..528", "--drafter", "eagle", *more)
     assert "of 429 batches were searched" in few.output
-
-
-def test_a_limit_of_latency_is_in_the_headline():
-    told = run(
-        "--latency", "roofline", "--batch", "1..64", "--drafter", "eagle", "--max-latency-ms", "6"
-    ).stdout
-    decision = told.splitlines()[2]
-    assert "than 6 ms a token with or without it" in decision
-    first = decision.split("batch 1..")[1].split(";")[0]
-    assert f"{int(first) + 1}..64" in decision

@@ -8,19 +8,13 @@ from medusa_sim.specs.gpu import gpu_names
 from medusa_sim.specs.models import model_names
 
 
-def test_the_overview_names_everything():
+def test_the_overview_names_everything_with_its_source():
     text = run("specs").stdout
     for name in (*gpu_names(), *model_names(), "cuda-graph", "paper-fig21"):
         assert name in text
-
-
-def test_every_number_has_its_source():
     rows = frame("specs")
     assert set(rows["kind"]) == {"gpu", "model", "runtime", "acceptance", "price"}
     assert (rows["source"].str.len() > 5).all()
-
-
-def test_one_name_in_detail():
     text = run("specs", "a40").stdout
     assert "696.0 GB/s" in text
     assert "datasheet" in text

@@ -27,7 +27,7 @@ def built(heads: str, *args: str) -> dict:
     return document("tree", "build", "--head-accuracy", heads, "--candidates", "5", *args)
 
 
-def test_build_prints_the_promised_keys_and_the_best_tree(heads):
+def test_build_prints_the_promised_keys_and_the_best_tree(heads, tmp_path):
     values = built(heads)
     # gains: 0.6, 0.6 x 0.4, then 0.1 (head 0, rank 1) and 0.6 x 0.1
     assert values["paths"] == [[0], [1], [0, 0], [0, 1]]
@@ -35,14 +35,8 @@ def test_build_prints_the_promised_keys_and_the_best_tree(heads):
     assert values["depth"] == 2
     assert values["tokens_per_step"] == pytest.approx(1 + 0.6 + 0.24 + 0.1 + 0.06)
     assert values["tokens_per_step_low"] < values["tokens_per_step"] < values["tokens_per_step_high"]
-
-
-def test_first_heads_only(heads):
     values = document("tree", "build", "--head-accuracy", heads, "--heads", "1", "--candidates", "3")
     assert values["paths"] == [[0], [1]]
-
-
-def test_score_reads_what_build_wrote(heads, tmp_path):
     path = tmp_path / "tree.json"
     run("tree", "build", "--head-accuracy", heads, "--candidates", "5", "-o", str(path))
     scored = document("tree", "score", "--tree", path, "--head-accuracy", heads)

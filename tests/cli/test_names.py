@@ -40,14 +40,11 @@ def test_nothing_that_is_modelled_is_refused_by_name():
         assert load_model(name).name == name
 
 
-def test_the_beginning_of_a_name_lists_what_may_be_meant():
+def test_names_that_may_be_meant_are_listed():
     told = unknown_name("model", "llama-4", model_names())
     assert "one of llama-4-maverick, llama-4-scout?" in told
     assert "mean 'kimi-k2.5'?" in unknown_name("model", "kimi-k2.", model_names())
     assert "did you mean" not in unknown_name("model", "", model_names())
-
-
-def test_an_unknown_card_is_told_its_relative_and_how_to_write_a_file():
     for given, near in (("A10G", "a40"), ("GH200", "h200-sxm"), ("rtx-6000-ada", "l40s")):
         with pytest.raises(SpecError, match=f"{near}.*hardware/NAME.toml"):
             load_gpu(given)

@@ -26,28 +26,19 @@ def test_free_budget_is_the_end_of_the_first_free_run(overhead):
     assert budget == expected
 
 
-def test_a_later_free_count_does_not_count():
+def test_free_budgets_cliffs_and_cheaper_counts_by_hand():
     assert free_budget(np.array([1.0, 1.05, 1.2, 1.08])) == 2
     assert free_budget(np.array([1.0, 1.1, 1.1])) == 3
-
-
-def test_cliffs_are_steps_and_not_slopes():
     stairs = np.repeat([1.0, 1.2, 1.5], 64)
     assert list(cliffs(stairs)) == [64, 128]
     for counts in range(1, 7):
         assert list(cliffs(np.ones(counts))) == []
     assert list(cliffs(np.array([1.0, 1.0, 2.0]))) == [2]
     assert list(cliffs(np.arange(10.0, 30.0))) == []  # every token costs the same: no cliff
-
-
-def test_a_larger_count_that_costs_less_is_named():
     counts = np.array([64, 80, 96])
     # A6000, n 4096, k 14336: 208 us at m = 80, 175 us at 96 (DESIGN section 5.7)
     assert cheaper_pairs(counts, np.array([170.0, 208.0, 175.0])) == [(80, 96)]
     assert cheaper_pairs(counts, np.array([170.0, 176.0, 175.0])) == []
-
-
-def test_counts_as_good_as_the_best_are_a_range_around_it():
     counts = np.array([1, 2, 4, 8, 16, 32])
     speedup = np.array([1.0, 1.995, 1.5, 1.99, 2.0, 1.985])
     fits = np.ones(6, dtype=bool)

@@ -47,11 +47,16 @@ def test_every_change_that_is_named_does(arguments, batch, seq_len):
         assert change.option in shortfall_text(found)
 
 
-def test_what_fits_lacks_nothing():
+def test_what_fits_lacks_nothing_and_what_does_not_has_no_price():
     assert shortfall(Scenario(), 1, 1024) is None
+    table = next(sweep([Scenario()], Grid.of([1, 256], [1024], [1, 2])))
+    fits = np.asarray(table.numbers["fits_memory"], dtype=bool)
+    assert fits.tolist() == [True, True, False, False]
+    for name in ("usd_per_million_tokens", "joule_per_token"):
+        assert (np.isfinite(table.numbers[name]) == fits).all()
 
 
-def test_an_answer_stops_where_nothing_fits():
+def test_what_does_not_fit_ends_the_answer_with_its_warnings():
     for command in ("sweep", "recommend"):
         words = [command, "--model", "llama-2-70b", "--drafter", "eagle", "--acceptance", "0.7"]
         shown = CliRunner().invoke(cli, words).stdout
@@ -59,22 +64,11 @@ def test_an_answer_stops_where_nothing_fits():
         assert "GB are needed" in shown
         assert "$" not in shown
         assert "speedup" not in shown
-
-
-def test_warnings_stand_beside_what_does_not_fit():
     words = ["--gpu", "b300", "--model", "kimi-k3", "--drafter", "eagle3", "--batch", "1..2"]
     for form in ("table", "md"):
         shown = CliRunner().invoke(cli, ["recommend", *words, "--format", form]).stdout
         assert "warning: kernels of b300 are borrowed" in shown
         assert shown.count("Does not fit") == 1
-
-
-def test_what_does_not_fit_has_no_price():
-    table = next(sweep([Scenario()], Grid.of([1, 256], [1024], [1, 2])))
-    fits = np.asarray(table.numbers["fits_memory"], dtype=bool)
-    assert fits.tolist() == [True, True, False, False]
-    for name in ("usd_per_million_tokens", "joule_per_token"):
-        assert (np.isfinite(table.numbers[name]) == fits).all()
 
 
 def test_the_parts_of_the_memory_are_the_memory():

@@ -57,7 +57,7 @@ def _parts(found: Any) -> dict[str, float]:
     return dict(zip(found.frame["part"], found.frame["costs_us"], strict=True))
 
 
-def test_acceptance_halved_at_the_first_position_is_named_with_its_cost():
+def test_acceptance_that_is_off_is_named_by_position_and_cost():
     given = _predicted(_scenario())
     tokens = 1.0 + sum(given["accepted_by_position"])
     given["accepted_by_position"] = [share / 2.0 for share in given["accepted_by_position"]]
@@ -72,9 +72,6 @@ def test_acceptance_halved_at_the_first_position_is_named_with_its_cost():
         1e3 * given["tpot_ms"] * (1 - fewer / tokens), rel=0.02
     )
     assert abs(_parts(found)["round"]) < 0.02 * _parts(found)["acceptance"]
-
-
-def test_a_later_position_is_named_and_more_acceptance_is_no_fault_of_the_drafter():
     given = _predicted(_scenario())
     first, *later = given["accepted_by_position"]
     low = _scenario().check(**given | {"accepted_by_position": [first, *(share / 3.0 for share in later)]})
@@ -83,18 +80,19 @@ def test_a_later_position_is_named_and_more_acceptance_is_no_fault_of_the_drafte
     assert high.off == ("round", "acceptance")  # at the same time per token: what is slow comes first
     assert "CUDA graph" in high.sentence
     assert "acceptance is high" in high.sentence
+    given["accepted_by_position"] = [0.98, 0.96, 0.94]
+    found = _scenario().check(**given)
+    assert found.off
+    assert found.sentence.startswith("A part")
 
 
-def test_three_milliseconds_more_of_a_round_are_the_round():
+def test_slow_rounds_and_slow_plain_steps_are_named():
     given = _predicted(_scenario())
     given["tpot_ms"] += 3.0 / (1.0 + sum(given["accepted_by_position"]))
     found = _scenario().check(**given)
     assert found.off == ("round",)
     assert "3.00 ms too slow" in found.sentence
     assert "CUDA graph" in found.sentence
-
-
-def test_a_card_that_is_slower_throughout_is_the_plain_step():
     given = _predicted(_scenario())
     given["tpot_ms"] *= 1.3
     given["plain_tpot_ms"] *= 1.3
@@ -104,17 +102,6 @@ def test_a_card_that_is_slower_throughout_is_the_plain_step():
     assert _parts(found)["round"] == pytest.approx(0.0, abs=1.0)
     without = _scenario().check(**{name: value for name, value in given.items() if name != "plain_tpot_ms"})
     assert without.off == ("round",)
-
-
-def test_a_whole_inside_its_band_is_not_said_to_be_outside():
-    given = _predicted(_scenario())
-    given["accepted_by_position"] = [0.98, 0.96, 0.94]
-    found = _scenario().check(**given)
-    assert found.off
-    assert found.sentence.startswith("A part")
-
-
-def test_a_slow_plain_step_alone_is_told_though_the_round_is_as_predicted():
     given = _predicted(_scenario())
     given["plain_tpot_ms"] += 2.0
     found = _scenario().check(**given)
@@ -123,7 +110,7 @@ def test_a_slow_plain_step_alone_is_told_though_the_round_is_as_predicted():
     assert found.check.low_us < found.check.run.time_us < found.check.high_us
 
 
-def test_the_parts_add_up_to_the_difference():
+def test_the_parts_add_up_to_the_difference_and_plain_decoding_is_one():
     given = _predicted(_scenario())
     given["tpot_ms"] *= 1.7
     given["plain_tpot_ms"] *= 1.2
@@ -132,9 +119,6 @@ def test_the_parts_add_up_to_the_difference():
     total = found.check.run.time_us - found.check.predicted_us
     assert sum(_parts(found).values()) == pytest.approx(total)
     assert found.values["measured_us"] == found.check.run.time_us
-
-
-def test_plain_decoding_alone():
     given = _predicted(_scenario())
     plain = {"batch": BATCH, "seq_len": SEQ, "drafts": 0, "tpot_ms": given["plain_tpot_ms"]}
     assert _scenario().check(**plain).is_inside

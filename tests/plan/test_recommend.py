@@ -9,9 +9,6 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import ShapedAcceptance
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.base import RooflineLatency
-from medusa_sim.latency.by_name import CachedLatency
-from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan.break_even import BreakEven, crossing
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
@@ -47,7 +44,7 @@ def answer() -> Recommendation:
     return recommend(SCENARIO, Question(seq_len=(1024, 4096), request=(256, 128)))
 
 
-def test_options_run_one_to_all_heads_and_every_chain():
+def test_options_run_one_to_all_trained_heads_and_every_chain():
     options = SCENARIO.options(40)
     assert [(o.depth, o.chain) for o in options] == [(k, c) for c in (False, True) for k in (1, 2, 3, 4)]
     for option in options:
@@ -58,9 +55,6 @@ def test_options_run_one_to_all_heads_and_every_chain():
         assert option.tokens(largest) == pytest.approx(
             expected_tokens_per_step(tree, HEADS.heads.first(option.depth))
         )
-
-
-def test_fewer_trained_heads_are_respected():
     assert max(o.depth for o in SCENARIO.but(heads=2).options()) == 2
 
 
@@ -100,14 +94,11 @@ def test_the_choice_is_the_best_of_all_configurations_up_to_the_switching_gain(a
             assert chosen > best * (1.0 - answer.question.switching_gain) - 1e-12
 
 
-def test_rows_cover_every_batch_of_every_length_once(answer):
+def test_rows_cover_every_batch_once_and_are_consistent(answer):
     for seq_len in answer.question.seq_len:
         rows = [row for row in answer.schedule if row.seq_len == seq_len]
         assert [row.batch_min for row in rows] == [1, *(row.batch_max + 1 for row in rows[:-1])]
         assert rows[-1].batch_max == 64
-
-
-def test_rows_are_consistent(answer):
     for row in answer.schedule:
         assert row.speedup == pytest.approx(row.tokens_per_step / row.overhead)
         assert row.speedup_low <= row.speedup <= row.speedup_high
@@ -128,14 +119,16 @@ def test_rows_are_consistent(answer):
             assert row.chain_speedup is not None
             assert row.batch_max <= row.max_batch_with <= row.max_batch_without
             assert row.speedup_heads_on_accepted_row > row.speedup
-
-
-def test_larger_batches_never_get_more_candidates_on_the_roofline(answer):
     counts = [row.candidates for row in answer.schedule if row.seq_len == 1024]
     assert counts == sorted(counts, reverse=True)
+    rows = [row for row in answer.schedule if row.seq_len == 4096]
+    assert not rows[-1].fits_memory
+    assert rows[-1].candidates == 1
+    assert all(row.fits_memory for row in rows[:-1])
+    assert rows[-1].batch_min == rows[-1].max_batch_without + 1
 
 
-def test_memory_at_width_is_exact(answer):
+def test_memory_capacity_and_requests_are_exact_at_both_ends(answer):
     for row in answer.schedule[:2]:
         option = next(o for o in answer.surface.options if o.depth == row.drafts and not o.chain)
         sizes = [
@@ -143,14 +136,14 @@ def test_memory_at_width_is_exact(answer):
             for batch in (row.max_batch_with, row.max_batch_with + 1)
         ]
         assert sizes[0] <= usable_memory_bytes(GPU) < sizes[1]
-
-
-def test_batches_without_room_stand_apart(answer):
-    rows = [row for row in answer.schedule if row.seq_len == 4096]
-    assert not rows[-1].fits_memory
-    assert rows[-1].candidates == 1
-    assert all(row.fits_memory for row in rows[:-1])
-    assert rows[-1].batch_min == rows[-1].max_batch_without + 1
+    for capacity in answer.capacities:
+        assert capacity.max_batch_with <= capacity.max_batch_without
+        assert capacity.without_speculation.batch <= capacity.max_batch_without
+        assert capacity.gain is not None
+    assert [r.batch for r in answer.requests] == [1, 64]
+    assert answer.requests[0].speedup > 1.0
+    assert answer.surface.option_of(PLAIN) is None
+    assert np.array_equal(answer.surface.speedup[..., PLAIN], np.ones((64, 2)))
 
 
 def test_the_acceptance_that_is_needed_breaks_even(answer):
@@ -171,7 +164,7 @@ def test_scaled_accuracies_scale_the_tree_and_stop_at_certainty():
     assert option.scaled_tokens(12, 100.0) <= 3.0  # two drafts and the root's own token
 
 
-def test_a_useless_drafter_is_refused_with_what_it_would_need():
+def test_useless_and_certain_drafters_and_models_too_large_are_answered():
     bad = profile_of(np.full((3, 1), 0.02))
     answer = recommend(SCENARIO.but(acceptance=bad), Question(batch_max=8))
     assert not answer.enable
@@ -179,12 +172,13 @@ def test_a_useless_drafter_is_refused_with_what_it_would_need():
     assert {row.candidates for row in answer.schedule} == {1}
     assert answer.hardest.speculative_speedup < 1.0
     assert answer.hardest.required_tokens_per_step > 1.02
-
-
-def test_a_free_and_certain_drafter_pays_everywhere_it_fits():
     answer = recommend(SCENARIO.but(drafter="ngram", acceptance=1.0), Question(batch_max=16))
     assert answer.enable
     assert all(row.candidates > 1 for row in answer.schedule)
+    answer = recommend(SCENARIO.but(gpu="l4", model="vicuna-33b"), Question(batch_max=2))
+    assert not answer.enable
+    assert not any(row.fits_memory for row in answer.schedule)
+    assert answer.capacities[0].max_batch_without == 0
 
 
 def test_chain_drafters_pay_for_depth():
@@ -268,25 +262,6 @@ def test_throughput_objective_compares_operating_points():
     assert {row.meets_latency for row in limited.schedule} == {True, False}
 
 
-def test_capacity_names_the_batch_that_memory_takes(answer):
-    for capacity in answer.capacities:
-        assert capacity.max_batch_with <= capacity.max_batch_without
-        assert capacity.without_speculation.batch <= capacity.max_batch_without
-        assert capacity.gain is not None
-
-
-def test_a_model_too_large_for_the_card_is_said():
-    answer = recommend(SCENARIO.but(gpu="l4", model="vicuna-33b"), Question(batch_max=2))
-    assert not answer.enable
-    assert not any(row.fits_memory for row in answer.schedule)
-    assert answer.capacities[0].max_batch_without == 0
-
-
-def test_requests_are_answered_at_both_ends(answer):
-    assert [r.batch for r in answer.requests] == [1, 64]
-    assert answer.requests[0].speedup > 1.0
-
-
 def test_lossless_lowers_a_curve_and_leaves_accuracies():
     curve, greedy, coding = (
         SCENARIO.but(acceptance="paper-fig4-sparse", **other).profile
@@ -296,23 +271,6 @@ def test_lossless_lowers_a_curve_and_leaves_accuracies():
     name = "medusa1-vicuna-7b"
     assert SCENARIO.but(acceptance=name, lossless=True).profile.ratio == load_acceptance(name).ratio == 1.0
     assert float(coding.tokens_per_step(64)) > float(curve.tokens_per_step(64))
-
-
-def test_what_was_computed_is_remembered_and_equal():
-    roofline = RooflineLatency(GPU)
-    known = CachedLatency(roofline)
-    m = np.arange(1, 9)[:, None] * np.arange(1, 65)[None, :]
-    gemm = Gemm(name="up", m=m, n=4096, k=4096, dtype="fp16")
-    first = known.time(gemm)
-    assert np.array_equal(first.time_us, roofline.time(gemm).time_us)
-    assert known.time(replace(gemm, name="other")) is first
-    assert known.time(replace(gemm, n=4097)) is not first
-    assert known.time(replace(gemm, m=m + 1)) is not first
-
-
-def test_plain_decoding_is_configuration_zero(answer):
-    assert answer.surface.option_of(PLAIN) is None
-    assert np.array_equal(answer.surface.speedup[..., PLAIN], np.ones((64, 2)))
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,6 @@ def test_without_speculation_it_is_prefill_and_decode_steps():
     assert r.speedup == 1.0
 
 
-def test_the_context_grows():
-    short = request_latency(SETTING, None, 1, batch=8, prompt_tokens=500, output_tokens=100)
-    long = request_latency(SETTING, None, 1, batch=8, prompt_tokens=500, output_tokens=1500)
-    assert long.plain_per_token_us > short.plain_per_token_us * 1.05
-
-
 def test_speculation_divides_the_steps_and_delays_the_first_token():
     heads = SCENARIO.but(acceptance=0.6).options()[2]
     assert isinstance(heads.drafter, Medusa)
@@ -38,9 +32,12 @@ def test_speculation_divides_the_steps_and_delays_the_first_token():
     assert r.speedup < r.plain_per_token_us / r.per_token_us  # the prompt is not accelerated
 
 
-def test_one_output_token_is_the_prefill():
+def test_one_output_token_is_the_prefill_and_the_context_grows():
     r = request_latency(SETTING, OPTION, 4, batch=1, prompt_tokens=10, output_tokens=1)
     assert r.total_us == r.first_token_us
+    short = request_latency(SETTING, None, 1, batch=8, prompt_tokens=500, output_tokens=100)
+    long = request_latency(SETTING, None, 1, batch=8, prompt_tokens=500, output_tokens=1500)
+    assert long.plain_per_token_us > short.plain_per_token_us * 1.05
 
 
 @pytest.mark.parametrize("name", ["batch", "prompt_tokens", "output_tokens"])

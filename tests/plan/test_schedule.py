@@ -18,24 +18,29 @@ def speedups(batches: int, configurations: int) -> st.SearchStrategy[np.ndarray]
     return values.map(lambda array: np.hstack([np.ones((batches, 1)), array]))
 
 
-def test_a_switch_worth_less_than_three_percent_is_not_made():
+def test_a_switch_is_made_from_the_tolerance_on():
     speedup = np.array([[1.0, 2.00, 1.95], [1.0, 1.90, 1.95], [1.0, 1.50, 1.53]])
     (only,) = merge_batches(speedup)
     assert (only.first, only.last, only.configuration) == (0, 2, 2)
     assert len(merge_batches(speedup, gain=0.02)) == 2
     assert [r.configuration for r in merge_batches(speedup, gain=0.0)] == [1, 2]
-
-
-def test_exactly_the_tolerance_is_a_switch_worth_making():
     speedup = np.array([[1.0, 2.0, 1.94], [1.0, 1.94, 2.0]])  # 1.94 / 2 = 1 - 0.03
     assert len(merge_batches(speedup)) == 2
     assert len(merge_batches(speedup, gain=0.0301)) == 1
 
 
-def test_ranges_never_cross_break_even():
+def test_ranges_never_cross_break_even_nor_batches_told_apart():
     speedup = np.array([[1.0, 1.02], [1.0, 1.001], [1.0, 0.99], [1.0, 1.0], [1.0, 1.01]])
     ranges = merge_batches(speedup)
     assert ranges == (BatchRange(0, 1, 1), BatchRange(2, 3, 0), BatchRange(4, 4, 1))
+    speedup = np.array([[1.0, 1.5]] * 4)
+    assert [(r.first, r.last) for r in merge_batches(speedup, apart=np.array([0, 0, 1, 1]))] == [
+        (0, 1),
+        (2, 3),
+    ]
+    speedup = np.array([[1.0, 2.0, 1.5], [1.0, 2.0, 1.5]])
+    allowed = np.array([[True, False, True], [False, False, False]])
+    assert [r.configuration for r in merge_batches(speedup, allowed)] == [2, 0]
 
 
 def test_a_range_that_pays_takes_no_configuration_that_loses_somewhere():
@@ -47,14 +52,6 @@ def test_a_range_that_pays_takes_no_configuration_that_loses_somewhere():
     assert [r.configuration for r in merge_batches(speedup)] == [1, 2]
 
 
-def test_batches_told_apart_share_no_range():
-    speedup = np.array([[1.0, 1.5]] * 4)
-    assert [(r.first, r.last) for r in merge_batches(speedup, apart=np.array([0, 0, 1, 1]))] == [
-        (0, 1),
-        (2, 3),
-    ]
-
-
 @given(speedups(6, 3), st.integers(0, 5), st.integers(0, 5))
 def test_a_batch_has_one_verdict_in_every_range_that_it_is_asked_in(speedup, one, other):
     first, last = sorted((one, other))
@@ -63,12 +60,6 @@ def test_a_batch_has_one_verdict_in_every_range_that_it_is_asked_in(speedup, one
             for batch in range(asked[0] + found.first, asked[0] + found.last + 1):
                 assert (found.configuration > 0) == (speedup[batch].max() > 1.0)
                 assert speedup[batch, found.configuration] > 1.0 or found.configuration == 0
-
-
-def test_what_does_not_fit_is_not_chosen_and_nothing_fitting_is_plain():
-    speedup = np.array([[1.0, 2.0, 1.5], [1.0, 2.0, 1.5]])
-    allowed = np.array([[True, False, True], [False, False, False]])
-    assert [r.configuration for r in merge_batches(speedup, allowed)] == [2, 0]
 
 
 def worst_loss(speedup: np.ndarray, ranges: tuple[BatchRange, ...]) -> float:

@@ -26,16 +26,13 @@ def swept(scenario: Scenario, batch: tuple[int, ...] = (1, 16, 64), **axes: tupl
     return pd.concat([table.pandas() for table in sweep([scenario], grid)], ignore_index=True)
 
 
-def test_without_traffic_throughput_is_that_of_decode_steps():
+def test_throughput_is_that_of_decode_steps_and_kernels_alone_wait_for_nothing_else():
     rows = swept(Scenario(**CHAIN, runtime="vllm-0.11"))
     rate = rows.batch * rows.tokens_per_step / rows.verify_step_us * 1e6
     np.testing.assert_allclose(rows.tokens_per_s, rate)
     # a server filters top-p and top-k, which a step alone does not
     assert (rows.itl_us > rows.verify_step_us).all()
     np.testing.assert_allclose(rows.tpot_us, rows.itl_us / rows.tokens_per_step)
-
-
-def test_kernels_alone_wait_for_nothing_else():
     rows = swept(Scenario(**CHAIN, runtime="cuda-graph"))
     np.testing.assert_allclose(rows.itl_us, rows.verify_step_us)
     np.testing.assert_allclose(rows.tpot_us, rows.verify_step_us / rows.tokens_per_step)
@@ -83,21 +80,18 @@ def test_a_look_up_is_charged_where_it_matches():
         Scenario(**lookup, acceptance=0.2, match_rate=1.5)
 
 
-def test_engines_without_tree_attention_draft_chains_unless_trees_are_asked_for():
+def test_engines_without_tree_attention_draft_chains_with_their_own_drafters_alone():
     medusa = {"model": "vicuna-7b", "drafter": "medusa"}
     assert Scenario(**medusa, runtime="vllm").chain_only
     assert all(option.chain for option in Scenario(**medusa, runtime="vllm").options())
     assert not Scenario(**medusa, runtime="vllm", chain_only=False).chain_only
     assert not Scenario(**medusa, runtime="cuda-graph").chain_only
     assert Scenario(**medusa, runtime="cuda-graph", chain_only=True).chain_only
-
-
-def test_an_engine_runs_its_own_drafters_alone():
     with pytest.raises(UsageError, match=r"sglang-0\.5 runs no medusa drafter; it has: .*eagle"):
         Scenario(runtime="sglang", drafter="medusa")
 
 
-def test_the_limit_stands_beside_the_answer_of_an_engine():
+def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_their_own():
     scenario = Scenario(**CHAIN, runtime="vllm")
     answer = recommend(scenario, Question(batch_max=32))
     row = answer.schedule[0]
@@ -111,9 +105,6 @@ def test_the_limit_stands_beside_the_answer_of_an_engine():
     values = recommendation_values(answer)["schedule"][0]
     assert values["kernels_speedup"] == row.kernels_speedup
     assert values["itl_us"] >= row.verify_step_us
-
-
-def test_kernels_alone_are_their_own_limit():
     scenario = Scenario(**CHAIN, runtime="cuda-graph")
     assert limit_of(scenario) is None
     answer = recommend(scenario, Question(batch_max=4))

@@ -77,22 +77,13 @@ def test_drafters_that_run_level_by_level_are_charged_their_levels(scenario, kin
     assert (drafter.depth, drafter.width) == (len(branches), width)
 
 
-def test_the_root_alone_is_plain_decoding():
+def test_the_root_is_plain_decoding_and_trees_beyond_the_heads_are_said_or_refused():
     found = tree_answer(MEDUSA, CandidateTree(()), 8, 1024)
     assert (found.speedup, found.tokens_per_step, found.share_of_best) == (1.0, 1.0, 1.0)
-
-
-def test_ranks_beyond_the_measured_are_said():
     ranks = accuracies_of(MEDUSA).ranks
     assert tree_answer(MEDUSA, CandidateTree.cartesian([ranks + 1]), 1, 1024).extended
     assert not tree_answer(MEDUSA, CandidateTree.cartesian([ranks]), 1, 1024).extended
-
-
-def test_a_tree_deeper_than_the_heads_is_refused():
     with pytest.raises(CoverageError, match="depth 6"):
         tree_answer(MEDUSA, CandidateTree.chain(6), 1, 1024)
-
-
-def test_a_curve_knows_no_trees():
     with pytest.raises(UsageError, match="knows no trees"):
         best_tree(MEDUSA.but(acceptance="paper-fig21"), 8, 1, 1024)

@@ -32,13 +32,10 @@ def test_the_range_is_where_a_draft_costs_and_wakes():
     assert found.cost <= overhead[BATCHES.index(found.worst)] + 1e-9
 
 
-def test_a_range_that_the_search_ends_is_not_said_to_end():
+def test_a_range_is_named_and_its_end_only_where_the_search_found_it():
     found = waking(price(MOE, [1, 2, 4], [1024]))
     assert (found.last, found.capped) == (4, True)
     assert "above" not in reason(recommend(MOE, Question(batch_max=4))).split("wakes more experts")[1]
-
-
-def test_the_recommendation_names_the_range():
     answer = recommend(MOE, Question(batch_max=128))
     found = waking(answer.surface)
     told = reason(answer)
@@ -46,13 +43,10 @@ def test_the_recommendation_names_the_range():
     assert f"of {found.experts} a layer" in told
 
 
-def test_dense_models_wake_nothing():
+def test_dense_models_wake_nothing_and_alike_tokens_fewer_experts():
     dense = MOE.but(model="llama-3.1-8b")
     assert waking(price(dense, BATCHES, [1024])) is None
     assert "experts" not in reason(recommend(dense, Question(batch_max=4)))
-
-
-def test_alike_tokens_wake_fewer_experts():
     few, many = (waking(price(MOE.but(overlap=name), BATCHES, [1024])) for name in ("chain", "independent"))
     assert few.woken < many.woken or few.worst != many.worst
     assert few.cost < many.cost
