@@ -55,12 +55,19 @@ def test_a_folder_with_anything_else_is_refused_and_stays(tmp_path, names, told,
     assert _contents(tmp_path) == before
 
 
-def test_a_link_among_the_files_is_foreign(tmp_path):
+def test_a_link_among_the_files_is_foreign_and_one_to_an_empty_folder_is_filled(tmp_path):
     (tmp_path / "precious.json").write_text("{}")
     folder = _foreign_folder(tmp_path / "m", [])
     (folder / "config.json").symlink_to(tmp_path / "precious.json")
     with pytest.raises(OutputError, match=r"'config\.json'"):
         check_replaceable(folder, overwrite=True)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    save_checkpoint(tmp_path / "link", MODEL, record=RECORD)
+    assert (tmp_path / "link").is_symlink()
+    assert set(_contents(tmp_path / "real")) == {"config.json", "model.safetensors", "training.json"}
+    with pytest.raises(OutputError, match="is a file"):
+        check_replaceable(tmp_path / "real" / "config.json")
 
 
 def test_a_finished_checkpoint_is_replaced_only_when_asked_and_as_a_whole(tmp_path):
@@ -74,16 +81,6 @@ def test_a_finished_checkpoint_is_replaced_only_when_asked_and_as_a_whole(tmp_pa
     assert json.loads((folder / "training.json").read_text())["again"]
     assert not (folder / "tokenizer.json").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
-
-
-def test_an_empty_folder_and_a_link_to_one_are_filled(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    save_checkpoint(tmp_path / "link", MODEL, record=RECORD)
-    assert (tmp_path / "link").is_symlink()
-    assert set(_contents(tmp_path / "real")) == {"config.json", "model.safetensors", "training.json"}
-    with pytest.raises(OutputError, match="is a file"):
-        check_replaceable(tmp_path / "real" / "config.json")
 
 
 def test_the_old_checkpoint_comes_back_where_the_new_one_cannot_be_put(tmp_path, monkeypatch):

@@ -97,16 +97,20 @@ def test_typical_thresholds_are_epsilon_and_delta_and_the_smaller_counts():
     assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 0.999).paths[0]) == 1
 
 
-def test_entropy_of_a_large_flat_law_is_not_biased():
+def test_laws_are_exact_in_fp64_and_of_a_large_flat_vocabulary():
     """Public code adds 1e-5 inside the logarithm: H of 32000 equal tokens becomes 10.10 instead of 10.37."""
     vocab = 32000
     flat = torch.zeros(1, 2, vocab, dtype=torch.float32)
     draft = _draft(CandidateTree.chain(1), torch.tensor([[0, 5]]))
     delta = 0.85  # p = 1/V > delta exp(-H) = delta/V; with the biased H the threshold is 1.31 delta/V
     assert len(accept_typical(draft, flat, temperature=1.0, delta=delta).paths[0]) == 1
+    half = torch.randn(3, 50).to(torch.float16)
+    p = law(half, 0.7)
+    assert p.dtype == torch.float64
+    assert float((p.sum(-1) - 1.0).abs().max()) < 1e-12
 
 
-def test_padding_is_never_accepted():
+def test_padding_is_never_accepted_nor_gained_from():
     """Unused nodes carry token 0, and token 0 is what the target wants everywhere."""
     parents = torch.tensor([[-1, 0, -1, 1, -1]])
     tokens = torch.zeros(1, 5, dtype=torch.long)
@@ -123,10 +127,7 @@ def test_padding_is_never_accepted():
     alone = draft_of(tokens, torch.full((1, 5), -1))
     for verdict in (accept_greedy(alone, wanted), accept_typical(alone, wanted, temperature=1.0)):
         assert verdict.paths == [[]]
-
-
-def test_short_leaf_of_a_medusa_tree_gains_nothing_from_token_zero():
-    """A leaf with one guess can yield one accepted token, whatever the target's argmax behind it is."""
+    # A leaf with one guess can yield one accepted token, whatever the target's argmax behind it is.
     tree = CandidateTree.from_paths([[0], [1], [1, 0], [1, 0, 0]])
     logits = torch.zeros(1, 5, 6)
     logits[0, 0, 4] = 9.0  # the target wants 4, which the short leaf (node 1) carries
@@ -158,13 +159,6 @@ def test_repeated_independent_drafts_share_their_children():
             assert len(verdict.paths[0]) in (1, 2)
     greedy = law(logits[0, 0], 0.0)
     assert greedy.tolist() == [0.0, 1.0, 0.0, 0.0]
-
-
-def test_acceptance_is_decided_in_fp64():
-    half = torch.randn(3, 50).to(torch.float16)
-    p = law(half, 0.7)
-    assert p.dtype == torch.float64
-    assert float((p.sum(-1) - 1.0).abs().max()) < 1e-12
 
 
 def test_tree_deeper_than_the_heads_is_refused_before_any_work():

@@ -151,14 +151,11 @@ def test_tree_mask_is_the_ancestor_walk(parents):
     assert np.array_equal(mask[1].numpy(), expected)
 
 
-def test_tree_mask_of_a_candidate_tree_is_its_own():
+def test_tree_mask_of_a_candidate_tree_is_its_own_and_attention_sees_prefix_ancestors_and_self():
     tree = CandidateTree.cartesian([3, 2, 2])
     mask = ancestor_mask(torch.from_numpy(tree.parents)[None])
     assert torch.equal(mask[0], torch.from_numpy(tree.mask))
-
-
-def test_attention_mask_is_prefix_ancestors_and_self():
-    """Against a walk over slots, for ragged lengths, behind an offset, with a sliding window."""
+    # Against a walk over slots, for ragged lengths, behind an offset, with a sliding window.
     parents = [-1, 0, 0, 1, 2, 3]
     tree = ancestor_mask(torch.tensor([parents]))[0]
     depths = tree.sum(-1) - 1

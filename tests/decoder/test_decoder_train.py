@@ -57,7 +57,7 @@ def counting() -> Llama:
     return model
 
 
-def test_labels_are_shifted_and_masked():
+def test_labels_are_shifted_masked_and_weighted_as_in_the_paper():
     tokens = torch.arange(6)[None]
     mask = torch.tensor([[False, False, True, True, True, False]])
     assert shifted_labels(tokens, mask, 1).tolist() == [[-100, 2, 3, 4, -100, -100]]
@@ -66,6 +66,16 @@ def test_labels_are_shifted_and_masked():
     logits = torch.zeros(1, 6, 10)
     assert float(cross_entropy(logits, shifted_labels(tokens, mask, 1))) == pytest.approx(math.log(10))
     assert float(cross_entropy(logits, shifted_labels(tokens, mask, 9))) == 0.0
+    # lambda_k = 0.8^k from k = 1 (eq. 1); lambda_0 constant or a rising sine (eq. 2, B.4).
+    assert float(medusa_1_loss(torch.ones(3))) == pytest.approx(0.8 + 0.64 + 0.512)
+    assert combined_weight(0.2, 5, 100, "constant") == 0.2
+    assert combined_weight(0.2, 99, 100, "sine") == pytest.approx(0.2)
+    assert combined_weight(0.2, 49, 100, "sine") == pytest.approx(0.2 * math.sin(math.pi / 4))
+    settings = [learning_rate_factor(step, 100, 10) for step in range(100)]
+    assert settings[0] == pytest.approx(0.1)
+    assert settings[9] == settings[10] == 1.0
+    assert settings[55] == pytest.approx(0.5)
+    assert settings[-1] < 0.001
 
 
 def test_each_head_learns_its_own_distance(counting):
@@ -79,19 +89,6 @@ def test_each_head_learns_its_own_distance(counting):
     for k in range(3):
         assert float((best[k, :, 6:] == (tokens[:, 6:] + k + 2) % 13).float().mean()) > 0.95
     assert all(torch.equal(before[name], value) for name, value in counting.state_dict().items())
-
-
-def test_losses_are_weighted_as_in_the_paper():
-    """lambda_k = 0.8^k from k = 1 (eq. 1); lambda_0 constant or a rising sine (eq. 2, B.4)."""
-    assert float(medusa_1_loss(torch.ones(3))) == pytest.approx(0.8 + 0.64 + 0.512)
-    assert combined_weight(0.2, 5, 100, "constant") == 0.2
-    assert combined_weight(0.2, 99, 100, "sine") == pytest.approx(0.2)
-    assert combined_weight(0.2, 49, 100, "sine") == pytest.approx(0.2 * math.sin(math.pi / 4))
-    settings = [learning_rate_factor(step, 100, 10) for step in range(100)]
-    assert settings[0] == pytest.approx(0.1)
-    assert settings[9] == settings[10] == 1.0
-    assert settings[55] == pytest.approx(0.5)
-    assert settings[-1] < 0.001
 
 
 def test_prompts_and_padding_are_no_labels():
@@ -183,13 +180,6 @@ def test_distillation_loss_is_zero_at_the_teacher_and_trains_the_heads_alone():
     assert history[-1]["head_0_loss"] < history[0]["head_0_loss"]
 
 
-def test_diverging_training_stops_with_one_line():
-    model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
-    model.model.norm.weight.data.fill_(float("inf"))
-    with pytest.raises(DataError, match="lower --learning-rate"):
-        train_backbone(model, _planted, _settings(3))
-
-
 def test_head_counts_have_their_own_labels():
     """Head k has k labels fewer than head 0; dividing all by one number would bias later heads down."""
     model = tiny_llama(dtype=torch.float32)
@@ -229,13 +219,10 @@ def test_labels_of_one_text_count_as_they_vary_between_texts():
     assert 70.0 < apart < 130.0
 
 
-def test_repeated_ngrams_show_loops():
+def test_repeated_ngrams_show_loops_and_windows_depend_on_seed_and_step_alone():
     assert repeated_ngram_share([1, 2, 3, 4] * 10) > 0.85
     assert repeated_ngram_share(list(range(50))) == 0.0
     assert repeated_ngram_share([1, 2]) == 0.0
-
-
-def test_windows_depend_on_seed_and_step_alone():
     stream = torch.arange(1000)
     one = window_batch(stream, batch=4, length=10, seed=1, step=7)
     assert torch.equal(one, window_batch(stream, batch=4, length=10, seed=1, step=7))
@@ -243,10 +230,14 @@ def test_windows_depend_on_seed_and_step_alone():
     assert torch.equal(one - one[:, :1], torch.arange(10).expand(4, 10))
 
 
-def test_recipes_refuse_what_cannot_work(tmp_path):
+def test_recipes_refuse_what_cannot_work_and_diverging_training_stops(tmp_path):
     with pytest.raises(UsageError, match="--checkpoint"):
         run_recipe(Recipe(method="medusa-1", save=tmp_path / "x"))
     with pytest.raises(UsageError, match="own text"):
         run_recipe(Recipe(method="backbone", data="self", save=tmp_path / "x"))
     with pytest.raises(UsageError, match="steps 0"):
         run_recipe(Recipe(method="backbone", steps=0, save=tmp_path / "x"))
+    model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
+    model.model.norm.weight.data.fill_(float("inf"))
+    with pytest.raises(DataError, match="lower --learning-rate"):
+        train_backbone(model, _planted, _settings(3))

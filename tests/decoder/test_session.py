@@ -102,7 +102,7 @@ def test_a_chat_template_is_rendered_and_refused_in_one_line(folder):
         assert "\n" not in str(error.value)
 
 
-def test_end_tokens_of_generation_config_are_read(folder):
+def test_end_tokens_and_head_repositories_are_read_from_configs(folder, tmp_path):
     target = folder / "target"
     assert read_config(target).eos_token_ids == (0,)
     (target / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 5, 7]}))
@@ -112,9 +112,6 @@ def test_end_tokens_of_generation_config_are_read(folder):
     (target / "generation_config.json").write_text("[")
     with pytest.raises(SpecError, match="generation_config"):
         read_config(target)
-
-
-def test_a_head_repository_says_what_to_give(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"medusa_num_heads": 2, "base_model_name_or_path": "x"}))
     with pytest.raises(SpecError, match="--checkpoint BASE --head-file"):
         read_config(tmp_path)

@@ -206,16 +206,13 @@ def test_sglang_ngram_is_the_chain_that_was_priced_and_standalone_is_a_draft_mod
     assert read["--speculative-algorithm"] == "STANDALONE"
 
 
-def test_tensorrt_llm_is_written_for_what_pip_installs(steep):
+def test_tensorrt_llm_is_written_for_what_pip_installs_and_schedules_where_they_are_read(steep):
     settings = engine_settings(steep, "tensorrt-llm", draft_path='a "quoted" path')
     assert settings.version == "1.2"
     config = speculative(settings.text)
     assert config["speculative_model"] == 'a "quoted" path'
     assert "draft_len_schedule" not in config  # one-model EAGLE-3 reads none in 1.2
     assert any("reads no schedule" in note for note in settings.notes)
-
-
-def test_tensorrt_llm_schedules_where_the_version_reads_them(steep):
     newer = speculative(engine_settings(steep, "tensorrt-llm", version="1.3.0rc29", draft_path="d").text)
     schedule = newer["draft_len_schedule"]
     assert isinstance(schedule, dict)
@@ -251,15 +248,12 @@ def test_tensorrt_llm_grows_dynamic_trees_from_1_3():
     assert "use_dynamic_tree" not in speculative(engine_settings(answer, "tensorrt-llm", draft_path="d").text)
 
 
-def test_tgi_takes_a_number_of_drafts_and_the_medusa_repository(medusa):
+def test_tgi_and_llama_cpp_take_a_number_of_drafts(medusa):
     settings = engine_settings(medusa, "tgi", draft_path="me/medusa")
     read = flags(settings.text)
     assert read["--model-id"] == "me/medusa"
     assert int(read["--speculate"]) == plan_of(settings).drafts
     assert any("maintenance mode" in note for note in settings.notes)
-
-
-def test_llama_cpp_drafts_the_whole_chain():
     settings = engine_settings(answered("draft-model", batch_max=4), "llama-cpp", draft_path="draft.gguf")
     read = flags(settings.text)
     assert read["--spec-type"] == "draft-simple"
@@ -277,10 +271,12 @@ def test_json_carries_the_trees(medusa):
         assert tree.candidates == read["candidates"]
 
 
-def test_several_lengths_become_one_schedule():
+def test_several_lengths_become_one_schedule_and_chains_asked_for_stay_chains():
     answer = answered("eagle3", batch_max=40, seq_len=(256, 8192))
     settings = engine_settings(answer, "vllm", draft_path="d")
     assert any("256, 8192" in note for note in settings.notes)
+    answer = answered("eagle3", heads_profile(), batch_max=2, chain_only=True)
+    assert engine_settings(answer, "sglang", draft_path="d").plan is not None
 
 
 def test_where_it_loses_is_said():
@@ -359,8 +355,3 @@ def test_ab_of_the_other_engines(eagle):
     ngram = answered("ngram", batch_max=4)
     with pytest.raises(UsageError, match="one-model"):
         ab_script(ngram, engine_settings(ngram, "tensorrt-llm"))
-
-
-def test_chains_asked_for_are_not_answered_with_a_tree():
-    answer = answered("eagle3", heads_profile(), batch_max=2, chain_only=True)
-    assert engine_settings(answer, "sglang", draft_path="d").plan is not None

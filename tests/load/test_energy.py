@@ -36,12 +36,9 @@ def test_a_server_with_next_to_nothing_to_do_draws_its_idle_watts():
     assert lazy["joule_per_token"] > busy["joule_per_token"]
 
 
-def test_drafts_save_energy_where_they_save_time():
+def test_energy_follows_time_and_a_card_without_power_has_none():
     plain, drafted = (point(policy=policy, users=8).mean for policy in ("none", "3"))
     assert drafted["joule_per_token"] < plain["joule_per_token"]
-
-
-def test_without_power_there_are_no_watts():
     found = point(PLAIN.but(gpu="cpu-emerald-rapids-50m", model="llama-68m", runtime="cuda-graph",
                             latency="roofline", dtype="fp32"), rate=0.5, count=20).mean  # fmt: skip
     assert np.isnan(found["watts"])

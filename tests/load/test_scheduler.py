@@ -99,7 +99,7 @@ def test_prompts_are_read_in_chunks_within_the_budget():
     assert hit.prompt_tokens == 50
 
 
-def test_a_full_closed_loop_emits_what_the_table_says():
+def test_a_full_closed_loop_emits_what_the_table_says_as_often_as_its_seed():
     table = constant_table(STEP_S, rates=(0.8, 0.5, 0.3))
     users = 16
     asked = closed_loop(
@@ -113,6 +113,11 @@ def test_a_full_closed_loop_emits_what_the_table_says():
         assert rate == pytest.approx(full, rel=0.03)
         if drafts:
             assert found.accepted / found.speculated == pytest.approx(sum((0.8, 0.5, 0.3)[:drafts]), rel=0.02)
+    asked = open_loop(20.0, Lengths(), count=300, seed=3)
+    table = constant_table(STEP_S, rates=(0.7, 0.4))
+    first, again, other = (run(asked, table, limits(), Fixed(2), seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.finish_s, again.finish_s)
+    assert (first.finish_s != other.finish_s).any()
 
 
 def test_requests_that_differ_keep_the_mean_that_throughput_follows_and_widen_latencies():
@@ -132,14 +137,6 @@ def test_requests_that_differ_keep_the_mean_that_throughput_follows_and_widen_la
     assert slow > 1.3 * fast
     again = run(asked, table, limits(max_requests=16), Fixed(3), spread=1.0)
     np.testing.assert_array_equal(again.finish_s, unlike.finish_s)
-
-
-def test_the_same_seed_gives_the_same_record_and_another_another():
-    asked = open_loop(20.0, Lengths(), count=300, seed=3)
-    table = constant_table(STEP_S, rates=(0.7, 0.4))
-    first, again, other = (run(asked, table, limits(), Fixed(2), seed=seed) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first.finish_s, again.finish_s)
-    assert (first.finish_s != other.finish_s).any()
 
 
 class Unsure:
@@ -266,7 +263,7 @@ def test_the_timeline_adds_up():
     assert (line.prompt_tokens_per_s * width).sum() == pytest.approx(asked.prompt_tokens.sum())
 
 
-def test_a_card_that_is_too_small_preempts_and_still_finishes():
+def test_a_card_that_is_too_small_preempts_and_a_request_that_never_fits_is_refused():
     asked = open_loop(
         1000.0, Lengths(prompt_tokens=20, output_tokens=100, prompt_cv=0, output_cv=0), count=40
     )
@@ -276,9 +273,6 @@ def test_a_card_that_is_too_small_preempts_and_still_finishes():
     roomy = run(asked, constant_table(STEP_S), limits(max_requests=32), Fixed(0))
     assert roomy.preemptions == 0
     assert roomy.end_s < found.end_s
-
-
-def test_a_request_that_never_fits_is_refused():
     with pytest.raises(UsageError, match="does not fit into 160 tokens"):
         run(
             requests([0.0], prompt=[150], output=[100]),
@@ -340,7 +334,7 @@ def test_budget_and_schedule_choose_less_at_larger_batches():
     np.testing.assert_array_equal(taken, np.argmax(rate, axis=0))
 
 
-def test_adaptive_follows_acceptance():
+def test_adaptive_policies_follow_acceptance_and_cost():
     tiers = (1, 3, 7)
     for rate, expected in ((0.95, 7), (0.2, 1)):
         policy = Adaptive(tiers=tiers)
@@ -349,10 +343,7 @@ def test_adaptive_follows_acceptance():
         found = run(asked, table, limits(), policy)
         by_drafts = found.steps_s.sum(axis=1)
         assert int(np.argmax(by_drafts[1:])) + 1 == expected
-
-
-def test_throughput_aware_follows_acceptance_and_cost():
-    """The tier with most tokens a second: long where drafts are taken and cheap, short where either ends."""
+    # The tier with most tokens a second: long where drafts are taken and cheap, short where either ends.
     cheap = np.ones((8, 33, 2)) * (1.0 + 0.05 * np.arange(8))[:, None, None]
     dear = np.ones((8, 33, 2)) * (1.0 + 0.9 * np.arange(8))[:, None, None]
     asked = closed_loop(4, Lengths(prompt_tokens=4, output_tokens=400, prompt_cv=0, output_cv=0), count=8)
@@ -369,7 +360,7 @@ def test_tensorrt_llms_schedule_says_up_to_how_many_requests():
     assert policy.entries == ((1, 4), (5, 2), (9, 1), (33, 0))
 
 
-def test_arrivals_have_the_rate_and_the_burstiness():
+def test_arrivals_have_the_rate_and_the_burstiness_and_are_scaled_in_time_alone():
     for burstiness in (0.25, 1.0, 4.0):
         asked = open_loop(7.0, Lengths(), count=20_000, burstiness=burstiness, seed=1)
         gaps = np.diff(asked.arrival_s)
@@ -380,9 +371,15 @@ def test_arrivals_have_the_rate_and_the_burstiness():
     # a rate from 2 to 10 brings 4 of 12 parts in its first half
     assert half / ramp.count == pytest.approx(1 / 3, abs=0.02)
     assert ramp.rate_per_s == pytest.approx(6.0)
+    asked = open_loop(2.0, Lengths(), count=500)
+    faster = asked.at_rate(8.0)
+    assert faster.rate_per_s == pytest.approx(8.0)
+    np.testing.assert_array_equal(faster.prompt_tokens, asked.prompt_tokens)
+    with pytest.raises(UsageError, match="rate 0"):
+        asked.at_rate(0.0)
 
 
-def test_lengths_have_their_means_and_stay_within_the_context():
+def test_lengths_have_their_means_and_limits_say_what_is_wrong():
     prompt, output = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0)
     assert prompt.mean() == pytest.approx(300, rel=0.02)
     assert output.mean() == pytest.approx(120, rel=0.02)
@@ -392,18 +389,6 @@ def test_lengths_have_their_means_and_stay_within_the_context():
     assert rest.min() >= 1
     with pytest.raises(UsageError, match="in the mean do not fit: model and KV cache hold 256"):
         Lengths(prompt_tokens=300, output_tokens=120).drawn(10, seed=0, most=256)
-
-
-def test_rates_are_scaled_in_time_alone():
-    asked = open_loop(2.0, Lengths(), count=500)
-    faster = asked.at_rate(8.0)
-    assert faster.rate_per_s == pytest.approx(8.0)
-    np.testing.assert_array_equal(faster.prompt_tokens, asked.prompt_tokens)
-    with pytest.raises(UsageError, match="rate 0"):
-        asked.at_rate(0.0)
-
-
-def test_limits_say_what_is_wrong():
     for arguments, told in (
         ({"max_requests": 0}, "max-num-seqs 0"),
         ({"token_budget": 4, "max_requests": 8}, "below max-num-seqs 8"),

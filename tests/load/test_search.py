@@ -65,14 +65,11 @@ def test_policies_are_compared_on_the_same_requests(answer):
         assert plain.half_width("tpot_mean_s") > 0.0
 
 
-def test_the_sentence_names_both_rates_and_the_limit(answer):
+def test_the_sentence_and_the_rows_name_both_rates_and_every_metric(answer):
     told = load_text.sentence(answer)
     assert told.startswith("With K = 3 the server sustains ")
     assert "requests/s within 12.0 ms a token" in told
     assert " without); " in told
-
-
-def test_rows_hold_every_metric_with_its_unit(answer):
     rows = load_arrow(answer)
     assert rows.num_rows == 4
     assert {"policy", "rate_per_s", "ttft_p99_s", "itl_p50_s", "goodput_per_s", "kv_share", "e2e_ratio_low",
@@ -85,14 +82,11 @@ def test_rows_hold_every_metric_with_its_unit(answer):
     assert set(line.column("policy").to_pylist()) == {"none", "K=3"}
 
 
-def test_limits_that_nothing_meets_name_the_best_that_is_possible():
+def test_limits_that_nothing_meets_and_rates_above_saturation_are_told_with_what_is_possible():
     test = load_test(SCENARIO, policies=("none", "2"), tpot_ms=0.5, **SMALL)
     told = load_text.sentence(run_load(test, [2.0]))
     assert told.startswith("No policy keeps 0.500 ms a token for 90 % of the requests at any rate")
     assert "keep it with" in told
-
-
-def test_a_rate_above_saturation_is_told_with_one_that_would_do():
     test = load_test(SCENARIO, policies=("none",), **SMALL)
     found = run_load(test, [500.0])
     full = found.carried[0].saturated_per_s

@@ -41,11 +41,14 @@ def test_steps_are_the_surfaces_at_every_batch_and_any_length(table):
                 assert found == pytest.approx(float(seen[i, j, drafts]), rel=0.01)
 
 
-def test_acceptance_by_position_is_the_profiles(table):
+def test_acceptance_by_position_is_the_profiles_and_a_curve_knows_none(table):
     # the shipped profile of EAGLE-3 on Llama-3.1-8B
     np.testing.assert_allclose(table.rates, [0.7296, 0.5208, 0.3545])
     assert table.tokens_per_step.tolist() == pytest.approx([1.0, *(o.tokens(o.depth + 1) for o in CHAINS)])
     assert acceptance_rates(()).size == 0
+    scenario = Scenario(model="vicuna-7b", runtime="cuda-graph", acceptance="paper-fig21")
+    with pytest.raises(UsageError, match="accepted by position"):
+        chains(scenario)
 
 
 def test_prompts_ride_as_in_the_server(table):
@@ -93,7 +96,7 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
     )  # the mean of rates over lengths
 
 
-def test_the_cache_is_what_weights_leave(table):
+def test_the_cache_is_what_weights_leave_or_no_room_is_said(table):
     # a full cache with its requests fits on the card, and one request's block more does not
     # (slots for the look-ahead lie in both)
     own = limits_of(SCENARIO, CHAINS[-1], max_requests=96, token_budget=96)
@@ -111,6 +114,8 @@ def test_the_cache_is_what_weights_leave(table):
     plain = limits_of(SCENARIO, None, max_requests=96)
     assert plain.kv_blocks > limits_of(SCENARIO, CHAINS[-1], max_requests=96).kv_blocks
     assert table.requests_max == 96
+    with pytest.raises(UsageError, match="leaves no room for a KV cache"):
+        limits_of(Scenario(gpu="a40", model="llama-2-70b", runtime="cuda-graph"), None)
 
 
 def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step():
@@ -122,14 +127,3 @@ def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step():
         options = chains(scenario)
         found = step_table(scenario, options, limits_of(scenario, options[-1], max_requests=4), 64)
         assert (found.steps_ahead, found.upto(0).steps_ahead) == (ahead, 1)
-
-
-def test_a_curve_knows_no_positions():
-    scenario = Scenario(model="vicuna-7b", runtime="cuda-graph", acceptance="paper-fig21")
-    with pytest.raises(UsageError, match="accepted by position"):
-        chains(scenario)
-
-
-def test_a_card_without_room_says_so():
-    with pytest.raises(UsageError, match="leaves no room for a KV cache"):
-        limits_of(Scenario(gpu="a40", model="llama-2-70b", runtime="cuda-graph"), None)

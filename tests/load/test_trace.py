@@ -72,13 +72,16 @@ def test_the_answer_says_that_sessions_keep_their_order(tmp_path):
     assert first.arrival_s[1] == first.finish_s[0]
 
 
-def test_parquet_and_csv_are_the_same(tmp_path):
+def test_parquet_reads_as_csv_does_and_what_is_none_is_one_line(tmp_path):
     csv = read_trace(written(tmp_path, GOOD))
     path = tmp_path / "trace.parquet"
     pd.read_csv(tmp_path / "trace.csv").to_parquet(path)
     other = read_trace(path)
     np.testing.assert_array_equal(csv.arrival_s, other.arrival_s)
     np.testing.assert_array_equal(csv.prompt_tokens, other.prompt_tokens)
+    for path in (written(tmp_path, "no parquet", "trace.parquet"), tmp_path / "none.parquet", tmp_path):
+        with pytest.raises(DataError):
+            read_trace(path)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +127,6 @@ def test_times_of_any_kind_are_seconds(tmp_path):
             path = tmp_path / f"{number}.parquet"
             table.assign(arrival_s=column).to_parquet(path)
             assert read_trace(path).arrival_s.tolist() == [0.0, 0.0, 2.5 if unit != "s" else 3.0]
-
-
-def test_no_parquet_is_one_line(tmp_path):
-    for path in (written(tmp_path, "no parquet", "trace.parquet"), tmp_path / "none.parquet", tmp_path):
-        with pytest.raises(DataError):
-            read_trace(path)
 
 
 def test_long_requests_are_refused_or_left_out(tmp_path):

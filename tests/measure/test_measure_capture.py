@@ -111,7 +111,7 @@ def test_ragged_texts_keep_the_mask():
         assert torch.equal(model(tokens, cache=cache, tree_mask=mask, depths=depths), whole)
 
 
-def test_masks_begin_their_rows_where_a_gpu_reads_them():
+def test_masks_begin_their_rows_and_attention_kernels_are_told():
     """Strides are multiples of 16 elements, so that no layer copies the mask."""
     from medusa_sim.decoder.cache import mask_bias
 
@@ -119,6 +119,15 @@ def test_masks_begin_their_rows_where_a_gpu_reads_them():
         bias = mask_bias(torch.ones(2, 3, kv_len, dtype=torch.bool), 2, torch.float16)
         assert bias.shape == (2, 1, 6, kv_len)
         assert all(stride % 16 == 0 for stride in bias.stride()[:-1])
+    sizes = {"heads": 4, "kv_heads": 2, "head_dim": 16}
+    whole = attention_kernels(torch.device("cpu"), torch.float32, **sizes, splits=False)
+    assert set(whole) == {"plain", "tree"}
+    parted = attention_kernels(torch.device("cpu"), torch.float32, **sizes, splits=True)
+    assert parted["plain"] == whole["plain"]
+    assert parted["tree"].endswith("products over the tree")
+    model = tiny_llama()
+    with pytest.raises(UsageError, match="CUDA graphs need a CUDA device"):
+        graphed_forward(model, model.new_cache(batch=1, capacity=8))
 
 
 def test_clocks_are_read_line_by_line(tmp_path):
@@ -148,15 +157,6 @@ def test_clocks_are_watched_until_the_block_ends(monkeypatch):
                 break
             time.sleep(0.01)
     assert seen.summary["sm_median"] == 1500.0
-
-
-def test_the_attention_kernel_is_told():
-    sizes = {"heads": 4, "kv_heads": 2, "head_dim": 16}
-    whole = attention_kernels(torch.device("cpu"), torch.float32, **sizes, splits=False)
-    assert set(whole) == {"plain", "tree"}
-    parted = attention_kernels(torch.device("cpu"), torch.float32, **sizes, splits=True)
-    assert parted["plain"] == whole["plain"]
-    assert parted["tree"].endswith("products over the tree")
 
 
 @pytest.fixture
@@ -231,9 +231,3 @@ class TestOnCuda:
         assert found.copy_bytes_per_s > 1e11
         assert found.flops_per_s["fp16"] > 1e13
         assert 0.0 < found.launch_graph_us < found.launch_eager_us
-
-
-def test_graphs_are_refused_on_a_cpu():
-    model = tiny_llama()
-    with pytest.raises(UsageError, match="CUDA graphs need a CUDA device"):
-        graphed_forward(model, model.new_cache(batch=1, capacity=8))

@@ -133,10 +133,17 @@ def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path):
     assert all(case.key in done for case in wanted if case.level <= 1)
 
 
-def test_what_does_not_fit_memory_is_told(tmp_path):
+def test_what_does_not_fit_memory_and_noise_are_told_with_a_remedy(tmp_path):
     outcome, _ = run(tmp_path / "a", some_cases(), FakeBench(Clock()), memory_bytes=4e9)
     assert outcome.too_large > 0
     assert outcome.measured + outcome.too_large == len(some_cases())
+    assert spread_warning(0, 10, "cpu", 3.0) is None
+    told = spread_warning(4, 10, "cpu", 3.25)
+    assert told is not None
+    assert "4 of 10" in told
+    assert "load average 3.25" in told
+    assert "--resume" in told
+    assert "lock-gpu-clocks" in (spread_warning(1, 10, "cuda", 0.0) or "")
 
 
 def test_ctrl_c_keeps_rows_and_resume_does_the_rest(tmp_path):
@@ -187,16 +194,6 @@ def test_noise_is_measured_once_more_and_the_steadier_row_kept(tmp_path):
     ]  # what is missing comes first
 
 
-def test_the_warning_names_a_remedy():
-    assert spread_warning(0, 10, "cpu", 3.0) is None
-    told = spread_warning(4, 10, "cpu", 3.25)
-    assert told is not None
-    assert "4 of 10" in told
-    assert "load average 3.25" in told
-    assert "--resume" in told
-    assert "lock-gpu-clocks" in (spread_warning(1, 10, "cuda", 0.0) or "")
-
-
 def test_rows_are_what_profile_and_calibrate_read(tmp_path):
     """Every recorded shape reads back its own time, as an operator of the right kind."""
     bench = FakeBench(Clock())
@@ -239,7 +236,7 @@ def test_a_folder_with_rows_needs_resume_and_the_same_device(tmp_path):
         begin(tmp_path, META, resume=True)
 
 
-def test_environments_differ_by_name_threads_and_clocks():
+def test_environments_and_devices_are_named_by_what_differs():
     assert differences(ENVIRONMENT, ENVIRONMENT) == []
     slow = msgspec.structs.replace(ENVIRONMENT, clocks_mhz={"sm": 1410.0, "memory": 2619.0})
     assert differences(ENVIRONMENT, slow) == ["sm clock 1980 and 1410 MHz"]
@@ -247,15 +244,17 @@ def test_environments_differ_by_name_threads_and_clocks():
     assert differences(ENVIRONMENT, near) == []
     cpu = msgspec.structs.replace(ENVIRONMENT, kind="cpu")
     assert differences(cpu, msgspec.structs.replace(cpu, threads=8)) == ["threads 4 and 8"]
-
-
-def test_names_of_devices():
     assert slug("Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz") == "intel-xeon-e5-2690-v4"
     assert slug("AMD EPYC 9B14") == "amd-epyc-9b14"
     with pytest.raises(UsageError, match=r"cpu, cuda or cuda:n"):
         torch_device("gpu")
     with pytest.raises(UsageError, match=r"sees \d+ CUDA devices"):
         torch_device("cuda:999")
+    assert timing_of([3.0]) == Timing(3.0, 3.0, 3.0, 1)
+    found = timing_of([float(i) for i in range(1, 12)])
+    assert (found.time_us, found.p10_us, found.p90_us, found.repeats) == (6.0, 2.0, 10.0, 11)
+    assert found.spread == pytest.approx(8.0 / 6.0)
+    assert spread.SPREAD_LIMIT == 0.10
 
 
 def test_hardware_file_of_a_measured_device(tmp_path):
@@ -272,14 +271,6 @@ def test_hardware_file_of_a_measured_device(tmp_path):
     assert load_gpu("fake-card", tmp_path).peak("fp16") == 2e14
     shipped = msgspec.structs.replace(ENVIRONMENT, name="a40")
     assert hardware.write_hardware(tmp_path, shipped, better) is None
-
-
-def test_samples_to_percentiles():
-    assert timing_of([3.0]) == Timing(3.0, 3.0, 3.0, 1)
-    found = timing_of([float(i) for i in range(1, 12)])
-    assert (found.time_us, found.p10_us, found.p90_us, found.repeats) == (6.0, 2.0, 10.0, 11)
-    assert found.spread == pytest.approx(8.0 / 6.0)
-    assert spread.SPREAD_LIMIT == 0.10
 
 
 def test_a_profile_names_models_without_the_machine(tmp_path, monkeypatch):

@@ -109,13 +109,17 @@ def test_a_round_may_come_by_oftener():
     assert len(turns.times_us("plain")) == 2
 
 
-def test_lower_quartiles_and_halves():
+def test_lower_quartiles_halves_and_the_reference():
     assert lower_quartile([7.0]) == 7.0
     assert lower_quartile([1.0, 2.0]) == 1.25
     assert settled_timing([4.0, 1.0, 2.0, 3.0, 100.0]).time_us == 2.0
     assert math.isnan(halves_differ([3.0], lower_quartile))
     assert halves_differ([1.0, 3.0, 1.0, 3.0], lower_quartile) == pytest.approx(1.0)
     assert halves_differ([1.0, 1.0, 3.0, 3.0], lower_quartile) == 0.0  # a drift hits both halves alike
+    ticks = itertools.count()
+    reference = ReferenceKernel(lambda: float(next(ticks)))
+    assert reference() == 1e6
+    assert reference.seen_us == [1e6]
 
 
 @pytest.mark.parametrize(
@@ -145,13 +149,6 @@ def test_kinds_are_filled_up_to_what_a_fit_needs():
     assert all(each.operator.kind == "rms_norm" for each in first)  # no step has a residual here
     assert {each.key for each in first}.isdisjoint(each.key for each in rest)
     assert len(first) + len(rest) == 16
-
-
-def test_the_reference_takes_time():
-    ticks = itertools.count()
-    reference = ReferenceKernel(lambda: float(next(ticks)))
-    assert reference() == 1e6
-    assert reference.seen_us == [1e6]
 
 
 def invoke(*args: object) -> Result:
