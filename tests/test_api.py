@@ -137,11 +137,14 @@ def test_a_step_adds_up_and_agrees_with_the_sweep(scenario):
     assert unknown.overhead > 1.0
 
 
-def test_a_host_bound_step_says_so():
+def test_a_host_bound_step_says_so_and_rates_keep_every_digit_in_a_command():
     step = ms.Scenario(runtime="hf-eager", latency="roofline").step(candidates=4)
     last = step.breakdown().iloc[-1]
     assert (last["op"], last["bound"]) == ("host and engine", "host")
     assert last["share"] > 0.3
+    scenario = ms.Scenario(acceptance=[0.7123456789, 1 / 3], latency="roofline", drafter="eagle")
+    again = ms.Scenario.from_command(scenario.command())
+    assert again.profile.tokens_per_step(3) == scenario.profile.tokens_per_step(3)
 
 
 @pytest.mark.parametrize(
@@ -182,12 +185,6 @@ def test_lines_that_are_no_scenario_are_refused(line, told):
     with pytest.raises(UsageError, match=told) as refused:
         ms.Scenario.from_command(line)
     assert "\n" not in str(refused.value)
-
-
-def test_rates_keep_every_digit_in_a_command():
-    scenario = ms.Scenario(acceptance=[0.7123456789, 1 / 3], latency="roofline", drafter="eagle")
-    again = ms.Scenario.from_command(scenario.command())
-    assert again.profile.tokens_per_step(3) == scenario.profile.tokens_per_step(3)
 
 
 @pytest.mark.parametrize("sizes", ["12", "1..64", 1.5, [1, 2.5], True, None, [None], float("nan"), ["4"]])
@@ -232,13 +229,10 @@ def test_arguments_of_a_load_of_another_kind_are_refused(scenario, name, value, 
         scenario.simulate("none", **{name: value})
 
 
-def test_sizes_of_frames_and_arrays_are_taken(scenario):
+def test_sizes_of_frames_and_arrays_are_taken_and_a_load_takes_numbers_of_any_kind(scenario):
     sizes = pd.Series([1.0, 4.0])
     frame = scenario.sweep(batch=sizes, candidates=sizes.to_numpy().astype(int)[:1])
     assert list(frame["batch"]) == [1, 4]
-
-
-def test_a_load_takes_numbers_of_any_kind(scenario):
     asked = {"requests": 20, "seeds": 1, "max_num_seqs": 8, "search": False}
     found = scenario.simulate(["none", 2], rates=pd.Series([4, 4]), **asked)
     assert list(found.frame["policy"]) == ["none", "K=2"]
@@ -247,7 +241,7 @@ def test_a_load_takes_numbers_of_any_kind(scenario):
             scenario.simulate("none", rates=rates, **asked)
 
 
-def test_objects_have_no_option():
+def test_objects_have_no_option_and_several_cards_are_one_frame():
     profile = ms.load_acceptance("medusa1-vicuna-7b")
     with pytest.raises(UsageError, match="give its name"):
         ms.Scenario(acceptance=profile).command()
@@ -255,9 +249,6 @@ def test_objects_have_no_option():
     assert loaded.command() == (
         "medusa-sim recommend --gpu a40 --model llama-7b --drafter medusa --acceptance 0.7,0.5"
     )
-
-
-def test_several_cards_are_one_frame():
     frame = ms.sweep(gpu=["a40", "h100-sxm"], model="vicuna-7b", latency="roofline", candidates=4)
     assert list(frame["gpu"]) == ["a40", "h100-sxm"]
     assert ms.recommend(batch=4, latency="roofline").recommendation.question.batch_max == 4

@@ -18,9 +18,10 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(data.DATA_DIR_VARIABLE, raising=False)
 
 
-def test_roots_are_the_user_then_the_shipped_ones(tmp_path):
+def test_the_users_data_comes_first_and_nothing_found_is_none(tmp_path):
     assert data.data_roots(tmp_path) == (tmp_path, data.shipped_dir())
     assert (data.shipped_dir() / "hardware").is_dir()
+    assert data.find("hardware", "nothing.toml", tmp_path) is None
 
 
 def test_the_option_wins_over_the_variable_and_that_over_the_platform(monkeypatch, tmp_path):
@@ -60,10 +61,6 @@ def test_the_users_file_is_found_first_and_listed_once(tmp_path):
 def test_a_name_cannot_leave_its_folder(tmp_path, name):
     with pytest.raises(SpecError, match="cannot name a file"):
         data.find("hardware", name, tmp_path)
-
-
-def test_nothing_found_is_none(tmp_path):
-    assert data.find("hardware", "nothing.toml", tmp_path) is None
 
 
 def test_an_incomplete_installation_says_so(monkeypatch, tmp_path):

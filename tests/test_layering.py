@@ -85,15 +85,12 @@ def test_modules_of_a_room_import_from_those_before_them(room):
                 assert place[parts[2]] < place[own], f"{room}/{own} must not import {name}"
 
 
-def test_no_two_modules_import_each_other():
+def test_no_two_modules_import_each_other_and_few_lie_loose():
     names = {".".join(("medusa_sim", *path.relative_to(PACKAGE).with_suffix("").parts)): path
              for path in modules()}  # fmt: skip
     found = {name: set(imported(path)) & set(names) for name, path in names.items()}
     circles = [(one, other) for one, others in found.items() for other in others if one in found[other]]
     assert not circles
-
-
-def test_few_modules_lie_loose():
     assert len(list(PACKAGE.glob("*.py"))) <= MOST_LOOSE
 
 
@@ -148,9 +145,6 @@ def loaded_after(*args: str) -> set[str]:
 
 def test_help_imports_next_to_nothing():
     assert not loaded_after("--help") & (HEAVY | TORCH | {"numpy", "msgspec", "platformdirs"})
-
-
-def test_help_of_any_command_needs_no_arrays():
     code = (
         "import contextlib, io, sys\n"
         "from medusa_sim.cli import cli\n"

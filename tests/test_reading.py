@@ -156,10 +156,12 @@ def test_tables_have_a_limit_and_end_at_the_first_bad_line(tmp_path):
         read_csv_table(path, ("a",))
 
 
-def test_values_are_shown_short():
+def test_values_are_shown_short_and_a_missing_folder_is_an_output_error():
     for value in ("a" * 10_000, 10**5_000, ["x" * 50] * 1_000, {"k" * 500: 1}, [[[[[[1]]]]]], "a\nb"):
         assert len(shown(value)) <= 60
         assert "\n" not in shown(value)
+    with pytest.raises(OutputError), atomic(Path("/no/such/folder/x")):
+        pass
 
 
 # --- Writing ------------------------------------------------------------------------------------------
@@ -326,11 +328,6 @@ def test_a_data_folder_that_is_not_there_is_said(tmp_path):
     ended = command("specs", "a40", "--data-dir", str(tmp_path / "later"))
     assert ended.returncode == 0
     assert re.match(r"--data-dir .*later: no such folder, so only shipped data is found", ended.stderr)
-
-
-def test_a_missing_folder_is_an_output_error():
-    with pytest.raises(OutputError), atomic(Path("/no/such/folder/x")):
-        pass
 
 
 def test_numbers_inside_words_have_a_length(tmp_path):

@@ -76,29 +76,22 @@ def test_a_fit_recovers_the_times_of_a_known_kernel_on_held_out_shapes():
     assert all(0.9 < residual.low <= residual.high < 1.1 for residual in kernel.fit.residuals)
 
 
-def test_a_fit_that_is_not_told_the_tiles_comes_near():
+def test_a_fit_that_is_not_told_the_tiles_comes_near_and_is_deterministic():
     kernel = fit_gemm(made_rows(), GPU, source="made up")
     assert kernel.fit.heldout_error < 0.05  # most of it is smaller tiles that the made-up library lacks
+    assert fit_gemm(made_rows(), GPU, source="made up") == kernel
 
 
-def test_a_fit_is_deterministic():
-    first, second = (fit_gemm(made_rows(), GPU, source="made up") for _ in range(2))
-    assert first == second
-
-
-def test_repeats_of_a_shape_become_their_median():
+def test_repeats_become_their_median_and_too_little_to_fit_is_an_error():
     repeated = Rows(gemm([2, 1, 1, 1], [8, 8, 8, 8], [4, 4, 4, 4]), np.array([5.0, 10.0, 99.0, 11.0]))
     rows = merged_repeats(repeated)
     assert rows.operator.m.tolist() == [1.0, 2.0]
     assert rows.time_us.tolist() == [11.0, 5.0]
-
-
-def test_too_little_to_fit_is_an_error():
     with pytest.raises(DataError, match="one weight shape"):
         fit_gemm(Rows(gemm([1, 2], [8, 8], [4, 4]), np.array([1.0, 2.0])), GPU, source="made up")
 
 
-def test_store_keeps_everything_else_and_reads_back(tmp_path):
+def test_storing_keeps_everything_else_reads_back_and_twice_is_once(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text(FILE)
     path.chmod(0o644)
@@ -112,9 +105,6 @@ def test_store_keeps_everything_else_and_reads_back(tmp_path):
     defaults = {field.name: field.default for field in msgspec.structs.fields(GemmKernel)}
     assert not [name for name in stored if stored[name] == defaults[name]]
     assert [each.name for each in tmp_path.iterdir()] == ["x.toml"]
-
-
-def test_storing_twice_is_storing_once(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text(FILE)
     write_kernel(path, "torch", "gemm", "fp16", SMALL)
@@ -143,12 +133,9 @@ def test_store_says_what_it_cannot_read_or_write(tmp_path, monkeypatch):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["broken.toml", "x.toml"]
 
 
-def test_mape_is_relative_to_what_was_measured():
+def test_errors_are_relative_and_those_of_ratios_forgive_a_common_factor():
     assert mape(np.array([1.1, 0.9]), np.array([1.0, 1.0])) == pytest.approx(0.1)
     assert mape(np.array([2.0]), np.array([1.0])) == pytest.approx(1.0)
-
-
-def test_ratio_mape_forgives_a_common_factor_and_nothing_else():
     m, shape = np.array([1, 64, 1, 64]), np.array([0, 0, 1, 1])
     measured = np.array([10.0, 20.0, 5.0, 6.0])
     assert ratio_mape(1.3 * measured, measured, m, shape) == pytest.approx(0.0, abs=1e-12)

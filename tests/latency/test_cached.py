@@ -37,6 +37,7 @@ def operator(kind: str, **sizes: int) -> Operator:
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_each_field_of_an_operator_but_its_name_changes_the_key(kind):
     base = operator(kind)
+    assert dataclasses.replace(base, name="other").key == base.key
     for field in dataclasses.fields(base):
         if field.name in base.COLUMNS:
             other = base.with_columns(**{field.name: 2 * SIZES[field.name]})

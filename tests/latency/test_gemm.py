@@ -90,16 +90,13 @@ def test_a_memory_bound_layer_takes_half_above_the_ramp_when_bandwidth_doubles(n
     )
 
 
-def test_a_compute_bound_layer_does_not_care_for_bandwidth():
+def test_bounds_are_ramp_arithmetic_or_memory():
     fast = dataclasses.replace(GPU, bandwidth_bytes_per_s=2 * GPU.bandwidth_bytes_per_s)
     kernel = msgspec.structs.replace(KERNEL, l2_ratio=0.0, load_ratio=50.0)
     operator = gemm(8192, 8192, 8192)
     before, after = gemm_time(GPU, kernel, operator), gemm_time(fast, kernel, operator)
     assert before.bound == Bound.COMPUTE
     assert after.time_us == pytest.approx(before.time_us, rel=0.02)
-
-
-def test_a_tiny_layer_is_all_ramp():
     assert gemm_time(GPU, KERNEL, gemm(1, 64, 64)).bound == Bound.LATENCY
 
 
@@ -135,7 +132,7 @@ def test_the_choice_is_the_least_time_with_its_penalty():
     assert gemm_chosen_us(GPU, KERNEL, operator, chosen) == pytest.approx(every.min(axis=0))
 
 
-def test_a_selection_penalty_moves_the_choice_and_not_the_time():
+def test_penalties_and_ranges_of_tiles_move_the_choice_alone():
     tiles = (GemmTile(m=64, n=64), GemmTile(m=128, n=128))
     operator = gemm(128, 8192, 4096)
     free = msgspec.structs.replace(KERNEL, tiles=tiles, splits=(1,))
@@ -146,9 +143,6 @@ def test_a_selection_penalty_moves_the_choice_and_not_the_time():
     moved = msgspec.structs.replace(free, tiles=penalised)
     assert chosen_tile(GPU, moved, operator)[0] != first
     assert np.array_equal(gemm_candidates_us(GPU, moved, operator), gemm_candidates_us(GPU, free, operator))
-
-
-def test_a_tile_outside_its_range_is_not_used():
     tiles = (GemmTile(m=64, n=64, m_max=64), GemmTile(m=128, n=128, m_min=65))
     kernel = msgspec.structs.replace(KERNEL, tiles=tiles, splits=(1,))
     assert chosen_tile(GPU, kernel, gemm(np.array([1, 64, 65, 500]), 8192, 4096))[0].tolist() == [
@@ -166,14 +160,11 @@ def test_int4_weights_speed_up_what_waits_for_weights_and_nothing_else():
     assert 0.8 * plain[1] < packed[1] <= plain[1]
 
 
-def test_band_and_source():
+def test_bands_and_sources_are_those_of_the_fit_and_a_dtype_without_a_peak_is_an_error():
     time = gemm_time(GPU, KERNEL, gemm(np.array([64, 65, 9999]), 4096, 4096))
     assert time.low_us / time.time_us == pytest.approx([0.9, 0.95, 0.95])
     assert time.high_us / time.time_us == pytest.approx([1.2, 1.1, 1.1])
     assert (time.source == Source.CALIBRATED).all()
-
-
-def test_a_dtype_without_a_peak_is_an_error():
     with pytest.raises(SpecError, match="fp8"):
         gemm_time(GPU, KERNEL, gemm(1, 64, 64, dtype="fp8"))
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -102,11 +101,6 @@ def test_a_module_is_its_kernel_and_its_projections():
     assert time_us(module, MODULE) > time_us(alone) + 20.0 + around
     small = replace(module, gemm_dtype="fp8_block")
     assert time_us(small, MODULE) < time_us(module, MODULE)
-
-
-def test_a_kernel_reads_back_as_it_was_written():
-    for kernel in (KERNEL, MODULE, LatentKernel(wide=PATH, narrow=PATH, narrow_rows=1, fit=FIT)):
-        assert msgspec.convert(msgspec.to_builtins(kernel), LatentKernel) == kernel
 
 
 def test_a_fit_finds_the_kernel_that_made_the_rows():

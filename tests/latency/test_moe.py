@@ -61,7 +61,10 @@ def test_more_tokens_are_never_faster(changed):
     assert np.all(np.diff(time_us(layer(TOKENS), kernel)) > 0.0)
 
 
-def test_cold_weights_are_never_faster_than_warm_ones():
+def test_more_is_never_faster_on_a_grid_as_at_each_point():
+    whole = time_us(layer(TOKENS))
+    alone = [float(time_us(layer(int(tokens)))) for tokens in TOKENS]
+    np.testing.assert_allclose(whole, alone)
     warm = msgspec.structs.replace(KERNEL, l2_ratio=3.0)
     small = layer(1, inter=96)
     hot = experts_time(GPU, warm, small, cold=False).time_us
@@ -69,12 +72,6 @@ def test_cold_weights_are_never_faster_than_warm_ones():
     assert experts_time(GPU, warm, layer(64), cold=False).time_us == pytest.approx(
         time_us(layer(64), warm), rel=1e-3
     )
-
-
-def test_a_grid_is_the_same_as_each_of_its_points():
-    whole = time_us(layer(TOKENS))
-    alone = [float(time_us(layer(int(tokens)))) for tokens in TOKENS]
-    np.testing.assert_allclose(whole, alone)
 
 
 def test_a_rule_holds_where_nothing_was_tuned():

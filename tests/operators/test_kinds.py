@@ -7,6 +7,7 @@ import pytest
 
 from medusa_sim.operators.columns import KINDS as NAMES
 from medusa_sim.operators.kinds import KIND_OF, KINDS
+from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import BORROWED, InheritFile
 from medusa_sim.specs.kernels import SECTIONS
 
@@ -25,22 +26,14 @@ def test_a_record_names_functions_columns_and_a_section_that_are_there(kind):
     assert kind.section in BORROWED
 
 
-def test_sections_and_kinds_name_each_other():
+def test_sections_kinds_and_names_name_each_other_once():
     assert {section for kind in KINDS for section in (kind.section, kind.serial) if section} == set(SECTIONS)
     assert set(BORROWED) == set(InheritFile.__struct_fields__) - {"reason", "widen", "slower"}
     assert len({kind.title for kind in KINDS}) == len(KINDS)
-
-
-def test_every_name_of_a_kind_is_one_of_tables_and_of_one_record():
     names = [name for kind in KINDS for name in kind.names]
     assert len(names) == len(set(names))
     assert set(names) == set(KIND_OF)
     assert set(names) - {"gemm"} <= set(NAMES)  # a linear layer may have any name
-
-
-def test_kernels_of_a_kind_have_a_fit():
-    from medusa_sim.specs.gpu import load_gpu
-
     held = load_gpu("h100-sxm").kernel_set("sglang")
     for kind in KINDS:
         assert all(isinstance(kernel, msgspec.Struct) and kernel.fit for kernel in kind.table(held).values())

@@ -14,20 +14,20 @@ from medusa_sim.operators.table import check_rows, operators_of
 K3 = Recurrent(name="kda", kind="kda", dtype="bf16", batch=1, q_len=1, heads=96, key_heads=96)
 
 
-def test_a_state_of_kimi_k3_is_as_large_as_published():
+def test_sizes_of_states_and_projections_are_as_published():
     """6.29 MB in fp32 and 0.22 MB of convolution windows a layer (arXiv 2510.26692's sizes)."""
     assert float(K3.state_bytes) == pytest.approx(6.29e6, rel=1e-3)
     windows = dataclasses.replace(K3, part="conv")
     assert float(windows.state_bytes) == pytest.approx(0.22e6, rel=0.01)
-
-
-def test_verification_writes_a_state_a_token_and_prefill_one_a_sequence():
     state = float(K3.state_bytes)
     verified, prefilled = (
         float(dataclasses.replace(K3, q_len=4, phase=phase).bytes) for phase in ("verify", "context")
     )
     assert verified - prefilled == pytest.approx(3.0 * state)
     assert float(K3.flops) == 7.0 * 96 * 128 * 128
+    # 0.187 G of latent attention and 0.014 G of the indexer a layer (its config).
+    layer = Sparse(name="d", kind="dsa", dtype="bf16", batch=1, q_len=1, prefix=1, heads=128)
+    assert float(layer.weights) == pytest.approx(0.187e9 + 0.014e9, rel=0.01)
 
 
 @pytest.mark.parametrize(("prefix", "q_len", "window"), [(0, 5, 3), (10, 1, 4), (2, 6, 4), (0, 3, 8)])
@@ -42,22 +42,13 @@ def test_pairs_of_a_window_are_those_that_one_counts(prefix, q_len, window):
     assert float(one.kv_bytes) == 2 * 2 * 2 * 2 * 64 * min(prefix + q_len, window + q_len - 1)
 
 
-def test_projections_of_deepseek_v3_2_are_as_many_as_published():
-    """0.187 G of latent attention and 0.014 G of the indexer a layer (its config)."""
-    layer = Sparse(name="d", kind="dsa", dtype="bf16", batch=1, q_len=1, prefix=1, heads=128)
-    assert float(layer.weights) == pytest.approx(0.187e9 + 0.014e9, rel=0.01)
-
-
-def test_keys_are_chosen_up_to_the_limit_and_index_keys_are_not():
+def test_keys_are_chosen_up_to_the_limit_and_streams_are_read_and_written():
     few, many = (
         Sparse(name="d", kind="dsa", dtype="bf16", batch=1, q_len=1, prefix=prefix, heads=128).loads
         for prefix in (4095, 65535)
     )
     assert few["keys"] == many["keys"] == 2048 * 1152
     assert many["index"] == 16 * few["index"]
-
-
-def test_hyper_connections_read_streams_and_write_them():
     before, after = (
         float(HyperConnection(name="h", dtype="bf16", tokens=3, hidden=7168, part=part).bytes)
         for part in ("pre", "post")

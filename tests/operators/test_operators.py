@@ -65,22 +65,18 @@ def test_causal_prefill_skips_the_upper_triangle(q_len, prefix):
     assert prefill.attended_pairs <= masked.attended_pairs
 
 
-def test_fused_decode_moves_no_more_than_the_two_products():
+def test_fused_decode_quantised_weights_and_elementwise_kernels_move_what_they_must():
     kv_len = np.arange(1, 8192, 37)
     fused = attention("decode_attention", kv_len=kv_len)
     unfused = attention("qk", kv_len=kv_len).bytes + attention("pv", kv_len=kv_len).bytes
     assert np.all(fused.bytes <= unfused)
-
-
-def test_quantised_weights_shrink_weight_bytes_alone():
     full = Gemm(name="x", m=64, n=4096, k=4096, dtype="fp16")
     int4 = Gemm(name="x", m=64, n=4096, k=4096, dtype="fp16", weight_dtype="int4")
     assert int4.weight_bytes * 4 == full.weight_bytes
     assert int4.activation_bytes == full.activation_bytes
     assert int4.flops == full.flops
-
-
-def test_one_operator_holds_a_grid():
+    gate = Elementwise(name="act", kind="activation", m=3, n=100, dtype="fp16")
+    assert gate.bytes == 2 * 3 * 3 * 100  # gate and up read, one written, two bytes each
     batch = np.array([1, 4])[:, None]
     candidates = np.array([1, 16, 64])[None, :]
     grid = Gemm(name="x", m=batch * candidates, n=11008, k=4096, dtype="bf16")
@@ -88,8 +84,3 @@ def test_one_operator_holds_a_grid():
     point = Gemm(name="x", m=4 * 16, n=11008, k=4096, dtype="bf16")
     assert point.flops.shape == ()
     assert grid.flops[1, 1] == point.flops
-
-
-def test_elementwise_counts_elements_read_and_written():
-    gate = Elementwise(name="act", kind="activation", m=3, n=100, dtype="fp16")
-    assert gate.bytes == 2 * 3 * 3 * 100  # gate and up read, one written, two bytes each

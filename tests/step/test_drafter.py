@@ -39,12 +39,19 @@ def gemms(works: tuple, name: str) -> list[Gemm]:
     ]
 
 
-def test_medusa_weights_are_those_of_the_public_checkpoints():
+def test_medusa_heads_have_public_weights_and_cost_the_same_whichever():
     # Vicuna-7B, five heads of 4096 x 4096 + 4096 and 32000 x 4096 in fp16: 5 x 295.7 MB
     assert Medusa(heads=5).weight_bytes(MODEL) == pytest.approx(2 * 5 * (4096 * 4096 + 4096 + 32000 * 4096))
     shared = Medusa(heads=5, own_output_layers=False).weight_bytes(MODEL)
     assert shared == 2 * 5 * 4096 * 4097
     assert Medusa().kv_bytes_per_token(MODEL) == 0.0
+    latency = RooflineLatency(load_gpu("a100-80gb-pcie"))
+    times = [
+        float(sum(work_time(latency, w).time_us for w in Medusa(heads=k).work(MODEL, STEP, RUNTIME)))
+        for k in (1, 2, 4)
+    ]
+    assert times[1] == pytest.approx(2 * times[0])
+    assert times[2] == pytest.approx(4 * times[0])
 
 
 def test_heads_run_on_all_candidates_or_on_the_accepted_row():
@@ -56,21 +63,14 @@ def test_heads_run_on_all_candidates_or_on_the_accepted_row():
     assert int(output.m) == 4
 
 
-def test_a_head_costs_the_same_whichever_it_is():
-    latency = RooflineLatency(load_gpu("a100-80gb-pcie"))
-    times = [
-        float(sum(work_time(latency, w).time_us for w in Medusa(heads=k).work(MODEL, STEP, RUNTIME)))
-        for k in (1, 2, 4)
-    ]
-    assert times[1] == pytest.approx(2 * times[0])
-    assert times[2] == pytest.approx(4 * times[0])
-
-
-def test_n_grams_cost_nothing():
+def test_look_ups_run_nothing_on_the_gpu_and_hold_nothing():
     none = FreeDrafter()
     assert none.work(MODEL, STEP, RUNTIME) == ()
     assert none.prompt_work(MODEL, prefill(1, 100), RUNTIME) == ()
     assert none.weight_bytes(MODEL) == none.kv_bytes_per_token(MODEL) == 0.0
+    for kind in (FreeDrafter, Suffix):
+        assert kind.of(PARTS, 5).work(MODEL, STEP, RUNTIME) == ()
+        assert kind.looks_up
 
 
 def test_a_draft_model_of_the_targets_own_size_costs_one_decode_step_a_draft():
@@ -237,12 +237,6 @@ def test_layers_of_a_quantised_target_are_drafted_as_they_are_stored():
         target = replace(quantised, activation_dtype="fp16")
         (down, *_) = gemms(kind.of(PARTS, 2).work(target, STEP, RUNTIME), "down_proj")
         assert down.dtype == dtype
-
-
-def test_look_ups_run_nothing_on_the_gpu():
-    for kind in (FreeDrafter, Suffix):
-        assert kind.of(PARTS, 5).work(MODEL, STEP, RUNTIME) == ()
-        assert kind.looks_up
 
 
 def test_parts_that_a_drafter_lacks_are_named():

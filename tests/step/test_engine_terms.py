@@ -76,13 +76,17 @@ def test_a_pass_is_as_long_as_the_longer_of_its_kernels_and_its_host():
         assert max(kernels, host) <= whole <= 1.27 * max(kernels, host)
 
 
-def test_what_is_charged_per_request_ends_where_it_was_measured():
+def test_what_is_charged_ends_where_it_was_measured_and_what_is_hidden_is_not_added():
     terms = engine()
     added = [
         float(host_us(terms, size).time_us + drafting_us(terms, "eagle", 3, size).time_us)
         for size in (255, 256, 2000)
     ]
     assert added[0] < added[1] == added[2]
+    free = engine().with_terms({"hidden_us_per_step": Term(value=1e5, source="a test")})
+    assert float(host_us(free, 4).time_us) == 0.0
+    partly = engine().with_terms({"hidden_us_per_step": Term(value=100.0, source="a test")})
+    assert float(host_us(engine(), 4).time_us - host_us(partly, 4).time_us) == pytest.approx(100.0)
 
 
 def test_drafters_without_asynchronous_scheduling_pay_the_host_that_others_hide():
@@ -120,13 +124,6 @@ def test_an_fp8_cache_on_ampere_costs_a_plan_every_pass_and_a_round_in_pieces():
     assert cached[1] - plain[1] == pytest.approx(plan + pieces, abs=600.0)
     plain, cached = costs(None, "h100-sxm"), costs("fp8", "h100-sxm")
     assert abs(cached[1] - plain[1]) < 100.0
-
-
-def test_what_is_hidden_is_not_added_and_nothing_is_given_back():
-    free = engine().with_terms({"hidden_us_per_step": Term(value=1e5, source="a test")})
-    assert float(host_us(free, 4).time_us) == 0.0
-    partly = engine().with_terms({"hidden_us_per_step": Term(value=100.0, source="a test")})
-    assert float(host_us(engine(), 4).time_us - host_us(partly, 4).time_us) == pytest.approx(100.0)
 
 
 @given(

@@ -10,16 +10,13 @@ def _scenario(runtime: str, **given: object) -> ms.Scenario:
     return ms.Scenario(gpu="b200", model="deepseek-r1", drafter="mtp", runtime=runtime, **given)
 
 
-def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest():
+def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest_and_what_is_known_to_run_fits():
     scenario = _scenario("tensorrt-llm", tp=8)
     weights, card = scenario.shard.weight_bytes, scenario.gpu.memory_bytes
     taken = CONTEXT_BYTES + LINKED_BYTES
     left = card - taken - weights
     assert scenario.usable_memory_bytes == pytest.approx(weights + 0.9 * left, rel=1e-12)
     assert _scenario("sglang", tp=8).usable_memory_bytes == USABLE_MEMORY_SHARE * card - taken
-
-
-def test_what_is_known_to_run_on_four_b200_fits():
     # InferenceX serves DeepSeek-R1 in fp8 on four B200 with TensorRT-LLM: 32 requests of 8192 + 1024 tokens
     found = _scenario("tensorrt-llm", tp=4).sweep([1, 32, 512], 8192 + 512, [1])
     assert found.fits_memory.tolist() == [True, True, False]

@@ -116,13 +116,10 @@ def test_a_module_reads_the_weights_of_its_layer(model):
     assert read == pytest.approx(held, rel=0.02)
 
 
-def test_wide_windows_stay_with_the_kernels_of_plain_attention():
+def test_wide_windows_stay_with_plain_kernels_and_cards_without_modules_say_so():
     """Window 1024: engines' plain steps of Gemma 3 are nearer to these (docs/log.md)."""
     launches = model_launches(load_model("gemma-3-27b"), decode(8, 4096), RUNTIME)
     assert not any(isinstance(each.operator, WindowAttention) for each in launches)
-
-
-def test_a_card_without_modules_composes_them_and_says_so():
     warnings = " ".join(
         Scenario(model="deepseek-v3.2", gpu="a100-80gb-sxm", tp=8, runtime="vllm-0.33").warnings
     )

@@ -139,7 +139,7 @@ def _priced(**changes: object) -> Scenario:
     return Scenario(**given)
 
 
-def test_the_spread_of_the_union_is_in_the_band_of_a_step():
+def test_the_spread_of_the_union_is_in_the_band_and_dear_in_the_middle():
     setting = _priced().setting
     plain, wide = decode_step(setting, 8, 1024), verification_step(setting, 8, 1024, 4)
     assert float(wide.low_us) < float(wide.time_us) < float(wide.high_us)
@@ -147,10 +147,6 @@ def test_the_spread_of_the_union_is_in_the_band_of_a_step():
     assert float(plain.high_us - plain.time_us) < 0.5 * float(wide.high_us - wide.time_us)
     alone = dataclasses.replace(setting, overlap=INDEPENDENT)
     assert float(verification_step(alone, 8, 1024, 4).time_us) > float(wide.time_us)
-
-
-def test_verification_of_experts_is_dear_in_the_middle():
-    setting = _priced().setting
     batch = np.asarray([1, 8, 256])
     ratio = verification_step(setting, batch, 1024, 4).device_us / decode_step(setting, batch, 1024).device_us
     assert ratio[1] > 1.5

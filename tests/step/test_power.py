@@ -98,14 +98,11 @@ def test_sweep_recommend_and_surface_name_the_same_watts():
     assert rows.watts.between(150, 700).all()
 
 
-def test_a_server_draws_more_for_its_prompts_and_filters():
+def test_a_server_draws_more_for_its_prompts_and_a_cpu_or_block_has_no_watts():
     alone = Scenario(gpu="h100-sxm", runtime="vllm-0.11", **EAGLE)
     busy = alone.but(prompt_tokens=125.0, output_tokens=400.0)
     spent = [item.sweep(batch=[64], candidates=[1]).joule_per_token[0] for item in (alone, busy)]
     assert spent[1] > spent[0]
-
-
-def test_a_cpu_and_a_block_have_no_watts():
     cpu = Scenario(gpu="cpu-emerald-rapids-50m", runtime="cuda-graph", latency="roofline", dtype="fp32")
     assert cpu.sweep().watts.isna().all()
     block = Scenario(gpu="h100-sxm", scope="block", runtime="cuda-graph")

@@ -60,16 +60,13 @@ def test_a_server_never_makes_a_token_faster(batch, prompt, output):
     assert float(longer.tpot_us) >= float(seen.tpot_us) * (1 - 1e-9)
 
 
-def test_the_median_gap_sees_prompts_only_where_most_steps_carry_one():
+def test_the_median_gap_sees_prompts_on_most_steps_and_every_prompt_is_carried_once():
     share = np.array([0.0, 0.05, 0.5, 0.95, 1.0])
     typical = typical_share(share)
     assert typical.tolist() == sorted(typical.tolist())
     assert typical[[0, 2, 4]].tolist() == [0.0, 0.5, 1.0]
     assert typical[1] < share[1]
     assert typical[3] > share[3]
-
-
-def test_every_prompt_is_carried_once():
     # prompts a step x share of steps = requests finished a step
     of, traffic = setting(), Traffic(prompt_tokens=256.0, output_tokens=400.0)
     for batch in (1.0, 40.0, 4000.0):

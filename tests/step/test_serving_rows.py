@@ -43,9 +43,6 @@ def test_the_engine_and_the_scope_choose_the_kernel_of_latent_attention():
     assert found["kernels"].tolist() == places
     assert found["source"].tolist() == ["calibrated"] * 3 + ["borrowed"]
     assert found["predicted_us"].iloc[2] > 2 * found["predicted_us"].iloc[0]
-
-
-def test_an_unmeasured_cache_takes_a_plain_one_s_kernel_and_says_so():
     found = predicted([latent(engine="sglang", kernel="triton", kv_dtype="fp8")], "l40s")
     assert found["kernels"].tolist() == ["sglang:decode_bf16"]
     assert found["source"].tolist() == ["borrowed"]

@@ -151,7 +151,7 @@ def test_costs_add_pass_by_pass_and_their_errors_in_quadrature():
     assert (one + two).time_us < one.time_us + two.time_us  # the host of one works ahead of the other
 
 
-def test_heads_cost_what_they_read():
+def test_heads_cost_what_they_read_and_a_draft_model_pays_for_each_level():
     base = setting("vicuna-7b")
     spec = base.model
     (drafting,) = drafting_steps(base, 1, 1024, 64)
@@ -162,9 +162,6 @@ def test_heads_cost_what_they_read():
     assert shared.weight_bytes(spec) < 0.2 * Medusa().weight_bytes(spec)
     assert drafting_steps(setting(drafter=FreeDrafter()), 1, 1024, 64) == ()
     assert drafting_steps(setting(scope="block"), 1, 1024, 64) == ()
-
-
-def test_a_draft_model_pays_for_each_level():
     draft = load_model("llama-68m")
     chain = [
         sum(
@@ -182,7 +179,7 @@ def test_a_draft_model_pays_for_each_level():
     assert first.host_us > 0
 
 
-def test_quantised_weights_make_decoding_faster_and_leave_the_head_alone():
+def test_quantised_weights_make_decoding_faster_and_prefill_runs_one_head():
     spec = load_model("llama-2-7b")
     latency, runtime = RooflineLatency(GPU), load_runtime("cuda-graph")
     shared = {"latency": latency, "runtime": runtime, "scope": "model", "drafter": FreeDrafter()}
@@ -191,9 +188,6 @@ def test_quantised_weights_make_decoding_faster_and_leave_the_head_alone():
     quantised, plain = decode_step(int4, 1, 128), decode_step(full, 1, 128)
     assert quantised.parts_us["mlp"] < 0.3 * plain.parts_us["mlp"]
     assert quantised.parts_us["lm_head"] == plain.parts_us["lm_head"]
-
-
-def test_prefill_runs_the_head_on_the_last_token_only():
     long = prefill_step(setting(), 1, 4096)
     short = prefill_step(setting(), 1, 128)
     assert long.parts_us["lm_head"] == short.parts_us["lm_head"]

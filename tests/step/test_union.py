@@ -29,16 +29,13 @@ def test_one_token_wakes_its_own_experts_and_many_wake_them_all(name):
     assert np.all((grown >= 8.0 - 1e-9) & (grown <= 128.0))
 
 
-def test_sharing_orders_the_laws():
+def test_sequences_choose_independently_and_sharing_orders_the_laws():
     tree, chain, alone, apart = (
         union(256, 8, 1, TOKENS[1:], law) for law in (TREE, CHAIN, INDEPENDENT, DISJOINT)
     )
     assert np.all(tree < chain)
     assert np.all(chain <= alone)
     assert np.all(alone <= apart)
-
-
-def test_sequences_choose_independently_of_each_other():
     np.testing.assert_allclose(union(64, 4, TOKENS, 1, CHAIN), union(64, 4, TOKENS, 1, INDEPENDENT))
     one = union(64, 4, 1, 5, CHAIN) / 64
     np.testing.assert_allclose(union(64, 4, 3, 5, CHAIN) / 64, 1 - (1 - one) ** 3)
@@ -52,12 +49,9 @@ def test_the_band_holds_the_union():
     assert CHAIN.at(0.7).beta == 0.7
 
 
-def test_a_published_count_of_a_chain_is_met_where_independence_misses_it():
+def test_a_published_count_of_a_chain_is_met_and_an_unknown_law_named():
     """Cohere's own model, 128 experts, 8 a token: four consecutive tokens wake 20.36 of them."""
     assert union(128, 8, 1, 4, CHAIN) == pytest.approx(20.36, rel=0.08)
     assert union(128, 8, 1, 4, INDEPENDENT) > 1.4 * 20.36
-
-
-def test_an_unknown_law_is_named():
     with pytest.raises(UsageError, match="unknown overlap of experts 'chian'; did you mean 'chain'"):
         overlap_of("chian")
