@@ -26,7 +26,7 @@ from medusa_sim.latency.base import Bound, Source
 from medusa_sim.plan.curve import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
-from medusa_sim.step.memory import drafter_bytes, memory_bytes
+from medusa_sim.step.memory import drafter_bytes, memory_parts
 from medusa_sim.step.server import served_joules, watts
 from medusa_sim.step.step import decode_step, processed_tokens
 
@@ -128,7 +128,7 @@ class Priced:
         beside = [drafter_bytes(shard, option.drafter) for option in found.options]
         weights, kv, slots = (found.by_option([added[i] for added in beside]) for i in range(3))
         batch, seq_len = self.surface.batch[:, None, None], self.surface.seq_len[None, :, None]
-        return memory_bytes(shard, weights, kv, slots, batch, seq_len, found.counts)
+        return memory_parts(shard, weights, kv, slots, batch, seq_len, found.counts).total
 
     @cached_property
     def fits(self) -> BoolArray:

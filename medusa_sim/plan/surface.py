@@ -25,7 +25,7 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.priced_steps import PricedSteps
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.compose import Cost, overhead_halves
-from medusa_sim.step.memory import drafter_bytes, memory_bytes
+from medusa_sim.step.memory import drafter_bytes, memory_parts
 from medusa_sim.step.server import Served, carrying, linear_work, rows_with_prompts, served
 from medusa_sim.step.step import decode_step, processed_tokens
 
@@ -98,7 +98,7 @@ class Surface(PricedSteps):
         weights, kv, slots = added[self.option + 1].T
         # each sequence adds the same bytes
         none, one = (
-            memory_bytes(shard, weights, kv, slots, batch, lengths, self.candidates) for batch in (0, 1)
+            memory_parts(shard, weights, kv, slots, batch, lengths, self.candidates).total for batch in (0, 1)
         )
         room = self.scenario.usable_memory_bytes - none
         return np.maximum(np.floor(room / (one - none)), 0.0).astype(np.int64)

@@ -43,7 +43,7 @@ def step_memory_bytes(
     model: what that GPU holds. The activations of one step: the MLP's widest rows and the logits (fp32, as
     samplers keep them).
     """
-    return memory_bytes(model, *drafter_bytes(model, drafter), batch, seq_len, candidates)
+    return memory_parts(model, *drafter_bytes(model, drafter), batch, seq_len, candidates).total
 
 
 def drafter_bytes(model: Model, drafter: Drafter | None) -> tuple[float, float, float]:
@@ -51,21 +51,6 @@ def drafter_bytes(model: Model, drafter: Drafter | None) -> tuple[float, float, 
     if drafter is None:
         return 0.0, 0.0, 0.0
     return drafter.weight_bytes(model), drafter.kv_bytes_per_token(model), float(drafter.kv_slots())
-
-
-def memory_bytes(
-    model: Model,
-    drafter_weights: FloatArray | float,
-    drafter_kv_per_token: FloatArray | float,
-    drafter_kv_slots: FloatArray | float,
-    batch: Size,
-    seq_len: Size,
-    candidates: Size,
-) -> FloatArray:
-    """`step_memory_bytes` with what the drafter adds as arrays; all broadcast."""
-    return memory_parts(
-        model, drafter_weights, drafter_kv_per_token, drafter_kv_slots, batch, seq_len, candidates
-    ).total
 
 
 class MemoryParts(NamedTuple):
@@ -91,7 +76,7 @@ def memory_parts(
     seq_len: Size,
     candidates: Size,
 ) -> MemoryParts:
-    """`memory_bytes` by what it holds."""
+    """`step_memory_bytes` by what it holds, with what the drafter adds as arrays; all broadcast."""
     sequences = np.asarray(batch, dtype=np.float64)
     counts = np.asarray(candidates, dtype=np.float64)
     tokens = np.asarray(seq_len, dtype=np.float64) + counts + drafter_kv_slots
