@@ -123,6 +123,8 @@ class Pricer:
 
     def _planned(self, setup: SetUp, card: Card) -> Planned | Refused:
         gpu, needed = card.gpu, FORMATS[setup.precision].dtype
+        if setup.engine.startswith(_NVIDIA_ONLY) and gpu.architecture == "cdna":
+            return Refused(f"{setup.gpu}, {setup.engine}", f"{_NVIDIA_ONLY} runs on NVIDIA cards alone")
         if setup.precision != own_precision(self.model) and gpu.lacks(needed):
             listed = ", ".join(gpu.peak_flops_per_s)
             return Refused(
@@ -231,6 +233,9 @@ def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:
         if not options:
             raise CoverageError(f"acceptance {scenario.profile.name} describes none of these draft lengths")
     return unpriced(scenario, asked.tried, [asked.seq_len], options, in_flight=True)
+
+
+_NVIDIA_ONLY = "tensorrt-llm"
 
 
 class _NoRoomError(CoverageError):
