@@ -34,7 +34,7 @@ def test_the_option_wins_over_the_variable_and_that_over_the_platform(monkeypatc
     assert data.user_data_dir() == platform
 
 
-def test_a_folder_that_does_not_exist_yet_is_allowed_and_a_file_is_not(tmp_path):
+def test_a_folder_may_not_exist_yet_and_the_users_file_is_found_first_and_listed_once(tmp_path):
     assert (
         data.find("hardware", "a40.toml", tmp_path / "later") == data.shipped_dir() / "hardware" / "a40.toml"
     )
@@ -42,9 +42,6 @@ def test_a_folder_that_does_not_exist_yet_is_allowed_and_a_file_is_not(tmp_path)
     file.write_text("")
     with pytest.raises(SpecError, match=r"--data-dir .* is a file; give a folder"):
         data.data_roots(file)
-
-
-def test_the_users_file_is_found_first_and_listed_once(tmp_path):
     folder = tmp_path / "hardware"
     folder.mkdir()
     for name in ("a40.toml", "mine.toml", ".hidden.toml", "note.txt"):

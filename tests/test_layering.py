@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,16 +35,18 @@ def layer(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> tuple[str, ...]:
     """Dotted names of everything that a file imports, wherever in it."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
+            found += [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "medusa_sim":
+            found += [f"medusa_sim.{name.name}" for name in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            if node.module == "medusa_sim":
-                yield from (f"medusa_sim.{name.name}" for name in node.names)
-            else:
-                yield node.module
+            found.append(node.module)
+    return tuple(found)
 
 
 def imported_at_once(path: Path) -> Iterator[str]:
@@ -159,21 +162,18 @@ def test_help_imports_next_to_nothing():
     assert not loaded & (HEAVY | TORCH | {"numpy", "msgspec"})
 
 
-@pytest.mark.parametrize("latency", ["roofline", "calibrated"])
-def test_a_sweep_leaves_the_heavy_libraries_out(latency):
-    loaded = loaded_after("sweep", "--latency", latency)
-    assert not loaded & (TORCH | {"streamlit", "pandas", "scipy", "matplotlib", "tomlkit"})
+WITHOUT = TORCH | {"streamlit", "pandas", "scipy", "matplotlib", "tomlkit"}
+
+
+def test_a_sweep_leaves_the_heavy_libraries_out():
+    assert not loaded_after("sweep", "--latency", "roofline") & WITHOUT
 
 
 def test_a_sweep_loads_few_of_the_project_s_own_modules():
-    loaded = {name for name in modules_after("sweep", "--batch", "1..64") if name.startswith("medusa_sim.")}
+    loaded = modules_after("sweep", "--batch", "1..64")
+    assert not {name.split(".")[0] for name in loaded} & WITHOUT
+    assert "numpy" in loaded  # this check sees what is loaded
+    loaded = {name for name in loaded if name.startswith("medusa_sim.")}
     assert len(loaded) <= MOST_LOADED, sorted(loaded)
     unused = {f"medusa_sim.{name}" for name in ("specs.hf_config", "load", "export", "setups", "step.sparse")}
     assert not loaded & unused  # a named model reads no config; who sweeps asks for no load and no export
-
-
-def test_this_check_would_see_torch():
-    code = "import sys, medusa_sim.decoder.model\nprint('torch' in sys.modules)"
-    pytest.importorskip("torch")
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "True"

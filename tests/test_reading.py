@@ -36,12 +36,18 @@ def command(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
 # --- Limits -------------------------------------------------------------------------------------------
 
 
-def test_a_limit_holds_while_reading(tmp_path):
+def test_a_limit_holds_while_reading_and_text_that_is_no_utf8_is_refused(tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes(b"x" * 100)
     assert read_bytes(file, 100, "text") == b"x" * 100
     with pytest.raises(SpecError, match=r"a\.txt: more than 99 bytes, the most that is read; give text"):
         read_bytes(file, 99, "text")
+    path = tmp_path / "x"
+    path.write_bytes(b"ab\xff")
+    with pytest.raises(DataError, match="byte 2 is not UTF-8"):
+        read_text(path, 10, "text", DataError)
+    path.write_bytes("\ufeffab".encode())
+    assert read_text(path, 10, "text") == "ab"
 
 
 def test_pipes_devices_and_folders_are_refused(tmp_path):
@@ -118,15 +124,6 @@ def test_toml_that_breaks_parsers_is_one_line(tmp_path, text, told):
     with pytest.raises(SpecError, match=told) as caught:
         read_toml(path)
     assert "\n" not in str(caught.value)
-
-
-def test_text_that_is_no_utf8(tmp_path):
-    path = tmp_path / "x"
-    path.write_bytes(b"ab\xff")
-    with pytest.raises(DataError, match="byte 2 is not UTF-8"):
-        read_text(path, 10, "text", DataError)
-    path.write_bytes("\ufeffab".encode())
-    assert read_text(path, 10, "text") == "ab"
 
 
 def test_rows_longer_than_the_header_are_refused(tmp_path):

@@ -125,7 +125,7 @@ def test_vllm_medusa_is_a_chain_and_says_what_the_tree_would_gain(medusa):
     assert any("a tree of" in note and "%" in note for note in settings.notes)
 
 
-def test_vllm_ngram_and_mtp_name_no_checkpoint():
+def test_vllm_ngram_and_mtp_name_no_checkpoint_and_json_carries_the_trees(medusa):
     ngram = json.loads(flags(engine_settings(answered("ngram"), "vllm").text)["--speculative-config"])
     assert ngram["method"] == "ngram"
     assert ngram["prompt_lookup_max"] >= ngram["prompt_lookup_min"]
@@ -134,6 +134,12 @@ def test_vllm_ngram_and_mtp_name_no_checkpoint():
     )
     assert mtp["method"] == "mtp"
     assert "model" not in mtp
+    values = json.loads(engine_settings(medusa, "json").text)
+    assert values["schema"] == "medusa-sim/schedule/1"
+    for read, row in zip(values["schedule"], medusa.schedule, strict=True):
+        tree = CandidateTree.from_paths(read["paths"])
+        assert tree.paths == row.paths
+        assert tree.candidates == read["candidates"]
 
 
 EVERY = [(engine, method) for engine, methods in METHODS.items() for method in methods]
@@ -260,15 +266,6 @@ def test_tgi_and_llama_cpp_take_a_number_of_drafts(medusa):
     assert read["--spec-draft-model"] == "draft.gguf"
     assert int(read["--spec-draft-n-max"]) == plan_of(settings).drafts
     assert read["--spec-draft-p-min"] == "0"
-
-
-def test_json_carries_the_trees(medusa):
-    values = json.loads(engine_settings(medusa, "json").text)
-    assert values["schema"] == "medusa-sim/schedule/1"
-    for read, row in zip(values["schedule"], medusa.schedule, strict=True):
-        tree = CandidateTree.from_paths(read["paths"])
-        assert tree.paths == row.paths
-        assert tree.candidates == read["candidates"]
 
 
 def test_several_lengths_become_one_schedule_and_chains_asked_for_stay_chains():

@@ -27,58 +27,64 @@ SGL: dict[str, Any] = {"algorithm": "EAGLE3", "num_steps": 3, "eagle_topk": 1, "
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("made", "sound", "change"),
     [
-        {"num_speculative_tokens": 0},
-        {"model": None},
-        {"method": "dflash", "parallel_drafting": True},
-        {"num_speculative_tokens_per_batch_size": [(2, 8, 3)]},
-        {"num_speculative_tokens_per_batch_size": [(1, 8, 3), (8, 16, 1)]},
-        {"num_speculative_tokens_per_batch_size": [(1, 8, 4)]},
-        {"synthetic_acceptance_rates": [0.5, 0.4, 0.3]},
-        {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.5, 0.6, 0.3]},
-        {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.5, 0.4]},
+        (VllmSpeculativeConfig, VLLM, {"num_speculative_tokens": 0}),
+        (VllmSpeculativeConfig, VLLM, {"model": None}),
+        (VllmSpeculativeConfig, VLLM, {"method": "dflash", "parallel_drafting": True}),
+        (VllmSpeculativeConfig, VLLM, {"num_speculative_tokens_per_batch_size": [(2, 8, 3)]}),
+        (VllmSpeculativeConfig, VLLM, {"num_speculative_tokens_per_batch_size": [(1, 8, 3), (8, 16, 1)]}),
+        (VllmSpeculativeConfig, VLLM, {"num_speculative_tokens_per_batch_size": [(1, 8, 4)]}),
+        (VllmSpeculativeConfig, VLLM, {"synthetic_acceptance_rates": [0.5, 0.4, 0.3]}),
+        (
+            VllmSpeculativeConfig,
+            VLLM,
+            {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.5, 0.6, 0.3]},
+        ),
+        (
+            VllmSpeculativeConfig,
+            VLLM,
+            {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.5, 0.4]},
+        ),
+        (TensorrtSpeculativeConfig, TRT, {"draft_len_schedule": {80: 2, 256: 3}}),  # what 1.3 refused to load
+        (TensorrtSpeculativeConfig, TRT, {"version": "1.2", "draft_len_schedule": {64: 3}}),
+        (
+            TensorrtSpeculativeConfig,
+            TRT,
+            {
+                "version": "1.2",
+                "use_dynamic_tree": True,
+                "dynamic_tree_max_topK": 4,
+                "max_total_draft_tokens": 8,
+            },
+        ),
+        (
+            TensorrtSpeculativeConfig,
+            TRT,
+            {"use_dynamic_tree": True, "dynamic_tree_max_topK": 2, "max_total_draft_tokens": 8},
+        ),
+        (TensorrtSpeculativeConfig, TRT, {"speculative_model": None}),
+        (TensorrtSpeculativeConfig, TRT, {"decoding_type": "MTP", "version": "1.2"}),
+        (TensorrtSpeculativeConfig, TRT, {"decoding_type": "PARD"}),
+        (SglangFlags, SGL, {"num_draft_tokens": 3}),
+        (SglangFlags, SGL, {"eagle_topk": 4, "num_draft_tokens": 12}),
+        (SglangFlags, SGL, {"num_steps": None}),
+        (SglangFlags, SGL, {"algorithm": "DFLASH"}),
+        (
+            SglangFlags,
+            SGL,
+            {"algorithm": "STANDALONE", "adaptive_slots": {1: SglangSlot(candidate_steps=[3])}},
+        ),
+        (SglangFlags, SGL, {"adaptive_slots": {2: SglangSlot(candidate_steps=[3])}}),
     ],
 )
-def test_vllm_refuses(change):
-    VllmSpeculativeConfig(**VLLM)
+def test_settings_that_an_engine_refuses_are_not_made(made, sound, change):
+    made(**sound)
     with pytest.raises(ValueError, match=r"\w"):
-        VllmSpeculativeConfig(**{**VLLM, **change})
+        made(**sound | change)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"draft_len_schedule": {80: 2, 256: 3}},  # what 1.3 refused to load
-        {"version": "1.2", "draft_len_schedule": {64: 3}},
-        {"version": "1.2", "use_dynamic_tree": True, "dynamic_tree_max_topK": 4, "max_total_draft_tokens": 8},
-        {"use_dynamic_tree": True, "dynamic_tree_max_topK": 2, "max_total_draft_tokens": 8},
-        {"speculative_model": None},
-        {"decoding_type": "MTP", "version": "1.2"},
-        {"decoding_type": "PARD"},
-    ],
-)
-def test_tensorrt_llm_refuses(change):
-    TensorrtSpeculativeConfig(**TRT)
-    with pytest.raises(ValueError, match=r"\w"):
-        TensorrtSpeculativeConfig(**{**TRT, **change})
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"num_draft_tokens": 3},
-        {"eagle_topk": 4, "num_draft_tokens": 12},
-        {"num_steps": None},
-        {"algorithm": "DFLASH"},
-        {"algorithm": "STANDALONE", "adaptive_slots": {1: SglangSlot(candidate_steps=[3])}},
-        {"adaptive_slots": {2: SglangSlot(candidate_steps=[3])}},
-    ],
-)
-def test_sglang_refuses(change):
-    SglangFlags(**SGL)
-    with pytest.raises(ValueError, match=r"\w"):
-        SglangFlags(**{**SGL, **change})
+def test_a_slot_of_sglang_drafts_one_token_at_least():
     with pytest.raises(ValueError, match="candidate_steps"):
         SglangSlot(candidate_steps=[0])
 

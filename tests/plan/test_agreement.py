@@ -128,10 +128,10 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
 
 
 def scenarios(runtime: str) -> Iterator[tuple[str, str, Scenario]]:
-    """Every drafter, with every second acceptance: the other half under the next runtime."""
+    """Every drafter, with every third acceptance: the others under the next runtimes."""
     turn = runtime_names().index(runtime)
     for place, (drafter, acceptance) in enumerate(product(DRAFTERS, ACCEPTANCE)):
-        if (place + turn) % 2:
+        if (place + turn) % 3:
             continue
         scenario = scenario_of(runtime, drafter, acceptance)
         if scenario is not None:

@@ -72,16 +72,13 @@ def test_rounding_stays_within_half_a_last_digit(value):
     assert float(significant(value)) == pytest.approx(value, rel=0.5e-3)
 
 
-def test_csv_reads_back_exactly():
+def test_csv_reads_back_exactly_and_quotes_only_where_it_must():
     text = b"".join(csv_parts([TABLE.slice(0, 2), TABLE.slice(2)])).decode()
     assert text.count("gpu,candidates") == 1
     back = pd.read_csv(io.StringIO(text))
     assert list(back["verify_step_us"][:2]) == [25_123.456789, 1e-7]
     assert math.isnan(back["verify_step_us"][2])
     assert list(back["note"]) == ["plain", "a, b", 'say "x" | y']
-
-
-def test_csv_quotes_only_where_it_must():
     text = b"".join(csv_parts([TABLE.select(["gpu", "candidates"])])).decode()
     assert text == "gpu,candidates\na40,1\na40,16\na40,64\n"
 
@@ -106,19 +103,19 @@ def test_parquet_reads_back_exactly():
     assert len(back) == 3
 
 
-def test_markdown_has_one_header_and_escapes_bars():
+def test_markdown_has_one_header_and_plain_text_cuts_nothing():
     text = b"".join(markdown_parts([TABLE.slice(0, 2), TABLE.slice(2)])).decode()
     assert len(text.strip().split("\n")) == 2 + 3
     assert "\\|" in text
     assert "48.5 GB" in text
-
-
-def test_plain_text_cuts_nothing():
     wide = TextTable(tuple(f"column_{i}" for i in range(40)), (("x" * 30,) * 40,), (False,) * 40)
     assert "…" not in plain(wide)
     assert plain(wide).count("x" * 30) == 40
     assert on_terminal(wide, 80) is None
     assert "x" * 30 in markdown(wide)
+    drawn = on_terminal(TextTable(("a",), (("[bold]x[/bold]",),), (False,)), 80)
+    assert drawn is not None
+    assert "[bold]x[/bold]" in drawn
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path):
@@ -170,12 +167,6 @@ def test_a_terminal_never_cuts_a_cell(width):
     assert "1.23" in drawn
     assert drawn.count("words") == 30
     assert max(len(line) for line in re.sub(r"\x1b\[[0-9;]*m", "", drawn).splitlines()) <= width
-
-
-def test_brackets_in_cells_are_not_markup():
-    drawn = on_terminal(TextTable(("a",), (("[bold]x[/bold]",),), (False,)), 80)
-    assert drawn is not None
-    assert "[bold]x[/bold]" in drawn
 
 
 @pytest.mark.parametrize("runtime", ["cuda-graph", "hf-eager", "vllm"])

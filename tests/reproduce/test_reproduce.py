@@ -134,7 +134,7 @@ def test_point_figures_are_their_tables(figure, table):
     assert points["predicted_flops_per_s"].equals(cells["predicted_flops_per_s"])
 
 
-def test_every_target_answers_to_its_name():
+def test_every_target_answers_to_its_name_and_an_unknown_one_to_the_nearest():
     for name in ("table6", "figure12", "figure20", "figure23"):
         found = reproduction(name)
         assert found.name == name
@@ -144,9 +144,6 @@ def test_every_target_answers_to_its_name():
         *(f"figure{n}" for n in range(9, 24)),
         "figure7b",
     ]
-
-
-def test_an_unknown_target_is_named_with_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'table6'"):
         reproduction("tabel6")
 

@@ -11,14 +11,11 @@ GOAL = 0.12
 """Runtime parameters fitted on some rows of one table are to predict its others so well."""
 
 
-def test_table_4_predicts_its_own_other_rows():
+def test_tables_predict_their_own_other_rows():
     frame = reproduction("table4").frame
     left = frame[~frame["is_fitted"]]
     assert set(left["model"]) == {"vicuna-33b", "zephyr-7b"}
     assert left["error"].abs().max() < GOAL
-
-
-def test_table_1_predicts_its_own_other_rows():
     frame = reproduction("table1-rates").frame
     left = frame[~frame["is_fitted"]]
     assert set(left["model"]) == {"vicuna-33b", "zephyr-7b"}
@@ -61,11 +58,8 @@ def test_rsd_rates_of_methods_that_were_not_fitted():
     assert (left[left["decoder"] == "AR"]["error"] < 0).all()  # the speculative loop's own time
 
 
-def test_the_host_is_found_again():
+def test_the_host_is_found_again_and_a_chain_is_a_geometric_series():
     steps = [PlainStep(1.0, 400.0), PlainStep(2.0, 600.0)]
     assert host_us_per_launch(steps, [400.0 * 55.0, 600.0 * 55.0]) == pytest.approx(55.0, rel=1e-4)
     assert steps[0].time_us(0.0) == 1.0
-
-
-def test_a_chain_is_a_geometric_series():
     assert chain_tokens(np.asarray(0.5), np.asarray(2.0)) == pytest.approx(1 + 0.5 + 0.25)

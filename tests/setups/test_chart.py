@@ -87,13 +87,15 @@ def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(answer
         assert (across < 5) == slim
 
 
-def test_a_card_without_a_value_is_named_and_not_drawn(answer):
+def test_a_card_without_a_value_is_named_and_not_drawn_and_another_axis_is_one_error(answer):
     unpriced = answer.comparison.table.copy()
     unpriced.loc[unpriced.gpu == "l40s", "usd_per_million_tokens"] = np.nan
     partly = replace(answer.comparison, table=unpriced)
     assert left_out(answer.comparison, "usd_per_million_tokens") == ""
     assert left_out(partly, "usd_per_million_tokens") == " Not drawn, as no price is known: l40s."
     assert left_out(partly, "joule_per_token") == ""
+    with pytest.raises(UsageError, match="vertical axis"):
+        answer.chart("watts")
 
 
 def test_a_card_keeps_its_colour_and_neighbours_differ():
@@ -101,11 +103,6 @@ def test_a_card_keeps_its_colour_and_neighbours_differ():
     assert len(set(looks)) == len(looks)
     assert len({colour for colour, _ in looks[:8]}) == 8
     assert look_of("mine") == look_of("mine")
-
-
-def test_another_axis_is_one_error(answer):
-    with pytest.raises(UsageError, match="vertical axis"):
-        answer.chart("watts")
 
 
 def test_a_page_has_the_answer_first(answer):
