@@ -148,7 +148,8 @@ def sentence(answer: Comparison) -> str:
     if chosen["drafter"] == PLAIN:
         return f"{text}; no drafter does better."
     if plain is None:
-        return f"{text}; without speculation no set-up keeps the limits."
+        asked = (answer.table.drafter == PLAIN).any()
+        return f"{text}{'; without speculation no set-up keeps the limits' if asked else ''}."
     same = all(plain[name] == chosen[name] for name in SET_UP if name != "drafter")
     where = f"{plain['gpus']} x {plain['gpu']}" if same else told_of(plain)
     return (

@@ -89,6 +89,8 @@ def test_the_chosen_keeps_the_limits_and_costs_least(dense):
     free = ms.compare(**{**DENSE, "gpus": "h100-sxm", "counts": 1}, batches=(1, 8))
     assert (free.table.sure == 1.0).all()  # where no speed is asked for, none is missed
     assert "certainty" not in free.sentence
+    drafted = ms.compare(**{**DENSE, "gpus": "h100-sxm", "counts": 1, "drafters": "eagle3"}, batches=8)
+    assert "without speculation" not in drafted.sentence  # nobody asked for it
 
 
 def test_a_limit_takes_away_and_adds_nothing():
