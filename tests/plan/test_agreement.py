@@ -128,13 +128,14 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
 
 
 def scenarios(runtime: str) -> Iterator[tuple[str, str, Scenario]]:
-    """Every drafter, with every third acceptance: the others under the next runtimes."""
-    turn = runtime_names().index(runtime)
+    """Every drafter with a third of the acceptances, every acceptance once; the rest under other runtimes."""
+    turn, seen = runtime_names().index(runtime), set()
     for place, (drafter, acceptance) in enumerate(product(DRAFTERS, ACCEPTANCE)):
-        if (place + turn) % 3:
+        if (place + turn) % 3 and acceptance in seen:
             continue
         scenario = scenario_of(runtime, drafter, acceptance)
         if scenario is not None:
+            seen.add(acceptance)
             yield drafter, acceptance, scenario
 
 
