@@ -56,7 +56,7 @@ class Asking:
         self.again = decoding.step + self.hold
         most = self.token_budget // b - 1
         if self._next is not None:
-            decoding.draft(self._next)
+            decoding.draft(self._next, min(self._made, most))
             self._next = None
         elif self._at is not None:
             found = self._at(b, decoding.length_sum / b, decoding.drafts, *self._seen())
@@ -115,7 +115,7 @@ class Asking:
                 found = min(checked(self.policy, found, b, self.drafts_max), most)
             accepted = rows = past = 0
             tokens, counted = self._counted = gained, later
-            if found != drafts:
+            if found != decoding.fresh:
                 self._next, self.again = found, decoding.step + later
                 return later, gained
         return steps, gains[-1]

@@ -148,6 +148,24 @@ def test_a_step_costs_its_rows_and_the_longest_drafting(drafts, by_row, length):
         assert found == pytest.approx(rows + whole, rel=1e-9)
 
 
+def test_where_all_are_drafted_for_every_step_pays_for_them() -> None:
+    """Verified drafts change with the length, drafted ones do not; it is asked within a row of equal steps."""
+
+    class Wavering:
+        name, whole, waits, hold_steps = "wavering", True, True, 4
+
+        def choose(self, state: State) -> int:
+            return self.at(state.requests, state.mean_length, state.drafts, state.accepted, state.steps)
+
+        def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
+            return 1 + int(length) // 20 % 3
+
+    asked = closed_loop(8, Lengths(prompt_tokens=20, output_tokens=150), count=64, seed=1)
+    found = run(asked, growing_table(0.01), limits(max_requests=8), Wavering())
+    assert found.steps_s[len(RATES)].sum() > 0.9 * found.steps_s.sum()
+    assert found.steps_s[1 : len(RATES)].sum() == 0.0
+
+
 @pytest.mark.parametrize("nonsense", [[1], [9, 9], [-1, 0], [0.5, 1.0], None])
 def test_nonsense_is_refused_in_one_line(nonsense):
     class Broken:
