@@ -149,7 +149,7 @@ def test_a_step_costs_its_rows_and_the_longest_drafting(drafts, by_row, length):
 
 
 def test_where_all_are_drafted_for_every_step_pays_for_them() -> None:
-    """Verified drafts change with the length, drafted ones do not; it is asked within a row of equal steps."""
+    """Verified drafts change with the length, drafted ones do not: asked within a row of equal steps."""
 
     class Wavering:
         name, whole, waits, hold_steps = "wavering", True, True, 4

@@ -21,6 +21,7 @@ from medusa_sim.load.search import (
 )
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report import load_tables, load_text
+from medusa_sim.report.charts.load import rate_chart
 from medusa_sim.report.load_rows import (
     carried_values,
     context_values,
@@ -80,6 +81,16 @@ def test_the_sentence_and_the_rows_name_both_rates_and_every_metric(answer):
     assert carried_values(answer)[0]["gpus_needed"] >= carried_values(answer)[1]["gpus_needed"]
     line = timeline_arrow(answer)
     assert set(line.column("policy").to_pylist()) == {"none", "K=3"}
+
+
+def test_charts_mark_what_is_carried_and_full_and_no_band_promises_more_than_comes(answer):
+    chart = rate_chart(answer, "goodput_per_s")
+    marked = [limit.x for limit in chart.limits]
+    for each in answer.carried:
+        assert {each.largest_per_s, each.saturated_per_s} <= set(marked)
+    lines = [series for series in chart.series if series.high is not None]
+    assert lines
+    assert all((series.high <= np.maximum(series.x, series.y)).all() for series in lines)
 
 
 def test_limits_that_nothing_meets_and_rates_above_saturation_are_told_with_what_is_possible():

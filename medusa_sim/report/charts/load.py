@@ -65,12 +65,12 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
              "share": point.mean["goodput_share"]}
             for point, value in zip(line, y.tolist(), strict=True)
         ]  # fmt: skip
-        is_sure = bool((half > 0.0).any())
+        is_sure, most = bool((half > 0.0).any()), x if metric == "goodput_per_s" else np.inf
         series.append(
             Series(
                 name=policy, x=x, y=y, marker=marker_of(place), rows=rows, colour=colour_of(place),
                 line=line_of(place), low=np.maximum(y - half, 0.0) if is_sure else None,
-                high=y + half if is_sure else None,
+                high=np.maximum(np.minimum(y + half, most), y) if is_sure else None,
             )
         )  # fmt: skip
         if metric.endswith("_at_share_s"):
