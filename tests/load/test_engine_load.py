@@ -28,17 +28,17 @@ def cells(slowness: float = 1.0) -> list[dict[str, Any]]:
         common = {"drafts": drafts, "reference_us": 100.0 * slowness}
         for batch in BATCHES:
             time_us = slowness * factor * (4000 + 100 * batch)
-            found.append({"row": "step", "batch": batch, "time_us": time_us, **common})
+            found.append({"row": "step", "batch": batch, "mean_us": time_us, **common})
         for tokens in (48, 96, 192):
             time_us = slowness * (4000 + 20 * tokens + 100 * (drafts > 0))
-            found.append({"row": "prompt", "batch": 0, "tokens": tokens, "time_us": time_us, **common})
+            found.append({"row": "prompt", "batch": 0, "tokens": tokens, "mean_us": time_us, **common})
     return found
 
 
 def test_the_table_is_what_was_timed_at_the_speed_of_the_run():
-    usual = {0: 100.0, DRAFTS: 100.0}
+    disturbed = [{**row, "mean_us": 3 * row["mean_us"]} for row in cells() if "mean_us" in row]
     for slowness in (1.0, 1.7):  # a machine that was slow while its steps were timed
-        table = table_of(at_speed(cells(slowness), usual), RATES)
+        table = table_of(at_speed(cells(slowness) + disturbed + cells(), 100.0), RATES)
         assert table.decoding_s(0, 8, 60.0) == pytest.approx(4.8e-3)
         assert table.decoding_s(DRAFTS, 3, 60.0) == pytest.approx(1.5 * 4.3e-3)
         alone = table.upto(0)
@@ -47,14 +47,14 @@ def test_the_table_is_what_was_timed_at_the_speed_of_the_run():
 
 
 def test_the_page_shows_predicted_beside_measured():
-    table = table_of(at_speed(cells(), {0: 100.0, DRAFTS: 100.0}), RATES)
+    table = table_of(at_speed(cells(), 100.0), RATES)
     asked = requests([0.0, 0.01, 0.5], [48, 48, 48], [10, 20, 5])
     record = run(asked, table.upto(0), limits(max_requests=32, token_budget=4000), Fixed(0))
     found = latencies(record.first_token_s, record.finish_s, asked)
     row = {"rate_per_s": 4.0, "method": "plain", "measured": found, "predicted": found,
            "measured_accepted": 0.0, "predicted_accepted": 0.9}  # fmt: skip
-    assert "(+0 %)" in page([row])
-    assert "Mean errors: TTFT ms 0 %" in page([row])
+    assert "(+0 %)" in page([row], 0.7)
+    assert "Mean errors: TTFT ms 0 %" in page([row], 0.7)
 
 
 def test_plans_hold_what_the_engines_side_reads(tmp_path):
@@ -63,7 +63,7 @@ def test_plans_hold_what_the_engines_side_reads(tmp_path):
     models = Path(validate_engine.__file__).parent / "models"
     steps = validate_engine.steps_plan(given, models, validate_engine.TARGETS[0], 60.0)
     cells = plan_of(tmp_path, given, job="cells", **cell_sizes(vocab=256))
-    load = plan_of(tmp_path, given, job="load", loads=[])
+    load = plan_of(tmp_path, given, job="load", loads=[], reference_us=100.0)
     for plan, functions in (
         (steps, ("step_rows",)),
         (cells, ("step_rows", "prompt_rows")),
