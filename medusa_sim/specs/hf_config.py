@@ -56,6 +56,9 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
     enable_bias: bool | None = None
+    use_bias: bool | None = None
+    use_qkv_bias: bool | None = None
+    attention_out_bias: bool | None = None
     do_layer_norm_before: bool | None = None
     layer_norm_elementwise_affine: bool | None = None
     torch_dtype: _Dtype | None = None
@@ -85,9 +88,7 @@ def model_from_config(path: Path) -> Model:
     refuse = Refusal(file)
     content = _language_model(content, refuse)
     family = _family(content, refuse)
-    content = {**FAMILIES[family].defaults, **content}
-    if content.get("max_position_embeddings") is None and content.get("max_seq_len") is not None:
-        content["max_position_embeddings"] = content["max_seq_len"]
+    content = _by_known_names(content, family, refuse)
     config = convert(content, _Config, file)
     heads = config.num_attention_heads
     kv_heads = heads if family == "opt" else config.num_key_value_heads or heads
@@ -95,7 +96,7 @@ def model_from_config(path: Path) -> Model:
         refuse("num_key_value_heads", f"given {kv_heads}; it must divide num_attention_heads = {heads}")
     if family == "opt":
         _check_opt(config, refuse)
-    layout = _layout(config, family)
+    layout = _layout(content, family)
     width_key = "ffn_dim" if family == "opt" else "intermediate_size"
     own = read_family(
         family,
@@ -126,9 +127,7 @@ def model_from_config(path: Path) -> Model:
         mtp_layers=own.mtp_layers,
         mtp=own.mtp,
         streams=own.streams,
-        tied_embeddings=_or(
-            config.tie_word_embeddings, default=family in ("opt", "gemma3_text", "gemma4_text")
-        ),
+        tied_embeddings=bool(config.tie_word_embeddings),
         dtype=dtype,
         weight_dtype=dtype,
         kv_dtype=dtype,
@@ -152,12 +151,35 @@ def _beside(file: Path) -> dict[str, Any] | None:
     return inner
 
 
+_LENGTHS = {"max_seq_len": "max_position_embeddings", "model_max_length": "max_position_embeddings"}
+
+
+def _by_known_names(content: dict[str, Any], family: str, refuse: Refusal) -> dict[str, Any]:
+    """The config with what its family leaves out, and with the names of keys that readers know."""
+    about = FAMILIES[family]
+    for key in about.plain:
+        if (value := content.get(key)) is True or value not in (None, 0, 1):
+            refuse(key, f"given {shown(value)}; allowed: none (others are not modelled)")
+    named = {
+        name: content[key]
+        for key, name in {**about.aliases, **_LENGTHS}.items()
+        if content.get(key) is not None and content.get(name) is None
+    }
+    if content.get("tie_word_embeddings") is None:
+        named["tie_word_embeddings"] = about.defaults.get("tie_word_embeddings", False)
+    return {**about.defaults, **content, **named}
+
+
 _INNER = ("text_config", "llm_config", "language_config")
 """Where multimodal configs keep the decoder."""
 
 
 def _language_model(content: dict[str, Any], refuse: Refusal) -> dict[str, Any]:
     """The decoder's part of a multimodal config, with the keys that stand beside it."""
+    thinker = content.get("thinker_config")
+    if isinstance(thinker, dict):  # of an omni model, which speaks through a decoder that is not answered for
+        beside = {name: content[name] for name in ("architectures", *_OUTER) if name in content}
+        content = {**thinker, **beside}
     key = next((key for key in _INNER if content.get(key) is not None), None)
     if key is None:
         return content
@@ -199,7 +221,8 @@ def _family(content: dict[str, Any], refuse: Refusal) -> str:
             "model_type",
             f"given {shown(content['model_type'])}; architectures says {families['architectures']!r}",
         )
-    return kind
+    # MiniMax-M3's snapshot calls its language model by the name of M2
+    return "minimax_m3" if kind == "minimax_m2" and content.get("sparse_attention_config") else kind
 
 
 def _unknown(given: object, name: object, allowed: Iterable[str]) -> str:
@@ -221,31 +244,15 @@ def _check_opt(config: _Config, refuse: Refusal) -> None:
             refuse(key, "given false; allowed: true, as in every OPT model but 350m")
 
 
-_BIASED = (
-    "llama", "qwen3", "gemma3_text", "qwen3_moe", "llama4_text", "qwen3_next", "qwen3_5", "nemotron_h",
-    "gemma4_text", "mimo_v2_flash",
-)  # fmt: skip
-"""Families whose `attention_bias` stands for all four projections."""
-
-
-def _layout(config: _Config, family: str) -> Architecture:
+def _layout(content: dict[str, Any], family: str) -> Architecture:
     """The family's layout with the biases that a config may switch."""
-    layout = ARCHITECTURES[family]
-    if family == "opt":
-        bias = _or(config.enable_bias, default=True)
-        return dataclasses.replace(layout, qkv_bias=bias, output_bias=bias, mlp_bias=bias)
-    if family in _BIASED:
-        bias = _or(config.attention_bias, default=False)
-        layout = dataclasses.replace(layout, qkv_bias=bias, output_bias=bias)
-    if family == "glm4_moe":
-        layout = dataclasses.replace(layout, qkv_bias=_or(config.attention_bias, default=False))
-    if family == "llama":
-        layout = dataclasses.replace(layout, mlp_bias=_or(config.mlp_bias, default=False))
-    return layout
-
-
-def _or(given: bool | None, *, default: bool) -> bool:
-    return default if given is None else given
+    switched = {
+        name: content[key]
+        for key, names in FAMILIES[family].biases.items()
+        for name in names
+        if content.get(key) is not None
+    }
+    return dataclasses.replace(ARCHITECTURES[family], **switched)
 
 
 def _dtype(config: _Config) -> tuple[str, tuple[str, ...]]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from medusa_sim.errors import shown
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp
 from medusa_sim.specs.hf_layers import (
     SINKS,
@@ -25,13 +26,13 @@ from medusa_sim.specs.hf_layers import (
     one_each,
 )
 from medusa_sim.specs.mixers import Mixer
-from medusa_sim.specs.model import UNCHECKED, LayerGroup, Width
+from medusa_sim.specs.model import LayerGroup, Width
 
 
 class _Gemma4(msgspec.Struct, frozen=True, kw_only=True):
-    layer_types: list[str]
+    layer_types: list[str] | None = None
     sliding_window: WindowSize
-    global_head_dim: Width | None = None
+    global_head_dim: Width = 512
     num_global_key_value_heads: Width | None = None
     attention_k_eq_v: bool = False
     enable_moe_block: bool = False
@@ -47,8 +48,8 @@ def gemma4(given: Given) -> Own:
             given.refuse(key, f"given {getattr(config, key)}; allowed: 0 (others are not modelled)")
     full = msgspec.structs.replace(
         given.attention(),
-        head_dim=config.global_head_dim or given.head_dim,
-        kv_heads=config.num_global_key_value_heads or given.kv_heads,
+        head_dim=config.global_head_dim,
+        kv_heads=(config.attention_k_eq_v and config.num_global_key_value_heads) or given.kv_heads,
         keys_are_values=config.attention_k_eq_v,
     )
     near = given.attention(config.sliding_window)
@@ -58,7 +59,9 @@ def gemma4(given: Given) -> Own:
             given, ("num_experts", "top_k_experts", "moe_intermediate_size"), shared=given.width
         )
     kinds = {"full_attention": full, "sliding_attention": near}
-    mixers = [kind_of(given, kind, kinds) for kind in one_each(given, "layer_types", config.layer_types)]
+    usual = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(given.layers)]
+    types = one_each(given, "layer_types", config.layer_types or usual)
+    mixers = [kind_of(given, kind, kinds) for kind in types]
     return Own(layers=layered(mixers, [part] * given.layers))
 
 
@@ -104,7 +107,7 @@ def mimo_v2(given: Given) -> Own:
 
 class _Other(msgspec.Struct, frozen=True, kw_only=True):
     num_attention_heads: Width
-    num_attention_groups: Width
+    num_attention_groups: Width | None = None
     head_dim: Width | None = None
 
 
@@ -113,9 +116,11 @@ class _Step(msgspec.Struct, frozen=True, kw_only=True):
     num_attention_groups: Width
     sliding_window: WindowSize | None = None
     attention_other_setting: _Other | None = None
-    use_head_wise_attn_gate: bool = False
+    num_sliding_attention_heads: Width | None = None
+    use_head_wise_attn_gate: bool = True
     use_qk_norm: bool = True
-    moe_layers_enum: str | list[Count]
+    moe_layers_enum: str | list[Count] | None = None
+    mlp_layer_types: list[str] | None = None
     share_expert_dim: Count = 0
     num_nextn_predict_layers: Count | None = None
 
@@ -127,15 +132,25 @@ def step(given: Given) -> Own:
     full = given.layout.attention(given.heads, config.num_attention_groups, given.head_dim)
     full = msgspec.structs.replace(full, gate=gate, qk_norm=config.use_qk_norm)
     near = msgspec.structs.replace(full, size=config.sliding_window)
-    if (other := config.attention_other_setting) is not None:
+    other = config.attention_other_setting
+    if other is None and config.num_sliding_attention_heads is not None:
+        other = _Other(num_attention_heads=config.num_sliding_attention_heads)
+    if other is not None:
         near = msgspec.structs.replace(
             near,
             heads=other.num_attention_heads,
-            kv_heads=other.num_attention_groups,
+            kv_heads=other.num_attention_groups or config.num_attention_groups,
             head_dim=other.head_dim or given.head_dim,
         )
     named = config.moe_layers_enum
-    sparse = [int(each) for each in named.split(",")] if isinstance(named, str) else named
+    if config.mlp_layer_types is not None:
+        named = [layer for layer, kind in enumerate(config.mlp_layer_types) if kind == "sparse"]
+    if named is None:
+        given.refuse("moe_layers_enum", "missing; the numbers of the layers with experts are needed")
+    try:
+        sparse = [int(each) for each in (named.split(",") if isinstance(named, str) else named)]
+    except ValueError:
+        given.refuse("moe_layers_enum", f"given {shown(named)}; allowed: whole numbers with commas between")
     keys = ("moe_num_experts", "moe_top_k", "moe_intermediate_size")
     experts = experts_of(given, keys, shared=config.share_expert_dim)
     kinds = {"full_attention": full, "sliding_attention": near}
@@ -148,7 +163,7 @@ def step(given: Given) -> Own:
         ),
         mtp_layers=modules,
         mtp=LayerGroup(1, near, given.mlp),
-        notes=(f"meaning of the fields of its config recalled, {UNCHECKED}",),
+        notes=(),
     )
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -119,7 +119,7 @@ class _Windows(msgspec.Struct, frozen=True, kw_only=True):
     sliding_window: WindowSize | None = None
     use_sliding_window: bool | None = None
     max_window_layers: Count | None = None
-    sliding_window_pattern: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    sliding_window_pattern: Annotated[int, Meta(ge=1, le=1000)] | str | None = None
     layer_types: list[str] | None = None
 
 
@@ -134,6 +134,7 @@ class _DeepSeek(msgspec.Struct, frozen=True, kw_only=True):
     n_shared_experts: Count | None = None
     first_k_dense_replace: Count = 0
     moe_layer_freq: Layers = 1
+    mlp_layer_types: list[str] | None = None
 
 
 class _Latent(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +167,13 @@ class _MiniMax(msgspec.Struct, frozen=True, kw_only=True):
 def dense(given: Given) -> Own:
     """Dense layers, all alike but for their windows."""
     layers = layered(windowed(given), [given.mlp] * given.layers)
-    return Own(layers=layers, mtp_layers=given.read(_Mtp).num_nextn_predict_layers or 0)
+    notes = (_PARALLEL,) if given.layout.norms_per_layer == 1 else ()
+    return Own(layers=layers, mtp_layers=given.read(_Mtp).num_nextn_predict_layers or 0, notes=notes)
+
+
+_PARALLEL = (
+    "attention and MLP of a layer read the same input: priced one after the other, each with its all-reduce"
+)
 
 
 def mixtral(given: Given) -> Own:
@@ -235,17 +242,32 @@ def deepseek(given: Given) -> Own:
 
 
 def glm(given: Given) -> Own:
-    """GLM-4.5 to 4.7: grouped attention, dense layers first."""
+    """GLM-4.5 to 4.7, and others of grouped attention with dense layers first."""
     parts, config = routed(given)
-    mixer = msgspec.structs.replace(given.attention(), qk_norm=given.read(_Glm).use_qk_norm)
-    return Own(layers=layered([mixer] * given.layers, parts), mtp_layers=config.num_nextn_predict_layers or 0)
+    qk_norm = given.read(_Glm).use_qk_norm
+    mixers = [msgspec.structs.replace(mixer, qk_norm=qk_norm) for mixer in windowed(given)]
+    return Own(layers=layered(mixers, parts), mtp_layers=config.num_nextn_predict_layers or 0)
+
+
+def hunyuan(given: Given) -> Own:
+    """Hunyuan's mixtures: sizes of experts stand once a layer, and are alike in all."""
+    content = dict(given.content)
+    for key in (*ROUTED, "n_shared_experts"):
+        if isinstance(values := content.get(key), list):
+            if any(value != values[0] for value in values):
+                given.refuse(key, "layers differ; allowed: one value for all")
+            content[key] = next(iter(values), None)
+    return glm(replace(given, content={**content, "use_qk_norm": content.get("use_qk_norm", False)}))
 
 
 def routed(given: Given) -> tuple[list[FeedForward], _DeepSeek]:
     """The parts of a DeepSeek: dense first, experts in every `moe_layer_freq`-th layer behind."""
     config = given.read(_DeepSeek)
     experts = experts_of(given, shared_experts=config.n_shared_experts or 0)
-    return dense_first(given, experts, config.first_k_dense_replace, config.moe_layer_freq), config
+    if (named := config.mlp_layer_types) is None:
+        return dense_first(given, experts, config.first_k_dense_replace, config.moe_layer_freq), config
+    is_dense = [kind == "dense" for kind in one_each(given, "mlp_layer_types", named)]
+    return [given.mlp if each else experts for each in is_dense], config
 
 
 def dense_first(given: Given, experts: MoE, first: int, every: int) -> list[FeedForward]:
@@ -302,6 +324,8 @@ def windowed(given: Given) -> list[Grouped]:
     """
     config, layers = given.read(_Windows), range(given.layers)
     near = [False] * given.layers
+    for kind in config.layer_types or ():
+        kind_of(given, kind, dict.fromkeys(("full_attention", "sliding_attention")))
     if config.sliding_window is None or config.use_sliding_window is False:
         pass
     elif config.layer_types is not None:
@@ -310,7 +334,9 @@ def windowed(given: Given) -> list[Grouped]:
                 "layer_types", f"{len(config.layer_types)} entries; num_hidden_layers is {given.layers}"
             )
         near = [kind == "sliding_attention" for kind in config.layer_types]
-    elif (pattern := config.sliding_window_pattern) is not None:
+    elif isinstance(pattern := config.sliding_window_pattern, str):  # of letters: local, global
+        near = [pattern[layer % len(pattern)] == "L" for layer in layers]
+    elif pattern is not None:
         near = [(layer + 1) % pattern != 0 for layer in layers]
     else:
         first = config.max_window_layers if config.use_sliding_window else None

@@ -7,13 +7,14 @@ that it lacks, in the shapes of github.com/ai-dynamo/aiconfigurator.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.specs.feed_forwards import FeedForward, MoE
+from medusa_sim.specs.feed_forwards import FeedForward
 from medusa_sim.specs.hf_layers import (
+    LOCAL,
     Count,
     Flags,
     Given,
@@ -161,6 +162,8 @@ class _NemotronExperts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
+"""What later versions of transformers call them."""
 
 
 def nemotron_h(given: Given) -> Own:
@@ -168,6 +171,7 @@ def nemotron_h(given: Given) -> Own:
     config = given.read(_Nemotron)
     pattern = config.hybrid_override_pattern
     kinds = [_PATTERN.get(letter, letter) for letter in pattern or ""] or config.layers_block_type
+    kinds = [_KINDS.get(kind, kind) for kind in kinds or ()] or None
     key = "layers_block_type" if pattern is None else "hybrid_override_pattern"
     gated = config.mlp_hidden_act not in ("relu2", "relu")
     mixers: dict[str, Mixer] = {
@@ -201,15 +205,61 @@ def nemotron_h(given: Given) -> Own:
     )
 
 
+class _Granite(msgspec.Struct, frozen=True, kw_only=True):
+    mamba_n_heads: Width
+    mamba_d_head: Width | str = "auto"
+    mamba_n_groups: Width = 1
+    mamba_d_state: Width
+    mamba_d_conv: Annotated[int, Meta(ge=1, le=64)] = 4
+    mamba_expand: Width = 2
+    mamba_conv_bias: bool = True
+    layer_types: list[str] | None = None
+    num_local_experts: Count = 0
+    shared_intermediate_size: Width
+    position_embedding_type: str | None = None
+
+
+def granite(given: Given) -> Own:
+    """Granite 4: Mamba-2 and attention, each with experts beside a shared MLP, or with that alone.
+
+    Engines keep its states in the model's dtype (vLLM's mamba_ssm_cache_dtype auto), not in fp32.
+    """
+    config = given.read(_Granite)
+    width = config.mamba_d_head
+    mamba = Mamba2(
+        heads=config.mamba_n_heads,
+        head_dim=config.mamba_expand * given.hidden // config.mamba_n_heads
+        if isinstance(width, str)
+        else width,
+        groups=config.mamba_n_groups,
+        state=config.mamba_d_state,
+        conv=config.mamba_d_conv,
+        conv_bias=config.mamba_conv_bias,
+        state_dtype="bf16",
+    )
+    full = msgspec.structs.replace(given.attention(), rotates=config.position_embedding_type == "rope")
+    kinds: dict[str, Mixer] = {
+        "mamba": mamba,
+        "attention": full,
+        "linear_attention": mamba,
+        "full_attention": full,
+    }
+    shared = config.shared_intermediate_size
+    part: FeedForward = given.layout.mlp(shared)
+    if config.num_local_experts:
+        part = experts_of(given, LOCAL, shared=shared)
+    named = one_each(given, "layer_types", config.layer_types)
+    return Own(layers=layered([kind_of(given, kind, kinds) for kind in named], [part] * given.layers))
+
+
 class _Index(msgspec.Struct, frozen=True, kw_only=True):
     index_topk: Width
     index_n_heads: Width
     index_head_dim: Width
     indexer_types: list[str] | None = None
     index_topk_freq: Layers | None = None
-    index_skip_topk_offset: Count = 0
-    index_topk_pattern: Any = None
-    mlp_layer_types: list[str] | None = None
+    index_skip_topk_offset: Count = 2
+    index_topk_pattern: str | list[str] | None = None
 
 
 def sparse_latent(given: Given) -> Own:
@@ -218,21 +268,18 @@ def sparse_latent(given: Given) -> Own:
     own = Indexer(topk=config.index_topk, heads=config.index_n_heads, dim=config.index_head_dim)
     other = msgspec.structs.replace(own, reuses=True)
     kinds = config.indexer_types
-    if kinds is None and config.index_topk_pattern is not None:
-        given.refuse("index_topk_pattern", "given without indexer_types; add the list of full and shared")
-    if kinds is None and (every := config.index_topk_freq) is not None:
-        first = config.index_skip_topk_offset
-        kinds = [
-            "full" if layer < first or (layer - first + 1) % every == 0 else "shared"
-            for layer in range(given.layers)
-        ]
+    if kinds is None and (pattern := config.index_topk_pattern) is not None:
+        kinds = [{"F": "full", "S": "shared"}.get(each, each) for each in pattern]
+    elif kinds is None and (every := config.index_topk_freq) is not None:
+        since = [max(layer - config.index_skip_topk_offset + 1, 0) for layer in range(given.layers)]
+        kinds = ["full" if each % every == 0 else "shared" for each in since]
     choices = one_each(given, "indexer_types", kinds or ["full"] * given.layers)
+    if choices[0] != "full":
+        given.refuse(
+            "indexer_types", f"begins with {choices[0][:60]!r}; the first layer has no choice to share"
+        )
     mixer = latent(given)
     parts, experts = routed(given)
-    if config.mlp_layer_types is not None:
-        mixture = next((part for part in parts if isinstance(part, MoE)), given.mlp)
-        named = one_each(given, "mlp_layer_types", config.mlp_layer_types)
-        parts = [given.mlp if kind == "dense" else mixture for kind in named]
     return Own(
         layers=layered(
             [
@@ -294,7 +341,9 @@ def minimax_m3(given: Given) -> Own:
 
 
 class _DeepSeek4(msgspec.Struct, frozen=True, kw_only=True):
-    compress_ratios: list[Annotated[int, Meta(ge=0, le=1_000_000)]]
+    compress_ratios: list[Annotated[int, Meta(ge=0, le=1_000_000)]] | None = None
+    layer_types: list[str] | None = None
+    compress_rates: dict[str, Annotated[int, Meta(ge=1, le=1_000_000)]] = {}
     q_lora_rank: Width
     o_lora_rank: Width
     o_groups: Width
@@ -309,6 +358,7 @@ class _DeepSeek4(msgspec.Struct, frozen=True, kw_only=True):
     expert_dtype: str | None = None
 
 
+_CHOSEN, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 _NARROW_RATIO = 4
 """Tokens behind a compressed key among which an indexer chooses; its keys overlap (DeepSeek-V4's CSA)."""
 
@@ -336,7 +386,9 @@ def deepseek_v4(given: Given) -> Own:
         given.refuse("expert_dtype", f"given {config.expert_dtype[:60]!r}; allowed: fp4, fp8")
     form = "mxfp4_fp8" if config.expert_dtype == "fp4" else None
     experts = experts_of(given, shared_experts=config.n_shared_experts, form=form)
-    ratios = one_each(given, "compress_ratios", config.compress_ratios)
+    rates = {"sliding_attention": 0, _CHOSEN: _NARROW_RATIO, _HEAVY: 128, **config.compress_rates}
+    named = config.compress_ratios or [kind_of(given, kind, rates) for kind in config.layer_types or ()]
+    ratios = one_each(given, "compress_ratios", named or None)
     return Own(
         layers=layered([mixer(ratio) for ratio in ratios], [experts] * given.layers),
         mtp_layers=config.num_nextn_predict_layers or 0,

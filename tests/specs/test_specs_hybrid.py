@@ -231,3 +231,114 @@ def test_a_format_that_only_the_name_says_is_taken_for_experts_and_said(tmp_path
     assert model.in_form(model.experts.form).weight_dtype == "nvfp4"
     assert model.weight_dtype == "bf16"
     assert any("nvfp4 of its name" in note for note in model.notes)
+
+
+# Families in the words of their configuration classes (huggingface/transformers); parameters in 1e9 without
+# vision as their cards say, both recalled.
+_BASE = {"torch_dtype": "bfloat16", "max_position_embeddings": 4096}
+
+
+def _sizes(kind: str, hidden: int, layers: int, heads: int, kv: int, mlp: int, vocab: int) -> dict[str, Any]:
+    return {
+        "model_type": kind, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv, "intermediate_size": mlp, "vocab_size": vocab, **_BASE,
+    }  # fmt: skip
+
+
+GRANITE = {
+    **_sizes("granitemoehybrid", 4096, 40, 32, 8, 768, 100_352), "tie_word_embeddings": True,
+    "layer_types": (["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4, "shared_intermediate_size": 1536,
+    "num_local_experts": 72, "num_experts_per_tok": 10, "mamba_n_heads": 128, "mamba_d_head": 64,
+    "mamba_n_groups": 1, "mamba_d_state": 128,
+}  # fmt: skip
+NANO = {  # Nemotron-Nano-9B-v2: heads of 128, not of 4480 / 40
+    **_sizes("nemotron_h", 4480, 56, 40, 8, 15_680, 131_072), "mamba_num_heads": 128, "mamba_head_dim": 80,
+    "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+    "n_groups": 8, "ssm_state_size": 128,
+}  # fmt: skip
+HUNYUAN = {
+    **_sizes("hunyuan_v1_moe", 4096, 32, 32, 8, 3072, 128_167), "head_dim": 128, "tie_word_embeddings": True,
+    "num_experts": 64, "moe_topk": [8] * 32, "num_shared_expert": [1] * 32, "use_cla": False,
+    "moe_intermediate_size": [3072] * 32,
+}  # fmt: skip
+ERNIE = {
+    **_sizes("ernie4_5_moe", 2560, 28, 20, 4, 12_288, 103_424), "moe_num_experts": 64, "moe_k": 6,
+    "moe_num_shared_experts": 2, "moe_intermediate_size": 1536, "moe_layer_start_index": 1,
+}  # fmt: skip
+FAMILIES_IN_WORDS: dict[str, tuple[dict[str, Any], float]] = {
+    "granite-4.0-h-small": (GRANITE, 32.2),
+    "Nemotron-Nano-9B-v2": (NANO, 8.89),
+    "Hunyuan-A13B": (HUNYUAN, 80.4),
+    "ERNIE-4.5-21B-A3B": (ERNIE, 21.83),
+    "phi-4": (_sizes("phi3", 5120, 40, 40, 10, 17_920, 100_352), 14.66),
+    "SmolLM3-3B": (_sizes("smollm3", 2048, 36, 16, 4, 11_008, 128_256), 3.075),
+    "Seed-OSS-36B": ({**_sizes("seed_oss", 5120, 64, 80, 8, 27_648, 155_136), "head_dim": 128}, 36.15),
+    "GLM-4-32B-0414": ({**_sizes("glm4", 6144, 61, 48, 2, 23_040, 151_552), "head_dim": 128}, 32.57),
+    "gemma-2-27b": ({**_sizes("gemma2", 4608, 46, 32, 16, 36_864, 256_000), "head_dim": 128}, 27.23),
+    "Olmo-3-32B": (_sizes("olmo3", 5120, 64, 40, 8, 27_648, 100_278), 32.23),
+    "EXAONE-4.0-32B": (_sizes("exaone4", 5120, 64, 40, 8, 27_392, 102_400), 32.0),
+    "command-a": (_sizes("cohere2", 12_288, 64, 96, 8, 36_864, 256_000), 111.1),
+    "Apertus-70B": (_sizes("apertus", 8192, 80, 64, 8, 43_008, 131_072), 70.6),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES_IN_WORDS))
+def test_families_near_the_deployed_ones_have_their_published_counts(tmp_path: Path, name: str) -> None:
+    config, published = FAMILIES_IN_WORDS[name]
+    assert _load(tmp_path, config).parameter_count / 1e9 == pytest.approx(published, rel=0.005)
+
+
+def test_minimax_m3_under_the_name_of_m2_is_m3(tmp_path: Path) -> None:
+    sparse = {
+        "sparse_num_index_heads": 4, "sparse_index_dim": 64, "sparse_block_size": 128,
+        "sparse_topk_blocks": 16, "sparse_attention_freq": [0, 1],
+    }  # fmt: skip
+    more = {"num_local_experts": 8, "num_experts_per_tok": 2, "moe_layer_freq": [0, 1], "head_dim": 64}
+    config = {**_sizes("minimax_m2", 512, 2, 8, 4, 1024, 1000), **more, "sparse_attention_config": sparse}
+    named = _load(tmp_path, {**config, "model_type": "minimax_m3"})
+    assert _load(tmp_path, config).groups == named.groups
+
+
+def test_keys_under_another_name_are_not_passed_over(tmp_path: Path) -> None:
+    named = _load(tmp_path, {**NANO, "attention_head_dim": 128})
+    assert _load(tmp_path, NANO).kv_bytes_per_token == named.kv_bytes_per_token == 4 * 2 * 8 * 128 * 2
+    assert _load(tmp_path, {**NANO, "attention_head_dim": 64}).kv_bytes_per_token == 4 * 2 * 8 * 64 * 2
+    assert (
+        _load(tmp_path, {**GRANITE, "mamba_d_head": "auto"}).state_bytes
+        == _load(tmp_path, GRANITE).state_bytes
+    )
+    length = {**NANO, "model_max_length": 8192}
+    del length["max_position_embeddings"]
+    assert _load(tmp_path, length).max_seq_len == 8192
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({**_sizes("llama", 512, 2, 8, 8, 1024, 1000), "layer_types": ["conv"] * 2}, "layer_types"),
+        ({**HUNYUAN, "use_cla": True}, "use_cla"),
+        ({**HUNYUAN, "moe_topk": [8] * 31 + [4]}, "num_experts_per_tok"),
+        ({**ERNIE, "moe_layer_interval": 2}, "moe_layer_interval"),
+    ],
+)  # fmt: skip
+def test_what_would_be_misread_is_refused_by_its_key(tmp_path: Path, config: Any, key: str) -> None:
+    with pytest.raises(SpecError, match=key):
+        _load(tmp_path, config)
+
+
+def test_layers_that_share_a_choice_follow_the_first_full_ones(tmp_path: Path) -> None:
+    latent = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
+    index = {"index_topk": 64, "index_n_heads": 2, "index_head_dim": 32, "q_lora_rank": 64}
+    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    config = {**_sizes("glm_moe_dsa", 256, 12, 4, 4, 512, 1000), **latent, **index, **experts}
+
+    def full(**more: Any) -> int:
+        mixers = _load(tmp_path, {**config, **more}).blocks(Latent)
+        return sum(count for count, mixer in mixers if mixer.indexer and not mixer.indexer.reuses)
+
+    assert full() == 12
+    assert full(index_topk_freq=4) == 2 + 2  # layers 0, 1, 5, 9, as transformers' glm_moe_dsa has them
+    assert full(index_topk_freq=4, index_skip_topk_offset=3) == 3 + 2
+    assert full(index_topk_pattern="FFS" * 4) == 8
+    with pytest.raises(SpecError, match="indexer_types"):
+        full(index_topk_pattern="S" * 12)
