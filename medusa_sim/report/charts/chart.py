@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log
 from typing import Any
-
-import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.report.figures.style import (
@@ -172,11 +172,14 @@ MAP_TICKS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 
 def map_colour(speedup: float) -> str:
     """The colour of a cell: between those of the stops around it, on a logarithmic scale."""
-    place, stops = np.log(max(speedup, MAP_STOPS[0])), np.log(MAP_STOPS)
-    channels = [
-        np.interp(place, stops, [int(colour[i : i + 2], 16) for colour in MAP_COLOURS]) for i in (1, 3, 5)
-    ]
-    return "#" + "".join(f"{round(float(channel)):02x}" for channel in channels)
+    stops = MAP_STOPS
+    speedup = min(max(speedup, stops[0]), stops[-1])
+    place = min(bisect_right(stops, speedup), len(stops) - 1) - 1
+    share = log(speedup / stops[place]) / log(stops[place + 1] / stops[place])
+    ends = (MAP_COLOURS[place + i] for i in (0, 1))
+    low, high = ([int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in ends)
+    channels = (round(a + share * (b - a)) for a, b in zip(low, high, strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in channels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,6 @@ def render(figure: Figure, suffix: str) -> bytes:
     buffer = io.BytesIO()
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {"Software": None}}[suffix]
     with mpl.rc_context({"svg.hashsalt": "medusa-sim", "svg.fonttype": "none"}):
-        if (layout := figure.get_layout_engine()) is not None:  # else it is drawn once more for it
-            layout.execute(figure)
-            figure.set_layout_engine("none")
         figure.savefig(buffer, format=suffix[1:], dpi=_DPI, metadata=metadata)
     return buffer.getvalue()
 

@@ -32,7 +32,7 @@ _CROSSING = "#c2185b"
 Look = dict[str, Any]
 _OUTSIDE: Look = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "fontsize": 8}
 """Where a legend covers nothing."""
-_BELOW: Look = {"loc": "outside lower left", "fontsize": 8}
+_BELOW: Look = {"loc": "lower left", "fontsize": 8}
 _SLIM = 4.3
 """Inches across of a figure for a telephone, whose text is read at the width of its page."""
 _SLIM_LETTERS = 42
@@ -148,6 +148,8 @@ def _handle(chart: LineChart, name: str) -> Line2D:
 
 def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
     """Stacked bars below each other, those of a group together; slim: for a telephone."""
+    from matplotlib.collections import PolyCollection
+
     width, height = (_SLIM, 2.2) if slim else (8.2, 1.3)
     with drawing(width, height + 0.2 * len(chart.bars)) as (figure, axes):
         axis = axes[0]
@@ -156,20 +158,25 @@ def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
             begins = before is None or bar.group != before.group
             places.append(places[-1] + (1.5 if begins else 1.0) if places else 0.0)
             names.append(f"{bar.group}:  {bar.name}" if begins and bar.group else bar.name)
-        ends = [0.0] * len(places)
+        ends = np.zeros(len(places))
         for number, name in enumerate(chart.drawn):
-            parts = [bar.parts.get(name, 0.0) for bar in chart.bars]
-            axis.barh(
-                places, parts, 0.9, left=ends, hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
-                color=PARTS[name].colour, edgecolor="white", label=PARTS[name].title,
-            )  # fmt: skip
-            ends = [end + part for end, part in zip(ends, parts, strict=True)]
+            begin = ends.copy()
+            ends += [bar.parts.get(name, 0.0) for bar in chart.bars]
+            corners = [
+                [(x, y - 0.45), (end, y - 0.45), (end, y + 0.45), (x, y + 0.45)]
+                for x, end, y in zip(begin, ends, places, strict=True) if end > x
+            ]  # fmt: skip
+            # one artist: as many as bars take three times as long
+            axis.add_collection(PolyCollection(
+                corners, hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
+                facecolor=PARTS[name].colour, edgecolor="white", label=PARTS[name].title,
+            ))  # fmt: skip
         for bar, y, end in zip(chart.bars, places, ends, strict=True):
             axis.annotate(bar.text, (end, y), xytext=(3, 0), textcoords="offset points", va="center",
                           fontsize=7)  # fmt: skip
         axis.set_yticks(places, names)
-        axis.invert_yaxis()
-        axis.margins(x=0.08, y=0.02)
+        above = 0.45 + 0.02 * (places[-1] + 0.9)
+        axis.set(xlim=(0.0, 1.08 * ends.max()), ylim=(places[-1] + above, -above))
         axis.tick_params(axis="y", length=0)
         axis.grid(visible=False, axis="y")
         axis.set(xlabel=chart.value, ylabel=_folded(chart.names, slim))
@@ -187,8 +194,8 @@ def map_figure(chart: HeatMap, *, slim: bool = False) -> Figure:
     slim: for a telephone, the scale below.
     """
     from matplotlib.cm import ScalarMappable
+    from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.colors import LinearSegmentedColormap, LogNorm, to_rgb
-    from matplotlib.patches import Rectangle
 
     across = {batch: place for place, batch in enumerate(chart.batches)}
     down = {count: place for place, count in enumerate(chart.counts)}
@@ -206,17 +213,17 @@ def map_figure(chart: HeatMap, *, slim: bool = False) -> Figure:
             if told:
                 ink = cell.ink if cell.fits else INK
                 axis.text(x, y, cell.text, ha="center", va="center", fontsize=letters, color=ink)
-            if cell.is_best:
-                corner = x - 0.47, y - 0.47
-                axis.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor=cell.ink, linewidth=1.4))
         axis.imshow(colours, aspect="auto")
+        best = [cell for cell in chart.cells if cell.is_best]
+        centres = np.asarray([(across[cell.batch], down[cell.count]) for cell in best]).reshape(-1, 1, 2)
+        frames = centres + 0.47 * np.asarray([(-1, -1), (1, -1), (1, 1), (-1, 1)])
+        inks = [cell.ink for cell in best]
+        axis.add_collection(PolyCollection(frames, facecolor="none", edgecolor=inks, linewidth=1.4))
         below, beside = chart.crossings
-        for batch, count in below:
-            left, edge = across[batch] - 0.5, down[count] + 0.5
-            axis.plot([left, left + 1], [edge, edge], color=_CROSSING, linewidth=2.2)
-        for batch, count in beside:
-            edge, top = across[batch] + 0.5, down[count] - 0.5
-            axis.plot([edge, edge], [top, top + 1], color=_CROSSING, linewidth=2.2)
+        ends = [[(across[b] + x, down[c] + 0.5) for x in (-0.5, 0.5)] for b, c in below]
+        ends += [[(across[b] + 0.5, down[c] + y) for y in (-0.5, 0.5)] for b, c in beside]
+        lines = LineCollection(ends, color=_CROSSING, linewidth=2.2, capstyle="projecting")
+        axis.add_collection(lines, autolim=False)
         axis.grid(visible=False)
         _ticks(axis, chart)
         stops = np.log(np.array(MAP_STOPS) / MAP_STOPS[0]) / np.log(MAP_STOPS[-1] / MAP_STOPS[0])

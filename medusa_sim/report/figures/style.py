@@ -99,14 +99,21 @@ _RC: dict[Any, Any] = {
 def drawing(
     width: float, height: float, columns: int = 1, rows: int = 1
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure of `width` x `height` inches and its axes, row by row, in the common look."""
+    """A figure of `width` x `height` inches and its axes, row by row, in the common look.
+
+    Once it is drawn on, the axes take the room that labels and legends leave.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import TightLayoutEngine
 
     with mpl.rc_context(_RC):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height))
         axes = figure.subplots(rows, columns, squeeze=False)
         yield figure, [axis for line in axes for axis in line]
+        bottom = max((legend.get_window_extent().ymax for legend in figure.legends), default=0.0)
+        # an engine that the figure kept would have it drawn once more for each file
+        TightLayoutEngine(pad=0.5, rect=(0.0, bottom / figure.bbox.height, 1.0, 1.0)).execute(figure)
 
 
 def label_end(axis: Axes, x: float, y: float, text: str, colour: str) -> None:
