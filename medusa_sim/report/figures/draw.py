@@ -218,7 +218,7 @@ def map_figure(chart: HeatMap, *, slim: bool = False) -> Figure:
         centres = np.asarray([(across[cell.batch], down[cell.count]) for cell in best]).reshape(-1, 1, 2)
         frames = centres + 0.47 * np.asarray([(-1, -1), (1, -1), (1, 1), (-1, 1)])
         inks = [cell.ink for cell in best]
-        axis.add_collection(PolyCollection(frames, facecolor="none", edgecolor=inks, linewidth=1.4))
+        axis.add_collection(PolyCollection(list(frames), facecolor="none", edgecolor=inks, linewidth=1.4))
         below, beside = chart.crossings
         ends = [[(across[b] + x, down[c] + 0.5) for x in (-0.5, 0.5)] for b, c in below]
         ends += [[(across[b] + 0.5, down[c] + y) for y in (-0.5, 0.5)] for b, c in beside]
