@@ -123,8 +123,8 @@ def _told(tick: float) -> str:
     return f"{tick / 1e6:g}M" if tick >= 1e5 else f"{tick:g}"
 
 
-def _folded(text: str, slim: bool) -> str:
-    return fill(text, _SLIM_LETTERS) if slim else text
+def _folded(text: str, slim: bool, letters: int = _SLIM_LETTERS) -> str:
+    return fill(text, letters) if slim else text
 
 
 def _series(axis: Axes, each: Series) -> None:
@@ -180,7 +180,7 @@ def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
         axis.tick_params(axis="y", length=0)
         axis.grid(visible=False, axis="y")
         axis.set(xlabel=chart.value, ylabel=_folded(chart.names, slim))
-        axis.set_title(_folded(chart.title, slim))
+        axis.set_title(_folded(chart.title, slim, 32))  # names of bars take a quarter
         if slim:
             figure.legend(ncols=2, **_BELOW)
         else:
