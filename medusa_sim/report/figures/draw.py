@@ -148,7 +148,8 @@ def _handle(chart: LineChart, name: str) -> Line2D:
 
 def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
     """Stacked bars below each other, those of a group together; slim: for a telephone."""
-    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
 
     width, height = (_SLIM, 2.2) if slim else (8.2, 1.3)
     with drawing(width, height + 0.2 * len(chart.bars)) as (figure, axes):
@@ -162,14 +163,14 @@ def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
         for number, name in enumerate(chart.drawn):
             begin = ends.copy()
             ends += [bar.parts.get(name, 0.0) for bar in chart.bars]
-            corners = [
+            corners = np.asarray([
                 [(x, y - 0.45), (end, y - 0.45), (end, y + 0.45), (x, y + 0.45)]
                 for x, end, y in zip(begin, ends, places, strict=True) if end > x
-            ]  # fmt: skip
-            # one artist: as many as bars take three times as long
-            axis.add_collection(PolyCollection(
-                corners, hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
-                facecolor=PARTS[name].colour, edgecolor="white", label=PARTS[name].title,
+            ])  # fmt: skip
+            # one artist: a hatch is drawn anew for each
+            axis.add_patch(PathPatch(
+                Path.make_compound_path_from_polys(corners), hatch=HATCHES[number % len(HATCHES)],
+                linewidth=0.5, facecolor=PARTS[name].colour, edgecolor="white", label=PARTS[name].title,
             ))  # fmt: skip
         for bar, y, end in zip(chart.bars, places, ends, strict=True):
             axis.annotate(bar.text, (end, y), xytext=(3, 0), textcoords="offset points", va="center",
@@ -212,7 +213,8 @@ def map_figure(chart: HeatMap, *, slim: bool = False) -> Figure:
                 colours[y, x] = to_rgb(map_colour(cell.speedup))
             if told:
                 ink = cell.ink if cell.fits else INK
-                axis.text(x, y, cell.text, ha="center", va="center", fontsize=letters, color=ink)
+                where: Look = {"ha": "center", "va": "center", "in_layout": False}
+                axis.text(x, y, cell.text, fontsize=letters, color=ink, **where)
         axis.imshow(colours, aspect="auto")
         best = [cell for cell in chart.cells if cell.is_best]
         centres = np.asarray([(across[cell.batch], down[cell.count]) for cell in best]).reshape(-1, 1, 2)
