@@ -233,7 +233,7 @@ class _Line:
     def add(self, sizes: FloatArray, found: OperatorTime) -> None:
         """What was computed at sizes that were missing."""
         every = np.concatenate([self._sizes, sizes])
-        order = np.argsort(every)
+        order = np.argsort(every, kind="stable")  # two rising runs: merged, not sorted
         self._sizes = every[order]
         self._times = _joined(self._times, sizes.shape, found.time_us, found.low_us, found.high_us)[:, order]
         self._codes = _joined(self._codes, sizes.shape, found.bound, found.source)[:, order]
