@@ -44,7 +44,7 @@ HOUSE = (
         ("plan",),
         "scenario -> surface (the only thing that prices a grid) -> sweep, recommend and what they say",
         in_order(
-            "curve acceptance arguments question draft_options resolved scenario "
+            "acceptance arguments question draft_options resolved scenario "
             "best_by_count priced_steps surface check woken_experts quantities sweep tree_speedup "
             "break_even capacity insights schedule schedule_row recommendation recommend"
         ),

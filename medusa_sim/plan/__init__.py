@@ -5,6 +5,8 @@ Here stands what is asked where nothing is said: the same for every command, the
 
 from __future__ import annotations
 
+from typing import Literal
+
 DEFAULT_GPU = "a100-80gb-pcie"
 DEFAULT_MODEL = "vicuna-7b"
 DEFAULT_DRAFTER = "medusa"
@@ -45,3 +47,8 @@ LOAD_SHARE = 0.9
 """Of the requests that must keep the limits for a rate to count as carried."""
 LOAD_PREFIXES = ("system", "session")
 """Whose the found part of a prompt is: one text of all requests, or what a session said before."""
+Baseline = Literal["same", "fixed"]
+BASELINES: tuple[Baseline, ...] = ("same", "fixed")
+FIXED_BASELINE_BATCH = 1
+FIXED_BASELINE_SEQ_LEN = 1024
+"""The one decode step that the paper's Figures 22 and 23 divide by (docs/method.md, baselines)."""

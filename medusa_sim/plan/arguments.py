@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from medusa_sim.data import DataDir
     from medusa_sim.latency.base import LatencyModel
     from medusa_sim.latency.by_name import Fallback, LatencyName
+    from medusa_sim.plan import Baseline
     from medusa_sim.plan.acceptance import Given
-    from medusa_sim.plan.curve import Baseline
     from medusa_sim.specs.gpu import Gpu
     from medusa_sim.specs.models import ModelName
     from medusa_sim.specs.runtime import Runtime

@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
 from medusa_sim.latency.base import Bound, CodeArray
-from medusa_sim.plan.curve import band
+from medusa_sim.operators.operator import Size
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.step.compose import COST_FIELDS, Cost, overhead_halves
 from medusa_sim.step.step import StepTime, bound_codes
 from medusa_sim.step.workload import PARTS, Part
+from medusa_sim.units import US_PER_S
 
 Field = Callable[[StepTime], FloatArray]
 Table: TypeAlias = FloatArray | list[FloatArray]
@@ -329,3 +330,20 @@ _TIE = 1e-12
 """By which an option must beat the one before it: rates that differ by rounding alone are the same."""
 _NEVER_FIRST = 1e-9
 """Moves what does not fit behind whatever does, in the same order."""
+
+
+def band(
+    value: FloatArray, tokens: tuple[FloatArray, FloatArray], overhead: tuple[FloatArray, FloatArray]
+) -> tuple[FloatArray, FloatArray]:
+    """(low, high) of a speedup, 80 %, from half-widths of tokens per step and of the overhead.
+
+    tokens: (fewer, more), overhead: (slower, faster), both on the logarithm (`DraftOption.halves`,
+    `step.compose.overhead_halves`). The two in quadrature.
+    """
+    low, high = (in_quadrature(*halves) for halves in zip(overhead, tokens, strict=True))
+    return value * np.exp(-low), value * np.exp(high)
+
+
+def tokens_per_s(batch: Size, tokens_per_step: FloatArray, step_us: FloatArray) -> FloatArray:
+    """Tokens per second of the whole batch."""
+    return np.asarray(batch) * tokens_per_step / step_us * US_PER_S

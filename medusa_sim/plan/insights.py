@@ -5,6 +5,8 @@ limit of an engine is its own kernels, merged and padded as it runs them, withou
 step of it is shorter, and the distance is what the engine takes of the gain. The runtime `cuda-graph` is no
 such limit: it launches norms, rope and activation one by one with a gap before each, and an engine that
 merges them is up to 12 % quicker at batch 1.
+
+What a curve over counts shows: what is free, cliffs, near the best.
 """
 
 from __future__ import annotations
@@ -16,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, IntArray, among, distinct
-from medusa_sim.plan import CANDIDATES_MAX, RUNS_CHAINS, RUNS_TREES
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among, distinct
+from medusa_sim.plan import CANDIDATES_MAX, FREE_WITHIN, RUNS_CHAINS, RUNS_TREES
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
-from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.quantities import values
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 
 LIMIT = RUNS_TREES
 """The runtime of kernels without an engine."""
+CLIFF = 0.05
+"""Rise of the step between two neighbouring counts that is called a cliff."""
+CHEAPER = 0.01
+"""A larger count is called cheaper where its step is at least this share shorter."""
+NEAR_BEST = 0.01
+"""Speedups within this share of the best are as good: the model is not that exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,3 +281,58 @@ def _cheaper(scenario: Scenario, grid: Grid) -> Iterator[CheaperCount]:
             yield CheaperCount(
                 batch=int(grid.batch[i]), seq_len=int(grid.seq_len[s]), smaller=less, larger=more
             )
+
+
+def free_budget(overhead: FloatArray, within: float = FREE_WITHIN) -> IntArray:
+    """Largest count such that every count up to it has overhead <= `within`.
+
+    overhead: shape (..., counts) for counts 1, 2, 3, ... ; the result has shape (...).
+    """
+    beyond = overhead > within * (1.0 + 1e-12)
+    first = np.argmax(beyond, axis=-1)
+    budget: IntArray = np.where(beyond.any(axis=-1), first, overhead.shape[-1]).astype(np.int64)
+    return budget
+
+
+def cliffs(verify_us: FloatArray, rise: float = CLIFF) -> IntArray:
+    """Counts n (from 1) after which the next one costs at least `rise` more, out of line with its neighbours.
+
+    verify_us by count from 1. A steady climb, where every token costs as much, has no cliffs.
+    """
+    growth = verify_us[1:] / verify_us[:-1] - 1.0
+    near = _sum_of_five(np.abs(growth)) - np.abs(growth)
+    neighbours = _sum_of_five(np.ones_like(growth)) - 1.0
+    return np.flatnonzero((growth >= rise) & (growth * neighbours > 2.0 * near)) + 1
+
+
+def _sum_of_five(values: FloatArray) -> FloatArray:
+    """Each value with up to two neighbours on either side."""
+    return np.convolve(values, np.ones(5))[2 : 2 + values.size] if values.size else values
+
+
+def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int, int]]:
+    """(count, larger count that costs at least 1 % less), for counts in ascending order."""
+    least = np.minimum.accumulate(verify_us[::-1])[::-1]  # of a count and those behind it
+    pairs = []
+    for i in np.flatnonzero(least < verify_us * (1.0 - CHEAPER)):
+        last = np.flatnonzero(verify_us[i + 1 :] < verify_us[i] * (1.0 - CHEAPER))[-1]
+        pairs.append((int(candidates[i]), int(candidates[i + 1 + last])))
+    return pairs
+
+
+def near_best(
+    counts: IntArray, speedup: FloatArray, fits: BoolArray, best: int, within: float = NEAR_BEST
+) -> tuple[int, int]:
+    """(smallest, largest) count around the `best` one whose speedups all lie within a share of it.
+
+    counts ascending, speedup and fits by count; best: its place. Plain decoding stands alone.
+    """
+    good = (speedup >= speedup[best] * (1.0 - within)) & fits & (counts > 1)
+    if not good[best]:
+        return int(counts[best]), int(counts[best])
+    low = high = best
+    while low > 0 and good[low - 1]:
+        low -= 1
+    while high + 1 < counts.size and good[high + 1]:
+        high += 1
+    return int(counts[low]), int(counts[high])

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.latency.base import Bound, Source
-from medusa_sim.plan.curve import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
+from medusa_sim.plan import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
 from medusa_sim.step.memory import drafter_bytes, memory_parts

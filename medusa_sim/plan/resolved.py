@@ -13,10 +13,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.kinds import KIND_OF, KINDS
-from medusa_sim.plan import default_runtime
+from medusa_sim.plan import Baseline, default_runtime
 from medusa_sim.plan.acceptance import acceptance_of
 from medusa_sim.plan.arguments import Arguments
-from medusa_sim.plan.curve import Baseline
 from medusa_sim.plan.draft_options import Drafting
 from medusa_sim.specs.costs import Price, given_price, price_of
 from medusa_sim.specs.engine_facts import Backend, backend_of

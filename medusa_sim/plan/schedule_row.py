@@ -14,7 +14,7 @@ import numpy as np
 
 from medusa_sim.acceptance.tree import Path
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.plan.best_by_count import ByCount
+from medusa_sim.plan.best_by_count import ByCount, tokens_per_s
 from medusa_sim.plan.break_even import (
     best_chain,
     best_speculative,
@@ -23,8 +23,8 @@ from medusa_sim.plan.break_even import (
     same_option,
     scaled_speedup,
 )
-from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.insights import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.quantities import joule_per_token, usd_per_million_tokens, watts_at
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.schedule import BatchRange

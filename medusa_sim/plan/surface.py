@@ -19,8 +19,7 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.latency.by_name import CachedLatency
-from medusa_sim.plan.best_by_count import ByCount, best_by_count
-from medusa_sim.plan.curve import band, tokens_per_s
+from medusa_sim.plan.best_by_count import ByCount, band, best_by_count, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.priced_steps import PricedSteps
 from medusa_sim.plan.scenario import Scenario

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medusa_sim.plan.break_even import BreakEven
-from medusa_sim.plan.curve import NEAR_BEST
+from medusa_sim.plan.insights import NEAR_BEST
 from medusa_sim.plan.recommend import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow

@@ -10,8 +10,7 @@ import numpy as np
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.plan import FREE_WITHIN
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
-from medusa_sim.plan.curve import NEAR_BEST
-from medusa_sim.plan.insights import Answer, Free, InEngine
+from medusa_sim.plan.insights import NEAR_BEST, Answer, Free, InEngine
 from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface

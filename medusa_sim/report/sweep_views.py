@@ -10,7 +10,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among
 from medusa_sim.plan.best_by_count import ByCount
-from medusa_sim.plan.curve import cliffs
+from medusa_sim.plan.insights import cliffs
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
 from medusa_sim.report.figures.style import BESIDE

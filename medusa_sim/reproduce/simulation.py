@@ -8,7 +8,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
-from medusa_sim.plan.curve import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
+from medusa_sim.plan import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import at_counts, price
 from medusa_sim.reproduce.published import (

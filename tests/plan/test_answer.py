@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.plan.break_even import break_even_batches
-from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best
-from medusa_sim.plan.insights import answer
+from medusa_sim.plan.insights import answer, cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
