@@ -197,7 +197,7 @@ def _modelled(profile: str) -> str:
     known = [name for name in model_names() if model.startswith(name)]
     if known:
         return max(known, key=len)
-    return "" if (what := unmodelled(model)) is None else f"none: {what} is not modelled"
+    return "" if (what := unmodelled(model)) is None else f"none; not modelled: {what}"
 
 
 def _acceptance_rows(name: str, data_dir: DataDir) -> list[SpecRow]:

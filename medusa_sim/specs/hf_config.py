@@ -228,7 +228,7 @@ def _family(content: dict[str, Any], refuse: Refusal) -> str:
 def _unknown(given: object, name: object, allowed: Iterable[str]) -> str:
     """Why a family cannot be read."""
     if isinstance(name, str) and (what := unmodelled(name)) is not None:
-        return f"given {shown(given)}: its {what} is not modelled"
+        return f"given {shown(given)}: not modelled: its {what}"
     return f"given {shown(given)}; allowed: one of {', '.join(allowed)}"
 
 

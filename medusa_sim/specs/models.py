@@ -100,7 +100,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     is_path = given.endswith(".json") or "/" in given or os.sep in given
     what = unmodelled(given)
     if what is not None and (not is_path or (is_id and not os.path.exists(given))):  # noqa: PTH110
-        raise SpecError(f"model {shown(given)}: its {what} is not modelled; docs/method.md lists what is")
+        raise SpecError(f"model {shown(given)}: not modelled: its {what}; docs/method.md lists what is")
     if is_id and not os.path.exists(given):  # noqa: PTH110
         raise SpecError(_unknown_id(given))
     if is_path:
