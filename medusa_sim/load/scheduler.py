@@ -48,12 +48,6 @@ def run(
 
     Raises UsageError for a request that never fits, or a policy that returns nonsense.
     """
-    needed = limits.blocks_of(requests.longest + table.drafts_max)
-    if needed + limits.shared_blocks(int(requests.prompt_tokens.max())) > limits.kv_blocks:
-        raise UsageError(
-            f"a request of {requests.longest} tokens and {table.drafts_max} drafts does not fit into "
-            f"{limits.kv_tokens} tokens of KV cache; leave it out or choose a larger card"
-        )
     return _Run(requests, table, limits, policy, seed, advance, spread).run()
 
 
@@ -73,6 +67,11 @@ class _Run:
         self.requests, self.table, self.limits, self.policy = requests, table, limits, policy
         self.advance = advance
         self.kv_blocks = limits.kv_blocks - limits.shared_blocks(int(requests.prompt_tokens.max()))
+        if limits.blocks_of(requests.longest + table.drafts_max) > self.kv_blocks:
+            raise UsageError(
+                f"a request of {requests.longest} tokens and {table.drafts_max} drafts does not fit into "
+                f"{limits.kv_tokens} tokens of KV cache; leave it out or choose a larger card"
+            )
         count = requests.count
         self.count = count
         self.prompt: list[int] = requests.prompt_tokens.tolist()
