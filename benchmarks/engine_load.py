@@ -14,8 +14,6 @@ import argparse
 import json
 import statistics
 import sys
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
 from agreement import walked_draft
 from validate_engine import CHECKPOINT, DRAFT, NGRAM, ROOT, run_engine, shipped_prompts, write_model
 
-from medusa_sim.acceptance.engine_counters import counts_of_steps, request_spread
+from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spread
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.load.arrivals import Lengths, open_loop
@@ -185,10 +183,7 @@ def main() -> None:
     accepted = np.array([count for text in walked for count in text])
     rates = np.array([(accepted >= i).mean() for i in range(1, DRAFTS + 1)])
     spread = request_spread(
-        [
-            replace(counts_of_steps({DRAFTS: Counter(text)}, engine="decoder"), is_request=True)
-            for text in walked
-        ]
+        [counts_of_listed([DRAFTS] * len(text), text, engine="decoder") for text in walked]
     )
     vocab = target.model.config.vocab_size
     cells = run_engine(given.engine_python, work, "cells", plan_of(

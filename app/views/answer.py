@@ -385,8 +385,8 @@ def _launch(set_up: SetUp, answer: Recommendation, told: list[str]) -> None:
     draft_path = ""
     if notes.needs_checkpoint(set_up):
         known = drafter_id(set_up.drafter, answer.scenario.model.name, set_up.export) or "PATH_OF_THE_DRAFT"
-        told_ = "Folder or id, to be named in the settings."
-        draft_path = inputs.text(st, "draft_path", "Draft checkpoint", "", told_, empty=known) or known
+        meaning = "Folder or id, to be named in the settings."
+        draft_path = inputs.text(st, "draft_path", "Draft checkpoint", "", meaning, empty=known) or known
     try:
         settings = answers.launch_settings(
             set_up, answer.question.batch_max, answer.question.objective, draft_path or None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from medusa_sim.acceptance.curve import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.plan.scenario import Scenario
@@ -145,11 +146,7 @@ def sureness(asked: Question, speed: FloatArray, low: FloatArray, high: FloatArr
     """
     ahead = np.log(speed * (asked.slowest_tpot_us / US_PER_S))
     half = np.maximum(np.where(ahead > 0.0, np.log(speed / low), np.log(high / speed)), 1e-9)
-    return np.array([0.5 + 0.5 * erf(each) for each in (ahead / half * (_ENDS / sqrt(2.0))).tolist()])
-
-
-_ENDS = 1.2816
-"""Standard deviations from the middle of a normal distribution to either end of its 80 %."""
+    return np.array([0.5 + 0.5 * erf(each) for each in (ahead / half * (NORMAL_90TH / sqrt(2.0))).tolist()])
 
 
 def _worth(values: FloatArray, measure: Measure) -> FloatArray:

@@ -125,7 +125,11 @@ def latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:
             head_launch(model, "v_absorb", "qkv", m, heads * mixer.v_dim, mixer.kv_rank, count),
         ]
     launches += [
-        Launch(operator=_latent_attention(mixer, at), part="attention", count=count),
+        Launch(
+            operator=_latent_attention(mixer, at, mixer.kv_rank, mixer.nope_dim, mixer.v_dim),
+            part="attention",
+            count=count,
+        ),
         linear_launch(at.output_model, "o_proj", "o_proj", m, model.hidden, heads * mixer.v_dim, count),
     ]
     if mixer.gate:
@@ -141,7 +145,14 @@ def latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:
     return [*launches, norms]
 
 
-def _latent_attention(mixer: Latent, at: Mixing[Latent]) -> LatentAttention:
+def _latent_attention(
+    mixer: Latent | Compressed,
+    at: Mixing[Latent] | Mixing[Compressed],
+    latent_dim: int,
+    nope_dim: int,
+    v_dim: int,
+) -> LatentAttention:
+    """The step's attention of all heads to one latent key each."""
     workload = at.workload
     kind: LatentKind = "mla_prefill" if workload.phase == "prefill" else "mla_decode"
     return LatentAttention(
@@ -151,10 +162,10 @@ def _latent_attention(mixer: Latent, at: Mixing[Latent]) -> LatentAttention:
         q_len=workload.query_tokens,
         kv_len=workload.kv_len,
         heads=mixer.heads,
-        latent_dim=mixer.kv_rank,
+        latent_dim=latent_dim,
         rope_dim=mixer.rope_dim,
-        nope_dim=mixer.nope_dim,
-        v_dim=mixer.v_dim,
+        nope_dim=nope_dim,
+        v_dim=v_dim,
         dtype=at.model.activation_dtype,
         kv_dtype=at.model.kv_dtype,
     )
@@ -266,22 +277,9 @@ def _compressed_projections(mixer: Compressed, at: Mixing[Compressed], count: in
 
 def _compressed_attention(mixer: Compressed, at: Mixing[Compressed], count: int) -> list[Launch]:
     workload = at.workload
-    kind: LatentKind = "mla_prefill" if workload.phase == "prefill" else "mla_decode"
     keys = np.asarray(workload.kv_len, dtype=np.float64)
-    kernel: Operator = LatentAttention(
-        name=kind,
-        kind=kind,
-        batch=workload.batch,
-        q_len=workload.query_tokens,
-        kv_len=workload.kv_len,
-        heads=mixer.heads,
-        latent_dim=mixer.head_dim - mixer.rope_dim,
-        rope_dim=mixer.rope_dim,
-        nope_dim=mixer.head_dim - mixer.rope_dim,
-        v_dim=mixer.head_dim,
-        dtype=at.model.activation_dtype,
-        kv_dtype=at.model.kv_dtype,
-    )
+    plain = mixer.head_dim - mixer.rope_dim
+    kernel: Operator = _latent_attention(mixer, at, plain, plain, mixer.head_dim)
     queries = np.asarray(workload.query_tokens, dtype=np.float64)
     if workload.phase == "prefill":
         # the mean key count of a prompt's queries, as a causal square of as many pairs

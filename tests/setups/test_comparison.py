@@ -84,7 +84,7 @@ def test_the_chosen_keeps_the_limits_and_costs_least(dense):
     assert ((table.sure >= 0.9) == (table.tokens_per_s_per_user_low >= 60 * (1 - 1e-4))).all()
     surer = dense.comparison.surer.chosen
     assert surer is not None
-    assert surer["usd_per_million_tokens"] >= dense.chosen["usd_per_million_tokens"]  # type: ignore[index]
+    assert surer["usd_per_million_tokens"] >= dense.chosen["usd_per_million_tokens"]
     assert dense.sentence.count("at least 60") == 1
     free = ms.compare(**{**DENSE, "gpus": "h100-sxm", "counts": 1}, batches=(1, 8))
     assert (free.table.sure == 1.0).all()  # where no speed is asked for, none is missed
