@@ -17,6 +17,7 @@ from medusa_sim.load.policies import (
     checked,
     chosen,
     chosen_each,
+    each_of,
 )
 
 
@@ -31,6 +32,7 @@ class Asking:
         self._known: dict[int, int] | None = {} if isinstance(policy, Fixed | BySize) else None
         self._at = at_of(policy)
         self._by_request = policy if isinstance(policy, ByRequest) and self._at is None else None
+        self._each = each_of(policy) if self._by_request is not None else None
         self._steps = self._rows = self._accepted = 0
         self._counted = 0, 0
         self._next: int | None = None
@@ -62,9 +64,14 @@ class Asking:
             found = self._at(b, decoding.length_sum / b, decoding.drafts, *self._seen())
             decoding.draft(min(checked(self.policy, found, b, self.drafts_max), most), min(self._made, most))
         elif self._by_request is not None:
-            each = chosen_each(self._by_request, state(*self._seen()), self.drafts_max, decoding.seen())
-            fresh = getattr(self.policy, "fresh", 0)
-            decoding.draft_each(np.minimum(each, most), min(fresh, most), min(self._made, most))
+            if self._each is not None:
+                each = self._each(b, decoding.length_sum / b, *decoding.seen())
+            else:
+                each = chosen_each(self._by_request, state(*self._seen()), self.drafts_max, decoding.seen())
+            fresh: int = getattr(self.policy, "fresh", 0)
+            if most < self.drafts_max:
+                each, fresh = np.minimum(each, most), min(fresh, most)
+            decoding.draft_each(each, fresh, min(self._made, most))
         else:
             decoding.draft(self._chosen(state(*self._seen()), most))
 

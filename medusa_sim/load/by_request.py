@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.load.kinds import Hardness
+from medusa_sim.load.kinds import hardness_of
 from medusa_sim.load.policies import CONTEXT_STEPS, VLLM_CONTEXT, Budget, Costs, State
 from medusa_sim.load.step_table import StepTable
 
@@ -37,7 +37,7 @@ class BudgetByRequest:
 
     def __init__(self, table: StepTable, spread: float, costs: Costs | None = None) -> None:
         self.table, self.spread, self.costs = table, spread, costs or Costs(table)
-        self.hardness = Hardness(table.rates, spread)
+        self.hardness = hardness_of(tuple(table.rates.tolist()), spread)
         self.fresh = 0
         nothing = np.zeros(1, dtype=np.int64)
         self._unknown = int(self.hardness.of(nothing, nothing)[0])
@@ -52,8 +52,11 @@ class BudgetByRequest:
         taken = (depth < self._made[:, None])[..., None] & (own[:, None] == np.arange(kinds))
         sums = [np.cumsum(each, axis=1) for each in (taken, taken * gains[own, depth][:, None])]
         drafts, gained = (np.pad(each, ((0, 0), (1, 0), (0, 0))).reshape(-1, kinds) for each in sums)
-        self._drafts, self._sums = drafts.astype(np.int64), np.stack([drafts.astype(np.float64), gained])
-        self._place = np.repeat(np.arange(self._made.size), own.size + 1)
+        changes = np.concatenate([[True], np.any(np.diff(drafts, axis=0), axis=1)])
+        changes[:: own.size + 1] = True
+        drafts, gained = drafts[changes], gained[changes]
+        self._drafts, self._sums = drafts.astype(np.int64), np.concatenate([drafts.astype(np.float64), gained])
+        self._place = np.repeat(np.arange(self._made.size), own.size + 1)[changes]
 
     def _worth(self, gains: FloatArray) -> FloatArray:
         """(classes, K) of every draft, from the probability that so many are accepted."""
@@ -68,11 +71,12 @@ class BudgetByRequest:
         """What is largest where the right number of drafts is taken."""
         return gained / requests - cost
 
-    def _price(self, requests: int, place: int) -> FloatArray:
-        """`_cost` of steps by longest draft and drafts in all, in a row."""
+    def _price(self, requests: int, place: int) -> tuple[FloatArray, FloatArray]:
+        """(where the longest draft of each choice begins, `_cost` of steps by it and drafts in all, in a row)."""
         asked = np.arange(requests * self.table.drafts_max + 1)
         each_s = self.costs.at(requests, place)
-        return self._cost(self.table.unequal_s(asked, self._made[:, None], requests, each_s)).ravel()
+        cost = self._cost(self.table.unequal_s(asked, self._made[:, None], requests, each_s)).ravel()
+        return (self._place * asked.size).astype(np.float64), cost
 
     def choose(self, state: State) -> int:
         """The longest draft of requests of which nothing is known yet."""
@@ -85,21 +89,23 @@ class BudgetByRequest:
         key = requests, self.costs.place(length)
         if key not in self._known:
             nothing = np.zeros(requests, dtype=np.int64)
-            self._known[key] = int(self._each(requests, length, self.hardness.of(nothing, nothing)).max())
+            self._known[key] = int(self.each(requests, length, nothing, nothing).max())
         return self._known[key]
 
     def choose_each(self, state: State, accepted: IntArray, tried: IntArray) -> IntArray:
         """(requests,) drafts of each, by how many that were tried before were accepted."""
-        return self._each(state.requests, state.mean_length, self.hardness.of(accepted, tried))
+        return self.each(state.requests, state.mean_length, accepted, tried)
 
-    def _each(self, b: int, length: float, own: IntArray) -> IntArray:
-        """`choose_each` by the classes (requests,) of the requests."""
-        asked, gained = self._sums @ np.bincount(own, minlength=self._drafts.shape[1])
-        places = self._place * (b * self.table.drafts_max + 1) + asked.astype(np.int64)
-        cost = self._priced(b, self.costs.place(length)).take(places)
-        drafts = self._drafts[int(self._value(gained, b, cost).argmax())]
-        self.fresh = int(drafts[self._unknown])
-        return np.asarray(drafts[own])
+    def each(self, requests: int, length: float, accepted: IntArray, tried: IntArray) -> IntArray:
+        """`choose_each` by what it looks at."""
+        own = self.hardness.of(accepted, tried)
+        found = self._sums @ np.bincount(own, minlength=self._drafts.shape[1])
+        asked, gained = found[: self._place.size], found[self._place.size :]
+        begins, costs = self._priced(requests, self.costs.place(length))
+        cost = costs.take((begins + asked).astype(np.int64))
+        drafts = self._drafts[int(self._value(gained, requests, cost).argmax())]
+        self.fresh = drafts.item(self._unknown)
+        return np.asarray(drafts.take(own))
 
 
 class AdaptiveVerification(BudgetByRequest):

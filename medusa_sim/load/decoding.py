@@ -20,24 +20,24 @@ class Decoding:
     has the most; asked: of all together; fresh: of one that joins; _apart: whether
     some have more than others.
 
-    Arrays: at: which request; own: its cell of `Draws` before step 0; row: the same with its drafts; goal:
-    the sum of cells at which it has emitted everything, ends: the step; final: tokens in the KV cache when
-    all are out; shared: blocks that are held elsewhere too; since: the step when it was last looked at,
-    accepted, tried: drafts until then.
+    Arrays: at: which request; own: its cell of `Draws` before step 0; row: the same with its drafts, low: with
+    one fewer; goal: the sum of cells at which it has emitted everything, ends: the step; final: tokens in the
+    KV cache when all are out; shared: blocks that are held elsewhere too; each: drafts; past: (2, requests)
+    what the sums at row and low have to grow by to be the drafts accepted and tried (`seen`).
     """
 
     def __init__(self, limits: Limits, draws: Draws) -> None:
         self.block_tokens, self.held = limits.block_tokens, limits.held
         self.slots = 1 + limits.lookahead
         self.draws, self._is_plain = draws, draws.is_plain
-        self._state = np.zeros((10, limits.max_requests), dtype=np.int64)
-        self.at, self.own, self.row, self.goal, self.ends, self.final, self.shared = self._state[:7]
-        self.since, self.accepted, self.tried = self._state[7:]
+        self._state = np.zeros((11, limits.max_requests), dtype=np.int64)
+        self.at, self.own, self.row, self.low, self.goal, self.ends, self.final, self.shared = self._state[:8]
+        self.each, self._rows, self._past = self._state[8], self._state[2:4], self._state[9:]
         self._places = np.zeros((2, limits.max_requests), dtype=np.int64)
         self._stopped: dict[int, tuple[int, int]] = {}
         self.count = self.step = 0
         self.drafts = self.asked = self.fresh = self._made = 0
-        self.differ = self._apart = False
+        self.differ = self._apart = self._none = False
         self.length_sum = self.shared_sum = self._passed = 0
         self.first_end = _NEVER
 
@@ -51,9 +51,15 @@ class Decoding:
         else:
             now = sums.item(first)
             ends = int(sums.searchsorted(np.int32(now + remaining))) - first + step
-        own, row, final = cell - step, first - step, length + remaining
-        past = self._stopped.pop(request, (0, 0))
-        self._state[:, place] = (request, own, row, now + remaining, ends, final, shared, step, *past)
+        low = max(first - self.draws.size, cell)
+        accepted, tried = self._stopped.pop(request, (0, 0))
+        if not self._is_plain:
+            accepted, tried = accepted - now + step, tried - sums.item(low) + (0 if self.fresh else step)
+        self._none = self._none or not self.fresh
+        self._state[:, place] = (
+            request, cell - step, first - step, low - step, now + remaining, ends, length + remaining, shared,
+            self.fresh, accepted, tried,
+        )  # fmt: skip
         self.length_sum += length
         self.shared_sum += shared
         self._passed += now
@@ -68,6 +74,7 @@ class Decoding:
             return
         self.drafts, self.fresh, self._made = max(drafts, made), drafts, made
         self.asked, self.differ, self._apart = drafts * self.count, made > drafts, False
+        self._none = not drafts
         self._read_on(drafts)
 
     def draft_each(self, each: IntArray, fresh: int, made: int = 0) -> None:
@@ -75,23 +82,29 @@ class Decoding:
 
         made: drafted for every request, where that is more than its own.
         """
+        b = self.count
         if self._apart and (fresh, made) == (self.fresh, self._made):
-            rows = self.row[: self.count] - self.own[: self.count]
-            if np.logical_and.reduce(rows == each * self.draws.size):
+            if np.logical_and.reduce(self.each[:b] == each):
                 return
+        past = self.seen()
         self.drafts, self.asked = int(np.maximum.reduce(each, initial=made)), int(np.add.reduce(each))
         self.fresh, self.differ, self._made, self._apart = fresh, True, made, True
         self._read_on(each)
+        self._none = not np.minimum.reduce(each, initial=1)
+        self._past[:, :b] = 0
+        self._past[:, :b] = past - self.seen()
 
     def _read_on(self, drafts: int | IntArray) -> None:
         """Find where the requests end with other drafts."""
-        if self._is_plain or not self.count:
+        b = self.count
+        self.each[:b] = drafts
+        if self._is_plain or not b:
             return
-        sums = self.draws.sums
-        goal, row, ends = (array[: self.count] for array in (self.goal, self.row, self.ends))
+        sums, size = self.draws.sums, self.draws.size
+        goal, own, row, ends = (array[:b] for array in (self.goal, self.own, self.row, self.ends))
         left = self.remaining
-        row[:] = self.own[: self.count]
-        row += drafts * self.draws.size
+        np.add(own, drafts * size, out=row)
+        np.maximum(row - size, own, out=self.low[:b])
         passed = sums.take(row + self.step)
         goal[:] = passed + left
         ends[:] = sums.searchsorted(goal.astype(np.int32)) - row
@@ -143,27 +156,23 @@ class Decoding:
     def drop_last(self) -> tuple[int, int]:
         """(request, tokens that remain) of the request that was admitted last; its place is free."""
         place = self.count - 1
+        accepted, tried = (0, 0) if self._is_plain else self.seen()[:, place].tolist()
         found = self._drop(place)
-        self._stopped[found[0]] = int(self.accepted[place]), int(self.tried[place])
+        self._stopped[found[0]] = accepted, tried
         return found
 
     def _drop(self, place: int) -> tuple[int, int]:
         """The request in a place leaves; it, and the tokens that remain of it."""
-        request, own, row, goal, _, final, shared = self._state[:7, place].tolist()
+        request, _, row, _, goal, _, final, shared, drafts = self._state[:9, place].tolist()
         passed = row + self.step if self._is_plain else self.draws.sums.item(row + self.step)
         left = goal - passed
         last = self.count = self.count - 1
         if place < last:
             self._state[:, place:last] = self._state[:, place + 1 : last + 1]
         self._passed -= passed
-        if row > own:
-            drafts = (row - own) // self.draws.size
-            self.asked -= drafts
-            if self._apart and drafts == self.drafts > self._made:
-                rows = self.row[:last] - self.own[:last]
-                self.drafts = (
-                    int(np.maximum.reduce(rows, initial=self._made * self.draws.size)) // self.draws.size
-                )
+        self.asked -= drafts
+        if self._apart and drafts == self.drafts > self._made:
+            self.drafts = int(np.maximum.reduce(self.each[:last], initial=self._made))
         self.length_sum -= final - left
         self.shared_sum -= shared
         ends = self.ends[:last]
@@ -175,20 +184,12 @@ class Decoding:
 
         Of K drafts those are tried that would be emitted with K - 1: all that were accepted, and the next.
         """
-        b, sums = self.count, self.draws.sums
-        row, since, own = self.row[:b], self.since[:b], self.own[:b]
-        places = self._places[:, :b]
-        places[0] = row
-        np.subtract(row, self.draws.size, out=places[1])
-        np.maximum(places[1], own, out=places[1])
-        gained = sums.take(places + self.step)
-        places += since
-        gained -= sums.take(places)
-        gained[0] -= self.step - since
-        gained[1] *= row > own
-        past = self._state[8:, :b]
-        past += gained
-        since[:] = self.step
+        b, step = self.count, self.step
+        places = np.add(self._rows[:, :b], step, out=self._places[:, :b])
+        past: IntArray = self.draws.sums.take(places) + self._past[:, :b]
+        past[0] -= step
+        if self._none:
+            past[1] -= step * (self.each[:b] == 0)
         return past
 
     def found_share(self, steps: int) -> float:

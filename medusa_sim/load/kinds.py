@@ -10,6 +10,8 @@ profile's.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
@@ -78,10 +80,24 @@ class Hardness:
         cells = gains.reshape(place.size, -1)
         self.gains = np.stack([cells[self._place == each].mean(axis=0) for each in range(found.size)])
         rows = np.searchsorted(_TRIALS, np.arange(_MOST_TRIALS + 1), side="right") - 1
-        self._row = rows * (_SHARES + 1)
+        self._row = rows.astype(np.int32) * (_SHARES + 1)
+        every = np.arange(_MOST_TRIALS + 1, dtype=np.int32)
+        self._known = self._found(np.minimum(every, every[:, None]), every[:, None]).astype(np.int8).ravel()
 
     def of(self, accepted: IntArray, tried: IntArray) -> IntArray:
         """(requests,) the class of each."""
+        if np.maximum.reduce(tried, initial=0) > _MOST_TRIALS:
+            return self._found(accepted, tried)
+        return np.asarray(self._known.take(tried * (_MOST_TRIALS + 1) + accepted))
+
+    def _found(self, accepted: IntArray, tried: IntArray) -> IntArray:
+        """`of`, worked out."""
         share = (accepted * _SHARES + tried // 2) // np.maximum(tried, 1)
         place = self._row[np.minimum(tried, _MOST_TRIALS)] + share
         return np.asarray(self._place.take(place))
+
+
+@lru_cache(maxsize=4)
+def hardness_of(rates: tuple[float, ...], spread: float) -> Hardness:
+    """The classes of a profile's rates and a spread."""
+    return Hardness(np.array(rates), spread)

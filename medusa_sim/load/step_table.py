@@ -156,12 +156,14 @@ class StepTable:
         mean = asked / requests
         if mean == deepest:
             return self.decoding_s(deepest, requests, length)
-        low, shares = int(mean), self._drafting_share
-        below, above = (
-            self.decoding_s(drafts, requests, length) * (1.0 - shares[drafts][requests])
-            for drafts in (low, low + 1)
-        )
-        drafting_s = self.decoding_s(deepest, requests, length) * shares[deepest][requests]
+        low, shares, lengths, steps = int(mean), self._drafting_share, self._lengths, self._step_s
+        j = bisect_right(lengths, length, 1, len(lengths) - 1) - 1
+        beyond, width = length - lengths[j], lengths[j + 1] - lengths[j]
+        row, next_row, last = steps[low][requests], steps[low + 1][requests], steps[deepest][requests]
+        below = (row[j] + (row[j + 1] - row[j]) * beyond / width) * (1.0 - shares[low][requests])
+        above = next_row[j] + (next_row[j + 1] - next_row[j]) * beyond / width
+        above *= 1.0 - shares[low + 1][requests]
+        drafting_s = (last[j] + (last[j + 1] - last[j]) * beyond / width) * shares[deepest][requests]
         return below + (above - below) * (mean - low) + drafting_s
 
     def found_s(self, whole_s: float, drafts: int, requests: int, length: float, share: float) -> float:
