@@ -55,7 +55,10 @@ class BudgetByRequest:
         changes = np.concatenate([[True], np.any(np.diff(drafts, axis=0), axis=1)])
         changes[:: own.size + 1] = True
         drafts, gained = drafts[changes], gained[changes]
-        self._drafts, self._sums = drafts.astype(np.int64), np.concatenate([drafts.astype(np.float64), gained])
+        self._drafts, self._sums = (
+            drafts.astype(np.int64),
+            np.concatenate([drafts.astype(np.float64), gained]),
+        )
         self._place = np.repeat(np.arange(self._made.size), own.size + 1)[changes]
 
     def _worth(self, gains: FloatArray) -> FloatArray:

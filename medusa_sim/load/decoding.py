@@ -83,9 +83,9 @@ class Decoding:
         made: drafted for every request, where that is more than its own.
         """
         b = self.count
-        if self._apart and (fresh, made) == (self.fresh, self._made):
-            if np.logical_and.reduce(self.each[:b] == each):
-                return
+        is_same = self._apart and (fresh, made) == (self.fresh, self._made)
+        if is_same and np.logical_and.reduce(self.each[:b] == each):
+            return
         past = self.seen()
         self.drafts, self.asked = int(np.maximum.reduce(each, initial=made)), int(np.add.reduce(each))
         self.fresh, self.differ, self._made, self._apart = fresh, True, made, True
