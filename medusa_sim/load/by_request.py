@@ -75,7 +75,7 @@ class BudgetByRequest:
         return gained / requests - cost
 
     def _price(self, requests: int, place: int) -> tuple[FloatArray, FloatArray]:
-        """(where the longest draft of each choice begins, `_cost` of steps by it and drafts in all, in a row)."""
+        """(where each choice's longest draft begins, `_cost` of steps by it and drafts in all, in a row)."""
         asked = np.arange(requests * self.table.drafts_max + 1)
         each_s = self.costs.at(requests, place)
         cost = self._cost(self.table.unequal_s(asked, self._made[:, None], requests, each_s)).ravel()
