@@ -20,10 +20,10 @@ class Decoding:
     has the most; asked: of all together; fresh: of one that joins; _apart: whether
     some have more than others.
 
-    Arrays: at: which request; own: its cell of `Draws` before step 0; row: the same with its drafts; low:
-    with one fewer; goal: the sum of cells at which it has emitted everything, ends: the step; final: tokens in the
-    KV cache when all are out; shared: blocks that are held elsewhere too; each: drafts; past: (2, requests)
-    what the sums at row and low have to grow by to be the drafts accepted and tried (`seen`).
+    Arrays: at: which request; own: its cell of `Draws` before step 0; row: the same with its drafts, low:
+    with one fewer; goal: the sum of cells at which it has emitted everything, ends: the step; final: tokens
+    in the KV cache when all are out; shared: blocks that are held elsewhere too; each: drafts; past:
+    (2, requests) what sums at row and low have to grow by to be the drafts accepted and tried (`seen`).
     """
 
     def __init__(self, limits: Limits, draws: Draws) -> None:
