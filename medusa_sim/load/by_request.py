@@ -102,7 +102,8 @@ class BudgetByRequest:
     def each(self, requests: int, length: float, accepted: IntArray, tried: IntArray) -> IntArray:
         """`choose_each` by what it looks at."""
         own = self.hardness.of(accepted, tried)
-        found = self._sums @ np.bincount(own, minlength=self._drafts.shape[1])
+        counts = np.bincount(own, minlength=self._drafts.shape[1])
+        found: FloatArray = np.asarray(self._sums @ counts, dtype=np.float64)
         asked, gained = found[: self._place.size], found[self._place.size :]
         begins, costs = self._priced(requests, self.costs.place(length))
         cost = costs.take((begins + asked).astype(np.int64))

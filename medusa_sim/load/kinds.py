@@ -80,9 +80,10 @@ class Hardness:
         cells = gains.reshape(place.size, -1)
         self.gains = np.stack([cells[self._place == each].mean(axis=0) for each in range(found.size)])
         rows = np.searchsorted(_TRIALS, np.arange(_MOST_TRIALS + 1), side="right") - 1
-        self._row = rows.astype(np.int32) * (_SHARES + 1)
-        every = np.arange(_MOST_TRIALS + 1, dtype=np.int32)
-        self._known = self._found(np.minimum(every, every[:, None]), every[:, None]).astype(np.int8).ravel()
+        self._row = rows * (_SHARES + 1)
+        every = np.arange(_MOST_TRIALS + 1)
+        known = [self._found(np.minimum(every, each), each).astype(np.int8) for each in every[:, None]]
+        self._known = np.concatenate(known)
 
     def of(self, accepted: IntArray, tried: IntArray) -> IntArray:
         """(requests,) the class of each."""
