@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -36,7 +37,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--disable-dev-shm-usage",
 )  # fmt: skip
+CHROMIUM, DRIVER = (shutil.which(name) or "" for name in ("chromium", "chromedriver"))
 ANSWERED = "return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5"
 WATCH = """
 const told = '[data-testid=stAlert], [data-testid=stCaptionContainer]'
@@ -71,17 +74,15 @@ SHEET_HEIGHT = 1500
 
 @contextmanager
 def server() -> Iterator[tuple[str, int]]:
-    """A running app: its address and process."""
+    """A running app, as `medusa-sim app` starts it: its address and process. It must leave no traceback."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     code = "from medusa_sim.cli import main; main()"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
         environment = {**os.environ, "MEDUSA_SIM_DATA_DIR": f"{folder}/none", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", code, "app", "--no-browser", "--port", str(port)]
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
         address = f"http://localhost:{port}"
         try:
             for _ in range(200):
@@ -93,26 +94,42 @@ def server() -> Iterator[tuple[str, int]]:
             yield address, process.pid
         finally:
             process.terminate()
-            process.wait()
+            process.wait(timeout=20)
+        log.seek(0)
+        told = log.read()
+        assert "Traceback" not in told, told
 
 
 @contextmanager
-def window(width: int = SCREEN, height: int = 1000, *, dark: bool = False) -> Iterator[webdriver.Chrome]:
-    """A fresh browser window."""
+def window(
+    width: int = SCREEN, height: int = 1000, *, dark: bool = False, downloads: Path | None = None
+) -> Iterator[webdriver.Chrome]:
+    """A fresh browser window, and the folder of its downloads."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = webdriver.ChromeOptions()
         for flag in (*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
             options.add_argument(flag)
-        options.binary_location = "/usr/bin/chromium"
-        driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width == PHONE}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        options.binary_location = CHROMIUM
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        # Without a person's click Chromium asks before a second download.
+        asked = {"profile.default_content_setting_values.automatic_downloads": 1}
+        options.add_experimental_option(
+            "prefs", {"download.default_directory": str(downloads or profile), **asked}
+        )
+        driver = webdriver.Chrome(options=options, service=Service(DRIVER))
         try:
+            resize(driver, width, height, dark=dark)
             yield driver
         finally:
             driver.quit()
+
+
+def resize(driver: webdriver.Chrome, width: int, height: int, *, dark: bool = False) -> None:
+    """Give a window a screen of that size, and a theme."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
 
 def until(driver: webdriver.Chrome, script: str) -> None:

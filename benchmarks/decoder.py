@@ -1,4 +1,4 @@
-"""Measure a checkpoint's heads on held-out files, and Medusa against autoregressive decoding here.
+"""Measure a checkpoint's heads on held-out files, and the tokens per step that they give.
 
     python benchmarks/decoder.py profiles/checkpoints/python-stdlib-medusa-1 \
         --profile profiles/acceptance/python-stdlib-medusa-1.toml
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import decoder_study as study
 from decoder_study import counts_of_texts, design_effect
+from scores import table
 
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
@@ -46,19 +47,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--fresh-seeds", type=int, nargs="+", help="count rates on other prompts in its band")
     parser.add_argument("--prompts", type=int, default=64, help="per half")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
-    parser.add_argument("--speed-only", action="store_true", help="time, with the accuracies of the profile")
-    parser.add_argument("--repeats", type=int, default=3, help="rounds of the timing")
-    parser.add_argument("--speed-prompts", type=int, default=6, help="0 leaves the timing out")
     return parser.parse_args()
 
 
 def _table(rows: list[dict[str, object]]) -> str:
-    heads = list(rows[0])
-    lines = ["| " + " | ".join(heads) + " |", "|" + " ---: |" * len(heads)]
-    for row in rows:
-        cells = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    def written(cell: object) -> str:
+        return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+    return table(" | ".join(rows[0]), 0, (tuple(map(written, row.values())) for row in rows))
 
 
 def _profile(
@@ -130,32 +126,13 @@ def text_spread(model: Llama, heads: MedusaHeads, prompts: list[list[int]]) -> f
 
 def _accuracy_rows(tables: dict[str, HeadAccuracy]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for text, table in tables.items():
-        for k in range(table.heads):
-            cumulative = table.accuracy[k].cumsum()
-            labels = 0 if table.labels is None else int(table.labels[k])
+    for text, found in tables.items():
+        for k in range(found.heads):
+            cumulative = found.accuracy[k].cumsum()
+            labels = 0 if found.labels is None else int(found.labels[k])
             top = {f"top-{n}": float(cumulative[n - 1]) for n in (1, 2, 5, 10)}
             rows.append({"text": text, "head": k, "labels": labels, **top})
     return rows
-
-
-def _speed_rows(
-    target: Checkpoint,
-    heads: MedusaHeads,
-    accuracy: HeadAccuracy,
-    prompts: list[list[int]],
-    given: argparse.Namespace,
-) -> list[dict[str, object]]:
-    found = study.speeds(
-        target,
-        heads,
-        prompts[: given.speed_prompts],
-        accuracy,
-        sizes=[size for size in given.sizes if size > 1],
-        new_tokens=NEW_TOKENS,
-        repeats=given.repeats,
-    )
-    return [asdict(speed) for speed in found]
 
 
 def main() -> None:
@@ -188,12 +165,6 @@ def main() -> None:
         print(_table(rows))
         share = sum(int(str(row["inside"])) for row in rows) / len(rows)
         print(f"inside the 80 % band: {share:.0%} of {len(rows)}")
-        return
-    if given.speed_only:
-        known = load_acceptance(given.checkpoint.resolve().name).heads
-        if known is None:
-            raise SystemExit(f"no head accuracies are known for {given.checkpoint}")
-        print(_table(_speed_rows(target, target.heads, known, second, given)))
         return
     print(f"held-out loss {next_token_loss(target.model, windows):.3f} nats per token\n")
     own = {t: study.own_texts(target.model, first, new_tokens=NEW_TOKENS, temperature=t) for t in (0.0, 0.7)}
@@ -234,8 +205,6 @@ def main() -> None:
     order = optimal_order(tables["greedy"], 64)
     forced = expected_tokens_per_step(order.tree(64), tables["teacher-forced"])
     print(f"teacher-forced (product of accuracies on the text itself, 64 candidates): {forced:.3f}\n")
-    if given.speed_prompts:
-        print(_table(_speed_rows(target, target.heads, tables["greedy"], second, given)))
 
 
 if __name__ == "__main__":

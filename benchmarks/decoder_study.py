@@ -8,9 +8,8 @@ guesses come together, and differs from a run only in where steps start.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -140,65 +139,6 @@ def accuracy_on_given_text(
 ) -> HeadAccuracy:
     """Teacher-forced: agreement with the text itself behind its first `prompt_tokens` tokens."""
     return text_counts(target.model, heads, texts, first=prompt_tokens - 1, ranks=RANKS).accuracy()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """Tokens per second of one sequence at a time, Medusa (greedy) over autoregressive decoding."""
-
-    candidates: int
-    tokens_per_s: float
-    tokens_per_step: float
-    step_us: float
-    speedup: float
-
-
-def speeds(
-    target: Checkpoint,
-    heads: MedusaHeads,
-    prompts: Sequence[Sequence[int]],
-    accuracy: HeadAccuracy,
-    *,
-    sizes: Sequence[int],
-    new_tokens: int,
-    repeats: int = 3,
-) -> list[Speed]:
-    """Decoding speed by tree size, size 1 being the baseline.
-
-    Batch 1, every prompt in turn; prefill is left out. Rounds alternate between sizes, and the fastest of
-    a size counts: other load on the machine can only add.
-    """
-    order = optimal_order(accuracy, max(sizes))
-    settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_end_of_text=False)
-    warm_up = replace(settings, max_new_tokens=3)
-    drafters = {
-        size: MedusaDrafter(target.model, heads, order.tree(size)) if size > 1 else None
-        for size in (1, *sizes)
-    }
-    rounds: dict[int, list[tuple[float, int, int]]] = {size: [] for size in drafters}
-    for _ in range(repeats):
-        for size, drafter in drafters.items():
-            generate(target.model, prompts[:1], warm_up, drafter)
-            started = time.perf_counter()
-            prefill_s, tokens, steps = 0.0, 0, 0
-            for prompt in prompts:
-                run = generate(target.model, [prompt], settings, drafter)
-                prefill_s += run.prefill_s
-                tokens += len(run.sequences[0].token_ids) - 1
-                steps += run.sequences[0].steps
-            rounds[size].append((time.perf_counter() - started - prefill_s, tokens, steps))
-    chosen = {size: min(times) for size, times in rounds.items()}
-    base = chosen[1][1] / chosen[1][0]
-    return [
-        Speed(
-            candidates=size,
-            tokens_per_s=tokens / seconds,
-            tokens_per_step=tokens / steps,
-            step_us=1e6 * seconds / steps,
-            speedup=tokens / seconds / base,
-        )
-        for size, (seconds, tokens, steps) in chosen.items()
-    ]
 
 
 def counts_of_texts(

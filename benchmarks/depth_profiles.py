@@ -21,6 +21,7 @@ from msgspec import structs
 from recorded import data_folder, present
 from scipy.optimize import brentq, nnls
 
+from medusa_sim.acceptance.curve import NORMAL_90TH
 from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile, read_profile
 from medusa_sim.arrays import FloatArray
 from medusa_sim.plan.acceptance import MEAN_LENGTH_ERROR
@@ -31,7 +32,6 @@ END = 0.03
 LEAST_RATE = 0.0005
 LEAST_ERROR = 0.05
 """80 % half-width of accepted drafts that a profile has at least: another task of the same kind."""
-NORMAL_80 = 1.2816
 
 GOLDEN = {
     ("DeepSeek-V4-Pro", "MTP"): "mtp-deepseek-v4-pro",
@@ -109,7 +109,7 @@ def golden(folder: Path) -> Iterator[Fitted]:
                 f"lengths of 1 to {lengths.size} of {every.size} drafts, mean error {abs(error).mean():.1%} "
                 "of accepted drafts. model_error: its 80 % half-width, at least 5 %",
                 rates,
-                max(LEAST_ERROR, NORMAL_80 * float(np.sqrt(np.mean(error**2)))),
+                max(LEAST_ERROR, NORMAL_90TH * float(np.sqrt(np.mean(error**2)))),
             ),
             lengths=lengths,
         )

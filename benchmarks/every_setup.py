@@ -156,10 +156,15 @@ def checked(asked: SetUp) -> Outcome:
 
 def failures(found: Recommendation) -> Iterator[str]:
     """What does not agree in an answer, a line each."""
+    yield from disagreements(found)
+    yield from _forms(found)
+
+
+def disagreements(found: Recommendation) -> Iterator[str]:
+    """What does not agree between schedule, rows, curve, crossings, decision, bands and exported settings."""
     on = np.concatenate([[part.configuration > 0] * (part.last + 1 - part.first) for part in _ranges(found)])
     yield from _verdicts(found, on)
     yield from _bands(found)
-    yield from _forms(found)
     yield from _exported(found, on)
 
 
@@ -168,7 +173,7 @@ def _ranges(found: Recommendation) -> tuple[BatchRange, ...]:
 
 
 def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
-    surface = found.surface
+    surface, (length,) = found.surface, found.question.seq_len
     best = np.where(surface.fits, surface.speedup, 0.0)[:, 0, 1:].max(axis=-1, initial=0.0)
     curve = count_table(surface).to_pandas()
     fitting = curve[curve["fits_memory"] & (curve["candidates"] > 1)]
@@ -179,7 +184,7 @@ def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
             "the best speedup": gain > 1.0,
             "the curve by count": counted.get(batch, 0.0) > 1.0,
             "the crossings": any(first <= batch <= last for first, last in paid),
-            "the row at the batch": scheduled_row_at(found, batch, LENGTH).candidates > 1,
+            "the row at the batch": scheduled_row_at(found, batch, length).candidates > 1,
         }
         for name, told in said.items():
             if told != speculates:
@@ -238,8 +243,8 @@ def _forms(found: Recommendation) -> Iterator[str]:
 
 def _exported(found: Recommendation, on: BoolArray) -> Iterator[str]:
     """Settings draft where the answer does, or say where they lose."""
-    names = {version: name for name, version in runtime_aliases().items()}
-    engine = names.get(load_runtime(found.setting.runtime.name).name)
+    runtime = found.setting.runtime.name
+    engine = next((name for name in runtime_aliases() if runtime.startswith(f"{name}-")), None)
     if engine is None:
         return
     try:

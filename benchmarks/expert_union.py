@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from recorded import data_folder, present
 from scipy.optimize import minimize_scalar
+from scores import left_out
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.step.workload import INDEPENDENT, OVERLAPS, Overlap, union
@@ -38,10 +39,11 @@ def fitted_beta(rows: pd.DataFrame) -> float:
     return float(minimize_scalar(cost, bounds=(0.3, 1.2), method="bounded").x)
 
 
-def left_out(rows: pd.DataFrame) -> FloatArray:
+def held_out(rows: pd.DataFrame) -> FloatArray:
     """Errors of each model's rows with the exponent of the others."""
-    parts = [(rows["model"] == model).to_numpy() for model in rows["model"].unique()]
-    return np.concatenate([errors(rows[part], fitted_beta(rows[~part])) for part in parts])
+    return left_out(
+        rows["model"], lambda keep: fitted_beta(rows[keep]), lambda beta, own: errors(rows[own], beta)
+    )
 
 
 def main() -> None:
@@ -49,7 +51,7 @@ def main() -> None:
     table = pd.read_csv(present(data_folder(*sys.argv[1:2]) / "engines" / "moe_expert_union.csv"))
     for kind, rows in table.groupby("kind"):
         law = OVERLAPS[str(kind)]
-        held, own, alone = left_out(rows), errors(rows, law), errors(rows, INDEPENDENT)
+        held, own, alone = held_out(rows), errors(rows, law), errors(rows, INDEPENDENT)
         print(
             f"{kind}: {len(rows)} counts of {rows['model'].nunique()} models, beta {fitted_beta(rows):.2f} "
             f"(the project's {law.beta}: mean error {np.mean(np.abs(own)):.1%}, "

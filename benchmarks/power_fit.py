@@ -9,8 +9,8 @@ parameters into `hardware/h100-sxm.toml`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from engine_parallel import MODELS
 from engine_rows import PROMPTS
 from recorded import data_folder, present
 from scipy.optimize import least_squares
-from scores import table
+from scores import left_out, table
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.calibrate.rows import write_power
@@ -48,32 +48,21 @@ HALF_WIDTH = 0.8
 """Quantile of the errors on left-out models that the stored half-width is."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One run: what one GPU moves, computes and samples a second, and the watts of one GPU."""
+def rows_of(folder: Path) -> pd.DataFrame:
+    """Every run at its measured tokens/s.
 
-    model: str
-    gpus: int
-    batch: float
-    bytes_per_s: float
-    flops_per_s: float
-    sampling: float
-    watts: float
-    step_us: float
-    predicted_us: float | None
-
-
-def rows_of(folder: Path) -> list[Row]:
-    """Every run at its measured tokens/s; predicted_us: its predicted step, where the kernels are known."""
+    What one GPU moves, computes and samples a second, and its watts; predicted_us: its predicted step, NaN
+    where the kernels are not known.
+    """
     power = pd.read_csv(present(folder / "engines" / "power_mlenergy.csv"))
     speed = pd.read_csv(present(folder / "engines" / "plain_decode_mlenergy.csv"))
     assert (power.model == speed.model).all()
     assert (power.max_num_seqs == speed.max_num_seqs).all()
     both = power.assign(output=speed.avg_output_len, tokens_per_s=speed.output_tok_s, ep=speed.ep)
-    return [_row(line) for line in both.itertuples()]
+    return pd.DataFrame([_row(line) for line in both.itertuples()])
 
 
-def _row(line: Any) -> Row:
+def _row(line: Any) -> dict[str, object]:
     gpus, batch = int(line.n_gpus), float(line.avg_batch)
     traffic = Traffic(prompt_tokens=PROMPTS[line.task], output_tokens=float(line.output))
     scenario = Scenario(
@@ -92,25 +81,24 @@ def _row(line: Any) -> Row:
     computed += finished * sum(_of(launch, launch.operator.flops) for launch in prompt)
     step_us = US_PER_S * batch / float(line.tokens_per_s)
     vocab, top_k = scenario.model.vocab, scenario.model.samples_top_k
-    return Row(
-        model=scenario.model.name,
-        gpus=gpus,
-        batch=batch,
-        bytes_per_s=sum(_of(launch, launch.operator.bytes) for launch in launches) / step_us * US_PER_S,
-        flops_per_s=computed / step_us * US_PER_S,
-        sampling=float(filter_us(engine, scenario.gpu, batch, vocab, top_k=top_k)) / gpus / step_us,
-        watts=float(line.watts_all_gpus) / gpus,
-        step_us=step_us,
-        predicted_us=_predicted_us(scenario, round(batch), round(length)),
-    )
+    return {
+        "model": scenario.model.name,
+        "gpus": gpus,
+        "bytes_per_s": sum(_of(launch, launch.operator.bytes) for launch in launches) / step_us * US_PER_S,
+        "flops_per_s": computed / step_us * US_PER_S,
+        "sampling": float(filter_us(engine, scenario.gpu, batch, vocab, top_k=top_k)) / gpus / step_us,
+        "watts": float(line.watts_all_gpus) / gpus,
+        "step_us": step_us,
+        "predicted_us": _predicted_us(scenario, round(batch), round(length)),
+    }
 
 
-def _predicted_us(scenario: Scenario, batch: int, length: int) -> float | None:
-    """The plain step as a server is predicted to take it; None where a kernel of the model was not fitted."""
+def _predicted_us(scenario: Scenario, batch: int, length: int) -> float:
+    """The plain step as a server is predicted to take it; NaN where a kernel of the model was not fitted."""
     try:
         return float(price(scenario, [batch], [length], ()).served.tpot_us[0, 0, 0])
     except SpecError:
-        return None
+        return float("nan")
 
 
 def _of(launch: Launch, each: FloatArray) -> float:
@@ -118,94 +106,64 @@ def _of(launch: Launch, each: FloatArray) -> float:
 
 
 def law(
-    parameters: Sequence[float] | FloatArray, rows: Sequence[Row], limit: float, *, predicted: bool
+    parameters: Sequence[float] | FloatArray, rows: pd.DataFrame, limit: float, *, predicted: bool
 ) -> FloatArray:
     """Watts of one GPU. predicted: at the predicted step where there is one, else at the measured one."""
     idle, per_byte, per_flop, sampling = parameters
-    slower = np.asarray(
-        [row.predicted_us / row.step_us if predicted and row.predicted_us else 1.0 for row in rows]
-    )
-    moved, computed, sampled = (
-        np.asarray([getattr(row, name) for row in rows]) / slower
-        for name in ("bytes_per_s", "flops_per_s", "sampling")
-    )
-    load = load_watts(idle, per_byte * moved + per_flop * computed + sampling * sampled)
-    return under_limit(load, limit)
+    slower = (rows.predicted_us / rows.step_us).fillna(1.0) if predicted else 1.0
+    drawn = per_byte * rows.bytes_per_s + per_flop * rows.flops_per_s + sampling * rows.sampling
+    return under_limit(load_watts(idle, (drawn / slower).to_numpy(dtype=np.float64)), limit)
 
 
-def fitted(rows: Sequence[Row], limit: float) -> FloatArray:
+def fitted(rows: pd.DataFrame, limit: float) -> FloatArray:
     """Parameters by robust least squares of the logarithm, every model with the same weight."""
-    measured = np.asarray([row.watts for row in rows])
-    names = [row.model for row in rows]
-    weight = np.asarray([1.0 / np.sqrt(names.count(name)) for name in names])
+    weight = 1.0 / np.sqrt(rows.groupby("model").model.transform("size"))
     start = np.asarray(START)
 
     def residuals(scaled: FloatArray) -> FloatArray:
-        return np.asarray(weight * np.log(law(scaled * start, rows, limit, predicted=False) / measured))
+        return np.asarray(weight * np.log(law(scaled * start, rows, limit, predicted=False) / rows.watts))
 
     found = least_squares(residuals, np.ones(start.size), bounds=(0.0, np.inf), loss="soft_l1", f_scale=0.1)
     return np.asarray(found.x * start)
 
 
-def errors(parameters: FloatArray, rows: Sequence[Row], limit: float, *, predicted: bool) -> FloatArray:
-    """Predicted over measured watts, minus one."""
-    measured = np.asarray([row.watts for row in rows])
-    return np.asarray(law(parameters, rows, limit, predicted=predicted) / measured - 1.0)
+def scored(rows: pd.DataFrame, limit: float) -> pd.DataFrame:
+    """Rows with relative errors of their watts.
 
+    `fit`: of the fit to all. `measured`, `predicted`: of fits without a row's model, at those steps.
+    """
 
-@dataclass(frozen=True, kw_only=True)
-class Left:
-    """A model that a refit did not see: errors at measured and at predicted steps, and of the fit to all."""
+    def errors(parameters: FloatArray, own: BoolArray, *, predicted: bool) -> FloatArray:
+        return law(parameters, rows[own], limit, predicted=predicted) / rows[own].watts.to_numpy() - 1.0
 
-    model: str
-    rows: list[Row]
-    fit: FloatArray
-    measured: FloatArray
-    predicted: FloatArray
-
-
-def left_out(rows: Sequence[Row], limit: float) -> list[Left]:
-    """Each model in turn."""
-    whole = fitted(rows, limit)
-    found = []
-    for model in dict.fromkeys(row.model for row in rows):
-        own = [row for row in rows if row.model == model]
-        others = fitted([row for row in rows if row.model != model], limit)
-        found.append(
-            Left(
-                model=model,
-                rows=own,
-                fit=errors(whole, own, limit, predicted=True),
-                measured=errors(others, own, limit, predicted=False),
-                predicted=errors(others, own, limit, predicted=True),
-            )
+    held = {
+        name: left_out(
+            rows.model,
+            lambda keep: fitted(rows[keep], limit),
+            partial(errors, predicted=name == "predicted"),
         )
-    return found
+        for name in ("measured", "predicted")
+    }
+    whole = errors(fitted(rows, limit), np.ones(len(rows), dtype=bool), predicted=True)
+    return rows.assign(fit=whole, **held)
 
 
-def error_table(found: Sequence[Left]) -> str:
+def error_table(found: pd.DataFrame) -> str:
     """One line a model, and all of them."""
-
-    def mean(take: Callable[[Left], FloatArray], parts: Sequence[Left]) -> str:
-        return f"{np.mean(np.abs(np.concatenate([take(part) for part in parts]))):.1%}"
-
-    def line(name: str, parts: Sequence[Left]) -> tuple[str, ...]:
-        rows = [row for part in parts for row in part.rows]
-        cards = ", ".join(str(n) for n in sorted({row.gpus for row in rows}))
-        bias = np.mean(np.concatenate([part.predicted for part in parts]))
-        return (
-            name, str(len(rows)), cards, mean(lambda part: part.fit, parts),
-            mean(lambda part: part.measured, parts), mean(lambda part: part.predicted, parts), f"{bias:+.1%}",
-        )  # fmt: skip
-
+    lines = [
+        (str(name), str(len(own)), ", ".join(map(str, sorted(set(own.gpus)))),
+         *(f"{own[of].abs().mean():.1%}" for of in ("fit", "measured", "predicted")),
+         f"{own.predicted.mean():+.1%}")
+        for name, own in (*found.groupby("model", sort=False), ("all", found))
+    ]  # fmt: skip
     headers = "model | rows | GPUs | fit | left out, measured step | left out, predicted step | bias"
-    return table(headers, 1, [*(line(part.model, [part]) for part in found), line("all", found)])
+    return table(headers, 1, lines)
 
 
-def power_fit(rows: Sequence[Row], found: Sequence[Left], limit: float) -> PowerFit:
+def power_fit(found: pd.DataFrame, limit: float) -> PowerFit:
     """What the hardware file holds."""
-    idle, per_byte, per_flop, sampling = (float(f"{value:.4g}") for value in fitted(rows, limit))
-    outside = np.abs(np.concatenate([part.predicted for part in found]))
+    idle, per_byte, per_flop, sampling = (float(f"{value:.4g}") for value in fitted(found, limit))
+    outside = found.predicted.abs()
     return PowerFit(
         idle_watts=idle,
         joule_per_byte=per_byte,
@@ -214,15 +172,10 @@ def power_fit(rows: Sequence[Row], found: Sequence[Left], limit: float) -> Power
         sampling_watts=sampling,
         error=round(float(np.quantile(outside, HALF_WIDTH)), 3),
         source=SOURCE,
-        rows=len(rows),
-        fit_error=round(float(np.mean(np.abs(np.concatenate([part.fit for part in found])))), 4),
-        heldout_error=round(float(np.mean(outside)), 4),
+        rows=len(found),
+        fit_error=round(float(found.fit.abs().mean()), 4),
+        heldout_error=round(float(outside.mean()), 4),
     )
-
-
-def inside(found: Sequence[Left], half_width: float) -> BoolArray:
-    """Which left-out rows the half-width holds."""
-    return np.asarray(np.abs(np.concatenate([part.predicted for part in found])) <= half_width)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -233,9 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gpu = load_gpu(CARD)
     assert gpu.power is not None
     limit = gpu.power.limit_watts
-    rows = rows_of(data_folder())
-    found = left_out(rows, limit)
-    fit = power_fit(rows, found, limit)
+    found = scored(rows_of(data_folder()), limit)
+    fit = power_fit(found, limit)
     print(error_table(found))
     print(fit)
     if given.write:

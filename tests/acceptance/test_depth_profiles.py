@@ -1,18 +1,13 @@
 """Shipped profiles by depth: rates never rise, nothing beyond the published depth, relatives lend theirs."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from depth_profiles import constant, falling_rates, trained_depth
 
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.errors import CoverageError
 from medusa_sim.plan.acceptance import acceptance_of
 from medusa_sim.step.drafter import DRAFTERS, drafter_kind
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from depth_profiles import constant, falling_rates, trained_depth
 
 CHAINS = [
     name

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,18 +11,12 @@ import pytest
 pytest.importorskip("streamlit")
 pytest.importorskip("selenium")
 
+import app_feel
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-dev-shm-usage",
-)  # fmt: skip
 WAIT_S = 20.0
 
 
@@ -40,35 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a running app, as `medusa-sim app` starts it."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    folder = tmp_path_factory.mktemp("app")
-    environment = {**os.environ, "MEDUSA_SIM_DATA_DIR": str(folder / "own"), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-c",
-        "from medusa_sim.cli import main; main()",
-        "app",
-        "--no-browser",
-        "--port",
-        str(port),
-    ]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
-        address = f"http://localhost:{port}"
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(f"{address}/_stcore/health", timeout=1).close()  # noqa: S310  # our own
-                break
-            except OSError:
-                time.sleep(0.1)
+def server() -> Iterator[str]:
+    """Address of a running app."""
+    with app_feel.server() as (address, _):
         yield address
-        process.terminate()
-        process.wait(timeout=20)
-    assert "Traceback" not in (folder / "log").read_text()
 
 
 class Browser:
@@ -143,29 +105,14 @@ class Browser:
         ]
 
     def size(self, width: int, height: int, *, dark: bool = False) -> None:
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
+        app_feel.resize(self.driver, width, height, dark=dark)
 
 
 @pytest.fixture
 def browser(server: str, tmp_path: Path) -> Iterator[Browser]:
     """A fresh window, 1280 px wide; downloads go to a folder of its own."""
-    if CHROMIUM is None or DRIVER is None:
+    if not app_feel.CHROMIUM or not app_feel.DRIVER:
         pytest.skip("chromium and chromedriver are not installed (make test-browser installs them)")
-    options = webdriver.ChromeOptions()
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
-        options.add_argument(flag)
-    options.binary_location = CHROMIUM
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    downloads = tmp_path / "downloads"
-    downloads.mkdir()
-    # Without a person's click Chromium asks before a second download.
-    asked = {"profile.default_content_setting_values.automatic_downloads": 1}
-    options.add_experimental_option("prefs", {"download.default_directory": str(downloads), **asked})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    found = Browser(driver, server, downloads)
-    found.size(1280, 1000)
-    yield found
-    driver.quit()
+    (tmp_path / "downloads").mkdir()
+    with app_feel.window(downloads=tmp_path / "downloads") as driver:
+        yield Browser(driver, server, tmp_path / "downloads")

@@ -15,9 +15,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import PLAIN, price
-from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
-from medusa_sim.step.step import decode_step, verify_step
 
 ACCURACY = np.array(
     [
@@ -56,29 +54,6 @@ def test_options_run_one_to_all_trained_heads_and_every_chain():
             expected_tokens_per_step(tree, HEADS.heads.first(option.depth))
         )
     assert max(o.depth for o in SCENARIO.but(heads=2).options()) == 2
-
-
-@pytest.mark.parametrize("runtime", runtime_names())
-def test_the_search_agrees_with_pricing_one_step_at_a_time(runtime):
-    engine = load_runtime(runtime).engine
-    runs_heads = engine is None or "medusa" in engine.drafters
-    scenario = SCENARIO.but(runtime=runtime, drafter="medusa" if runs_heads else "ngram")
-    setting = scenario.setting
-    surface = price(scenario, [1, 7, 33], [512, 3000], scenario.options(24))
-    for j in range(0, surface.candidates.size, 5):
-        option = surface.option_of(j)
-        for i, batch in enumerate((1, 7, 33)):
-            if option is None:
-                expected = decode_step(setting, batch, 3000)
-            else:
-                drafting = replace(setting, drafter=option.drafter)
-                expected = verify_step(drafting, batch, 3000, int(surface.candidates[j]))
-            assert surface.step_us[i, 1, j] == pytest.approx(float(expected.time_us), rel=1e-9)
-            cost = surface.cost_at(i, 1, j)
-            assert float(cost.time_us) == pytest.approx(float(expected.time_us), rel=1e-9)
-            assert float(cost.low_us) == pytest.approx(float(expected.low_us), rel=1e-9)
-            assert float(cost.high_us) == pytest.approx(float(expected.high_us), rel=1e-9)
-    assert (surface.step_us >= surface.decode_us[..., None]).all()
 
 
 def test_the_choice_is_the_best_of_all_configurations_up_to_the_switching_gain(answer):

@@ -7,13 +7,11 @@ is written for an engine, over every runtime and drafter with acceptances that b
 from collections.abc import Iterator
 from dataclasses import replace
 
+import every_setup
 import numpy as np
 import pytest
 
-from medusa_sim.errors import UsageError
-from medusa_sim.export.engines import METHODS, engine_settings
 from medusa_sim.plan.acceptance import constant_rate
-from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import batch_ranges, recommend, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
@@ -43,21 +41,14 @@ def scenarios(runtime: str) -> Iterator[Scenario]:
         )
 
 
-def check(found: Recommendation) -> list[bool]:
-    """Whether each batch speculates, after everybody was asked."""
+def check(found: Recommendation) -> None:
+    """Everybody agrees (`every_setup`), rows hold their batches, a batch alone is answered alike."""
+    assert not list(every_setup.disagreements(found))
     surface, question = found.surface, found.question
-    best = np.where(surface.fits, surface.speedup, 0.0)[:, 0, 1:].max(axis=-1)
-    curve = count_table(surface).to_pandas()
-    counted = curve[curve["fits_memory"] & (curve["candidates"] > 1)].groupby("batch")["speedup"].max()
-    paid = {n for first, last in found.break_even_batches[0].spans for n in range(first, last + 1)}
     chosen = np.concatenate(
         [[r.configuration] * (r.last + 1 - r.first) for r in batch_ranges(surface, 0, question)]
     )
-    states = [bool(on) for on in chosen > 0]
-    for batch, on, gain in zip(surface.batch.tolist(), states, best, strict=True):
-        assert on == (gain > 1.0) == (batch in paid) == (counted.get(batch, 0.0) > 1.0), batch
     speedup = surface.speedup[np.arange(chosen.size), 0, chosen]
-    assert (speedup[chosen > 0] > 1.0).all()
     for row in found.schedule:
         inside = (surface.batch >= row.batch_min) & (surface.batch <= row.batch_max)
         assert {on == (row.candidates > 1) for on in chosen[inside] > 0} == {True}
@@ -66,38 +57,16 @@ def check(found: Recommendation) -> list[bool]:
             one = scheduled_row_at(found, batch, question.seq_len[0])
             assert (one.candidates, one.drafts) == (row.candidates, row.drafts)
             assert row.speedup_low <= one.speedup_low <= one.speedup <= one.speedup_high <= row.speedup_high
-    assert found.enable == any(states)
     edge = next((row.batch_max for row in found.schedule), LAST)
     for batch in {edge, min(edge + 1, question.batch_max)}:
         one = recommend(found.scenario, replace(question, batch_min=batch, batch_max=batch))
-        assert one.enable == states[batch - question.batch_min], batch
-    return states
-
-
-def check_export(found: Recommendation, engine: str, states: list[bool]) -> None:
-    """Where an engine would draft at a loss, its settings say so; where nothing pays there are none."""
-    if not any(states):
-        with pytest.raises(UsageError, match="no chain pays"):
-            engine_settings(found, engine, draft_path="a/draft")
-        return
-    settings = engine_settings(found, engine, draft_path="a/draft")
-    if settings.plan is None:
-        return
-    lost = {n for first, last in settings.plan.loses for n in range(first, last + 1)}
-    drafted = {int(batch) for batch in settings.plan.grid.batch if settings.plan.drafts_at(int(batch))}
-    off = {batch for batch, on in zip(found.surface.batch.tolist(), states, strict=True) if not on}
-    assert off & drafted <= lost
-    assert not lost or any("no faster than no speculation" in note for note in settings.notes)
+        assert one.enable == (chosen[batch - question.batch_min] > 0), batch
 
 
 @pytest.mark.parametrize("runtime", [name for name in runtime_names() if name != "paper"])
 def test_every_batch_has_one_verdict(runtime):
-    engine = next((name for name in ("vllm", "sglang", "tensorrt-llm") if runtime.startswith(name)), None)
     for scenario in scenarios(runtime):
-        found = recommend(scenario, Question(batch_max=LAST, seq_len=(LENGTH,), candidates_max=16))
-        states = check(found)
-        if engine is not None and scenario.drafting.method in METHODS[engine]:
-            check_export(found, engine, states)
+        check(recommend(scenario, Question(batch_max=LAST, seq_len=(LENGTH,), candidates_max=16)))
 
 
 def test_batches_between_searched_ones_have_their_own_verdict_too():

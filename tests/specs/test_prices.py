@@ -24,8 +24,7 @@ def write(folder: Path, **changes: object) -> Path:
     """A user's table of one row."""
     path = folder / "profiles" / "prices.toml"
     path.parent.mkdir(exist_ok=True)
-    row = {name: value for name, value in {**ROW, **changes}.items() if value is not None}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in row.items()]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in {**ROW, **changes}.items()]
     path.write_text("schema = 1\n[[price]]\n" + "\n".join(lines) + "\n")
     return path
 
@@ -48,13 +47,10 @@ def test_a_users_row_replaces_the_shipped_rows_of_its_gpu_alone(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"date": None}, "date: missing"),
-        ({"source": None}, "source: missing"),
         ({"date": "soon"}, "the day on which the price held"),
         ({"date": "2999-01-01"}, "a day that has come"),
         ({"usd_per_gpu_hour": -1.0}, "US dollars per GPU-hour"),
         ({"usd_per_gpu_hour": 0.0}, "US dollars per GPU-hour"),
-        ({"currency": "EUR"}, "unknown key"),
     ],
 )
 def test_a_row_that_cannot_be_trusted_is_refused(changes, told, tmp_path):

@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 import tomlkit
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from one_line import one_line
 
 from medusa_sim import data
@@ -199,39 +197,12 @@ def _fails(root: Path, content: dict[str, Any], *words: str) -> None:
         load_gpu("test-gpu", root)
 
 
-BREAKS: dict[str, Any] = {  # what else the reader of every number refuses: test_strict.py
-    "missing value": lambda table: table.pop("value"),
-    "missing source": lambda table: table.pop("source"),
-    "extra key": lambda table: table.update(unit="GB"),
-    "text": lambda table: table.update(value="132"),
-    "zero": lambda table: table.update(value=0),
-    "huge": lambda table: table.update(value=1e30),
-}
-
-
-@pytest.mark.parametrize("broken", BREAKS)
-@pytest.mark.parametrize("key", [*NUMBERS, "peak_flops_per_s.fp16"])
-def test_a_broken_number_names_file_and_key(tmp_path, key, broken):
-    content = _content()
-    table: Any = content
-    for part in key.split("."):
-        table = table[part]
-    BREAKS[broken](table)
-    _fails(tmp_path, content, key)
-
-
 def test_other_broken_files_name_what_is_wrong(tmp_path):
-    for key in ("schema", "name", "title", "architecture", "peak_flops_per_s", *NUMBERS[:-1]):
-        content = _content()
-        del content[key]
-        _fails(tmp_path, content, key, "missing")
     for key, value, told in (
         ("schema", 2, "schema that this version reads"),
         ("schema", True, "schema that this version reads"),
         ("name", "other", "'test-gpu'"),
         ("architecture", "Ampere 2", "lower-case"),
-        ("clock_mhz", 1410, "unknown key"),
-        ("sms", 132, "source"),
         ("peak_flops_per_s", {}, "empty"),
     ):
         content = _content()
@@ -261,48 +232,6 @@ def test_a_key_given_twice_a_file_that_is_no_toml_and_a_fit_that_is_no_table_are
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SpecError, match="not UTF-8"):
         load_gpu("test-gpu", tmp_path)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    where=st.sampled_from(["", "sms", "bandwidth_bytes_per_s", "peak_flops_per_s", "peak_flops_per_s.fp16"]),
-    key=st.sampled_from(["value", "source", "note", "fp16", "kernels", "schema", "title", "x"]),
-    value=st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers(-(2**62), 2**62)
-        | st.floats()
-        | st.text("abc \n", max_size=5),
-        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
-        max_leaves=4,
-    ),
-)
-def test_any_damage_is_a_one_line_spec_error_or_harmless(tmp_path, where, key, value):
-    content = _content()
-    table: Any = content
-    for part in filter(None, where.split(".")):
-        table = table[part]
-    if value is None:
-        table.pop(key, None)
-    else:
-        table[key] = value
-    try:
-        path = _write(tmp_path, content)
-    except (ValueError, TypeError):  # not expressible in TOML (mixed lists holding None)
-        return
-    os.utime(path, ns=(hash(str(content)) % 10**15, 1 + hash(str(content)) % 10**15))
-    outcome: Gpu | SpecError
-    try:
-        outcome = load_gpu("test-gpu", tmp_path)
-    except SpecError as error:
-        outcome = error
-    if isinstance(outcome, SpecError):
-        assert "\n" not in str(outcome)
-        assert "test-gpu.toml" in str(outcome)
-    else:
-        assert outcome.sms > 0
-        assert math.isfinite(outcome.bandwidth_bytes_per_s)
-        assert all(outcome.sources.values())
 
 
 # --- kernels and inheritance --------------------------------------------------------------------------
@@ -443,26 +372,14 @@ def test_an_inherited_kernel_cannot_be_inherited_again(tmp_path):
         _with_inherit(tmp_path, {"reason": "a copy of a copy", "gemm": "middle"})
 
 
-@pytest.mark.parametrize("broken", ["extra", "missing", "text", "nan", "not a table", "band", "no rows"])
-def test_a_broken_kernel_table_names_file_and_key(tmp_path, broken):
-    content = _content()
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("fit_error", math.nan), ("residuals", [{"size_max": 1.0, "low": 1.2, "high": 0.9}]), ("rows", 0)],
+)
+def test_a_fit_that_cannot_be_names_file_and_key(tmp_path, key, value):
     kernel = _kernel("measured")
-    content["kernels"] = {"torch": {"gemm": {"fp16": kernel}}}
-    if broken == "extra":
-        kernel["speed"] = 1.0
-    elif broken == "missing":
-        del kernel["fit"]["rows"]
-    elif broken == "text":
-        kernel["fit"]["fit_error"] = "small"
-    elif broken == "nan":
-        kernel["fit"]["fit_error"] = math.nan
-    elif broken == "band":
-        kernel["fit"]["residuals"] = [{"size_max": 1.0, "low": 1.2, "high": 0.9}]
-    elif broken == "no rows":
-        kernel["fit"]["rows"] = 0
-    else:
-        content["kernels"]["torch"] = 3
-    _fails(tmp_path, content, "kernels.torch")
+    kernel["fit"][key] = value
+    _fails(tmp_path, _content() | {"kernels": {"torch": {"gemm": {"fp16": kernel}}}}, "kernels.torch", key)
 
 
 @pytest.mark.parametrize("name", NAMES)

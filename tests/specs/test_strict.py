@@ -1,16 +1,26 @@
-"""One reader for every file: what it refuses, and that it has words for every annotation."""
+"""One reader for every file: what it refuses, that it has words for every annotation and reads them all."""
 
+import tomllib
 import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
+import tomlkit
 from msgspec import Meta
 
+from medusa_sim import data
 from medusa_sim.acceptance import profile_file
+from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import DataError, SpecError
 from medusa_sim.measure import cells
 from medusa_sim.specs import engine, gpu, hf_config, measurement, models, runtime, strict
+from medusa_sim.specs.costs import prices
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.strict import Sourced, Text, Us, convert
 
 FORMS = (
@@ -99,3 +109,78 @@ def test_what_is_wrong_is_one_line_with_file_and_key(change, told):
 def test_what_is_no_table_is_refused(content):
     with pytest.raises(SpecError, match=r"f\.toml: "):
         convert(content, Outer, "f.toml")
+
+
+def shipped(path: str | Path) -> dict[str, Any]:
+    return tomllib.loads((data.shipped_dir() / path).read_text())
+
+
+def datasheet() -> dict[str, Any]:
+    """A GPU with one fitted kernel."""
+    kernel = shipped("hardware/a40.toml")["kernels"]["torch"]["gemm"]["fp16"]
+    return shipped("hardware/h100-sxm.toml") | {
+        "name": "own",
+        "kernels": {"torch": {"gemm": {"fp16": kernel}}},
+    }
+
+
+PRICE = {"gpu": "a40", "usd_per_gpu_hour": 0.5, "offer": "us", "date": "2026-11-01", "source": "a price list"}
+TERM = {"value": 500.0, "band": 0.1, "source": "my benchmark"}
+FILES: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[Path], object]]] = {
+    "hardware/own.toml": (datasheet, lambda path: load_gpu("own", path.parents[1])),
+    "models.toml": (lambda: {"own": shipped(models.MODELS_FILE)["llama-7b"]}, lambda _: load_model("own")),
+    "runtimes.toml": (
+        lambda: {"own": shipped(runtime.RUNTIMES_FILE)["kernel"]}, lambda _: load_runtime("own")
+    ),
+    "own-runtime.toml": (
+        lambda: {"inherits": "vllm-0.33", "title": "m", "engine": {"widen": 2.0, "host_us_per_step": TERM}},
+        lambda path: load_runtime(str(path)),
+    ),
+    "profiles/prices.toml": (lambda: {"schema": 1, "price": [PRICE]}, lambda path: prices(path.parents[1])),
+    "profile.toml": (lambda: shipped("profiles/acceptance/mtp-deepseek-r1.toml"), load_acceptance),
+}  # fmt: skip
+"""A sound file of each kind, and who reads it."""
+
+
+def damaged(table: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+    """The table with each value in it made one of no kind, with one too many and without it, in turn.
+
+    Yields the key, and whether it must be refused.
+    """
+    kept = dict(table)
+    for key in [*kept, "surplus"]:
+        table.clear()
+        table.update({key: [[]], **kept} | {key: [[]]})
+        yield key, True
+        del table[key]
+        yield key, False
+        table.clear()
+        table.update(kept)
+        inner = kept.get(key)
+        inner = inner[0] if isinstance(inner, list) else inner
+        if isinstance(inner, dict):
+            yield from damaged(inner)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_is_read_strictly(name, tmp_path, monkeypatch):
+    made, load = FILES[name]
+    content, turns = made(), 0
+    for key, is_wrong in damaged(content):
+        turns += 1
+        path = tmp_path / str(turns) / name  # a name of its own: what was read is kept
+        path.parent.mkdir(parents=True)
+        path.write_text(tomlkit.dumps(content))
+        if name in ("models.toml", "runtimes.toml"):
+            module = models if name == "models.toml" else runtime
+            monkeypatch.setattr(module, name.replace(".toml", "_file").upper(), path)
+        try:
+            load(path)
+        except SpecError as error:
+            refused = str(error)
+            assert "\n" not in refused
+            assert path.name in refused
+            assert key in refused
+        else:
+            assert not is_wrong, key
+    assert turns > 6

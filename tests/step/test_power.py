@@ -141,14 +141,14 @@ def test_a_power_that_says_nothing_is_refused(old, new, told, tmp_path):
 
 def test_the_stored_parameters_are_those_of_the_rows(shared_data):
     power = power_of(H100)
-    rows = power_fit.rows_of(shared_data)
-    left = power_fit.left_out(rows, power.limit_watts)
-    again = power_fit.power_fit(rows, left, power.limit_watts)
+    found = power_fit.scored(power_fit.rows_of(shared_data), power.limit_watts)
+    again = power_fit.power_fit(found, power.limit_watts)
     for name in ("idle_watts", "joule_per_byte", "joule_per_flop", "sampling_watts"):
         assert getattr(power.fit, name) == pytest.approx(getattr(again, name), rel=0.05)
     for name in ("error", "fit_error", "heldout_error"):
         assert getattr(power.fit, name) == pytest.approx(getattr(again, name), abs=0.02)
-    errors = [float(np.mean(np.abs(part.predicted))) for part in left]
-    assert np.mean(errors) < 0.08  # leave one model out
-    assert max(errors) < 0.11
-    assert np.mean(power_fit.inside(left, power.fit.error)) == pytest.approx(0.8, abs=0.08)
+    size = found.predicted.abs()
+    errors = size.groupby(found.model).mean()
+    assert errors.mean() < 0.08  # leave one model out
+    assert errors.max() < 0.11
+    assert (size <= power.fit.error).mean() == pytest.approx(0.8, abs=0.08)

@@ -15,7 +15,6 @@ from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import HOST_OVERLAP, Cost, step_us
 from medusa_sim.step.drafter.base import FreeDrafter, Medusa
 from medusa_sim.step.drafter.draft_model import DraftModel
-from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.network import model_launches, step_launches
 from medusa_sim.step.step import (
     Setting,
@@ -151,30 +150,13 @@ def test_costs_add_pass_by_pass_and_their_errors_in_quadrature():
     assert (one + two).time_us < one.time_us + two.time_us  # the host of one works ahead of the other
 
 
-def test_heads_cost_what_they_read_and_a_draft_model_pays_for_each_level():
-    base = setting("vicuna-7b")
-    spec = base.model
-    (drafting,) = drafting_steps(base, 1, 1024, 64)
-    read_us = Medusa().weight_bytes(spec) / GPU.bandwidth_bytes_per_s * 1e6
+def test_heads_cost_what_they_read_a_block_no_drafting_and_a_slow_draft_its_host():
+    (drafting,) = drafting_steps(setting("vicuna-7b"), 1, 1024, 64)
+    read_us = Medusa().weight_bytes(load_model("vicuna-7b")) / GPU.bandwidth_bytes_per_s * 1e6
     assert float(drafting.device_us) >= 0.99 * read_us
     assert drafting.host_us == 0.0
-    shared = Medusa(own_output_layers=False)
-    assert shared.weight_bytes(spec) < 0.2 * Medusa().weight_bytes(spec)
-    assert drafting_steps(setting(drafter=FreeDrafter()), 1, 1024, 64) == ()
     assert drafting_steps(setting(scope="block"), 1, 1024, 64) == ()
-    draft = load_model("llama-68m")
-    chain = [
-        sum(
-            float(step.time_us)
-            for step in drafting_steps(setting(drafter=DraftModel(draft=draft, depth=d)), 1, 512, d + 1)
-        )
-        for d in (1, 2, 4)
-    ]
-    assert chain[1] == pytest.approx(2 * chain[0], rel=0.01)
-    assert chain[2] == pytest.approx(4 * chain[0], rel=0.02)
-    eagle = drafting_steps(setting(drafter=Eagle(depth=3)), 1, 512, 4)
-    assert len(eagle) == 3
-    slow = DraftModel(draft=draft, depth=4, runtime=load_runtime("hf-eager"))
+    slow = DraftModel(draft=load_model("llama-68m"), depth=4, runtime=load_runtime("hf-eager"))
     (first, *_) = drafting_steps(setting(drafter=slow), 1, 512, 5)
     assert first.host_us > 0
 

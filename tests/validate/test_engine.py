@@ -1,12 +1,11 @@
 """A served engine's record: what is fitted and predicted from it, and what the recorded runs reached."""
 
-import importlib.util
 import math
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
+import page
 import pandas as pd
 import pytest
 from steps_compared import EngineTerms, EngineValidation, tokens_per_step, validate_engine
@@ -30,14 +29,6 @@ TERMS = EngineTerms(
     row=8.0,
 )
 ACCEPTED = (0.7, 0.5, 0.35, 0.25, 0.2, 0.15, 0.1)
-
-
-def from_benchmarks(name: str) -> ModuleType:
-    """A module of benchmarks/engine, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / "engine" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def operator_rows(target: str, scale: float) -> list[dict[str, object]]:
@@ -171,12 +162,12 @@ def test_one_pass_or_passes_far_apart_cannot_judge(folder, slower):
     meta.write_text(meta.read_text().replace("passes = 2", f"passes = {len(slower)}"))
     found = validate_engine(folder)
     assert not found.is_steady
-    assert "too much to judge" in from_benchmarks("page").page(found) or len(slower) == 1
+    assert "too much to judge" in page.page(found) or len(slower) == 1
 
 
 def test_the_page_prints_the_scores(folder):
     found = validate_engine(folder)
-    text = from_benchmarks("page").page(found)
+    text = page.page(found)
     for target, score in found.scores:
         assert f"| {target} | {score.quantity} | {score.cells} | {score.mean:.1%}" in text
     assert "nan" not in text

@@ -4,14 +4,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import agreement  # noqa: E402
 from decoder_models import tiny_llama  # noqa: E402
-from test_engine import from_benchmarks  # noqa: E402
 
 from medusa_sim.decoder.draft import TreeDrafter  # noqa: E402
 from medusa_sim.decoder.generate import GenerationSettings, generate  # noqa: E402
 
 LENGTH, NEW_TOKENS = 4, 40
-agreement = from_benchmarks("agreement")
 
 
 def test_the_earliest_copy_of_the_longest_ending_is_continued():

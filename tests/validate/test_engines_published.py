@@ -1,34 +1,25 @@
 """Stored terms of engines against the published measurements that they were fitted to."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
+import deepseek_rows
+import engine_fit as fit
+import engine_parallel
+import engine_rows
 import numpy as np
+import pandas as pd
 import pytest
 
 from medusa_sim.step.step import decode_step, work_time
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture(scope="module")
-def fit() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import engine_fit
-    finally:
-        sys.path.pop(0)
-    return engine_fit
-
-
-@pytest.fixture(scope="module")
-def rows(fit: ModuleType, shared_data: Path) -> list[object]:
+def rows(shared_data: Path) -> list[object]:
     return [fit.kernels_of(row) for row in fit.published_rows(shared_data)]
 
 
-def test_stored_terms_are_the_fitted_ones(fit, rows):
+def test_stored_terms_are_the_fitted_ones(rows):
     fitted, stored = fit.fit(rows), fit.stored(fit.TERMS)
     for term, value, kept in zip(fit.TERMS, fitted, stored, strict=True):
         # kernels may change by a per cent before the terms must be fitted anew
@@ -44,20 +35,20 @@ def test_stored_terms_are_the_fitted_ones(fit, rows):
         ("SGLang eagle3", 0.08), ("SGLang eagle", 0.13),
     ],
 )  # fmt: skip
-def test_mean_error_of_a_source(fit, rows, source, most):
+def test_mean_error_of_a_source(rows, source, most):
     own = [row for row in rows if row.row.source == source]
     assert own
     assert np.abs(fit.errors(fit.stored(fit.TERMS), own)).mean() <= most
 
 
 @pytest.mark.parametrize("model", ["qwen3-14b", "gemma-3-27b", "llama-3.1-8b"])
-def test_a_served_model_that_was_left_out(fit, rows, model):
+def test_a_served_model_that_was_left_out(rows, model):
     others = [row for row in rows if row.row.group != model]
     own = [row for row in rows if row.row.group == model]
     assert np.abs(fit.errors(fit.fit(others), own)).mean() <= 0.05
 
 
-def test_intervals_hold_seven_to_nine_of_ten_published_speedups(fit, rows):
+def test_intervals_hold_seven_to_nine_of_ten_published_speedups(rows):
     found = fit.speedups([row.row for row in rows])
     assert len(found) > 130
     # groups of many cells weigh as little as in the fit: one served model is a third of all cells
@@ -68,11 +59,6 @@ def test_intervals_hold_seven_to_nine_of_ten_published_speedups(fit, rows):
 
 def test_served_deepseek_plain_and_with_mtp(shared_data):
     """The shipped terms of several GPUs; groups left out: benchmarks/deepseek_rows.py."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import deepseek_rows
-    finally:
-        sys.path.pop(0)
     rows = deepseek_rows.newest(shared_data)
     rows = rows[(rows.date >= rows.engine.map(deepseek_rows.VERSION_SINCE)) & (rows.prompt_tokens == 1024)]
     shipped = {name: deepseek_rows.load_runtime(name) for name in deepseek_rows.ENGINES}
@@ -86,11 +72,18 @@ def test_served_deepseek_plain_and_with_mtp(shared_data):
     assert long.tokens.mean() == pytest.approx(2.82, rel=0.05)
 
 
-def test_forward_passes_that_no_fit_saw(fit, shared_data):
-    """Qwen3-1.7B in vLLM 0.28, 1 to 64 requests of 1 to 32,000 tokens; the passes end before the LM head."""
-    import engine_rows
-    import pandas as pd
+def test_several_gpus_and_experts_as_served(shared_data):
+    """Nothing is fitted to these rows."""
+    found = engine_parallel.served(shared_data)
+    errors = {kind: np.abs([row.error for row in found if row.experts == kind]) for kind in (False, True)}
+    assert min(map(len, errors.values())) >= 15
+    assert errors[False].mean() < 0.075
+    assert errors[True].mean() < 0.08
+    assert max(each.max() for each in errors.values()) < 0.20
 
+
+def test_forward_passes_that_no_fit_saw(shared_data):
+    """Qwen3-1.7B in vLLM 0.28, 1 to 64 requests of 1 to 32,000 tokens; the passes end before the LM head."""
     table = pd.read_csv(shared_data / "engines" / "vllm028_forward_steps.csv")
     table = table[table.tokens_in_step == table.requests]
     setting = engine_rows._plain_setting("h100-sxm", "qwen3-1.7b", "vllm-0.24", ("bf16", None, None), 1)
