@@ -51,7 +51,7 @@ from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_reason import reason, warnings
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import load_runtime, runtime_aliases, runtime_names
+from medusa_sim.specs.runtime import runtime_aliases, runtime_names
 from medusa_sim.step.drafter import drafter_kind, drafter_names
 from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.step.workload import Grid
