@@ -134,7 +134,8 @@ def scored(rows: pd.DataFrame, limit: float) -> pd.DataFrame:
     """
 
     def errors(parameters: FloatArray, own: BoolArray, *, predicted: bool) -> FloatArray:
-        return law(parameters, rows[own], limit, predicted=predicted) / rows[own].watts.to_numpy() - 1.0
+        found = law(parameters, rows[own], limit, predicted=predicted)
+        return np.asarray(found / rows[own].watts.to_numpy() - 1.0)
 
     held = {
         name: left_out(

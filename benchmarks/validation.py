@@ -103,10 +103,12 @@ def _baselines(name: str) -> str:
 def _figure7b() -> str:
     def row(draft: Any, found: pd.DataFrame) -> tuple[str, ...]:
         best, chosen = (
-            found.loc[found[f"{of}_tokens_per_s"].idxmax(), ["gamma", f"{of}_tokens_per_s"]].tolist()
-            for of in ("published", "predicted")
+            found.iloc[int(found[f"{of}_tokens_per_s"].argmax())] for of in ("published", "predicted")
         )
-        lengths = (f"{gamma:.0f}: {rate:.1f}" for gamma, rate in (best, chosen))
+        lengths = (
+            f"{best['gamma']}: {best['published_tokens_per_s']:.1f}",
+            f"{chosen['gamma']}: {chosen['predicted_tokens_per_s']:.1f}",
+        )
         return (
             str(draft),
             f"{found['acceptance_rate'].iloc[0]:.3f}",
