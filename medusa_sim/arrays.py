@@ -36,7 +36,12 @@ def among(values: IntArray, some: Sequence[int] | IntArray) -> BoolArray:
 
 def in_quadrature(first: FloatArray, second: FloatArray) -> FloatArray:
     """sqrt(a^2 + b^2), ten times as fast as `np.hypot`, which also holds where squares overflow."""
-    square: FloatArray = np.asarray(first * first + second * second)
+    return root(first * first, second * second)
+
+
+def root(first: FloatArray, second: FloatArray) -> FloatArray:
+    """sqrt(a + b) of squares, each in a shape as small as it can be."""
+    square: FloatArray = np.asarray(first + second)
     return np.sqrt(square, out=square)
 
 

@@ -357,6 +357,7 @@ def _waits(step: StepTime) -> str:
     """Shares of the step by what bounds it, those above 5 %."""
     whole = float(step.time_us)
     shares = {code.name.lower(): float(us) / whole for code, us in step.waits_us.items()}
+    shares["latency"] = float(step.device_us) / whole - sum(shares.values())
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.05)
 
 

@@ -252,7 +252,10 @@ def _parts_time(
     gpu: Gpu, fits: list[tuple[Fit, Operator]], operator: Attention, parts: Parts, *, cold: bool
 ) -> OperatorTime:
     """Nothing that reads from HBM is faster than the roofline; rows measured in L2 may be."""
-    time_us = np.maximum(parts.time_us, roofline_time_us(gpu, operator)) if cold else parts.time_us
+    time_us = parts.time_us
+    if cold:
+        one = operator.with_columns(batch=1.0)
+        time_us = np.maximum(time_us, as_float(operator.batch) * roofline_time_us(gpu, one))
     return calibrated_time(
         gpu, fits, time_us, fixed_us=parts.fixed_us, memory_us=parts.memory_us, work_us=parts.walk_us
     )
@@ -276,9 +279,12 @@ def kernel_parts(
 
 
 def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool) -> Parts:
+    """On a grid what one sequence takes knows no batch: kept apart, most arrays have two axes of three."""
+    batch, one = as_float(operator.batch), operator.with_columns(batch=1.0)
     kv_len, q_len = as_float(operator.kv_len), as_float(operator.q_len)
     may_split = kv_len > path.split_above
-    rows, tiles, tokens_per_tile = _tiles(path, operator)
+    rows, own_tiles, tokens_per_tile = _tiles(path, one)
+    tiles = batch * own_tiles
     blocks = np.ceil(kv_len / path.tile_keys)
     splits: FloatArray = np.ones(())
     if np.min(tiles, initial=gpu.sms) * _SPLIT_MARGIN < gpu.sms:  # else tiles alone fill the SMs
@@ -292,27 +298,31 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAtten
     start_us = path.cta_us + path.row_us * np.minimum(rows, path.tile_rows)
     chunk_us = (chunk - path.tile_keys + path.append_ratio * q_len) * key_us
 
-    moved = operator.bytes
-    one_byte_us = byte_us(gpu, path, moved, cold=cold)
-    memory = moved * one_byte_us
-    tail_us: FloatArray | float = 0.0
+    one_byte_us = byte_us(gpu, path, np.zeros(()) if cold else operator.bytes, cold=cold)
+    own_memory = one.bytes * one_byte_us
+    tail_us: FloatArray = np.zeros(())
     if operator.is_causal:
         new_keys = 0.5 * (q_len + tokens_per_tile + path.tile_keys)
         keys = kv_len - q_len + new_keys * (1.0 + path.append_ratio)
         mean_us = np.maximum(keys - path.tile_keys, 0.0) / splits * key_us
         longest_us, chunk_us = chunk_us, np.where(rows > path.tile_rows, mean_us, chunk_us)
         tail_us = np.maximum(longest_us - chunk_us, 0.0)
-    body, walk = waves_us(load, path.ctas_per_sm, path.sharing, (start_us, chunk_us), memory)
-    new_bytes = operator.with_columns(kv_len=operator.q_len).kv_bytes
+    body, walk = waves_us(
+        load,
+        path.ctas_per_sm,
+        path.sharing,
+        (start_us, chunk_us),
+        own_memory * (gpu.sms / (own_tiles * splits)),
+    )
     combine = np.where(may_split, path.split_us + path.split_step_us * np.log2(splits), 0.0)
     fixed = path.ramp_us + combine
-    time_us = fixed + body + tail_us + path.store_passes * new_bytes * one_byte_us
-    return Parts(
-        time_us=time_us,
-        memory_us=np.broadcast_to(memory, time_us.shape),
-        walk_us=np.broadcast_to(walk + tail_us, time_us.shape),
-        fixed_us=np.broadcast_to(fixed + start_us, time_us.shape),
-    )
+    time_us = fixed + body
+    if operator.is_causal:
+        time_us, walk = time_us + tail_us, walk + tail_us
+    if path.store_passes:
+        new_bytes = operator.with_columns(kv_len=operator.q_len).kv_bytes
+        time_us = time_us + path.store_passes * new_bytes * one_byte_us
+    return Parts(time_us=time_us, memory_us=batch * own_memory, walk_us=walk, fixed_us=fixed + start_us)
 
 
 def _tiles(

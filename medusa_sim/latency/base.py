@@ -103,9 +103,10 @@ def calibrated_time(
     slower = max(fit.slower for fit, _ in fits)
     bound = np.maximum(
         np.int8(work) * np.less(memory_us, work_us),
-        np.int8(Bound.LATENCY) * np.greater(fixed_us, 0.5 * time_us),
+        np.int8(Bound.LATENCY) * np.greater(2.0 * np.asarray(fixed_us), time_us),
     )
-    time_us = time_us * slower
+    if slower != 1.0:
+        time_us = time_us * slower
     return OperatorTime(
         time_us=time_us,
         low_us=time_us * low,

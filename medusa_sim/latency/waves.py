@@ -29,7 +29,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, IntArray, as_float, in_quadrature
+from medusa_sim.arrays import FloatArray, IntArray, as_float, in_quadrature, root
 from medusa_sim.latency.base import Bound, OperatorTime, calibrated_time, memory_time_us
 from medusa_sim.operators.operator import Elementwise
 from medusa_sim.specs.fitted import AttentionPath, ExpertKernel
@@ -171,23 +171,25 @@ def waves_us(
     """Time of `load` blocks an SM, `resident` of them at once, and the same without the memory traffic.
 
         t(a)  = fixed + work (1 + sharing (a - 1))          a blocks at once on an SM
-        waves = floor(load / c) |t(c), memory c / load| + |t(a), memory a' / load|
+        waves = floor(load / c) |t(c), memory c| + |t(a), memory a'|
                 c = resident; a' = load mod c; a = ceil(a') blocks in the last wave
 
     block_us: (fixed, work) of one block that has its SM to itself. A busier SM does not slow the fixed part.
+    memory_us: of one block an SM. On a grid it knows no batch, as the blocks' own time: what is left of the
+    full shape are few products.
     """
     fixed_us, work_us = block_us
     full = np.floor(load / resident + _TINY)
-    rest = np.maximum(load - full * resident, 0.0)
+    rest = load - full * resident
+    last = rest > _TINY
+    rest = last * rest
     full_us = fixed_us + work_us * (1.0 + sharing * (resident - 1))
     rest_us = full_us
     if resident > 1:
         rest_us = fixed_us + work_us * (1.0 + sharing * (np.maximum(np.ceil(rest - _TINY), 1.0) - 1.0))
-    last = rest > _TINY
-    full_us, rest_us = full * full_us, last * rest_us
-    body = in_quadrature(full_us, memory_us * (full * resident / load))
-    body = body + in_quadrature(rest_us, memory_us * (last * rest / load))
-    return body, full_us + rest_us
+    body = full * in_quadrature(full_us, resident * memory_us)
+    body = body + root(last * (rest_us * rest_us), (rest * rest) * (memory_us * memory_us))
+    return body, (full + last) * full_us if rest_us is full_us else full * full_us + last * rest_us
 
 
 def byte_us(
@@ -222,7 +224,9 @@ def elementwise_time(
     m = np.broadcast_to(as_float(operator.m), memory.shape)
     fair_us = US_PER_S * gpu.sms / gpu.bandwidth_bytes_per_s
     row_us = moved / m * (fair_us / kernel.row_ratio)
-    body, rows_us = waves_us(m / gpu.sms, kernel.rows_per_sm, kernel.sharing, (0.0, row_us), memory)
+    body, rows_us = waves_us(
+        m / gpu.sms, kernel.rows_per_sm, kernel.sharing, (0.0, row_us), memory * (gpu.sms / m)
+    )
     if kernel.serial_rows > 0:
         is_serial = m <= kernel.serial_rows
         body = np.where(is_serial, kernel.serial_row_us * m, body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -15,13 +15,14 @@ from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.step.compose import COST_FIELDS, Cost, overhead_halves
+from medusa_sim.step.kernels import WAITS
 from medusa_sim.step.step import StepTime, bound_codes
 from medusa_sim.step.workload import PARTS, Part
 from medusa_sim.units import US_PER_S
 
-Field = Callable[[StepTime], FloatArray]
-Table: TypeAlias = FloatArray | list[FloatArray]
-"""(O, B, S, C) numbers of O options, 1 along axes on which none depends; a list where they fill all axes."""
+Field = Callable[[StepTime], npt.NDArray[Any]]
+Table: TypeAlias = npt.NDArray[Any] | list[npt.NDArray[Any]]
+"""(O, B, S, 1 + C) numbers of O options, 1 along axes that none knows; a list where some know all axes."""
 
 
 class Drafted:
@@ -42,35 +43,42 @@ class Drafted:
         found._whole, found._rows = self, rows
         return found
 
-    def table(self, name: str, field: Field) -> Table:
-        """What `field` gives of each option, 0 where a drafter costs nothing; kept by its name."""
+    def table(self, name: str, field: Field | Sequence[npt.NDArray[Any]]) -> Table:
+        """Of each option what a field gives, 0 where a drafter costs nothing, or values; kept by a name."""
         if name not in self._tables:
-            if self._whole is None:
-                values = [np.zeros(()) if step is None else field(step) for step in self.steps]
-                self._tables[name] = self.laid_out(values)
-            else:
+            if self._whole is not None:
                 table = self._whole.table(name, field)
                 if isinstance(table, list):
                     self._tables[name] = [of_rows(self._rows, value) for value in table]
                 else:
                     self._tables[name] = table[:, self._rows] if table.shape[1:2] > (1,) else table
+            elif callable(field):
+                self._tables[name] = self._laid_out(
+                    [np.zeros(()) if step is None else field(step) for step in self.steps]
+                )
+            else:
+                self._tables[name] = self._laid_out(field)
         return self._tables[name]
 
-    def laid_out(self, values: Sequence[FloatArray]) -> Table:
+    def _laid_out(self, values: Sequence[npt.NDArray[Any]]) -> Table:
         """Arrays of each option, which broadcast with (B, S, its counts), as one table."""
-        if len(values) < 2:
-            return list(values)
-        if all((value == values[0].flat[0]).all() for value in values):
-            return values[0].flat[:1].reshape(1, 1, 1, 1)
+        if not values or all((value == values[0].flat[0]).all() for value in values):
+            first: npt.NDArray[Any] = values[0].flat[:1] if values else np.zeros(1)
+            return first.reshape(1, 1, 1, 1)
         cubes = [value.reshape((1,) * (3 - value.ndim) + value.shape) for value in values]
         sizes = [max(cube.shape[axis] for cube in cubes) for axis in range(3)]
         if sizes[1] > 1 and sizes[2] > 1:
-            return list(values)
-        columns = self.counts if sizes[2] > 1 else 1
-        table = np.zeros((len(cubes), sizes[0], sizes[1], columns))
+            return cubes
+        columns = 1 + self.counts if sizes[1] == 1 else 1
+        table = np.zeros((len(cubes), sizes[0], sizes[1], columns), dtype=values[0].dtype)
         for row, cube, place in zip(table, cubes, self.places, strict=True):
-            row[..., place if columns > 1 else slice(None)] = cube
+            row[..., _behind_plain(place) if columns > 1 else slice(None)] = cube
         return table
+
+
+def _behind_plain(place: slice) -> slice:
+    """Where counts from 2 up stand when plain decoding is the first."""
+    return slice(place.start + 1, place.stop + 1)
 
 
 def of_rows(rows: slice, values: FloatArray) -> FloatArray:
@@ -82,23 +90,33 @@ def of_rows(rows: slice, values: FloatArray) -> FloatArray:
 class ByCount:
     """Steps and tokens by count: B batches, S lengths, 1 + C counts, the first of which is plain decoding.
 
-    counts: (1 + C,). chosen: (B, S, C) index of the best option of each count from 2 up; None where there is
-    one option. decode, verify, drafting: as in `Surface`.
+    counts: (1 + C,). chosen: (B, S, 1 + C) index of the best option of each count from 2 up, 0 for plain
+    decoding. max_batch: (S, 1 + C) that fits with any option. decode, verify, drafting: as in `Surface`.
     """
 
     counts: IntArray
     options: tuple[DraftOption, ...]
-    chosen: npt.NDArray[np.unsignedinteger[Any]] | None
-    fits: BoolArray
+    chosen: npt.NDArray[np.unsignedinteger[Any]]
+    batch: IntArray
+    max_batch: IntArray
     decode: StepTime
     verify: StepTime
     drafted: Drafted
-    shape: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(B, S, 1 + C)."""
+        return self.batch.size, *self.max_batch.shape
+
+    @cached_property
+    def fits(self) -> BoolArray:
+        """(B, S, 1 + C) whether any option fits in memory."""
+        return np.asarray(self.batch[:, None, None] <= self.max_batch)
 
     @cached_property
     def tokens_per_step(self) -> FloatArray:
-        """(B, S, 1 + C), or (1 + C,) where one option covers all."""
-        return self._per_configuration(1.0, [option.tokens_per_step for option in self.options])
+        """(B, S, 1 + C)."""
+        return self._per_configuration("tokens", 1.0, [option.tokens_per_step for option in self.options])
 
     @cached_property
     def token_halves(self) -> tuple[FloatArray, FloatArray]:
@@ -106,44 +124,54 @@ class ByCount:
         fewer, more = (
             zip(*(option.halves for option in self.options), strict=True) if self.options else ((), ())
         )
-        return self._per_configuration(0.0, fewer), self._per_configuration(0.0, more)
+        return self._per_configuration("fewer", 0.0, fewer), self._per_configuration("more", 0.0, more)
 
     @cached_property
     def drafts(self) -> IntArray:
         """Draft length (Medusa: heads run), shaped as the tokens per step; 0 for plain decoding."""
-        depths = [np.full(option.candidates.size, float(option.depth)) for option in self.options]
-        return self._per_configuration(0.0, depths).astype(np.int64)
+        depths = [np.full(option.candidates.size, option.depth) for option in self.options]
+        return self._per_configuration("drafts", 0, depths)
 
     @cached_property
     def cost(self) -> Cost:
-        """(B, S, C) verification and the drafting chosen, counts from 2 up."""
-        return self.verify.cost + Cost(**{name: self._drafting(name, _cost(name)) for name in COST_FIELDS})
+        """Of the plain step, then of verification and the drafting chosen; broadcasts with (B, S, 1 + C)."""
+        plain, verify = self.decode.cost, self.verify.cost
+        return Cost(
+            **{
+                name: self.whole(getattr(plain, name), getattr(verify, name), name, _cost(name))
+                for name in COST_FIELDS
+            }
+        )
 
     @cached_property
     def decode_us(self) -> FloatArray:
         """(B, S, 1) the plain step."""
-        return np.asarray(np.broadcast_to(self.decode.time_us, (*self.shape, 1)))
+        return np.asarray(np.broadcast_to(self.decode.time_us, (*self.shape[:2], 1)))
 
     @cached_property
     def step_us(self) -> FloatArray:
         """(B, S, 1 + C) the whole step; plain decoding first."""
-        return self._with_plain(self.decode.time_us, self.cost.time_us)
+        return np.broadcast_to(self.cost.time_us, self.shape)
 
     @cached_property
     def low_us(self) -> FloatArray:
         """(B, S, 1 + C) lower end of the 80 % band of the step."""
-        return self._with_plain(self.decode.low_us, self.cost.low_us)
+        return np.broadcast_to(self.cost.low_us, self.shape)
 
     @cached_property
     def high_us(self) -> FloatArray:
         """(B, S, 1 + C) upper end."""
-        return self._with_plain(self.decode.high_us, self.cost.high_us)
+        return np.broadcast_to(self.cost.high_us, self.shape)
+
+    @cached_property
+    def overhead(self) -> FloatArray:
+        """(B, S, 1 + C) the step over the plain one at the same batch and length."""
+        return self.step_us / self.decode_us
 
     @cached_property
     def speedup(self) -> FloatArray:
-        """(B, S, 1 + C) tokens per step over overhead at the same batch and length."""
-        gain: FloatArray = self.tokens_per_step * self.decode_us / self.step_us
-        return gain
+        """(B, S, 1 + C) tokens per step over overhead."""
+        return self.tokens_per_step / self.overhead
 
     @cached_property
     def band(self) -> tuple[FloatArray, FloatArray]:
@@ -153,8 +181,9 @@ class ByCount:
     def speedup_band(self, value: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval around a speedup of another baseline."""
         halves = overhead_halves(self.cost, self.decode.cost)
-        slower, faster = (self._with_plain(np.zeros(()), half) for half in halves)
-        low, high = band(value, self.token_halves, (slower, faster))
+        for half in halves:
+            half[..., 0] = 0.0  # a plain step over itself is exact
+        low, high = band(value, self.token_halves, halves)
         if any((option.tokens_per_step == 1.0).any() for option in self.options):  # exact, as plain decoding
             exact = self.tokens_per_step == 1.0
             return np.where(exact, value, low), np.where(exact, value, high)
@@ -162,20 +191,19 @@ class ByCount:
 
     @cached_property
     def bound(self) -> CodeArray:
-        """(B, S, 1 + C) `Bound` codes."""
-        waits = {
-            code: self.verify.waits_us[code] + self._drafting(code.name, _waits(code))
-            for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)
-        }
-        codes = bound_codes(waits, self.cost)
-        return self._codes(self.decode.bound, codes)
+        """`Bound` codes; broadcasts with (B, S, 1 + C)."""
+        plain, verify = self.decode.waits_us, self.verify.waits_us
+        waits = {code: self.whole(plain[code], verify[code], code.name, _waits(code)) for code in WAITS}
+        return bound_codes(waits, self.cost)
 
     @cached_property
     def source(self) -> CodeArray:
-        """(B, S, 1 + C) worst `Source` code of each step."""
-        drafted = self._drafting("source", lambda step: step.source.astype(np.float64))
-        worst = np.maximum(self.verify.source, drafted.astype(np.int8))
-        return self._codes(self.decode.source, worst)
+        """Worst `Source` code of each step; broadcasts with (B, S, 1 + C)."""
+        drafted = self._drafting("source", lambda step: step.source)
+        worst = np.maximum(self.verify.source, drafted[..., 1:] if drafted.ndim else drafted)
+        found = np.empty((*worst.shape[:-1], self.counts.size), dtype=np.int8)
+        found[..., :1], found[..., 1:] = self.decode.source, worst
+        return found
 
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
@@ -184,82 +212,88 @@ class ByCount:
         for part in PARTS:
             plain = self.decode.parts_us.get(part, np.zeros(()))
             verified = self.verify.parts_us.get(part, np.zeros(()))
-            if part == "drafter":
-                verified = verified + self._drafting("drafter", _drafter_us)
-            elif part not in self.verify.parts_us and part not in self.decode.parts_us:
-                continue
-            found[part] = self._with_plain(plain, verified)
+            drafted = self._drafting("drafter", _drafter_us) if part == "drafter" else np.zeros(())
+            if part == "drafter" or part in self.verify.parts_us or part in self.decode.parts_us:
+                found[part] = np.broadcast_to(self._with_plain(plain, verified, drafted), self.shape)
         return found
 
     @cached_property
     def launch_us(self) -> FloatArray:
         """(B, S, 1 + C) gaps between kernels."""
         drafted = self._drafting("launch", lambda step: np.asarray(step.launch_us))
-        return self._with_plain(np.asarray(self.decode.launch_us), self.verify.launch_us + drafted)
+        plain, verify = np.asarray(self.decode.launch_us), np.asarray(self.verify.launch_us)
+        return np.broadcast_to(self._with_plain(plain, verify, drafted), self.shape)
 
     def whole(self, plain: FloatArray, verify: FloatArray, name: str, drafting: Field) -> FloatArray:
-        """(B, S, 1 + C) of what adds up over a step: of the plain one, of verification, and a drafting."""
-        return self._with_plain(plain, verify + self._drafting(name, drafting))
+        """What adds up over a step: of the plain one, of verification, and a drafting.
+
+        Broadcasts with (B, S, 1 + C).
+        """
+        return self._with_plain(plain, verify, self._drafting(name, drafting))
 
     def option_at(self, at: int, s: int, column: int) -> DraftOption | None:
         """How a cell drafts; None for plain decoding (column 0)."""
         if column == 0:
             return None
-        return self.options[0 if self.chosen is None else int(self.chosen[at, s, column - 1])]
+        return self.options[int(self.chosen[at, s, column])]
 
     def by_option(self, values: Sequence[float]) -> FloatArray:
         """A number of each option, laid out over the cells; 0 for plain decoding."""
         numbers = np.asarray(values, dtype=np.float64)
-        if not self.options:
-            return np.zeros(1)
-        inner = np.full(self.counts.size - 1, numbers[0])
-        if self.chosen is not None and not (numbers == numbers[0]).all():
-            inner = numbers.take(self.chosen)
-        return np.concatenate([np.zeros((*inner.shape[:-1], 1)), inner], axis=-1)
+        if not numbers.any():
+            return np.zeros(())
+        found = numbers.take(self.chosen, mode="clip")
+        found[..., 0] = 0.0
+        return found
 
-    def _per_configuration(self, plain: float, values: Sequence[FloatArray]) -> FloatArray:
-        """Numbers of each option's counts, laid out over the cells; `plain` for plain decoding."""
-        if self.chosen is None:
-            return np.concatenate([[plain], *values])
-        return self._with_plain(np.asarray(plain), self._of_chosen(self.drafted.laid_out(values)))
+    def _per_configuration(
+        self, name: str, plain: float, values: Sequence[npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        """(B, S, 1 + C) numbers of each option at its counts; `plain` for plain decoding."""
+        found = self._of_chosen(self.drafted.table(name, values))
+        if found.ndim == 0:
+            found = np.full(self.counts.size, found)
+        found[..., 0] = plain
+        return found
 
-    def _drafting(self, name: str, field: Field) -> FloatArray:
-        """A field of the drafting chosen, (B, S, C) or smaller where it is the same everywhere."""
+    def _drafting(self, name: str, field: Field) -> npt.NDArray[Any]:
+        """A field of the drafting chosen, (B, S, 1 + C) of which the first says nothing, or one number."""
         return self._of_chosen(self.drafted.table(name, field))
 
-    def _of_chosen(self, table: Table) -> FloatArray:
+    def _of_chosen(self, table: Table) -> npt.NDArray[Any]:
         """The cells of the chosen options."""
         chosen = self.chosen
-        if chosen is None:
-            return table[0] if len(table) else np.zeros(())
         if isinstance(table, np.ndarray):
             if table.size == 1:
                 return table.reshape(())
-            axes = table.shape[1:]
-            if axes not in self._cells:
-                first = chosen * np.intp(table[0].size)
-                self._cells[axes] = first + np.arange(table[0].size).reshape(axes)
-            return np.asarray(table.take(self._cells[axes]))
-        found = np.zeros((*self.shape, self.counts.size - 1))
+            by_length = table.shape[2] > 1
+            axes = (chosen.shape[0], *((chosen.shape[1], 1) if by_length else (1, chosen.shape[2])))
+            if by_length not in self._cells:
+                places = np.arange(np.prod(axes)).reshape(axes)
+                self._cells[by_length] = chosen * np.intp(places.size) + places
+            return np.broadcast_to(table, (len(table), *axes)).take(self._cells[by_length], mode="clip")
+        found = np.zeros(chosen.shape)
         for index, (value, place) in enumerate(zip(table, self.drafted.places, strict=True)):
-            np.copyto(found[..., place], value, where=chosen[..., place] == index)
+            own = _behind_plain(place)
+            np.copyto(found[..., own], value, where=chosen[..., own] == index)
         return found
 
     @cached_property
-    def _cells(self) -> dict[tuple[int, ...], IntArray]:
-        """(B, S, C) index of each cell in tables of such shapes."""
+    def _cells(self) -> dict[bool, IntArray]:
+        """(B, S, 1 + C) index of each cell in tables that know the count, or (True) the length."""
         return {}
 
-    def _with_plain(self, plain: FloatArray, rest: FloatArray) -> FloatArray:
-        found = np.empty((*self.shape, self.counts.size))
+    def _with_plain(self, plain: FloatArray, verify: FloatArray, drafting: FloatArray) -> FloatArray:
+        """The plain step's before the sum of the others; in the smallest shape that broadcasts."""
+        if plain.size == verify.size == drafting.size == 1 and plain.flat[0] == verify.flat[0] + drafting:
+            return plain.reshape(())
+        axes = np.broadcast_shapes(plain.shape, verify.shape[:-1] + (1,) * (verify.ndim > 0), drafting.shape)
+        found = np.empty((*axes[:-1], self.counts.size))
         found[..., :1] = plain
-        found[..., 1:] = rest
-        return found
-
-    def _codes(self, plain: CodeArray, rest: CodeArray) -> CodeArray:
-        found = np.empty((*self.shape, self.counts.size), dtype=np.int8)
-        found[..., :1] = plain
-        found[..., 1:] = rest
+        found[..., 1:] = verify
+        if drafting.any():
+            found += drafting
+            found[..., :1] = plain
         return found
 
 
@@ -281,54 +315,57 @@ def _drafter_us(step: StepTime) -> FloatArray:
 
 def best_by_count(
     options: tuple[DraftOption, ...],
-    step_us: tuple[FloatArray, ...],
-    fits: tuple[BoolArray, ...],
+    step_us: Iterator[FloatArray],
+    max_batch: Sequence[IntArray],
     *,
     decode: StepTime,
     verify: StepTime,
     drafted: Drafted,
     counts: IntArray,
-    shape: tuple[int, int],
-    plain_fits: BoolArray,
-    some_fit: BoolArray,
+    batch: IntArray,
 ) -> ByCount:
     """For each count, pick the fastest option that fits in memory; if none fits, the fastest.
 
-    step_us, fits: (B, S, its counts) of each option; a single option needs no times. some_fit: (B, S) where
-    memory decides, for some options and counts fit and some do not. Ties go to the first.
+    step_us: of each option, broadcasts with (B, S, its counts); a single option needs no times. max_batch:
+    (S, 1) of plain decoding, then (S, its counts) of each option. Ties go to the first.
     """
-    whole = (*shape, counts.size)
-    chosen: npt.NDArray[np.unsignedinteger[Any]] | None = None
-    room = np.zeros(whole, dtype=np.bool_)
-    if len(options) == 1:
-        room[..., drafted.places[0]] = fits[0]
-    elif options:
-        kind = np.min_scalar_type(len(options))
-        chosen = np.zeros(whole, dtype=kind)
-        best = np.zeros(whole)
-        for index, (option, place) in enumerate(zip(options, drafted.places, strict=True)):
-            rate = np.empty((*shape, option.candidates.size))
-            np.divide(option.tokens_per_step * (1.0 - _TIE * index), step_us[index], out=rate)
-            rate[some_fit] *= np.maximum(fits[index][some_fit], _NEVER_FIRST)
-            room[..., place] |= fits[index]
-            held, of = best[..., place], chosen[..., place]
-            np.maximum(of, (rate > held) * kind.type(index), out=of)
-            np.maximum(held, rate, out=held)
+    plain_most, *most = max_batch
+    whole = (batch.size, plain_most.size, counts.size)
+    largest = np.zeros((plain_most.size, 1 + counts.size), dtype=np.int64)
+    largest[:, :1] = plain_most
+    for place, of_option in zip(drafted.places, most, strict=True):
+        np.maximum(largest[:, 1:][:, place], of_option, out=largest[:, 1:][:, place])
+    kind = np.min_scalar_type(len(options))
+    chosen = np.zeros((*whole[:2], 1 + counts.size), dtype=kind)
+    if len(options) > 1:
+        best, least = np.zeros(whole, dtype=kind), np.full(whole, np.inf)
+        # where memory decides: some options and counts fit and some do not
+        smallest = np.min([each.min(axis=1) for each in most], axis=0)
+        b, s = np.nonzero((batch[:, None] > smallest) & (batch[:, None] <= largest[:, 1:].max(axis=1)))
+        every = zip(options, drafted.places, most, step_us, strict=True)
+        for index, (option, place, of_option, time_us) in enumerate(every):
+            per_token = np.empty((*whole[:2], option.candidates.size))
+            np.multiply(time_us, (1.0 + _TIE * index) / option.tokens_per_step, out=per_token)
+            per_token[b, s] *= np.where(batch[b, None] <= of_option[s], 1.0, _ALWAYS_LAST)
+            held, of = least[..., place], best[..., place]
+            np.maximum(of, (per_token < held) * kind.type(index), out=of)
+            np.minimum(held, per_token, out=held)
+        chosen[..., 1:] = best
     return ByCount(
         counts=np.concatenate([[1], counts]).astype(np.int64),
         options=options,
         chosen=chosen,
-        fits=np.concatenate([np.broadcast_to(plain_fits, shape)[..., None], room], axis=-1),
+        batch=batch,
+        max_batch=largest,
         decode=decode,
         verify=verify,
         drafted=drafted,
-        shape=shape,
     )
 
 
 _TIE = 1e-12
-"""By which an option must beat the one before it: rates that differ by rounding alone are the same."""
-_NEVER_FIRST = 1e-9
+"""By which an option must beat the one before it: times that differ by rounding alone are the same."""
+_ALWAYS_LAST = 1e9
 """Moves what does not fit behind whatever does, in the same order."""
 
 
@@ -341,9 +378,9 @@ def band(
     `step.compose.overhead_halves`). The two in quadrature.
     """
     low, high = (in_quadrature(*halves) for halves in zip(overhead, tokens, strict=True))
-    return value * np.exp(-low), value * np.exp(high)
+    return value / np.exp(low), value * np.exp(high)
 
 
 def tokens_per_s(batch: Size, tokens_per_step: FloatArray, step_us: FloatArray) -> FloatArray:
     """Tokens per second of the whole batch."""
-    return np.asarray(batch) * tokens_per_step / step_us * US_PER_S
+    return np.asarray(batch) * US_PER_S * tokens_per_step / step_us

@@ -223,8 +223,8 @@ class PricedSteps:
 
     def time_of(self, index: int) -> FloatArray:
         """(B, S, its counts) the whole step with one option."""
-        verify, drafting = self.verify.cost.at(self.places(index)), self.drafting_of(index)
-        return verify.time_us if drafting is None else verify.time_with(drafting.cost)
+        drafting = self.drafting_of(index)
+        return self.verify.cost.time_with(None if drafting is None else drafting.cost, self.places(index))
 
     def drafting_joules(self, index: int) -> FloatArray:
         """Of the drafting of one option."""

@@ -43,7 +43,7 @@ def usd_per_million_tokens(
 ) -> FloatArray:
     """(W1), shaped as the rate; nan without a price."""
     price = np.nan if usd_per_gpu_hour is None else usd_per_gpu_hour
-    return np.asarray(_MILLION * gpus * price / (_S_PER_HOUR * np.asarray(tokens_per_s)))
+    return np.asarray(_MILLION * gpus * price / _S_PER_HOUR / np.asarray(tokens_per_s))
 
 
 def joule_per_token(watts: FloatArray | float, tokens_per_s: FloatArray | float) -> FloatArray:
@@ -95,20 +95,19 @@ class Priced:
         return self.surface.scenario
 
     @cached_property
-    def base_us(self) -> FloatArray:
-        """The plain step that is divided by: at the same batch and length, or the one of the paper."""
+    def overhead(self) -> FloatArray:
+        """Over the plain step that is divided by: at the same batch and length, or the one of the paper."""
+        found = self.surface.by_count
         if self.scenario.baseline == "same":
-            return self.surface.by_count.decode_us
+            return found.overhead
         one = decode_step(self.scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN)
-        return np.asarray(one.time_us)
+        return found.step_us / one.time_us
 
     @cached_property
     def speedup(self) -> FloatArray:
-        """Over the plain step that is divided by."""
+        """Over the same plain step."""
         found = self.surface.by_count
-        if self.scenario.baseline == "same":
-            return found.speedup
-        return found.tokens_per_step * self.base_us / found.step_us
+        return found.speedup if self.scenario.baseline == "same" else found.tokens_per_step / self.overhead
 
     @cached_property
     def band(self) -> tuple[FloatArray, FloatArray]:
@@ -135,13 +134,11 @@ class Priced:
         """Whether the GPU holds it."""
         return np.asarray(self.memory <= self.scenario.usable_memory_bytes)
 
-    def where_it_fits(self, cost: FloatArray) -> FloatArray:
-        """What cannot be run costs nothing that could be compared."""
-        return cost * self._nan_unless_it_fits
-
     @cached_property
-    def _nan_unless_it_fits(self) -> FloatArray:
-        return np.asarray([np.nan, 1.0]).take(self.fits)
+    def rate_that_fits(self) -> FloatArray:
+        """Tokens a second; nan where it cannot be run, which costs nothing that could be compared."""
+        rate = self.surface.tokens_per_s
+        return rate if self.fits.all() else np.where(self.fits, rate, np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +203,7 @@ QUANTITIES = (
     Quantity("verify_step_us", lambda at: at.surface.by_count.step_us, "verify step", "us"),
     Quantity("verify_low_us", lambda at: at.surface.by_count.low_us),
     Quantity("verify_high_us", lambda at: at.surface.by_count.high_us),
-    Quantity("overhead", lambda at: at.surface.by_count.step_us / at.base_us, "overhead", "of"),
+    Quantity("overhead", lambda at: at.overhead, "overhead", "of"),
     Quantity("speedup", lambda at: at.speedup),
     Quantity("speedup_low", lambda at: at.band[0]),
     Quantity("speedup_high", lambda at: at.band[1]),
@@ -223,16 +220,14 @@ QUANTITIES = (
     ),
     Quantity(
         "usd_per_million_tokens",
-        lambda at: at.where_it_fits(
-            usd_per_million_tokens(at.scenario.usd_per_gpu_hour, at.scenario.gpus, at.surface.tokens_per_s)
-        ),
+        lambda at: usd_per_million_tokens(at.scenario.usd_per_gpu_hour, at.scenario.gpus, at.rate_that_fits),
         "$/M tokens",
         of_model=True,
     ),
     Quantity("watts", lambda at: at.watts, of_model=True),
     Quantity(
         "joule_per_token",
-        lambda at: at.where_it_fits(joule_per_token(at.watts, at.surface.tokens_per_s)),
+        lambda at: joule_per_token(at.watts, at.rate_that_fits),
         "J/token",
         of_model=True,
     ),

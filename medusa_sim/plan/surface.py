@@ -133,18 +133,15 @@ class Surface(PricedSteps):
     @cached_property
     def by_count(self) -> ByCount:
         """The best drafting of each count at each batch and length."""
-        batch, most = self.batch[:, None], self.max_batch[:, PLAIN + 1 :]
         return best_by_count(
             self.options,
-            tuple(self.time_of(index) for index in range(len(self.options))) if len(self.options) > 1 else (),
-            tuple(self.batch[:, None, None] <= self.max_batch[:, place] for place in self._configurations),
+            map(self.time_of, range(len(self.options))),
+            [self.max_batch[:, place] for place in (slice(PLAIN, PLAIN + 1), *self._configurations)],
             decode=self.decode,
             verify=self.verify,
             drafted=self.drafted,
             counts=self.counts,
-            shape=(self.batch.size, self.seq_len.size),
-            plain_fits=batch <= self.max_batch[:, PLAIN],
-            some_fit=(batch > most.min(axis=1, initial=NO_LIMIT)) & (batch <= most.max(axis=1, initial=0)),
+            batch=self.batch,
         )
 
     @cached_property
@@ -162,13 +159,22 @@ class Surface(PricedSteps):
         Beside the step both hold what the server does for every token alike (choosing it, the prompts that
         ride along), so that it is nearer to 1 than the step's speedup.
         """
+        if self._is_step_alone:
+            return self.in_flight.speedup
         time_us = self.served.tpot_us
         return np.asarray(time_us[..., :1] / time_us)
+
+    @property
+    def _is_step_alone(self) -> bool:
+        """Whether a server adds nothing to a step."""
+        return self.served.itl_us is self.in_flight.step_us
 
     @cached_property
     def server_speedup_band(self) -> tuple[FloatArray, FloatArray]:
         """(low, high) 80 % of `server_speedup`: the step's band on the step's part of the time per token."""
         found, time_us = self.in_flight, self.served.tpot_us
+        if self._is_step_alone:
+            return found.band
         own_us = found.step_us / found.tokens_per_step
         low, high = (
             time_us[..., :1] / (time_us + own_us * (found.speedup / end - 1.0)) for end in found.band

@@ -140,6 +140,8 @@ def _table(surface: Surface, candidates: IntArray, batches: slice) -> SweepTable
     shape = (part.batch.size, part.seq_len.size, candidates.size)
 
     def column(each: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if each.size == 1:  # not copied
+            return np.broadcast_to(each.ravel(), int(np.prod(shape)))
         is_whole = in_order or not each.ndim or each.shape[-1] == 1
         return np.broadcast_to(each if is_whole else each[..., place], shape).ravel()
 
@@ -148,7 +150,9 @@ def _table(surface: Surface, candidates: IntArray, batches: slice) -> SweepTable
     return SweepTable(
         text={name: each for name, each in found.items() if isinstance(each, str)},
         numbers={name: each for name, each in columns.items() if not BY_NAME[name].labels},
-        codes={name: each.astype(np.int8) for name, each in columns.items() if BY_NAME[name].labels},
+        codes={
+            name: each.astype(np.int8, copy=False) for name, each in columns.items() if BY_NAME[name].labels
+        },
         gain=gain_column(surface.scenario),
     )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import add
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -118,21 +119,16 @@ class Cost:
         """Both one after the other."""
         return Cost(**{name: getattr(self, name) + getattr(other, name) for name in COST_FIELDS})
 
-    def time_with(self, other: Cost) -> FloatArray:
-        """`(self + other).time_us` alone, without the band."""
-        return step_us(
-            self.device_us + other.device_us,
-            self.host_us + other.host_us,
-            self.exposed_us + other.exposed_us,
-        )
+    def time_with(self, other: Cost | None, index: slice) -> FloatArray:
+        """Time of the entries `index` of the last axis and another cost, without the band."""
+        own = (along(values, index) for values in (self.device_us, self.host_us, self.exposed_us))
+        if other is None:
+            return step_us(*own)
+        return step_us(*map(add, own, (other.device_us, other.host_us, other.exposed_us)))
 
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Cost:
         """The cost with every array replaced by what `take` makes of it."""
         return Cost(**{name: take(getattr(self, name)) for name in COST_FIELDS})
-
-    def at(self, index: IntArray | slice) -> Cost:
-        """The entries `index` of the last axis; what does not vary along it stays as it is."""
-        return self.each(lambda values: along(values, index))
 
 
 COST_FIELDS = tuple(entry.name for entry in fields(Cost))

@@ -17,8 +17,8 @@ from medusa_sim.step.engine import choice_us
 from medusa_sim.step.workload import Launch, Part
 
 _BORROWED = int(Source.BORROWED)
-WAITS = (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)
-"""What kernels wait for."""
+WAITS = (Bound.MEMORY, Bound.COMPUTE)
+"""What kernels wait for; the rest of a step's time is latency."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,9 +35,14 @@ class Kernels:
     def device_us(self) -> FloatArray:
         """All of them one after another."""
         total = np.zeros(()) if self.rest is None else self.rest.device_us
-        for launch, time in self.timed:
-            total = total + launch.count * time.time_us
+        for _, _, time_us in self._counted:
+            total = total + time_us
         return total
+
+    @cached_property
+    def _counted(self) -> tuple[tuple[Launch, OperatorTime, FloatArray], ...]:
+        """With the time of all launches of each."""
+        return tuple((launch, time, launch.count * time.time_us) for launch, time in self.timed)
 
     @cached_property
     def spread(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -63,16 +68,15 @@ class Kernels:
     def parts_us(self) -> dict[Part, FloatArray]:
         """Their time by slice of the step."""
         parts = {} if self.rest is None else dict(self.rest.parts_us)
-        for launch, time in self.timed:
-            parts[launch.part] = parts.get(launch.part, 0.0) + launch.count * time.time_us
+        for launch, _, time_us in self._counted:
+            parts[launch.part] = parts.get(launch.part, 0.0) + time_us
         return parts
 
     @cached_property
     def waits_us(self) -> dict[Bound, FloatArray]:
         """Their time by what bounds it."""
         waits = dict.fromkeys(WAITS, np.zeros(())) if self.rest is None else dict(self.rest.waits_us)
-        for launch, time in self.timed:
-            time_us = launch.count * time.time_us
+        for _, time, time_us in self._counted:
             for code in WAITS:
                 if (waiting := time.bound == code).any():
                     waits[code] = waits[code] + time_us * waiting

@@ -64,7 +64,7 @@ class MemoryParts(NamedTuple):
     @property
     def total(self) -> FloatArray:
         """All of them."""
-        return np.asarray(self.weights + self.drafter + self.kv_cache + self.activations)
+        return np.asarray(self.weights + self.activations + self.drafter + self.kv_cache)
 
 
 def memory_parts(

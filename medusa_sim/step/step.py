@@ -116,11 +116,9 @@ class StepTime:
 
     @cached_property
     def waits_us(self) -> dict[Bound, FloatArray]:
-        """Device time by what bounds it."""
-        gaps = {Bound.LATENCY: self.launch_us}
+        """Device time by what bounds it, WAITS; the gaps and the rest of the kernels are latency."""
         return {
-            code: sum((kernels.waits_us[code] for _, kernels in self.passes), np.asarray(gaps.get(code, 0.0)))
-            for code in WAITS
+            code: sum((kernels.waits_us[code] for _, kernels in self.passes), np.zeros(())) for code in WAITS
         }
 
     @cached_property
@@ -147,8 +145,9 @@ class StepTime:
 
 
 def bound_codes(waits_us: dict[Bound, FloatArray], cost: Cost) -> CodeArray:
-    """`Bound` codes of steps that wait so long for memory, compute and latency, and cost so much."""
-    memory, compute, latency = (waits_us[code] for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY))
+    """`Bound` codes of steps that wait so long for memory and compute, and cost so much."""
+    memory, compute = (waits_us[code] for code in WAITS)
+    latency = cost.device_us - (memory + compute)
     code = np.maximum(
         np.int8(Bound.COMPUTE) * (compute > memory),
         np.int8(Bound.LATENCY) * (latency > np.maximum(memory, compute)),
