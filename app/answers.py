@@ -96,9 +96,11 @@ def _latency(gpu: str, kernels: str, version: float, library: str) -> CachedLate
     return cached(latency_model(load_gpu(gpu), "calibrated", kernels, library=library, serves=library))
 
 
-def recommendation(set_up: SetUp, batch_max: int, objective: str = "latency") -> Recommendation:
-    """`medusa-sim recommend` for batches 1 to batch_max at the set-up's length."""
-    return _recommendation(set_up, 1, batch_max, objective, None, data_version())
+def recommendation(
+    set_up: SetUp, batch_max: int, objective: str = "latency", asked: tuple[int, int] | None = None
+) -> Recommendation:
+    """`medusa-sim recommend` for batches 1 to batch_max at the set-up's length. asked: prompt and output."""
+    return _recommendation(set_up, 1, batch_max, objective, asked, data_version())
 
 
 @KEPT
@@ -148,16 +150,27 @@ def request(set_up: SetUp, batch: int, prompt: int, output: int) -> RequestLaten
     return _recommendation(set_up, batch, batch, "latency", (prompt, output), data_version()).requests[0]
 
 
-def launch_settings(set_up: SetUp, batch_max: int, objective: str, draft_path: str | None) -> EngineSettings:
+def launch_settings(
+    set_up: SetUp,
+    batch_max: int,
+    objective: str,
+    draft_path: str | None,
+    asked: tuple[int, int] | None = None,
+) -> EngineSettings:
     """What `recommend --export` prints. Raises UsageError for what the engine cannot do."""
-    return _launch_settings(set_up, batch_max, objective, draft_path, data_version())
+    return _launch_settings(set_up, batch_max, objective, draft_path, asked, data_version())
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _launch_settings(
-    set_up: SetUp, batch_max: int, objective: str, draft_path: str | None, version: float
+    set_up: SetUp,
+    batch_max: int,
+    objective: str,
+    draft_path: str | None,
+    asked: tuple[int, int] | None,
+    version: float,
 ) -> EngineSettings:
-    answer = _recommendation(set_up, 1, batch_max, objective, None, version)
+    answer = _recommendation(set_up, 1, batch_max, objective, asked, version)
     return engine_settings(answer, set_up.export, draft_path=draft_path)
 
 
@@ -203,17 +216,19 @@ _CHANGED = 0.1
 _OTHER_ENGINES = ("vllm", "sglang", "tensorrt-llm")
 
 
-def changes(set_up: SetUp, batch: int) -> list[dict[str, float | int | str]]:
+def changes(set_up: SetUp, batch: int, request: tuple[int, int] | None) -> list[dict[str, float | int | str]]:
     """What the answer at a batch would be with one thing changed: what, change, speedup, drafts.
 
     The same search each time; what cannot be (no room, no such kernel) is left out.
     """
-    return _changes(set_up, batch, data_version())
+    return _changes(set_up, batch, request, data_version())
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def _changes(set_up: SetUp, batch: int, version: float) -> list[dict[str, float | int | str]]:
-    row = _single(set_up, batch, version)
+def _changes(
+    set_up: SetUp, batch: int, request: tuple[int, int] | None, version: float
+) -> list[dict[str, float | int | str]]:
+    row = _single(set_up, batch, request, version)
     found: list[dict[str, float | int | str]] = [
         {"what": "acceptance", "change": f"{share:+.0%}", "speedup": speedup, "drafts": row.drafts}
         for share, speedup in (
@@ -243,14 +258,14 @@ def _changes(set_up: SetUp, batch: int, version: float) -> list[dict[str, float 
     ]
     for what, change, other, size in asked:
         with contextlib.suppress(MedusaSimError):
-            new = _single(other, size, version)
+            new = _single(other, size, request, version)
             if new.fits_memory:
                 found.append({"what": what, "change": change, "speedup": new.speedup, "drafts": new.drafts})
     return found
 
 
-def _single(set_up: SetUp, batch: int, version: float) -> ScheduleRow:
-    answer = _recommendation(set_up, batch, batch, "latency", None, version)
+def _single(set_up: SetUp, batch: int, request: tuple[int, int] | None, version: float) -> ScheduleRow:
+    answer = _recommendation(set_up, batch, batch, "latency", request, version)
     return scheduled_row_at(answer, batch, set_up.seq_len)
 
 

@@ -74,6 +74,7 @@ def _profile(
         design_effect=round(effect, 2),
         model_error=round(model_error, 3),
         request_spread=None if spread is None else round(spread, 3),
+        longest_context=PROMPT_TOKENS + NEW_TOKENS,
     )
     return encoded_profile(file)
 

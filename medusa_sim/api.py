@@ -83,8 +83,9 @@ class Scenario(plan_scenario.Scenario):
             [table.pandas() for table in sweep_tables([self], grid)], ignore_index=True
         )
         missing = sorted(set(grid.candidates.tolist()) - set(frame["candidates"].unique().tolist()))
-        notes = [f"no rows for candidates {missing}: acceptance {self.profile.name} ends before"]
-        frame.attrs["warnings"] = [*self.warnings, *(notes if missing else [])]
+        ends = f"no rows for candidates {missing}: acceptance {self.profile.name} ends before"
+        beyond = plan_scenario.beyond_known(self, int(grid.seq_len.max()))
+        frame.attrs["warnings"] = [*self.warnings, *([ends] if missing else []), *beyond]
         return frame
 
     def recommend(
@@ -97,9 +98,9 @@ class Scenario(plan_scenario.Scenario):
     ) -> Answer:
         """What `medusa-sim recommend` answers for every batch from the smallest to the largest given.
 
-        request: (prompt, output) tokens. question: further fields of `medusa_sim.plan.question.Question`
-        (objective, max_latency_ms, candidates_max, ...). Raises UsageError for a question that makes no
-        sense.
+        request: (prompt, output) tokens; speedups and rates are the server's then. question: further fields
+        of `medusa_sim.plan.question.Question` (objective, max_latency_ms, candidates_max, ...). Raises
+        UsageError for a question that makes no sense.
         """
         batches = whole_numbers("batch", batch)
         check(question, QUESTION, "part of the question")

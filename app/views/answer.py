@@ -74,7 +74,7 @@ def page(set_up: SetUp) -> None:
     with below:
         st.subheader("Schedule by batch", anchor=False)
         asked = _asked()
-    answer = answers.recommendation(set_up, asked.batch_max, asked.objective)
+    answer = answers.recommendation(set_up, asked.batch_max, asked.objective, asked.request)
     told = ["recommend", *set_up.options, *asked.options]
     with place:
         _at_a_batch(set_up, asked, told)
@@ -95,7 +95,9 @@ def _asked() -> _Asked:
     )
     told = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
     objective = inputs.choice(second, "objective", "Objective", ("latency", "throughput"), "latency", told)
-    told = "Of one request; speculation does not shorten the reading. With both: the gain end to end."
+    told = (
+        "Of a request. With both, speedups are those of a server that reads such prompts between its steps."
+    )
     prompt = inputs.perhaps(third, "prompt", "Prompt tokens", 1, _LONGEST, told)
     output = inputs.perhaps(last, "output_tokens", "Output tokens", 1, _LONGEST, "Tokens to write.")
     request = None if prompt is None or output is None else (prompt, output)
@@ -116,7 +118,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, told: list[str]) -> None:
             1,
             "Sequences that one step decodes together.",
         )
-        answer = answers.recommendation(set_up, asked.batch_max, asked.objective)
+        answer = answers.recommendation(set_up, asked.batch_max, asked.objective, asked.request)
         row = scheduled_row_at(answer, batch, set_up.seq_len)
         whole = None if asked.request is None else answers.request(set_up, batch, *asked.request)
         with headline:
@@ -159,7 +161,8 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
             "Speedup",
             times(row.speedup) if row.fits_memory else "-",
             None if plain else f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
-            "Tokens/s over plain decoding at the same batch and length, with an 80 % interval.",
+            "Tokens/s over plain decoding at the same batch and length, with an 80 % interval."
+            + ("" if request is None or plain else f" Of the step alone: {times(row.step_speedup)}."),
         ),
         whole,
         show.Figure(
@@ -323,7 +326,7 @@ def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
 
 def _tornado(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     """What the answer rests on: one thing changed, all else as it is."""
-    changes = answers.changes(set_up, row.batch_max)
+    changes = answers.changes(set_up, row.batch_max, answer.question.request)
     show.chart(
         tornado_chart(changes, row.speedup),
         name="tornado",
@@ -365,7 +368,7 @@ def _as_launched(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> Non
     """Where the engine's settings cannot say what is recommended at this batch."""
     asked = answer.question
     try:
-        plan = answers.launch_settings(set_up, asked.batch_max, asked.objective, "x").plan
+        plan = answers.launch_settings(set_up, asked.batch_max, asked.objective, "x", asked.request).plan
     except UsageError:  # said where the settings would stand
         return
     if plan is not None and row.candidates > 1 and plan.drafts_at(row.batch_max) != row.candidates - 1:
@@ -388,9 +391,10 @@ def _launch(set_up: SetUp, answer: Recommendation, told: list[str]) -> None:
         known = drafter_id(set_up.drafter, answer.scenario.model.name, set_up.export) or "PATH_OF_THE_DRAFT"
         meaning = "Folder or id, to be named in the settings."
         draft_path = inputs.text(st, "draft_path", "Draft checkpoint", "", meaning, empty=known) or known
+    question = answer.question
     try:
         settings = answers.launch_settings(
-            set_up, answer.question.batch_max, answer.question.objective, draft_path or None
+            set_up, question.batch_max, question.objective, draft_path or None, question.request
         )
     except UsageError as error:  # what an engine cannot do is an answer here, and the rest of the page stands
         st.info(show.in_words(str(error)))

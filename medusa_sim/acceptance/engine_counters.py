@@ -300,6 +300,7 @@ def position_profile(
         match_rate=None if match_rate is None else round(match_rate, 6),
         match_runs=None if runs is None else round(min(runs, 100.0), 3),
         request_spread=None if counts.spread is None else round(counts.spread, 3),
+        longest_context=round(counts.prompt + counts.output) or None,
     )
 
 

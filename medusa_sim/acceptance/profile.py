@@ -61,10 +61,10 @@ class AcceptanceProfile:
 
     `ratio`: accepted draft tokens (tokens per step - 1) over those of the profile as measured, for
     another acceptance scheme or workload (`medusa_sim.acceptance.profile`). `match_rate`: as measured, of
-    drafts that are looked up in the text, in runs `match_runs` times as long as of independent steps; None
-    where nobody said. `request_spread`: standard deviation among
-    requests on the logit of their acceptance; None where nobody said. `by_output`: what the length of an
-    output changes; `output_share`: what it has changed, in outputs of `output_tokens` (`of_outputs`).
+    drafts that are looked up in the text, in runs `match_runs` times as long as of independent steps.
+    `request_spread`: standard deviation among requests on the logit of their acceptance. `longest_context`:
+    tokens up to which it was measured. All None where nobody said. `by_output`: what the length of an output
+    changes; `output_share`: what it has changed, in outputs of `output_tokens` (`of_outputs`).
     """
 
     name: str
@@ -77,6 +77,7 @@ class AcceptanceProfile:
     match_rate: float | None = None
     match_runs: float | None = None
     request_spread: float | None = None
+    longest_context: int | None = None
     by_output: tuple[OutputRow, ...] = ()
     output_share: float = 1.0
     output_tokens: float | None = None
@@ -303,6 +304,7 @@ def load_acceptance(
         match_rate=match_rate,
         match_runs=getattr(file, "match_runs", None),
         request_spread=file.request_spread,
+        longest_context=file.longest_context,
         by_output=by_output,
     )
     if match_rate is not None and match_rate < found.first_accepted:

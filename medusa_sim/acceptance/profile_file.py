@@ -1,8 +1,9 @@
 """The file format of acceptance profiles, version 1 (documented in docs/acceptance-format.md).
 
 Every file has `schema = 1`, `kind`, `title` and `source`, and may have `request_spread`: the standard
-deviation among requests on the logit of their acceptance. The other keys belong to the kind. Unknown keys,
-missing keys, wrong types and a missing source are refused with the file and the key named.
+deviation among requests on the logit of their acceptance, and `longest_context`: tokens up to which it was
+measured. The other keys belong to the kind. Unknown keys, missing keys, wrong types and a missing source are
+refused with the file and the key named.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class _ProfileFile(
     title: Text
     source: Text
     request_spread: Annotated[float, Meta(ge=0.0, le=10.0)] | None = None
+    longest_context: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
 
 
 class LogCurveFile(_ProfileFile, frozen=True, kw_only=True, tag="log-curve"):

@@ -52,7 +52,7 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     "--prompt-tokens",
     type=click.IntRange(1),
     default=None,
-    help="Prompt tokens of a request (with --output-tokens).",
+    help="Prompt tokens of a request (with --output-tokens): speedups and rates are the server's.",
 )
 @click.option("--output-tokens", type=click.IntRange(1), default=None, help="Output tokens of that request.")
 @click.option("--export", "engine", type=ENGINE, default=None, help="Write an engine's launch settings.")

@@ -78,6 +78,7 @@ def sweep(
     every row, written as they are computed. --out writes parts of a data set, for grids of any size and any
     number of processes.
     """
+    from medusa_sim.plan.scenario import beyond_known
     from medusa_sim.step.workload import Grid
 
     parts.check(output)
@@ -87,6 +88,8 @@ def sweep(
     told = dict.fromkeys(
         line for item in several for line in (*item.warnings, *(left_out(item, grid) if typed else []))
     )
+    if output.form != "table" or all_rows or parts.folder is not None:  # the answer says it itself
+        told |= dict.fromkeys(line for item in several for line in beyond_known(item, max(seq_len)))
     if parts.folder is not None:
         _write_parts(parts, several, grid, told, all_rows=all_rows)
     elif output.form == "table" and not all_rows:

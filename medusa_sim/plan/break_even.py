@@ -95,10 +95,7 @@ def _edge(values: IntArray, pays: BoolArray, place: int, pays_at: Callable[[IntA
 
 def pays(surface: Surface) -> BoolArray:
     """(B, S) whether any configuration that speculates and fits gains, by the server with prompts."""
-    if surface.scenario.traffic is None:
-        gain = np.where(surface.fits, surface.speedup, 0.0)[..., 1:]
-    else:
-        gain = np.where(surface.by_count.fits, surface.server_speedup, 0.0)[..., 1:]
+    gain = np.where(surface.fits, surface.speedup, 0.0)[..., 1:]
     return np.asarray(gain.max(axis=-1, initial=0.0) > 1.0)
 
 
@@ -281,13 +278,10 @@ def best_chain(surface: Surface, speedup: FloatArray) -> int | None:
     return int(members[np.argmax(speedup[members])]) if members.size else None
 
 
-def scaled_speedup(surface: Surface, j: int, speedup: float, factor: float) -> float:
-    """The speedup of configuration j if every accuracy were `factor` times as large."""
+def scaled_tokens(surface: Surface, j: int, factor: float) -> float:
+    """Tokens per step of configuration j if every accuracy were `factor` times as large."""
     option = surface.option_of(j)
-    if option is None:
-        return speedup
-    count = int(surface.candidates[j])
-    return speedup * option.scaled_tokens(count, factor) / option.tokens(count)
+    return 1.0 if option is None else option.scaled_tokens(int(surface.candidates[j]), factor)
 
 
 def required_factor(surface: Surface, j: int, required: float) -> float | None:

@@ -171,7 +171,7 @@ def best_operating_point(
     """
     place = slice(1, None) if speculate else slice(0, 1)
     allowed = surface.fits[:, s, place] & np.reshape(rows, (-1, 1))
-    per_token_us = surface.step_us[:, s, place] / surface.tokens_per_step[place]
+    per_token_us = surface.tpot_us[:, s, place]
     if max_latency_us is not None:
         allowed = allowed & (per_token_us <= max_latency_us)
     if not allowed.any():

@@ -181,8 +181,7 @@ def _shortfall(surface: Surface) -> Shortfall | None:
 def _best_columns(surface: Surface) -> IntArray:
     """(cases,) place of the best count that fits; plain decoding where nothing does."""
     found = surface.by_count
-    gain = found.speedup if surface.scenario.traffic is None else surface.server_speedup
-    gain = np.where(found.fits, gain, -np.inf).reshape(-1, found.counts.size)
+    gain = np.where(found.fits, surface.gain_by_count, -np.inf).reshape(-1, found.counts.size)
     gain[~np.isfinite(gain).any(axis=-1), 0] = 1.0
     columns: IntArray = np.argmax(gain, axis=-1)
     return columns
@@ -241,8 +240,9 @@ def in_engine(scenario: Scenario, batch: IntArray, seq_len: IntArray) -> InEngin
     if scenario.profile.heads is None:
         return None  # a curve of tree sizes knows no chains
     served = scenario.but(runtime=RUNS_CHAINS, chain_only=True)
-    found = price(served, batch, seq_len).by_count
-    gain = np.where(found.fits, found.speedup, -np.inf).reshape(-1, found.counts.size)
+    surface = price(served, batch, seq_len)
+    found = surface.by_count
+    gain = np.where(found.fits, surface.gain_by_count, -np.inf).reshape(-1, found.counts.size)
     best = np.argmax(gain, axis=-1)
     return InEngine(
         scenario=served,

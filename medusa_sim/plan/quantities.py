@@ -23,9 +23,11 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.latency.base import Bound, Source
+from medusa_sim.operators.operator import Size
 from medusa_sim.plan import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
+from medusa_sim.specs.costs import Power
 from medusa_sim.step.memory import drafter_bytes, memory_parts
 from medusa_sim.step.server import served_joules, watts
 from medusa_sim.step.step import decode_step, processed_tokens
@@ -61,15 +63,30 @@ def step_watts(surface: Surface) -> FloatArray:
     power = scenario.gpu.power
     if power is None or scenario.scope == "block":
         return np.full((), np.nan)
-    if scenario.traffic is None:
-        return np.asarray(scenario.gpus * watts(power, surface.joules, surface.by_count.step_us))
-    found, batch = surface.in_flight, surface.batch[:, None, None]
-    rows = np.asarray(batch, dtype=np.float64) * processed_tokens(surface.setting, found.counts)
-    more = served_joules(
-        scenario.gpu, power, surface.setting, batch, rows, found.tokens_per_step, scenario.traffic
-    )
-    time_us = surface.served.tpot_us * found.tokens_per_step
-    return np.asarray(scenario.gpus * watts(power, surface.joules + more, time_us))
+    found = surface.in_flight
+    tokens = found.tokens_per_step
+    time_us = found.step_us if scenario.traffic is None else surface.served.tpot_us * tokens
+    batch = surface.batch[:, None, None]
+    return _all_watts(surface, power, batch, found.counts, tokens, surface.joules, time_us)
+
+
+def _all_watts(
+    surface: Surface,
+    power: Power,
+    batch: Size,
+    counts: Size,
+    tokens: FloatArray,
+    joules: FloatArray,
+    time_us: FloatArray,
+) -> FloatArray:
+    """Watts of all GPUs in steps of so many joules and a server's share of time; all broadcast."""
+    scenario = surface.scenario
+    if scenario.traffic is not None:
+        rows = np.asarray(batch, dtype=np.float64) * processed_tokens(surface.setting, counts)
+        joules = joules + served_joules(
+            scenario.gpu, power, surface.setting, batch, rows, tokens, scenario.traffic
+        )
+    return np.asarray(scenario.gpus * watts(power, joules, time_us))
 
 
 def watts_at(surface: Surface, at: int, s: int, configuration: int) -> float | None:
@@ -77,10 +94,10 @@ def watts_at(surface: Surface, at: int, s: int, configuration: int) -> float | N
     power = surface.scenario.gpu.power
     if power is None or surface.scenario.scope == "block":
         return None
-    one = watts(
-        power, np.asarray(surface.joules_at(at, s, configuration)), surface.step_us[at, s, configuration]
-    )
-    return surface.scenario.gpus * float(one)
+    count, tokens = surface.candidates[configuration], surface.tokens_per_step[configuration]
+    joules = np.asarray(surface.joules_at(at, s, configuration))
+    time_us = surface.tpot_us[at, s, configuration] * tokens
+    return float(_all_watts(surface, power, surface.batch[at], count, tokens, joules, time_us))
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,17 +33,16 @@ from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 def recommend(scenario: Scenario, question: Question | None = None) -> Recommendation:
     """Search every configuration and answer (question None: the default one).
 
+    With a request its prompt and output are the traffic of the server: speedups and rates are the server's.
     Raises UsageError where the question or the profile does not fit the drafter, SpecError or
     CoverageError from the latency model.
     """
     asked = Question() if question is None else question
     if scenario.scope != "model":
         raise UsageError(f"scope {scenario.scope}: a recommendation is about whole models; take scope model")
-    if scenario.traffic is not None:
-        raise UsageError(
-            "prompt_tokens, output_tokens: a recommendation takes one request (--prompt-tokens, "
-            "--output-tokens); `sweep` takes the traffic of a server"
-        )
+    if asked.request is not None:
+        prompt, output = asked.request
+        scenario = scenario.but(prompt_tokens=prompt, output_tokens=output)
     options = scenario.options(asked.candidates_max)
     lengths = np.asarray(asked.seq_len, dtype=np.int64)
     surface = price(scenario, asked.batches, lengths, options)
@@ -99,7 +98,7 @@ def batch_ranges(surface: Surface, s: int, question: Question) -> tuple[BatchRan
 def _in_time(surface: Surface, question: Question) -> BoolArray:
     """(B, S, J) whether a configuration keeps the time per token that was asked for."""
     limit_us = np.inf if question.max_latency_us is None else question.max_latency_us
-    return np.asarray(surface.step_us / surface.tokens_per_step <= limit_us)
+    return np.asarray(surface.tpot_us <= limit_us)
 
 
 def _merged(speedup: FloatArray, fits: BoolArray, in_time: BoolArray, gain: float) -> tuple[BatchRange, ...]:

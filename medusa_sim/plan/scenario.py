@@ -61,6 +61,8 @@ def doubts(of: Resolved) -> tuple[str, ...]:
             f"in outputs of {of.profile.output_tokens:g} tokens, as served to random prompts; real ones "
             "may reach it: give your own with --acceptance"
         )
+    if of.traffic is not None:
+        lines += _beyond_acceptance(of, of.traffic.prompt_tokens + of.traffic.output_tokens)
     if of.arguments.dtype is None:
         lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(RUN_IN_FP16)]
     lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(UNCHECKED)]
@@ -84,6 +86,28 @@ def doubts(of: Resolved) -> tuple[str, ...]:
             "leaves them out"
         )
     return tuple(lines)
+
+
+def beyond_known(of: Resolved, tokens: float) -> list[str]:
+    """That contexts are longer than the model was made for, or than its acceptance was measured at.
+
+    The latter of traffic is among the scenario's warnings.
+    """
+    lines = [] if of.traffic is not None else _beyond_acceptance(of, tokens)
+    if tokens > of.model.max_seq_len:
+        lines.append(f"length {tokens:g} is beyond the {of.model.max_seq_len} positions of {of.model.name}")
+    return lines
+
+
+def _beyond_acceptance(of: Resolved, tokens: float) -> list[str]:
+    longest = of.profile.longest_context
+    if longest is None or tokens <= longest:
+        return []
+    return [
+        f"acceptance {of.profile.name} was measured to contexts of {longest} tokens, asked are {tokens:g}: a "
+        "drafter accepts less beyond what it was trained on (EAGLE-3 of Llama-3.1-8B 2.9 tokens a step at "
+        "0.8k, 1.1 at 7.4k, vllm #48894); measure it there with `medusa-sim acceptance from-engine`"
+    ]
 
 
 def _of_engine(of: Resolved) -> list[str]:

@@ -14,14 +14,14 @@ import numpy as np
 
 from medusa_sim.acceptance.tree import Path
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.plan.best_by_count import ByCount, tokens_per_s
+from medusa_sim.plan.best_by_count import ByCount
 from medusa_sim.plan.break_even import (
     best_chain,
     best_speculative,
     is_chain,
     required_factor,
     same_option,
-    scaled_speedup,
+    scaled_tokens,
 )
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.insights import cheaper_pairs, cliffs, free_budget, near_best
@@ -65,7 +65,8 @@ class ScheduleRow:
 
     Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
     batch was searched, the sizes between two rows belong to the later one. A `plain_` figure is without
-    speculation, a `speculative_` one of the best configuration that does speculate.
+    speculation, a `speculative_` one of the best configuration that does speculate. Speedups, rates and
+    times per token are the step's, and with the scenario's traffic those of its server.
     """
 
     batch_min: int = read(lambda at: at.batch_min)
@@ -86,11 +87,13 @@ class ScheduleRow:
     speedup_low: float = read(lambda at: at.bands[0].min())
     """The lowest end of the 80 % intervals over the row's batches."""
     speedup_high: float = read(lambda at: at.bands[1].max())
+    step_speedup: float = read(lambda at: at.surface.step_speedup[at.i, at.s, at.speculative])
+    """Of the step (of a plain row: of the best that speculates), beside which a server reads prompts."""
     kernels_speedup: float | None = read(lambda at: at.kernels_speedup)
     """Of the same configuration (of a plain row: of the best that speculates) with kernels alone; None where
     the runtime is no engine."""
     itl_us: float = read(lambda at: at.waits.itl_us)
-    """Between two chunks of a request, in a server whose steps carry no prompts."""
+    """Between two chunks of a request, in a server whose steps carry the prompts of its traffic."""
     tpot_us: float = read(lambda at: at.waits.tpot_us)
     """Per token, likewise."""
     max_batch_without: int = read(lambda at: at.surface.max_batch[at.s, PLAIN])
@@ -107,7 +110,7 @@ class ScheduleRow:
     tokens_per_s: float = read(lambda at: at.rate(at.j))
     plain_tokens_per_s: float = read(lambda at: at.rate(PLAIN))
     tokens_per_s_per_user: float = read(lambda at: at.rate(at.j) / at.batch)
-    plain_tokens_per_s_per_user: float = read(lambda at: US_PER_S / at.decode_us)
+    plain_tokens_per_s_per_user: float = read(lambda at: at.rate(PLAIN) / at.batch)
     usd_per_million_tokens: float | None = read(lambda at: at.usd(at.j))
     """None without a price."""
     plain_usd_per_million_tokens: float | None = read(lambda at: at.usd(PLAIN))
@@ -220,7 +223,7 @@ class _Place:
 
     @cached_property
     def own_gains(self) -> FloatArray:
-        return np.asarray(self.by_count.speedup[self.every, self.s])
+        return np.asarray(self.surface.gain_by_count[self.every, self.s])
 
     @cached_property
     def own_fits(self) -> BoolArray:
@@ -275,17 +278,29 @@ class _Place:
 
     @cached_property
     def required(self) -> float:
-        return float(self.step_us[self.speculative]) / self.decode_us
+        surface, j = self.surface, self.speculative
+        own_us = float(surface.own_us[self.i, self.s, j])
+        left_us = float(self.tpot_us[PLAIN] - self.tpot_us[j]) + own_us  # of a plain token, for the step
+        return float(surface.tokens_per_step[j]) * own_us / left_us if left_us > 0.0 else np.inf
+
+    @cached_property
+    def tpot_us(self) -> FloatArray:
+        return np.asarray(self.surface.tpot_us[self.i, self.s])
 
     @cached_property
     def waits(self) -> Served:
         surface, j = self.surface, self.j
-        tokens = surface.tokens_per_step[j]
-        return served(surface.setting, self.step_us[j], self.batch, self.candidates, tokens, traffic=None)
+        tokens, traffic = surface.tokens_per_step[j], surface.scenario.traffic
+        step_us = surface.own_us[self.i, self.s, j] * tokens
+        return served(surface.setting, step_us, self.batch, self.candidates, tokens, traffic)
 
     def rate(self, configuration: int) -> float:
-        tokens = self.surface.tokens_per_step[configuration]
-        return float(tokens_per_s(self.batch, tokens, self.step_us[configuration]))
+        return float(self.batch / self.tpot_us[configuration] * US_PER_S)
+
+    def gain_if(self, times_as_long: float) -> float:
+        """The speedup if the row's step took so many times as long for each of its tokens."""
+        own_us = float(self.surface.own_us[self.i, self.s, self.j])
+        return float(self.tpot_us[PLAIN] / (self.tpot_us[self.j] + own_us * (times_as_long - 1.0)))
 
     def watts(self, configuration: int) -> float | None:
         return watts_at(self.surface, self.i, self.s, configuration)
@@ -295,7 +310,8 @@ class _Place:
         return None if watts is None else float(joule_per_token(watts, self.rate(configuration)))
 
     def if_accepted(self, factor: float) -> float:
-        return scaled_speedup(self.surface, self.j, float(self.speedup[self.j]), factor)
+        tokens = float(self.surface.tokens_per_step[self.j])
+        return self.gain_if(tokens / scaled_tokens(self.surface, self.j, factor))
 
     @property
     def memory_bytes(self) -> float:
@@ -305,8 +321,8 @@ class _Place:
 
     @property
     def meets_latency(self) -> bool | None:
-        limit_us, us = self.question.max_latency_us, self.step_us[self.j]
-        return None if limit_us is None else bool(us / self.surface.tokens_per_step[self.j] <= limit_us)
+        limit_us = self.question.max_latency_us
+        return None if limit_us is None else bool(self.tpot_us[self.j] <= limit_us)
 
     def usd(self, configuration: int) -> float | None:
         scenario, rate = self.surface.scenario, self.rate(configuration)
@@ -321,7 +337,7 @@ class _Place:
         if option is None or not isinstance(option.drafter, Medusa) or on_accepted:
             return None
         step_us = surface.on_accepted_rows.cost_at(self.i, self.s, self.j).time_us
-        return float(surface.tokens_per_step[self.j] * self.decode_us / step_us)
+        return self.gain_if(float(step_us / self.step_us[self.j]))
 
     @property
     def kernels_speedup(self) -> float | None:

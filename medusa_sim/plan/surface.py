@@ -83,9 +83,29 @@ class Surface(PricedSteps):
 
     @cached_property
     def speedup(self) -> FloatArray:
-        """(B, S, J) tokens per step over overhead, at the same batch and length."""
+        """(B, S, J) over plain decoding at the batch and length: the step's, with traffic the server's."""
+        if self.scenario.traffic is None:
+            return self.step_speedup
+        return np.asarray(self.tpot_us[..., :1] / self.tpot_us)
+
+    @cached_property
+    def step_speedup(self) -> FloatArray:
+        """(B, S, J) tokens per step over overhead."""
         gain: FloatArray = self.tokens_per_step * self.decode_us[..., None] / self.step_us
         return gain
+
+    @cached_property
+    def own_us(self) -> FloatArray:
+        """(B, S, J) the step's part of `tpot_us`: of the requests in flight, with traffic."""
+        return np.asarray((self._flight or self).step_us / self.tokens_per_step)
+
+    @cached_property
+    def tpot_us(self) -> FloatArray:
+        """(B, S, J) time per token of a request: of steps alone, with traffic as a server gives it."""
+        traffic, tokens, batch = self.scenario.traffic, self.tokens_per_step, self.batch[:, None, None]
+        if traffic is None:
+            return self.own_us
+        return served(self.setting, self.own_us * tokens, batch, self.candidates, tokens, traffic).tpot_us
 
     @cached_property
     def max_batch(self) -> IntArray:
@@ -169,17 +189,24 @@ class Surface(PricedSteps):
         """Whether a server adds nothing to a step."""
         return self.served.itl_us is self.in_flight.step_us
 
+    @property
+    def gain_by_count(self) -> FloatArray:
+        """(B, S, 1 + C) that of `speedup` by count."""
+        return self.by_count.speedup if self.scenario.traffic is None else self.server_speedup
+
+    @property
+    def band_by_count(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of `gain_by_count`."""
+        return self.by_count.band if self.scenario.traffic is None else self.server_speedup_band
+
     @cached_property
     def server_speedup_band(self) -> tuple[FloatArray, FloatArray]:
         """(low, high) 80 % of `server_speedup`: the step's band on the step's part of the time per token."""
-        found, time_us = self.in_flight, self.served.tpot_us
+        found = self.in_flight
         if self._is_step_alone:
             return found.band
-        own_us = found.step_us / found.tokens_per_step
-        low, high = (
-            time_us[..., :1] / (time_us + own_us * (found.speedup / end - 1.0)) for end in found.band
-        )
-        return low, high
+        share = found.step_us / found.tokens_per_step / self.served.tpot_us
+        return _server_band(self.server_speedup, share, found.speedup, found.band)
 
     @cached_property
     def tpot_band_us(self) -> tuple[FloatArray, FloatArray]:
@@ -292,16 +319,24 @@ class Surface(PricedSteps):
 
     def bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of the speedup of one configuration at several batches."""
-        option = self.option_of(configuration)
-        if option is None:
-            return np.ones(at.size), np.ones(at.size)
-        cost = self.cost_at(at, s, configuration)
+        option, gain = self.option_of(configuration), self.speedup[at, s, configuration]
         tokens = self.tokens_per_step[configuration]
-        value = tokens * self.decode_us[at, s] / cost.time_us
-        if tokens == 1.0:  # exact, as plain decoding is
-            return value, value
+        if option is None or tokens == 1.0:  # exact, as plain decoding is
+            return gain, gain
+        steps, own_us = self._flight or self, self.own_us[at, s, configuration]
+        cost, plain = steps.cost_at(at, s, configuration), _cell(steps.decode.cost, at, s, 0)
         fewer, more = (half[self._column(configuration)] for half in option.halves)
-        return band(value, (fewer, more), overhead_halves(cost, _cell(self.decode.cost, at, s, 0)))
+        value = tokens * plain.time_us / cost.time_us
+        ends = band(value, (fewer, more), overhead_halves(cost, plain))
+        return _server_band(gain, own_us / self.tpot_us[at, s, configuration], value, ends)
+
+
+def _server_band(
+    gain: FloatArray, share: FloatArray, value: FloatArray, ends: tuple[FloatArray, FloatArray]
+) -> tuple[FloatArray, FloatArray]:
+    """Interval of a server's speedup: that of the step's, `value`, on its share of the time per token."""
+    low, high = (gain / (1.0 + share * (value / end - 1.0)) for end in ends)
+    return low, high
 
 
 def _cell(cost: Cost, at: int | IntArray, s: int, column: int) -> Cost:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.scenario import Scenario, beyond_known
 from medusa_sim.report.text import percent, significant
 from medusa_sim.specs.costs import GIVEN
 from medusa_sim.specs.fitted import Fit
@@ -49,20 +49,12 @@ def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
             "paper's plots do; it is no throughput ratio."
         )
     for item in settings:
-        yield from map(as_sentence, beyond_positions(item, int(grid.seq_len.max())))
+        yield from map(as_sentence, beyond_known(item, int(grid.seq_len.max())))
 
 
 def as_sentence(line: str) -> str:
     """A warning as a sentence of its own."""
     return f"{line[:1].upper()}{line[1:]}."
-
-
-def beyond_positions(scenario: Scenario, longest: int) -> list[str]:
-    """That the longest context is longer than the model was made for."""
-    model = scenario.model
-    if longest <= model.max_seq_len:
-        return []
-    return [f"length {longest} is beyond the {model.max_seq_len} positions of {model.name}"]
 
 
 def more_may_pay(scenario: Scenario) -> str:

@@ -11,6 +11,7 @@ from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
+from medusa_sim.plan.scenario import beyond_known
 from medusa_sim.report.load_tables import ms_text, rate_text
 from medusa_sim.report.recommend_reason import crossing_text
 from medusa_sim.report.sweep_text import headline as scenario_line
@@ -257,7 +258,8 @@ def _entries(entries: Sequence[tuple[int, int]]) -> str:
 def warnings(answer: LoadAnswer) -> list[str]:
     """What must not be overlooked, a line each."""
     points = answer.points
-    told = list(answer.test.scenario.warnings)
+    scenario = answer.test.scenario
+    told = [*scenario.warnings, *beyond_known(scenario, round(answer.test.mean_length))]
     for point in points:
         if not answer.is_steady(point):
             limit = answer.full_per_s.get(point.policy)

@@ -8,11 +8,13 @@ from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.insights import NEAR_BEST
 from medusa_sim.plan.recommend import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.scenario import beyond_known
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.woken_experts import waking
-from medusa_sim.report.caveats import beyond_positions, more_may_pay, shortfall_text
+from medusa_sim.report.caveats import more_may_pay, shortfall_text
 from medusa_sim.report.sweep_text import slower_format
 from medusa_sim.report.text import drafts_text, duration, percent, span, times
+from medusa_sim.units import US_PER_S
 
 
 def reason(answer: Recommendation) -> str:
@@ -51,8 +53,8 @@ def _decision(answer: Recommendation) -> str:
 
 
 def _nothing_in_time(answer: Recommendation) -> str:
-    fastest = min(answer.schedule, key=lambda row: row.tpot_us)
-    per_token = duration(fastest.verify_step_us / fastest.tokens_per_step)
+    fastest = max(answer.schedule, key=lambda row: row.tokens_per_s_per_user)
+    per_token = duration(US_PER_S / fastest.tokens_per_s_per_user)
     how = counted(answer, fastest.candidates) if fastest.candidates > 1 else "no drafts"
     return (
         f"No batch stays within {answer.question.max_latency_ms:g} ms a token, with or without speculation: "
@@ -66,7 +68,7 @@ def _late(answer: Recommendation) -> str:
     if limit is None:
         return ""
     surface, late = answer.surface, [row for row in answer.schedule if row.meets_latency is False]
-    plain = surface.batch[(surface.decode_us <= limit).all(axis=1) & surface.fits[:, :, 0].all(axis=1)]
+    plain = surface.batch[(surface.tpot_us[..., 0] <= limit).all(axis=1) & surface.fits[:, :, 0].all(axis=1)]
     within = f"{answer.question.max_latency_ms:g} ms a token"
     alone = f"up to batch {plain[-1]}" if plain.size else "at no batch"
     over = ", ".join(span(first, last) for first, last in _joined(late))
@@ -148,7 +150,10 @@ def _gain(answer: Recommendation) -> str:
 def _limit(answer: Recommendation, row: ScheduleRow) -> str:
     """What kernels alone would give, beside the answer of an engine."""
     alone = row.kernels_speedup
-    return "" if alone is None else f", in {answer.setting.runtime.name}; kernels alone {times(alone)}"
+    served = "" if answer.scenario.traffic is None else f"; of the step {times(row.step_speedup)}"
+    if alone is None:
+        return served
+    return f", in {answer.setting.runtime.name}{served}; kernels alone {times(alone)}"
 
 
 def _end_to_end(answer: Recommendation) -> list[str]:
@@ -185,8 +190,12 @@ def _need(answer: Recommendation) -> str:
     if row.speculative_speedup > 1.0:
         return f"{best}, but that does not fit in memory."
     factor = row.required_acceptance_factor
-    assumed = "which no accuracies give" if factor is None else f"{factor:.2f} times the assumed accuracies"
-    return f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens per step, {assumed}."
+    if factor is None:
+        return f"{best}; no acceptance makes it break even."
+    return (
+        f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens per step, {factor:.2f} "
+        "times the assumed accuracies."
+    )
 
 
 def _break_even(answer: Recommendation) -> str:
@@ -280,4 +289,4 @@ def _model_warnings(answer: Recommendation) -> list[str]:
             "candidates cost the device; code that waits for the device while accepting hides "
             "less (docs/accuracy.md, Table 1)"
         )
-    return lines + beyond_positions(answer.scenario, max(answer.question.seq_len))
+    return lines + beyond_known(answer.scenario, max(answer.question.seq_len))

@@ -13,7 +13,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.caveats import Costs, acceptance_basis, cost_sentences, memory_text
 from medusa_sim.report.recommend_reason import counted
-from medusa_sim.report.sweep_text import drafter_text, scenario_text
+from medusa_sim.report.sweep_text import drafter_text, scenario_text, served_text
 from medusa_sim.report.text import (
     NOTHING,
     TextTable,
@@ -42,7 +42,8 @@ def headline(answer: Recommendation) -> str:
         *([_chains(answer)] if answer.scenario.chain_only else []),
         *([f"at most {question.max_latency_ms:g} ms a token"] if question.max_latency_ms else []),
     ]
-    return f"{scenario_text(answer.scenario, drafter_text(answer.scenario))}; {', '.join(limits)}"
+    asked = f"{scenario_text(answer.scenario, drafter_text(answer.scenario))}; {', '.join(limits)}"
+    return f"{asked}{served_text(answer.scenario)}"
 
 
 def _chains(answer: Recommendation) -> str:
@@ -71,6 +72,8 @@ def schedule_table(answer: Recommendation) -> TextTable:
     }
     if chains:  # drafts say it all
         del columns["candidates"]
+    if answer.scenario.traffic is None:
+        del columns["of the step"]
     return TextTable.by_row(answer.schedule, columns, expendable=_EXPENDABLE)
 
 
@@ -78,6 +81,7 @@ _OF_DRAFTS: dict[str, Callable[[ScheduleRow], str]] = {
     "tokens/step": lambda row: f"{row.tokens_per_step:.2f}",
     "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
     "80 %": lambda row: f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
+    "of the step": lambda row: times(row.step_speedup),
     "-10 % acceptance": lambda row: times(row.speedup_acceptance_minus_10_percent),
 }
 _OF_A_STEP: dict[str, Callable[[ScheduleRow], str]] = {

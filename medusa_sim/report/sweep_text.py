@@ -12,13 +12,12 @@ from medusa_sim.plan import FREE_WITHIN
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.insights import NEAR_BEST, Answer, Free, InEngine
 from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity, usd_per_million_tokens
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.scenario import Scenario, beyond_known
 from medusa_sim.plan.surface import Surface
 from medusa_sim.report.caveats import (
     Costs,
     acceptance_basis,
     as_sentence,
-    beyond_positions,
     cost_sentences,
     memory_text,
     more_may_pay,
@@ -59,12 +58,16 @@ def headline(scenario: Scenario) -> str:
         drafting += ", as a chain"
     fixed = scenario.baseline == "fixed"
     against = ", against the decode step at batch 1 and length 1024" if fixed else ""
+    return f"{scenario_text(scenario, drafting)}{against}{served_text(scenario)}"
+
+
+def served_text(scenario: Scenario) -> str:
+    """That speedups are a server's, where prompts are given."""
     traffic = scenario.traffic
-    served = "" if traffic is None else (
+    return "" if traffic is None else (
         f"; speedups of a server whose requests bring {traffic.prompt_tokens:g} and take "
         f"{traffic.output_tokens:g} tokens, that of the step beside them"
     )  # fmt: skip
-    return f"{scenario_text(scenario, drafting)}{against}{served}"
 
 
 def scenario_text(scenario: Scenario, drafting: str) -> str:
@@ -198,9 +201,7 @@ def verdicts(found: Answer) -> list[str]:
         lines.append(as_sentence(more_may_pay(found.scenario)))
     lines += kernels_line(found.scenario)
     lines += acceptance_basis(found.scenario.profile)
-    return lines + [
-        as_sentence(line) for line in beyond_positions(found.scenario, int(found.grid.seq_len.max()))
-    ]
+    return lines + [as_sentence(line) for line in beyond_known(found.scenario, int(found.grid.seq_len.max()))]
 
 
 def slower_format(surface: Surface) -> list[str]:

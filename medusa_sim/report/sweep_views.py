@@ -23,11 +23,11 @@ MOST_BATCHES = 64
 class LengthView:
     """Steps and speedups at one length: arrays (batch, count) for every count described, from 1 up.
 
-    found: what they are read from, at rows `lines` and place `length`. grid_counts: the counts that were
+    surface: what they are read from, at rows `lines` and place `length`. grid_counts: the counts that were
     asked for. best: index into `counts` of the count that is marked, per batch; marked: what that is.
     """
 
-    found: ByCount
+    surface: Surface
     lines: IntArray
     length: int
     seq_len: int
@@ -35,6 +35,11 @@ class LengthView:
     grid_counts: IntArray
     best: IntArray
     marked: str
+
+    @property
+    def found(self) -> ByCount:
+        """The best drafting of each count."""
+        return self.surface.by_count
 
     def _at(self, values: FloatArray) -> FloatArray:
         return np.asarray(np.broadcast_to(values, self.found.fits.shape)[self.lines, self.length])
@@ -46,22 +51,18 @@ class LengthView:
 
     @cached_property
     def speedup(self) -> FloatArray:
-        """Over plain decoding."""
-        return self._at(self.found.speedup)
-
-    @cached_property
-    def _band(self) -> tuple[FloatArray, FloatArray]:
-        return self.found.speedup_band(self.found.speedup)
+        """Over plain decoding: the step's, with traffic the server's."""
+        return self._at(self.surface.gain_by_count)
 
     @property
     def speedup_low(self) -> FloatArray:
         """Lower end of the 80 % interval."""
-        return self._at(self._band[0])
+        return self._at(self.surface.band_by_count[0])
 
     @property
     def speedup_high(self) -> FloatArray:
         """Upper end."""
-        return self._at(self._band[1])
+        return self._at(self.surface.band_by_count[1])
 
     @property
     def tokens_per_step(self) -> FloatArray:
@@ -126,12 +127,12 @@ def view_of(
     lines = np.flatnonzero(among(surface.batch, list(recommended or surface.batch)))
     asked_for = among(found.counts, asked)
     if recommended is None:
-        gain = np.broadcast_to(found.speedup, found.fits.shape)[:, s]
+        gain = np.broadcast_to(surface.gain_by_count, found.fits.shape)[:, s]
         best = np.argmax(np.where(asked_for, gain, -np.inf), axis=1)
     else:
         best = np.searchsorted(found.counts, [recommended[int(size)] for size in surface.batch[lines]])
     return LengthView(
-        found=found,
+        surface=surface,
         lines=lines,
         length=s,
         seq_len=seq_len,

@@ -75,7 +75,7 @@ def test_the_named_operators_add_up_to_both_steps(opened: Opened) -> None:
 
 def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> None:
     chosen = SetUp(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
-    changes = {f"{row['what']} {row['change']}": row["speedup"] for row in answers.changes(chosen, 8)}
+    changes = {f"{row['what']} {row['change']}": row["speedup"] for row in answers.changes(chosen, 8, None)}
     assert {"acceptance -10%", "acceptance +10%", "context 2,048", "batch 16", "engine sglang"} <= set(
         changes
     )
@@ -299,7 +299,7 @@ def drawn(spec: Spec) -> bytes:
 def test_charts_are_valid_specifications() -> None:
     points = answers.roofline(set_up(gpu="a40"), 4, 16)
     drawn(lines_spec(roofline_chart(points, load_gpu("a40"), "fp16")))
-    drawn(tornado.tornado_chart(answers.changes(set_up(), 4), 2.0))
+    drawn(tornado.tornado_chart(answers.changes(set_up(), 4, None), 2.0))
     rows = gains_by_batch(answers.recommendation(set_up(), 8), 1024)
     drawn(answer.batch_chart(rows, 4, chains=False))
     heads = load_acceptance("medusa1-vicuna-7b").heads

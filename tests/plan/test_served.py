@@ -7,7 +7,7 @@ import pytest
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.insights import answer, limit_of
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommend import recommend, scheduled_row_at
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.sweep import sweep
@@ -112,9 +112,33 @@ def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_t
     assert "kernels alone" not in reason(answer)
 
 
-def test_a_recommendation_takes_no_traffic():
-    with pytest.raises(UsageError, match="takes one request"):
-        recommend(Scenario(**CHAIN, prompt_tokens=100, output_tokens=100))
+@pytest.mark.parametrize("length", [512, 1500])
+def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step(length):
+    asked = {"prompt_tokens": 1024, "output_tokens": 256}
+    scenario = Scenario(**CHAIN, runtime="vllm", **asked)
+    found = recommend(scenario, Question(batch_max=64, seq_len=(length,)))
+    rows = swept(scenario, seq_len=(length,), candidates=tuple(range(1, 17))).set_index(
+        ["batch", "candidates"]
+    )
+    for batch in (1, 16, 64):
+        row = scheduled_row_at(found, batch, length)
+        swept_row, plain = rows.loc[(batch, row.candidates)], rows.loc[(batch, 1)]
+        for name, column in (
+            ("speedup", "server_speedup"),
+            ("speedup_low", "server_speedup_low"),
+            ("speedup_high", "server_speedup_high"),
+            ("step_speedup", "speedup"),
+            *((name, name) for name in ("tpot_us", "itl_us", "tokens_per_s", "watts", "joule_per_token")),
+        ):
+            assert getattr(row, name) == pytest.approx(swept_row[column]), name
+        assert row.plain_tokens_per_s == pytest.approx(plain.tokens_per_s)
+        assert row.plain_watts == pytest.approx(plain.watts)
+        assert row.best_speedup == pytest.approx(rows.loc[batch].server_speedup.max())
+        assert 1.0 < row.speedup < row.step_speedup
+        assert row.tokens_per_step / row.required_tokens_per_step > row.speedup  # beside it all else stays
+    assert f"of the step {found.schedule[0].step_speedup:.2f}x" in reason(found)
+    request = recommend(Scenario(**CHAIN, runtime="vllm"), Question(batch_max=64, request=(1024, 256)))
+    assert request.schedule[0] == recommend(scenario, Question(batch_max=64)).schedule[0]
 
 
 def test_a_server_gains_less_than_its_steps_and_both_are_named():
