@@ -41,7 +41,7 @@ def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str |
     scenario, asked = answer.scenario(row), answer.question
     speculation = None
     if row["drafter"] != PLAIN:
-        searched = scenario.but(max_drafts=int(row["drafts"]), prompt_tokens=None, output_tokens=None)
+        searched = scenario.but(max_drafts=int(row["drafts"]))
         found = recommend(searched, Recommended(batch_max=int(row["batch"]), seq_len=(asked.seq_len,)))
         path = draft_path or drafter_id(row["drafter"], answer.model.name, row["engine"])
         path = path or f"{row['drafter']}-of-{answer.model.name}"
@@ -66,6 +66,9 @@ def launch_command(
     if form != _published(scenario) and not _quantises(engine, scenario):
         if known := weights_id(scenario.model.name, form):
             checkpoint = known
+            held = scenario.model.kv_dtype
+            if engine == "tensorrt-llm" and held != "fp8":  # where nothing overrides the checkpoint's own
+                note = f"# {known}: priced with a KV cache in {held}; one in fp8 that it brings is taken\n"
         else:
             note = f"# {checkpoint}: its {form} checkpoint has to be named instead\n"
     text = "" if speculation is None else speculation.text
@@ -96,8 +99,11 @@ def _more_than_one(count: int) -> int | None:
     return count if count > 1 else None
 
 
-def _is_fp8(scenario: Scenario) -> bool:
-    return scenario.model.kv_dtype == "fp8"
+def _kv_cache(scenario: Scenario, checkpoint: str, fp8: str, half: str) -> str | None:
+    """What names the KV cache's format; `auto` would take the fp8 one that NVIDIA's checkpoints may bring."""
+    if scenario.model.kv_dtype == "fp8":
+        return fp8
+    return half if checkpoint == weights_id(scenario.model.name, scenario.model.form) else None
 
 
 def _vllm(scenario: Scenario, checkpoint: str, requests: int, max_tokens: int, text: str) -> str:
@@ -111,7 +117,7 @@ def _vllm(scenario: Scenario, checkpoint: str, requests: int, max_tokens: int, t
             "--max-num-seqs": -(-requests * parallel.attention_tp // parallel.tp),
             "--max-model-len": max_tokens,
             "--quantization": "fp8" if _quantises("vllm", scenario) else None,
-            "--kv-cache-dtype": "fp8" if _is_fp8(scenario) else None,
+            "--kv-cache-dtype": _kv_cache(scenario, checkpoint, "fp8", "bfloat16"),
         }
     )
     return f"{shlex.join(['vllm', 'serve', checkpoint, *words])} {text}".strip() + "\n"
@@ -128,7 +134,7 @@ def _sglang(scenario: Scenario, checkpoint: str, requests: int, max_tokens: int,
             "--max-running-requests": requests,
             "--context-length": max_tokens,
             "--quantization": "fp8" if _quantises("sglang", scenario) else None,
-            "--kv-cache-dtype": "fp8_e4m3" if _is_fp8(scenario) else None,
+            "--kv-cache-dtype": _kv_cache(scenario, checkpoint, "fp8_e4m3", "bf16"),
         }
     )
     *before, flags = text.rstrip("\n").split("\n")  # lines that write a file come first
@@ -139,7 +145,7 @@ def _sglang(scenario: Scenario, checkpoint: str, requests: int, max_tokens: int,
 def _tensorrt(scenario: Scenario, checkpoint: str, requests: int, max_tokens: int, text: str) -> str:
     parallel = scenario.parallel
     lines = ["enable_attention_dp: true"] if parallel.dp_attention else []
-    lines += ["kv_cache_config:", "  dtype: fp8"] if _is_fp8(scenario) else []
+    lines += ["kv_cache_config:", "  dtype: fp8"] if scenario.model.kv_dtype == "fp8" else []
     config = "".join(f"{line}\n" for line in lines) + text
     words = _words(
         {

@@ -91,7 +91,8 @@ def compare(
         for setup in pricer.of_card(card, list(of_card), usd):
             for found in setup:
                 if isinstance(found, Refused):
-                    refused[found] = None
+                    # what scenarios call --tp is --gpus of a comparison
+                    refused[replace(found, reason=found.reason.replace("--tp", "--gpus"))] = None
                 else:
                     rows.append(found.rows)
                     scenarios[found.key] = found.scenario

@@ -44,10 +44,11 @@ def test_commands_say_what_was_priced(name, request):
     assert {row["engine"] for row in rows} == set(OPTIONS)
     for row in rows:
         text = chosen_command(found.comparison, row, "a/drafter")
+        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
         serve = shlex.split(text.rstrip("\n").split("\n")[-1])
         options = {word for word in serve if word.startswith("--")}
         assert options <= OPTIONS[row["engine"]]
-        assert ("fp8" in text.split("speculat")[0].replace("fp8 checkpoint", "")) == (
+        assert ("fp8" in text.split("speculat")[0]) == (
             row["kv_precision"] == "fp8"
             or (row["precision"] == "fp8" and row["engine"] in ("vllm", "sglang"))
         )
@@ -79,6 +80,18 @@ def test_weights_and_drafters_are_checkpoints_that_exist(dense, experts):
         loads_fp8 = row["engine"] == "tensorrt-llm" and row["precision"] == "fp8"
         model = "nvidia/Llama-3.1-8B-Instruct-FP8" if loads_fp8 else "meta-llama/Llama-3.1-8B-Instruct"
         assert f" {model} " in text
+
+
+def test_a_cache_of_16_bits_is_named_where_the_checkpoint_may_bring_one_of_fp8(dense, experts):
+    for found in (dense, experts):
+        for row in found.table[found.table.drafter == "none"].to_dict("records"):
+            text = chosen_command(found.comparison, row)
+            half = " nvidia/" in text and row["kv_precision"] != "fp8"
+            named = {"vllm": "--kv-cache-dtype bfloat16", "sglang": "--kv-cache-dtype bf16"}
+            told = named.get(
+                row["engine"], "priced with a KV cache in bf16; one in fp8 that it brings is taken"
+            )
+            assert (told in text) == half
 
 
 def test_a_checkpoint_that_is_not_known_is_said() -> None:

@@ -163,6 +163,8 @@ def test_what_a_card_or_an_engine_cannot_run_is_refused_with_its_reason(experts)
     told = " ".join(f"{item['setup']}: {item['reason']}" for item in other.refused)
     assert "runs no suffix drafter" in told
     assert "cannot be split over tp 3" in told
+    assert "--gpus 1, 2, 4" in told
+    assert "--tp" not in told  # no option of a comparison
     with pytest.raises(UsageError, match="tensorrt-llm runs on NVIDIA cards alone"):
         ms.compare("llama-3.1-8b", gpus="mi300x", counts=1, engines="tensorrt-llm", batches=4)
     with pytest.raises(SpecError, match="h10"):
