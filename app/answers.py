@@ -1,8 +1,8 @@
 """Cached calls into the package. Arguments are names and numbers: no cache can answer for another question.
 
 Results are shared between sessions and never changed. Every cache also depends on the files that answers
-are computed from (`data_version`): a GPU that was measured while the app runs is seen at once. Searches,
-which hold up to 85 MB, are kept by bytes (`kept`), what is small by entries.
+are computed from (`data_version`): a GPU that was measured while the app runs is seen at once. They are kept
+by bytes (`kept`): a search holds up to 85 MB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.plan import tree_speedup
-from medusa_sim.plan.question import Question
+from medusa_sim.plan.question import Objective, Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
 
 
-KEPT = Kept()
 _KINDS = (
     "hardware",
     "profiles/acceptance",
@@ -70,22 +69,20 @@ def data_version() -> float:
     return newest
 
 
+KEPT = Kept(version=data_version)
+
+
 def published_model(set_up: SetUp) -> Model:
     """The model that was chosen or uploaded, in its own dtypes."""
     return load_model(set_up.model_given) if set_up.config is None else uploads.model_of(set_up.config)
 
 
+@KEPT
 def scenario_of(set_up: SetUp) -> Scenario:
     """The set-up as the command line builds it. Raises UsageError for what does not fit together."""
-    return scenario_at(set_up, data_version())
-
-
-@KEPT
-def scenario_at(set_up: SetUp, version: float) -> Scenario:
-    """The same with files as they were at a `data_version`."""
     runtime = load_runtime(set_up.runtime)
     kernels = runtime.kernel_set(model_of(set_up).dtype)
-    latency = _latency(set_up.gpu, kernels, version, runtime.library)
+    latency = _latency(set_up.gpu, kernels, data_version(), runtime.library)
     loaded = {"model": published_model(set_up), "latency": latency, "kernels": kernels}
     return Scenario(**{**set_up.arguments, **loaded})
 
@@ -96,40 +93,29 @@ def _latency(gpu: str, kernels: str, version: float, library: str) -> CachedLate
     return cached(latency_model(load_gpu(gpu), "calibrated", kernels, library=library, serves=library))
 
 
-def recommendation(
-    set_up: SetUp, batch_max: int, objective: str = "latency", asked: tuple[int, int] | None = None
-) -> Recommendation:
-    """`medusa-sim recommend` for batches 1 to batch_max at the set-up's length. asked: prompt and output."""
-    return _recommendation(set_up, 1, batch_max, objective, asked, data_version())
-
-
 @KEPT
-def _recommendation(
+def recommendation(
     set_up: SetUp,
-    batch_min: int,
     batch_max: int,
-    objective: str,
-    asked: tuple[int, int] | None,
-    version: float,
+    objective: Objective = "latency",
+    request: tuple[int, int] | None = None,
+    batch_min: int = 1,
 ) -> Recommendation:
+    """`medusa-sim recommend` for these batches at the set-up's length. request: prompt and output tokens."""
     question = Question(
         batch_min=batch_min,
         batch_max=batch_max,
         seq_len=(set_up.seq_len,),
-        objective=objective,  # type: ignore[arg-type]
-        request=asked,
+        objective=objective,
+        request=request,
     )
-    return recommend(scenario_at(set_up, version), question)
-
-
-def measured_beside(set_up: SetUp) -> Beside | None:
-    """The public measurement nearest to a set-up, with its predicted curve."""
-    return _measured_beside(set_up, data_version())
+    return recommend(scenario_of(set_up), question)
 
 
 @KEPT
-def _measured_beside(set_up: SetUp, version: float) -> Beside | None:
-    return beside(scenario_at(set_up, version), BATCHES[: BATCHES.index(256) + 1])
+def measured_beside(set_up: SetUp) -> Beside | None:
+    """The public measurement nearest to a set-up, with its predicted curve."""
+    return beside(scenario_of(set_up), BATCHES[: BATCHES.index(256) + 1])
 
 
 def row_at(set_up: SetUp, batch_max: int, batch: int) -> ScheduleRow:
@@ -147,43 +133,28 @@ def drafts_at(set_up: SetUp, batch: int) -> int:
 
 def request(set_up: SetUp, batch: int, prompt: int, output: int) -> RequestLatency:
     """One of `batch` requests from its prompt to its last token, as `recommend --prompt-tokens` answers."""
-    return _recommendation(set_up, batch, batch, "latency", (prompt, output), data_version()).requests[0]
+    return recommendation(set_up, batch, "latency", (prompt, output), batch).requests[0]
 
 
+@KEPT
 def launch_settings(
     set_up: SetUp,
     batch_max: int,
-    objective: str,
+    objective: Objective,
     draft_path: str | None,
-    asked: tuple[int, int] | None = None,
+    request: tuple[int, int] | None = None,
 ) -> EngineSettings:
     """What `recommend --export` prints. Raises UsageError for what the engine cannot do."""
-    return _launch_settings(set_up, batch_max, objective, draft_path, asked, data_version())
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _launch_settings(
-    set_up: SetUp,
-    batch_max: int,
-    objective: str,
-    draft_path: str | None,
-    asked: tuple[int, int] | None,
-    version: float,
-) -> EngineSettings:
-    answer = _recommendation(set_up, 1, batch_max, objective, asked, version)
+    answer = recommendation(set_up, batch_max, objective, request)
     return engine_settings(answer, set_up.export, draft_path=draft_path)
 
 
+@KEPT
 def roofline(set_up: SetUp, batch: int, candidates: int) -> pa.Table:
     """`medusa-sim roofline` for one batch, count and the set-up's length."""
-    return _roofline(set_up, batch, candidates, data_version())
-
-
-@st.cache_data(max_entries=64, show_spinner=False)
-def _roofline(set_up: SetUp, batch: int, candidates: int, version: float) -> pa.Table:
     runtime = load_runtime(set_up.runtime)
     sizes = on_one_gpu(model_of(set_up), Parallel(tp=set_up.tp, ep=set_up.ep))
-    latency = _latency(set_up.gpu, runtime.kernel_set(sizes.dtype), version, runtime.library)
+    latency = _latency(set_up.gpu, runtime.kernel_set(sizes.dtype), data_version(), runtime.library)
     grid = Grid.of((batch,), (set_up.seq_len,), (candidates,))
     return roofline_points(latency, load_gpu(set_up.gpu), sizes, runtime, grid)
 
@@ -216,19 +187,18 @@ _CHANGED = 0.1
 _OTHER_ENGINES = ("vllm", "sglang", "tensorrt-llm")
 
 
+@KEPT
 def changes(set_up: SetUp, batch: int, request: tuple[int, int] | None) -> list[dict[str, float | int | str]]:
     """What the answer at a batch would be with one thing changed: what, change, speedup, drafts.
 
     The same search each time; what cannot be (no room, no such kernel) is left out.
     """
-    return _changes(set_up, batch, request, data_version())
 
+    def at(other: SetUp, size: int) -> ScheduleRow:
+        answer = recommendation(other, size, "latency", request, size)
+        return scheduled_row_at(answer, size, other.seq_len)
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def _changes(
-    set_up: SetUp, batch: int, request: tuple[int, int] | None, version: float
-) -> list[dict[str, float | int | str]]:
-    row = _single(set_up, batch, request, version)
+    row = at(set_up, batch)
     found: list[dict[str, float | int | str]] = [
         {"what": "acceptance", "change": f"{share:+.0%}", "speedup": speedup, "drafts": row.drafts}
         for share, speedup in (
@@ -258,15 +228,10 @@ def _changes(
     ]
     for what, change, other, size in asked:
         with contextlib.suppress(MedusaSimError):
-            new = _single(other, size, request, version)
+            new = at(other, size)
             if new.fits_memory:
                 found.append({"what": what, "change": change, "speedup": new.speedup, "drafts": new.drafts})
     return found
-
-
-def _single(set_up: SetUp, batch: int, request: tuple[int, int] | None, version: float) -> ScheduleRow:
-    answer = _recommendation(set_up, batch, batch, "latency", request, version)
-    return scheduled_row_at(answer, batch, set_up.seq_len)
 
 
 def model_of(set_up: SetUp) -> Model:
@@ -275,31 +240,19 @@ def model_of(set_up: SetUp) -> Model:
     return with_dtypes(model, set_up.dtype, set_up.weight_dtype, set_up.kv_dtype)
 
 
+@KEPT
 def best_tree(set_up: SetUp, candidates: int, batch: int) -> CandidateTree:
     """The tree of that size that a search would run."""
-    return _best_tree(set_up, candidates, batch, data_version())
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _best_tree(set_up: SetUp, candidates: int, batch: int, version: float) -> CandidateTree:
-    return tree_speedup.best_tree(scenario_at(set_up, version), candidates, batch, set_up.seq_len)
-
-
-def tree_curve(set_up: SetUp, batch: int, largest: int) -> TreeCurve:
-    """The best drafting of every size to `largest` candidates."""
-    return _tree_curve(set_up, batch, largest, data_version())
+    return tree_speedup.best_tree(scenario_of(set_up), candidates, batch, set_up.seq_len)
 
 
 @KEPT
-def _tree_curve(set_up: SetUp, batch: int, largest: int, version: float) -> TreeCurve:
-    return tree_speedup.tree_curve(scenario_at(set_up, version), batch, set_up.seq_len, largest)
+def tree_curve(set_up: SetUp, batch: int, largest: int) -> TreeCurve:
+    """The best drafting of every size to `largest` candidates."""
+    return tree_speedup.tree_curve(scenario_of(set_up), batch, set_up.seq_len, largest)
 
 
+@KEPT
 def tree(set_up: SetUp, chosen: CandidateTree, batch: int) -> TreeAnswer:
     """What a tree gives in the set-up."""
-    return _tree(set_up, chosen, batch, data_version())
-
-
-@st.cache_resource(max_entries=128, show_spinner=False)
-def _tree(set_up: SetUp, chosen: CandidateTree, batch: int, version: float) -> TreeAnswer:
-    return tree_speedup.tree_answer(scenario_at(set_up, version), chosen, batch, set_up.seq_len)
+    return tree_speedup.tree_answer(scenario_of(set_up), chosen, batch, set_up.seq_len)

@@ -21,10 +21,13 @@ _SHARED = ("Gpu", "Model", "Runtime")
 
 
 class Kept:
-    """Results of functions by their arguments, shared between sessions and never changed."""
+    """Results of functions by their arguments, shared between sessions and never changed.
 
-    def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
-        self._most = most_bytes
+    version: of what results are computed from beside the arguments.
+    """
+
+    def __init__(self, most_bytes: int = KEPT_BYTES, version: Callable[[], Hashable] = lambda: None) -> None:
+        self._most, self._version = most_bytes, version
         self._found: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
         self._making: dict[Hashable, threading.Lock] = {}
@@ -34,7 +37,7 @@ class Kept:
 
         @functools.wraps(function)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-            key = (function.__qualname__, args, tuple(kwargs.items()))
+            key = (function.__qualname__, args, tuple(kwargs.items()), self._version())
             with self._lock:
                 making = self._making.setdefault(key, threading.Lock())
             with making:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import streamlit as st
-from answers import data_version, scenario_at
+from answers import data_version, scenario_of
 from chosen import SetUp
 
 from medusa_sim.load.arguments import LoadArguments
@@ -19,10 +19,9 @@ def load(
 
     advance: told (requests simulated, requests in all as far as known).
     """
-    version = data_version()
-    kept = _load(set_up, asked, version)
+    kept = _load(set_up, asked, data_version())
     if not kept:
-        kept.append(_loaded(set_up, asked, version, advance))
+        kept.append(run_load(load_test(scenario_of(set_up), **asked.values), advance=advance))
     return kept[0]
 
 
@@ -30,10 +29,3 @@ def load(
 def _load(set_up: SetUp, asked: LoadArguments, version: float) -> list[LoadAnswer]:
     """Where an answer is kept: a cached function cannot draw its own progress."""
     return []
-
-
-def _loaded(
-    set_up: SetUp, asked: LoadArguments, version: float, advance: Callable[[int, int], None] | None
-) -> LoadAnswer:
-    test = load_test(scenario_at(set_up, version), **asked.values)
-    return run_load(test, advance=advance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import answers
 import inputs
@@ -18,6 +18,7 @@ from chosen import SetUp
 from medusa_sim.errors import UsageError
 from medusa_sim.export.checkpoints import drafter_id
 from medusa_sim.plan.quantities import count_table
+from medusa_sim.plan.question import OBJECTIVES, Objective
 from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.reproduced import roofline_chart
 from medusa_sim.report.charts.setups import measured_chart
@@ -55,7 +56,7 @@ class _Asked:
     """What is planned for beside the set-up; request: prompt and output tokens where both are given."""
 
     batch_max: int
-    objective: str
+    objective: Objective
     request: tuple[int, int] | None
 
     @property
@@ -94,14 +95,14 @@ def _asked() -> _Asked:
         first, "batch_max", "Batches to plan for, 1 to", _BATCHES, 64, "Every batch to this is searched."
     )
     told = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
-    objective = inputs.choice(second, "objective", "Objective", ("latency", "throughput"), "latency", told)
+    objective = inputs.choice(second, "objective", "Objective", OBJECTIVES, OBJECTIVES[0], told)
     told = (
         "Of a request. With both, speedups are those of a server that reads such prompts between its steps."
     )
     prompt = inputs.perhaps(third, "prompt", "Prompt tokens", 1, _LONGEST, told)
     output = inputs.perhaps(last, "output_tokens", "Output tokens", 1, _LONGEST, "Tokens to write.")
     request = None if prompt is None or output is None else (prompt, output)
-    return _Asked(batch_max=batch_max, objective=objective, request=request)
+    return _Asked(batch_max=batch_max, objective=cast(Objective, objective), request=request)
 
 
 @st.fragment

@@ -130,10 +130,10 @@ class ScheduleRow:
     """At some batch of the row the best count is the largest that the acceptance describes: more may pay."""
     speculative_candidates: int = read(lambda at: at.surface.candidates[at.best])
     speculative_speedup: float = read(lambda at: at.speedup[at.best])
-    required_tokens_per_step: float = read(lambda at: at.required)
-    """What the row's count (of a plain row: the best) must emit to break even."""
+    required_tokens_per_step: float | None = read(lambda at: at.required)
+    """What the row's count (of a plain row: the best) must emit to break even; None where nothing does."""
     required_acceptance_factor: float | None = read(
-        lambda at: required_factor(at.surface, at.speculative, at.required)
+        lambda at: None if at.required is None else required_factor(at.surface, at.speculative, at.required)
     )
     """By how much all accuracies would have to change for that."""
     speedup_acceptance_minus_10_percent: float = read(lambda at: at.if_accepted(1.0 - SENSITIVITY))
@@ -277,11 +277,11 @@ class _Place:
         return np.concatenate([[self.decode_us], self.step_us[self.family]])
 
     @cached_property
-    def required(self) -> float:
+    def required(self) -> float | None:
         surface, j = self.surface, self.speculative
         own_us = float(surface.own_us[self.i, self.s, j])
         left_us = float(self.tpot_us[PLAIN] - self.tpot_us[j]) + own_us  # of a plain token, for the step
-        return float(surface.tokens_per_step[j]) * own_us / left_us if left_us > 0.0 else np.inf
+        return float(surface.tokens_per_step[j]) * own_us / left_us if left_us > 0.0 else None
 
     @cached_property
     def tpot_us(self) -> FloatArray:

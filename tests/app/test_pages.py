@@ -85,7 +85,7 @@ def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> 
         ("engine sglang", dataclasses.replace(chosen, engine="sglang-0.5"), 8),
     ):
         row = scheduled_row_at(
-            answers._recommendation(other, batch, batch, "latency", None, 0.0), batch, other.seq_len
+            answers.recommendation(other, batch, "latency", None, batch), batch, other.seq_len
         )
         assert changes[name] == pytest.approx(row.speedup), name
     assert changes["acceptance -10%"] < changes["acceptance +10%"]
