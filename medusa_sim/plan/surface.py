@@ -310,12 +310,16 @@ class Surface(PricedSteps):
         return 0 if index < 0 else configuration - self._configurations[index].start
 
     def joules_at(self, at: int, s: int, configuration: int) -> float:
-        """Joules above idle of one GPU in a step of one configuration; nan where its power is not known."""
-        index, column = int(self.option[configuration]), self._column(configuration)
+        """Of `joules` in one configuration; nan where the GPU's power is not known."""
+        steps, index, column = (
+            self._flight or self,
+            int(self.option[configuration]),
+            self._column(configuration),
+        )
         if index < 0:
-            return float(_entry(self.plain_joules, at, s, 0))
-        verified = _entry(self.verify_joules, at, s, self.places(index).start + column)
-        return float(verified + _entry(self.drafting_joules(index), at, s, column))
+            return float(_entry(steps.plain_joules, at, s, 0))
+        verified = _entry(steps.verify_joules, at, s, steps.places(index).start + column)
+        return float(verified + _entry(steps.drafting_joules(index), at, s, column))
 
     def bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of the speedup of one configuration at several batches."""

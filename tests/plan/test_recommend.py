@@ -83,9 +83,9 @@ def test_rows_cover_every_batch_once_and_are_consistent(answer):
             assert row.paths is not None
             assert len(row.paths) == row.candidates - 1
             assert row.step_speedup == pytest.approx(row.tokens_per_step / row.overhead)
-            # prompts ride on the steps of either, so that a server gains less
+            # prompts ride on the steps of either, so that a server gains less and asks for more
             assert 1.0 < row.speedup < row.step_speedup
-            assert row.overhead == pytest.approx(row.required_tokens_per_step, rel=0.01)
+            assert row.overhead < row.required_tokens_per_step < row.tokens_per_step
             assert (
                 row.speedup_acceptance_minus_10_percent < row.speedup < row.speedup_acceptance_plus_10_percent
             )
