@@ -71,20 +71,6 @@ def test_weights_are_read_with_their_scales():
     assert layer(64, n, k, "int4").activation_bytes == layer(64, n, k, "bf16").activation_bytes
 
 
-@pytest.mark.parametrize(("gpu", "kernels", "form"), FITTED)
-def test_nothing_beats_the_memory_bus_or_the_tensor_cores(gpu, kernels, form):
-    card = load_gpu(gpu)
-    m, n, k = np.array([1, 16, 65, 512, 4096])[:, None], [2048, 16384, 65536], [8192, 4096, 12288]
-    operator = layer(m, n, k, form)
-    found = gemm_time(card, card.kernels[kernels].gemm[form], operator, form=form)
-    floor = np.maximum(
-        operator.flops / card.peak(operator.dtype), operator.bytes / card.bandwidth_bytes_per_s
-    )
-    assert (found.time_us >= floor * 1e6).all()
-    assert (found.low_us < found.time_us).all()
-    assert (found.time_us < found.high_us).all()
-
-
 @pytest.mark.parametrize("gpu", ["b200", "gb200", "rtx-pro-6000"])
 def test_fewer_bits_decode_faster_and_wait_for_weights(gpu):
     m = np.array([1, 8, 32])

