@@ -3,14 +3,15 @@
     python benchmarks/load_validation.py            # the page
     python benchmarks/load_validation.py --print    # the same to the terminal
 
-Rows of the ML.ENERGY benchmark (leaderboard 3.0, vLLM 0.11.1 through its server, H100): `max_num_seqs` caps
-the batch and the queue is never empty. They are not part of this project ($MEDUSA_SIM_DATA).
+Rows of the ML.ENERGY benchmark (leaderboard 3.0, vLLM 0.11.1 through its server, H100), which are not part of
+this project ($MEDUSA_SIM_DATA).
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,33 @@ from pages import write_section
 from recorded import data_folder, named_rows, present
 from scores import mean_bias_worst, table
 
+from medusa_sim.arrays import IntArray
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.load.arrivals import Drawn, Lengths
+from medusa_sim.load.arguments import BLOCK_TOKENS
+from medusa_sim.load.arrivals import Lengths, Traced
 from medusa_sim.load.metrics import Metrics
+from medusa_sim.load.record import Record
+from medusa_sim.load.requests import Requests
 from medusa_sim.load.simulate import LoadTest, Server
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.runtime import Runtime, load_runtime
 
 RUNTIME = "vllm-0.11"
-ROUNDS = 8
-"""Requests that follow each other in every slot."""
+REQUESTS = {"lm-arena-chat": 1024, "gpqa": 198}
+SENT_AGAIN = {"llama-3.1-8b": (256, 768), "llama-3.1-70b": (512,), "qwen3-30b-a3b": (256,)}
+"""Requests of a run, all sent at once; slots from which the same ones are sent once more
+(github.com/ml-energy/benchmark, configs/vllm: benchmark.yaml and sweeps.yaml)."""
+CHAT = Lengths(prompt_tokens=150.0, output_tokens=400.0, prompt_cv=4.0, output_cv=0.5)
+CHAT_TURNS = 1.3
+OUTPUT_CV = {"lm-arena-chat": 0.5, "gpqa": 0.4}
+"""A prompt and its answer, turns of a conversation (Chatbot Arena, arXiv 2403.04132, table 1, has 1.3 turns), and
+the spread of outputs. Each turn is a request with what was said before, and they follow each other: of a
+prompt the one before it is in the cache, its answer, which comes from the data, is not. The lengths are
+assumed; of those tried they fit the dense rows on one GPU, those on several are held out."""
+PASSES = 3
+"""Simulations until what requests find, which hangs on when others end, is that of the one before."""
+ALL_FOUND = 1.0 - 1e-9
+"""Share of a prompt that is found where it was said before."""
 QUANTITIES = (
     ("tokens/s", "output_tok_s", "tokens_per_s", 1.0),
     ("median ITL", "median_itl_ms", "itl_p50_s", 1e3),
@@ -49,17 +67,18 @@ LARGER = {
 }
 PAGE = """# A full server
 
-Written by `python benchmarks/load_validation.py`: a server that is always full, simulated with `medusa_sim.load`, beside ML.ENERGY's
-measurements of vLLM 0.11.1 on H100s (leaderboard 3.0, `max_num_seqs` caps the batch, the queue is never empty). The measurements are
-not part of this project.
+Written by `python benchmarks/load_validation.py`: runs of the ML.ENERGY benchmark (leaderboard 3.0, vLLM 0.11.1 through its server,
+H100), simulated with `medusa_sim.load` as the benchmark's code runs them: 1,024 requests of a chat (198 of gpqa) sent at once, from some
+batch on the same ones two or three times; `max_num_seqs` caps the batch. Gaps are those of the whole run, its beginning and its end
+too, tokens/s those between. The measurements are not part of this project.
 
 **What this shows and what not.** Terms of the engine come from a fit that leaves the model out (`benchmarks/engine_fit.py`), so each
 row of a dense model on one GPU is held-out; the form of the terms was chosen with all of them in sight. Rows on several GPUs and of
 mixtures of experts were in no fit of an engine: they take the terms of one GPU as they are. Assumed, since the file has them not:
-prompts of 240 tokens in the mean (lm-arena-chat: turns with their conversation before them, `engine_rows.PROMPTS`) and 250 (gpqa) with
-coefficients of variation of 2 and 0.8, log-normal outputs with the one that goes with the
-fitted `length_spread_share` (its square is twice that), no prefix found in the cache. {rounds} requests follow each other in every
-slot. Errors are simulated over measured.
+turns of {prompt:.0f} prompt and {answer:.0f} answer tokens in the mean (coefficients of variation of {prompt_cv:g} and {answer_cv:g}), {turns} a conversation, each a request with
+what was said before; prompts of 250 tokens (gpqa, 0.8). The cache holds what the turn before left, and what a request that was sent
+before left where its blocks are in use or not yet taken. Turns and spreads of outputs were chosen on one GPU. Errors are simulated
+over measured.
 
 {summary}
 {rows}
@@ -76,17 +95,75 @@ def left_out_runtimes() -> dict[str, Runtime]:
     return found
 
 
-def output_cv(runtime: Runtime) -> float:
-    """Spread of output lengths that goes with the engine's `length_spread_share`, fitted to the same server.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Turns(Requests):
+    """Requests of which each finds so many tokens of its prompt (requests,) where the one before left them."""
 
-    Requests in flight are longer than half their mean output by half of cv^2 of it.
+    found: IntArray
+
+    @cached_property
+    def said(self) -> IntArray:
+        """Tokens that may be found."""
+        return self.found
+
+
+def chat_prompts(count: int) -> tuple[IntArray, IntArray]:
+    """(tokens of each prompt, those that the prompt before it left in the cache): turns follow each other."""
+    own, answers = CHAT.drawn(count, seed=0)
+    turns = np.random.default_rng(0).geometric(1.0 / CHAT_TURNS, count)
+    opens = np.zeros(count, dtype=np.bool_)
+    opens[(np.cumsum(turns) - turns)[np.cumsum(turns) - turns < count]] = True
+    prompt, found = own.copy(), np.zeros(count, dtype=np.int64)
+    for place in np.flatnonzero(~opens):
+        found[place] = prompt[place - 1] // BLOCK_TOKENS * BLOCK_TOKENS
+        prompt[place] += prompt[place - 1] + answers[place - 1]
+    return prompt, found
+
+
+def requests_of(line: Any, model: str) -> Turns:
+    """What a run of the benchmark sends, all at once."""
+    count = REQUESTS[line.task]
+    lengths = Lengths(
+        prompt_tokens=PROMPTS[line.task],
+        output_tokens=float(line.avg_output_len),
+        prompt_cv=PROMPT_CV[line.task],
+        output_cv=OUTPUT_CV[line.task],
+    )
+    times = 1 + sum(int(line.max_num_seqs) >= least for least in SENT_AGAIN.get(model, ()))
+    prompt, output = lengths.drawn(count * times, seed=0)
+    found = np.zeros(count, dtype=np.int64)
+    if line.task == "lm-arena-chat":
+        prompt, found = chat_prompts(count)
+    return Turns(
+        arrival_s=np.zeros(count * times),
+        prompt_tokens=np.resize(prompt, count * times),
+        output_tokens=output,
+        found=np.resize(found, count * times),
+    )
+
+
+def found_again(sent: Turns, record: Record, kv_tokens: int, once: int) -> IntArray:
+    """`found` of requests that were sent before: all, where the first one's blocks are in use or not yet taken.
+
+    Freed blocks are taken in the order in which they were freed. once: requests that differ.
     """
-    assert runtime.engine is not None
-    return float(np.sqrt(2.0 * runtime.engine.length_spread_share.value))
+    line, found = record.timeline, sent.found.copy()
+    step_s = np.diff(line.time_s, prepend=0.0)
+    taken = np.cumsum((line.prompt_tokens_per_s + line.tokens_per_s) * step_s)
+    start, left = record.first_token_s[once:], record.finish_s[:-once]
+    since = np.interp(start, line.time_s, taken) - np.interp(left, line.time_s, taken)
+    free = kv_tokens - np.interp(start, line.time_s, line.kv_tokens)
+    kept = (left > start) | (since < free)
+    found[once:][kept] = (sent.prompt_tokens[once:] // BLOCK_TOKENS * BLOCK_TOKENS)[kept]
+    return found
 
 
 def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
-    """The metrics of one row of the file."""
+    """The metrics of one row of the file, as the benchmark takes them.
+
+    Gaps are those of the whole run, tokens a second those between the first token of as many requests as
+    there are slots and the end of all but as many and one.
+    """
     scenario = Scenario(
         gpu="h100-sxm",
         model=model,
@@ -97,24 +174,28 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
         tp=int(line.n_gpus),
         ep=int(line.ep) if int(line.ep) > 1 else 1,
     )
-    most = int(line.max_num_seqs)
+    most, once, sent = int(line.max_num_seqs), REQUESTS[line.task], requests_of(line, model)
     test = LoadTest(
         scenario=scenario,
-        source=Drawn(
-            lengths=Lengths(
-                prompt_tokens=PROMPTS[line.task],
-                output_tokens=float(line.avg_output_len),
-                prompt_cv=PROMPT_CV[line.task],
-                output_cv=output_cv(runtime),
-            ),
-            count=(ROUNDS + 2) * most,
-            users=2 * most,
-        ),
+        source=Traced(sent),
         policies=("none",),
-        server=Server(max_requests=most),
+        server=Server(max_requests=most, prefix_hit_rate=ALL_FOUND, prefix="session"),
         seeds=1,
     )
-    return test.point(test.served[0], None).mean
+    point = test.point(test.served[0], None)
+    for _ in range(PASSES if sent.count > once else 0):
+        found = found_again(sent, point.first, test.served[0].limits.kv_tokens, once)
+        test.source = Traced(replace(sent, found=found))
+        point = test.point(test.served[0], None)
+    record, time_s = point.first, point.first.timeline.time_s
+    start = np.sort(record.first_token_s)[most - 1]
+    end = np.sort(record.finish_s)[record.finish_s.size - most - 2]
+    steady = (time_s >= start) & (time_s <= end)
+    return {
+        **point.mean,
+        "tokens_per_s": float(record.timeline.tokens_per_s[steady].mean()),
+        "requests_decoding": float(record.timeline.requests[steady].mean()),
+    }
 
 
 def compared() -> tuple[pd.DataFrame, list[str]]:
@@ -173,7 +254,10 @@ def page(rows: pd.DataFrame, left: list[str]) -> str:
     ]
     single = table(" | ".join(["model", "task", "GPUs", "batch", *(f"{name} %" for name in names)]), 2, each)
     told = "".join(f"- left out: {line}\n" for line in left)
-    return PAGE.format(rounds=ROUNDS, summary=summary, rows=single, left=told)
+    return PAGE.format(
+        prompt=CHAT.prompt_tokens, prompt_cv=CHAT.prompt_cv, answer=CHAT.output_tokens, answer_cv=CHAT.output_cv,
+        turns=CHAT_TURNS, summary=summary, rows=single, left=told,
+    )  # fmt: skip
 
 
 def main() -> None:
