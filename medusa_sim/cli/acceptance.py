@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import Counted, counter_options, is_given, output_options
+from medusa_sim.cli.options import Counters, asked, is_given, output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, GridType
 from medusa_sim.errors import DataError, UsageError
@@ -224,7 +224,7 @@ def fit(
     ),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="FILE|URL...")
-@counter_options
+@asked(Counters, into="counters")
 @click.option("--of", "of_model", default=None, help="Counts of this model, where there are several.")
 @click.option(
     "--lookup",
@@ -238,7 +238,7 @@ def fit(
 )
 def from_engine(
     sources: tuple[str, ...],
-    counted: Counted,
+    counters: Counters,
     of_model: str | None,
     title: str | None,
     source: str | None,
@@ -261,7 +261,7 @@ def from_engine(
     if is_given("before") and len(sources) != 1:
         raise UsageError("--before belongs to one page after it; give one FILE")
     check_writable(path)
-    counts = combined([part for given in sources for part in counted(given)], of_model)
+    counts = combined([part for given in sources for part in counters.read(given)], of_model)
     names = ", ".join(given if "://" in given else Path(given).name for given in sources)
     what = title or " ".join(filter(None, (counts.engine, counts.model, "acceptance by position")))
     match_rate = None

@@ -8,15 +8,7 @@ from typing import Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import (
-    Counted,
-    Sectioned,
-    asked,
-    counter_options,
-    output_options,
-    scenario_options,
-    scenarios,
-)
+from medusa_sim.cli.options import Counters, Sectioned, asked, output_options, scenario_options, scenarios
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 from medusa_sim.plan.question import Measured
@@ -47,14 +39,14 @@ from medusa_sim.plan.question import Measured
     help="Acceptance as the engine counted it (as `acceptance from-engine`): a file, or the URL of its "
     "/metrics page, which in vLLM also tells speed and batch.",
 )
-@counter_options
+@asked(Counters, into="how")
 @asked(Measured)
 @output_options
 def check(
     more: tuple[Path, ...],
     files: tuple[Path, ...],
     counters: str | None,
-    counted: Counted,
+    how: Counters,
     asked: Measured,
     output: Output,
     **names: Any,
@@ -72,7 +64,9 @@ def check(
 
     if more and not files:
         raise UsageError(f"{more[0]}: say what it is: --bench FILE..., or --counters FILE")
-    counts = None if counters is None else combined(counted(counters))
+    if how.before is not None and not counters:
+        raise UsageError("--before belongs to the page after it; give --counters FILE")
+    counts = None if counters is None else combined(how.read(counters))
     (scenario,) = scenarios(names)
     answer = Checked(check=checked(*engine_run(scenario, (*files, *more), counts, asked)))
     for line in answer.check.scenario.warnings:

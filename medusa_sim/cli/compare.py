@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import Sectioned, options, output_options, report_option
+from medusa_sim.cli.options import Sectioned, options, output_options
 from medusa_sim.cli.options import asked as takes
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.plan.arguments import ARGUMENTS
@@ -51,7 +51,7 @@ _UNTOLD = {"show_default": False}
     help="Of --under-load: how the requests of a rate are spread over copies.",
 )
 @options(ARGUMENTS, "model", "acceptance", "draft_model", "latency", "fallback", "kernels")
-@report_option
+@takes(ReportPlace, into="report")
 @output_options
 def compare(
     output: Output,

@@ -11,13 +11,13 @@ from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import (
     PositiveFloat,
     Sectioned,
+    asked,
     options,
     output_options,
-    report_option,
     scenario_options,
     scenarios,
 )
-from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, command_line, parts_options, write_parts
+from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, command_line, write_parts
 from medusa_sim.cli.values import DRAFTERS, GPUS, MODELS
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
@@ -99,8 +99,8 @@ class Policies(click.ParamType[tuple[str, ...]]):
 )
 @click.option("--search/--no-search", default=True, help="Find what each policy carries, and where it loses.")
 @click.option("--timeline", is_flag=True, help="Rows over time instead, of the first seed.")
-@report_option
-@parts_options
+@asked(ReportPlace, into="report")
+@asked(PartsPlace, into="parts")
 @output_options
 def load(
     output: Output,
@@ -124,7 +124,7 @@ def load(
 
     parts.check(output)
     several = scenarios(names, "prompt_tokens", "output_tokens")
-    if parts.folder is not None:
+    if parts.out is not None:
         of_one = {"--report": report.folder, "--timeline": timeline, "--target-rate": target_rate}
         for option, value in of_one.items():
             if value:

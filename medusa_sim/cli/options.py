@@ -10,6 +10,7 @@ import importlib.util
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,18 @@ from medusa_sim.cli import say
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.cli.values import NAMES, RUNTIME, NameType
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.arguments import ARGUMENTS, FLAG, FOLDER, NUMBER, PATH, WHOLE, Argument, declared
+from medusa_sim.plan.arguments import (
+    ARGUMENTS,
+    FLAG,
+    FOLDER,
+    NUMBER,
+    PATH,
+    WHOLE,
+    Argument,
+    Declared,
+    argument,
+    declared,
+)
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.engine_counters import AcceptanceCounts
@@ -219,29 +231,9 @@ _PIPELINE = click.option(
 )
 
 
-def report_option(command: Command) -> Command:
-    """--report DIR and --overwrite; the command gets `report` (a ReportPlace), checked at once."""
-
-    @click.option(
-        "--report",
-        "report_dir",
-        type=click.Path(path_type=Path),
-        default=None,
-        help="Also write report.html and report.md with plots into this folder.",
-    )
-    @overwrite_option
-    @functools.wraps(command)
-    def wrapped(*args: Any, report_dir: Path | None, overwrite: bool, **kwargs: Any) -> Any:
-        return command(*args, report=ReportPlace.of(report_dir, overwrite=overwrite), **kwargs)
-
-    return wrapped
-
-
 def overwrite_option(command: Command) -> Command:
     """--overwrite; the command gets `overwrite`."""
-    return click.option(
-        "--overwrite", is_flag=True, help="Replace files that are there and are not this command's own."
-    )(command)
+    return option(declared(ReportPlace)["overwrite"])(command)
 
 
 def row_options(command: Command) -> Command:
@@ -273,66 +265,37 @@ def require_decoder_extra(*more: str) -> None:
         )
 
 
-_COUNTED = (
-    click.option(
-        "--before",
-        type=click.Path(path_type=Path),
-        default=None,
-        help="The /metrics page from before the run, where the one after it is a file.",
-    ),
-    click.option(
-        "--wait",
-        "wait_s",
-        type=click.FloatRange(0.0, 86_400.0),
-        default=0.0,
-        show_default=True,
-        help="With a URL: seconds between two looks; 0 takes what was counted since the server started.",
-    ),
-    click.option(
-        "--timeout",
-        "timeout_s",
-        type=click.FloatRange(0.1, 600.0),
-        default=5.0,
-        show_default=True,
-        help="Seconds that the server may take to answer.",
-    ),
-)
+@dataclass(frozen=True, kw_only=True)
+class Counters(Declared):
+    """How what an engine counted is read."""
 
+    before: Path | None = argument(
+        None, PATH, "The /metrics page from before the run, where the one after it is a file."
+    )
+    wait_s: float = argument(
+        0.0, NUMBER,
+        "With a URL: seconds between two looks; 0 takes what was counted since the server started.",
+        option="--wait", least=0, most=86_400,
+    )  # fmt: skip
+    timeout_s: float = argument(
+        5.0, NUMBER, "Seconds that the server may take to answer.", option="--timeout", least=0.1, most=600
+    )
 
-def _engine_counts(
-    given: str, before: Path | None, *, wait_s: float, timeout_s: float
-) -> list[AcceptanceCounts]:
-    """What one source counted: a file, or a server asked once or twice."""
-    from medusa_sim.acceptance.engine_records import counts_between, fetched, read_counts, scrape
+    def read(self, source: str) -> list[AcceptanceCounts]:
+        """What a source counted: a file, or a server asked once or twice."""
+        from medusa_sim.acceptance.engine_records import counts_between, fetched, read_counts, scrape
 
-    if "://" not in given:
-        return read_counts(Path(given), before)
-    if before is not None:
-        raise UsageError("--before is for files; with a URL say --wait SECONDS")
-    first = scrape(fetched(given, timeout_s), given)
-    if wait_s == 0.0:
-        return counts_between(None, first, given)
-    say(f"counting for {wait_s:g} s")
-    time.sleep(wait_s)
-    return counts_between(first, scrape(fetched(given, timeout_s), given), given)
+        if "://" not in source:
+            return read_counts(Path(source), self.before)
+        if self.before is not None:
+            raise UsageError("--before is for files; with a URL say --wait SECONDS")
+        first = scrape(fetched(source, self.timeout_s), source)
+        if self.wait_s == 0.0:
+            return counts_between(None, first, source)
+        say(f"counting for {self.wait_s:g} s")
+        time.sleep(self.wait_s)
+        return counts_between(first, scrape(fetched(source, self.timeout_s), source), source)
 
-
-def counter_options(command: Command) -> Command:
-    """--before, --wait and --timeout of what an engine counted; the command gets `counted` to read it."""
-
-    @functools.wraps(command)
-    def wrapped(*args: Any, before: Path | None, wait_s: float, timeout_s: float, **given: Any) -> Any:
-        def counted(source: str) -> list[AcceptanceCounts]:
-            return _engine_counts(source, before, wait_s=wait_s, timeout_s=timeout_s)
-
-        if before is not None and not given.get("counters", given.get("sources")):
-            raise UsageError("--before belongs to the page after it; give --counters FILE")
-        return command(*args, counted=counted, **given)
-
-    return functools.reduce(lambda found, option: option(found), reversed(_COUNTED), wrapped)
-
-
-Counted = Callable[[str], "list[AcceptanceCounts]"]
 
 FIRST = (
     "--gpu", "--model", "--drafter", "--acceptance", "--batch", "--rate", "--seq", "--policy", "--prompt",

@@ -8,7 +8,6 @@ Progress goes to stderr, for people, once something takes more than a second.
 
 from __future__ import annotations
 
-import functools
 import shlex
 import shutil
 import sys
@@ -23,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import say
-from medusa_sim.cli.values import Threads
 from medusa_sim.errors import UsageError, shown
+from medusa_sim.plan.arguments import ANY, FLAG, FOLDER, PATH, WORD, Declared, argument
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,24 +142,23 @@ class Output:
         say(f"wrote {self.path}")
 
 
-@dataclass(frozen=True, slots=True)
-class ReportPlace:
-    """The folder of a report; None: none is written. overwrite: also over files that no report left."""
+@dataclass(frozen=True, kw_only=True)
+class ReportPlace(Declared):
+    """The folder of a report, checked at once; None: none is written. Raises UsageError or OutputError."""
 
-    folder: Path | None
-    overwrite: bool
+    folder: Path | None = argument(
+        None, PATH, "Also write report.html and report.md with plots into this folder.", option="--report"
+    )
+    overwrite: bool = argument(False, FLAG, "Replace files that are there and are not this command's own.")
 
-    @classmethod
-    def of(cls, folder: Path | None, *, overwrite: bool) -> ReportPlace:
-        """Checked at once, before anything is computed. Raises UsageError or OutputError."""
-        if folder is None:
-            if overwrite:
-                raise UsageError("--overwrite is about files of --report DIR; give it, or leave both out")
-        else:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.folder is not None:
             from medusa_sim.writing import check_folder
 
-            check_folder(folder, ("report.html", "report.md"), overwrite=overwrite)
-        return cls(folder, overwrite)
+            check_folder(self.folder, ("report.html", "report.md"), overwrite=self.overwrite)
+        elif self.overwrite:
+            raise UsageError("--overwrite is about files of --report DIR; give it, or leave both out")
 
     def write(self, blocks: Sequence[Block]) -> None:
         """Write a report, and say where."""
@@ -218,20 +216,30 @@ def command_line() -> str:
     return shlex.join(["medusa-sim", *(given if isinstance(given, tuple) else ())])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartsPlace:
-    """Where parts go and who computes them; folder None: the command writes no parts."""
+@dataclass(frozen=True, kw_only=True)
+class PartsPlace(Declared):
+    """Where parts of a data set go and who computes them; `out` None: the command writes no parts."""
 
-    folder: Path | None
-    shard: str | None
-    workers: int | None
-    scheduler: str | None
+    out: Path | None = argument(
+        None, FOLDER,
+        "Write parts of a Parquet data set into this folder instead: any number of rows, finished parts are "
+        "skipped.",
+    )  # fmt: skip
+    shard: str | None = argument(
+        None, WORD, "With --out: i/n, the i-th of n shares of the parts, for any scheduler of jobs."
+    )
+    workers: int | None = argument(
+        None, ANY, "With --out: this many processes of this machine (extra [cluster]).", names="processes"
+    )
+    scheduler: str | None = argument(
+        None, WORD, "With --out: a dask scheduler, tcp://HOST:8786 (extra [cluster])."
+    )
 
     def check(self, output: Output) -> None:
         """Refuse what does not go together, before anything is computed. Raises UsageError."""
         given = {"--shard": self.shard, "--workers": self.workers, "--scheduler": self.scheduler}
         named = [option for option, value in given.items() if value is not None]
-        if self.folder is None:
+        if self.out is None:
             if named:
                 raise UsageError(f"{named[0]} writes parts of a data set: say where with --out DIR")
             return
@@ -241,45 +249,6 @@ class PartsPlace:
             raise UsageError("--out writes Parquet parts into a folder; leave --format and -o out")
 
 
-def parts_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command whose rows may be a data set; it gets `parts` (a PartsPlace)."""
-
-    @click.option(
-        "--out",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=None,
-        help="Write parts of a Parquet data set into this folder instead: any number of rows, finished parts "
-        "are skipped.",
-    )
-    @click.option(
-        "--shard",
-        default=None,
-        help="With --out: i/n, the i-th of n shares of the parts, for any scheduler of jobs.",
-    )
-    @click.option(
-        "--workers",
-        type=Threads("processes"),
-        default=None,
-        help="With --out: this many processes of this machine (extra [cluster]).",
-    )
-    @click.option(
-        "--scheduler", default=None, help="With --out: a dask scheduler, tcp://HOST:8786 (extra [cluster])."
-    )
-    @functools.wraps(command)
-    def wrapped(
-        *args: Any,
-        out: Path | None,
-        shard: str | None,
-        workers: int | None,
-        scheduler: str | None,
-        **kwargs: Any,
-    ) -> Any:
-        place = PartsPlace(folder=out, shard=shard, workers=workers, scheduler=scheduler)
-        return command(*args, parts=place, **kwargs)
-
-    return wrapped
-
-
 def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
     """Compute the parts that are missing, with progress and time left; then say what was done.
 
@@ -287,13 +256,13 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
     """
     from medusa_sim.parts.folder import PartFolder, Shard, run_here
 
-    assert place.folder is not None  # noqa: S101  # callers ask for parts
+    assert place.out is not None  # noqa: S101  # callers ask for parts
     shard = Shard() if place.shard is None else Shard.read(place.shard)
     if place.workers is not None or place.scheduler is not None:
         from medusa_sim.parts.cluster import require_cluster_extra
 
         require_cluster_extra()
-    folder = PartFolder.of(place.folder, work.description)
+    folder = PartFolder.of(place.out, work.description)
     with progress(unit) as advance:
 
         def told(computed: int, rows: int) -> None:
@@ -306,7 +275,7 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
 
             done = run_on_cluster(work, folder, told, workers=place.workers, scheduler=place.scheduler)
     were = f", {done.there} were there" if done.there else ""
-    say(f"{done.parts} parts of {done.computed:,} {unit} computed into {place.folder}{were}")
+    say(f"{done.parts} parts of {done.computed:,} {unit} computed into {place.out}{were}")
 
 
 Advance = Callable[[int, int, float | None], None]

@@ -11,8 +11,9 @@ import click
 from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import Sectioned, is_given, options, output_options, scenario_options, scenarios
 from medusa_sim.cli.output import Output, command_line
-from medusa_sim.cli.values import BATCH, ENGINE, SEQ_LEN, Axis, GridType
+from medusa_sim.cli.values import BATCH, SEQ_LEN, Axis, GridType
 from medusa_sim.errors import UsageError
+from medusa_sim.export import ENGINES
 from medusa_sim.plan import DEFAULT_BATCHES, DEFAULT_SEQ_LEN
 from medusa_sim.plan.question import EVERY_BATCH_TO, QUESTION, Question
 
@@ -55,7 +56,9 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     help="Prompt tokens of a request (with --output-tokens): speedups and rates are the server's.",
 )
 @click.option("--output-tokens", type=click.IntRange(1), default=None, help="Output tokens of that request.")
-@click.option("--export", "engine", type=ENGINE, default=None, help="Write an engine's launch settings.")
+@click.option(
+    "--export", "engine", type=click.Choice(ENGINES), default=None, help="Write an engine's launch settings."
+)
 @click.option(
     "--engine-version", default=None, help="Version of that engine [the one that the export names]."
 )

@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import (
-    Sectioned,
-    is_given,
-    output_options,
-    report_option,
-    scenario_options,
-    scenarios,
-)
-from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, parts_options, write_parts
+from medusa_sim.cli.options import Sectioned, asked, is_given, output_options, scenario_options, scenarios
+from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, write_parts
 from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, SEQ_LEN, TP, GridType, echo_grid
 from medusa_sim.errors import UsageError
 from medusa_sim.plan import DEFAULT_CANDIDATES, DEFAULT_SEQ_LEN
@@ -59,8 +52,8 @@ _MOST_CASES_SHOWN = 2_000
 @click.option(
     "--all-rows", is_flag=True, help="In a table and with --out: every row, not the best of each batch."
 )
-@report_option
-@parts_options
+@asked(ReportPlace, into="report")
+@asked(PartsPlace, into="parts")
 @output_options
 def sweep(
     batch: tuple[int, ...],
@@ -88,9 +81,9 @@ def sweep(
     told = dict.fromkeys(
         line for item in several for line in (*item.warnings, *(left_out(item, grid) if typed else []))
     )
-    if output.form != "table" or all_rows or parts.folder is not None:  # the answer says it itself
+    if output.form != "table" or all_rows or parts.out is not None:  # the answer says it itself
         told |= dict.fromkeys(line for item in several for line in beyond_known(item, max(seq_len)))
-    if parts.folder is not None:
+    if parts.out is not None:
         _write_parts(parts, several, grid, told, all_rows=all_rows)
     elif output.form == "table" and not all_rows:
         _show_best(output, several, grid, told)

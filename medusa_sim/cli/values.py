@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import click
@@ -170,71 +170,43 @@ def _listed(values: Sequence[int]) -> str:
     return f"{head} ... {tail} ({len(values)} values)"
 
 
-def _gpus(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.specs.gpu import gpu_names
-
-    return gpu_names(data_dir)
-
-
-def _models(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.specs.models import model_names
-
-    return model_names()
-
-
-def _runtimes(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.specs.runtime import runtime_aliases, runtime_names
-
-    return (*runtime_aliases(), *runtime_names(data_dir))
+_KNOWN: dict[str, tuple[str, str]] = {
+    "gpu": ("specs.gpu", "gpu_names"),
+    "model": ("specs.models", "model_names"),
+    "runtime": ("specs.runtime", "runtime_names"),
+    "drafter": ("step.drafter", "drafter_names"),
+    "engine": ("specs.runtime", "runtime_aliases"),
+    "format": ("specs.formats", "FORMATS"),
+    "profile": ("acceptance.profile", "acceptance_names"),
+}
+"""Where the names of a kind stand, which is imported when they are asked for."""
+_OF_USERS = ("gpu", "runtime", "profile")
+"""Kinds of which a user may have more."""
 
 
-def _drafters(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.step.drafter import drafter_names
-
-    return drafter_names()
-
-
-def _plain_too(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.setups.setup import PLAIN
-
-    return (PLAIN, *_drafters(data_dir))
-
-
-def _engines(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.specs.runtime import runtime_aliases
-
-    return runtime_aliases()
-
-
-def _formats(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.specs.formats import FORMATS
-
-    return FORMATS
-
-
-def _caches(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.setups.choices import AUTO
-
-    return (AUTO, *_formats(data_dir))
-
-
-def _profiles(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.acceptance.profile import acceptance_names
-
-    return acceptance_names(data_dir)
+def known_names(kind: str, data_dir: str | None) -> Iterable[str]:
+    """Names of a kind."""
+    module, name = _KNOWN[kind]
+    found: Any = getattr(import_module(f"medusa_sim.{module}"), name)
+    if not callable(found):
+        return tuple(found)
+    return tuple(found(data_dir) if kind in _OF_USERS else found())
 
 
 class NameType(click.ParamType[str | tuple[str, ...]]):
-    """One name, or with `many` a comma-separated list; whether it exists is the loader's to say."""
+    """One name, or with `many` a comma-separated list; whether it exists is the loader's to say.
 
-    def __init__(self, name: str, known: Callable[[str | None], Iterable[str]], *, many: bool) -> None:
-        self.name = name
-        self.known = known
-        self.many = many
+    kinds: whose names there are; before: further ones that come first.
+    """
+
+    def __init__(
+        self, name: str, *kinds: str, many: bool = False, before: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        self.name, self.kinds, self.many, self.before = name, kinds or (name,), many, before
+
+    def known(self, data_dir: str | None) -> Iterable[str]:
+        """What may be given."""
+        return (*self.before(), *(name for kind in self.kinds for name in known_names(kind, data_dir)))
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -275,32 +247,6 @@ class Shares(click.ParamType[tuple[float, ...]]):
         return tuple(float(click.FLOAT.convert(part, param, ctx)) for part in parts)
 
 
-class EngineType(click.ParamType[str]):
-    """A choice among the engines that settings are written for, which are read when they are needed."""
-
-    name = "engine"
-
-    @cached_property
-    def _choice(self) -> click.Choice[str]:
-        from medusa_sim.export import ENGINES
-
-        return click.Choice(ENGINES)
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The engine; another is a usage error."""
-        return self._choice.convert(value, param, ctx)
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """The engines, between brackets."""
-        return self._choice.get_metavar(param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Engines that go on from what is typed."""
-        return self._choice.shell_complete(ctx, param, incomplete)
-
-
 class Threads(click.IntRange):
     """Threads or processes; more than a machine can start would end the command without a word."""
 
@@ -317,22 +263,30 @@ class Threads(click.IntRange):
         return threads
 
 
-GPU = NameType("gpu", _gpus, many=False)
-MODEL = NameType("model", _models, many=False)
-RUNTIME = NameType("runtime", _runtimes, many=False)
-DRAFTER = NameType("drafter", _drafters, many=False)
-ACCEPTANCE = NameType("profile", _profiles, many=False)
-GPUS = NameType("gpus", _gpus, many=True)
-MODELS = NameType("models", _models, many=True)
-DRAFTERS = NameType("drafters", _drafters, many=True)
-ENGINE = EngineType()
+def _plain() -> Iterable[str]:
+    from medusa_sim.setups.setup import PLAIN
+
+    return (PLAIN,)
+
+
+def _auto() -> Iterable[str]:
+    from medusa_sim.setups.choices import AUTO
+
+    return (AUTO,)
+
+
+MODEL, DRAFTER, ACCEPTANCE = NameType("model"), NameType("drafter"), NameType("profile")
+RUNTIME = NameType("runtime", "engine", "runtime")
+GPUS, MODELS = NameType("gpus", "gpu", many=True), NameType("models", "model", many=True)
+DRAFTERS = NameType("drafters", "drafter", many=True)
 NAMES: dict[str, click.ParamType[Any]] = {
-    "gpu": GPU, "model": MODEL, "models": MODELS, "runtime": RUNTIME, "drafter": DRAFTER,
+    "gpu": NameType("gpu"), "model": MODEL, "models": MODELS, "runtime": RUNTIME, "drafter": DRAFTER,
     "profile": ACCEPTANCE, "batch": GridType(BATCH), "seq_len": GridType(SEQ_LEN),
     "candidates": GridType(CANDIDATES), "length": OneOf(SEQ_LEN), "threads": Threads(),
-    "shares": Shares(), "cards": GPUS, "counts": GridType(TP), "drafts": GridType(DRAFTS),
-    "formats": NameType("formats", _formats, many=True), "caches": NameType("formats", _caches, many=True),
-    "engines": NameType("engines", _engines, many=True),
-    "drafters": NameType("drafters", _plain_too, many=True),
+    "processes": Threads("processes"), "shares": Shares(), "cards": GPUS, "counts": GridType(TP),
+    "drafts": GridType(DRAFTS), "formats": NameType("formats", "format", many=True),
+    "caches": NameType("formats", "format", many=True, before=_auto),
+    "engines": NameType("engines", "engine", many=True),
+    "drafters": NameType("drafters", "drafter", many=True, before=_plain),
 }  # fmt: skip
 """Types by what their values are of (`plan.arguments.Argument.names`)."""

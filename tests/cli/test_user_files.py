@@ -75,7 +75,7 @@ CASES: tuple[tuple[str, ...], ...] = (
     ("specs", "@config.json"),
 )  # fmt: skip
 """Commands whose result is sent to the file behind `@`, or behind `>` where no argument names it."""
-OUTPUTS = {"report_dir", "out", "output_path", "path", "plot", "save", "examples_dir"}
+OUTPUTS = {"out", "output_path", "path", "plot", "save", "examples_dir"}
 NO_RESULT = {"measure"}
 """Writes a folder of its own, which it goes on from."""
 
@@ -122,7 +122,8 @@ def test_every_option_that_takes_a_file_has_a_case():
         if words[0] in NO_RESULT:
             continue
         for param in command.params:
-            if isinstance(param.type, click.Path) and param.name not in {*OUTPUTS, "data_dir"}:
+            is_output = param.name in {*OUTPUTS, "data_dir"} or "--report" in param.opts
+            if isinstance(param.type, click.Path) and not is_output:
                 cases = [case for case in CASES if case[: len(words)] == words]
                 positional = isinstance(param, click.Argument)
                 assert cases if positional else any(set(param.opts) & set(case) for case in cases), param.opts

@@ -201,7 +201,8 @@ class Case:
         return value
 
     def _path(self, option: click.Option) -> str:
-        if option.name in ("output_path", "output", "plot", "save", "out", "report_dir"):
+        outputs = ("output_path", "output", "plot", "save", "out")
+        if option.name in outputs or "--report" in option.opts:
             suffix = self.pick.choice(
                 (".csv", ".json", ".md", ".parquet", ".txt", ".png", ".svg", ".toml", "", ".xyz")
             )
