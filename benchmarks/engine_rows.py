@@ -6,7 +6,7 @@ its residuals in sight where the remark says so: contexts, prompt lengths, accep
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from recorded import named_rows, present
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import load_gpu
@@ -173,48 +174,65 @@ def kernels_of(row: Row) -> Kernels:
     return Kernels(row, setting_of(row))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Speedup:
-    """A measured speedup with the predicted one and its 80 % interval."""
+@dataclass(frozen=True)
+class Banded:
+    """A row's step, or its speedup, with the half-widths (of the logarithm) of its 80 % interval.
+
+    kind: `plain`, `round` or `speedup`. left_out: predicted by terms that were fitted without its group.
+    lower, upper: of the interval below and above the prediction.
+    """
 
     row: Row
+    kind: str
     measured: float
     predicted: float
-    low: float
-    high: float
+    left_out: float
+    lower: float
+    upper: float
 
     @property
-    def is_inside(self) -> bool:
-        """Whether the interval holds the measurement."""
-        return self.low <= self.measured <= self.high
+    def interval(self) -> tuple[float, float]:
+        """Both ends."""
+        return self.predicted * float(np.exp(-self.lower)), self.predicted * float(np.exp(self.upper))
+
+    def holds(self, *, left_out: bool = False) -> bool:
+        """Whether the interval, around the one prediction or the other, holds the measurement."""
+        error = float(np.log(self.measured / (self.left_out if left_out else self.predicted)))
+        return -self.lower <= error <= self.upper
 
 
-def speedups(rows: list[Row]) -> list[Speedup]:
-    """Every published speedup, those that follow from two steps of one source included, by the stored terms.
+def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -> list[Banded]:
+    """Every step of the rows and every published speedup, those that follow from two steps included.
 
-    A published mean of tokens per step is good to 4 %; where two steps were measured it cancels.
+    shipped, left_out: relative errors of the rows by the stored terms and by a fit without their group. A
+    published mean of tokens per step is good to 4 %; where two steps were measured it cancels.
     """
+    ratios = np.column_stack([shipped, left_out]) + 1.0
     plain = {
-        (row.source, row.model, row.batch): row.measured
-        for row in rows
-        if row.kind == "step" and not row.drafts
+        (of.row.source, of.row.model, of.row.batch): (of.row.measured, ratio)
+        for of, ratio in zip(rows, ratios, strict=True)
+        if of.row.kind == "step" and not of.row.drafts
     }
     found = []
-    for row in rows:
-        if row.kind == "itl" or not row.drafts:
-            continue
-        setting, batch, length = setting_of(row), np.asarray(row.batch), np.asarray(row.seq_len)
-        decode = decode_step(setting, batch, length).cost
-        verify = verify_step(setting, batch, length, np.asarray(row.drafts + 1)).cost
-        slower, faster = overhead_halves(verify, decode)
-        is_ratio = row.kind == "ratio"
-        tokens = row.tokens_per_step if is_ratio else 1.0
-        predicted = tokens * float(decode.time_us / verify.time_us)
-        acceptance = ACCEPTANCE_ERROR if is_ratio else 0.0
-        measured = row.measured if is_ratio else plain[row.source, row.model, row.batch] / row.measured
-        low = predicted * float(np.exp(-np.hypot(slower, acceptance)))
-        high = predicted * float(np.exp(np.hypot(faster, acceptance)))
-        found.append(Speedup(row=row, measured=measured, predicted=predicted, low=low, high=high))
+    for of, ratio in zip(rows, ratios, strict=True):
+        row, batch, length = of.row, np.asarray(of.row.batch), np.asarray(of.row.seq_len)
+        decode = decode_step(of.setting, batch, length).cost
+        step = (
+            verify_step(of.setting, batch, length, np.asarray(row.drafts + 1)).cost if row.drafts else decode
+        )
+        if row.kind != "ratio":
+            lower, upper = np.log(step.time_us / step.low_us), np.log(step.high_us / step.time_us)
+            kind = "round" if row.drafts else "plain"
+            found.append(Banded(row, kind, row.measured, *(row.measured * ratio), float(lower), float(upper)))
+        if row.drafts:
+            halves, measured, gain = overhead_halves(step, decode), row.measured, ratio
+            if row.kind == "ratio":
+                halves = (np.hypot(halves[0], ACCEPTANCE_ERROR), np.hypot(halves[1], ACCEPTANCE_ERROR))
+            else:
+                of_plain, its_ratio = plain[row.source, row.model, row.batch]
+                measured, gain = of_plain / row.measured, its_ratio / ratio
+            lower, upper = map(float, halves)
+            found.append(Banded(row, "speedup", measured, *(measured * gain), lower, upper))
     return found
 
 

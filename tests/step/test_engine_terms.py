@@ -15,7 +15,7 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.step.compose import overhead_halves
+from medusa_sim.step.compose import RATIO_SHARE, overhead_halves
 from medusa_sim.step.drafter.base import Drafter, FreeDrafter
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
@@ -214,7 +214,8 @@ def test_terms_that_both_steps_share_hardly_move_a_speedup():
     # a quarter of a step uncertain by 40 % would move either step by several per cent
     assert 0.0 <= float(slower - without) < 0.005
     kernels, _ = verify.kernel_halves
-    assert float(slower) > float(kernels)
+    # of kernels, too, what is common to both steps cancels
+    assert float(slower) > RATIO_SHARE * float(kernels)
 
 
 @pytest.mark.parametrize("name", [name for name in runtime_names() if name not in ENGINES])
