@@ -292,7 +292,7 @@ def coverage_table(found: Sequence[Banded]) -> str:
 
     def line(name: str, part: Sequence[Banded]) -> tuple[str, ...]:
         held, left = ([one.holds(left_out=out) for one in part] for out in (False, True))
-        width = np.mean([0.5 * (one.lower + one.upper) for one in part])
+        width = np.mean([one.halves for one in part])
         shares = (f"{100 * np.mean(each):.0f}" for each in (held, left))
         return name, str(len(part)), f"{100 * width:.1f}", *shares
 

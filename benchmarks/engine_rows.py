@@ -178,27 +178,31 @@ def kernels_of(row: Row) -> Kernels:
 class Banded:
     """A row's step, or its speedup, with the half-widths (of the logarithm) of its 80 % interval.
 
-    kind: `plain`, `round` or `speedup`. left_out: predicted by terms that were fitted without its group.
-    lower, upper: of the interval below and above the prediction.
+    kind: `plain`, `round` or `speedup`. times: predicted by the stored terms, and by terms that were fitted
+    without its group. halves: of the interval below and above the prediction.
     """
 
     row: Row
     kind: str
     measured: float
-    predicted: float
-    left_out: float
-    lower: float
-    upper: float
+    times: FloatArray
+    halves: tuple[FloatArray, FloatArray]
+
+    @property
+    def predicted(self) -> float:
+        """By the stored terms."""
+        return float(self.times[0])
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Both ends."""
-        return self.predicted * float(np.exp(-self.lower)), self.predicted * float(np.exp(self.upper))
+        """Both ends, around the stored terms' prediction."""
+        low, high = self.halves
+        return self.predicted * float(np.exp(-low)), self.predicted * float(np.exp(high))
 
     def holds(self, *, left_out: bool = False) -> bool:
         """Whether the interval, around the one prediction or the other, holds the measurement."""
-        error = float(np.log(self.measured / (self.left_out if left_out else self.predicted)))
-        return -self.lower <= error <= self.upper
+        low, high = self.halves
+        return bool(-low <= np.log(self.measured / self.times[int(left_out)]) <= high)
 
 
 def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -> list[Banded]:
@@ -221,9 +225,9 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
             verify_step(of.setting, batch, length, np.asarray(row.drafts + 1)).cost if row.drafts else decode
         )
         if row.kind != "ratio":
-            lower, upper = np.log(step.time_us / step.low_us), np.log(step.high_us / step.time_us)
+            halves = np.log(step.time_us / step.low_us), np.log(step.high_us / step.time_us)
             kind = "round" if row.drafts else "plain"
-            found.append(Banded(row, kind, row.measured, *(row.measured * ratio), float(lower), float(upper)))
+            found.append(Banded(row, kind, row.measured, row.measured * ratio, halves))
         if row.drafts:
             halves, measured, gain = overhead_halves(step, decode), row.measured, ratio
             if row.kind == "ratio":
@@ -231,8 +235,7 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
             else:
                 of_plain, its_ratio = plain[row.source, row.model, row.batch]
                 measured, gain = of_plain / row.measured, its_ratio / ratio
-            lower, upper = map(float, halves)
-            found.append(Banded(row, "speedup", measured, *(measured * gain), lower, upper))
+            found.append(Banded(row, "speedup", measured, measured * gain, halves))
     return found
 
 
