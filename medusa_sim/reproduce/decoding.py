@@ -18,7 +18,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.reproduce.published import PAPER_GPU, Reproduction, cited, read_published
+from medusa_sim.reproduce.published import PAPER_GPU, read_published
 from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
 
@@ -82,7 +82,7 @@ def overhead_of(
     return overhead(replace(setting, runtime=runtime), tokens_per_step).counted
 
 
-def table1(data_dir: DataDir = None) -> Reproduction:
+def table1(data_dir: DataDir = None) -> pd.DataFrame:
     """Table 1: overhead of 64 candidates with five heads, batch 1.
 
     Columns: model, published_overhead, predicted_overhead (with the counting), difference (in overhead), then
@@ -107,13 +107,7 @@ def table1(data_dir: DataDir = None) -> Reproduction:
                 "host_bound": found.host_bound,
             }
         )
-    return Reproduction(
-        name="table1",
-        title="Medusa Table 1: overhead of 64 candidates, five heads, batch 1",
-        source=cited("medusa_table1"),
-        caveat="hf-eager is fitted to the baseline rates alone; docs/accuracy.md says what is missing",
-        frame=pd.DataFrame(rows),
-    )
+    return pd.DataFrame(rows)
 
 
 def best_cartesian(heads: HeadAccuracy, candidates: int) -> CandidateTree:
@@ -135,7 +129,7 @@ def best_cartesian(heads: HeadAccuracy, candidates: int) -> CandidateTree:
     return best
 
 
-def table3(data_dir: DataDir = None) -> Reproduction:
+def table3(data_dir: DataDir = None) -> pd.DataFrame:
     """Table 3: what each technique adds to the speedup of Vicuna-7B.
 
     Columns: technique, candidates, tokens_per_step, predicted_overhead, predicted_speedup,
@@ -159,7 +153,7 @@ def table3(data_dir: DataDir = None) -> Reproduction:
         ("training heads with Medusa-2", CANDIDATES, medusa2, 2.8),
     )
     setting = _setting("vicuna-7b", data_dir)
-    frame: pd.DataFrame = pd.DataFrame(
+    return pd.DataFrame(
         [
             {
                 "technique": technique,
@@ -172,11 +166,4 @@ def table3(data_dir: DataDir = None) -> Reproduction:
             }
             for technique, candidates, tokens, speedup in cases
         ]
-    )
-    return Reproduction(
-        name="table3",
-        title="Medusa Table 3: impact of techniques on the speedup of Vicuna-7B",
-        source="Medusa, arXiv 2401.10774, Table 3 (printed to about 0.1)",
-        caveat="Medusa-1: teacher-forced accuracies, fitted correlation; Medusa-2: the rate of Table 1",
-        frame=frame,
     )

@@ -7,6 +7,7 @@ are predicted, on each of its three GPUs.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,13 +70,21 @@ def shipped(path: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reproduction:
-    """One table or figure of a paper, predicted beside published.
+class Target:
+    """A table or figure of a paper. caveat: one line."""
 
-    name: as the command line spells it (`table6`). frame: one row a cell; columns that hold what the
-    paper prints start with `published_` and are empty where the paper gives nothing or where it is
-    kept out of this project as a test. source: paper and place. caveat: one line.
-    """
+    title: str
+    source: str
+    """Paper and place, or the name of the shipped table that says so (`cited`)."""
+    caveat: str
+    rows: Callable[[DataDir], pd.DataFrame]
+    """One row a cell, predicted beside published; columns that hold what the paper prints start with
+    `published_` and are empty where it gives nothing or where that is kept out of this project as a test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """One target with its rows. name: as the command line spells it (`table6`)."""
 
     name: str
     title: str

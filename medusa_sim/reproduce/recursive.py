@@ -16,18 +16,17 @@ from medusa_sim.acceptance.draft_model.predict import METHODS, block_efficiency,
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.reading import read_csv_table
-from medusa_sim.reproduce.published import Reproduction, shipped
+from medusa_sim.reproduce.published import shipped
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-PAPER = "Recursive Speculative Decoding, arXiv 2402.14160"
 BERNOULLI_DRAFTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 BERNOULLI_TARGETS = tuple(float(q) for q in np.round(np.linspace(0.0, 1.0, 21), 2))
 
 
-def rsd_figure1(data_dir: DataDir = None) -> Reproduction:
+def rsd_figure1(data_dir: DataDir = None) -> pd.DataFrame:
     """Figure 1: acceptance rate of four methods for Bernoulli draft and target, two draft tokens.
 
     Columns: draft_p, target_q, method, predicted_acceptance. The calculators are exact.
@@ -49,23 +48,7 @@ def rsd_figure1(data_dir: DataDir = None) -> Reproduction:
         )
         for method, acceptance in bernoulli_acceptance(drafts, targets).items()
     ]
-    return Reproduction(
-        name="rsd-figure1",
-        title="RSD Figure 1: acceptance with Bernoulli draft and target, two draft tokens",
-        source=f"{PAPER}, section 3 and Figure 1",
-        caveat="exact calculators; the paper's figure is a plot without printed values",
-        frame=pd.concat(parts, ignore_index=True),
-    )
-
-
-def rsd_figure4(data_dir: DataDir = None) -> Reproduction:
-    """Figure 4: block efficiency and MBSU by draft length, best tree of each method."""
-    return _block_efficiencies(4, data_dir)
-
-
-def rsd_figure5(data_dir: DataDir = None) -> Reproduction:
-    """Figure 5: block efficiency and MBSU by target budget, best tree of each method."""
-    return _block_efficiencies(5, data_dir)
+    return pd.concat(parts, ignore_index=True)
 
 
 @functools.lru_cache(maxsize=1)
@@ -74,7 +57,7 @@ def _comparison() -> pd.DataFrame:
     return pair_comparison(published_table())
 
 
-def _block_efficiencies(figure: Literal[4, 5], data_dir: DataDir) -> Reproduction:
+def block_efficiencies(figure: Literal[4, 5], data_dir: DataDir = None) -> pd.DataFrame:
     """Columns: pair, decoder, draft_length or budget, block efficiency and MBSU of both, error.
 
     Each (target, draft, task) is predicted from its own chains of length 2 to 5 alone.
@@ -84,17 +67,7 @@ def _block_efficiencies(figure: Literal[4, 5], data_dir: DataDir) -> Reproductio
         columns={"published": "published_block_efficiency", "predicted": "predicted_block_efficiency"}
     )
     frame["error"] = frame["predicted_block_efficiency"] / frame["published_block_efficiency"] - 1.0
-    axis = {4: "draft length", 5: "target budget"}[figure]
-    return Reproduction(
-        name=f"rsd-figure{figure}",
-        title=f"RSD Figure {figure}: block efficiency and MBSU by {axis}",
-        source=f"{PAPER}, Figure {figure} and the tables of appendix C",
-        caveat=(
-            "each pair is predicted from its own SD rows of length 2 to 5; six constants of the model were "
-            "chosen on these seven pairs (mean over pairs 2.6 % when chosen on the other six)"
-        ),
-        frame=frame,
-    )
+    return frame
 
 
 FOLDER = "profiles/acceptance/rsd"
@@ -207,8 +180,8 @@ def figure_rows(comparison: pd.DataFrame, figure: Literal[4, 5]) -> pd.DataFrame
     Columns: pair, decoder, draft_length or budget, then published and predicted block efficiency and
     MBSU, each the largest over the trees of appendix C.3 that the table gives.
     """
-    experiment, axis = {4: ("length", "length"), 5: ("budget", "budget")}[figure]
-    rows = comparison[comparison["experiments"].str.contains(experiment)]
+    axis = {4: "length", 5: "budget"}[figure]
+    rows = comparison[comparison["experiments"].str.contains(axis)]
     values = ["published", "predicted", "published_mbsu", "predicted_mbsu"]
     best = rows.groupby(["pair", axis, "decoder"], as_index=False)[values].max()
     return best.rename(columns={"length": "draft_length"})

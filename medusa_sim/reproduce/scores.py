@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.data import DataDir
-from medusa_sim.reproduce.recursive import rsd_figure4, rsd_figure5
-from medusa_sim.reproduce.simulation import figure21, figure22
-from medusa_sim.reproduce.tables import table6, table8
+from medusa_sim.reproduce.targets import reproduction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,11 +25,12 @@ def scores(data_dir: DataDir = None) -> pd.DataFrame:
     import pandas as pd
 
     rows: list[dict[str, object]] = []
-    for table, line in ((table6(data_dir), "seq_len"), (table8(data_dir), "batch")):
+    for name, line in (("table6", "seq_len"), ("table8", "batch")):
+        table = reproduction(name, data_dir)
         rows.append(_score(table.name, "time", "", table.frame, "error", line))
         several = table.frame[table.frame["candidates"] > 1]
         rows.append(_score(table.name, "T(candidates) / T(1)", "", several, "ratio_error", line))
-    for figure in (figure21(data_dir), figure22(data_dir)):
+    for figure in (reproduction(name, data_dir) for name in ("figure21", "figure22")):
         printed = figure.frame.dropna(subset="published_speedup")
         printed = printed[printed["candidates"] > 1]
         readable = printed[printed["published_speedup"] >= READABLE_SPEEDUP]
@@ -43,7 +42,8 @@ def scores(data_dir: DataDir = None) -> pd.DataFrame:
             )
             quantity = f"speedup from {READABLE_SPEEDUP}"
             rows.append(_score(figure.name, quantity, baseline, readable, f"error_{baseline}", "batch"))
-    for figure, line in ((rsd_figure4(data_dir), "draft_length"), (rsd_figure5(data_dir), "budget")):
+    for name, line in (("rsd-figure4", "draft_length"), ("rsd-figure5", "budget")):
+        figure = reproduction(name, data_dir)
         drafted = figure.frame[figure.frame["decoder"] != "SD"]
         rows.append(_score(figure.name, "block efficiency of trees", "", drafted, "error", "pair", line))
     return pd.DataFrame(rows)

@@ -16,8 +16,6 @@ from medusa_sim.reproduce.published import (
     CANDIDATES,
     PAPER_GPU,
     SEQ_LENS,
-    Reproduction,
-    cited,
     read_published,
 )
 from medusa_sim.step.step import decode_step
@@ -32,13 +30,9 @@ MODEL = "llama-7b"
 FIGURE23_BATCH = 4
 _SHARES: dict[Part, str] = {"attention": "qk_pv", "qkv": "qkv_linear", "mlp": "up_gate_down"}
 """Parts of a step -> the paper's names of the bars of Figure 21."""
-_CONVENTION = (
-    "published curves divide by the decode step at batch 1 and 1024 keys: column speedup_fixed; at equal "
-    "batch and length it is speedup_same, and the plotted 1.0 at one candidate is a convention"
-)
 
 
-def figure21(data_dir: DataDir = None) -> Reproduction:
+def figure21(data_dir: DataDir = None) -> pd.DataFrame:
     """Acceleration rate, normalised latency and speedup by candidates: batch 1, 1024 keys."""
     frame = _simulated((1,), (1024,), data_dir)
     printed = read_published("medusa_figures21_22")
@@ -51,42 +45,24 @@ def figure21(data_dir: DataDir = None) -> Reproduction:
         ("speedup", "published_speedup"),
     ):
         frame[column] = frame["candidates"].map(printed[quantity])
-    return Reproduction(
-        name="figure21",
-        title="Figure 21: simulated acceleration rate, latency and speedup, Llama-7B block, batch 1",
-        source=cited("medusa_figures21_22"),
-        caveat="both baselines are the same step here; published values are read to about 0.05",
-        frame=_with_errors(frame),
-    )
+    return _with_errors(frame)
 
 
-def figure22(data_dir: DataDir = None) -> Reproduction:
+def figure22(data_dir: DataDir = None) -> pd.DataFrame:
     """Speedup by candidates and batch at 1024 keys."""
     frame = _simulated(BATCHES, (1024,), data_dir)
     printed = read_published("medusa_figures21_22")
     curves = printed[printed["figure"] == 22].set_index(["batch", "candidates"])["value"]
     cells = list(zip(frame["batch"], frame["candidates"], strict=True))
     frame["published_speedup"] = curves.reindex(cells).to_numpy()
-    return Reproduction(
-        name="figure22",
-        title="Figure 22: simulated speedup by batch, Llama-7B block, 1024 keys",
-        source=cited("medusa_figures21_22"),
-        caveat=_CONVENTION,
-        frame=_with_errors(frame),
-    )
+    return _with_errors(frame)
 
 
-def figure23(data_dir: DataDir = None) -> Reproduction:
+def figure23(data_dir: DataDir = None) -> pd.DataFrame:
     """Speedup by candidates and context length at batch 4: a prediction without published values."""
     frame = _simulated((FIGURE23_BATCH,), SEQ_LENS, data_dir)
     frame["published_speedup"] = np.nan
-    return Reproduction(
-        name="figure23",
-        title="Figure 23: simulated speedup by context length, Llama-7B block, batch 4",
-        source="Medusa, arXiv 2401.10774, appendix G.3, Figure 23",
-        caveat=f"prediction: the published curves are kept out of this project as a test; {_CONVENTION}",
-        frame=_with_errors(frame),
-    )
+    return _with_errors(frame)
 
 
 def _simulated(batches: Sequence[int], seq_lens: Sequence[int], data_dir: DataDir) -> pd.DataFrame:

@@ -18,7 +18,6 @@ from medusa_sim.reproduce.published import (
     PAPER_GPU,
     PAPER_SET,
     SEQ_LENS,
-    Reproduction,
     operator_table,
     paper_latency,
     paper_roof,
@@ -36,22 +35,19 @@ if TYPE_CHECKING:
 
 
 TABLE7_SEQ_LEN = 1024
-_PAPER = "Medusa, arXiv 2401.10774, appendix G.2"
-_IN_SAMPLE = "the kernel set `paper` is fitted to these rows: `medusa-sim specs` shows its held-out error"
+POINTS = [
+    "batch", "seq_len", "candidates", "operational_intensity", "published_flops_per_s",
+    "predicted_flops_per_s", "bound", "source",
+]  # fmt: skip
+"""Columns of a table that Figures 18 to 20 draw."""
 
 
-def table6(data_dir: DataDir = None) -> Reproduction:
-    """Attention product by context length, batch 16, Llama-33B on A100-80GB-PCIe."""
-    return Reproduction(
-        name="table6",
-        title="Table 6: attention product, batch 16, Llama-33B, A100-80GB-PCIe",
-        source=f"{_PAPER}, Table 6",
-        caveat=_IN_SAMPLE,
-        frame=_compared(operator_table("medusa_table6"), "seq_len", data_dir),
-    )
+def printed_table(name: str, line: str, data_dir: DataDir = None) -> pd.DataFrame:
+    """Table 6 or 8 (`medusa_table6`), whose rows are shipped; line: as of `_compared`."""
+    return _compared(operator_table(name), line, data_dir)
 
 
-def table7(data_dir: DataDir = None) -> Reproduction:
+def table7(data_dir: DataDir = None) -> pd.DataFrame:
     """Attention product by batch size at 1024 keys: a prediction, no row of it was used or seen."""
     import pandas as pd
 
@@ -69,27 +65,7 @@ def table7(data_dir: DataDir = None) -> Reproduction:
             "dtype": "fp16",
         }
     )
-    return Reproduction(
-        name="table7",
-        title="Table 7: attention product, 1024 keys, Llama-33B, A100-80GB-PCIe",
-        source=f"{_PAPER}, Table 7",
-        caveat=(
-            "prediction: the published table is kept out of this project as a test; Table 6, to which the "
-            "kernels are fitted, has one batch"
-        ),
-        frame=_compared(check_rows(rows, "table7"), "batch", data_dir),
-    )
-
-
-def table8(data_dir: DataDir = None) -> Reproduction:
-    """Up, gate and down projections by batch size, Llama-33B on A100-80GB-PCIe."""
-    return Reproduction(
-        name="table8",
-        title="Table 8: up/gate/down projections, Llama-33B, A100-80GB-PCIe",
-        source=f"{_PAPER}, Table 8",
-        caveat=_IN_SAMPLE,
-        frame=_compared(operator_table("medusa_table8"), "batch", data_dir),
-    )
+    return _compared(check_rows(rows, "table7"), "batch", data_dir)
 
 
 def _compared(rows: pd.DataFrame, line: str, data_dir: DataDir) -> pd.DataFrame:
@@ -131,19 +107,6 @@ def _compared(rows: pd.DataFrame, line: str, data_dir: DataDir) -> pd.DataFrame:
     return frame
 
 
-OPERATOR_FIGURES: dict[str, tuple[str, str]] = {
-    "figure9": ("a100-80gb-pcie", "llama-7b"),
-    "figure10": ("a100-80gb-pcie", "llama-13b"),
-    "figure11": ("a100-80gb-pcie", "llama-33b"),
-    "figure12": ("a40", "llama-7b"),
-    "figure13": ("a40", "llama-13b"),
-    "figure14": ("a40", "llama-33b"),
-    "figure15": ("rtx-a6000", "llama-7b"),
-    "figure16": ("rtx-a6000", "llama-13b"),
-    "figure17": ("rtx-a6000", "llama-33b"),
-}
-"""Figure -> GPU and model."""
-
 _SERIES = {
     "q_proj": "qkv mlp",
     "k_proj": "qkv mlp",
@@ -158,13 +121,12 @@ _PHASES = {"prefill": "init", "decode": "ar"}
 """Our names -> those of the figures' legends."""
 
 
-def operator_figure(name: str, data_dir: DataDir = None) -> Reproduction:
+def operator_figure(gpu_name: str, model_name: str, data_dir: DataDir = None) -> pd.DataFrame:
     """One of Figures 9 to 17: prefill and decode, batch 1 to 64 and 128 to 8192 keys in powers of two.
 
     One row an operator and setting; `series` is the legend's name. Raises SpecError where a GPU lacks
     the kernels.
     """
-    gpu_name, model_name = OPERATOR_FIGURES[name]
     gpu, model = load_gpu(gpu_name, data_dir), load_model(model_name)
     latency = paper_latency(gpu, data_dir)
     points = roofline_points(
@@ -175,46 +137,4 @@ def operator_figure(name: str, data_dir: DataDir = None) -> Reproduction:
     legend = frame["op"].map(_SERIES) + " " + frame["phase"].map(_PHASES)
     frame.insert(4, "series", legend)
     frame["published_flops_per_s"] = np.nan
-    kernels = "fitted to Tables 6 and 8"
-    if PAPER_SET not in gpu.kernels:
-        kernels = (
-            "linear layers as fitted to measured rows of this GPU, attention products and launches as on the "
-            "A100, because the paper prints no times here"
-        )
-    return Reproduction(
-        name=name,
-        title=f"Figure {name.removeprefix('figure')}: operators of {model.name} on {gpu.title}",
-        source=f"Medusa, arXiv 2401.10774, appendix G.1, Figure {name.removeprefix('figure')}",
-        caveat=f"prediction: the figure prints no numbers; {kernels}",
-        frame=frame,
-    )
-
-
-def figure18(data_dir: DataDir = None) -> Reproduction:
-    """Attention product with candidates at batch 16: the points of Table 6."""
-    return _points_of(table6(data_dir), 18)
-
-
-def figure19(data_dir: DataDir = None) -> Reproduction:
-    """Attention product with candidates at 1024 keys: the points of Table 7."""
-    return _points_of(table7(data_dir), 19)
-
-
-def figure20(data_dir: DataDir = None) -> Reproduction:
-    """Up, gate and down projections with candidates: the points of Table 8."""
-    return _points_of(table8(data_dir), 20)
-
-
-def _points_of(table: Reproduction, number: int) -> Reproduction:
-    columns = [
-        "batch", "seq_len", "candidates", "operational_intensity", "published_flops_per_s",
-        "predicted_flops_per_s", "bound", "source",
-    ]  # fmt: skip
-    what = table.title.partition(": ")[2]
-    return Reproduction(
-        name=f"figure{number}",
-        title=f"Figure {number}: {what}, FLOP/s against operational intensity",
-        source=f"Medusa, arXiv 2401.10774, appendix G.2, Figure {number} (the points of {table.source[-7:]})",
-        caveat=table.caveat,
-        frame=table.frame[columns],
-    )
+    return frame

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,11 +18,14 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce.decoding import CONTEXT, overhead_of
-from medusa_sim.reproduce.published import PAPER_GPU, Reproduction, cited, read_published
+from medusa_sim.reproduce.published import PAPER_GPU, read_published
 from medusa_sim.step.compose import step_us
 from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.step import Setting, decode_step
 from medusa_sim.units import US_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FITTED_MODELS = ("vicuna-7b", "vicuna-13b")
 FITTED_GAMMAS = (1, 3, 8)
@@ -66,7 +70,7 @@ def host_us_per_launch(steps: Sequence[PlainStep], measured_us: Sequence[float])
     return float(minimize_scalar(miss, bounds=(0.0, _SLOWEST_LAUNCH_US), method="bounded").x)
 
 
-def baseline_rates(name: str, title: str, table: str, column: str, data_dir: DataDir = None) -> Reproduction:
+def baseline_rates(table: str, column: str, data_dir: DataDir = None) -> pd.DataFrame:
     """Tokens/s of plain decoding in a table of the Medusa paper.
 
     Columns: model, published_tokens_per_s, predicted_tokens_per_s, error, is_fitted, launches, device_us,
@@ -100,28 +104,10 @@ def baseline_rates(name: str, title: str, table: str, column: str, data_dir: Dat
                 "predicted_overhead": overhead_of(model, float(row["acc_rate"]), fitted, data_dir),
             }
         )
-    return Reproduction(
-        name=name,
-        title=title,
-        source=cited(table),
-        caveat="one number, host_us_per_launch, is fitted to the rates of Vicuna-7B and 13B of this table",
-        frame=pd.DataFrame(rows),
-    )
+    return pd.DataFrame(rows)
 
 
-def table1_rates(data_dir: DataDir = None) -> Reproduction:
-    """Baselines of Table 1, which are read off Figure 3; see `baseline_rates`."""
-    title = "Medusa Table 1: tokens/s of plain decoding, batch 1"
-    return baseline_rates("table1-rates", title, "medusa_table1", "baseline_tokens_per_s_approx", data_dir)
-
-
-def table4(data_dir: DataDir = None) -> Reproduction:
-    """Baselines of Table 4 (AlpacaEval); see `baseline_rates`."""
-    title = "Medusa Table 4: tokens/s of plain decoding, batch 1"
-    return baseline_rates("table4", title, "medusa_table4", "baseline_tokens_per_s", data_dir)
-
-
-def figure7b(data_dir: DataDir = None) -> Reproduction:
+def figure7b(data_dir: DataDir = None) -> pd.DataFrame:
     """Figure 7b: Vicuna-13B with a draft model, tokens/s by draft length gamma.
 
     Columns: draft, gamma, published_tokens_per_s, predicted_tokens_per_s, error, is_fitted, acceptance_rate,
@@ -160,13 +146,7 @@ def figure7b(data_dir: DataDir = None) -> Reproduction:
             }
             for i in range(gamma.size)
         ]
-    return Reproduction(
-        name="figure7b",
-        title="Medusa Figure 7b: Vicuna-13B with a draft model, tokens/s by draft length",
-        source=cited("medusa_figure7b"),
-        caveat="the acceptance rate of each draft is fitted to 3 of 15 lengths; the host is that of Table 1",
-        frame=pd.DataFrame(rows),
-    )
+    return pd.DataFrame(rows)
 
 
 def chain_tokens(rate: FloatArray, gamma: FloatArray) -> FloatArray:
@@ -175,7 +155,7 @@ def chain_tokens(rate: FloatArray, gamma: FloatArray) -> FloatArray:
     return tokens
 
 
-def rsd_token_rates(data_dir: DataDir = None) -> Reproduction:
+def rsd_token_rates(data_dir: DataDir = None) -> pd.DataFrame:
     """Token rates of the RSD paper, A100: every method, draft shape and task.
 
     Columns: target, task, experiment, decoder, spec, depth, published_tokens_per_s, predicted_tokens_per_s,
@@ -215,10 +195,4 @@ def rsd_token_rates(data_dir: DataDir = None) -> Reproduction:
                 }
             )
         )
-    return Reproduction(
-        name="rsd-token-rates",
-        title="RSD token rates on an A100: SD, SpecTr, RSD-C, RSD-S",
-        source=cited("rsd_block_efficiency"),
-        caveat="two times a target, fitted to chains of depth 2 and 4 of one task; efficiencies as published",
-        frame=pd.concat(frames, ignore_index=True),
-    )
+    return pd.concat(frames, ignore_index=True)
