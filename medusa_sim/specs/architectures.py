@@ -16,13 +16,13 @@ Positions = Literal["rope", "learned"]
 class Architecture:
     """What every model of a family shares."""
 
-    gated: bool
-    norm: Norm
-    positions: Positions
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
+    gated: bool = True
+    norm: Norm = "rms"
+    positions: Positions = "rope"
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
     norms_per_layer: int = 2
     samples_top_k: bool = False
     samples_top_p: bool = True
@@ -55,62 +55,29 @@ class Architecture:
         }
 
 
+_FAMILIES = (
+    (Architecture(), """llama granite phi3 smollm3 ernie4_5 gemma hunyuan_v1_moe ernie4_5_moe bailing_moe
+        mistral4 granitemoehybrid deepseek_v2 deepseek_v3 kimi_k2 llama4_text glm4_moe_lite kimi_linear
+        nemotron_h deepseek_v32 deepseek_v4 glm_moe_dsa mimo_v2_flash nemotron-nas"""),
+    (Architecture(qkv_bias=True), "seed_oss glm4_moe mimo"),
+    (Architecture(qkv_bias=True, output_bias=True), "gpt_oss"),
+    (Architecture(qkv_bias=True, norms_per_layer=4), "glm4"),
+    (Architecture(qkv_bias=True, samples_top_k=True), "qwen2 qwen2_moe"),
+    (Architecture(qk_norm=True), "hunyuan_v1_dense olmo2 exaone4 dots1 exaone_moe step3p5"),
+    (Architecture(qk_norm=True, samples_top_k=True),
+     "qwen3 qwen3_moe qwen3_next qwen3_5 minimax_m2 minimax_m3"),
+    (Architecture(qk_norm=True, norms_per_layer=4, samples_top_k=True), "gemma3_text gemma4_text"),
+    (Architecture(norms_per_layer=4), "gemma2"),
+    (Architecture(samples_top_p=False), "mistral mixtral"),
+    (Architecture(gated=False), "arcee"),
+    (Architecture(gated=False, qk_norm=True), "apertus"),
+    (Architecture(gated=False, norm="layer"), "nemotron"),
+    (Architecture(gated=False, norm="layer", positions="learned", qkv_bias=True, output_bias=True,
+                  mlp_bias=True), "opt"),
+    (Architecture(norm="layer", norms_per_layer=1), "cohere2"),
+    (Architecture(norm="layer", qkv_bias=True, output_bias=True), "phimoe"),
+)  # fmt: skip
+"""What differs from Llama, and the families that share it."""
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture(True, "rms", "rope", False, False, False, False),
-    "granite": Architecture(True, "rms", "rope", False, False, False, False),
-    "phi3": Architecture(True, "rms", "rope", False, False, False, False),
-    "smollm3": Architecture(True, "rms", "rope", False, False, False, False),
-    "seed_oss": Architecture(True, "rms", "rope", True, False, False, False),
-    "ernie4_5": Architecture(True, "rms", "rope", False, False, False, False),
-    "hunyuan_v1_dense": Architecture(True, "rms", "rope", False, False, False, True),
-    "glm4": Architecture(True, "rms", "rope", True, False, False, False, norms_per_layer=4),
-    "gemma": Architecture(True, "rms", "rope", False, False, False, False),
-    "gemma2": Architecture(True, "rms", "rope", False, False, False, False, norms_per_layer=4),
-    "olmo2": Architecture(True, "rms", "rope", False, False, False, True),
-    "exaone4": Architecture(True, "rms", "rope", False, False, False, True),
-    "cohere2": Architecture(True, "layer", "rope", False, False, False, False, norms_per_layer=1),
-    "arcee": Architecture(False, "rms", "rope", False, False, False, False),
-    "apertus": Architecture(False, "rms", "rope", False, False, False, True),
-    "nemotron": Architecture(False, "layer", "rope", False, False, False, False),
-    "phimoe": Architecture(True, "layer", "rope", True, True, False, False),
-    "hunyuan_v1_moe": Architecture(True, "rms", "rope", False, False, False, False),
-    "ernie4_5_moe": Architecture(True, "rms", "rope", False, False, False, False),
-    "dots1": Architecture(True, "rms", "rope", False, False, False, True),
-    "bailing_moe": Architecture(True, "rms", "rope", False, False, False, False),
-    "exaone_moe": Architecture(True, "rms", "rope", False, False, False, True),
-    "mistral4": Architecture(True, "rms", "rope", False, False, False, False),
-    "granitemoehybrid": Architecture(True, "rms", "rope", False, False, False, False),
-    "mistral": Architecture(True, "rms", "rope", False, False, False, False, samples_top_p=False),
-    "qwen2": Architecture(True, "rms", "rope", True, False, False, False, samples_top_k=True),
-    "qwen3": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
-    "gemma3_text": Architecture(
-        True, "rms", "rope", False, False, False, True, norms_per_layer=4, samples_top_k=True
-    ),
-    "opt": Architecture(False, "layer", "learned", True, True, True, False),
-    "mixtral": Architecture(True, "rms", "rope", False, False, False, False, samples_top_p=False),
-    "qwen2_moe": Architecture(True, "rms", "rope", True, False, False, False, samples_top_k=True),
-    "qwen3_moe": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
-    "deepseek_v2": Architecture(True, "rms", "rope", False, False, False, False),
-    "deepseek_v3": Architecture(True, "rms", "rope", False, False, False, False),
-    "kimi_k2": Architecture(True, "rms", "rope", False, False, False, False),
-    "gpt_oss": Architecture(True, "rms", "rope", True, True, False, False),
-    "llama4_text": Architecture(True, "rms", "rope", False, False, False, False),
-    "glm4_moe": Architecture(True, "rms", "rope", True, False, False, False),
-    "glm4_moe_lite": Architecture(True, "rms", "rope", False, False, False, False),
-    "minimax_m2": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
-    "minimax_m3": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
-    "qwen3_next": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
-    "qwen3_5": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
-    "kimi_linear": Architecture(True, "rms", "rope", False, False, False, False),
-    "nemotron_h": Architecture(True, "rms", "rope", False, False, False, False),
-    "deepseek_v32": Architecture(True, "rms", "rope", False, False, False, False),
-    "deepseek_v4": Architecture(True, "rms", "rope", False, False, False, False),
-    "glm_moe_dsa": Architecture(True, "rms", "rope", False, False, False, False),
-    "gemma4_text": Architecture(
-        True, "rms", "rope", False, False, False, True, norms_per_layer=4, samples_top_k=True
-    ),
-    "mimo": Architecture(True, "rms", "rope", True, False, False, False),
-    "mimo_v2_flash": Architecture(True, "rms", "rope", False, False, False, False),
-    "step3p5": Architecture(True, "rms", "rope", False, False, False, True),
-    "nemotron-nas": Architecture(True, "rms", "rope", False, False, False, False),
+    family: shared for shared, families in _FAMILIES for family in families.split()
 }

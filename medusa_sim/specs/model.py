@@ -6,7 +6,7 @@ Where models come from: `models.py` (by name), `hf_config.py` (a Hugging Face `c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, TypeVar
@@ -49,6 +49,21 @@ class LayerGroup:
     def blocks(self) -> int:
         """Parts of one layer that are normed and added to the residual stream: two, or one."""
         return (self.mixer is not None) + (self.feed_forward is not None)
+
+    def with_forms(
+        self,
+        of: Callable[[str | None], str | None],
+        of_output: Callable[[Mixer], str | None] | None = None,
+    ) -> LayerGroup:
+        """The layers with the format of every part changed; of_output: that of the output projection."""
+        mixer, part = self.mixer, self.feed_forward
+        if mixer is not None:
+            output = of(mixer.out_form) if of_output is None else of_output(mixer)
+            mixer = msgspec.structs.replace(mixer, form=of(mixer.form), out_form=output)
+        if part is not None:
+            shared = {"shared_form": of(part.shared_form)} if isinstance(part, MoE) else {}
+            part = msgspec.structs.replace(part, form=of(part.form), **shared)
+        return LayerGroup(self.count, mixer, part)
 
 
 def grouped(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:

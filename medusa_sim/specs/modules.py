@@ -178,16 +178,7 @@ def _in_formats(index: int, layer: LayerGroup, scheme: Scheme, *, beside: bool) 
 
 def _unless(group: LayerGroup, own: str) -> LayerGroup:
     """The layers, with None for the format `own`."""
-
-    def of(form: str | None) -> str | None:
-        return None if form == own else form
-
-    mixer, part = group.mixer, group.feed_forward
-    if mixer is not None:
-        out = None if mixer.out_form == mixer.form else mixer.out_form
-        mixer = msgspec.structs.replace(mixer, form=of(mixer.form), out_form=out)
-    if isinstance(part, Mlp):
-        part = msgspec.structs.replace(part, form=of(part.form))
-    elif isinstance(part, MoE):
-        part = msgspec.structs.replace(part, form=of(part.form), shared_form=of(part.shared_form))
-    return LayerGroup(group.count, mixer, part)
+    return group.with_forms(
+        lambda form: None if form == own else form,
+        lambda mixer: None if mixer.out_form == mixer.form else mixer.out_form,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -90,9 +90,13 @@ def unpacked_where(model: Model, lacks: Callable[[str], bool]) -> tuple[Model, t
     if not other:
         return model, ()
     own = model.in_form(other.get(model.form, model.form))
-    groups = tuple(_in_other(group, other) for group in model.groups)
-    mtp = None if model.mtp is None else _in_other(model.mtp, other)
-    return dataclasses.replace(own, groups=grouped(groups), mtp=mtp), tuple(other)
+
+    def as_run(form: str | None) -> str | None:
+        return None if form is None else other.get(form, form)
+
+    groups = grouped(group.with_forms(as_run) for group in model.groups)
+    mtp = None if model.mtp is None else model.mtp.with_forms(as_run)
+    return dataclasses.replace(own, groups=groups, mtp=mtp), tuple(other)
 
 
 def _forms(group: LayerGroup) -> Iterator[str | None]:
@@ -105,33 +109,9 @@ def _forms(group: LayerGroup) -> Iterator[str | None]:
         yield group.feed_forward.shared_form
 
 
-def _in_other(group: LayerGroup, other: Mapping[str, str]) -> LayerGroup:
-    """The layers with formats replaced."""
-
-    def of(form: str | None) -> str | None:
-        return None if form is None else other.get(form, form)
-
-    mixer, part = group.mixer, group.feed_forward
-    if mixer is not None:
-        mixer = msgspec.structs.replace(mixer, form=of(mixer.form), out_form=of(mixer.out_form))
-    if isinstance(part, MoE):
-        part = msgspec.structs.replace(part, form=of(part.form), shared_form=of(part.shared_form))
-    elif part is not None:
-        part = msgspec.structs.replace(part, form=of(part.form))
-    return LayerGroup(group.count, mixer, part)
-
-
 def _in_one_form(group: LayerGroup, form: str | None = None) -> LayerGroup:
     """The layers with every part in one format, by default the model's."""
-    mixer, feed_forward = group.mixer, group.feed_forward
-    return LayerGroup(
-        count=group.count,
-        mixer=mixer and msgspec.structs.replace(mixer, form=form, out_form=None),
-        feed_forward=feed_forward
-        and msgspec.structs.replace(
-            feed_forward, form=form, **({"shared_form": form} if isinstance(feed_forward, MoE) else {})
-        ),
-    )
+    return group.with_forms(lambda _: form, lambda _: None)
 
 
 def _quantised(group: LayerGroup, form: str) -> LayerGroup:
