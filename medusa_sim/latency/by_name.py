@@ -233,7 +233,8 @@ class _Line:
     def add(self, sizes: FloatArray, found: OperatorTime) -> None:
         """What was computed at sizes that were missing."""
         every = np.concatenate([self._sizes, sizes])
-        order = np.argsort(every, kind="stable")  # two rising runs: merged, not sorted
+        is_rising = not self._sizes.size or sizes[0] > self._sizes[-1]
+        order = slice(None) if is_rising else np.argsort(every, kind="stable")  # merges two rising runs
         self._sizes = every[order]
         self._times = _joined(self._times, sizes.shape, found.time_us, found.low_us, found.high_us)[:, order]
         self._codes = _joined(self._codes, sizes.shape, found.bound, found.source)[:, order]

@@ -187,11 +187,13 @@ def _best(
         taken = every.taken(index)
         return _times(gpu, kernel, operator, tuple(own), taken).time_us * taken.selection_penalty
 
-    reached = cost(np.argmin(bound, axis=0), slice(None))
-    near = np.flatnonzero(bound <= reached * (1.0 + _HALF_DIGITS))
-    exact = np.full(bound.shape, np.inf)
-    exact.flat[near] = cost(*divmod(near, m.size))
-    best = np.argmin(exact, axis=0)
+    index, place = np.nonzero(bound == bound.min(axis=0))
+    first = np.empty(m.size, np.int64)
+    first[place] = index
+    reached = cost(first, slice(None))
+    index, place = np.nonzero(bound <= reached * (1.0 + _HALF_DIGITS))
+    order = np.lexsort((cost(index, place), place))  # of equal ones the first
+    best = index[order[np.searchsorted(place[order], np.arange(m.size))]]
     return best
 
 

@@ -291,7 +291,7 @@ class ByCount:
         found = np.empty((*axes[:-1], self.counts.size))
         found[..., :1] = plain
         found[..., 1:] = verify
-        if drafting.any():
+        if drafting.ndim or drafting:
             found += drafting
             found[..., :1] = plain
         return found
@@ -316,32 +316,28 @@ def _drafter_us(step: StepTime) -> FloatArray:
 def best_by_count(
     options: tuple[DraftOption, ...],
     step_us: Iterator[FloatArray],
-    max_batch: Sequence[IntArray],
+    most: Sequence[IntArray],
     *,
     decode: StepTime,
     verify: StepTime,
     drafted: Drafted,
     counts: IntArray,
     batch: IntArray,
+    max_batch: IntArray,
 ) -> ByCount:
     """For each count, pick the fastest option that fits in memory; if none fits, the fastest.
 
-    step_us: of each option, broadcasts with (B, S, its counts); a single option needs no times. max_batch:
-    (S, 1) of plain decoding, then (S, its counts) of each option. Ties go to the first.
+    step_us: of each option, broadcasts with (B, S, its counts); a single option needs no times. most: (S, its
+    counts) largest batch of each option; max_batch: (S, 1 + C) of any. Ties go to the first.
     """
-    plain_most, *most = max_batch
-    whole = (batch.size, plain_most.size, counts.size)
-    largest = np.zeros((plain_most.size, 1 + counts.size), dtype=np.int64)
-    largest[:, :1] = plain_most
-    for place, of_option in zip(drafted.places, most, strict=True):
-        np.maximum(largest[:, 1:][:, place], of_option, out=largest[:, 1:][:, place])
+    whole = (batch.size, len(max_batch), counts.size)
     kind = np.min_scalar_type(len(options))
     chosen = np.zeros((*whole[:2], 1 + counts.size), dtype=kind)
     if len(options) > 1:
         best, least = np.zeros(whole, dtype=kind), np.full(whole, np.inf)
         # where memory decides: some options and counts fit and some do not
         smallest = np.min([each.min(axis=1) for each in most], axis=0)
-        b, s = np.nonzero((batch[:, None] > smallest) & (batch[:, None] <= largest[:, 1:].max(axis=1)))
+        b, s = np.nonzero((batch[:, None] > smallest) & (batch[:, None] <= max_batch[:, 1:].max(axis=1)))
         every = zip(options, drafted.places, most, step_us, strict=True)
         for index, (option, place, of_option, time_us) in enumerate(every):
             per_token = np.empty((*whole[:2], option.candidates.size))
@@ -356,7 +352,7 @@ def best_by_count(
         options=options,
         chosen=chosen,
         batch=batch,
-        max_batch=largest,
+        max_batch=max_batch,
         decode=decode,
         verify=verify,
         drafted=drafted,

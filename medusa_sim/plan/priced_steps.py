@@ -103,8 +103,7 @@ class PricedSteps:
     @cached_property
     def drafted(self) -> Drafted:
         """The drafting of all options, laid out by option."""
-        places = tuple(self.places(index) for index in range(len(self.options)))
-        return Drafted(self.drafting, places, self.counts.size)
+        return Drafted(self.drafting, self._of_options, self.counts.size)
 
     def drafting_of(self, index: int) -> StepTime | None:
         """The drafting of one option, priced once."""
@@ -136,8 +135,13 @@ class PricedSteps:
 
     def places(self, index: int) -> slice:
         """Where the counts of an option stand among `counts`."""
-        first = int(np.searchsorted(self.counts, self.options[index].candidates[0]))
-        return slice(first, first + self.options[index].candidates.size)
+        return self._of_options[index]
+
+    @cached_property
+    def _of_options(self) -> tuple[slice, ...]:
+        firsts = [int(np.searchsorted(self.counts, option.candidates[0])) for option in self.options]
+        sizes = [option.candidates.size for option in self.options]
+        return tuple(slice(first, first + size) for first, size in zip(firsts, sizes, strict=True))
 
     @cached_property
     def _places(self) -> tuple[IntArray, IntArray]:

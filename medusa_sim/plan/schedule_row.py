@@ -114,9 +114,9 @@ class ScheduleRow:
     usd_per_million_tokens: float | None = read(lambda at: at.usd(at.j))
     """None without a price."""
     plain_usd_per_million_tokens: float | None = read(lambda at: at.usd(PLAIN))
-    watts: float | None = read(lambda at: at.watts(at.j))
+    watts: float | None = read(lambda at: at.watts[at.j])
     """Of all GPUs together; None where their power is not known."""
-    plain_watts: float | None = read(lambda at: at.watts(PLAIN))
+    plain_watts: float | None = read(lambda at: at.watts[PLAIN])
     joule_per_token: float | None = read(lambda at: at.joule(at.j))
     plain_joule_per_token: float | None = read(lambda at: at.joule(PLAIN))
     best_candidates: int = read(lambda at: at.by_count.counts[at.own_best])
@@ -145,7 +145,7 @@ class ScheduleRow:
     chain_speedup: float | None = read(lambda at: None if at.chain is None else at.speedup[at.chain])
     speedup_heads_on_accepted_row: float | None = read(lambda at: at.heads_on_accepted_row)
     """If the same Medusa heads ran after acceptance, on one row a sequence; None where they do so already."""
-    free_candidates: int = read(lambda at: free_candidates(at.surface, at.question.free_within)[at.i, at.s])
+    free_candidates: int = read(lambda at: free_candidates(at.surface, at.question.free_within, at.i, at.s))
     next_count: NextCount | None = read(lambda at: at.next_count)
     held_by: HeldBy | None = read(lambda at: at.held_by)
     """What keeps the row from more; None for a plain row."""
@@ -302,11 +302,12 @@ class _Place:
         own_us = float(self.surface.own_us[self.i, self.s, self.j])
         return float(self.tpot_us[PLAIN] / (self.tpot_us[self.j] + own_us * (times_as_long - 1.0)))
 
-    def watts(self, configuration: int) -> float | None:
-        return watts_at(self.surface, self.i, self.s, configuration)
+    @cached_property
+    def watts(self) -> dict[int, float | None]:
+        return {each: watts_at(self.surface, self.i, self.s, each) for each in {PLAIN, self.j}}
 
     def joule(self, configuration: int) -> float | None:
-        watts = self.watts(configuration)
+        watts = self.watts[configuration]
         return None if watts is None else float(joule_per_token(watts, self.rate(configuration)))
 
     def if_accepted(self, factor: float) -> float:
@@ -394,7 +395,10 @@ class _Place:
         return int(behind[0]) if behind.size else None
 
 
-def free_candidates(surface: Surface, within: float) -> IntArray:
-    """(B, S) free budget with the drafting that is best for each count: 1 where nothing is free."""
+def free_candidates(surface: Surface, within: float, *at: int) -> IntArray:
+    """(B, S) free budget with the drafting that is best for each count: 1 where nothing is free.
+
+    at: of one batch and length alone.
+    """
     found = surface.by_count
-    return np.asarray(found.counts[free_budget(found.step_us / found.decode_us, within) - 1])
+    return np.asarray(found.counts[free_budget(found.overhead[at], within) - 1])

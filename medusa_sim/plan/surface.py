@@ -123,6 +123,16 @@ class Surface(PricedSteps):
         return np.maximum(np.floor(room / (one - none)), 0.0).astype(np.int64)
 
     @cached_property
+    def max_batch_by_count(self) -> IntArray:
+        """(S, 1 + C) the same with any option, plain decoding first."""
+        largest = np.zeros((self.seq_len.size, 1 + self.counts.size), dtype=np.int64)
+        largest[:, 0] = self.max_batch[:, PLAIN]
+        for index, place in enumerate(self._configurations):
+            of_count = largest[:, 1:][:, self.places(index)]
+            np.maximum(of_count, self.max_batch[:, place], out=of_count)
+        return largest
+
+    @cached_property
     def fits(self) -> BoolArray:
         """(B, S, J) whether the batch fits in memory."""
         return np.asarray(self.batch[:, None, None] <= self.max_batch)
@@ -156,12 +166,13 @@ class Surface(PricedSteps):
         return best_by_count(
             self.options,
             map(self.time_of, range(len(self.options))),
-            [self.max_batch[:, place] for place in (slice(PLAIN, PLAIN + 1), *self._configurations)],
+            [self.max_batch[:, place] for place in self._configurations],
             decode=self.decode,
             verify=self.verify,
             drafted=self.drafted,
             counts=self.counts,
             batch=self.batch,
+            max_batch=self.max_batch_by_count,
         )
 
     @cached_property
@@ -269,7 +280,7 @@ class Surface(PricedSteps):
         """Some of the batches: a table is computed block by block, each small enough for a core's cache."""
         found, other = self.of_batches(rows), self._flight
         vars(found)["_flight"] = None if other is None else other.of_batches(rows)
-        vars(found)["max_batch"] = self.max_batch
+        vars(found).update(max_batch=self.max_batch, max_batch_by_count=self.max_batch_by_count)
         return found
 
     @cached_property
@@ -349,6 +360,8 @@ def _cell(cost: Cost, at: int | IntArray, s: int, column: int) -> Cost:
 
 def _entry(values: FloatArray, at: int | IntArray, s: int, column: int) -> FloatArray:
     """Of an array that broadcasts with (B, S, columns)."""
+    if not values.ndim:
+        return values
     index = tuple(
         place if size > 1 else 0
         for place, size in zip((at, s, column)[3 - values.ndim :], values.shape, strict=True)
