@@ -10,7 +10,6 @@ assumed (`engine_rows.TYPICAL_PROMPTS`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,60 +32,39 @@ LARGEST_BATCH = 600
 """Beyond it a server queues requests, which no row tells apart from its steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """One row: microseconds, measured and predicted. experts: whether the model is a mixture of experts."""
-
-    model: str
-    gpus: int
-    batch: float
-    experts: bool
-    measured_us: float
-    predicted_us: float
-
-    @property
-    def error(self) -> float:
-        """Relative error of the prediction."""
-        return self.predicted_us / self.measured_us - 1.0
-
-
-def served(folder: Path) -> list[Served]:
-    """Every row of more than one GPU or with experts, predicted as `sweep --candidates 1` does."""
+def served(folder: Path) -> pd.DataFrame:
+    """Every row of more than one GPU or with experts beside what `sweep --candidates 1` predicts: `error`."""
     table = pd.read_csv(present(folder / "engines" / "plain_decode_mlenergy.csv"))
     experts = table.architecture == "MoE"
     table = table[((table.n_gpus > 1) | experts) & (table.avg_batch < LARGEST_BATCH)]
-    return [_row(line) for line in named_rows(table)]
-
-
-def _row(line: Any) -> Served:
-    name, gpus, ep = MODELS[line.model], int(line.n_gpus), int(line.ep)
-    prompt, output = TYPICAL_PROMPTS[line.task], round(line.avg_output_len)
-    batch = round(line.avg_batch)
-    scenario = Scenario(
-        gpu="h100-sxm", model=name, runtime="vllm-0.11", drafter="ngram", acceptance="0.5", tp=gpus, ep=ep,
-        prompt_tokens=prompt, output_tokens=output,
-    )  # fmt: skip
-    (rows,) = sweep([scenario], Grid.of([batch], [round(prompt + output / 2)], [1]))
-    return Served(
-        model=name,
-        gpus=gpus,
-        batch=batch,
-        experts=scenario.model.experts is not None,
-        measured_us=1e3 * line.median_itl_ms,
-        predicted_us=float(rows.numbers["itl_us"][0]),
+    predicted_us = np.array([_predicted_us(line) for line in named_rows(table)])
+    return table.assign(
+        name=table.model.map(MODELS), experts=experts, error=predicted_us / (1e3 * table.median_itl_ms) - 1.0
     )
 
 
-def scores(rows: list[Served]) -> str:
-    """Mean error, bias and worst row of each model and number of GPUs."""
+def _predicted_us(line: Any) -> float:
+    prompt, output = TYPICAL_PROMPTS[line.task], round(line.avg_output_len)
+    scenario = Scenario(
+        gpu="h100-sxm", model=MODELS[line.model], runtime="vllm-0.11", drafter="ngram", acceptance="0.5",
+        tp=int(line.n_gpus), ep=int(line.ep), prompt_tokens=prompt, output_tokens=output,
+    )  # fmt: skip
+    (rows,) = sweep([scenario], Grid.of([round(line.avg_batch)], [round(prompt + output / 2)], [1]))
+    return float(rows.numbers["itl_us"][0])
+
+
+def scores(rows: pd.DataFrame) -> str:
+    """Mean error, bias and worst row of each model and number of GPUs, of dense models and of experts."""
+    of_model = {
+        (str(name), str(gpus)): own for (name, gpus), own in rows.groupby(["name", "n_gpus"], sort=False)
+    }
+    of_kind = {("experts" if kind else "dense", "all"): own for kind, own in rows.groupby("experts")}
     found = []
-    for name, gpus in dict.fromkeys((row.model, row.gpus) for row in rows):
-        own = [row for row in rows if (row.model, row.gpus) == (name, gpus)]
-        errors = np.asarray([row.error for row in own])
-        worst = own[int(np.abs(errors).argmax())]
+    for key, own in (of_model | of_kind).items():
+        worst = own.loc[own.error.abs().idxmax()]
         found.append(
-            (name, str(gpus), str(len(own)), f"{np.abs(errors).mean():.1%}", f"{errors.mean():+.1%}",
-             f"{worst.error:+.1%} at {worst.batch:.0f}")
+            (*key, str(len(own)), f"{own.error.abs().mean():.1%}", f"{own.error.mean():+.1%}",
+             f"{worst.error:+.1%} at {worst.avg_batch:.0f}")
         )  # fmt: skip
     return table("model | GPUs | rows | mean error | bias | worst, batch", 1, found)
 

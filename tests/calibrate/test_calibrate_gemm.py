@@ -156,31 +156,6 @@ def test_choice_regret_is_what_the_wrong_count_gives_away():
     assert flat.mean == pytest.approx(flat.worst / 2)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "file", "all_m", "small_m"),
-    [
-        ("a100-80gb-pcie", "a100_gemm_torch", 0.055, 0.065),
-        ("h100-sxm", "h100_gemm_torch", 0.075, 0.075),
-        ("a40", "a40_gemm_torch", 0.070, 0.082),
-        ("rtx-a6000", "a6000_gemm_torch", 0.065, 0.070),
-    ],
-)
-def test_the_stored_kernels_keep_their_error_on_the_rows_they_were_fitted_to(
-    shared_data, gpu, file, all_m, small_m
-):
-    """Guards against a table that is stale against the code; held-out errors are in the table itself."""
-    import pandas as pd
-
-    frame = pd.read_parquet(shared_data / "measured" / f"{file}.parquet")
-    sizes = gemm(*(frame[column].to_numpy(float) for column in Gemm.COLUMNS))
-    rows = merged_repeats(Rows(sizes, frame["time_us"].to_numpy(float)))
-    card = load_gpu(gpu)
-    predicted = gemm_time(card, card.kernels["torch"].gemm["fp16"], rows.operator, cold=False).time_us
-    small = rows.operator.m <= 512
-    assert mape(predicted, rows.time_us) < all_m
-    assert mape(predicted[small], rows.time_us[small]) < small_m
-
-
 def test_a_single_row_does_not_replace_what_was_measured():
     frame = pd.DataFrame([{"op": "up_proj", "m": 1, "n": 4096, "k": 4096, "dtype": "fp16", "time_us": 20.0}])
     rows = check_rows(frame.reindex(columns=[*REQUIRED_COLUMNS, "time_us"]), "one.csv")

@@ -76,11 +76,11 @@ def test_served_deepseek_plain_and_with_mtp(shared_data):
 def test_several_gpus_and_experts_as_served(shared_data):
     """Nothing is fitted to these rows."""
     found = engine_parallel.served(shared_data)
-    errors = {kind: np.abs([row.error for row in found if row.experts == kind]) for kind in (False, True)}
-    assert min(map(len, errors.values())) >= 15
-    assert errors[False].mean() < 0.075
-    assert errors[True].mean() < 0.08
-    assert max(each.max() for each in errors.values()) < 0.20
+    errors = found.error.abs().groupby(found.experts)
+    assert (errors.size() >= 15).all()
+    assert errors.mean()[False] < 0.075
+    assert errors.mean()[True] < 0.08
+    assert errors.max().max() < 0.20
 
 
 def test_forward_passes_that_no_fit_saw(shared_data):
