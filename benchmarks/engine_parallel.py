@@ -61,7 +61,7 @@ def scores(rows: pd.DataFrame) -> str:
     of_kind = {("experts" if kind else "dense", "all"): own for kind, own in rows.groupby("experts")}
     found = []
     for key, own in (of_model | of_kind).items():
-        worst = own.loc[own.error.abs().idxmax()]
+        worst = own.iloc[int(own.error.abs().argmax())]
         found.append(
             (*key, str(len(own)), f"{own.error.abs().mean():.1%}", f"{own.error.mean():+.1%}",
              f"{worst.error:+.1%} at {worst.avg_batch:.0f}")
