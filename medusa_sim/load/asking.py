@@ -65,7 +65,7 @@ class Asking:
             decoding.draft(min(checked(self.policy, found, b, self.drafts_max), most), min(self._made, most))
         elif self._by_request is not None:
             if self._each is not None:
-                each = self._each(b, decoding.length_sum / b, *decoding.seen())
+                each = self._each(b, decoding.length_sum / b, decoding.seen())
             else:
                 each = chosen_each(self._by_request, state(*self._seen()), self.drafts_max, decoding.seen())
             fresh: int = getattr(self.policy, "fresh", 0)

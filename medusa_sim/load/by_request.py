@@ -39,8 +39,7 @@ class BudgetByRequest:
         self.table, self.spread, self.costs = table, spread, costs or Costs(table)
         self.hardness = hardness_of(tuple(table.rates.tolist()), spread)
         self.fresh = 0
-        nothing = np.zeros(1, dtype=np.int64)
-        self._unknown = int(self.hardness.of(nothing, nothing)[0])
+        self._unknown = int(self.hardness.of(np.zeros((2, 1), dtype=np.int64))[0])
         gains = self._worth(self.hardness.gains)
         kinds, most = gains.shape
         self.alike = kinds == 1 and type(self).choose_each is BudgetByRequest.choose_each
@@ -55,31 +54,32 @@ class BudgetByRequest:
         changes = np.concatenate([[True], np.any(np.diff(drafts, axis=0), axis=1)])
         changes[:: own.size + 1] = True
         drafts, gained = drafts[changes], gained[changes]
-        self._drafts, self._sums = (
-            drafts.astype(np.int64),
-            np.concatenate([drafts.astype(np.float64), gained]),
-        )
-        self._place = np.repeat(np.arange(self._made.size), own.size + 1)[changes]
+        self._drafts = drafts.astype(np.int64)
+        # by class, once, by request: where a choice stands in `_price`, and what of it is weighed
+        place = np.repeat(np.arange(self._made.size), own.size + 1)[changes]
+        each = np.full(place.size, float(self.whole))
+        stands = np.column_stack([drafts, place, place * table.drafts_max])
+        self._sums = np.concatenate([stands, np.column_stack([gained, 0.0 * each, each])])
 
     def _worth(self, gains: FloatArray) -> FloatArray:
         """(classes, K) of every draft, from the probability that so many are accepted."""
         emitted = 1.0 + np.cumsum(np.pad(gains, ((0, 0), (1, 0))), axis=1)
         return np.diff(np.log(emitted), axis=1)
 
-    def _cost(self, seconds: FloatArray) -> FloatArray:
+    def _cost(self, seconds: FloatArray, requests: int) -> FloatArray:
         """What of the time of a step `_value` weighs."""
-        return np.log(seconds)
+        return requests * np.log(seconds)
 
-    def _value(self, gained: FloatArray, requests: int, cost: FloatArray) -> FloatArray:
+    def _value(self, gained: FloatArray, cost: FloatArray) -> FloatArray:
         """What is largest where the right number of drafts is taken."""
-        return gained / requests - cost
+        return gained - cost
 
-    def _price(self, requests: int, place: int) -> tuple[FloatArray, FloatArray]:
-        """(where each choice's longest draft begins, `_cost` of steps by it and drafts in all, in a row)."""
+    def _price(self, requests: int, place: int) -> FloatArray:
+        """`_cost` of steps by longest draft and drafts in all, in a row."""
         asked = np.arange(requests * self.table.drafts_max + 1)
         each_s = self.costs.at(requests, place)
-        cost = self._cost(self.table.unequal_s(asked, self._made[:, None], requests, each_s)).ravel()
-        return (self._place * asked.size).astype(np.float64), cost
+        seconds = self.table.unequal_s(asked, self._made[:, None], requests, each_s)
+        return self._cost(seconds.ravel(), requests)
 
     def choose(self, state: State) -> int:
         """The longest draft of requests of which nothing is known yet."""
@@ -91,23 +91,22 @@ class BudgetByRequest:
         del drafts, accepted, steps
         key = requests, self.costs.place(length)
         if key not in self._known:
-            nothing = np.zeros(requests, dtype=np.int64)
-            self._known[key] = int(self.each(requests, length, nothing, nothing).max())
+            self._known[key] = int(self.each(requests, length, np.zeros((2, requests), dtype=np.int64)).max())
         return self._known[key]
 
     def choose_each(self, state: State, accepted: IntArray, tried: IntArray) -> IntArray:
         """(requests,) drafts of each, by how many that were tried before were accepted."""
-        return self.each(state.requests, state.mean_length, accepted, tried)
+        return self.each(state.requests, state.mean_length, np.stack([accepted, tried]))
 
-    def each(self, requests: int, length: float, accepted: IntArray, tried: IntArray) -> IntArray:
+    def each(self, requests: int, length: float, past: IntArray) -> IntArray:
         """`choose_each` by what it looks at."""
-        own = self.hardness.of(accepted, tried)
-        counts = np.bincount(own, minlength=self._drafts.shape[1])
-        found: FloatArray = np.asarray(self._sums @ counts, dtype=np.float64)
-        asked, gained = found[: self._place.size], found[self._place.size :]
-        begins, costs = self._priced(requests, self.costs.place(length))
-        cost = costs.take((begins + asked).astype(np.int64))
-        drafts = self._drafts[int(self._value(gained, requests, cost).argmax())]
+        own = self.hardness.of(past)
+        counts = np.bincount(own, minlength=self._sums.shape[1])
+        counts[-2:] = 1, requests
+        found = np.asarray(self._sums @ counts, dtype=np.float64)
+        choices = len(self._drafts)
+        cost = self._priced(requests, self.costs.place(length)).take(found[:choices].astype(np.int64))
+        drafts = self._drafts[int(self._value(found[choices:], cost).argmax())]
         self.fresh = drafts.item(self._unknown)
         return np.asarray(drafts.take(own))
 
@@ -127,11 +126,12 @@ class AdaptiveVerification(BudgetByRequest):
     def _worth(self, gains: FloatArray) -> FloatArray:
         return gains
 
-    def _cost(self, seconds: FloatArray) -> FloatArray:
+    def _cost(self, seconds: FloatArray, requests: int) -> FloatArray:
+        del requests
         return 1.0 / seconds
 
-    def _value(self, gained: FloatArray, requests: int, cost: FloatArray) -> FloatArray:
-        return (requests + gained) * cost
+    def _value(self, gained: FloatArray, cost: FloatArray) -> FloatArray:
+        return gained * cost
 
     @classmethod
     def profiled(cls, table: StepTable, spread: float) -> AdaptiveVerification:

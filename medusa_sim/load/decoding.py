@@ -18,9 +18,9 @@ class Decoding:
     step: how many steps all have made. first_end: the least of `ends`; length_sum: tokens in the KV cache, of
     all, shared_sum: of `shared`. drafts: of every request, or where they differ (`differ`) of the one that
     has the most; asked: of all together; fresh: of one that joins; _apart: whether
-    some have more than others.
+    some have more than others. _base: the step when one joined last.
 
-    Arrays: at: which request; own: its cell of `Draws` before step 0; row: the same with its drafts, low:
+    Arrays: at: which request; own: its cell of `Draws` at `_base`; row: the same with its drafts, low:
     with one fewer; goal: the sum of cells at which it has emitted everything, ends: the step; final: tokens
     in the KV cache when all are out; shared: blocks that are held elsewhere too; each: drafts; past:
     (2, requests) what sums at row and low have to grow by to be the drafts accepted and tried (`seen`).
@@ -33,32 +33,33 @@ class Decoding:
         self._state = np.zeros((11, limits.max_requests), dtype=np.int64)
         self.at, self.own, self.row, self.low, self.goal, self.ends, self.final, self.shared = self._state[:8]
         self.each, self._rows, self._past = self._state[8], self._state[2:4], self._state[9:]
-        self._places = np.zeros((2, limits.max_requests), dtype=np.int64)
+        self._ones = np.ones(limits.max_requests, dtype=np.int64)
         self._stopped: dict[int, tuple[int, int]] = {}
         self.count = self.step = 0
         self.drafts = self.asked = self.fresh = self._made = 0
         self.differ = self._apart = self._none = False
-        self.length_sum = self.shared_sum = self._passed = 0
+        self.length_sum = self.shared_sum = self._passed = self._base = 0
         self.first_end = _NEVER
 
     def join(self, request: int, remaining: int, length: int, shared: int = 0) -> None:
         """A request whose prompt has been read decodes from the next step on."""
         place, step, sums = self.count, self.step, self.draws.sums
+        if step > self._base:
+            self._state[1:4, :place] += step - self._base
+            self._base = step
         cell = self.draws.begins[request]
         first = cell + self.fresh * self.draws.size
+        low = max(first - self.draws.size, cell)
+        accepted, tried = self._stopped.pop(request, (0, 0))
         if self._is_plain:
             now, ends = first, step + remaining
         else:
             now = sums.item(first)
-            ends = int(sums.searchsorted(np.int32(now + remaining))) - first + step
-        low = max(first - self.draws.size, cell)
-        accepted, tried = self._stopped.pop(request, (0, 0))
-        if not self._is_plain:
+            ends = step + int(sums[first : first + remaining + 1].searchsorted(now + remaining))
             accepted, tried = accepted - now + step, tried - sums.item(low) + (0 if self.fresh else step)
         self._none = self._none or not self.fresh
         self._state[:, place] = (
-            request, cell - step, first - step, low - step, now + remaining, ends, length + remaining, shared,
-            self.fresh, accepted, tried,
+            request, cell, first, low, now + remaining, ends, length + remaining, shared, self.fresh, accepted, tried
         )  # fmt: skip
         self.length_sum += length
         self.shared_sum += shared
@@ -84,7 +85,7 @@ class Decoding:
         """
         b = self.count
         is_same = self._apart and (fresh, made) == (self.fresh, self._made)
-        if is_same and np.logical_and.reduce(self.each[:b] == each):
+        if is_same and self.each[:b].tobytes() == each.tobytes():
             return
         past = self.seen()
         self.drafts, self.asked = int(np.maximum.reduce(each, initial=made)), int(np.add.reduce(each))
@@ -105,9 +106,9 @@ class Decoding:
         left = self.remaining
         np.add(own, drafts * size, out=row)
         np.maximum(row - size, own, out=self.low[:b])
-        passed = sums.take(row + self.step)
+        passed = self._cells()
         goal[:] = passed + left
-        ends[:] = sums.searchsorted(goal.astype(np.int32)) - row
+        ends[:] = sums.searchsorted(goal) - row + self._base
         self._passed = int(np.add.reduce(passed))
         self.first_end = int(np.minimum.reduce(ends))
 
@@ -119,8 +120,8 @@ class Decoding:
 
     def _cells(self) -> IntArray:
         """Sums of cells before the ones that are next."""
-        places: IntArray = self.row[: self.count] + self.step
-        return places if self._is_plain else self.draws.sums.take(places)
+        row, since = self.row[: self.count], self.step - self._base
+        return row + since if self._is_plain else self.draws.sums[since:].take(row)
 
     def advance(self, steps: int, gained: int | None = None) -> int:
         """Tokens that so many steps give, at most up to `first_end`; those that end may give too many.
@@ -129,7 +130,9 @@ class Decoding:
         """
         self.step += steps
         if gained is None:
-            gained = int(np.add.reduce(self._cells())) - self._passed if self.drafts else steps * self.count
+            gained = steps * self.count
+            if self.drafts:
+                gained = int(self._cells().dot(self._ones[: self.count])) - self._passed
         self._passed += gained
         self.length_sum += gained
         return gained
@@ -138,8 +141,8 @@ class Decoding:
         """Tokens that each of so many steps would give, as `advance`; the requests stay where they are."""
         if self._is_plain or not self.drafts:
             return [each * self.count for each in steps]
-        begin, row, passed = self.step, self.row[: self.count], self._passed
-        places = row + (begin + np.array(steps))[:, None]
+        since, row, passed = self.step - self._base, self.row[: self.count], self._passed
+        places = row + (since + np.array(steps))[:, None]
         found: list[int] = (np.add.reduce(self.draws.sums.take(places), axis=1) - passed).tolist()
         return found
 
@@ -164,7 +167,9 @@ class Decoding:
     def _drop(self, place: int) -> tuple[int, int]:
         """The request in a place leaves; it, and the tokens that remain of it."""
         request, _, row, _, goal, _, final, shared, drafts = self._state[:9, place].tolist()
-        passed = row + self.step if self._is_plain else self.draws.sums.item(row + self.step)
+        passed = row + self.step - self._base
+        if not self._is_plain:
+            passed = self.draws.sums.item(passed)
         left = goal - passed
         last = self.count = self.count - 1
         if place < last:
@@ -185,8 +190,8 @@ class Decoding:
         Of K drafts those are tried that would be emitted with K - 1: all that were accepted, and the next.
         """
         b, step = self.count, self.step
-        places = np.add(self._rows[:, :b], step, out=self._places[:, :b])
-        past: IntArray = self.draws.sums.take(places) + self._past[:, :b]
+        past: IntArray = self.draws.sums[step - self._base :].take(self._rows[:, :b])
+        past += self._past[:, :b]
         past[0] -= step
         if self._none:
             past[1] -= step * (self.each[:b] == 0)
@@ -195,7 +200,7 @@ class Decoding:
     def found_share(self, steps: int) -> float:
         """Of the last so many steps and all requests, in how many drafts were found."""
         found = self.draws.found
-        now = self.own[: self.count] + self.step
+        now = self.own[: self.count] + (self.step - self._base)
         passed = np.add.reduce(found.take(now)) - np.add.reduce(found.take(now - steps))
         return float(passed) / (steps * self.count)
 

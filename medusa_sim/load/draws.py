@@ -95,4 +95,6 @@ def _longer(cells: Bytes | BoolArray, more: int) -> Bytes:
 
 
 def _sums(cells: Bytes) -> IntArray:
-    return np.concatenate([[0], np.cumsum(cells, dtype=np.int32)], dtype=np.int32)
+    found = np.zeros(cells.size + 1, dtype=np.int64)
+    np.cumsum(cells, out=found[1:])
+    return found

@@ -24,6 +24,7 @@ _SHARES = 64
 _MOST_TRIALS = 1000
 _TRIALS = np.unique(np.rint(np.concatenate([[0.0], np.geomspace(1, _MOST_TRIALS, 28)])))
 """Trials that are told apart, and shares of them that were accepted."""
+_PLACE = np.array([1, _MOST_TRIALS + 1])
 
 
 def rates_by_kind(rates: FloatArray, spread: float) -> FloatArray:
@@ -85,11 +86,12 @@ class Hardness:
         known = [self._found(np.minimum(every, each), each).astype(np.int8) for each in every[:, None]]
         self._known = np.concatenate(known)
 
-    def of(self, accepted: IntArray, tried: IntArray) -> IntArray:
-        """(requests,) the class of each."""
-        if np.maximum.reduce(tried, initial=0) > _MOST_TRIALS:
-            return self._found(accepted, tried)
-        return np.asarray(self._known.take(tried * (_MOST_TRIALS + 1) + accepted))
+    def of(self, past: IntArray) -> IntArray:
+        """(requests,) the class of each. past: (2, requests) drafts that were accepted, and tried."""
+        tried = past[1]
+        if tried.item(tried.argmax()) > _MOST_TRIALS:
+            return self._found(past[0], tried)
+        return np.asarray(self._known.take(_PLACE.dot(past)))
 
     def _found(self, accepted: IntArray, tried: IntArray) -> IntArray:
         """`of`, worked out."""

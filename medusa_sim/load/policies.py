@@ -118,8 +118,8 @@ class ByRequest(Policy, Protocol):
         """(requests,) drafts of each, by how many that were tried before were accepted."""
 
 
-EachOf: TypeAlias = Callable[[int, float, IntArray, IntArray], IntArray]
-"""(requests,) drafts by requests, mean_length, and what of each was accepted and tried; not checked."""
+EachOf: TypeAlias = Callable[[int, float, IntArray], IntArray]
+"""(requests,) drafts by requests, mean_length, (2, requests) accepted and tried of each; not checked."""
 
 
 def at_of(policy: Policy) -> At | None:

@@ -84,8 +84,8 @@ def test_verification_takes_the_likeliest_drafts_by_costs_of_one_context():
     assert long.sum() < right.sum()
     assert (right[::2] < right[1::2]).all()  # of hard requests fewer
     gains = Hardness(np.asarray(RATES), 2.0)
-    kept = np.concatenate([[1.0], gains.gains[gains.of(accepted[:1], tried[:1])][0]])
-    best = np.concatenate([[1.0], gains.gains[gains.of(accepted[1:2], tried[1:2])][0]])
+    kept = np.concatenate([[1.0], gains.gains[gains.of(np.array([accepted[:1], tried[:1]]))][0]])
+    best = np.concatenate([[1.0], gains.gains[gains.of(np.array([accepted[1:2], tried[1:2]]))][0]])
     # no draft that is left out is likelier than one that is taken
     taken = min(kept[right[0]], best[right[1]])
     left = max([*kept[right[0] + 1 : right[0] + 2], *best[right[1] + 1 : right[1] + 2]], default=0.0)
@@ -119,10 +119,10 @@ def test_hard_requests_get_fewer_drafts():
 def test_more_accepted_drafts_never_make_a_request_look_harder(spread, tried, share):
     known = Hardness(np.asarray(RATES), spread)
     accepted = np.array([int(share * tried), tried])
-    low, high = known.gains[known.of(accepted, np.array([tried, tried]))]
+    low, high = known.gains[known.of(np.array([accepted, [tried, tried]]))]
     assert (low <= high + 1e-12).all()
     assert ((known.gains >= 0.0) & (known.gains <= 1.0)).all()
-    nothing = known.gains[known.of(np.array([0]), np.array([0]))][0]
+    nothing = known.gains[known.of(np.zeros((2, 1), dtype=np.int64))][0]
     if spread == 0.0:
         np.testing.assert_allclose(nothing, RATES)
 
