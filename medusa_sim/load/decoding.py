@@ -59,8 +59,8 @@ class Decoding:
             accepted, tried = accepted - now + step, tried - sums.item(low) + (0 if self.fresh else step)
         self._none = self._none or not self.fresh
         self._state[:, place] = (
-            request, cell, first, low, now + remaining, ends, length + remaining, shared, self.fresh, accepted,
-            tried,
+            request, cell, first, low, now + remaining, ends, length + remaining, shared, self.fresh,
+            accepted, tried,
         )  # fmt: skip
         self.length_sum += length
         self.shared_sum += shared
