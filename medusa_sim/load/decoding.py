@@ -122,7 +122,8 @@ class Decoding:
     def _cells(self) -> IntArray:
         """Sums of cells before the ones that are next."""
         row, since = self.row[: self.count], self.step - self._base
-        return row + since if self._is_plain else self.draws.sums[since:].take(row)
+        cells: IntArray = row + since if self._is_plain else self.draws.sums[since:].take(row)
+        return cells
 
     def advance(self, steps: int, gained: int | None = None) -> int:
         """Tokens that so many steps give, at most up to `first_end`; those that end may give too many.
