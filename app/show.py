@@ -282,7 +282,7 @@ def hand_out(name: str, files: Sequence[Download], told: str | None = None) -> N
         label, key=f"{FILES}{name}", on_change="rerun", type="tertiary", icon=":material/download:"
     ) as opened:
         if told is not None:
-            st.code(wrapped(told), language="sh")
+            st.code(wrapped(told), language=None)
         if not opened.open:
             return
         for suffix in {suffix for suffix, _, _ in files} & _FIRST.keys():

@@ -20,6 +20,7 @@ from medusa_sim.export.checkpoints import drafter_id
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import OBJECTIVES, Objective
 from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
+from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.reproduced import roofline_chart
 from medusa_sim.report.charts.setups import measured_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
@@ -402,12 +403,10 @@ def _launch(set_up: SetUp, answer: Recommendation, told: list[str]) -> None:
         return
     if set_up.own_code:
         with st.expander("The schedule with its trees, for code of your own"):
-            st.code(settings.text, language="json", wrap_lines=True)
+            st.code(settings.text, language=None, wrap_lines=True)
     else:
-        language = "yaml" if set_up.export == "tensorrt-llm" else "sh"
-        st.code(settings.text, language=language, wrap_lines=True)
+        st.code(settings.text, language=None, wrap_lines=True)
     for note in settings.notes:
-        if note:
-            st.caption(f"{settings.engine} {settings.version}: {show.in_words(note)}")
+        st.caption(show.in_words(as_sentence(note)))
     words = [*told, "--export", set_up.export, *(["--draft-path", draft_path] if draft_path else [])]
     show.hand_out("launch", [("txt", "text/plain", lambda: settings.text)], show.command(words))

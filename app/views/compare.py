@@ -19,7 +19,6 @@ from medusa_sim.errors import UsageError
 from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.report.charts.setups import left_out, setups_chart
 from medusa_sim.report.compare_text import (
-    MOST_ROWS,
     compare_values,
     frontier_table,
     measured_text,
@@ -51,7 +50,7 @@ _AXES = {
     "tokens/s a megawatt": "tokens_per_s_per_mw",
 }
 """What the chart may show, and the column that has it."""
-_AT = {"cost": "at the least cost", "throughput": "with most tokens a GPU", "energy": "with least energy"}
+_AT = {"cost": "costs least", "throughput": "emits most tokens a GPU", "energy": "takes least energy"}
 """What was saved, as the answer begins."""
 _CERTAINTIES = ("50%", "75%", "80%", "90%", "95%")
 _PHONE = ("", "set-up", "tokens/s/user", "sure", "$/M tokens")
@@ -67,13 +66,16 @@ def page(set_up: SetUp) -> None:
         with show.progress("set-ups") as advance:
             answer = which.set_ups_for(set_up, asked, advance)
         _answer(answer)
-    asking.caption("Of the sidebar: model, drafter, acceptance. Cards, GPUs, engine and context are as here.")
+    asking.caption(
+        "The sidebar gives model, drafter and acceptance; cards, GPUs, engine and context are as here."
+    )
+    if len(cards := answer.best.drop_duplicates("gpu")) > 1:
+        st.subheader("The best of each card", anchor=False)
+        show.text_table(rows_table(cards, ""), phone=_PHONE)
+        if near := ", ".join(answer.runners_up.gpu.unique()):
+            st.caption(f"Star: the answer. Its 80 % interval does not tell it apart from set-ups of {near}.")
     _chart(answer, show.command(["compare", *asked.options(set_up), "--format", "csv"]))
     _launch(answer)
-    if len(others := answer.runners_up.head(MOST_ROWS)):
-        st.subheader("Not told apart from it", anchor=False)
-        st.caption(f"{len(answer.runners_up)} set-ups within the 80 % interval; the best first.")
-        show.text_table(rows_table(others, ""), phone=_PHONE)
     st.subheader("Nothing is both faster for the user and better", anchor=False)
     show.text_table(frontier_table(answer), phone=_PHONE)
     with st.expander(f"Refused: {len(answer.refused)}"):
@@ -138,10 +140,8 @@ def _answer(answer: Comparison) -> None:
         return
     cards, _, rest = sentence(answer).partition(", ")
     asked = answer.question.tokens_per_s_per_user
-    target = f"{answer.model.name} for {asked:g} tokens/s a user {_AT[answer.measure]}:"
-    st.success(
-        f"{show.in_words(target)} **{show.in_words(cards)}**, {show.in_words(rest)}", icon=":material/memory:"
-    )
+    target = f"{_AT[answer.measure]} where {answer.model.name} gives a user {asked:g} tokens/s: {rest}"
+    st.success(f"**{show.in_words(cards)}** {show.in_words(target)}", icon=":material/memory:")
     if surer := surer_text(answer):
         st.markdown(show.in_words(surer))
 
@@ -204,7 +204,7 @@ def _launch(answer: Comparison) -> None:
     st.subheader("Launch it", anchor=False)
     try:
         with st.spinner("Writing the command"):
-            st.code(chosen_command(answer, row), language="sh", wrap_lines=True)
+            st.code(chosen_command(answer, row), language=None, wrap_lines=True)
     except UsageError as error:  # what an engine cannot be told is an answer here
         st.info(show.in_words(str(error)))
     given = answer.scenario(row).arguments

@@ -65,7 +65,7 @@ def page(set_up: SetUp) -> None:
     st.markdown(show.in_words(notes.accuracy(load_gpu(set_up.gpu), kernels, sizes)))
     view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:
-        _accuracy(set_up.gpu)
+        _accuracy(set_up.gpu, kernels)
     elif view == _VIEWS[1]:
         sources.numbers(set_up)
     else:
@@ -74,10 +74,11 @@ def page(set_up: SetUp) -> None:
         show.ignored_note()
 
 
-def _accuracy(gpu: str) -> None:
-    """What the fits are worth first, then rows, then the papers."""
+def _accuracy(gpu: str, own: str) -> None:
+    """What the fits are worth first, then rows, then the papers; own: the set-up's kernels."""
     sets = tuple(load_gpu(gpu).kernels) or ("none",)
-    kernels = inputs.choice(st, "kernels", "Kernels", sets, sets[0], "The fitted kernel set that is judged.")
+    first = own if own in sets else sets[0]
+    kernels = inputs.choice(st, "kernels", "Kernels", sets, first, "The fitted kernel set that is judged.")
     _fits(gpu, kernels)
     _measured(gpu, kernels)
     _decoder(gpu)
@@ -131,7 +132,7 @@ def _fit_rows(fits: dict[str, Fit]) -> list[dict[str, object]]:
             "fit": percent(fit.fit_error),
             "rows": f"{fit.rows:,}",
             "borrowed from": fit.inherited_from or "-",
-            "source": fit.source,
+            "source": fit.source.partition("): ")[2] if fit.inherited_from else fit.source,
         }
         for name, fit in fits.items()
     ]

@@ -177,8 +177,11 @@ def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
     assert found.chosen is not None
     said = page.success[0].value.replace("**", "")
     assert said.startswith(
-        f"llama-3.1-8b for 60 tokens/s a user at the least cost: 1 x {found.chosen['gpu']}, bf16, vllm"
+        f"1 x {found.chosen['gpu']} costs least where llama-3.1-8b gives a user 60 tokens/s: bf16, vllm"
     )
+    assert list(tables(page)[0]["set-up"]) == [
+        f"1 x {gpu}, bf16, vllm" for gpu in dict.fromkeys(found.best.gpu)
+    ]
     assert metrics(page)["Tokens/s a user"] == significant(found.chosen["tokens_per_s_per_user"], 3)
     rows = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim compare"))))
     assert len(rows) == len(found.table)
