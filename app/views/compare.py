@@ -72,8 +72,10 @@ def page(set_up: SetUp) -> None:
     if len(cards := answer.best.drop_duplicates("gpu")) > 1:
         st.subheader("The best of each card", anchor=False)
         show.text_table(rows_table(cards, ""), phone=_PHONE)
-        if near := ", ".join(answer.runners_up.gpu.unique()):
-            st.caption(f"Star: the answer. Its 80 % interval does not tell it apart from set-ups of {near}.")
+        if near := ", ".join(
+            dict.fromkeys(answer.runners_up.gpu[answer.runners_up.gpu != cards.gpu.iloc[0]])
+        ):
+            st.caption(f"Star: the answer, which its 80 % interval does not tell apart from {near}.")
     _chart(answer, show.command(["compare", *asked.options(set_up), "--format", "csv"]))
     _launch(answer)
     st.subheader("Nothing is both faster for the user and better", anchor=False)

@@ -40,7 +40,8 @@ def verdict_of(
         st.success(
             f"**{where}: {_with(answer, row)}, {times(row.speedup)}** "
             f"(80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}). It emits "
-            f"{row.tokens_per_step:.2f} tokens per step, and a step takes {times(row.overhead)} as long. "
+            f"{row.tokens_per_step:.2f} tokens per step, and a step takes {times(row.overhead)} as long"
+            f"{'' if request is None else f'; without prompts to read {times(row.step_speedup)}'}. "
             f"{_flat(answer, row)} {whole}".strip(),
             icon=":material/check_circle:",
         )

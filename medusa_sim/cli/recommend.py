@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import Sectioned, is_given, options, output_options, scenario_options, scenarios
-from medusa_sim.cli.output import Output, command_line
+from medusa_sim.cli.options import (
+    Sectioned,
+    is_given,
+    options,
+    output_options,
+    report_option,
+    scenario_options,
+    scenarios,
+)
+from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.values import BATCH, SEQ_LEN, Axis, GridType
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES
@@ -73,9 +81,11 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     help="A row for every batch and count instead: the curves behind the answer.",
 )
 @click.option("--draft-path", default=None, help="Draft checkpoint to name in the engine's settings.")
+@report_option
 @output_options
 def recommend(
     output: Output,
+    report: ReportPlace,
     engine: str | None,
     engine_version: str | None,
     draft_path: str | None,
@@ -105,6 +115,10 @@ def recommend(
     if by_count or engine is not None or output.form in ("csv", "json", "parquet"):
         for line in search_note(answer):
             say(line)
+    if report.folder is not None:
+        from medusa_sim.report.sweep_report import recommend_blocks
+
+        report.write(recommend_blocks(answer, command_line()))
     if by_count:
         from medusa_sim.plan.quantities import count_table
 

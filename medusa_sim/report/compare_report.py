@@ -18,7 +18,7 @@ from medusa_sim.report.compare_text import (
     surer_text,
     warning_lines,
 )
-from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
+from medusa_sim.report.document import Block, Bullets, Cards, Code, Folded, Heading, Picture, Text
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.sweep_report import closing
 from medusa_sim.report.text import TextTable, significant
@@ -52,10 +52,7 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     if len(others := answer.runners_up.head(MOST_ROWS)):
         blocks += [Heading("Not told apart from it", level=3), rows_table(others, "")]
     if launch := launch_text(answer):
-        blocks += [
-            Heading("One copy of it"),
-            Bullets(tuple(f"`{line}`" for line in launch.split("\n") if line)),
-        ]
+        blocks += [Heading("One copy of it"), Code(launch)]
     blocks += [Heading("The same set-ups by what else counts")]
     blocks += [
         _picture(answer, column)

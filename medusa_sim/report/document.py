@@ -40,6 +40,13 @@ class Bullets:
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """Lines to be copied as they are."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cards:
     """The numbers that matter: (label, value, remark)."""
 
@@ -73,7 +80,7 @@ class Folded:
 
 _PAGE_WIDTH = 122
 """Characters of a table that a page of full width shows without scrolling."""
-Block: TypeAlias = Heading | Text | Bullets | Cards | Picture | Folded | TextTable
+Block: TypeAlias = Heading | Text | Bullets | Code | Cards | Picture | Folded | TextTable
 
 
 def html_page(title: str, blocks: Sequence[Block]) -> str:
@@ -151,6 +158,8 @@ def _markdown(block: Block) -> str:
             found = f"{text}\n"
         case Bullets(items):
             found = "".join(f"- {item}\n" for item in items)
+        case Code(text):
+            found = f"```\n{text.rstrip()}\n```\n"
         case Cards(items):
             found = "".join(f"- {label}: **{value}** ({remark})\n" for label, value, remark in items)
         case Picture(_, name, caption):

@@ -17,8 +17,8 @@ from medusa_sim.plan.recommend import scheduled_counts
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import gain_column, sweep
-from medusa_sim.report.caveats import caveats
-from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_bars
+from medusa_sim.report.caveats import as_sentence, caveats
+from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_bars
 from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 from medusa_sim.report.recommend_reason import reason, warnings
@@ -153,16 +153,21 @@ def _pays_up_to(found: BreakEven) -> tuple[str, str]:
     return f"batch {last}", "the largest batch searched" if is_searched else "no larger batch fits in memory"
 
 
-def view_pictures(view: LengthView, item: Scenario, *, level: int, several: bool = False) -> list[Block]:
-    """The three plots of one length, each below its heading; several: whether other lengths follow."""
+def view_pictures(
+    view: LengthView, item: Scenario, *, level: int, several: bool = False, chains: bool = False
+) -> list[Block]:
+    """The three plots of one length, each below its heading; several: whether other lengths follow.
+
+    chains: count drafts and not candidates.
+    """
     at = f"length {view.seq_len}"
     model = _model_name(item)
     stem, title = f"{item.gpu.name}-{model}", f"{model} on {item.gpu.name}, {at}"
     tail = f"-{view.seq_len}" if several else ""
     return [
-        Heading(f"Speedup against candidates, {at}", level),
+        Heading(f"Speedup against {count_word(chains)}, {at}", level),
         Picture(
-            partial(lines_figure, speedup_chart(view, title)),
+            partial(lines_figure, speedup_chart(view, title, chains=chains)),
             f"speedup-{stem}{tail}",
             f"Rings: {view.marked}. Upright bars: cliffs, after which one more token costs at "
             "least 5 % more. Bands: 80 %.",
@@ -174,9 +179,9 @@ def view_pictures(view: LengthView, item: Scenario, *, level: int, several: bool
             f"Each pair: plain decoding, and {view.marked}. The length is the overhead; the time stands at "
             "its end.",
         ),
-        Heading(f"Batch and candidates, {at}", level),
+        Heading(f"Batch and {count_word(chains)}, {at}", level),
         Picture(
-            partial(map_figure, heat_map(view, title)),
+            partial(map_figure, heat_map(view, title, chains=chains)),
             f"heat-{stem}{tail}",
             f"Framed: {view.marked}. Red line: beyond it speculation loses. A dash: no room in memory.",
         ),
@@ -205,16 +210,16 @@ def closing(settings: Sequence[Scenario], trust: tuple[str, ...], command: str) 
 
 
 def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
-    """Every block of the report, in order; plots mark what the schedule runs, at the first length."""
+    """A page to print and the details below it; plots mark what the schedule runs, at the first length."""
     scenario, surface = answer.scenario, answer.surface
     length = int(surface.seq_len[0])
     blocks: list[Block] = [
-        Heading(title_of([scenario]), level=1),
-        Text(question_text(answer), lead=True),
-        Text(reason(answer)),
+        Heading(f"Does speculation pay for {_model_name(scenario)} on {scenario.cards}?", level=1),
+        Text(reason(answer), lead=True),
+        Text(question_text(answer)),
         schedule_table(answer),
-        Bullets((*warnings(answer), *findings(answer))),
     ]
+    warned, details = Bullets(tuple(map(as_sentence, warnings(answer)))), Bullets(tuple(findings(answer)))
     batch = surface.batch[surface.fits[:, 0].any(axis=-1)]
     powers = 2 ** np.arange(20)
     batch = batch[among(batch, powers) | (batch == batch[-1])] if batch.size else batch
@@ -223,6 +228,10 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
         recommended = scheduled_counts(answer, length)
         chosen = {int(size): recommended[int(size)] for size in batch}
         grid = Grid.of(tuple(chosen), (length,), sorted({*DEFAULT_CANDIDATES, *chosen.values()}))
-        blocks += view_pictures(length_view(scenario, grid, length, chosen), scenario, level=2)
+        view = length_view(scenario, grid, length, chosen)
+        _, first, *others = view_pictures(view, scenario, level=2, chains=answer.chains)
+        blocks += [first, warned, Heading("Details", page=True), details, *others]
         blocks.append(Folded("Every count beside it", rows_table(scenario, grid)))
+    else:
+        blocks += [warned, details]
     return blocks + closing([scenario], tuple(dict.fromkeys(caveats([scenario], grid))), command)

@@ -152,3 +152,12 @@ def test_batches_that_were_left_out_are_counted(more):
     assert "were searched" not in every.output
     few = run("--latency", "roofline", "--batch", "100..528", "--drafter", "eagle", *more)
     assert "of 429 batches were searched" in few.output
+
+
+def test_a_report_answers_first_and_counts_drafts_of_chains(tmp_path: Path) -> None:
+    chain = ("--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "eagle3", "--batch", "1..4")
+    result = run(*chain, "--report", str(tmp_path / "out"))
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert page.startswith("# Does speculation pay for llama-3.1-8b on h100-sxm?\n\nEnable speculation at")
+    assert "Batch and drafts" in page
+    assert page.split("\n\n")[1].strip() in result.stdout
