@@ -11,13 +11,13 @@ import click
 from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import (
     Sectioned,
+    asked,
     is_given,
     options,
     output_options,
-    report_option,
     scenario_options,
     scenarios,
-)
+)  # fmt: skip
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.values import BATCH, SEQ_LEN, Axis, GridType
 from medusa_sim.errors import UsageError
@@ -81,7 +81,7 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     help="A row for every batch and count instead: the curves behind the answer.",
 )
 @click.option("--draft-path", default=None, help="Draft checkpoint to name in the engine's settings.")
-@report_option
+@asked(ReportPlace, into="report")
 @output_options
 def recommend(
     output: Output,
