@@ -2,10 +2,11 @@
 
     python benchmarks/compare_validation.py [FOLDER OF MEASURED DATA]
 
-Every measured cell (card, engine, format, split, speculation, concurrency) is predicted by `ms.compare`. For
-each traffic, ten speeds between the slowest and the fastest measured stream are targets: the cell that is
-predicted to give most tokens/s a GPU among those predicted to keep the target with SURE is chosen, and what
-it measured is held against the best measured cell that keeps it.
+Every measured cell (card, engine, format, split, speculation, concurrency) is predicted by `ms.compare`, by
+the version of the engine that ran it. For each traffic, ten speeds between the slowest and the fastest
+measured stream are targets: the cell that is predicted to give most tokens/s a GPU among those predicted to
+keep the target with SURE is chosen, and what it measured is held against the best measured cell that keeps
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from deepseek_rows import ENGINES, GPUS, STATED_SHARE, VERSION_SINCE, drafts_of, newest, tokens_per_round
+from deepseek_rows import GPUS, RUNTIMES, STATED_SHARE, drafts_of, newest, tokens_per_round
 from deepseek_rows import predicted as time_per_token
 from recorded import data_folder, named_rows
 
@@ -44,7 +45,7 @@ def as_told(rows: pd.DataFrame) -> pd.DataFrame:
 
     What is left is the error of times alone; drafts are those of the recipes (`deepseek_rows`).
     """
-    runtimes = {name: load_runtime(name) for name in ENGINES}
+    runtimes = {name: load_runtime(name) for name in RUNTIMES}
     rows = rows.assign(tokens=np.round(tokens_per_round(rows), 6))
     speed = 1e3 / time_per_token(rows, runtimes)
     ends = {f"predicted_speed_{end}": speed for end in ("low", "high")}  # no interval: the middle decides
@@ -57,14 +58,14 @@ def predicted(rows: pd.DataFrame, *, recipes: bool = False) -> pd.DataFrame:
     recipes: with as many drafts as were served, which the rows do not say, in place of the best number.
     """
     parts = []
-    setup = [*CELL[:3], *CELL[4:7], *TRAFFIC]
+    setup = [*CELL[:3], *CELL[4:7], "runtime", *TRAFFIC]
     for _, part in rows.groupby(setup):
         named: Any = part.iloc[0]
         prompt, output = (STATED_SHARE * named[name] for name in TRAFFIC)
         served = (drafts_of(named["engine"], bool(named["dp_attention"])),)
         try:
             found = ms.compare(
-                "deepseek-r1", gpus=GPUS[named["gpu"]], engines=named["engine"], counts=named["tp"],
+                "deepseek-r1", gpus=GPUS[named["gpu"]], engines=named["runtime"], counts=named["tp"],
                 eps=named["ep"], dp_attention=bool(named["dp_attention"]), drafters=("none", "mtp"),
                 weight_dtypes="nvfp4" if named["weights"] == "fp4" else "fp8_block",
                 batches=sorted(set(part.concurrency)), prompt_tokens=prompt, output_tokens=output,
@@ -169,8 +170,7 @@ def main() -> None:
     ):
         print(f"\n{how}, {len(found)} of {len(rows)} cells")
         parts = {"every card": found, "plain decoding": found[found.speculation == "none"]}
-        of_version = found.date >= found.engine.map(VERSION_SINCE)
-        parts["runs of the runtimes' versions"] = found[of_version]
+        parts["runs of the newest versions"] = found[found.runtime == found.engine]
         for (gpu, weights), part in found.groupby(["gpu", "weights"]):
             parts[f"{gpu} {weights} alone"] = part
         for name, part in parts.items():

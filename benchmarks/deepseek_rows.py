@@ -4,7 +4,8 @@ r"""DeepSeek-R1 as served on four and eight GPUs (InferenceX), plain and with MT
     python benchmarks/deepseek_rows.py --rows     # every row as well
 
 Rows of `engines/inferencex_deepseek_r1.csv` ($MEDUSA_SIM_DATA), which are not part of this project; the
-newest run of every set-up. Lengths are nine tenths of those stated, as random ones around them are.
+newest run of every set-up and version. Lengths are nine tenths of those stated, as random ones around them
+are.
 
 How many tokens a round emits is no column, but follows from means: requests that stream every tenth step
 (TensorRT-LLM) or at every tenth token (SGLang, where a round meets it once in ten rounds) wait ten rounds
@@ -12,7 +13,8 @@ between two chunks in the mean, so that tau = mean ITL / mean TPOT / 10 but for 
 plain rows the same ratio is 1. Rows without means take the tau of rows of the same lengths and drafts;
 medians are no help, since they lie between the modes. Drafts are those of the
 recipes (benchmarks/single_node of github.com/SemiAnalysisAI/InferenceX): TensorRT-LLM 3, with data-parallel
-attention 1; SGLang 2.
+attention 1; SGLang 2. They also name the kernels of experts: fp8 ran DeepGEMM's wherever experts were spread
+over GPUs, nvfp4 TensorRT-LLM's own, with data-parallel attention CUTLASS's.
 """
 
 from __future__ import annotations
@@ -44,12 +46,16 @@ SETUP = [
     "gpu", "engine", "weights", "speculation", "tp", "ep", "dp_attention", "prompt_tokens", "output_tokens",
 ]  # fmt: skip
 ENGINES = ("tensorrt-llm", "sglang")
+OLDER = ("tensorrt-llm-1.1", "tensorrt-llm", "2026-01-29")
+"""A version with terms of its own, its engine, and the first runs of a later one (images 1.2 and 1.3)."""
+RUNTIMES = (*ENGINES, OLDER[0])
 ROUNDS_A_CHUNK = 10.0
 STATED_SHARE = 0.9
 
 
 TERMS = (
     Fitted(("tensorrt-llm", "sglang"), "experts_share", 1.0, 0.2, (0.5, 1.0)),
+    Fitted(OLDER[:1], "kernels_share", 1.0, 0.2, (1.0, 1.3)),
     Fitted(("tensorrt-llm",), "expert_parallel_us_per_layer", 50.0, 50.0, (0.0, 100.0)),
     Fitted(
         ("tensorrt-llm",),
@@ -66,8 +72,6 @@ PRIOR, _ = priors(TERMS)
 SIGMA = 0.08
 LARGEST_WEIGHT = 8.0
 """Cells that a group counts as at most."""
-VERSION_SINCE = {"tensorrt-llm": "2026-01-29", "sglang": ""}
-"""Runs of the runtimes' versions: images of TensorRT-LLM are 1.1 to 2026-01-14, 1.2 and 1.3 later."""
 BORROWING_SINCE = "2026-05-01"
 """SGLang 0.5.12; on the MI300X 0.5.9 takes 10 ms a step longer at every number of requests."""
 
@@ -75,17 +79,28 @@ BORROWING_SINCE = "2026-05-01"
 def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
     """The engines with these values of TERMS."""
     found = {}
-    for name in ENGINES:
-        own = {each.term: value for each, value in zip(TERMS, values, strict=True) if name in each.runtimes}
+    for name in RUNTIMES:
+        names = OLDER[:2] if name == OLDER[0] else (name,)
+        own = {
+            each.term: value
+            for each, value in zip(TERMS, values, strict=True)
+            if not set(names).isdisjoint(each.runtimes)
+        }
         found[name] = replace(load_runtime(name), engine=with_values(engine_of(name), own))
     return found
 
 
-def newest(folder: Path, cards: Iterable[str] = GPUS) -> pd.DataFrame:
-    """The newest run of every set-up and concurrency on these cards, with its group."""
+def newest(folder: Path, cards: Iterable[str] = GPUS, *, versions: bool = False) -> pd.DataFrame:
+    """The newest run of every set-up and concurrency on these cards, with its group and its runtime.
+
+    versions: of each version, not of the newest alone.
+    """
     table = pd.read_csv(present(folder / "engines" / "inferencex_deepseek_r1.csv"))
     table = table[table.gpu.isin(list(cards))]
-    rows = table.sort_values("date").groupby([*SETUP, "concurrency"], as_index=False).last()
+    version, engine, later = OLDER
+    table["runtime"] = np.where((table.engine == engine) & (table.date < later), version, table.engine)
+    cell = [*SETUP, "concurrency", *["runtime"] * versions]
+    rows = table.sort_values("date").groupby(cell, as_index=False).last()
     rows["shared"] = np.where(rows.dp_attention, "ep, dp attention", np.where(rows.ep > 1, "ep", "tp"))
     rows["group"] = rows.engine + ", " + rows.gpu + ", " + rows.weights + ", " + rows.shared
     return rows
@@ -126,7 +141,7 @@ def _swept(line: Any, requests: list[int], runtimes: Mapping[str, Runtime], toke
     prompt, output = STATED_SHARE * line.prompt_tokens, STATED_SHARE * line.output_tokens
     drafts = 0 if line.speculation == "none" else drafts_of(line.engine, bool(line.dp_attention))
     scenario = ms.Scenario(
-        gpu=(GPUS | BORROWING)[line.gpu], model="deepseek-r1", runtime=runtimes[line.engine], drafter="mtp",
+        gpu=(GPUS | BORROWING)[line.gpu], model="deepseek-r1", runtime=runtimes[line.runtime], drafter="mtp",
         acceptance=f"{rate_of(tokens, drafts):.9f}" if drafts else "0.8", tp=int(line.tp), ep=int(line.ep),
         dp_attention=bool(line.dp_attention), weight_dtype="nvfp4" if line.weights == "fp4" else None,
         prompt_tokens=prompt, output_tokens=output,
@@ -138,7 +153,7 @@ def _swept(line: Any, requests: list[int], runtimes: Mapping[str, Runtime], toke
 def predicted(rows: pd.DataFrame, runtimes: Mapping[str, Runtime]) -> FloatArray:
     """Milliseconds per token of every row."""
     found = pd.Series(index=rows.index, dtype=np.float64)
-    for _, part in rows.groupby([*SETUP, "tokens"]):
+    for _, part in rows.groupby([*SETUP, "runtime", "tokens"]):
         line: Any = part.iloc[0]
         found[part.index] = _swept(line, part.concurrency.tolist(), runtimes, float(line.tokens))
     return found.to_numpy()
@@ -154,7 +169,8 @@ class Priced:
         self._base = predicted(rows, runtimes_of(kept))
         self._added = []
         for place, fitted in enumerate(TERMS):
-            own = rows.engine.isin(fitted.runtimes).to_numpy()
+            named = rows.runtime if OLDER[0] in fitted.runtimes else rows.engine
+            own = named.isin(fitted.runtimes).to_numpy()
             if fitted.of_rounds:
                 own = own & (rows.speculation == "mtp").to_numpy()
             times = np.zeros((len(fitted.grid), len(rows)))
@@ -191,10 +207,10 @@ class Priced:
 
 def compared(folder: Path) -> tuple[pd.DataFrame, FloatArray]:
     """(rows with errors by the stored terms, by priors, by a fit without their group; TERMS by all rows)."""
-    rows = newest(folder)
+    rows = newest(folder, versions=True)
     rows["tokens"] = np.round(tokens_per_round(rows), 6)
     priced = Priced(rows)
-    shipped = {name: load_runtime(name) for name in ENGINES}
+    shipped = {name: load_runtime(name) for name in RUNTIMES}
     rows["error"] = predicted(rows, shipped) / rows.median_tpot_ms - 1.0
     rows["priors"] = priced.errors(PRIOR)
     rows["left_out"] = left_out(rows.group, priced.fit, lambda values, own: priced.errors(values)[own])
@@ -206,17 +222,20 @@ def table_of(found: pd.DataFrame) -> str:
     lines = []
     for (group, speculation), part in found.groupby(["group", "speculation"], sort=False):
         errors = (mean_bias_worst(part[name]) for name in ("error", "left_out", "priors"))
-        lines.append((str(group), "MTP" if speculation == "mtp" else "plain", str(len(part)), *errors))
-    headers = "engine, card, weights, shared by | rounds | cells | shipped % | left out % | priors %"
-    return table(headers, 2, lines)
+        last = part.groupby([*SETUP, "concurrency"]).runtime.transform("last") == part.runtime
+        newest_run = f"{100 * part.error[last].abs().mean():.1f} of {last.sum()}"
+        rounds = "MTP" if speculation == "mtp" else "plain"
+        lines.append((str(group), rounds, str(len(part)), *errors, newest_run))
+    words = "engine, card, weights, shared by | rounds"
+    return table(f"{words} | cells | shipped % | left out % | priors % | newest runs %", 2, lines)
 
 
 def summary(found: pd.DataFrame) -> str:
-    """Means of plain cells and of those with MTP, runs of the runtimes' own versions and older ones apart."""
+    """Means of plain cells and of those with MTP, runs of the newest versions and older ones apart."""
     lines = []
-    of_version = found.date >= found.engine.map(VERSION_SINCE)
-    for (speculation, kept), part in found.groupby(["speculation", of_version], sort=False):
-        runs = "of the runtime's version" if kept else "of TensorRT-LLM 1.1"
+    older = found.runtime == OLDER[0]
+    for (speculation, old), part in found.groupby(["speculation", older], sort=False):
+        runs = "of TensorRT-LLM 1.1" if old else "of the newest versions"
         names = {"error": "shipped", "left_out": "left out", "priors": "priors"}
         means = ", ".join(f"{word} {100 * part[name].abs().mean():.1f} %" for name, word in names.items())
         lines.append(f"- {'MTP' if speculation == 'mtp' else 'plain'}, {len(part)} cells {runs}: {means}")

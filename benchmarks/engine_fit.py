@@ -69,15 +69,18 @@ are not in that source, and those of another one (EAGLE in pull request 32374) a
 The one of vLLM is a gain of 3 % on an A100 in an engine of 2024.
 
 DeepSeek-R1 as served on four and eight GPUs (InferenceX, time per token, mean error with bias and worst cell; tokens of a round follow
-from mean times between chunks, as `python benchmarks/deepseek_rows.py` explains). Five terms are fitted to the other groups: the share of
-fitted experts that engines' own take, what experts spread over GPUs cost, a pass of the drafter, what SGLang's pass over accepted tokens
-costs in no graph, and prompts launched kernel by kernel where it drafts. *Priors*: the same terms before any row was seen.
+from mean times between chunks, as `python benchmarks/deepseek_rows.py` explains). Six terms are fitted to the other groups: the share of
+fitted experts that engines' own take, by how much the kernels of TensorRT-LLM 1.1 are slower than those of later versions, what experts spread over
+GPUs cost, a pass of the drafter, what SGLang's pass over accepted tokens
+costs in no graph, and prompts launched kernel by kernel where it drafts. *Priors*: the same terms before any row was seen. Every set-up counts once a
+version; *newest runs*: the last run of each alone, by the shipped terms.
 
 {{deepseek}}
 {{by_version}}
 
 SGLang's rounds are one group: left out, nothing tells of what it launches in no graph. They ran FlashInfer's latent attention, which the
-engine does not take by itself; at 64 requests 10 % are missing. nvfp4 with experts spread over GPUs comes out 16 % fast in TensorRT-LLM 1.1.
+engine does not take by itself; at 64 requests 10 % are missing. Rounds in nvfp4 with experts spread over GPUs stay 10 % fast, in
+every version: what the busiest of them has more than the mean is not modelled (docs/log.md).
 
 AMD cards have no kernels of their own: they take an H100's efficiencies (the MI355X a B200's) at 1.5 times the time, as plain steps of SGLang
 0.5.12 on eight MI300X ask. Either traffic's factor predicts the other's rows within 5 %:

@@ -88,8 +88,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     profiled_bytes_per_logit: of every request that a step may hold, what choosing its token takes when the
     server measures at its start how much memory is left.
     elementwise_share: of the time that norms, rope and activation take as kernels of their own;
-    experts_share: of the time of fitted layers of experts that the engine's own take; expert_parallel_us_per_
-    layer: beside each of them where experts are spread over GPUs.
+    kernels_share: of the time of fitted kernels that an older version's own take; experts_share: the same of
+    layers of experts; expert_parallel_us_per_layer: beside each of those where experts are spread over GPUs.
     eager_us_per_layer: shortest step beyond the captured graphs. length_spread_share: of the output length,
     by which requests in flight are longer than their mean. steps_ahead: steps that are scheduled before the
     running one ends. server_us, _per_request: from the client to the queue and back, and for each request
@@ -128,6 +128,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     filter_share_beyond: _Share
     profiled_bytes_per_logit: _Bytes
     elementwise_share: _Share
+    kernels_share: _Share
     experts_share: _Share
     expert_parallel_us_per_layer: _Us
     eager_us_per_layer: _Us

@@ -111,8 +111,13 @@ def timed(
     return Kernels(timed=tuple(sorted(pairs, key=lambda pair: pair[1].time_us.size)), rest=rest)
 
 
-_NVFP4_SPREAD = 0.25
-"""Share of expert_parallel_us_per_layer with nvfp4 experts, whose kernels sort tokens themselves."""
+_NVFP4_SPREAD = 0.33
+"""Share of expert_parallel_us_per_layer with nvfp4 experts, whose kernels sort tokens themselves.
+
+Where they are spread, public recipes (InferenceX) run fp8 through DeepGEMM, which permutes, quantises and
+combines in kernels of its own, and nvfp4 through TensorRT-LLM's fused kernels. 0.32 with a prior of 0.25 +-
+0.25, 0.37 with one of 1 +- 0.5, by 80 rows of DeepSeek-R1 on B200 (docs/log.md).
+"""
 
 
 def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> OperatorTime:
@@ -132,7 +137,7 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
             source=np.asarray(known, dtype=np.int8),
         )
     time = launch_time(latency, launch)
-    share, beside = launch.share, 0.0
+    share, beside = launch.share * engine.kernels_share.value, 0.0
     if is_experts(operator):
         share *= engine.experts_share.value
         is_spread = np.any(np.asarray(operator.local_experts) < np.asarray(operator.experts))

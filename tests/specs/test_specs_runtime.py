@@ -21,7 +21,7 @@ TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step")
 KERNELS = ("paper", "kernel", "cuda-graph", "hf-eager")
 ENGINES = (
     "vllm-0.10", "vllm-0.11", "vllm-0.14", "vllm-0.15", "vllm-0.24", "vllm-0.33", "vllm-0.8", "vllm-v0",
-    "sglang-0.4", "sglang-0.5", "tensorrt-llm-1.2",
+    "sglang-0.4", "sglang-0.5", "tensorrt-llm-1.2", "tensorrt-llm-1.1",
 )  # fmt: skip
 
 

@@ -246,3 +246,15 @@ def test_a_guessed_engine_is_known_no_better_than_the_measured_one(model, tp, tm
         low, high = surface.bands_at(np.arange(3), 0, surface.candidates.size - 1)
         widths[runtime] = np.log(high / low)
     assert (widths[str(mine)] >= widths["vllm-0.33"]).all()
+
+
+def test_an_older_version_takes_its_share_of_every_kernel_and_nothing_else():
+    def step(name: str):
+        model = load_model("llama-3.1-8b")
+        return decode_step(setting(name, model=model), np.array([1, 64]), np.array(1024))
+
+    older, newest = step("tensorrt-llm-1.1"), step("tensorrt-llm-1.2")
+    share = engine("tensorrt-llm-1.1").kernels_share.value
+    assert 1.05 <= share <= 1.20  # pairs of one set-up on both versions
+    assert older.parts_us["mlp"] == pytest.approx(share * newest.parts_us["mlp"])
+    assert (older.time_us < share * newest.time_us).all()
