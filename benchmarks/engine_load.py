@@ -37,9 +37,12 @@ from medusa_sim.writing import write_text
 
 DRAFTS = 3
 BATCHES = (1, 2, 4, 8, 16, 32)
-PROMPTS_AT_ONCE, PROMPTS_BESIDE = (1, 2, 4), (0, 8)
+BESIDE = 8
+PROMPTS_AT_ONCE, PROMPTS_BESIDE = (1, 2, 4), (0, BESIDE)
 PROMPT_TOKENS, MAX_TOKENS = 48, 256
 OUTPUT_TOKENS = 64
+GROWN_TOKENS = 24
+"""Of a request before steps are timed, so that it is then as long as those that are served in the mean."""
 SHARES = (0.35, 0.65, 0.85)
 """Rates, as shares of what plain decoding carries."""
 REQUESTS = 150
@@ -67,44 +70,36 @@ def at_speed(rows: list[dict[str, Any]], reference_us: float) -> list[dict[str, 
     ]  # fmt: skip
 
 
-def prompt_seconds(cells: list[dict[str, Any]], drafts: int, tokens: np.ndarray) -> np.ndarray:
-    """Of steps that read so many tokens of prompts and nothing else: a line through those that were timed."""
-    alone = [(row["tokens"], US * row["time_us"]) for row in cells
-             if row["row"] == "prompt" and row["batch"] == 0 and row["drafts"] == drafts]  # fmt: skip
-    read, seconds = np.array(alone, dtype=np.float64).T
-    slope, base = np.polyfit(read, seconds, 1)
-    return np.asarray(max(base, 0.0) + max(slope, 0.0) * tokens)
+def table_of(cells: list[dict[str, Any]], drafts: int, rates: np.ndarray) -> StepTable:
+    """A table of measured steps of the server with so many drafts, which runs no others; between batches linear.
 
-
-def table_of(cells: list[dict[str, Any]], rates: np.ndarray) -> StepTable:
-    """A table of measured steps: between the batches linear, the same at every length (contexts are short)."""
+    A step that reads prompts takes longer than the same step without by a line through those that were timed
+    beside BESIDE requests; one of prompts alone by the same, and what is left of it. Lengths are those that
+    requests have when they are served.
+    """
     every, tokens = np.arange(1, max(BATCHES) + 1), np.arange(4096)
-    steps = []
-    for drafts in (0, DRAFTS):
-        own = sorted(
-            (row["batch"], row["time_us"])
-            for row in cells
-            if row["row"] == "step" and row["drafts"] == drafts
-        )
-        steps.append(US * np.interp(every, *np.array(own).T))
-    plain = prompt_seconds(cells, 0, tokens)
-    drafting = np.maximum(prompt_seconds(cells, DRAFTS, tokens) - plain, 0.0)
-    drafting[0] = 0.0
-    grown = np.empty((DRAFTS + 1, every.size + 1, 2))
-    for drafts in range(DRAFTS + 1):  # only 0 and DRAFTS are run
-        grown[drafts, 1:] = steps[min(drafts, 1)][:, None]
-        grown[drafts, 0] = plain[0]
+    own = [row for row in cells if row["drafts"] == drafts]
+    steps_us = dict(sorted((row["batch"], row["time_us"]) for row in own if row["row"] == "step"))
+    read = {place: {row["tokens"]: row["time_us"] for row in own if row["row"] == "prompt" and row["batch"] == place}
+            for place in PROMPTS_BESIDE}  # fmt: skip
+    alone_us, beside_us = read[0], {count: us - steps_us[BESIDE] for count, us in read[BESIDE].items()}
+    slope, base = np.polyfit(list(beside_us), list(beside_us.values()), 1)
+    linear_us = np.where(tokens, max(base, 0.0) + max(slope, 0.0) * tokens, 0.0)
+    step_us = np.empty((drafts + 1, every.size + 1, 2))
+    step_us[:, 1:] = np.interp(every, list(steps_us), list(steps_us.values()))[:, None]
+    step_us[:, 0] = max(np.mean([us - linear_us[count] for count, us in alone_us.items()]), 0.0)
     return StepTable(
         lengths=np.array([1.0, float(MAX_TOKENS)]),
-        step_s=grown,
-        linear_s=plain - plain[0],
+        step_s=US * step_us,
+        linear_s=US * linear_us,
         chunk_tokens=np.array([1.0, 4096.0]),
         chunk_ends=np.array([1.0, 4096.0]),
         attention_s=np.zeros((2, 2)),
-        drafter_prompt_s=drafting,
-        rates=rates,
-        drafting_share=np.zeros((DRAFTS + 1, every.size + 1)),
+        drafter_prompt_s=np.zeros(tokens.size),
+        rates=rates[:drafts],
+        drafting_share=np.zeros((drafts + 1, every.size + 1)),
         idle_share=np.zeros(every.size + 1),
+        prompts_apart=True,
     )
 
 
@@ -147,6 +142,7 @@ def cell_sizes(vocab: int) -> dict[str, Any]:
         "vocab": vocab,
         "passes": PASSES,
         "steps": 8,
+        "grown_tokens": GROWN_TOKENS,
         "prompts_at_once": list(PROMPTS_AT_ONCE),
         "prompts_beside": list(PROMPTS_BESIDE),
     }
@@ -189,8 +185,8 @@ def main() -> None:
     cells = run_engine(given.engine_python, work, "cells", plan_of(
         work, given, job="cells", **cell_sizes(vocab)))  # fmt: skip
     reference_us = statistics.median(row["reference_us"] for row in cells if "reference_us" in row)
-    table = table_of(at_speed(cells, reference_us), rates)
-    full = max(BATCHES) / (float(table.step_s[0, -1, 0]) * OUTPUT_TOKENS)
+    tables = {drafts: table_of(at_speed(cells, reference_us), drafts, rates) for drafts in (0, DRAFTS)}
+    full = max(BATCHES) / (float(tables[0].step_s[0, -1, 0]) * OUTPUT_TOKENS)
     asked = loads(full)
     served = run_engine(given.engine_python, work, "load", plan_of(
         work, given, job="load", passes=LOAD_PASSES, reference_us=reference_us, loads=[
@@ -205,7 +201,7 @@ def main() -> None:
             runs = [row for row in served if row["row"] == "load" and row["pass"] >= WARM_PASSES
                     and row["drafts"] == drafts and abs(row["rate_per_s"] - each.rate_per_s) < 1e-9]  # fmt: skip
             requests = checked_requests(each.arrival_s, each.prompt_tokens, each.output_tokens)
-            record = run(requests, table.upto(drafts), limits, Fixed(drafts), spread=spread or 0.0)
+            record = run(requests, tables[drafts], limits, Fixed(drafts), spread=spread or 0.0)
             seen = [
                 latencies(np.array(row["first_token_s"]), np.array(row["finish_s"]), requests) for row in runs
             ]

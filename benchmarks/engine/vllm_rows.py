@@ -44,7 +44,7 @@ def step_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
             lengths[output.request_id] = len(output.outputs[0].token_ids)
         return seconds
 
-    while not all(lengths[name] for name in lengths):
+    while not all(lengths.values()) or sum(lengths.values()) < plan["grown_tokens"] * len(running):
         advance()
     for _ in range(SETTLING_STEPS if engine.method == "ngram" else 0):
         engine.counters.clear()
@@ -118,7 +118,7 @@ def prompt_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[di
     length, repeats = plan["prompt_tokens"], plan["steps"]
     for beside in plan["prompts_beside"]:
         running = engine.begin(prompts_of(beside, length, plan["vocab"]), plan["max_tokens"] - length - 1)
-        for _ in range(WARM_STEPS + 1 if beside else 0):
+        for _ in range(WARM_STEPS + 1 + plan["grown_tokens"] if beside else 0):
             engine.step()
         for prompts in plan["prompts_at_once"]:
             samples, speeds = [], [reference.seconds()]
