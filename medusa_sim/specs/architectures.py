@@ -68,6 +68,7 @@ _FAMILIES = (
      "qwen3 qwen3_moe qwen3_next qwen3_5 minimax_m2 minimax_m3"),
     (Architecture(qk_norm=True, norms_per_layer=4, samples_top_k=True), "gemma3_text gemma4_text"),
     (Architecture(norms_per_layer=4), "gemma2"),
+    (Architecture(qk_norm=True, norms_per_layer=4), "afmoe"),
     (Architecture(samples_top_p=False), "mistral mixtral"),
     (Architecture(gated=False), "arcee"),
     (Architecture(gated=False, qk_norm=True), "apertus"),

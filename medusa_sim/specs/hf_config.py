@@ -229,7 +229,10 @@ def _unknown(given: object, name: object, allowed: Iterable[str]) -> str:
     """Why a family cannot be read."""
     if isinstance(name, str) and (what := unmodelled(name)) is not None:
         return f"given {shown(given)}: not modelled: its {what}"
-    return f"given {shown(given)}; allowed: one of {', '.join(allowed)}"
+    return (
+        f"given {shown(given)}; allowed: one of {', '.join(allowed)}; or name a model of like sizes "
+        "(medusa-sim specs models)"
+    )
 
 
 def _check_opt(config: _Config, refuse: Refusal) -> None:

@@ -18,6 +18,7 @@ from medusa_sim.specs.hf_layers import (
     Given,
     Own,
     Reader,
+    afmoe,
     deepseek,
     dense,
     glm,
@@ -165,6 +166,12 @@ FAMILIES: dict[str, Family] = {
         aliases=_EXPERTS,
         biases={"use_qkv_bias": ("qkv_bias",), "use_bias": ("output_bias",)},
     ),
+    "afmoe": Family(
+        classes=("AfmoeForCausalLM",),
+        read=afmoe,
+        aliases={**_EXPERTS, "num_dense_layers": "first_k_dense_replace"},
+        defaults={"use_qk_norm": True},
+    ),
     "exaone_moe": Family(
         classes=("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"),
         read=glm,
@@ -194,8 +201,8 @@ FAMILIES: dict[str, Family] = {
         defaults={"attention_chunk_size": 8192},
     ),
     "glm4_moe": Family(
-        classes=("Glm4MoeForCausalLM",),
-        types=("glm4v_moe_text",),
+        classes=("Glm4MoeForCausalLM", "SolarOpenForCausalLM"),
+        types=("glm4v_moe_text", "solar_open"),
         read=glm,
         defaults={"first_k_dense_replace": 1},
         biases={"attention_bias": ("qkv_bias",)},
@@ -295,6 +302,10 @@ def read_family(family: str, given: Given) -> Own:
 
     Raises SpecError naming file and field: missing, of a wrong type, or contradicting another.
     """
+    if given.content.get("block_configs") and FAMILIES[family].read is not deci:
+        given.refuse(
+            "block_configs", f"layers of their own sizes; allowed: none in {family} (DeciLM's are read)"
+        )
     own = FAMILIES[family].read(given)
     mixtures = [layer.feed_forward for layer in own.layers if isinstance(layer.feed_forward, MoE)]
     if FAMILIES[family].read is dense:

@@ -12,10 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import shown
-from medusa_sim.specs.feed_forwards import FeedForward, Mlp
+from medusa_sim.specs.feed_forwards import FeedForward, MoE
 from medusa_sim.specs.hf_layers import (
     SINKS,
     Count,
+    ExpertCount,
     Flags,
     Given,
     Own,
@@ -167,18 +168,31 @@ def step(given: Given) -> Own:
     )
 
 
-class _NasAttention(msgspec.Struct, frozen=True, kw_only=True):
+class _NasPart(msgspec.Struct, frozen=True, kw_only=True):
     no_op: bool = False
+    replace_with_linear: bool = False
+    mamba: Any = None
+    llama4: Any = None
+
+
+class _NasAttention(_NasPart, frozen=True, kw_only=True):
     n_heads_in_group: Width | None = None
-    replace_with_linear: bool = False
+    num_key_value_heads: Width | None = None
     window_length: WindowSize | None = None
-    sparsify: Any = None
 
 
-class _NasMlp(msgspec.Struct, frozen=True, kw_only=True):
-    no_op: bool = False
+class _NasExperts(msgspec.Struct, frozen=True, kw_only=True):
+    num_local_experts: ExpertCount
+    num_experts_per_tok: ExpertCount
+    expert_intermediate_dim: Width
+    shared_expert_intermediate_dim: Count = 0
+
+
+class _NasMlp(_NasPart, frozen=True, kw_only=True):
     ffn_mult: Annotated[float, Meta(gt=0, le=1000)] | None = None
-    replace_with_linear: bool = False
+    intermediate_size: Width | None = None
+    gated: bool | None = True
+    moe: _NasExperts | None = None
 
 
 class _NasBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,29 +208,39 @@ _ROUNDED_TO = 256
 
 
 def deci(given: Given) -> Own:
-    """DeciLM (Llama-Nemotron): every layer has its own K/V heads and width, or lacks a part."""
+    """DeciLM (Llama-Nemotron): every layer has its own K/V heads and width, or lacks a part.
+
+    Newer files give K/V heads, widths and experts themselves (`block_config.py` of NVIDIA/Model-Optimizer).
+    """
     blocks = one_each(given, "block_configs", given.read(_Nas).block_configs)
     layers = []
     for index, block in enumerate(blocks):
         at = f"block_configs[{index}]"
         for name, part in (("attention", block.attention), ("ffn", block.ffn)):
-            if part.replace_with_linear:
-                given.refuse(f"{at}.{name}.replace_with_linear", "given true; allowed: false")
+            for key in ("replace_with_linear", "mamba", "llama4"):
+                if getattr(part, key):
+                    given.refuse(f"{at}.{name}.{key}", "given; allowed: none (others are not modelled)")
         mixer: Mixer | None = None
         if not block.attention.no_op:
-            shared = block.attention.n_heads_in_group
-            if shared is None or given.heads % shared:
-                given.refuse(
-                    f"{at}.attention.n_heads_in_group", f"given {shared}; a divisor of {given.heads}"
-                )
-            mixer = given.layout.attention(
-                given.heads, given.heads // shared, given.head_dim, block.attention.window_length
-            )
-        mlp: Mlp | None = None
-        if not block.ffn.no_op:
-            if block.ffn.ffn_mult is None:
-                given.refuse(f"{at}.ffn.ffn_mult", "missing; a number above 0 is needed")
-            wide = int(2 * block.ffn.ffn_mult * given.hidden / 3)
-            mlp = given.layout.mlp(-(-wide // _ROUNDED_TO) * _ROUNDED_TO)
-        layers.append(LayerGroup(1, mixer, mlp))
+            own = block.attention
+            key = "n_heads_in_group" if own.num_key_value_heads is None else "num_key_value_heads"
+            if (count := getattr(own, key)) is None or given.heads % count:
+                given.refuse(f"{at}.attention.{key}", f"given {count}; a divisor of {given.heads}")
+            kv_heads = own.num_key_value_heads or given.heads // count
+            mixer = given.layout.attention(given.heads, kv_heads, given.head_dim, own.window_length)
+        layers.append(LayerGroup(1, mixer, None if block.ffn.no_op else _nas_part(given, block.ffn, at)))
     return Own(layers=tuple(layers))
+
+
+def _nas_part(given: Given, ffn: _NasMlp, at: str) -> FeedForward:
+    """Experts, or an MLP of a width or of a multiple of the hidden size."""
+    if (moe := ffn.moe) is not None:
+        return MoE(
+            experts=moe.num_local_experts, topk=moe.num_experts_per_tok, inter=moe.expert_intermediate_dim,
+            shared=moe.shared_expert_intermediate_dim,
+        )  # fmt: skip
+    if (width := ffn.intermediate_size) is None:
+        if ffn.ffn_mult is None:
+            given.refuse(f"{at}.ffn.ffn_mult", "missing; a number above 0 is needed, or intermediate_size")
+        width = -(-int(2 * ffn.ffn_mult * given.hidden / 3) // _ROUNDED_TO) * _ROUNDED_TO
+    return msgspec.structs.replace(given.layout.mlp(width), gated=ffn.gated is not False)

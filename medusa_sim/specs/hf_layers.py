@@ -233,10 +233,12 @@ def latent(given: Given) -> Latent:
 
 
 def deepseek(given: Given) -> Own:
-    """DeepSeek-V2, V3, R1 and Kimi-K2: latent attention, dense layers first."""
+    """DeepSeek-V2, V3, R1 and Kimi-K2: latent attention (none where `use_mla` is off), dense layers first."""
     parts, config = routed(given)
+    is_latent = given.content.get("use_mla") is not False
+    mixer = latent(given) if is_latent else given.attention()
     return Own(
-        layers=layered([latent(given)] * given.layers, parts),
+        layers=layered([mixer] * given.layers, parts),
         mtp_layers=config.num_nextn_predict_layers or 0,
     )
 
@@ -247,6 +249,13 @@ def glm(given: Given) -> Own:
     qk_norm = given.read(_Glm).use_qk_norm
     mixers = [msgspec.structs.replace(mixer, qk_norm=qk_norm) for mixer in windowed(given)]
     return Own(layers=layered(mixers, parts), mtp_layers=config.num_nextn_predict_layers or 0)
+
+
+def afmoe(given: Given) -> Own:
+    """Arcee's Trinity: as GLM, with a gate for every element of the output."""
+    own = glm(given)
+    gated = [msgspec.structs.replace(layer.mixer, gate="element") for layer in own.layers if layer.mixer]
+    return replace(own, layers=layered(gated, [layer.feed_forward for layer in own.layers]))
 
 
 def hunyuan(given: Given) -> Own:

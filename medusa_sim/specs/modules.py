@@ -13,7 +13,7 @@ import msgspec
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.formats import SIXTEEN
 from medusa_sim.specs.mixers import Mixer
-from medusa_sim.specs.model import LayerGroup, Model, grouped
+from medusa_sim.specs.model import UNCHECKED, LayerGroup, Model, grouped
 from medusa_sim.specs.recurrent import GatedDelta
 
 _PREFIXES = (
@@ -37,6 +37,13 @@ _SHARED = ("shared_experts", "shared_expert", "shared_mlp")
 _BESIDE = "gemma4_text"
 """The family whose experts stand beside an MLP, and not inside one."""
 
+STANDS_IN = {
+    "fp8_block": f"MXFP8, whose kernels were not measured, is timed as fp8 with a scale a block, {UNCHECKED}",
+    "mxfp4": f"MXFP4 with inputs in MXFP4 is multiplied in 16 bits, as engines emulate it, {UNCHECKED}",
+    "cache": f"its KV cache in NVFP4 is taken for fp8, 1.8 times as large, {UNCHECKED}",
+}
+"""What is said of a format that has no kernels here, by what stands in for it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
@@ -54,6 +61,8 @@ class Scheme:
     """Whether every layer has formats of its own, so that `main` is none."""
     kv_dtype: str | None = None
     scale_bytes: float | None = None
+    notes: tuple[str, ...] = ()
+    """What is to be said of the formats."""
 
     @cached_property
     def prefixes(self) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """`quantization_config` of a Hugging Face config, or modelopt's file beside it -> formats of a Model.
 
-Understood: AWQ at 4 bits, GPTQ at 4 and 8 (weight-only), compressed-tensors, fp8 (a scale a tensor, or a
-128 x 128 block), fbgemm_fp8, modelopt (FP8, NVFP4, weight-only NVFP4, mixed by layer), and mxfp4 of experts.
-Every part of a layer has the format that its module names are given: modules that a list excludes stay in 16
-bits. Others are refused with the method's name.
+Understood: AWQ at 4 bits, GPTQ and AutoRound at 4 and 8 (weight-only), compressed-tensors, fp8 (a scale a
+tensor, or a 128 x 128 block), fbgemm_fp8, modelopt (FP8, NVFP4, weight-only NVFP4, MXFP8, mixed by layer),
+AMD's quark, and mxfp4 of experts. Every part of a layer has the format that its module names are given:
+modules that a list excludes stay in 16 bits. Others are refused with the method's name.
 """
 
 from __future__ import annotations
@@ -12,15 +12,22 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import named
 from medusa_sim.specs.formats import SIXTEEN
 from medusa_sim.specs.model import UNCHECKED, Model, grouped
-from medusa_sim.specs.modules import Scheme, in_formats
+from medusa_sim.specs.modules import STANDS_IN, Scheme, in_formats
+from medusa_sim.specs.quark import quark_scheme
+from medusa_sim.specs.strict import convert
 from medusa_sim.specs.variants import with_dtypes
 
-METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "mxfp4")
-_BITS: dict[str, dict[int, str]] = {"awq": {4: "int4"}, "gptq": {4: "int4", 8: "int8_wo"}}
+METHODS = (
+    "awq", "gptq", "auto-round", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "quark", "mxfp4"
+)  # fmt: skip
+_INTEGERS = {4: "int4", 8: "int8_wo"}
+_BITS: dict[str, dict[int, str]] = {"awq": {4: "int4"}, "gptq": _INTEGERS, "auto-round": _INTEGERS}
 _BLOCK = [128, 128]
 _USUAL_GROUP = 128
 _SCALE_BYTES = 2.0
@@ -33,6 +40,7 @@ _ALGORITHMS = {
     "W4A16_NVFP4": "nvfp4_wo",
     "W4A16_AWQ": "int4",
     "W4A16_MXFP4": "mxfp4",
+    "MXFP8": "fp8_block",
 }
 """modelopt's `quant_algo` -> format."""
 _MIXED = "MIXED_PRECISION"
@@ -63,6 +71,7 @@ def quantised(
         model = dataclasses.replace(model, notes=(*model.notes, note.format(of)))
     else:
         scheme = _scheme(model, config, beside, where)
+    model = dataclasses.replace(model, notes=(*model.notes, *scheme.notes))
     layers, mtp, main = in_formats(model, scheme)
     kept = with_dtypes(model, kv_dtype=scheme.kv_dtype).in_form(main)
     return dataclasses.replace(kept, groups=layers, mtp=mtp, scale_bytes=scheme.scale_bytes)
@@ -82,7 +91,7 @@ def _scheme(model: Model, config: dict[str, Any], beside: dict[str, Any] | None,
         return _modelopt({**(beside or {}), **config}, where)  # either may lack what the other says
     excluded = _names(config, "modules_to_not_convert", where)
     match method:
-        case "awq" | "gptq" as method:
+        case "awq" | "gptq" | "auto-round" as method:
             key = "bits" if "bits" in config else "w_bit"
             bits = config.get(key)
             allowed = _BITS[method]
@@ -94,8 +103,12 @@ def _scheme(model: Model, config: dict[str, Any], beside: dict[str, Any] | None,
             group = config.get("group_size", config.get("q_group_size", _USUAL_GROUP))
             # zero points are stored whether or not they are all alike (qzeros)
             scales = _scale_bytes(group, bits, f"{where}.group_size", has_zeros=True)
+            excluded += _kept(config, bits, where)
             return Scheme(main=allowed[bits], excluded=excluded, scale_bytes=scales)
+        case "quark":
+            return quark_scheme(config, where)
         case "fp8" | "fbgemm_fp8":
+            excluded += _names(config, "ignored_layers", where)
             block = config.get("weight_block_size")
             if block not in (None, _BLOCK):
                 raise SpecError(f"{where}.weight_block_size: given {shown(block)}; allowed: {_BLOCK} or none")
@@ -121,13 +134,13 @@ def _modelopt(config: dict[str, Any], where: str) -> Scheme:
     given = config.get("quant_algo")
     cache = config.get("kv_cache_quant_algo", config.get("kv_cache_scheme"))
     kv_dtype = None
+    notes: tuple[str, ...] = (STANDS_IN["fp8_block"],) if given == "MXFP8" else ()
     if cache is not None:
-        is_fp8 = cache == "FP8" or (
-            isinstance(cache, dict) and _dtype(cache, f"{where}.kv_cache_scheme") == "fp8"
-        )
-        if not is_fp8:
-            raise SpecError(f"{where}: KV cache in {shown(cache)}; allowed: null or FP8")
+        form = _dtype(cache, f"{where}.kv_cache_scheme") if isinstance(cache, dict) else cache
+        if form not in ("FP8", "fp8", "NVFP4", "fp4"):
+            raise SpecError(f"{where}: KV cache in {shown(cache)}; allowed: null, FP8 or NVFP4")
         kv_dtype = "fp8"
+        notes += (STANDS_IN["cache"],) if form in ("NVFP4", "fp4") else ()
     excluded = _names(config, "exclude_modules", where) + _names(config, "ignore", where)
     if given == _MIXED:
         by_name = _layers(config, where)
@@ -135,8 +148,9 @@ def _modelopt(config: dict[str, Any], where: str) -> Scheme:
             raise SpecError(
                 f"{where}.quantized_layers: missing; a table of layers and their quant_algo is needed"
             )
-        return Scheme(main=SIXTEEN, by_name=by_name, is_mixed=True, kv_dtype=kv_dtype)
-    return Scheme(main=_algorithm(given, f"{where}.quant_algo"), excluded=excluded, kv_dtype=kv_dtype)
+        return Scheme(main=SIXTEEN, by_name=by_name, is_mixed=True, kv_dtype=kv_dtype, notes=notes)
+    main = _algorithm(given, f"{where}.quant_algo")
+    return Scheme(main=main, excluded=excluded, kv_dtype=kv_dtype, notes=notes)
 
 
 def _layers(config: dict[str, Any], where: str) -> dict[str, str]:
@@ -154,9 +168,9 @@ def _layers(config: dict[str, Any], where: str) -> dict[str, str]:
 
 
 def _algorithm(given: object, where: str) -> str:
-    if not isinstance(given, str) or given not in _ALGORITHMS:
+    if not isinstance(given, str) or given.upper() not in _ALGORITHMS:
         raise SpecError(f"{where}: given {shown(given)}; allowed: {', '.join((*_ALGORITHMS, _MIXED))}")
-    return _ALGORITHMS[given]
+    return _ALGORITHMS[given.upper()]
 
 
 def _names(config: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
@@ -166,6 +180,26 @@ def _names(config: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise SpecError(f"{where}.{key}: given {shown(given)}; allowed: a list of names of modules")
     return tuple(given)
+
+
+class _Rules(msgspec.Struct, frozen=True, kw_only=True):
+    dynamic: dict[str, dict[str, Any]] | None = None
+    """GPTQModel's, by regular expressions; those behind `-:` are not quantised."""
+    extra_config: dict[str, dict[str, Any]] | None = None
+    """AutoRound's, by names."""
+
+
+def _kept(config: dict[str, Any], bits: int, where: str) -> tuple[str, ...]:
+    """Modules that rules of their own leave in 16 bits. Raises SpecError for a third width."""
+    given = convert(config, _Rules, where)
+    rules = dict(given.extra_config or {})
+    for name, rule in (given.dynamic or {}).items():
+        sign, pattern = (name[:2], name[2:]) if name[:2] in ("-:", "+:") else ("+:", name)
+        rules[f"re:{pattern}"] = {"bits": 16} if sign == "-:" else rule
+    for name, rule in rules.items():
+        if rule.get("bits", bits) not in (bits, 16):
+            raise SpecError(f"{where}: {name[:60]}: bits: given {shown(rule['bits'])}; allowed: {bits} or 16")
+    return tuple(name for name, rule in rules.items() if rule.get("bits", bits) == 16)
 
 
 _ALL_LINEAR = "Linear"
@@ -181,10 +215,11 @@ def _compressed(config: dict[str, Any], where: str) -> Scheme:
     if cache is not None and _dtype(cache, f"{where}.kv_cache_scheme") != "fp8":
         raise SpecError(f"{where}.kv_cache_scheme: given {shown(cache)}; allowed: null or 8-bit float")
     forms: dict[str, str] = {}
+    notes: dict[str, None] = {}
     main, scales = SIXTEEN, None
     for name, group in groups.items():
         at = f"{where}.config_groups.{shown(name)[1:-1]}"
-        form = _group_form(group, config.get("format"), at)
+        form = _group_form(group, config.get("format"), at, notes)
         targets = _names(group, "targets", at) or (_ALL_LINEAR,)
         if _ALL_LINEAR in targets:
             if main not in (SIXTEEN, form):
@@ -207,30 +242,35 @@ def _compressed(config: dict[str, Any], where: str) -> Scheme:
         is_mixed=main == SIXTEEN,
         kv_dtype=None if cache is None else "fp8",
         scale_bytes=scales,
+        notes=tuple(notes),
     )
 
 
-def _group_form(group: object, outer_format: object, where: str) -> str:
-    """Format of one group of compressed-tensors."""
+def _group_form(group: object, outer_format: object, where: str, notes: dict[str, None]) -> str:
+    """Format of one group of compressed-tensors; what is to be said of it is added to the notes."""
     if not isinstance(group, dict):
         raise SpecError(f"{where}: given {shown(group)}; allowed: a table with weights")
     weights = _dtype(group.get("weights"), f"{where}.weights")
     inputs = group.get("input_activations")
     activations = "none" if inputs is None else _dtype(inputs, f"{where}.input_activations")
-    is_mx = "mxfp4" in str(group.get("format") or outer_format)
+    is_mx = "mxfp" in str(group.get("format") or outer_format)
+    strategy = group["weights"].get("strategy")
     known = {
         ("int4", "none"): "int4",
         ("int8", "none"): "int8_wo",
         ("fp4", "none"): "mxfp4" if is_mx else "nvfp4_wo",
-        ("fp4", "fp4"): "nvfp4",
-        ("fp8", "fp8"): "fp8_block" if group["weights"].get("strategy") == "block" else "fp8",
+        ("fp4", "fp4"): "mxfp4" if is_mx else "nvfp4",
+        ("fp8", "none"): "fp8_wo",
+        ("fp8", "fp8"): "fp8_block" if is_mx or strategy == "block" else "fp8",
         ("int8", "int8"): "int8",
     }
     if (weights, activations) not in known:
         raise SpecError(
-            f"{where}: given weights {weights} with activations {activations}; allowed: int4, int8 or fp4 "
-            "weights alone, fp8 with fp8, int8 with int8, fp4 with fp4"
+            f"{where}: given weights {weights} with activations {activations}; allowed: int4, int8, fp8 or "
+            "fp4 weights alone, fp8 with fp8, int8 with int8, fp4 with fp4"
         )
+    if is_mx and activations != "none":
+        notes[STANDS_IN[known[weights, activations]]] = None
     return known[weights, activations]
 
 

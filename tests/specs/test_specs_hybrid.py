@@ -182,6 +182,79 @@ def test_formats_by_layer(tmp_path):
         _load(tmp_path, {**DELTA, "quantization_config": {"quant_method": "modelopt", "quant_algo": "W2"}})
 
 
+def _quark(weight: Any, inputs: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "quant_method": "quark",
+        "global_quant_config": {"weight": weight, "input_tensors": inputs},
+        **more,
+    }
+
+
+FP8: dict[str, Any] = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False, "ch_axis": None}
+MXFP4: dict[str, Any] = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+
+
+def test_quark_s_rules_are_those_of_the_engine(tmp_path):
+    """Pairs of weights and inputs as vllm-project/vllm reads them (`quantization/quark/quark.py`)."""
+    cache = {"*k_proj": {"weight": FP8, "input_tensors": FP8, "output_tensors": FP8}}
+    more = {"exclude": ["lm_head", "re:.*linear_attn.*"], "layer_quant_config": cache}
+    fp8 = _load(tmp_path, {**DELTA, "quantization_config": _quark(FP8, FP8, **more)})
+    forms = {(type(group.mixer), group.mixer.form): group.count for group in fp8.groups}
+    assert forms == {(GatedDelta, "bf16"): 6, (Grouped, None): 2}
+    assert (fp8.form, fp8.kv_dtype) == ("fp8", "fp8")
+    mx = _load(tmp_path, {**DELTA, "quantization_config": _quark(MXFP4, MXFP4)})
+    assert mx.form == "mxfp4"
+    assert any("multiplied in 16 bits" in note for note in mx.notes)
+    two = [{**MXFP4, "group_size": 16}, FP8]
+    assert _load(tmp_path, {**DELTA, "quantization_config": _quark(two, two)}).form == "nvfp4"
+    with pytest.raises(SpecError, match=r"global_quant_config: given weights fp8\+int4 with inputs fp8"):
+        _load(tmp_path, {**DELTA, "quantization_config": _quark([FP8, {"dtype": "int4"}], FP8)})
+
+
+def test_formats_without_kernels_say_what_stands_in(tmp_path):
+    about = {"quant_method": "modelopt", "quant_algo": "MXFP8", "kv_cache_quant_algo": "NVFP4"}
+    model = _load(tmp_path, {**DELTA, "quantization_config": about})
+    assert (model.form, model.kv_dtype) == ("fp8_block", "fp8")
+    assert sum("not checked" in note for note in model.notes) == 2
+
+
+def test_modules_that_integer_checkpoints_leave_alone(tmp_path):
+    int4 = {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": 128,
+        "dynamic": {"-:.*attn.*": {}, "lm_head": {}},
+    }
+    model = _load(tmp_path, {**DELTA, "quantization_config": int4})
+    assert {group.mixer.form for group in model.groups} == {"bf16"}
+    names = {f"model.language_model.layers.{i}.mlp.down_proj": {"bits": 16} for i in range(8)}
+    about = {"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": names}
+    model = _load(tmp_path, {**DELTA, "quantization_config": about})
+    assert {group.feed_forward.form for group in model.groups} == {"bf16"}
+    three = {**about, "extra_config": {"lm_head": {"bits": 3}}}
+    with pytest.raises(SpecError, match=r"lm_head: bits: given 3; allowed: 4 or 16"):
+        _load(tmp_path, {**DELTA, "quantization_config": three})
+
+
+def test_layers_of_newer_puzzles(tmp_path):
+    """Keys of `block_config.py` of NVIDIA/Model-Optimizer."""
+    moe = {"num_local_experts": 8, "num_experts_per_tok": 2, "expert_intermediate_dim": 512}
+    blocks = [
+        {"attention": {"num_key_value_heads": 2}, "ffn": {"intermediate_size": 1024}},
+        {"attention": {"no_op": True}, "ffn": {"moe": moe}},
+        {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 1.0}},
+    ]
+    config = {**_sizes("nemotron-nas", 512, 3, 8, 8, 1, 1000), "block_configs": blocks}
+    model = _load(tmp_path, config)
+    first, second, third = model.groups
+    assert (first.mixer.kv_heads, first.feed_forward.width) == (2, 1024)
+    assert (second.mixer, second.feed_forward.experts) == (None, 8)
+    assert (third.mixer.kv_heads, third.feed_forward.width) == (2, 512)
+    blocks[0]["attention"] = {"mamba": {"state_dim": 128}}
+    with pytest.raises(SpecError, match=r"block_configs\[0\].attention.mamba"):
+        _load(tmp_path, config)
+
+
 def test_infinity_where_no_size_depends_on_it(tmp_path):
     text = {**DELTA["text_config"], "time_step_limit": [0.0, float("inf")]}
     assert _load(tmp_path, {**DELTA, "text_config": text}).layers == 8
@@ -265,11 +338,29 @@ ERNIE = {
     **_sizes("ernie4_5_moe", 2560, 28, 20, 4, 12_288, 103_424), "moe_num_experts": 64, "moe_k": 6,
     "moe_num_shared_experts": 2, "moe_intermediate_size": 1536, "moe_layer_start_index": 1,
 }  # fmt: skip
+TRINITY = {
+    **_sizes("afmoe", 3072, 60, 48, 8, 12_288, 200_192), "head_dim": 128, "num_experts": 256,
+    "num_experts_per_tok": 4, "num_shared_experts": 1, "moe_intermediate_size": 3072, "num_dense_layers": 6,
+    "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 15, "sliding_window": 4096,
+}  # fmt: skip
+SOLAR = {
+    **_sizes("solar_open", 4096, 48, 64, 8, 10_240, 196_608), "head_dim": 128, "n_routed_experts": 128,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 1280, "attention_bias": False,
+    "first_k_dense_replace": 0,
+}  # fmt: skip
+OCR = {
+    **_sizes("deepseek_v2", 1280, 12, 10, 10, 6848, 129_280), "use_mla": False, "kv_lora_rank": None,
+    "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 896,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
 FAMILIES_IN_WORDS: dict[str, tuple[dict[str, Any], float]] = {
     "granite-4.0-h-small": (GRANITE, 32.2),
     "Nemotron-Nano-9B-v2": (NANO, 8.89),
     "Hunyuan-A13B": (HUNYUAN, 80.4),
     "ERNIE-4.5-21B-A3B": (ERNIE, 21.83),
+    "Trinity-Large": (TRINITY, 398.6),
+    "Solar-Open-100B": (SOLAR, 102.6),
+    "DeepSeek-OCR": (OCR, 2.93),
     "phi-4": (_sizes("phi3", 5120, 40, 40, 10, 17_920, 100_352), 14.66),
     "SmolLM3-3B": (_sizes("smollm3", 2048, 36, 16, 4, 11_008, 128_256), 3.075),
     "Seed-OSS-36B": ({**_sizes("seed_oss", 5120, 64, 80, 8, 27_648, 155_136), "head_dim": 128}, 36.15),
@@ -319,6 +410,7 @@ def test_keys_under_another_name_are_not_passed_over(tmp_path: Path) -> None:
         ({**HUNYUAN, "use_cla": True}, "use_cla"),
         ({**HUNYUAN, "moe_topk": [8] * 31 + [4]}, "num_experts_per_tok"),
         ({**ERNIE, "moe_layer_interval": 2}, "moe_layer_interval"),
+        ({**TRINITY, "block_configs": [{}]}, "block_configs"),
     ],
 )  # fmt: skip
 def test_what_would_be_misread_is_refused_by_its_key(tmp_path: Path, config: Any, key: str) -> None:

@@ -268,6 +268,7 @@ GROUP = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group
         ((8, "int"), (8, "int"), None, ("int8", "int8", "bf16")),
         ((4, "float"), (4, "float"), None, ("nvfp4", "nvfp4", "bf16")),
         ((8, "float"), (8, "float"), None, ("fp8", "fp8", "bf16")),
+        ((8, "float"), None, None, ("bf16", "fp8", "bf16")),
         ((8, "float"), (8, "float"), (8, "float"), ("fp8", "fp8", "fp8")),
         ((4, "int"), None, (8, "float"), ("bf16", "int4", "fp8")),
     ],
@@ -289,8 +290,8 @@ def test_compressed_tensors(tmp_path, weights, activations, cache, dtypes):
     ("config", "told"),
     [
         (
-            {"config_groups": {"a": {"weights": {"num_bits": 8, "type": "float"}}}},
-            "fp8 with activations none",
+            {"config_groups": {"a": {**GROUP, "input_activations": {"num_bits": 8, "type": "float"}}}},
+            "int4 with activations fp8",
         ),
         (
             {"config_groups": {"a": GROUP, "b": {"weights": {"num_bits": 8, "type": "int"}}}},
