@@ -32,6 +32,7 @@ from medusa_sim.latency.stream import joined_us, parts_us, stream_time, terms_of
 from medusa_sim.latency.waves import elementwise_time
 from medusa_sim.operators.operator import CONTEXT, Elementwise
 from medusa_sim.operators.recurrent import CONVOLUTION, Recurrent
+from medusa_sim.operators.sparse import SPLIT
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
@@ -58,6 +59,10 @@ _STARTS = (
 """Where a search begins: coefficients of work and steps in units of the starts above; ramp and host in units
 of the shortest row (0: as above); norm; l2_fill. The best fit is kept.
 """
+_USUAL = {"norm": 1.2, "l2_ratio": 8.0, "l2_fill": 0.5, "l2_sharpness": 12.0, "loads": 1.5, "work": 1.8}
+"""What rows of many kernels agree on: one that they cannot tell stays near it, if every kernel has it."""
+_HOLD = 0.3
+"""Logarithms of rows' errors, together, that one of a parameter's has to be worth."""
 _NORM, _NEAR_SUM = 3, 1.1
 """Place of the norm; what begins near a sum stays near one, as eager rows ask for, else it may get lost."""
 _HIDDEN = (0.2, 1e-3, 0.4)
@@ -65,6 +70,8 @@ _HIDDEN = (0.2, 1e-3, 0.4)
 no matter whose, so that another card with as many has it as long."""
 _HIDDEN_COST = 2.5
 """Times the objective up to which that is believed: kernels that move other bytes fit far worse."""
+_SPLIT_COST = 0.8
+"""Times the objective from which on a term for heads that GPUs share is believed."""
 _ASKED_BYTES_PER_S = 20e9
 """Of one multiprocessor: 17 to 19 GB/s on Hopper and Blackwell."""
 _GRAPH_TOKENS = (256, 512)
@@ -103,27 +110,43 @@ def fitted_stream(
     rows: Rows[Any], gpu: Gpu, *, name: str = "", start: StreamKernel | None = None
 ) -> StreamKernel:
     """Kernel parameters of rows, whose `fit` is left empty. start: where to begin, instead of the search."""
-    if not _may_hide(rows.operator, gpu):
-        return _searched(rows, gpu, name, start, hidden=False)[1]
+    may_hide, may_part = _may_hide(rows.operator, gpu), SPLIT in rows.operator.work
     if start:
-        return _searched(rows, gpu, name, start, hidden=max(start.loads.values()) <= _HIDDEN[2])[1]
-    hidden, shown = (_searched(rows, gpu, name, None, hidden=each) for each in (True, False))
-    return hidden[1] if hidden[0] < _HIDDEN_COST * shown[0] else shown[1]
+        hidden = may_hide and max(start.loads.values()) <= _HIDDEN[2]
+        return _searched(rows, gpu, name, start, hidden=hidden, parts=SPLIT in start.work)[1]
+    plain = _searched(rows, gpu, name, None)
+    if not (may_hide or may_part):
+        return plain[1]
+    other = _searched(rows, gpu, name, None, hidden=may_hide, parts=may_part)
+    return other[1] if other[0] < (_HIDDEN_COST if may_hide else _SPLIT_COST) * plain[0] else plain[1]
 
 
 def _searched(
-    rows: Rows[Any], gpu: Gpu, name: str, start: StreamKernel | None, *, hidden: bool
+    rows: Rows[Any],
+    gpu: Gpu,
+    name: str,
+    start: StreamKernel | None,
+    *,
+    hidden: bool = False,
+    parts: bool = False,
 ) -> tuple[float, StreamKernel]:
-    """The objective and the kernel. hidden: bytes and FLOPs as far as multiprocessors leave them."""
+    """The objective and the kernel.
+
+    hidden: bytes and FLOPs as far as multiprocessors leave them. parts: with a term for heads that are split.
+    """
     part = rows.thin(_FIT_ROWS, *rows.operator.COLUMNS[::-1])
     terms, log_time = terms_of(gpu, part.operator), np.log(part.time_us)
     classes = [
         (table, each, _HIDDEN if hidden and table != "steps" else bounds)
         for table, bounds in (("loads", _LOAD), ("work", _WORK), ("steps", _STEP))
         for each, values in getattr(terms, table).items()
-        if np.any(values > 0.0)
+        if np.any(values > 0.0) and (parts or each != SPLIT)
     ]
     bounds = [*_OWN.values(), *(bounds for _, _, bounds in classes)]
+    needed = (not hidden and each not in part.operator.NEEDLESS for _, each, _ in classes)
+    names = [*_OWN, *(table if own else "" for (table, _, _), own in zip(classes, needed, strict=True))]
+    held = [place for place, each in enumerate(names) if each in _USUAL]
+    usual = np.array([_USUAL[names[place]] for place in held])
 
     def kernel(values: Sequence[float], graph_tokens: int) -> StreamKernel:
         tables: dict[str, dict[str, float]] = {"loads": {}, "work": {}, "steps": {}}
@@ -136,6 +159,10 @@ def _searched(
         made = kernel(values, graph_tokens)
         return np.log(joined_us(made, parts_us(made, terms, cold=False), terms.tokens)) - log_time
 
+    def pulled(values: Sequence[float], graph_tokens: int) -> FloatArray:
+        pull = _HOLD * np.log(np.asarray(values)[held] / usual)
+        return np.concatenate([log_errors(values, graph_tokens), pull])
+
     limits = [(low, high) for _, low, high in bounds]
     if start:
         begins = [(_values(start, classes), start.graph_tokens)]
@@ -146,12 +173,14 @@ def _searched(
     for begin, graph in begins:
         highest = limits[_NORM][1] if start or begin[_NORM] > _NEAR_SUM else _NEAR_SUM + 1.0
         within = [*limits[:_NORM], (1.0, highest), *limits[_NORM + 1 :]]
-        values = least_log_errors(
-            begin, within, partial(log_errors, graph_tokens=graph), max_nfev=_EVALUATIONS
-        )
-        found.append((soft_cost(log_errors(values, graph)), values, graph))
-    cost, values, graph = min(found, key=lambda each: each[0])
-    return cost, kernel(values, graph)
+        values = begin
+        if not start:
+            least = partial(log_errors, graph_tokens=graph)
+            values = least_log_errors(begin, within, least, max_nfev=_EVALUATIONS)
+        found.append((soft_cost(log_errors(values, graph)), values, graph, within))
+    _, begin, graph, within = min(found, key=lambda each: each[0])
+    values = least_log_errors(begin, within, partial(pulled, graph_tokens=graph), max_nfev=_EVALUATIONS)
+    return soft_cost(log_errors(values, graph)), kernel(values, graph)
 
 
 def _may_hide(operator: Stream, gpu: Gpu) -> bool:
