@@ -54,8 +54,8 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         # a row that stands for batches between two searched ones must not cross break-even either
         surface = price(scenario, distinct(surface.batch, edges), lengths, options)
         paying = break_even_batches(scenario, options, lengths, surface, first)
-    schedules = [batch_ranges(surface, s, asked) for s in range(lengths.size)]
-    rows = [schedule_row(surface, s, found, asked) for s, ranges in enumerate(schedules) for found in ranges]
+    ranges = tuple(batch_ranges(surface, s, asked) for s in range(lengths.size))
+    rows = [schedule_row(surface, s, found, asked) for s, those in enumerate(ranges) for found in those]
     best_with = _best(surface, asked, speculate=True)
     best_without = _best(surface, asked, speculate=False)
     return Recommendation(
@@ -69,6 +69,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         ),
         free_candidates=_free_candidates(surface, asked.free_within),
         schedule=tuple(rows),
+        ranges=ranges,
         schedule_all_lengths=_all_lengths(surface, asked),
         by_drafts=by_drafts(surface, 0, 0),
         best_with=best_with,
@@ -76,7 +77,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         capacities=capacities(
             scenario, options, [(at.surface, at.s) for at in first], surface, asked.max_latency_us
         ),
-        requests=_requests(scenario, surface, asked),
+        requests=_requests(scenario, surface, asked, ranges),
         where_it_fits=_where_it_fits(scenario, surface, asked),
     )
 
@@ -191,16 +192,17 @@ def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
     return tuple(found)
 
 
-def _requests(scenario: Scenario, surface: Surface, question: Question) -> tuple[RequestLatency, ...]:
+def _requests(
+    scenario: Scenario, surface: Surface, question: Question, ranges: Sequence[Sequence[BatchRange]]
+) -> tuple[RequestLatency, ...]:
     """Requests at the smallest and the largest batch, with what the schedule runs at the nearest length."""
     if question.request is None:
         return ()
     prompt, output = question.request
     s = int(np.argmin(np.abs(surface.seq_len - (prompt + output // 2))))
-    ranges = batch_ranges(surface, s, question)
     found = []
     for batch in sorted({question.batch_min, question.batch_max}):
-        chosen = (ranges[0] if batch == question.batch_min else ranges[-1]).configuration
+        chosen = ranges[s][0 if batch == question.batch_min else -1].configuration
         found.append(
             request_latency(
                 scenario.setting,
@@ -227,8 +229,7 @@ def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> Schedu
 
 def _configuration(answer: Recommendation, i: int, j: int) -> int:
     """What the schedule runs at a place of the surface."""
-    ranges = batch_ranges(answer.surface, j, answer.question)
-    return next(found.configuration for found in ranges if found.first <= i <= found.last)
+    return next(found.configuration for found in answer.ranges[j] if found.first <= i <= found.last)
 
 
 def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
@@ -237,7 +238,7 @@ def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
     _, j = _place(answer, int(surface.batch[0]), seq_len)
     return {
         int(surface.batch[i]): int(surface.candidates[found.configuration])
-        for found in batch_ranges(surface, j, answer.question)
+        for found in answer.ranges[j]
         for i in range(found.first, found.last + 1)
     }
 
@@ -250,7 +251,7 @@ def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float
     surface = answer.surface
     _, j = _place(answer, int(surface.batch[0]), seq_len)
     rows: list[dict[str, float | int | bool]] = []
-    for found in batch_ranges(surface, j, answer.question):
+    for found in answer.ranges[j]:
         every, chosen = np.arange(found.first, found.last + 1), found.configuration
         low, high = surface.bands_at(every, j, chosen)
         option, count = surface.option_of(chosen), int(surface.candidates[chosen])

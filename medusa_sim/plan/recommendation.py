@@ -18,6 +18,7 @@ from medusa_sim.plan.capacity import Capacity, OperatingPoint, Shortfall, shortf
 from medusa_sim.plan.draft_options import Drafting, DraftOption
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.surface import Surface
 from medusa_sim.specs.gpu import Gpu
@@ -130,6 +131,7 @@ class Recommendation:
     latency), under `throughput` whether the best operating point with speculation beats the best without.
     break_even_batches: one per length; break_even_context: at batch_max. required_tokens_per_step: at the
     row that speculation helps least. free_candidates: (batch, seq_len, count) of the options scheduled.
+    ranges: of the schedule, by length.
     best_with, best_without: largest throughput among the question's batches that fit and keep the latency.
     by_drafts: at batch_min and the first length. schedule_all_lengths: one schedule for all lengths, as
     engines that do not look at the context take it, each row at the length it helps least. where_it_fits: for
@@ -144,6 +146,7 @@ class Recommendation:
     break_even_context: BreakEven
     free_candidates: tuple[tuple[int, int, int], ...]
     schedule: tuple[ScheduleRow, ...]
+    ranges: tuple[tuple[BatchRange, ...], ...]
     schedule_all_lengths: tuple[ScheduleRow, ...]
     by_drafts: tuple[DraftsGain, ...]
     best_with: OperatingPoint | None
