@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.settings import EngineSettings
     from medusa_sim.latency.by_name import CachedLatency
-    from medusa_sim.plan.recommendation import RequestLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
 
@@ -129,11 +128,6 @@ def drafts_at(set_up: SetUp, batch: int) -> int:
         row_at(set_up, 64, batch).drafts
         or max(recommendation(set_up, 64).by_drafts, key=lambda each: each.speedup).drafts
     )
-
-
-def request(set_up: SetUp, batch: int, prompt: int, output: int) -> RequestLatency:
-    """One of `batch` requests from its prompt to its last token, as `recommend --prompt-tokens` answers."""
-    return recommendation(set_up, batch, "latency", (prompt, output), batch).requests[0]
 
 
 @KEPT

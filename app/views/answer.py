@@ -19,7 +19,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.export.checkpoints import drafter_id
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import OBJECTIVES, Objective
-from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
+from medusa_sim.plan.recommend import gains_by_batch, request_at, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.reproduced import roofline_chart
 from medusa_sim.report.charts.setups import measured_chart
@@ -122,7 +122,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, told: list[str]) -> None:
         )
         answer = answers.recommendation(set_up, asked.batch_max, asked.objective, asked.request)
         row = scheduled_row_at(answer, batch, set_up.seq_len)
-        whole = None if asked.request is None else answers.request(set_up, batch, *asked.request)
+        whole = request_at(answer, batch, set_up.seq_len)
         with headline:
             verdict_of(set_up, answer, row, whole)
             if row.fits_memory:

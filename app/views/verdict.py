@@ -36,7 +36,10 @@ def verdict_of(
             icon=":material/do_not_disturb_on:",
         )
     else:
-        whole = "" if request is None else _end_to_end(answer, row, request)
+        whole = "" if request is None else (
+            f"**A request of {request.prompt_tokens:,} + {request.output_tokens:,} tokens: "
+            f"{times(request.speedup)} end to end**."
+        )  # fmt: skip
         st.success(
             f"**{where}: {_with(answer, row)}, {times(row.speedup)}** "
             f"(80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}). It emits "
@@ -88,11 +91,3 @@ def _largest(answer: Recommendation) -> str:
     if fitting:
         return f"Batch {max(row.batch_max for row in fitting)} is the largest that fits without speculation."
     return "No batch fits."
-
-
-def _end_to_end(answer: Recommendation, row: ScheduleRow, request: RequestLatency) -> str:
-    count = "" if request.candidates == row.candidates else f" (with {counted(answer, request.candidates)})"
-    return (
-        f"**A request of {request.prompt_tokens:,} + {request.output_tokens:,} tokens: "
-        f"{times(request.speedup)} end to end**{count}."
-    )

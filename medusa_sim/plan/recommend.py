@@ -77,7 +77,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         capacities=capacities(
             scenario, options, [(at.surface, at.s) for at in first], surface, asked.max_latency_us
         ),
-        requests=_requests(scenario, surface, asked, ranges),
+        requests=_requests(surface, asked, ranges),
         where_it_fits=_where_it_fits(scenario, surface, asked),
     )
 
@@ -193,27 +193,35 @@ def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
 
 
 def _requests(
-    scenario: Scenario, surface: Surface, question: Question, ranges: Sequence[Sequence[BatchRange]]
+    surface: Surface, question: Question, ranges: Sequence[Sequence[BatchRange]]
 ) -> tuple[RequestLatency, ...]:
     """Requests at the smallest and the largest batch, with what the schedule runs at the nearest length."""
     if question.request is None:
         return ()
     prompt, output = question.request
     s = int(np.argmin(np.abs(surface.seq_len - (prompt + output // 2))))
-    found = []
-    for batch in sorted({question.batch_min, question.batch_max}):
-        chosen = ranges[s][0 if batch == question.batch_min else -1].configuration
-        found.append(
-            request_latency(
-                scenario.setting,
-                surface.option_of(chosen),
-                int(surface.candidates[chosen]),
-                batch=batch,
-                prompt_tokens=prompt,
-                output_tokens=output,
-            )
-        )
-    return tuple(found)
+    ends = {question.batch_min: ranges[s][0], question.batch_max: ranges[s][-1]}
+    return tuple(_request(surface, question.request, batch, at.configuration) for batch, at in ends.items())
+
+
+def _request(
+    surface: Surface, prompt_output: tuple[int, int], batch: int, configuration: int
+) -> RequestLatency:
+    option, count = surface.option_of(configuration), int(surface.candidates[configuration])
+    prompt, output = prompt_output
+    return request_latency(
+        surface.setting, option, count, batch=batch, prompt_tokens=prompt, output_tokens=output
+    )
+
+
+def request_at(answer: Recommendation, batch: int, seq_len: int) -> RequestLatency | None:
+    """One of `batch` requests with what the schedule runs there; None where none was asked about.
+
+    Raises UsageError for a batch or length that was not searched.
+    """
+    i, j = _place(answer, batch, seq_len)
+    asked = answer.question.request
+    return None if asked is None else _request(answer.surface, asked, batch, _configuration(answer, i, j))
 
 
 def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:

@@ -21,7 +21,7 @@ from pages_read import charts as drawn
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.plan.quantities import count_table
-from medusa_sim.plan.recommend import scheduled_counts, scheduled_row_at, steps_at
+from medusa_sim.plan.recommend import request_at, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps
 from medusa_sim.report.recommend_reason import warnings
 from medusa_sim.report.sweep_views import view_of
@@ -173,10 +173,12 @@ def test_a_typed_rate_answers(opened: Opened) -> None:
 
 def test_a_request_stands_beside_the_decoding_gain(opened: Opened) -> None:
     page = opened("answer", prompt=2000, output_tokens=300, batch=2, batch_max=8)
-    told = answers.request(set_up(), 2, 2000, 300)
+    answer = answers.recommendation(set_up(), 8, "latency", (2000, 300))
+    told = request_at(answer, 2, 1024)
+    assert told is not None
     assert f"A request of 2,000 + 300 tokens: {told.speedup:.2f}x end to end" in page.success[0].value
     assert metrics(page)["End to end"] == f"{told.speedup:.2f}x"
-    row = scheduled_row_at(answers.recommendation(set_up(), 8, "latency", (2000, 300)), 2, 1024)
+    row = scheduled_row_at(answer, 2, 1024)
     assert metrics(page)["Speedup"] == f"{row.speedup:.2f}x"  # of a server that reads such prompts
     assert max(told.speedup, row.speedup) < row.step_speedup
 
