@@ -18,9 +18,9 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from recorded import data_folder, present
@@ -35,23 +35,21 @@ from medusa_sim.specs.models import load_model
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Case:
-    """What a published row ran, as far as it says, and what was assumed where it does not."""
+    """What published rows ran, as far as they say, and what was assumed where they do not.
 
-    gpu: str
-    model: Model
-    tp: int
-    drafter: str
+    rows: pattern of `SOURCE, MODEL, BATCH`. asked: of a scenario. batches: ends and middle of a range.
+    """
+
+    rows: str
+    asked: dict[str, Any]
     engine: str
     batches: tuple[int, ...]
     seq_len: int
-    draft_model: str | None = None
-    dtype: str | None = None
     assumed: str
 
 
-@lru_cache
 def qwen2_57b() -> Model:
     """Qwen2-57B-A14B (its config.json: 28 layers, 64 experts of 2,560, 8 a token, shared 20,480)."""
     like = load_model("qwen3-30b-a3b")
@@ -72,46 +70,32 @@ def qwen2_57b() -> Model:
     )
 
 
+R1 = {"gpu": "h200-sxm", "model": "deepseek-r1", "tp": 8, "drafter": "mtp"}
+A800 = {"gpu": "a100-80gb-sxm", "tp": 2, "dtype": "bf16"}
+OF_12755 = "8 x H200, context 1,024, requests of some 200 tokens"
+OF_MOESD = "A800 as A100, batch 16 to 40, context 512"
+CASES = (
+    Case("sglang PR 3582", R1, "sglang", (1,), 1024, "8 x H200, context 1,024"),
+    Case("vllm PR 12755.*QPS 1$", R1, "vllm-v0", (4, 8, 16), 1024, OF_12755),
+    Case("vllm PR 12755", R1, "vllm-v0", (8, 16, 32), 1024, OF_12755),
+    Case("DeepSeek-V3 report, ", R1 | {"gpu": "h100-sxm", "model": "deepseek-v3"}, "cuda-graph",
+         (128, 256, 512), 4096, "large batches, context 4,096, eight GPUs as H100"),
+    Case("Cascade, Mixtral-8x7B, ",
+         {"gpu": "l40s", "model": "mixtral-8x7b", "drafter": "ngram", "match_rate": 1.0, "dtype": "bf16"},
+         "vllm-0.10", (1,), 512, "RTX 6000 Ada as L40S, verification alone, context 512"),
+    Case("MoESD, Mixtral", A800 | {"model": "mixtral-8x7b", "drafter": "eagle"}, "vllm-v0", (16, 24, 40), 512,
+         OF_MOESD),
+    Case("MoESD, ", A800 | {"model": qwen2_57b(), "drafter": "draft-model", "draft_model": "qwen2-0.5b"},
+         "vllm-v0", (16, 24, 40), 512, OF_MOESD),
+)  # fmt: skip
+
+
 def case_of(row: pd.Series) -> Case | None:
     """The set-up of a row; None where it gives no step ratio that can be predicted."""
-    source, model = row["source"], row["model"]
-    if source.startswith("sglang PR 3582"):
-        return Case(
-            gpu="h200-sxm", model=load_model("deepseek-r1"), tp=8, drafter="mtp", engine="sglang",
-            batches=(1,), seq_len=1024, assumed="8 x H200, context 1,024",
-        )  # fmt: skip
-    if source.startswith("vllm PR 12755"):
-        return Case(
-            gpu="h200-sxm", model=load_model("deepseek-r1"), tp=8, drafter="mtp", engine="vllm-v0",
-            batches=(4, 8, 16) if row["batch_or_concurrency"] == "QPS 1" else (8, 16, 32), seq_len=1024,
-            assumed="8 x H200, context 1,024, requests of some 200 tokens",
-        )  # fmt: skip
-    if source == "DeepSeek-V3 report":
-        return Case(
-            gpu="h100-sxm", model=load_model("deepseek-v3"), tp=8, drafter="mtp", engine="cuda-graph",
-            batches=(128, 256, 512), seq_len=4096, assumed="large batches, context 4,096, eight GPUs as H100",
-        )  # fmt: skip
-    if source == "Cascade" and model == "Mixtral-8x7B":
-        return Case(
-            gpu="l40s", model=load_model("mixtral-8x7b"), tp=1, drafter="ngram", engine="vllm-0.10",
-            batches=(1,), seq_len=512, dtype="bf16", assumed="RTX 6000 Ada as L40S, verification alone, "
-            "context 512",
-        )  # fmt: skip
-    if source == "MoESD" and pd.notna(row["implied_step_ratio"]):
-        mixtral = model.startswith("Mixtral")
-        return Case(
-            gpu="a100-80gb-sxm",
-            model=load_model("mixtral-8x7b") if mixtral else qwen2_57b(),
-            tp=2,
-            drafter="eagle" if mixtral else "draft-model",
-            engine="vllm-v0",
-            batches=(16, 24, 40),
-            seq_len=512,
-            draft_model=None if mixtral else "qwen2-0.5b",
-            dtype="bf16",
-            assumed="A800 as A100, batch 16 to 40, context 512",
-        )
-    return None
+    if row["source"] == "MoESD" and pd.isna(row["implied_step_ratio"]):
+        return None
+    told = f"{row['source']}, {row['model']}, {row['batch_or_concurrency']}"
+    return next((case for case in CASES if re.match(case.rows, told)), None)
 
 
 def published_ratio(row: pd.Series) -> float:
@@ -124,19 +108,7 @@ def published_ratio(row: pd.Series) -> float:
 
 def ratio(case: Case, runtime: str, batch: int, drafts: int, latency: LatencyName) -> float:
     """Predicted step that speculates over a plain step."""
-    scenario = Scenario(
-        gpu=case.gpu,
-        model=case.model,
-        runtime=runtime,
-        drafter=case.drafter,
-        draft_model=case.draft_model,
-        acceptance=0.8,
-        match_rate=1.0 if case.drafter == "ngram" else None,
-        dtype=case.dtype,
-        tp=case.tp,
-        chain_only=True,
-        latency=latency,
-    )
+    scenario = Scenario(**case.asked, runtime=runtime, acceptance=0.8, chain_only=True, latency=latency)
     step = scenario.step(batch, case.seq_len, drafts + 1)
     return float(step.time_us / step.plain_us)
 
@@ -148,27 +120,20 @@ def rows(folder: Path, latency: LatencyName) -> Iterator[dict[str, object]]:
         case = case_of(row)
         if case is None:
             continue
-        drafts = int(row["draft_tokens"])
-        published = published_ratio(row)
+        drafts, published = int(row["draft_tokens"]), published_ratio(row)
+        source, model = str(row["source"]), Scenario(**case.asked, acceptance=0.8).model.name
         found = {
-            runtime: [ratio(case, runtime, batch, drafts, latency) for batch in case.batches]
-            for runtime in ("cuda-graph", case.engine)
-        }
-        alone, engine = found["cuda-graph"], found[case.engine]
-        middle = engine[len(engine) // 2]
-        yield {
-            "source": row["source"]
-            if "MoESD" not in row["source"]
-            else f"MoESD {row['model'].split('-')[0]}",
-            "model": case.model.name.split("-")[0],
+            "source": f"MoESD {row['model'].split('-')[0]}" if "MoESD" in source else source,
+            "model": model.split("-")[0],
             "drafts": drafts,
             "published": published,
-            "kernels": "-".join(f"{value:.2f}" for value in dict.fromkeys((min(alone), max(alone)))),
-            "engine": "-".join(f"{value:.2f}" for value in dict.fromkeys((min(engine), max(engine)))),
-            "kernels_error": alone[len(alone) // 2] / published - 1.0,
-            "engine_error": middle / published - 1.0,
-            "assumed": case.assumed,
         }
+        errors = {}
+        for name, runtime in (("kernels", "cuda-graph"), ("engine", case.engine)):
+            ratios = [ratio(case, runtime, batch, drafts, latency) for batch in case.batches]
+            found[name] = "-".join(f"{value:.2f}" for value in dict.fromkeys((min(ratios), max(ratios))))
+            errors[f"{name}_error"] = ratios[len(ratios) // 2] / published - 1.0
+        yield found | errors | {"assumed": case.assumed}
 
 
 def contradictions(table: pd.DataFrame) -> Iterator[str]:

@@ -45,31 +45,24 @@ def test_the_answer_is_the_packages(opened: Opened) -> None:
     )
 
 
-def test_the_command_gives_the_same_numbers(opened: Opened) -> None:
-    page = opened("answer", batch=4, batch_max=8, gpu="h100-sxm", seq=2000)
+@pytest.mark.parametrize(
+    ("url", "count"),
+    [
+        ({"gpu": "h100-sxm", "seq": 2000}, "Candidates"),
+        ({"gpu": "h100-sxm", "model": "qwen3-30b-a3b", "tp": 2, "drafter": "eagle3", "acceptance": "0.6"},
+         "Drafts"),
+    ],
+)  # fmt: skip
+def test_the_command_gives_the_same_numbers(opened: Opened, url: dict[str, Any], count: str) -> None:
+    page = opened("answer", batch=4, batch_max=8, **url)
     command = next(line for line in commands(page) if "--by-count" in line)
-    rows = csv_rows(printed(command))
-    mine = [row for row in rows if row["batch"] == "4"]
-    shown = next(row for row in mine if row["candidates"] == metrics(page)["Candidates"])
-    assert metrics(page)["Speedup"] == f"{float(shown['speedup']):.2f}x"
-    table = count_table(answers.recommendation(set_up(gpu="h100-sxm", seq_len=2000), 8).surface)
-    assert [float(row["speedup"]) for row in rows] == pytest.approx(table.column("speedup").to_pylist())
-
-
-def test_a_mixture_of_experts_on_two_gpus(opened: Opened) -> None:
-    page = opened(
-        "answer", gpu="h100-sxm", model="qwen3-30b-a3b", tp=2, drafter="eagle3", acceptance="0.6", batch=4,
-        batch_max=8,
-    )  # fmt: skip
-    assert "**qwen3-30b-a3b on 2 x h100-sxm under" in page.success[0].value
-    command = next(line for line in commands(page) if "--by-count" in line)
-    assert "--tp 2" in command
-    shown = metrics(page)
-    row = next(
-        row for row in csv_rows(printed(command))
-        if row["batch"] == "4" and row["drafts"] == shown["Drafts"]
-    )  # fmt: skip
+    assert ("--tp 2" in command) == ("**qwen3-30b-a3b on 2 x h100-sxm under" in page.success[0].value)
+    rows, shown = csv_rows(printed(command)), metrics(page)
+    row = next(row for row in rows if row["batch"] == "4" and row[count.lower()] == shown[count])
     assert shown["Speedup"] == f"{float(row['speedup']):.2f}x"
+    if "seq" in url:
+        table = count_table(answers.recommendation(set_up(gpu="h100-sxm", seq_len=2000), 8).surface)
+        assert [float(row["speedup"]) for row in rows] == pytest.approx(table.column("speedup").to_pylist())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """A scenario in an engine: traffic of a server, look-ups that match, trees, the limit beside the answer."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -112,15 +114,14 @@ def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_t
     assert "kernels alone" not in reason(answer)
 
 
-@pytest.mark.parametrize("length", [512, 1500])
-def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step(length):
-    asked = {"prompt_tokens": 1024, "output_tokens": 256}
+def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step():
+    asked, lengths = {"prompt_tokens": 1024, "output_tokens": 256}, (512, 1500)
     scenario = Scenario(**CHAIN, runtime="vllm", **asked)
-    found = recommend(scenario, Question(batch_max=64, seq_len=(length,)))
-    rows = swept(scenario, seq_len=(length,), candidates=tuple(range(1, 17))).set_index(
-        ["batch", "candidates"]
-    )
-    for batch in (1, 16, 64):
+    found = recommend(scenario, Question(batch_max=64, seq_len=lengths))
+    every = swept(scenario, seq_len=lengths, candidates=tuple(range(1, 17)))
+    every = every.set_index(["seq_len", "batch", "candidates"])
+    for length, batch in product(lengths, (1, 16, 64)):
+        rows = every.loc[length]
         row = scheduled_row_at(found, batch, length)
         swept_row, plain = rows.loc[(batch, row.candidates)], rows.loc[(batch, 1)]
         for name, column in (
