@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from medusa_sim.load.by_request import BudgetByRequest
 from medusa_sim.load.decoding import Decoding
 from medusa_sim.load.policies import (
     ByRequest,
@@ -17,7 +18,6 @@ from medusa_sim.load.policies import (
     checked,
     chosen,
     chosen_each,
-    each_of,
 )
 
 
@@ -32,7 +32,8 @@ class Asking:
         self._known: dict[int, int] | None = {} if isinstance(policy, Fixed | BySize) else None
         self._at = at_of(policy)
         self._by_request = policy if isinstance(policy, ByRequest) and self._at is None else None
-        self._each = each_of(policy) if self._by_request is not None else None
+        is_known = getattr(type(policy), "choose_each", None) is BudgetByRequest.choose_each
+        self._each = policy.each if is_known and isinstance(policy, BudgetByRequest) else None
         self._steps = self._rows = self._accepted = 0
         self._counted = 0, 0
         self._next: int | None = None

@@ -55,7 +55,7 @@ class BudgetByRequest:
         changes[:: own.size + 1] = True
         drafts, gained = drafts[changes], gained[changes]
         self._drafts = drafts.astype(np.int64)
-        # by class, once, by request: where a choice stands in `_price`, and what of it is weighed
+        # by class, once, by request: where a choice stands in `_price`, and what `_value` weighs of it
         place = np.repeat(np.arange(self._made.size), own.size + 1)[changes]
         each = np.full(place.size, float(self.whole))
         stands = np.column_stack([drafts, place, place * table.drafts_max])
@@ -66,20 +66,17 @@ class BudgetByRequest:
         emitted = 1.0 + np.cumsum(np.pad(gains, ((0, 0), (1, 0))), axis=1)
         return np.diff(np.log(emitted), axis=1)
 
-    def _cost(self, seconds: FloatArray, requests: int) -> FloatArray:
-        """What of the time of a step `_value` weighs."""
-        return requests * np.log(seconds)
-
-    def _value(self, gained: FloatArray, cost: FloatArray) -> FloatArray:
-        """What is largest where the right number of drafts is taken."""
-        return gained - cost
+    def _value(self, gained: FloatArray, requests: int) -> FloatArray:
+        """What lies highest above the logarithm of the time, of every request, where the number is right."""
+        del requests
+        return gained
 
     def _price(self, requests: int, place: int) -> FloatArray:
-        """`_cost` of steps by longest draft and drafts in all, in a row."""
+        """Logarithm of the time of steps by longest draft and drafts in all, in a row, times the requests."""
         asked = np.arange(requests * self.table.drafts_max + 1)
         each_s = self.costs.at(requests, place)
         seconds = self.table.unequal_s(asked, self._made[:, None], requests, each_s)
-        return self._cost(seconds.ravel(), requests)
+        return np.asarray(requests * np.log(seconds.ravel()))
 
     def choose(self, state: State) -> int:
         """The longest draft of requests of which nothing is known yet."""
@@ -102,11 +99,11 @@ class BudgetByRequest:
         """`choose_each` by what it looks at."""
         own = self.hardness.of(past)
         counts = np.bincount(own, minlength=self._sums.shape[1])
-        counts[-2:] = 1, requests
-        found = np.asarray(self._sums @ counts, dtype=np.float64)
+        counts[-2], counts[-1] = 1, requests
+        found = np.asarray(self._sums.dot(counts), dtype=np.float64)
         choices = len(self._drafts)
         cost = self._priced(requests, self.costs.place(length)).take(found[:choices].astype(np.int64))
-        drafts = self._drafts[int(self._value(found[choices:], cost).argmax())]
+        drafts = self._drafts[int((self._value(found[choices:], requests) - cost).argmax())]
         self.fresh = drafts.item(self._unknown)
         return np.asarray(drafts.take(own))
 
@@ -126,12 +123,8 @@ class AdaptiveVerification(BudgetByRequest):
     def _worth(self, gains: FloatArray) -> FloatArray:
         return gains
 
-    def _cost(self, seconds: FloatArray, requests: int) -> FloatArray:
-        del requests
-        return 1.0 / seconds
-
-    def _value(self, gained: FloatArray, cost: FloatArray) -> FloatArray:
-        return gained * cost
+    def _value(self, gained: FloatArray, requests: int) -> FloatArray:
+        return np.asarray(requests * np.log(gained))
 
     @classmethod
     def profiled(cls, table: StepTable, spread: float) -> AdaptiveVerification:

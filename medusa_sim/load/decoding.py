@@ -110,8 +110,8 @@ class Decoding:
         passed = self._cells()
         goal[:] = passed + left
         ends[:] = sums.searchsorted(goal) - row + self._base
-        self._passed = int(np.add.reduce(passed))
-        self.first_end = int(np.minimum.reduce(ends))
+        self._passed = int(passed.dot(self._ones[:b]))
+        self.first_end = ends.item(ends.argmin())
 
     @property
     def remaining(self) -> IntArray:

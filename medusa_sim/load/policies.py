@@ -118,26 +118,12 @@ class ByRequest(Policy, Protocol):
         """(requests,) drafts of each, by how many that were tried before were accepted."""
 
 
-EachOf: TypeAlias = Callable[[int, float, IntArray], IntArray]
-"""(requests,) drafts by requests, mean_length, (2, requests) accepted and tried of each; not checked."""
-
-
 def at_of(policy: Policy) -> At | None:
     """`at` of a policy; None where only a whole state will do: it has none, or a `choose` of its own."""
     if not isinstance(policy, ByNumbers) or not getattr(policy, "alike", True):
         return None
-    return policy.at if _owner(policy, "at") is _owner(policy, "choose") else None
-
-
-def each_of(policy: Policy) -> EachOf | None:
-    """`each` of a policy that tells requests apart; None where it has none, or a `choose_each` of its own."""
-    each: EachOf | None = getattr(policy, "each", None)
-    return each if each and _owner(policy, "each") is _owner(policy, "choose_each") else None
-
-
-def _owner(policy: Policy, name: str) -> type:
-    """The class that gives it what is named so."""
-    return next(kind for kind in type(policy).__mro__ if name in vars(kind))
+    owners = [next(kind for kind in type(policy).__mro__ if name in vars(kind)) for name in ("at", "choose")]
+    return policy.at if owners[0] is owners[1] else None
 
 
 def chosen(policy: Policy, state: State, drafts_max: int) -> int:

@@ -221,11 +221,11 @@ def tables_text(answer: LoadAnswer) -> list[str]:
     lines = []
     for each in answer.tables:
         if each.context is None or each.cost_error is None:
-            own, right = "is a schedule as it was given", "one computed for these lengths"
+            own, right = " is a schedule as it was given", "one computed for these lengths"
         else:
             sign = "too much" if each.cost_error > 0.0 else "too little"
             own = (
-                f"its engine's table of costs, made at {_tokens(each.context)} of context, says "
+                f": its engine's table of costs, made at {_tokens(each.context)} of context, says "
                 f"{percent(abs(each.cost_error), 0)} {sign} of its steps at {each.length:.0f}"
             )
             right = "a right one"
@@ -235,7 +235,7 @@ def tables_text(answer: LoadAnswer) -> list[str]:
             else f" (95 %: {each.e2e_ratio_low:.3f} to {each.e2e_ratio_high:.3f})"
         )
         lines.append(
-            f"{each.policy}: {own}; with {right} a request takes {each.e2e_ratio:.3f} times as long{interval}"
+            f"{each.policy}{own}; with {right} a request takes {each.e2e_ratio:.3f} times as long{interval}"
         )
     return lines
 
