@@ -76,7 +76,7 @@ def check(
 
         from medusa_sim.report.text import TextTable
 
-        table = TextTable.of(pa.Table.from_pandas(answer.frame, preserve_index=False))
+        table = TextTable.of(pa.Table.from_pandas(answer.frame, preserve_index=False).to_pydict())
         output.text(f"{answer.sentence}\n\n{output.drawn(table).rstrip()}\n")
     else:
         say(answer.sentence)

@@ -81,7 +81,9 @@ def decode(
         mine = [record for record in records if record["sequence"] == i]
         parts.append(f"{text}{mine[0]['text']}\n")
         frame = pd.DataFrame(mine)[list(_SHOWN)]
-        parts.append(output.drawn(TextTable.of(pa.Table.from_pandas(frame, preserve_index=False))))
+        parts.append(
+            output.drawn(TextTable.of(pa.Table.from_pandas(frame, preserve_index=False).to_pydict()))
+        )
         for record in mine:
             if record["method"] != "ar":
                 lengths = " ".join(map(str, record["accepted_lengths"]))

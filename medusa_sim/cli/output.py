@@ -92,7 +92,7 @@ class Output:
             case "parquet":
                 self._write_parquet(chunks)
             case _:
-                self.table(TextTable.of(_whole(chunks), fold_constants=True))
+                self.table(TextTable.of(_whole(chunks).to_pydict(), fold_constants=True))
 
     def table(self, table: TextTable) -> None:
         """Write a table of ready cells: rich on a terminal, plain columns or Markdown elsewhere."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -61,6 +61,18 @@ class SweepTable:
             else:
                 columns[name] = pa.array(self.numbers[name], from_pandas=True)
         return pa.table(columns)
+
+    def lists(self, names: Iterable[str], most: int) -> dict[str, list[Any]]:
+        """The first rows of some columns, as `arrow` has them but without its start; None where empty."""
+        found: dict[str, list[Any]] = {}
+        for name in names:
+            if name in self.codes:
+                found[name] = [BY_NAME[name].labels[code] for code in self.codes[name][:most]]
+            else:
+                values = self.numbers[name][:most]
+                empty = np.isnan(values).tolist()
+                found[name] = [None if no else each for no, each in zip(empty, values.tolist(), strict=True)]
+        return found
 
     def pandas(self) -> pd.DataFrame:
         """The rows as a pandas frame; text and codes are categorical."""

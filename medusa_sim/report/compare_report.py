@@ -64,7 +64,7 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     blocks += [
         Heading("Warnings"),
         Bullets(tuple(warning_lines(answer))),
-        Folded("Every set-up and batch", TextTable.of(_arrow(answer))),
+        Folded("Every set-up and batch", TextTable.of(_arrow(answer).to_pydict())),
     ]
     return blocks + closing(_used(answer), (), command)
 

@@ -40,7 +40,9 @@ def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
     if told:
         blocks += [Heading("Warnings"), Bullets(tuple(told))]
     blocks += _plots(answer)
-    blocks.append(Folded("Every metric of every policy and rate", TextTable.of(load_arrow(answer))))
+    blocks.append(
+        Folded("Every metric of every policy and rate", TextTable.of(load_arrow(answer).to_pydict()))
+    )
     return blocks + closing([answer.test.scenario], _TRUST, command)
 
 

@@ -190,10 +190,9 @@ def view_pictures(
 
 def rows_table(item: Scenario, grid: Grid) -> TextTable:
     """The rows of the sweep with the columns that differ, at most _MOST_ROWS of them."""
-    table = next(sweep([item], grid)).arrow().select(list(_ROW_COLUMNS))
-    cut = table.slice(0, _MOST_ROWS)
+    rows = next(sweep([item], grid)).lists(_ROW_COLUMNS, _MOST_ROWS)
     title = "" if grid.rows <= _MOST_ROWS else f"the first {_MOST_ROWS} of {grid.rows} rows"
-    return TextTable.of(cut, title)
+    return TextTable.of(rows, title)
 
 
 def closing(settings: Sequence[Scenario], trust: tuple[str, ...], command: str) -> list[Block]:

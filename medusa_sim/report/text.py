@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from medusa_sim.units import GIGA, KILO, MEGA, TERA, US_PER_MS, US_PER_S
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 NOTHING = "-"
 """What an empty cell shows."""
@@ -168,13 +164,15 @@ class TextTable:
         )
 
     @classmethod
-    def of(cls, table: pa.Table, title: str = "", *, fold_constants: bool = False) -> TextTable:
-        """Rounded cells of an Arrow table, under the names of its columns.
+    def of(
+        cls, table: Mapping[str, Sequence[Any]], title: str = "", *, fold_constants: bool = False
+    ) -> TextTable:
+        """Rounded cells of columns, under their names.
 
         fold_constants: words that are the same in every row stand once, in the title.
         """
-        columns = {name: table.column(name).to_pylist() for name in table.column_names}
-        if fold_constants and table.num_rows > 1:
+        columns = dict(table)
+        if fold_constants and len(next(iter(columns.values()), ())) > 1:
             same = {name: values[0] for name, values in columns.items() if _is_one_word(values)}
             columns = {name: values for name, values in columns.items() if name not in same}
             title = "  ".join(

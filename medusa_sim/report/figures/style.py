@@ -112,8 +112,10 @@ def drawing(
         axes = figure.subplots(rows, columns, squeeze=False)
         yield figure, [axis for line in axes for axis in line]
         bottom = max((legend.get_window_extent().ymax for legend in figure.legends), default=0.0)
-        # an engine that the figure kept would have it drawn once more for each file
-        TightLayoutEngine(pad=0.5, rect=(0.0, bottom / figure.bbox.height, 1.0, 1.0)).execute(figure)
+        # an engine that the figure kept would have it drawn once more for each file, and one of the whole
+        # figure (a rect) measures everything twice
+        rect: Any = (0.0, bottom / figure.bbox.height, 1.0, 1.0) if bottom else None
+        TightLayoutEngine(pad=0.5, rect=rect).execute(figure)
 
 
 def label_end(axis: Axes, x: float, y: float, text: str, colour: str) -> None:
