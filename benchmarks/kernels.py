@@ -53,9 +53,9 @@ from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.report.text import NOTHING, percent
 from medusa_sim.specs.fitted import ExpertKernel
-from medusa_sim.specs.formats import SCALED
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels as stored_kernels
+from medusa_sim.units import SCALED
 
 HARDWARE = Path(__file__).resolve().parents[1] / "hardware"
 SECTIONS = {

@@ -27,10 +27,10 @@ from recorded import data_folder, present
 
 from medusa_sim.api import Scenario
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.specs.architectures import ARCHITECTURES
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.model import LayerGroup, Model
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.variants import ARCHITECTURES
 
 ROOT = Path(__file__).resolve().parents[1]
 

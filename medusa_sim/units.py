@@ -1,6 +1,18 @@
-"""Constants only. Everything inside the package is SI (bytes, seconds, flops); text is rendered elsewhere."""
+"""Units and numeric formats. Everything inside the package is SI (bytes, seconds, flops).
+
+Numeric formats of weights and arithmetic: how tables name them, and the key of their kernels.
+
+A format is a pair: dtype of the arithmetic (and of the activations that enter it) and dtype of the stored
+weights. `fp8_block` computes in fp8 on weights with a scale for each 128 x 128 block; `int4`, `int8_wo`,
+`fp8_wo`, `mxfp4` and `nvfp4_wo` are weight-only, unpacked to 16 bits inside the kernel; `mxfp4_fp8` takes
+mxfp4 weights and fp8 activations; `nvfp4` computes in 4 bits.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+from medusa_sim.errors import unknown_name
 
 KILO = 1e3
 MEGA = 1e6
@@ -32,3 +44,70 @@ were fitted to int4 rows hold what reading them takes.
 
 SAME_TENSOR_CORES: dict[str, str] = {"fp8_block": "fp8", "mxfp4": "nvfp4"}
 """A dtype whose arithmetic is another's, at that one's peak: only the scales differ."""
+
+HALVES = ("fp16", "bf16")
+"""16-bit dtypes. Tensor cores run both at one rate (same datasheet row on every GPU here)."""
+SIXTEEN = "bf16"
+"""What is not quantised has the dtype of the activations."""
+
+
+class Format(NamedTuple):
+    """Dtypes of the arithmetic and of the stored weights."""
+
+    dtype: str
+    weight_dtype: str
+
+    @property
+    def key(self) -> str:
+        """Name of the format, by which hardware files key kernels; both 16-bit arithmetics have one name."""
+        if self.dtype == self.weight_dtype or {self.dtype, self.weight_dtype} <= set(HALVES):
+            return self.dtype
+        if self in _NAMES:
+            return _NAMES[self]
+        if self.dtype in HALVES:
+            return _NAMES.get(Format("bf16", self.weight_dtype), f"{self.weight_dtype}_wo")
+        return f"{self.weight_dtype}_{self.dtype}"
+
+
+SCALED = ("fp8_block", "nvfp4", "mxfp4_fp8")
+"""Formats whose arithmetic applies scales of blocks: each library and architecture has kernels of its own."""
+
+FORMATS: dict[str, Format] = {
+    **{dtype: Format(dtype, dtype) for dtype in BYTES_PER_ELEMENT if dtype not in ("int4", "mxfp4")},
+    "fp8_block": Format("fp8", "fp8_block"),
+    "int4": Format("bf16", "int4"),
+    "int8_wo": Format("bf16", "int8"),
+    "mxfp4": Format("bf16", "mxfp4"),
+    "nvfp4_wo": Format("bf16", "nvfp4"),
+    "fp8_wo": Format("bf16", "fp8"),
+    "mxfp4_fp8": Format("fp8", "mxfp4"),
+}
+"""Formats by name."""
+UNPACKED: dict[str, str] = {"fp8": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo", "mxfp4_fp8": "mxfp4"}
+"""As what engines run a format on a card without its arithmetic: weights unpacked to 16 bits (Marlin)."""
+_NAMES = {pair: name for name, pair in FORMATS.items()}
+
+ALIASES: dict[str, str] = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float8": "fp8",
+    "fp8_e4m3": "fp8",
+    "int4_wo": "int4",
+    "w4a16": "int4",
+    "w8a16": "int8_wo",
+    "w8a8": "int8",
+    "fp4": "nvfp4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4_fp8",
+    **{name: name for name in FORMATS},
+}
+"""Names under which tables record a format."""
+
+
+def format_of(given: str) -> Format:
+    """The format of a name or alias. Raises ValueError with one line for a name that is none."""
+    try:
+        return FORMATS[ALIASES[given]]
+    except KeyError:
+        raise ValueError(unknown_name("dtype", given, FORMATS)) from None

@@ -24,9 +24,8 @@ from medusa_sim.calibrate.fit import UNFITTED, Bounds, Law, Rows, limits_of, req
 from medusa_sim.latency.collective import collective_time, dispatch_time, sent_bytes
 from medusa_sim.operators.experts import ONE_NODE, Collective, Dispatch
 from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime, DispatchKernel
-from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.units import US_PER_S
+from medusa_sim.units import HALVES, US_PER_S
 
 ONE_SHOT_BYTES = 2**20
 """Custom all-reduce kernels send whole messages in one step up to some such size (vLLM's

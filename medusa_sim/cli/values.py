@@ -176,7 +176,7 @@ _KNOWN: dict[str, tuple[str, str]] = {
     "runtime": ("specs.runtime", "runtime_names"),
     "drafter": ("step.drafter", "drafter_names"),
     "engine": ("specs.runtime", "runtime_aliases"),
-    "format": ("specs.formats", "FORMATS"),
+    "format": ("units", "FORMATS"),
     "profile": ("acceptance.profile", "acceptance_names"),
 }
 """Where the names of a kind stand, which is imported when they are asked for."""

@@ -23,9 +23,9 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.setup import PLAIN
-from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import checkpoint_ids, load_model
+from medusa_sim.units import HALVES
 
 _CONFIG = "serve.yaml"
 ON_LOADING = ("vllm", "sglang")

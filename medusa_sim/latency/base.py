@@ -17,10 +17,9 @@ from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.errors import CoverageError, SpecError
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import Fit, Residual
-from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR, widen_band
-from medusa_sim.units import US_PER_S
+from medusa_sim.units import HALVES, US_PER_S
 
 CodeArray: TypeAlias = npt.NDArray[np.int8]
 

@@ -21,8 +21,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Fault, Numbers, Operator, Size, TextArray, Words
-from medusa_sim.specs.formats import Format
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 _HALF_BYTES = 2.0
 """Activations enter and leave the layer in 16 bits."""

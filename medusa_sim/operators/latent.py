@@ -25,8 +25,7 @@ from medusa_sim.operators.operator import (
     Words,
     attended_pairs,
 )
-from medusa_sim.specs.formats import Format, format_of
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 
 LatentKind = Literal["mla_decode", "mla_prefill"]
 KERNEL_SCOPE = "kernel"

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.specs.formats import HALVES, Format, format_of
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, HALVES, Format, format_of
 
 Size: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64] | int | float
 """A shape entry: one number, or an array that broadcasts against the operator's other entries."""
@@ -147,7 +146,7 @@ class Operator(ABC):
 
     @property
     def form(self) -> str:
-        """Name of the numeric format, by which kernels are keyed (`specs.formats`)."""
+        """Name of the numeric format, by which kernels are keyed (`units`)."""
         return Format(self.dtype, self.stored_dtype).key
 
     @property

@@ -28,8 +28,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words
 from medusa_sim.operators.stream import Stream
-from medusa_sim.specs.formats import Format, format_of
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 
 RecurrentKind = Literal["gdn", "kda", "mamba2"]
 CHUNK = 64

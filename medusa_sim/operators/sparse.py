@@ -22,8 +22,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, TextArray, Words
 from medusa_sim.operators.stream import HOST_STEP, Stream, total_of
-from medusa_sim.specs.formats import Format, format_of
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 
 SparseKind = Literal["dsa", "msa", "csa", "hca", "dsa_no_indexer"]
 NO_INDEXER = "_no_indexer"

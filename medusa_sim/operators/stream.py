@@ -24,8 +24,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Numbers, Operator, Size, Words
-from medusa_sim.specs.formats import Format
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 HOST_STEP = "launches"
 """A class of steps that only a host takes, in rows that no graph holds."""

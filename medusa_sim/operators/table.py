@@ -38,7 +38,7 @@ from medusa_sim.operators.columns import (
 )
 from medusa_sim.operators.operator import Fault, Gemm, Operator, TextArray
 from medusa_sim.reading import check_regular, csv_chunks, named
-from medusa_sim.specs.formats import FORMATS, format_of
+from medusa_sim.units import FORMATS, format_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,6 @@ from medusa_sim.plan.draft_options import Drafting
 from medusa_sim.specs.costs import Price, given_price, price_of
 from medusa_sim.specs.engine_facts import Backend, backend_of
 from medusa_sim.specs.fitted import Fit
-from medusa_sim.specs.formats import Format
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.mixers import Latent
@@ -37,7 +36,7 @@ from medusa_sim.step.network import model_launches
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import step_kernels
 from medusa_sim.step.workload import CHAIN, TREE, Launch, Overlap, Scope, decode, overlap_of, verify
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 _DENSE = ("gemm", "attention", "elementwise")
 """Sections of the kernels of a dense model on one GPU."""

@@ -28,7 +28,6 @@ from medusa_sim.plan.resolved import Resolved, plain_launches
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.engine_facts import told_of_states
 from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, Fit
-from medusa_sim.specs.formats import HALVES, Format
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED, Model
@@ -37,6 +36,7 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
 from medusa_sim.step.step import Setting
+from medusa_sim.units import HALVES, Format
 
 _ONE_NODE = 8
 """GPUs that one NVLink domain joins in most servers."""

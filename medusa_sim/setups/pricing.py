@@ -26,14 +26,13 @@ from medusa_sim.setups.columns import COLUMNS, Rows
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SetUp, own_precision
 from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.formats import FORMATS
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
-from medusa_sim.units import GIGA
+from medusa_sim.units import FORMATS, GIGA
 
 
 @dataclass(frozen=True, slots=True)

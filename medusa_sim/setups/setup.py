@@ -11,11 +11,11 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.choices import AUTO, FP8, GPUS, Choices
 from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.formats import FORMATS, HALVES, format_of
 from medusa_sim.specs.gpu import gpu_names
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import ModelName, load_model
+from medusa_sim.units import FORMATS, HALVES, format_of
 
 PLAIN = "none"
 """The drafter of a set-up that does not speculate."""
@@ -36,7 +36,7 @@ def data_centre_gpus(data_dir: DataDir = None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """One copy of the model on `tp` cards. precision: of the weights, a name of `specs.formats.FORMATS`.
+    """One copy of the model on `tp` cards. precision: of the weights, a name of `units.FORMATS`.
 
     kv_precision: None as the model is published; narrows_cache: or narrower where that holds too few
     requests. drafters: those to try on the same cards, `none` among them.

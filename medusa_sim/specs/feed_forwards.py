@@ -22,7 +22,7 @@ class Mlp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     """Whether it has gate, up and down (else up and down)."""
     bias: bool = False
     form: str | None = None
-    """Format of its linear layers (`specs.formats`); None: the model's."""
+    """Format of its linear layers (`units`); None: the model's."""
 
     def weights(self, hidden: int) -> int:
         """Weights of its linear layers."""

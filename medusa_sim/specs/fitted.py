@@ -12,8 +12,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.specs.formats import SCALED
 from medusa_sim.specs.strict import Error, Text, Us
+from medusa_sim.units import SCALED
 
 Share = Annotated[float, Meta(gt=0.0, le=1e3, description="(a share of the datasheet's rate)")]
 Ratio = Annotated[float, Meta(ge=0.0, le=1e6)]

@@ -16,13 +16,13 @@ import msgspec
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import SPEC_BYTES, named, read_json
-from medusa_sim.specs.architectures import ARCHITECTURES, Architecture
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import CLASSES, FAMILIES, TYPES, WRAPPERS, read_family, unmodelled
 from medusa_sim.specs.hf_layers import Given, Refusal
 from medusa_sim.specs.model import RUN_IN_FP16, Layers, Length, Model, Vocab, Width
 from medusa_sim.specs.quantisation import quantised
 from medusa_sim.specs.strict import convert
+from medusa_sim.specs.variants import ARCHITECTURES, Architecture
 
 _DTYPES = {
     "float16": "fp16",

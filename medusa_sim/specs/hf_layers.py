@@ -15,11 +15,11 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError
 from medusa_sim.reading import named
-from medusa_sim.specs.architectures import Architecture
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.mixers import Grouped, Latent, Mixer
 from medusa_sim.specs.model import LayerGroup, Layers, Width
 from medusa_sim.specs.strict import convert
+from medusa_sim.specs.variants import Architecture
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 WindowSize = Annotated[int, Meta(ge=1, le=100_000_000)]

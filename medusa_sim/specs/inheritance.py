@@ -27,9 +27,9 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.fitted import Fit, Residual
-from medusa_sim.specs.formats import SCALED
 from medusa_sim.specs.kernels import SECTIONS, SERIAL, TRANSFER_ERROR_STREAMED, Kernel, KernelSet
 from medusa_sim.specs.strict import Text
+from medusa_sim.units import SCALED
 
 BORROWED = tuple(section for section in SECTIONS if not section.startswith(SERIAL))
 """Sections that a GPU may borrow."""

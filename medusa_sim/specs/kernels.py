@@ -260,7 +260,7 @@ class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     done and dtype (`Collective.form`), with `-<version>` where a release of the library has another
     algorithm.
 
-    gemm and moe are keyed by numeric format (`specs.formats`); where a library has several kernels for one,
+    gemm and moe are keyed by numeric format (`units`); where a library has several kernels for one,
     `<format>` is the one that it takes by itself and `<format>@<name>` another (`latency.choice`).
     """
 

@@ -25,7 +25,7 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """What the rest of the project asks of any kind of mixer; sizes are those of one GPU's share."""
 
     form: str | None = None
-    """Format of its linear layers (`specs.formats`); None: the model's."""
+    """Format of its linear layers (`units`); None: the model's."""
     out_form: str | None = None
     """Format of its output projection, where another."""
 

@@ -9,19 +9,20 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.specs.architectures import Norm, Positions
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
-from medusa_sim.specs.formats import FORMATS, HALVES, Format
 from medusa_sim.specs.mixers import Grouped, Mixer
 from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, FORMATS, HALVES, Format
+
+Norm = Literal["rms", "layer"]
+Positions = Literal["rope", "learned"]
 
 Layers = Annotated[int, Meta(ge=1, le=1_000)]
 Width = Annotated[int, Meta(ge=1, le=1_000_000)]

@@ -20,10 +20,9 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
-from medusa_sim.specs.architectures import ARCHITECTURES
 from medusa_sim.specs.model import LayerGroup, Layers, Length, Model, Vocab, Width
 from medusa_sim.specs.strict import Text, convert
-from medusa_sim.specs.variants import with_dtypes
+from medusa_sim.specs.variants import ARCHITECTURES, with_dtypes
 
 ModelName: TypeAlias = str | os.PathLike[str] | Model
 

@@ -11,10 +11,10 @@ from functools import cached_property
 import msgspec
 
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
-from medusa_sim.specs.formats import SIXTEEN
 from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import UNCHECKED, LayerGroup, Model, grouped
 from medusa_sim.specs.recurrent import GatedDelta
+from medusa_sim.units import SIXTEEN
 
 _PREFIXES = (
     "model.layers.",

@@ -16,12 +16,12 @@ import msgspec
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import named
-from medusa_sim.specs.formats import SIXTEEN
 from medusa_sim.specs.model import UNCHECKED, Model, grouped
 from medusa_sim.specs.modules import STANDS_IN, Scheme, in_formats
 from medusa_sim.specs.quark import quark_scheme
 from medusa_sim.specs.strict import convert
 from medusa_sim.specs.variants import with_dtypes
+from medusa_sim.units import SIXTEEN
 
 METHODS = (
     "awq", "gptq", "auto-round", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "quark", "mxfp4"

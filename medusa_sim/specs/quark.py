@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError
-from medusa_sim.specs.formats import SIXTEEN
 from medusa_sim.specs.modules import STANDS_IN, Scheme
 from medusa_sim.specs.strict import convert
+from medusa_sim.units import SIXTEEN
 
 _NVFP4_GROUP = 16
 

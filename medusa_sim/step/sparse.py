@@ -25,11 +25,11 @@ from medusa_sim.operators.operator import (
     Size,
 )
 from medusa_sim.operators.sparse import CHOICES, DSA_SIZES, HEADS, OUT_RANK, Sparse, SparseKind
-from medusa_sim.specs.formats import Format
 from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.attention import FUSED_KIND, KERNEL_PHASE, grouped_launches
 from medusa_sim.step.workload import Launch, Mixing, elementwise_launch, head_launch, linear_launch
+from medusa_sim.units import Format
 
 
 def chosen(operator: Operator, keys: FloatArray, reach: float, *, prompt: bool) -> Operator:

@@ -11,7 +11,6 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.operator import Attention, Gemm
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.fitted import Residual
-from medusa_sim.specs.formats import SCALED
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.inheritance import (
     TRANSFER_ERROR,
@@ -22,6 +21,7 @@ from medusa_sim.specs.inheritance import (
     widen_band,
 )
 from medusa_sim.step.step import decode_step
+from medusa_sim.units import SCALED
 
 LAYER = Gemm(name="up", m=np.array([1, 64, 512]), n=11008, k=4096, dtype="fp16")
 DECODE = Attention(

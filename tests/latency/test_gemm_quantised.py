@@ -20,12 +20,12 @@ from medusa_sim.operators.operator import Gemm
 from medusa_sim.operators.table import check_rows, read_rows
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
-from medusa_sim.specs.formats import format_of
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.workload import Grid
+from medusa_sim.units import format_of
 
 ROWS = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 FITTED = {
