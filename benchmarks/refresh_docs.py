@@ -11,7 +11,6 @@ import ast
 import contextlib
 import io
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -20,8 +19,10 @@ import tempfile
 from pathlib import Path
 
 from cli_reference import reference
+from click.testing import CliRunner
 from house import END, START, house_text
 
+from medusa_sim.cli import cli
 from medusa_sim.writing import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,21 +36,14 @@ _HOUSE = re.compile(f"{re.escape(START)}.*{re.escape(END)}", re.DOTALL)
 
 def output_of(commands: str, folder: Path) -> str:
     """What shell lines `medusa-sim ...` print to stdout in `folder`, without the user's own data."""
-    environment = {**os.environ, "MEDUSA_SIM_DATA_DIR": str(folder / "none")}
-    parts = []
-    for line in commands.strip().splitlines():
-        arguments = shlex.split(line, comments=True)[1:]
-        code = "from medusa_sim.cli import main; main()"
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments],
-            cwd=folder,
-            env=environment,
-            check=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        parts.append(done.stdout)
+    runner, parts = CliRunner(env={"MEDUSA_SIM_DATA_DIR": str(folder / "none")}), []
+    with contextlib.chdir(folder):
+        for line in commands.strip().splitlines():
+            words = shlex.split(line, comments=True)[1:]
+            done = runner.invoke(cli, words, prog_name="medusa-sim", catch_exceptions=False)
+            if done.exit_code:
+                raise SystemExit(f"{line}\n{done.stderr}")
+            parts.append(done.stdout)
     return "".join(parts)
 
 
