@@ -15,10 +15,10 @@ _NEVER = 1 << 62
 class Decoding:
     """Requests in the first `count` places of the arrays, in order of admission.
 
-    step: how many steps all have made. first_end: the least of `ends`; length_sum: tokens in the KV cache, of
-    all, shared_sum: of `shared`. drafts: of every request, or where they differ (`differ`) of the one that
-    has the most; asked: of all together; fresh: of one that joins; _apart: whether
-    some have more than others. _base: the step when one joined last.
+    step: how many steps all have made, _base: when one joined last. first_end: the least of `ends`, in place
+    _first; length_sum: tokens in the KV cache, of all, shared_sum: of `shared`. drafts: of every request, or
+    where they differ (`differ`) of the one that has the most; asked: of all together; fresh: of one that
+    joins; _apart: whether some have more than others, _none: whether some may have none.
 
     Arrays: at: which request; own: its cell of `Draws` at `_base`; row: the same with its drafts, low:
     with one fewer; goal: the sum of cells at which it has emitted everything, ends: the step; final: tokens
@@ -38,7 +38,7 @@ class Decoding:
         self.count = self.step = 0
         self.drafts = self.asked = self.fresh = self._made = 0
         self.differ = self._apart = self._none = False
-        self.length_sum = self.shared_sum = self._passed = self._base = 0
+        self.length_sum = self.shared_sum = self._passed = self._base = self._first = 0
         self.first_end = _NEVER
 
     def join(self, request: int, remaining: int, length: int, shared: int = 0) -> None:
@@ -65,7 +65,8 @@ class Decoding:
         self.length_sum += length
         self.shared_sum += shared
         self._passed += now
-        self.first_end = min(self.first_end, ends)
+        if ends < self.first_end:
+            self.first_end, self._first = ends, place
         self.asked += self.fresh
         self.drafts = max(self.drafts, self.fresh)
         self.count = place + 1
@@ -111,7 +112,8 @@ class Decoding:
         goal[:] = passed + left
         ends[:] = sums.searchsorted(goal) - row + self._base
         self._passed = int(passed.dot(self._ones[:b]))
-        self.first_end = ends.item(ends.argmin())
+        self._first = int(ends.argmin())
+        self.first_end = ends.item(self._first)
 
     @property
     def remaining(self) -> IntArray:
@@ -152,8 +154,7 @@ class Decoding:
         """(requests that have emitted everything and leave, tokens that they gave beyond it)."""
         all_gone, over = [], 0
         while self.first_end <= self.step:
-            place = int(self.ends[: self.count].argmin())
-            request, left = self._drop(place)
+            request, left = self._drop(self._first)
             all_gone.append(request)
             over -= left
         return all_gone, over
@@ -182,8 +183,8 @@ class Decoding:
             self.drafts = int(np.maximum.reduce(self.each[:last], initial=self._made))
         self.length_sum -= final - left
         self.shared_sum -= shared
-        ends = self.ends[:last]
-        self.first_end = ends.item(ends.argmin()) if last else _NEVER
+        self._first = int(self.ends[:last].argmin()) if last else 0
+        self.first_end = self.ends.item(self._first) if last else _NEVER
         return request, left
 
     def seen(self) -> IntArray:
