@@ -48,21 +48,12 @@ if TYPE_CHECKING:
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
 
 
-_KINDS = (
-    "hardware",
-    "profiles/acceptance",
-    "profiles/operators",
-    "profiles/decoder",
-    "profiles/runtimes",
-)
-
-
 def data_version() -> float:
     """Changes when a file of hardware or profiles does, the user's own folder included."""
     newest = 0.0
     for root in data.data_roots():
-        for kind in _KINDS:
-            folder = root / kind
+        profiles = [root / "profiles" / kind for kind in ("acceptance", "operators", "decoder", "runtimes")]
+        for folder in (root / "hardware", *profiles):
             with contextlib.suppress(OSError), os.scandir(folder) as files:
                 newest = max([newest, folder.stat().st_mtime, *(file.stat().st_mtime for file in files)])
     return newest

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import streamlit as st
-from answers import data_version
+from answers import KEPT, data_version
 
 from medusa_sim import data
-from medusa_sim.measure.cells import RUNS, STEPS
+from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.measure.cells import STEPS
 from medusa_sim.operators.kinds import KINDS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.reproduce import Reproduction, reproduction
@@ -68,7 +68,7 @@ def _compared(frame: pd.DataFrame, gpu: str, kernels: str, version: float) -> pd
     return predicted_rows(frame, card, runtime, cold=False, leave_out=lambda line: None, kernels=kernels)
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
+@KEPT
 def reproduced(name: str) -> Reproduction:
     """A table or figure of the papers, predicted beside published."""
     return reproduction(name)
@@ -79,26 +79,19 @@ def decoder_folder(gpu: str) -> Path | None:
     return data.find("profiles/decoder", gpu)
 
 
-def decoder_validation(gpu: str, folder: str, latency: str) -> DecoderValidation:
+@KEPT
+def decoder_validation(gpu: str, folder: str, latency: LatencyName) -> DecoderValidation:
     """The simulator against the steps of a folder, as `validate decoder` compares them."""
-    found: DecoderValidation = _validated(STEPS, gpu, folder, latency, data_version())
-    return found
+    return validate_decoder(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")
 
 
-def runs_validation(gpu: str, folder: str, latency: str) -> RunsValidation:
+@KEPT
+def runs_validation(gpu: str, folder: str, latency: LatencyName) -> RunsValidation:
     """The simulator against whole generations of a trained decoder."""
-    found: RunsValidation = _validated(RUNS, gpu, folder, latency, data_version())
-    return found
+    return validate_runs(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")
 
 
-@st.cache_data(max_entries=32, show_spinner=False)
-def _validated(what: str, gpu: str, folder: str, latency: str, version: float) -> Any:
-    del version
-    validate: Callable[..., Any] = validate_decoder if what == STEPS else validate_runs
-    return validate(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")
-
-
-def decoder_cells(gpu: str, folder: str, latency: str) -> pd.DataFrame:
+def decoder_cells(gpu: str, folder: str, latency: LatencyName) -> pd.DataFrame:
     """Every cell of either: model, batch, candidates, measured_us, predicted_us, is_fitted."""
     import pandas as pd
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import answers
 import inputs
@@ -18,6 +18,7 @@ from charts.draw import lines_spec
 from chosen import SetUp, from_here
 
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.measure.cells import STEPS
 from medusa_sim.report.charts.reproduced import published_chart
 from medusa_sim.report.score_tables import choice_table, comparison_table, comparisons_table, score_table
@@ -230,14 +231,9 @@ def _decoder(gpu: str) -> None:
     if folder is None:
         return
     st.subheader("The decoder on this device", anchor=False)
-    latency = inputs.choice(
-        st,
-        "latency",
-        "Operators",
-        _LATENCIES,
-        _LATENCIES[0],
-        "Predicted from the measured operators themselves, or from the kernels fitted to them.",
-    )
+    told = "Predicted from the measured operators themselves, or from the kernels fitted to them."
+    chosen = inputs.choice(st, "latency", "Operators", _LATENCIES, _LATENCIES[0], told)
+    latency = cast(LatencyName, chosen)
     if (folder / STEPS).exists():
         steps = measured.decoder_validation(gpu, str(folder), latency)
         _decoder_tables(comparison_table(steps), steps.choices)

@@ -85,10 +85,5 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
         st.caption(f"No verdict on its speed: {show.in_words(why)}")
     told = ", ".join({"acceptance": "acceptance", "batch": "batch", "seq": "context"}[name] for name in taken)
     if taken:
-        st.button(f"Take over {told}", on_click=_take, args=(taken,), icon=":material/input:")
-
-
-def _take(values: dict[str, str | int]) -> None:
-    """Put them into the page's own inputs: the callback of a button."""
-    for name, value in values.items():
-        st.session_state[name] = value
+        take_over = st.session_state.update  # the page's own inputs
+        st.button(f"Take over {told}", on_click=take_over, args=(taken,), icon=":material/input:")
