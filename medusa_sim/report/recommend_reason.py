@@ -27,7 +27,6 @@ def reason(answer: Recommendation) -> str:
         lines.append(f"At batch {at} it still shortens the time per token.")
     elif not answer.where_it_fits and _kept(answer):
         lines.append(_need(answer))
-    lines += _end_to_end(answer)
     lines.append(_break_even(answer))
     lines += _experts(answer)
     return " ".join(lines)
@@ -154,17 +153,6 @@ def _limit(answer: Recommendation, row: ScheduleRow) -> str:
     if alone is None:
         return served
     return f", in {answer.setting.runtime.name}{served}; kernels alone {times(alone)}"
-
-
-def _end_to_end(answer: Recommendation) -> list[str]:
-    """A request from its prompt to its last token, where one was given."""
-    return [
-        f"A request of {r.prompt_tokens:,} prompt and {r.output_tokens:,} output tokens at batch {r.batch}: "
-        f"{times(r.speedup)} end to end, {times(r.decode_speedup)} while decoding "
-        f"({counted(answer, r.candidates)})."
-        for r in answer.requests
-        if r.candidates > 1
-    ]
 
 
 def _choice(answer: Recommendation, row: ScheduleRow, speedup: float) -> str:
