@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,16 @@ _TOGETHER = 256
 """Numbers of requests that are priced at once."""
 _DENSE_TOKENS = 1024
 """Every number of tokens up to here; beyond, tiles are small beside the whole and every 16th is computed."""
+
+
+class _Lists(NamedTuple):
+    """Arrays of a table as lists, which are read one number at a time."""
+
+    lengths: list[float]
+    step_s: list[list[list[float]]]
+    linear_s: list[float]
+    drafting_share: list[list[float]]
+    drafter_prompt_s: list[float]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,28 +123,13 @@ class StepTable:
         return np.concatenate([[1.0], 1.0 + np.cumsum(self.rates)])
 
     @cached_property
-    def _lengths(self) -> list[float]:
-        found: list[float] = self.lengths.tolist()
-        return found
-
-    @cached_property
-    def _step_s(self) -> list[list[list[float]]]:
-        found: list[list[list[float]]] = self.step_s.tolist()
-        return found
-
-    @cached_property
-    def _linear_s(self) -> list[float]:
-        found: list[float] = self.linear_s.tolist()
-        return found
-
-    @cached_property
-    def _drafting_share(self) -> list[list[float]]:
-        found: list[list[float]] = self.drafting_share.tolist()
-        return found
+    def _lists(self) -> _Lists:
+        arrays = self.lengths, self.step_s, self.linear_s, self.drafting_share, self.drafter_prompt_s
+        return _Lists(*(values.tolist() for values in arrays))
 
     def place(self, length: float) -> int:
         """The interval of `lengths` that holds a length, or the nearest one."""
-        lengths = self._lengths
+        lengths = self._lists.lengths
         return bisect_right(lengths, length, 1, len(lengths) - 1) - 1
 
     def at(self, length: float) -> FloatArray:
@@ -146,7 +141,8 @@ class StepTable:
 
     def decoding_s(self, drafts: int, requests: int, length: float) -> float:
         """Seconds of a step of `requests` requests of a mean length, without prompts."""
-        lengths, row = self._lengths, self._step_s[drafts][requests]
+        lists = self._lists
+        lengths, row = lists.lengths, lists.step_s[drafts][requests]
         j = bisect_right(lengths, length, 1, len(lengths) - 1) - 1
         below, above = lengths[j], lengths[j + 1]
         return row[j] + (row[j + 1] - row[j]) * (length - below) / (above - below)
@@ -156,7 +152,7 @@ class StepTable:
         mean = asked / requests
         if mean == deepest:
             return self.decoding_s(deepest, requests, length)
-        low, shares, lengths, steps = int(mean), self._drafting_share, self._lengths, self._step_s
+        low, (lengths, steps, _, shares, _) = int(mean), self._lists
         j = bisect_right(lengths, length, 1, len(lengths) - 1) - 1
         beyond, width = length - lengths[j], lengths[j + 1] - lengths[j]
         row, next_row, last = steps[low][requests], steps[low + 1][requests], steps[deepest][requests]
@@ -179,8 +175,8 @@ class StepTable:
 
     def nearest(self, length: float) -> int:
         """The place in `lengths` of the one that is nearest."""
-        j = self.place(length)
-        return j + int(length - self._lengths[j] > self._lengths[j + 1] - length)
+        j, lengths = self.place(length), self._lists.lengths
+        return j + int(length - lengths[j] > lengths[j + 1] - length)
 
     def unequal_s(self, asked: IntArray, deepest: IntArray, requests: int, each_s: FloatArray) -> FloatArray:
         """Seconds of steps with so many drafts in all, of one request at most `deepest`; both broadcast.
@@ -197,12 +193,12 @@ class StepTable:
         own = requests + round(asked * self.match_rate)
         tokens = sum([chunk for chunk, _ in chunks])
         rides = requests > 0 and not self.prompts_apart
-        linear = self._linear_s
+        linear = self._lists.linear_s
         shared = linear[own + tokens] - linear[own] if rides else linear[tokens]
         read = max(shared, 0.0) + sum([self.chunk_attention_s(chunk, end) for chunk, end in chunks])
         if self.prompt_host_s:
             read = float(prompt_pass_us(np.asarray(read), self.prompt_host_s))
-        return read + self._drafter_prompt_s[tokens]
+        return read + self._lists.drafter_prompt_s[tokens]
 
     def chunk_attention_s(self, tokens: int, end: int) -> float:
         """Seconds of the attention of one chunk, bilinear between those of the table."""
@@ -213,11 +209,6 @@ class StepTable:
         low = a[j] + (a[j + 1] - a[j]) * part
         high = b[j] + (b[j + 1] - b[j]) * part
         return low + (high - low) * share
-
-    @cached_property
-    def _drafter_prompt_s(self) -> list[float]:
-        found: list[float] = self.drafter_prompt_s.tolist()
-        return found
 
     @cached_property
     def _attention(self) -> tuple[list[float], list[float], list[list[float]]]:
