@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 from kernel_rows import mixers
+from pages import write_tables
 from scores import Beside, left_out_us, table, width_to_add
 
-from medusa_sim.calibrate.fit import FOLDS, LEAST_ROWS, Rows, heldout_groups, residual_bands
+from medusa_sim.arrays import FloatArray
+from medusa_sim.calibrate.fit import FOLDS, LEAST_ROWS, Rows, heldout_groups, ratio_mape, residual_bands
 from medusa_sim.calibrate.stream import UNSEEN, fitted_stream
 from medusa_sim.latency.base import residual_band
 from medusa_sim.latency.stream import is_host_bound, stream_time
@@ -22,10 +24,11 @@ from medusa_sim.operators.columns import IndexArray, texts
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
-from medusa_sim.report.text import percent
+from medusa_sim.report.text import NOTHING, percent
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import StreamKernel
 
+DOCUMENTED = "h100-sxm"
 PAIRS = (("b200", "gb200"), ("gb200", "b200"), ("h100-sxm", "b200"), ("l40s", "rtx-pro-6000"))
 """Lender and borrower: cards of one architecture first."""
 
@@ -49,7 +52,8 @@ def _rows_of_kernels(rows: Any, lender: Gpu) -> Iterator[tuple[str, IndexArray, 
 def left_out_mixers(gpus: list[str]) -> None:
     """Shares of rows in bands: the stored ones; of refits without a fifth of the groups, made without it.
 
-    The last is what a number of heads finds that nobody measured.
+    The last is what a number of heads finds that nobody measured. Ratios of times are those of such refits.
+    The table of the card DOCUMENTED goes into docs/accuracy.md.
     """
     found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for frame in mixers():
@@ -75,15 +79,37 @@ def left_out_mixers(gpus: list[str]) -> None:
                     )
                     low, high = residual_band(bands, size[held]) if bands else (0.0, 0.0)
                     inside[held] = (ratio[held] >= low) & (ratio[held] <= high)
-                scores = index.size, stored.mean(), inside.mean(), np.mean(np.abs(1.0 / ratio - 1.0))
-                found[f"{section} {operator.kind}"].append(scores)
+                errors = np.abs(1.0 / ratio - 1.0)
+                scores = (each.mean() for each in (stored, inside, errors))
+                words = (section, operator.kind, *(getattr(operator, name, "") for name in ("part", "phase")))
+                growth = (_growth(own, held_us, axis) for axis in ("batch", "q_len"))
+                found[" ".join(filter(None, words))].append((index.size, *scores, *growth))
     lines = []
     for what, every in sorted(found.items()):
         sizes, *means = np.array(every, dtype=np.float64).T
-        shares = (percent(float(np.average(each, weights=sizes)), 0) for each in means[:2])
-        error = percent(float(np.average(means[2], weights=sizes)))
-        lines.append((what, str(len(every)), f"{sizes.sum():.0f}", *shares, error))
-    print(table("operator | kernels | rows | in stored bands | held out, in bands | held out", 1, lines))
+        cells = []
+        for digits, each in zip((0, 0, 1, 1, 1), means, strict=True):
+            told = np.isfinite(each)
+            mean = float(np.average(each[told], weights=sizes[told])) if told.any() else None
+            cells.append(NOTHING if mean is None else percent(mean, digits))
+        lines.append((what, str(len(every)), f"{sizes.sum():.0f}", *cells))
+    headers = "operator | kernels | rows | in stored bands | held out, in bands | held out | T(batch) / T(1)"
+    written = table(f"{headers} | T(q) / T(first q)", 1, lines)
+    print(written)
+    if gpus == [DOCUMENTED]:
+        write_tables("accuracy.md", "mixers", [written + "\n"])
+
+
+def _growth(rows: Rows[Any], predicted_us: FloatArray, axis: str) -> float:
+    """Error of T(x) / T(least x) of rows that differ in this size alone; NaN where none do."""
+    sizes = rows.operator.sizes
+    if axis not in sizes:
+        return float("nan")
+    label = rows.labels(*(name for name in sizes if name != axis))
+    value = np.broadcast_to(np.asarray(sizes[axis], dtype=np.float64), label.shape)
+    least = np.full(label.max() + 1, np.inf)
+    np.minimum.at(least, label, value)
+    return ratio_mape(predicted_us, rows.time_us, np.where(value > least[label], 2, 1), label)
 
 
 def transfer_mixers(_: list[str]) -> None:

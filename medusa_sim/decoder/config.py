@@ -137,6 +137,7 @@ _Size = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 class _HfConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of a `config.json` that change what is computed; others are not looked at."""
 
+    model_type: Literal["llama", "mistral", "qwen2"] = "llama"
     vocab_size: _Size
     hidden_size: _Size
     intermediate_size: _Size
@@ -157,7 +158,6 @@ class _HfConfig(msgspec.Struct, frozen=True, kw_only=True):
     hidden_act: Literal["silu", "swish"] = "silu"
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    model_type: Literal["llama", "mistral", "qwen2"] = "llama"
     dtype: str | None = None
     torch_dtype: str | None = None
 

@@ -231,7 +231,7 @@ def _unknown(given: object, name: object, allowed: Iterable[str]) -> str:
         return f"given {shown(given)}: not modelled: its {what}"
     return (
         f"given {shown(given)}; allowed: one of {', '.join(allowed)}; or name a model of like sizes "
-        "(medusa-sim specs models)"
+        "(medusa-sim specs --kind model)"
     )
 
 

@@ -116,6 +116,7 @@ def test_our_config_is_read_by_transformers_and_by_us(tmp_path):
     ("change", "told"),
     [
         ({"model_type": "gemma"}, "model_type: given 'gemma'"),
+        ({"model_type": "qwen3_5", "vocab_size": None}, "model_type: given 'qwen3_5'"),  # a wrapper's
         ({"hidden_act": "gelu"}, "hidden_act: given 'gelu'"),
         ({"num_key_value_heads": 3}, "num_key_value_heads 3"),
         ({"vocab_size": -1}, "vocab_size: given -1"),
