@@ -68,9 +68,8 @@ class EngineRun:
         _check_shares(accepted, drafts)
         drafts = drafts if drafts is not None else len(accepted) or None
         if batch is None or drafts is None:
-            raise UsageError(
-                "batch and drafts are needed: give --batch (requests in flight) and --drafts (0: none)"
-            )
+            asked = {"--batch (requests in flight)": batch, "--drafts (0: none)": drafts}
+            raise UsageError(f"give {' and '.join(name for name, of in asked.items() if of is None)}")
         tokens = given.tokens_per_step or _tokens(accepted, drafts, tpot_ms, itl_ms)
         if tokens > drafts + 1.0 + _RISING:
             raise UsageError(

@@ -44,7 +44,8 @@ class Checked:
         inside = check.low_us <= run.time_us <= check.high_us
         text = "A part outside of its band" if inside else "Outside of the band"
         also = "".join(f"; also {_told(check, part)}" for part in others)
-        return f"{text}: {whole}: {_told(check, first)}{also}; next: {_next(check, first)}."
+        steps = "; then ".join(_next(check, part) for part in check.off)
+        return f"{text}: {whole}: {_told(check, first)}{also}; next: {steps}."
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -124,7 +125,10 @@ def _next(check: EngineCheck, part: CheckedPart) -> str:
         )
     if check.position == 0:
         return "the drafter (trained for this very model?) and the chat template of the prompts"
-    return "more drafts than the drafter was trained for, its own KV cache, the sampling temperature"
+    return (
+        "the sampling temperature and the kind of prompts, which the profile may not have been taken at, and "
+        "whether the drafter was trained for so many drafts"
+    )
 
 
 _FAST = {

@@ -80,6 +80,7 @@ def test_acceptance_that_is_off_is_named_by_position_and_cost():
     assert high.off == ("round", "acceptance")  # at the same time per token: what is slow comes first
     assert "CUDA graph" in high.sentence
     assert "acceptance is high" in high.sentence
+    assert "; then the prompts" in high.sentence  # every part that is off has its next step
     given["accepted_by_position"] = [0.98, 0.96, 0.94]
     found = _scenario().check(**given)
     assert found.off
