@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from recorded import data_folder, named_rows, present
-from scipy.optimize import brentq
+from scipy.optimize import OptimizeResult, brentq
 from scores import left_out, mean_bias_worst, table
-from terms import Fitted, engine_of, print_terms, priors, solved, stored, with_values
+from terms import Fitted, engine_of, print_terms, priors, solved, stored, terms_table, with_values
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray, FloatArray
@@ -194,26 +194,26 @@ class Priced:
         """Relative errors of the time per token."""
         return np.asarray(self.times(values) / self.rows.median_tpot_ms.to_numpy() - 1.0)
 
-    def fit(self, given: BoolArray) -> FloatArray:
-        """Values of TERMS by these rows: least squares of log errors with priors; large groups weigh less."""
+    def fit(self, given: BoolArray) -> OptimizeResult:
+        """TERMS by these rows: least squares of log errors with priors; large groups weigh less."""
         groups = self.rows.group[given]
         size = np.maximum(groups.map(groups.value_counts()).to_numpy(), LARGEST_WEIGHT) / LARGEST_WEIGHT
 
         def residuals(values: FloatArray) -> FloatArray:
             return np.asarray(np.log1p(self.errors(values)[given]) / np.sqrt(size) / SIGMA)
 
-        return np.asarray(solved(TERMS, residuals).x)
+        return solved(TERMS, residuals)
 
 
-def compared(folder: Path) -> tuple[pd.DataFrame, FloatArray]:
-    """(rows with errors by the stored terms, by priors, by a fit without their group; TERMS by all rows)."""
+def compared(folder: Path) -> tuple[pd.DataFrame, OptimizeResult]:
+    """(rows with errors by the stored terms, by priors, by a fit without their group; a fit to all)."""
     rows = newest(folder, versions=True)
     rows["tokens"] = np.round(tokens_per_round(rows), 6)
     priced = Priced(rows)
     shipped = {name: load_runtime(name) for name in RUNTIMES}
     rows["error"] = predicted(rows, shipped) / rows.median_tpot_ms - 1.0
     rows["priors"] = priced.errors(PRIOR)
-    rows["left_out"] = left_out(rows.group, priced.fit, lambda values, own: priced.errors(values)[own])
+    rows["left_out"] = left_out(rows.group, priced.fit, lambda found, own: priced.errors(found.x)[own])
     return rows, priced.fit(np.ones(len(rows), dtype=bool))
 
 
@@ -272,7 +272,8 @@ def main() -> None:
     found, fitted = compared(data_folder())
     print(table_of(found))
     print(summary(found))
-    print_terms(TERMS, fitted)
+    print_terms(TERMS, fitted.x)
+    print(f"\n{terms_table(TERMS, fitted)}")
     print(f"\n{borrowed_table(data_folder())}")
     if asked.rows:
         names = [

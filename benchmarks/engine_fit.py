@@ -20,7 +20,7 @@ from pages import write_section
 from recorded import data_folder
 from scipy.optimize import OptimizeResult
 from scores import left_out, table
-from terms import Fitted, print_terms, priors, solved, stored, with_values
+from terms import Fitted, determined, print_terms, priors, solved, stored, terms_table, with_values
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.specs.engine import Engine
@@ -78,12 +78,14 @@ version; *newest runs*: the last run of each alone, by the shipped terms.
 {{deepseek}}
 {{by_version}}
 
+{{served_terms}}
 SGLang's rounds are one group: left out, nothing tells of what it launches in no graph. They ran FlashInfer's latent attention, which the
 engine does not take by itself; at 64 requests 10 % are missing. Rounds in nvfp4 with experts spread over GPUs stay 10 % fast, in
 every version: what the busiest of them has more than the mean is not modelled (docs/log.md).
 
 AMD cards have no kernels of their own: they take an H100's efficiencies (the MI355X a B200's) at 1.5 times the time, as plain steps of SGLang
-0.5.12 on eight MI300X ask. Either traffic's factor predicts the other's rows within 5 %:
+0.5.12 on eight MI300X ask. Either traffic's factor predicts the other's rows within 5 %. SGLang 0.5.9 took 10 ms a step longer there, up to 1.7
+times as long in all; the bands of its steps reach 1.4 to 1.5 times:
 
 {{borrowed}}
 Versions do not transfer: sources priced with the terms of another version, which is what a version without measurements gets:
@@ -135,7 +137,7 @@ TERMS = (
 SHARED = {("vllm-0.10", "filter_bytes_per_logit"): ("vllm-0.11", "filter_bytes_per_logit"),
           ("sglang-0.4", "host_us_per_request"): ("vllm-0.10", "host_us_per_request")}  # fmt: skip
 """Terms that no row tells apart from another: they take its value."""
-PRIOR, SPREAD = priors(TERMS)
+PRIOR, _ = priors(TERMS)
 
 
 def engines_of(values: FloatArray) -> dict[str, Engine]:
@@ -169,30 +171,6 @@ def predicted(values: FloatArray, rows: Sequence[Kernels]) -> FloatArray:
 def fit(rows: Sequence[Kernels]) -> FloatArray:
     """Values of TERMS."""
     return np.asarray(_solved(rows).x)
-
-
-def determined(rows: Sequence[Kernels]) -> tuple[FloatArray, FloatArray]:
-    """Share of each of TERMS that rows decide, not its prior, and the deviation that they leave it.
-
-    The diagonal of H (H + P)^-1 and roots of that of (H + P)^-1, H and P the curvatures of rows and priors.
-    """
-    jacobian = _solved(rows).jac[: len(rows)]
-    variance = np.diag(np.linalg.inv(jacobian.T @ jacobian + np.diag(SPREAD**-2)))
-    return 1.0 - variance / SPREAD**2, np.sqrt(variance)
-
-
-def terms_table(values: FloatArray, shares: FloatArray, deviations: FloatArray) -> str:
-    """TERMS with what the rows say of them, best known first."""
-    lines = [
-        (
-            f"{', '.join(TERMS[i].runtimes)}: `{TERMS[i].term}`",
-            f"{TERMS[i].prior:g} ± {TERMS[i].spread:g}",
-            f"{values[i]:.3g} ± {deviations[i]:.2g}",
-            f"{100 * shares[i]:.0f}",
-        )
-        for i in np.argsort(-shares)
-    ]
-    return table("term | prior | with the cells | decided by cells %", 1, lines)
 
 
 def _solved(rows: Sequence[Kernels]) -> OptimizeResult:
@@ -242,7 +220,7 @@ def page(rows: Sequence[Kernels]) -> str:
     """The section `engines` of docs/validation-engines.md."""
     values = fit(rows)
     fit_errors, out = errors(values, rows), heldout_errors(rows)
-    shares, deviations = determined(rows)
+    known = _solved(rows)
     models = []
     for group in dict.fromkeys(row.row.group for row in rows if row.row.source == SERVED):
         own = np.array([row.row.group == group and row.row.source == SERVED for row in rows])
@@ -250,7 +228,7 @@ def page(rows: Sequence[Kernels]) -> str:
         models.append((group, str(own.sum()), f"{percent.mean():.1f}", f"{percent.max():.1f}"))
     every = banded(rows, errors(stored(TERMS), rows), out)
     found = [one for one in every if one.kind == "speedup"]
-    deepseek, _ = deepseek_rows.compared(data_folder())
+    deepseek, served = deepseek_rows.compared(data_folder())
     ratios = [one for one in found if one.row.kind == "ratio"]
     signs = sum((one.measured > 1) == (one.predicted > 1) for one in ratios)
     wrong = [
@@ -275,6 +253,7 @@ def page(rows: Sequence[Kernels]) -> str:
         sources=error_table(rows, fit_errors, out),
         models=table("model | cells | left out, mean % | worst %", 1, models),
         deepseek=deepseek_rows.table_of(deepseek),
+        served_terms=terms_table(deepseek_rows.TERMS, served),
         by_version=deepseek_rows.summary(deepseek),
         borrowed=deepseek_rows.borrowed_table(data_folder()),
         worst=table("source | cell | error %", 2, worst),
@@ -282,8 +261,8 @@ def page(rows: Sequence[Kernels]) -> str:
         coverage=coverage_table(every),
         signs=signs,
         ratios=len(ratios),
-        determined=f"{shares.sum():.1f}",
-        known=terms_table(values, shares, deviations),
+        determined=f"{determined(TERMS, known)[0].sum():.1f}",
+        known=terms_table(TERMS, known),
         vllm=f"{100 * np.mean(vllm):.1f}",
         vllm_cells=len(vllm),
         wrong=table("source | cell | measured | predicted | 80 %", 2, wrong),

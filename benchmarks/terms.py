@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
+from scores import table
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.specs.engine import Engine, Term
@@ -62,6 +63,33 @@ def solved(terms: Sequence[Fitted], residuals: Callable[[FloatArray], FloatArray
         return np.concatenate([residuals(values), (values - prior) / spread])
 
     return least_squares(both, prior, x_scale=spread, bounds=(0.0, np.inf))
+
+
+def determined(terms: Sequence[Fitted], found: OptimizeResult) -> tuple[FloatArray, FloatArray]:
+    """Share of each term that rows decide, not its prior, and the deviation that they leave it.
+
+    found: of `solved`. The diagonal of H (H + P)^-1 and roots of that of (H + P)^-1, H and P the curvatures
+    of rows and priors.
+    """
+    _, spread = priors(terms)
+    jacobian = found.jac[: -len(terms)]
+    variance = np.diag(np.linalg.inv(jacobian.T @ jacobian + np.diag(spread**-2)))
+    return 1.0 - variance / spread**2, np.sqrt(variance)
+
+
+def terms_table(terms: Sequence[Fitted], found: OptimizeResult) -> str:
+    """Terms with what the rows say of them, best known first."""
+    shares, deviations = determined(terms, found)
+    lines = [
+        (
+            f"{', '.join(terms[i].runtimes)}: `{terms[i].term}`",
+            f"{terms[i].prior:g} ± {terms[i].spread:g}",
+            f"{found.x[i]:.3g} ± {deviations[i]:.2g}",
+            f"{100 * shares[i]:.0f}",
+        )
+        for i in np.argsort(-shares)
+    ]
+    return table("term | prior | with the cells | decided by cells %", 1, lines)
 
 
 def print_terms(terms: Sequence[Fitted], values: FloatArray) -> None:

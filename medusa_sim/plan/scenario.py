@@ -140,8 +140,11 @@ def _of_kernels(of: Resolved) -> list[str]:
         return []
     lines = []
     if of.kernel_lenders:
+        slower = max(fit.slower for fit in of.fits.values())
+        times = "" if slower == 1.0 else f", taken {slower:g} times as long as served steps there ask"
         lines.append(
-            f"kernels of {of.gpu.name} are borrowed from {', '.join(of.kernel_lenders)}, with wider bands"
+            f"kernels of {of.gpu.name} are borrowed from {', '.join(of.kernel_lenders)}, "
+            f"with wider bands{times}"
         )
     if other := other_form(of.model, of.fits):
         lines.append(
