@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from asking import run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +26,6 @@ from medusa_sim.acceptance.engine_counters import (
 )
 from medusa_sim.acceptance.engine_records import fetched, read_counts, samples
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.cli import cli
 from medusa_sim.errors import DataError
 from medusa_sim.load.question import load_test
 from medusa_sim.plan.scenario import Scenario
@@ -65,7 +64,7 @@ def test_two_pages_are_subtracted_and_steps_without_drafts_count_where_they_are_
         over_every_step(combined(read_counts(FILES / "llama_cpp.log")))
     path = tmp_path / "ours.toml"
     page = str(FILES / "vllm_metrics_after.txt")
-    result = CliRunner().invoke(cli, ["acceptance", "from-engine", page, "--lookup", "-o", str(path)])
+    result = run("acceptance", "from-engine", page, "--lookup", "-o", str(path))
     assert result.exit_code == 0, result.output
     assert load_acceptance(path).steps_matched == pytest.approx(0.5)
 
@@ -192,9 +191,7 @@ def test_samples_of_prometheus_text():
 def test_the_command_writes_a_profile_that_loads(tmp_path):
     path = tmp_path / "ours.toml"
     before, after = FILES / "vllm_metrics_before.txt", FILES / "vllm_metrics_after.txt"
-    result = CliRunner().invoke(
-        cli, ["acceptance", "from-engine", str(after), "--before", str(before), "-o", str(path)]
-    )
+    result = run("acceptance", "from-engine", str(after), "--before", str(before), "-o", str(path))
     assert result.exit_code == 0, result.output
     profile = load_acceptance(path)
     assert profile.tokens_per_step(4) == pytest.approx(2.33)
@@ -230,7 +227,7 @@ def test_a_server_is_looked_at_twice(server, tmp_path):
     pages = [(FILES / f"vllm_metrics_{name}.txt").read_text() for name in ("before", "after")]
     _Page.pages = iter(pages)
     path = tmp_path / "ours.toml"
-    result = CliRunner().invoke(cli, ["acceptance", "from-engine", server, "--wait", "0.01", "-o", str(path)])
+    result = run("acceptance", "from-engine", server, "--wait", "0.01", "-o", str(path))
     assert result.exit_code == 0, result.output
     assert "20000 steps" in result.output
 
@@ -291,7 +288,7 @@ def test_runs_of_found_drafts_are_found_again_where_steps_are_listed(runs, tmp_p
         )
     path, written = tmp_path / "records.jsonl", tmp_path / "own.toml"
     path.write_text("\n".join(map(json.dumps, records)))
-    result = CliRunner().invoke(cli, ["acceptance", "from-engine", str(path), "-o", str(written), "--lookup"])
+    result = run("acceptance", "from-engine", str(path), "-o", str(written), "--lookup")
     assert result.exit_code == 0, result.output
     profile = load_acceptance(written)
     assert profile.match_rate == pytest.approx(rate, abs=0.02)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from asking import run
 from one_line import one_line
 
 from medusa_sim.calibrate.engine_bench import BenchRow, Shape, read_bench
@@ -19,7 +19,6 @@ from medusa_sim.calibrate.engine_fit import (
     with_terms,
     write_runtime,
 )
-from medusa_sim.cli import cli
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.engine import Term
@@ -225,7 +224,7 @@ def test_the_command_prints_every_run_and_writes_the_runtime(tmp_path):
     named = ["--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--name", "mine", "--drafter", "eagle"]
     written = ["--data-dir", str(tmp_path), "--format", "csv"]
     arguments = ["calibrate", *named, "--engine-bench", *files, *written]
-    result = CliRunner().invoke(cli, arguments)
+    result = run(*arguments)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(pd.io.common.StringIO(result.stdout))
     assert len(table) == 6
@@ -234,7 +233,7 @@ def test_the_command_prints_every_run_and_writes_the_runtime(tmp_path):
     assert (tmp_path / "profiles" / "runtimes" / "mine.toml").exists()
     for missing in ("--model", "--name"):
         at = arguments.index(missing)
-        refused = CliRunner().invoke(cli, arguments[:at] + arguments[at + 2 :])
+        refused = run(*(arguments[:at] + arguments[at + 2 :]))
         assert refused.exit_code == 2
 
 

@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from asking import run
 
 from medusa_sim.acceptance.profile import acceptance_names
-from medusa_sim.cli import cli
 from medusa_sim.cli.values import BATCH, SEQ_LEN
 from medusa_sim.errors import SpecError, UsageError, unknown_name
 from medusa_sim.report.spec_tables import _modelled
@@ -61,7 +60,7 @@ def test_the_hardware_file_of_the_guide_is_one(tmp_path):
     (tmp_path / "hardware" / "my-gpu.toml").write_text(block[1])
     asked = ("sweep", "--gpu", "my-gpu", "--candidates", "1,2", "--data-dir", str(tmp_path))
     for dtype in ("fp16", "bf16"):
-        ended = CliRunner().invoke(cli, [*asked, "--dtype", dtype], prog_name="medusa-sim")
+        ended = run(*asked, "--dtype", dtype)
         assert ended.exit_code == 0, ended.output
 
 
@@ -78,7 +77,7 @@ def test_every_profile_says_which_model_it_is_of():
 def test_aliases_are_names_everywhere():
     for alias, name in runtime_aliases().items():
         assert load_runtime(alias).name == name
-        ended = CliRunner().invoke(cli, ["specs", alias], prog_name="medusa-sim")
+        ended = run("specs", alias)
         assert ended.exit_code == 0
         assert name in ended.stdout
         with pytest.raises(SpecError, match=f"newest, {re.escape(name)}"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from asking import run as _run
 
 from medusa_sim.cli import cli
 from medusa_sim.cli.modes import Moded
@@ -93,10 +93,6 @@ def _in(folder: Path) -> None:
     (folder / "text").mkdir()
     for name in "abcdefghijklmnopqrst":
         (folder / "text" / f"{name}.py").write_text(f"# {name}\n" * 200)
-
-
-def _run(*args: str) -> Result:
-    return CliRunner().invoke(cli, args, prog_name="medusa-sim")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case)[:60])

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
+from asking import run
 from decoder_models import tiny_heads, tiny_llama
 
-from medusa_sim.cli import cli
 from medusa_sim.decoder import checkpoint
 from medusa_sim.decoder.checkpoint import OWN_FILES, check_replaceable, load_checkpoint, save_checkpoint
 from medusa_sim.errors import OutputError
@@ -49,7 +48,7 @@ def test_a_folder_with_anything_else_is_refused_and_stays(tmp_path, names, told,
     assert "\n" not in str(error.value)
     assert _contents(tmp_path) == before
     arguments = ["train", "--method", "backbone", "--save", str(folder), "--steps", "1"]
-    result = CliRunner().invoke(cli, [*arguments, *(["--overwrite"] if overwrite else [])])
+    result = run(*arguments, *(["--overwrite"] if overwrite else []))
     assert result.exit_code == 1
     assert told in result.stderr
     assert _contents(tmp_path) == before

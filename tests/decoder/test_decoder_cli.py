@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from asking import run as _run
 from decoder_models import noisy_copy, tiny_config, tiny_heads
 
-from medusa_sim.cli import cli
 from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.decoder.model import random_llama
 from medusa_sim.decoder.prompts import train_tokenizer
@@ -39,10 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     other = random_llama(tiny_config(13, num_hidden_layers=1))
     save_checkpoint(path / "other", other, dtype=torch.float32, tokenizer_json=tokenizer)
     return path
-
-
-def _run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize("temperature", ["0", "0.8"])

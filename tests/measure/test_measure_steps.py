@@ -12,11 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from click.testing import CliRunner, Result  # noqa: E402
+from asking import run as invoke  # noqa: E402
 from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
 
 from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
-from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.decoder.draft import MedusaDrafter  # noqa: E402
 from medusa_sim.decoder.generate import (  # noqa: E402
     BatchDecoder,
@@ -287,10 +286,6 @@ def test_files_read_back_and_bad_ones_are_named(folder):
     (folder / "steps.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(DataError, match="columns model, dtype"):
         read_steps(folder)
-
-
-def invoke(*args: object) -> Result:
-    return CliRunner().invoke(cli, [str(arg) for arg in args])
 
 
 def test_command_prints_scores_and_fails_above(folder):

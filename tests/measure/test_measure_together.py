@@ -11,10 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from click.testing import CliRunner, Result  # noqa: E402
+from asking import run as invoke  # noqa: E402
+from click.testing import Result  # noqa: E402
 from decoder_models import tiny_config  # noqa: E402
 
-from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.measure import together  # noqa: E402
 from medusa_sim.measure.cells import read_steps  # noqa: E402
 from medusa_sim.measure.shapes import Case, fill_up  # noqa: E402
@@ -149,10 +149,6 @@ def test_kinds_are_filled_up_to_what_a_fit_needs():
     assert all(each.operator.kind == "rms_norm" for each in first)  # no step has a residual here
     assert {each.key for each in first}.isdisjoint(each.key for each in rest)
     assert len(first) + len(rest) == 16
-
-
-def invoke(*args: object) -> Result:
-    return CliRunner().invoke(cli, [str(arg) for arg in args])
 
 
 def measured(tmp_path: Path, *more: str) -> tuple[Result, Path, Path]:

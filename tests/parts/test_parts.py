@@ -13,12 +13,11 @@ import pandas as pd
 import psutil
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from asking import run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.api import Scenario
-from medusa_sim.cli import cli
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.parts.cluster import work_of
 from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
@@ -52,10 +51,6 @@ def read(folder: Path) -> pd.DataFrame:
 
 def nothing(computed: int, rows: int) -> None:
     del computed, rows
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(cli, list(map(str, args)), catch_exceptions=False)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 500))

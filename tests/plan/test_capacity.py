@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from asking import run
 
-from medusa_sim.cli import cli
 from medusa_sim.plan.capacity import shortfall
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.question import Question
@@ -59,14 +58,14 @@ def test_what_fits_lacks_nothing_and_what_does_not_has_no_price():
 def test_what_does_not_fit_ends_the_answer_with_its_warnings():
     for command in ("sweep", "recommend"):
         words = [command, "--model", "llama-2-70b", "--drafter", "eagle", "--acceptance", "0.7"]
-        shown = CliRunner().invoke(cli, words).stdout
+        shown = run(*words).stdout
         assert "Does not fit" in shown
         assert "GB are needed" in shown
         assert "$" not in shown
         assert "speedup" not in shown
     words = ["--gpu", "b300", "--model", "kimi-k3", "--drafter", "eagle3", "--batch", "1..2"]
     for form in ("table", "md"):
-        shown = CliRunner().invoke(cli, ["recommend", *words, "--format", form]).stdout
+        shown = run("recommend", *words, "--format", form).stdout
         assert "warning: kernels of b300 are borrowed" in shown
         assert shown.count("Does not fit") == 1
 

@@ -5,10 +5,9 @@ from io import StringIO
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from asking import run
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.cli import cli
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import CONTEXT, VERIFY, Operator
 from medusa_sim.operators.recurrent import WindowAttention
@@ -68,7 +67,7 @@ def test_a_table_of_the_operator_gives_what_a_step_charges(model, workload, tmp_
     launches = modules(model, workload)
     file = tmp_path / "ops.csv"
     pd.DataFrame([as_row(each.operator) for each in launches]).to_csv(file, index=False)
-    result = CliRunner().invoke(cli, ["time", "--gpu", "h100-sxm", "--ops", str(file), "--format", "csv"])
+    result = run("time", "--gpu", "h100-sxm", "--ops", str(file), "--format", "csv")
     assert result.exit_code == 0, result.stderr
     lines = pd.read_csv(StringIO(result.stdout))
     charged = [float(launch_time(LATENCY["h100-sxm"], each).time_us) for each in launches]

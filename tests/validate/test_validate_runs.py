@@ -8,13 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from click.testing import CliRunner  # noqa: E402
+from asking import run  # noqa: E402
 from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
 
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step  # noqa: E402
 from medusa_sim.acceptance.optimise import optimal_order  # noqa: E402
 from medusa_sim.acceptance.profile import load_acceptance  # noqa: E402
-from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.decoder.checkpoint import Checkpoint  # noqa: E402
 from medusa_sim.errors import DataError, UsageError  # noqa: E402
 from medusa_sim.latency.by_name import latency_model  # noqa: E402
@@ -117,14 +116,14 @@ def test_fewer_tokens_than_predicted_are_an_error_of_both(folder):
 def test_the_command_prints_both_tables_and_fails_above(folder):
     write_runs(folder, rows(folder, gain=0.8))
     words = ["validate", "--gpu", GPU, "--kernels", "torch", "--decoder", str(folder)]
-    shown = CliRunner().invoke(cli, words)
+    shown = run(*words)
     assert shown.exit_code == 0, shown.output
     assert "speedup, wall clock" in shown.stdout
     assert "candidates to choose" in shown.stdout
-    told = json.loads(CliRunner().invoke(cli, [*words, "--format", "json"]).stdout)
+    told = json.loads(run(*words, "--format", "json").stdout)
     assert told["schema"] == "medusa-sim/validate-runs/1"
     assert len(told["rows"]) == len(COUNTS) * len(BATCHES)
-    assert CliRunner().invoke(cli, [*words, "--fail-above", "10"]).exit_code == 3
+    assert run(*words, "--fail-above", "10").exit_code == 3
 
 
 def test_bad_files_are_named(folder):
