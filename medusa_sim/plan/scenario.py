@@ -106,7 +106,7 @@ def _beyond_acceptance(of: Resolved, tokens: float) -> list[str]:
     return [
         f"acceptance {of.profile.name} was measured to contexts of {longest} tokens, asked are {tokens:g}: a "
         "drafter accepts less beyond what it was trained on (EAGLE-3 of Llama-3.1-8B 2.9 tokens a step at "
-        "0.8k, 1.1 at 7.4k, vllm #48894); measure it there with `medusa-sim acceptance from-engine`"
+        "0.8k, 1.1 at 7.4k, vllm #48894); measure yours (medusa-sim acceptance from-engine)"
     ]
 
 

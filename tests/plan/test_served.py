@@ -10,7 +10,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.plan.insights import answer, limit_of
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.scenario import Scenario, beyond_known
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.recommend_json import recommendation_values
@@ -140,6 +140,18 @@ def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step(
     assert f"of the step {found.schedule[0].step_speedup:.2f}x" in reason(found)
     request = recommend(Scenario(**CHAIN, runtime="vllm"), Question(batch_max=64, request=(1024, 256)))
     assert request.schedule[0] == recommend(scenario, Question(batch_max=64)).schedule[0]
+
+
+def test_contexts_beyond_those_of_the_acceptance_are_told_once():
+    def told(lines):
+        return sum("measured to contexts of 1024 tokens" in line for line in lines)
+
+    known = Scenario(**COMMON, drafter="eagle3", runtime="vllm")
+    assert [told(beyond_known(known, tokens)) for tokens in (1024, 1025)] == [0, 1]
+    busy = known.but(prompt_tokens=1000, output_tokens=100)
+    assert (told(busy.warnings), told(beyond_known(busy, 4096))) == (1, 0)
+    assert not told(known.warnings)
+    assert not beyond_known(Scenario(**CHAIN), 8192)  # nobody said
 
 
 def test_a_server_gains_less_than_its_steps_and_both_are_named():
