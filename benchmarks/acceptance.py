@@ -85,7 +85,7 @@ def _public() -> pd.DataFrame:
     rows = []
     for model, counted in FIRST_PARTY.items():
         profile = load_acceptance(f"medusa1-vicuna-{model}")
-        tree = parsed_tree(text, name=f"vicuna_{model}_stage1", where=f"tree {path}", ranks=10)
+        tree = parsed_tree(text, name=f"vicuna_{model}_stage1", where=f"tree {path}")
         if profile.heads is None:
             raise SystemExit(f"medusa1-vicuna-{model} has no accuracies of heads")
         predicted = float(expected_tokens_per_step(tree, profile.heads))

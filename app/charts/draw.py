@@ -36,7 +36,12 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     x, y = _channel("x", chart.x), _channel("y", chart.y)
     names = chart.names
     has_lines = any(each.line for each in names.values())
-    legend: Spec = {"symbolStrokeWidth": 2.5, "symbolOpacity": 1.0, **columns(2, 5), "values": chart.told}
+    legend: Spec = {
+        "symbolStrokeWidth": 2.5,
+        "symbolOpacity": 1.0,
+        **columns(2, 5),
+        "values": chart.legend_names,
+    }
     legend |= {"symbolType": "stroke", "symbolSize": 500} if has_lines else {}
     looks = {
         "color": [each.colour for each in names.values()],

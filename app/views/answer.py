@@ -179,7 +179,7 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
             "A million tokens",
             f"${significant(row.usd_per_million_tokens, 3)}",
             f"${significant(row.plain_usd_per_million_tokens, 3)} without",
-            f"At {answer.scenario.price.told() if answer.scenario.price else ''}, this batch always full.",
+            f"At {answer.scenario.price.text() if answer.scenario.price else ''}, this batch always full.",
         ),
         show.Figure(
             "Free drafts" if answer.chains else "Free candidates",

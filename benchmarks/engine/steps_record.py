@@ -23,9 +23,8 @@ import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
 from medusa_sim.errors import DataError
-from medusa_sim.measure.record import read_toml_struct
 from medusa_sim.reading import read_csv_table
-from medusa_sim.specs.measurement import META, Environment
+from medusa_sim.specs.measurement import Environment, read_meta
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.strict import convert
 from medusa_sim.validate.steps import decoder_model
@@ -139,7 +138,7 @@ class EngineRecord:
 
 def read_engine_record(folder: Path) -> EngineRecord:
     """Read a record. Raises DataError for a missing or malformed file."""
-    meta = read_toml_struct(folder / META, EngineMeta)
+    meta = read_meta(folder, EngineMeta)
     return EngineRecord(
         meta=meta,
         steps=_structs(folder / "steps.csv", EngineStep),

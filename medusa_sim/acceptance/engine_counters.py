@@ -260,7 +260,7 @@ def over_every_step(counts: AcceptanceCounts) -> tuple[AcceptanceCounts, float]:
     return replace(counts, tried=tried), counts.steps / every
 
 
-def runs_found(counts: AcceptanceCounts, match_rate: float) -> float | None:
+def run_factor(counts: AcceptanceCounts, match_rate: float) -> float | None:
     """How many times as long as of independent steps runs of steps with drafts are, at least once.
 
     P(found after found) = 1 - (1 - z) / r with z the match rate. None where no step without drafts is listed
@@ -288,7 +288,7 @@ def position_profile(
         PositionRow(rate=round(float(a) / float(n), 6), trials=int(n))
         for a, n in zip(counts.accepted[: reached[-1] + 1], counts.tried[: reached[-1] + 1], strict=True)
     ]
-    runs = None if match_rate is None else runs_found(counts, match_rate)
+    runs = None if match_rate is None else run_factor(counts, match_rate)
     return PositionFile(
         schema=SCHEMA,
         title=title,
@@ -304,7 +304,7 @@ def position_profile(
     )
 
 
-def told_of(profile: ProfileFile) -> str:
+def profile_text(profile: ProfileFile) -> str:
     """In words, how far requests differ and how a look-up finds its drafts; empty where neither is known."""
     found = []
     rate, runs = getattr(profile, "match_rate", None), getattr(profile, "match_runs", None)

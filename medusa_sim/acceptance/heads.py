@@ -27,14 +27,12 @@ class HeadAccuracy:
 
     `labels`: (heads,) tokens each head was scored on (later heads have fewer), or None if unknown.
     `correlation`: the lift rho per earlier correct head, see `conditional`.
-    `measured_ranks`: ranks that were measured; those behind come from `with_tail` or are zero.
     `shared`: every depth has the accuracies of one measurement (a draft model's children).
     """
 
     accuracy: FloatArray
     labels: FloatArray | None = None
     correlation: float = 0.0
-    measured_ranks: int = 0
     shared: bool = False
 
     @classmethod
@@ -73,7 +71,7 @@ class HeadAccuracy:
             counts = np.array(labels, dtype=np.float64)
             if counts.shape != (a.shape[0],) or not np.all(np.isfinite(counts) & (counts >= 1.0)):
                 raise SpecError(f"{where}: labels must be one count from 1 per head ({a.shape[0]} heads)")
-        heads = cls(a, counts, 0.0, a.shape[1])
+        heads = cls(a, counts)
         return heads.with_correlation(correlation, where=where) if correlation else heads
 
     @classmethod

@@ -230,8 +230,7 @@ def _draft_accuracy(file: DraftVectorFile, where: str) -> HeadAccuracy:
         raise SpecError(f"{where}: depth_max must be at least 1 and children not empty")
     accuracy = np.tile(isotonic_decreasing(file.children), (file.depth_max, 1))
     labels = np.full(file.depth_max, file.trials) if file.trials else None
-    checked = HeadAccuracy.checked(accuracy, labels, where=where)
-    return HeadAccuracy(checked.accuracy, checked.labels, 0.0, checked.measured_ranks, shared=True)
+    return replace(HeadAccuracy.checked(accuracy, labels, where=where), shared=True)
 
 
 def _model(name: str, file: ProfileFile, where: str) -> AcceptanceModel:

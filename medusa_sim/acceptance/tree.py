@@ -62,14 +62,11 @@ class CandidateTree:
         cls,
         paths: Iterable[Sequence[int]],
         *,
-        heads: int | None = None,
-        ranks: int | None = None,
         leaves_only: bool = False,
         where: str = "tree",
     ) -> CandidateTree:
         """The tree of those paths, in any order; no path at all is the root alone.
 
-        `heads` and `ranks`: how many heads there are and how many guesses each makes (None: no limit).
         `leaves_only`: the list names leaves and the prefixes are to be added (some engines write it
         so); without it a missing prefix is an error, because a silently grown tree costs more
         candidates than its author counted. `where` names the file in errors.
@@ -89,14 +86,6 @@ class CandidateTree:
                 raise SpecError(
                     f"{where}: path {_shown(path)} lacks its prefix {_shown(path[:-1])}; "
                     "list it, or say that the list names leaves only"
-                )
-            if heads is not None and len(path) > heads:
-                raise SpecError(
-                    f"{where}: path {_shown(path)} has depth {len(path)}, there are {heads} heads"
-                )
-            if ranks is not None and max(path) >= ranks:
-                raise SpecError(
-                    f"{where}: path {_shown(path)} uses rank {max(path)}, heads give ranks 0..{ranks - 1}"
                 )
         return cls(tuple(sorted(unique, key=lambda p: (len(p), p))))
 

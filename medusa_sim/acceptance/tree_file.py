@@ -84,9 +84,8 @@ def parsed_tree(
     name: str | None = None,
     leaves_only: bool = False,
     where: str = "tree",
-    **limits: int | None,
 ) -> CandidateTree:
-    """The tree in `text`; `name` picks one of several, `limits` are `heads` and `ranks` of `from_paths`.
+    """The tree in `text`; `name` picks one of several.
 
     Raises:
         SpecError: text that holds no tree, several without a name, or a tree that is wrong.
@@ -105,15 +104,13 @@ def parsed_tree(
             value = _pick(value, name, where)
     if not isinstance(value, list):
         raise SpecError(f"{where}: a list of paths is needed, given {type(value).__name__}")
-    return CandidateTree.from_paths(value, leaves_only=leaves_only, where=where, **limits)
+    return CandidateTree.from_paths(value, leaves_only=leaves_only, where=where)
 
 
-def read_tree(
-    path: str | Path, *, name: str | None = None, leaves_only: bool = False, **limits: int | None
-) -> CandidateTree:
+def read_tree(path: str | Path, *, name: str | None = None, leaves_only: bool = False) -> CandidateTree:
     """The tree in a file; see `parsed_tree`. SpecError when the file cannot be read."""
     text = read_text(Path(path), SPEC_BYTES, "a JSON list of paths")
-    return parsed_tree(text, name=name, leaves_only=leaves_only, where=f"tree {path}", **limits)
+    return parsed_tree(text, name=name, leaves_only=leaves_only, where=f"tree {path}")
 
 
 def tree_text(tree: CandidateTree, form: TreeFormat = "paths") -> str:

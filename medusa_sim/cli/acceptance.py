@@ -252,7 +252,12 @@ def from_engine(
     acceptance histograms of vLLM, SGLang, TensorRT-LLM and AIPerf, results of `vllm bench serve`, and logs of
     llama.cpp and vLLM. Where the number of drafts varied, every step counts at the positions that it tried.
     """
-    from medusa_sim.acceptance.engine_counters import combined, over_every_step, position_profile, told_of
+    from medusa_sim.acceptance.engine_counters import (
+        combined,
+        over_every_step,
+        position_profile,
+        profile_text,
+    )
     from medusa_sim.acceptance.profile_file import encoded_profile
     from medusa_sim.writing import check_writable, write_text
 
@@ -277,8 +282,8 @@ def from_engine(
     for note in counts.notes:
         say(f"note: {note}")
     rates = " ".join(f"{row.rate:.3f}" for row in profile.positions)
-    if told := told_of(profile):
-        say(told)
+    if text := profile_text(profile):
+        say(text)
     say(
         f"wrote {path} ({counts.steps} steps, conditional rates {rates}, {counts.tokens_per_step:.2f} tokens "
         f"a step with {len(profile.positions)} drafts)"

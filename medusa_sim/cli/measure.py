@@ -105,7 +105,7 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
     from medusa_sim.latency.measured import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
     from medusa_sim.measure.decoder_steps import decoder_config
-    from medusa_sim.measure.environment import environment, model_as_told
+    from medusa_sim.measure.environment import environment, model_label
     from medusa_sim.measure.record import begin, write_meta
     from medusa_sim.measure.shapes import case_of, cases, fill_up
     from medusa_sim.measure.together import Together, require_cpu
@@ -131,9 +131,9 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
     rates = hardware.rates(device, seen, (dtype,))
     meta = Meta(
         schema=SCHEMA,
-        title=f"Operators of {model_as_told(path)} on {seen.device}",
+        title=f"Operators of {model_label(path)} on {seen.device}",
         method="CPU time of runs of calls, in turns with steps, divided by the time of a kernel beside each",
-        models=(model_as_told(path),),
+        models=(model_label(path),),
         dtypes=(dtype,),
         environment=seen,
         rates=rates,
@@ -213,7 +213,7 @@ def _operators(asked: Device, *, resume: bool, allow_different: bool) -> None:
     from medusa_sim.data import user_data_dir
     from medusa_sim.latency.measured import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
-    from medusa_sim.measure.environment import environment, model_as_told, raise_clocks, watch_clocks
+    from medusa_sim.measure.environment import environment, model_label, raise_clocks, watch_clocks
     from medusa_sim.measure.kernels import DTYPES as DTYPE_OF
     from medusa_sim.measure.kernels import Pool, attention_kernels
     from medusa_sim.measure.record import begin, write_meta
@@ -234,7 +234,7 @@ def _operators(asked: Device, *, resume: bool, allow_different: bool) -> None:
     folder = asked.out or home / OPERATOR_PROFILES / seen.name
     _tell_environment(seen, len(wanted), folder)
     rates = hardware.rates(target, seen, chosen)
-    told = tuple(model_as_told(model) for model in asked.models)
+    told = tuple(model_label(model) for model in asked.models)
     meta = Meta(
         schema=SCHEMA,
         title=f"Operators of {', '.join(told)} on {seen.device}",
@@ -265,7 +265,7 @@ def _operators(asked: Device, *, resume: bool, allow_different: bool) -> None:
                 budget_s=None
                 if asked.budget is None
                 else max(0.0, asked.budget - (time.monotonic() - started)),
-                tell=lambda at: advance(at.done, at.total, at.left_s),
+                tell=advance,
             )
     except KeyboardInterrupt:
         say(f"interrupted; {record.rows} rows are kept in {folder}; go on with --resume")

@@ -88,24 +88,12 @@ class HeadLayout:
     own_output: bool
     prefix: str
 
-    def required_keys(self) -> list[str]:
-        """Every key this layout must have."""
-        names = [
-            f"{self.prefix}{i}.{j}.linear.{part}"
-            for i in range(self.count)
-            for j in range(self.layers)
-            for part in ("weight", "bias")
-        ]
-        if self.own_output:
-            names += [f"{self.prefix}{i}.{self.layers}.weight" for i in range(self.count)]
-        return names
-
 
 def layout_of_keys(keys: Iterable[str], where: str) -> HeadLayout | None:
     """The layout that `keys` are in, or None if they hold no Medusa heads.
 
     Head and block counts come from the keys: `medusa_num_heads` of public configs is wrong as often
-    as not. Raises SpecError that names a missing or unexpected key.
+    as not. Raises SpecError where only the prefix speaks of heads.
     """
     names = list(keys)
     prefix = PREFIX if any(name.startswith(PREFIX) for name in names) else ""
@@ -116,24 +104,12 @@ def layout_of_keys(keys: Iterable[str], where: str) -> HeadLayout | None:
         if prefix:
             raise SpecError(f"{where}: keys under {PREFIX!r} but none like '{PREFIX}0.0.linear.weight'")
         return None
-    layout = HeadLayout(
-        count=1 + max(int(match[1]) for match in linear + output),
-        layers=1 + max(int(match[2]) for match in linear),
+    return HeadLayout(
+        count=len({match[1] for match in linear + output}),
+        layers=len({match[2] for match in linear}),
         own_output=bool(output),
         prefix=prefix,
     )
-    present = set(names)
-    missing = [key for key in layout.required_keys() if key not in present]
-    if missing:
-        raise SpecError(
-            f"{where}: Medusa head key {missing[0]!r} is missing "
-            f"({len(missing)} in all); the file is incomplete"
-        )
-    expected = set(layout.required_keys())
-    extra = [name for name in names if name.startswith(prefix) and name not in expected] if prefix else []
-    if extra:
-        raise SpecError(f"{where}: unexpected Medusa head key {extra[0]!r}")
-    return layout
 
 
 def heads_from_tensors(
@@ -141,23 +117,29 @@ def heads_from_tensors(
 ) -> MedusaHeads | None:
     """Heads built from whatever of the three layouts is in `tensors`; None if there is none.
 
-    Raises SpecError for a missing key or a shape other than (hidden, hidden), (hidden,), (vocab, hidden).
+    Raises SpecError for a missing or unexpected key, or a shape other than (hidden, hidden), (hidden,),
+    (vocab, hidden).
     """
     layout = layout_of_keys(tensors, where)
     if layout is None:
         return None
-    heads = MedusaHeads(
-        count=layout.count, layers=layout.layers, hidden=hidden, vocab=vocab, own_output=layout.own_output
-    )
-    state = heads.state_dict()
-    for name, expected in state.items():
-        given = tensors[layout.prefix + name]
-        if given.shape != expected.shape:
-            raise SpecError(
-                f"{where}: {layout.prefix + name} has shape {tuple(given.shape)}, "
-                f"expected {tuple(expected.shape)}"
-            )
-    heads.load_state_dict({name: tensors[layout.prefix + name] for name in state}, assign=True)
+    with torch.device("meta"):
+        heads = MedusaHeads(
+            count=layout.count, layers=layout.layers, hidden=hidden, vocab=vocab, own_output=layout.own_output
+        )
+    needed = {layout.prefix + name: tensor.shape for name, tensor in heads.state_dict().items()}
+    if missing := [key for key in needed if key not in tensors]:
+        raise SpecError(
+            f"{where}: Medusa head key {missing[0]!r} is missing "
+            f"({len(missing)} in all); the file is incomplete"
+        )
+    extra = [key for key in tensors if layout.prefix and key.startswith(layout.prefix) and key not in needed]
+    if extra:
+        raise SpecError(f"{where}: unexpected Medusa head key {extra[0]!r}")
+    for key, shape in needed.items():
+        if tensors[key].shape != shape:
+            raise SpecError(f"{where}: {key} has shape {tuple(tensors[key].shape)}, expected {tuple(shape)}")
+    heads.load_state_dict({key.removeprefix(layout.prefix): tensors[key] for key in needed}, assign=True)
     return heads
 
 

@@ -256,11 +256,11 @@ def tier_notes(plan: ChainPlan, why: str) -> tuple[str, ...]:
     """What a schedule by batch would be, where one number of drafts is written instead, and `why`."""
     if plan.dynamic or len(plan.possible) == 1:
         return ()
-    told = told_tiers(plan.possible)
-    return (f"one number of drafts for every batch: {plan.drafts}; by batch it would be {told}, but {why}",)
+    tiers = tiers_text(plan.possible)
+    return (f"one number of drafts for every batch: {plan.drafts}; by batch it would be {tiers}, but {why}",)
 
 
-def told_tiers(tiers: tuple[Tier, ...]) -> str:
+def tiers_text(tiers: tuple[Tier, ...]) -> str:
     """`4 at 1..16, 2 at 17..64, off at 65..256`."""
     return ", ".join(f"{tier.drafts or 'off'} at {tier.batch_min}..{tier.batch_max}" for tier in tiers)
 

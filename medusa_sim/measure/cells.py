@@ -21,9 +21,9 @@ import msgspec
 from msgspec import Meta as Limit
 
 from medusa_sim.errors import DataError, shown
-from medusa_sim.measure.record import read_toml_struct, toml_text
+from medusa_sim.measure.record import toml_text
 from medusa_sim.reading import TABLE_BYTES, read_text
-from medusa_sim.specs.measurement import META, Environment
+from medusa_sim.specs.measurement import META, Environment, read_meta
 from medusa_sim.specs.strict import Schema, Text, convert
 from medusa_sim.writing import make_folder, write_text
 
@@ -124,7 +124,7 @@ def write_runs(folder: Path, rows: Sequence[RunRow]) -> None:
 
 def read_steps(folder: Path) -> tuple[StepMeta, list[StepRow]]:
     """Meta data and rows. Raises DataError naming file, row and column."""
-    meta = read_toml_struct(folder / META, StepMeta)
+    meta = read_meta(folder, StepMeta)
     path = folder / STEPS
     rows = _read(path, StepRow, "steps of `medusa-sim measure steps`")
     _check_passes(path, rows)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from medusa_sim.acceptance.engine_counters import over_every_step, position_profile, told_of
+from medusa_sim.acceptance.engine_counters import over_every_step, position_profile, profile_text
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import acceptance_path, load_acceptance
@@ -115,7 +115,7 @@ def write_profiles(
     for file, profile in (("heads.toml", whole), ("ngram.toml", looked_up)):
         path = folder / name / file
         write_text(path, encoded_profile(profile))
-        yield f"wrote {path}: {told_of(profile)}"
+        yield f"wrote {path}: {profile_text(profile)}"
 
 
 def run_grid(

@@ -152,7 +152,7 @@ def differences(first: Environment, second: Environment) -> list[str]:
     return found
 
 
-def model_as_told(given: str) -> str:
+def model_label(given: str) -> str:
     """A model as a profile names it: a path below the working directory is told from there."""
     path, here = Path(given), Path.cwd()
     return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else given

@@ -14,7 +14,6 @@ import io
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -24,9 +23,8 @@ from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import SPREAD_LIMIT, Timing
 from medusa_sim.operators.columns import SIZE_COLUMNS
 from medusa_sim.operators.table import read_rows
-from medusa_sim.reading import TABLE_BYTES, read_text, read_toml
+from medusa_sim.reading import TABLE_BYTES, read_text
 from medusa_sim.specs.measurement import META, Meta, Rates, read_meta
-from medusa_sim.specs.strict import convert
 from medusa_sim.writing import make_folder, write_text
 
 COLUMNS = ("op", *SIZE_COLUMNS, "dtype", "time_us", "p10_us", "p90_us", "repeats")
@@ -34,7 +32,6 @@ _SAVE_EVERY_S = 5.0
 _DIGITS = 6
 
 Row = dict[str, str]
-Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class Recorder:
@@ -140,7 +137,7 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
         raise DataError(
             f"{folder}: rows without {META}, which says where they come from; choose another --out"
         )
-    before = read_meta(folder)
+    before = read_meta(folder, Meta)
     different = differences(before.environment, meta.environment)
     if before.environment.torch != meta.environment.torch:
         different.append(f"torch {before.environment.torch} and {meta.environment.torch}")
@@ -158,12 +155,6 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
         resumed=(*before.resumed, meta.environment),
     )
     return record, merged
-
-
-def read_toml_struct(path: Path, form: type[Struct]) -> Struct:
-    """A struct that `toml_text` wrote. Raises DataError."""
-    content = read_toml(path, "the record that a measurement writes beside its rows", DataError)
-    return convert(content, form, path, error=DataError)
 
 
 def write_meta(folder: Path, meta: Meta) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -26,16 +27,6 @@ _RECENT = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a session is; `left_s` is the lesser of what the rest needs and what the budget leaves."""
-
-    done: int
-    total: int
-    elapsed_s: float
-    left_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a session did.
 
@@ -46,7 +37,6 @@ class Outcome:
 
     measured: int
     kept: int
-    noisy: int
     too_large: int
     left: int
     elapsed_s: float
@@ -81,19 +71,21 @@ def measure_cases(
     memory_bytes: float,
     budget_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-    tell: Callable[[Progress], None] = lambda _: None,
+    tell: Callable[[int, int, float], None] = lambda *_: None,
 ) -> Outcome:
     """Measure what the record does not hold yet, in the given order, then its noisy rows again.
 
     The session ends when the budget is used. A case whose expected time does not fit what is left of it is
     passed over, so that shorter ones still find room. Rows are saved whatever ends the session (Ctrl-C
     included, which goes on to the caller).
+
+    tell: told (cases done, cases in all, seconds left: of the cases, or of the budget where that is less).
     """
     started = clock()
     fitting = [case for case in cases if case.bytes <= _MEMORY_SHARE * memory_bytes]
     waiting = [case for case in fitting if not record.has(case)]
     waiting += [case for case in fitting if record.has(case) and not record.has_steady(case)]
-    measured = noisy = left = 0
+    measured = left = 0
     best = FastestLayers()
     pace: deque[float] = deque(maxlen=_RECENT)
     every_s = [expected_s(case, rates) for case in waiting]
@@ -107,16 +99,15 @@ def measure_cases(
                 continue
             timing = _timed(case, bench, record)
             best.see(case, timing.time_us)
-            noisy += timing.spread > SPREAD_LIMIT
             measured += 1
             pace.append((clock() - began) / expected)
-            tell(_progress(place + 1, len(waiting), rest_s, clock() - started, budget_s, pace))
+            left_s = max(0.0, (math.inf if budget_s is None else budget_s) - (clock() - started))
+            tell(place + 1, len(waiting), min(_slowness(pace) * rest_s, left_s))
     finally:
         record.save()
     return Outcome(
         measured=measured,
         kept=len(fitting) - len(waiting),
-        noisy=noisy,
         too_large=len(cases) - len(fitting),
         left=left,
         elapsed_s=clock() - started,
@@ -146,17 +137,3 @@ def _timed(case: Case, bench: Bench, record: Recorder) -> Timing:
 def _slowness(pace: Sequence[float]) -> float:
     """Median of taken / expected seconds of the last cases; 1 before there are any."""
     return statistics.median(pace) if pace else 1.0
-
-
-def _progress(
-    done: int,
-    total: int,
-    rest_s: float,
-    elapsed_s: float,
-    budget_s: float | None,
-    pace: Sequence[float],
-) -> Progress:
-    left_s = _slowness(pace) * rest_s
-    if budget_s is not None:
-        left_s = min(left_s, max(0.0, budget_s - elapsed_s))
-    return Progress(done=done, total=total, elapsed_s=elapsed_s, left_s=left_s)

@@ -125,7 +125,7 @@ def cost_sentences(scenario: Scenario, costs: Sequence[Costs]) -> list[str]:
             f"(${significant(cost.plain_usd_per_million, 3)} without speculation)"
             for cost in ends
         )
-        lines.append(f"A million tokens cost {usd}, at {scenario.price.told()}.")
+        lines.append(f"A million tokens cost {usd}, at {scenario.price.text()}.")
     power = scenario.gpu.power
     if power is not None:
         joule = ", ".join(
@@ -142,7 +142,7 @@ def price_lines(scenarios: Sequence[Scenario]) -> list[str]:
     """What the prices of rows rest on, a line each; nothing for prices that came with the question."""
     prices = dict.fromkeys(item.price for item in scenarios if item.scope == "model")
     return [
-        f"usd_per_million_tokens: at {price.told()}; --price gives another"
+        f"usd_per_million_tokens: at {price.text()}; --price gives another"
         for price in prices
         if price is not None and price.offer != GIVEN
     ]

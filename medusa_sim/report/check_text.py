@@ -43,9 +43,9 @@ class Checked:
         first, *others = check.off
         inside = check.low_us <= run.time_us <= check.high_us
         text = "A part outside of its band" if inside else "Outside of the band"
-        also = "".join(f"; also {_told(check, part)}" for part in others)
+        also = "".join(f"; also {_part_text(check, part)}" for part in others)
         steps = "; then ".join(_next(check, part) for part in check.off)
-        return f"{text}: {whole}: {_told(check, first)}{also}; next: {steps}."
+        return f"{text}: {whole}: {_part_text(check, first)}{also}; next: {steps}."
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -86,7 +86,7 @@ class Checked:
         return self.sentence
 
 
-def _told(check: EngineCheck, part: CheckedPart) -> str:
+def _part_text(check: EngineCheck, part: CheckedPart) -> str:
     """One part that is off, with its milliseconds."""
     run = check.run
     slow = part.is_slow

@@ -5,7 +5,7 @@ measured watts of this card, or `inherit = "GPU"`: the parameters of a measured 
 shares of bandwidth, peak and time draw the same share of the limit. The law is `step/server.py`.
 
 `profiles/prices.toml` holds offers of an hour of a GPU with their dates and sources. A price without a date
-is refused, and one that is used is named with its date (`told`): prices age.
+is refused, and one that is used is named with its date (`Price.text`): prices age.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Days since the price held (today None: by the clock)."""
         return ((today or datetime.date.today()) - self.date).days
 
-    def told(self, today: datetime.date | None = None) -> str:
+    def text(self, today: datetime.date | None = None) -> str:
         """The price as a sentence names it; where it is older than STALE_DAYS that is said."""
         line = f"${self.usd_per_gpu_hour:g} per GPU-hour of {self.gpu}"
         if self.offer == GIVEN:

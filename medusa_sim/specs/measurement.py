@@ -11,7 +11,7 @@ from msgspec import Meta as Limit
 
 from medusa_sim.errors import DataError, shown
 from medusa_sim.reading import named, read_toml
-from medusa_sim.specs.strict import Schema, Text, Us, check_dtypes, convert
+from medusa_sim.specs.strict import Schema, T, Text, Us, check_dtypes, convert
 
 META = "meta.toml"
 SCHEMA: Literal[1] = 1
@@ -100,9 +100,9 @@ class PublishedMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     files: dict[str, _PublishedFile]
 
 
-def read_meta(folder: Path) -> Meta:
-    """`meta.toml` of a folder that `measure` wrote. Raises DataError naming file and key."""
-    return convert(read_toml(folder / META, _WHAT, DataError), Meta, folder / META, error=DataError)
+def read_meta(folder: Path, form: type[T]) -> T:
+    """`meta.toml` of a folder that `measure` wrote, as a `form`. Raises DataError naming file and key."""
+    return convert(read_toml(folder / META, _WHAT, DataError), form, folder / META, error=DataError)
 
 
 def check_meta(folder: Path, files: Sequence[str]) -> Meta | PublishedMeta:

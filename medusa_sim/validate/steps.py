@@ -175,7 +175,7 @@ def profile_meta(name: str, data_dir: DataDir = None) -> Meta | None:
     folder = data.find(OPERATOR_PROFILES, name, data_dir)
     if folder is None or not (folder / META).is_file() or "environment" not in read_toml(folder / META):
         return None
-    return read_meta(folder)
+    return read_meta(folder, Meta)
 
 
 def decoder_model(folder: Path, name: str, dtype: str) -> Model:

@@ -94,13 +94,7 @@ def test_what_is_no_tree_is_refused(paths, message):
         CandidateTree.from_paths(paths)
 
 
-def test_limits_of_heads_and_ranks_and_text_behind_a_list():
-    paths = [[0], [0, 3]]
-    assert CandidateTree.from_paths(paths, heads=2, ranks=4).candidates == 3
-    with pytest.raises(SpecError, match="depth 2, there are 1 heads"):
-        CandidateTree.from_paths(paths, heads=1)
-    with pytest.raises(SpecError, match=r"rank 3, heads give ranks 0\.\.2"):
-        CandidateTree.from_paths(paths, ranks=3)
+def test_limits_of_ranks_and_text_behind_a_list():
     with pytest.raises(SpecError, match="rank 300000000; at most 4,095"):
         parsed_tree("[[300000000]]")
     with pytest.raises(SpecError, match="give JSON or `name"):
@@ -137,9 +131,11 @@ def test_public_formats_and_leaf_lists_only_when_asked():
 @pytest.mark.skipif(not PUBLIC_TREES.exists(), reason="needs the public trees beside the checkout")
 def test_the_nine_public_trees_have_64_candidates():
     names = json.loads(PUBLIC_TREES.read_text())
-    loaded = {name: read_tree(PUBLIC_TREES, name=name, heads=5, ranks=10) for name in names}
+    loaded = {name: read_tree(PUBLIC_TREES, name=name) for name in names}
     assert len(loaded) == 9
     assert {tree.candidates for tree in loaded.values()} == {64}
+    assert max(max(path) for tree in loaded.values() for path in tree.paths) == 9
+    assert max(tree.depth for tree in loaded.values()) <= 5
     assert loaded["mc_sim_7b_63"].nodes_per_depth.tolist() == [1, 10, 28, 23, 2]
 
 

@@ -53,7 +53,7 @@ def read_public_trees(path: Path) -> dict[str, CandidateTree]:
     names = json_of(text, path, "a JSON object of named trees", DataError)
     if not isinstance(names, dict) or not names:
         raise SpecError(f"{path}: holds no tree; give a JSON object of named trees")
-    return {name: parsed_tree(text, name=name, where=f"tree {path}", ranks=RANKS) for name in names}
+    return {name: parsed_tree(text, name=name, where=f"tree {path}") for name in names}
 
 
 def public_correlation(accuracies: Path, trees: Path) -> float:

@@ -24,7 +24,7 @@ from medusa_sim.measure.timing import CpuBench, results_kept  # noqa: E402
 from medusa_sim.operators.kinds import operator_of  # noqa: E402
 from medusa_sim.operators.table import operators_of, read_rows  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
-from medusa_sim.specs.measurement import read_meta  # noqa: E402
+from medusa_sim.specs.measurement import Meta, read_meta  # noqa: E402
 
 CACHE = 10_000
 
@@ -223,7 +223,7 @@ def test_measure_calibrate_time_round_trip(tmp_path):
         "elementwise_fp32.csv",
         "gemm_fp32.csv",
     ]
-    meta = read_meta(folder)
+    meta = read_meta(folder, Meta)
     assert meta.environment.name == "tiny-cpu"
     assert meta.rates.flops_per_s["fp32"] > 0.0
     card = load_gpu("tiny-cpu", tmp_path / "data")
@@ -276,4 +276,4 @@ def test_measure_refuses_and_resumes(tmp_path):
     assert "allowed: fp32, bf16, fp16" in bad.stderr
     rest = CliRunner().invoke(cli, (*given, "--resume", "--dtype", "fp32,bf16", "--budget", "2"))
     assert rest.exit_code == 0, rest.output
-    assert len(read_meta(tmp_path / "rows").resumed) == 1
+    assert len(read_meta(tmp_path / "rows", Meta).resumed) == 1

@@ -63,7 +63,7 @@ def test_a_row_that_cannot_be_trusted_is_refused(changes, told, tmp_path):
 def test_an_old_price_says_so(days, stale):
     held = datetime.date(2026, 11, 1)
     price = Price(gpu="a40", usd_per_gpu_hour=0.5, offer="us", date=held, source="a list")
-    told = price.told(held + datetime.timedelta(days=days))
+    told = price.text(held + datetime.timedelta(days=days))
     assert "2026-11-01" in told
     assert (f"{days} days old" in told) is stale
 
@@ -85,7 +85,7 @@ def test_sweep_recommend_and_python_name_the_same_cost():
     swept = run("sweep", "--gpu", "h100-sxm", "--batch", "4", "--candidates", "1,4", "--format", "csv")
     rows = pd.read_csv(io.StringIO(swept.stdout))
     price = price_of("h100-sxm")
-    assert price.told() in swept.stderr
+    assert price.text() in swept.stderr
     expected = price.usd_per_gpu_hour / (3600e-6 * rows["tokens_per_s"])
     np.testing.assert_allclose(rows["usd_per_million_tokens"], expected, rtol=1e-12)
     answer = document("recommend", "--gpu", "h100-sxm", "--batch", "4")
@@ -94,7 +94,7 @@ def test_sweep_recommend_and_python_name_the_same_cost():
     assert row["plain_usd_per_million_tokens"] == pytest.approx(rows["usd_per_million_tokens"][0])
     assert row["usd_per_million_tokens"] < row["plain_usd_per_million_tokens"]
     text = run("recommend", "--gpu", "h100-sxm", "--batch", "4").stdout
-    assert price.told() in text
+    assert price.text() in text
 
 
 def test_a_given_price_overrides_and_none_leaves_the_column_empty():

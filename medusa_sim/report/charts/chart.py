@@ -40,10 +40,9 @@ class Axis:
 class Series:
     """Points of one name: a line, markers or both, in the look of that name.
 
-    name: empty for what has no colour of its own; told: whether the legend has it. line, marker: of `LINES`
-    and `MARKERS`; empty: none. low, high: its band; outline: that band as a closed polygon, where x is as
-    unsure. texts: beside each
-    point. rows: what each point tells, as `LineChart.tips` names it.
+    name: empty for what has no colour of its own; in_legend: whether the legend has it. line, marker: of
+    `LINES` and `MARKERS`; empty: none. low, high: its band; outline: that band as a closed polygon, where x
+    is as unsure. texts: beside each point. rows: what each point tells, as `LineChart.tips` names it.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Series:
     outline: Sequence[tuple[float, float]] = ()
     texts: Sequence[str] = ()
     rows: Rows = ()
-    told: bool = True
+    in_legend: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +95,9 @@ class LineChart:
         return found
 
     @property
-    def told(self) -> list[str]:
+    def legend_names(self) -> list[str]:
         """Names that the legend has."""
-        return [name for name, each in self.names.items() if each.told]
+        return [name for name, each in self.names.items() if each.in_legend]
 
 
 def colour_of(place: int) -> str:

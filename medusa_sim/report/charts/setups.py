@@ -70,7 +70,7 @@ def setups_chart(answer: Comparison, column: str | None = None) -> LineChart:
     named = _named([row for _, _, rows in curves for row in rows], column)
     solid = {gpu for gpu, speculative, _ in curves if speculative}  # whose dotted curve goes without saying
     series = [
-        _curve(gpu, rows, column, named, speculative=speculative, told=speculative or gpu not in solid)
+        _curve(gpu, rows, column, named, speculative=speculative, in_legend=speculative or gpu not in solid)
         for gpu, speculative, rows in curves
     ]
     if best is not None and np.isfinite(best[column]):
@@ -125,7 +125,7 @@ def _curve(
     named: Sequence[Any],
     *,
     speculative: bool,
-    told: bool,
+    in_legend: bool,
 ) -> Series:
     x, y, low, high = (
         np.array([row[name] for row in rows]) for name in (_SPEED, column, f"{_SPEED}_low", f"{_SPEED}_high")
@@ -136,16 +136,16 @@ def _curve(
     ends = [*zip(*slow, strict=True), *reversed(list(zip(*fast, strict=True)))]
     return Series(
         name=gpu if speculative else f"{gpu}, no speculation", x=x, y=y, colour=colour, marker=marker,
-        line="-" if speculative else ":", filled=speculative, told=told,
+        line="-" if speculative else ":", filled=speculative, in_legend=in_legend,
         outline=[(float(across), float(up)) for across, up in ends] if len(rows) > 1 else (),
         texts=[_label(row) if any(row is each for each in named) else "" for row in rows],
-        rows=[_told(row) for row in rows],
+        rows=[_tip(row) for row in rows],
     )  # fmt: skip
 
 
 def _one(name: str, x: float, y: float, row: Mapping[Any, Any], **look: Any) -> Series:
     """A point that the caption tells of."""
-    return Series(name=name, x=np.array([x]), y=np.array([y]), rows=[_told(row)], told=False, **look)
+    return Series(name=name, x=np.array([x]), y=np.array([y]), rows=[_tip(row)], in_legend=False, **look)
 
 
 def _label(row: Mapping[Any, Any]) -> str:
@@ -153,7 +153,7 @@ def _label(row: Mapping[Any, Any]) -> str:
     return f"{row['batch']}/{row['drafts']}" if row["drafts"] else str(row["batch"])
 
 
-def _told(row: Mapping[Any, Any]) -> dict[str, Any]:
+def _tip(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {**json_row(row), "set_up": told_of(row)}
 
 
@@ -183,11 +183,12 @@ def measured_chart(found: Beside) -> LineChart:
         series=[
             Series(
                 name="predicted", x=np.asarray(curve["batch"], dtype=np.float64), y=curve[_SPEED],
-                low=curve[f"{_SPEED}_low"], high=curve[f"{_SPEED}_high"], colour=colour, line="-", told=False,
+                low=curve[f"{_SPEED}_low"], high=curve[f"{_SPEED}_high"], colour=colour, line="-",
+                in_legend=False,
             ),
             Series(
                 name=MEASURED, x=np.array([float(figure.batch)]), y=np.array([speed]), colour=colour,
-                marker="X", size=9.0, told=False, texts=[MEASURED],
+                marker="X", size=9.0, in_legend=False, texts=[MEASURED],
             ),
         ],
     )  # fmt: skip

@@ -52,7 +52,7 @@ def lines_figure(
     slim: for a telephone, below each other with the legend under them.
     """
     if slim:
-        entries = max(len(chart.told) for chart in charts)
+        entries = max(len(chart.legend_names) for chart in charts)
         columns, width, height = 1, _SLIM, 3.2 * len(charts) + 0.17 * entries + 0.3
     rows = -(-len(charts) // columns)
     with drawing(width, height, columns=columns, rows=rows) as (figure, axes):
@@ -60,14 +60,14 @@ def lines_figure(
             _lines(axis, chart, slim=slim)
         for axis in axes[len(charts) :]:
             axis.set_visible(False)
-        same = all(chart.told == charts[0].told for chart in charts)
+        same = all(chart.legend_names == charts[0].legend_names for chart in charts)
         last = min(columns, len(charts)) - 1
         for place, chart in enumerate(charts):
-            if chart.told and (not same or place == last):
-                handles = [_handle(chart, name) for name in chart.told]
+            if chart.legend_names and (not same or place == last):
+                handles = [_handle(chart, name) for name in chart.legend_names]
                 where: Look = {"fontsize": 7} if not same else _BELOW if slim else _OUTSIDE
                 on = figure if same and slim else axes[place]
-                on.legend(handles, chart.told, title=chart.legend or None, **where)
+                on.legend(handles, chart.legend_names, title=chart.legend or None, **where)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
@@ -110,16 +110,16 @@ def _plain_ticks(ruler: Ruler, *, between: bool, few: bool) -> None:
 
     class Plain(LogFormatter):
         def __call__(self, x: float, pos: int | None = None) -> str:
-            return _told(x) if super().__call__(x, pos) else ""
+            return _tick_text(x) if super().__call__(x, pos) else ""
 
-    ruler.set_major_formatter(lambda x, _: _told(x))
+    ruler.set_major_formatter(lambda x, _: _tick_text(x))
     if between:
-        ruler.set_minor_formatter((lambda x, _: _told(x)) if few else Plain(minor_thresholds=(2, 0.5)))
+        ruler.set_minor_formatter((lambda x, _: _tick_text(x)) if few else Plain(minor_thresholds=(2, 0.5)))
         if few:
             ruler.set_minor_locator(LogLocator(subs=(2, 5)))
 
 
-def _told(tick: float) -> str:
+def _tick_text(tick: float) -> str:
     return f"{tick / 1e6:g}M" if tick >= 1e5 else f"{tick:g}"
 
 
