@@ -126,15 +126,15 @@ def read_bytes(path: Path, limit_bytes: int, what: str, error: type[MedusaSimErr
     return content
 
 
-def check_regular(path: Path, what: str, error: type[MedusaSimError] = DataError) -> None:
-    """Refuse what is no regular file, before a library opens it. Raises `error`."""
+def check_regular(path: Path, what: str) -> None:
+    """Refuse what is no regular file, before a library opens it. Raises DataError."""
     try:
         if path.is_file():
             as_input(path)
             return
     except OSError as refused:
-        raise _unreadable(path, refused, error) from refused
-    read_bytes(path, 0, what, error)  # says what it is instead
+        raise _unreadable(path, refused, DataError) from refused
+    read_bytes(path, 0, what, DataError)  # says what it is instead
 
 
 def read_text(path: Path, limit_bytes: int, what: str, error: type[MedusaSimError] = SpecError) -> str:
@@ -146,15 +146,12 @@ def read_text(path: Path, limit_bytes: int, what: str, error: type[MedusaSimErro
 
 
 def read_toml(
-    path: Path,
-    what: str = "a TOML file",
-    error: type[MedusaSimError] = SpecError,
-    limit_bytes: int = SPEC_BYTES,
+    path: Path, what: str = "a TOML file", error: type[MedusaSimError] = SpecError
 ) -> dict[str, Any]:
     """Tables of a TOML file. Raises `error` for a syntax error, a key given twice, or tables too deep."""
     import tomli  # compiled: a hardware file of 300 kB in half of tomllib's time
 
-    text = read_text(path, limit_bytes, what, error)
+    text = read_text(path, SPEC_BYTES, what, error)
     content: dict[str, Any] = parsed(path, what, error, lambda: tomli.loads(text))
     return content
 

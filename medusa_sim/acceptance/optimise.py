@@ -177,10 +177,10 @@ def tokens_per_step_by_heads(heads: HeadAccuracy, candidates: int) -> FloatArray
     )
 
 
-def heads_worth_running(heads: HeadAccuracy, candidates: int, within: float = 0.01) -> int:
-    """Fewest heads whose optimal tree is within that fraction of what all heads give.
+def heads_worth_running(heads: HeadAccuracy, candidates: int) -> int:
+    """Fewest heads whose optimal tree is within 1 % of what all heads give.
 
     The rest cost nothing if they are not run (the paper: five at most, three or four may be enough).
     """
     tokens = tokens_per_step_by_heads(heads, candidates)
-    return int(np.argmax(tokens >= (1.0 - within) * tokens[-1])) + 1
+    return int(np.argmax(tokens >= 0.99 * tokens[-1])) + 1

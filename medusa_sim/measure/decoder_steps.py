@@ -166,7 +166,6 @@ def step_grid(
     batches: Sequence[int],
     seq_len: int,
     tokens_per_step: Mapping[int, float],
-    accepted: int = ACCEPTED,
     repeats: int = 10,
     passes: int = 2,
     graphs: bool | None = None,
@@ -175,7 +174,7 @@ def step_grid(
     """Cells of every pass, batch by batch, as they are done.
 
     trees: by number of candidates; the decoding step is always timed beside them. name, dtype,
-    tokens_per_step (by candidates): as the rows record them. Each step accepts `accepted` draft tokens (or as
+    tokens_per_step (by candidates): as the rows record them. Each step accepts ACCEPTED draft tokens (or as
     many as its tree is deep). graphs: CUDA graphs; None: where on CUDA.
     Raises UsageError for a tree whose size is not its key, or for graphs on a CPU.
     """
@@ -187,9 +186,7 @@ def step_grid(
     every = {1: CandidateTree.chain(0)} | dict(sorted(trees.items()))
     for repetition in range(passes):
         for batch in batches:
-            steps = steps_of(
-                model, heads, every, batch=batch, seq_len=seq_len, accepted=accepted, graphs=graphs
-            )
+            steps = steps_of(model, heads, every, batch=batch, seq_len=seq_len, graphs=graphs)
             timings = time_in_turns(steps, model.device, repeats=repeats, clock=clock)
             steps = {}  # cache and graphs of this batch make room for those of the next
             if on_cuda:
@@ -218,7 +215,6 @@ def steps_of(
     *,
     batch: int,
     seq_len: int,
-    accepted: int = ACCEPTED,
     graphs: bool = False,
 ) -> dict[int, Step]:
     """Steps of one batch by candidates, on one cache of random keys and values behind `seq_len` tokens.
@@ -229,15 +225,10 @@ def steps_of(
     cache.keys.normal_()
     cache.values.normal_()
     cache.lengths += seq_len
-    if not graphs:
-        return {
-            count: full_step(model, heads, tree, cache, accepted, eager_forward(model, cache))
-            for count, tree in trees.items()
-        }
-    made = {}
+    made, forward = {}, graphed_forward if graphs else eager_forward
     for count, tree in trees.items():  # a graph scans the slots of its cache
-        own = cache.narrowed(seq_len + count)
-        made[count] = full_step(model, heads, tree, own, accepted, graphed_forward(model, own))
+        own = cache.narrowed(seq_len + count) if graphs else cache
+        made[count] = full_step(model, heads, tree, own, ACCEPTED, forward(model, own))
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -231,8 +232,8 @@ class Shortfall:
         return float(self.parts.total)
 
 
-def shortfall(scenario: Scenario, batch: int, seq_len: int, most: int = 3) -> Shortfall | None:
-    """What is missing for a batch and length, and up to `most` changes that would do; None where both fit.
+def shortfall(scenario: Scenario, batch: int, seq_len: int) -> Shortfall | None:
+    """What is missing for a batch and length, and up to three changes that would do; None where both fit.
 
     Every change was tried: a smaller batch or context, narrower weights or KV cache, more GPUs, another GPU,
     several of another.
@@ -240,13 +241,9 @@ def shortfall(scenario: Scenario, batch: int, seq_len: int, most: int = 3) -> Sh
     parts, room = _plain(scenario, batch, seq_len), scenario.usable_memory_bytes
     if scenario.scope == "block" or float(parts.total) <= room:
         return None
-    found: list[Change] = []
-    for kind in _changes(scenario, batch, seq_len):
-        fitting = next((change for change in kind if change is not None), None)
-        found += [fitting] if fitting is not None else []
-        if len(found) == most:
-            break
-    return Shortfall(batch=batch, seq_len=seq_len, parts=parts, usable_bytes=room, changes=tuple(found))
+    firsts = (next(filter(None, kind), None) for kind in _changes(scenario, batch, seq_len))
+    changes = tuple(islice(filter(None, firsts), 3))
+    return Shortfall(batch=batch, seq_len=seq_len, parts=parts, usable_bytes=room, changes=changes)
 
 
 def _plain(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:

@@ -294,15 +294,15 @@ def free_budget(overhead: FloatArray, within: float = FREE_WITHIN) -> IntArray:
     return budget
 
 
-def cliffs(verify_us: FloatArray, rise: float = CLIFF) -> IntArray:
-    """Counts n (from 1) after which the next one costs at least `rise` more, out of line with its neighbours.
+def cliffs(verify_us: FloatArray) -> IntArray:
+    """Counts n (from 1) after which the next one costs at least CLIFF more, out of line with its neighbours.
 
     verify_us by count from 1. A steady climb, where every token costs as much, has no cliffs.
     """
     growth = verify_us[1:] / verify_us[:-1] - 1.0
     near = _sum_of_five(np.abs(growth)) - np.abs(growth)
     neighbours = _sum_of_five(np.ones_like(growth)) - 1.0
-    return np.flatnonzero((growth >= rise) & (growth * neighbours > 2.0 * near)) + 1
+    return np.flatnonzero((growth >= CLIFF) & (growth * neighbours > 2.0 * near)) + 1
 
 
 def _sum_of_five(values: FloatArray) -> FloatArray:
@@ -320,14 +320,12 @@ def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int
     return pairs
 
 
-def near_best(
-    counts: IntArray, speedup: FloatArray, fits: BoolArray, best: int, within: float = NEAR_BEST
-) -> tuple[int, int]:
-    """(smallest, largest) count around the `best` one whose speedups all lie within a share of it.
+def near_best(counts: IntArray, speedup: FloatArray, fits: BoolArray, best: int) -> tuple[int, int]:
+    """(smallest, largest) count around the `best` one whose speedups all lie within NEAR_BEST of it.
 
     counts ascending, speedup and fits by count; best: its place. Plain decoding stands alone.
     """
-    good = (speedup >= speedup[best] * (1.0 - within)) & fits & (counts > 1)
+    good = (speedup >= speedup[best] * (1.0 - NEAR_BEST)) & fits & (counts > 1)
     if not good[best]:
         return int(counts[best]), int(counts[best])
     low = high = best

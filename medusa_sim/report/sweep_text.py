@@ -311,13 +311,13 @@ def _free(found: Answer) -> str:
     )
 
 
-def cheaper_hints(found: Answer, most: int = 6) -> list[str]:
-    """Up to `most` hints such as `96 candidates than 80 (batch 4)`."""
+def cheaper_hints(found: Answer) -> list[str]:
+    """Up to six hints such as `96 candidates than 80 (batch 4)`."""
     several = found.grid.seq_len.size > 1
     return [
         f"{pair.larger} candidates than {pair.smaller} (batch {pair.batch}"
         f"{f', length {pair.seq_len}' if several else ''})"
-        for pair in found.cheaper[:most]
+        for pair in found.cheaper[:6]
     ]
 
 

@@ -78,13 +78,13 @@ def read_corpus(folder: Path | None = None) -> Corpus:
     return Corpus(training, heldout)
 
 
-def token_stream(texts: dict[str, str], tokenizer: Tokenizer, *, end_of_text: int = 0) -> Tensor:
-    """One (tokens,) tensor of all texts in order of their names, each closed by the end-of-text token."""
+def token_stream(texts: dict[str, str], tokenizer: Tokenizer) -> Tensor:
+    """One (tokens,) tensor of all texts in order of their names, each closed by token 0, its end."""
     ids: list[int] = []
     names = sorted(texts)
     for encoding in tokenizer.encode_batch([texts[name] for name in names], add_special_tokens=False):
         ids.extend(encoding.ids)
-        ids.append(end_of_text)
+        ids.append(0)
     return torch.tensor(ids, dtype=torch.long)
 
 
