@@ -68,6 +68,8 @@ def test_missing_and_unexpected_head_keys_are_errors():
         heads_from_tensors(prefixed | {PREFIX + "0.extra": HIDDEN}, hidden=32, vocab=13, where="x")
     with pytest.raises(SpecError, match="none like"):
         heads_from_tensors({PREFIX + "0.extra": HIDDEN}, hidden=32, vocab=13, where="x")
+    with pytest.raises(SpecError, match=r"'0\.0\.linear\.weight' is missing"):  # not a module for each number
+        heads_from_tensors({"999999999.0.linear.weight": HIDDEN}, hidden=32, vocab=13, where="x")
     with pytest.raises(SpecError, match="has shape"):
         heads_from_tensors(_public_v1(), hidden=32, vocab=14, where="x")
 
