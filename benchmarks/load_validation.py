@@ -44,7 +44,7 @@ OUTPUT_CV = {"lm-arena-chat": 0.5, "gpqa": 0.4}
 """A prompt and its answer, turns of a conversation (Chatbot Arena, arXiv 2403.04132, table 1, has 1.3 turns), and
 the spread of outputs. Each turn is a request with what was said before, and they follow each other: of a
 prompt the one before it is in the cache, its answer, which comes from the data, is not. The lengths are
-assumed; of those tried they fit the dense rows on one GPU, those on several are held out."""
+assumed: of eight choices that fit the dense rows on one GPU about alike, with those on several in sight."""
 PASSES = 3
 """Simulations until what requests find, which hangs on when others end, is that of the one before."""
 ALL_FOUND = 1.0 - 1e-9
@@ -77,7 +77,8 @@ row of a dense model on one GPU is held-out; the form of the terms was chosen wi
 mixtures of experts were in no fit of an engine: they take the terms of one GPU as they are. Assumed, since the file has them not:
 turns of {prompt:.0f} prompt and {answer:.0f} answer tokens in the mean (coefficients of variation of {prompt_cv:g} and {answer_cv:g}), {turns} a conversation, each a request with
 what was said before; prompts of 250 tokens (gpqa, 0.8). The cache holds what the turn before left, and what a request that was sent
-before left where its blocks are in use or not yet taken. Turns and spreads of outputs were chosen on one GPU. Errors are simulated
+before left where its blocks are in use or not yet taken. Turns and spreads of outputs were chosen with all rows in sight, among
+eight choices that fit one GPU about alike, so the rows on several GPUs are not held out from them. Errors are simulated
 over measured.
 
 {summary}
