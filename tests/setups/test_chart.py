@@ -56,7 +56,7 @@ def test_curves_fall_apart_from_nothing(answer, column):
     assert any(text for curve in curves for text in curve.texts)
     assert [limit.x for limit in chart.limits] == [50]
     assert ring.name == ANSWER
-    assert chart.told == ["h100-sxm", "l40s"]
+    assert chart.legend_names == ["h100-sxm", "l40s"]
     assert ring.x[0] == answer.chosen["tokens_per_s_per_user"]
 
 
