@@ -137,7 +137,6 @@ def steps_plan(given: argparse.Namespace, models: Path, target: str, seconds: fl
         "kv_bytes": kv_bytes(models / target),
         "vocab": config.vocab_size,
         "batches": given.batches,
-        "grown_tokens": 0,
         "prompt_tokens": PROMPT_TOKENS,
         "steps": STEPS,
         "beside_every": 1,

@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python benchmarks/engine/run_vllm.py PLAN.json OUT.jsonl
 
-The plan names one job (`steps` or `tokens`, see `validate_engine.py`, which writes it). All engines of a job
-live in this one process, each with its own weights and cache, so that passes over them interleave and a start
-takes seconds. Every line written is one finished measurement: a run that is stopped keeps what it has.
+The plan names one job (`steps`, `tokens` or `load`, see `validate_engine.py` and `engine_load.py`). All engines
+of a job live in this one process, each with its own weights and cache, so that passes over them interleave and a
+start takes seconds. Every line written is one finished measurement: a run that is stopped keeps what it has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from vllm_engine import Engine, Plan
 from vllm_operators import operator_rows
-from vllm_rows import load_rows, prompt_rows, step_rows, token_rows
+from vllm_rows import load_rows, step_rows, token_rows
 from vllm_timing import Reference
 
 LEAST_PASSES = 2
@@ -29,16 +29,12 @@ LEAST_PASSES = 2
 
 
 def once(engines: list[Engine], plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
-    """One pass of a job but `steps`: texts, steps by batch and with prompts, open load."""
+    """One pass of a job but `steps`: texts or open load."""
     for engine in engines:
-        match plan["job"]:
-            case "tokens":
-                yield from token_rows(engine, plan)
-            case "cells":
-                yield from step_rows(engine, plan, reference)
-                yield from prompt_rows(engine, plan, reference)
-            case "load":
-                yield from load_rows(engine, plan, reference)
+        if plan["job"] == "tokens":
+            yield from token_rows(engine, plan)
+        else:
+            yield from load_rows(engine, plan, reference)
 
 
 def environment() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What an engine is measured at: steps by batch, texts, steps that read prompts, requests over time."""
+"""What an engine is measured at: steps by batch, texts, requests over time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def step_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
             lengths[output.request_id] = len(output.outputs[0].token_ids)
         return seconds
 
-    while not all(lengths.values()) or sum(lengths.values()) < plan["grown_tokens"] * len(running):
+    while not all(lengths.values()):
         advance()
     for _ in range(SETTLING_STEPS if engine.method == "ngram" else 0):
         engine.counters.clear()
@@ -113,77 +113,53 @@ def token_rows(engine: Engine, plan: Plan) -> Iterator[dict[str, object]]:
     }
 
 
-def prompt_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
-    """Steps that read prompts: so many at once, alone and beside requests that decode."""
-    length, repeats = plan["prompt_tokens"], plan["steps"]
-    for beside in plan["prompts_beside"]:
-        running = engine.begin(prompts_of(beside, length, plan["vocab"]), plan["max_tokens"] - length - 1)
-        for _ in range(WARM_STEPS + 1 + plan["grown_tokens"] if beside else 0):
-            engine.step()
-        for prompts in plan["prompts_at_once"]:
-            samples, speeds = [], [reference.seconds()]
-            for repeat in range(repeats):
-                texts = prompts_of(prompts * (repeat + 2), length, plan["vocab"] - 17 * repeat)[-prompts:]
-                new = engine.begin([text[::-1] for text in texts], plan["max_tokens"] - length - 1)
-                samples.append(engine.step()[0])
-                engine.end(new)
-                if repeat % plan["beside_every"] == plan["beside_every"] - 1:
-                    speeds.append(reference.seconds())
-            yield {
-                "row": "prompt",
-                "method": engine.method,
-                "drafts": engine.drafts,
-                "batch": beside,
-                "tokens": prompts * length,
-                **quantiles_us(samples),
-                "reference_us": 1e6 * statistics.median(speeds),
-            }
-        engine.end(running)
-        while engine.engine.has_unfinished_requests():
-            engine.step()
-
-
 def load_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
-    """Requests that arrive over time: when each has its first and its last token, by the time of the steps.
+    """Requests that arrive over time: when each has its first and its last token, and how long steps take.
 
-    Time is that of the steps, each divided by how fast the machine ran beside it, and jumps to the next
-    arrival where nothing runs: what other programs take does not count. The reference is timed every few
-    steps: the median of the last RECENT is the speed, and times are as where it takes the plan's.
+    Time is that of the steps, in runs of the reference, which is timed every few steps (the median of the
+    last RECENT): neither what other programs take counts nor how fast the machine is. It jumps to the next
+    arrival where nothing runs. A load whose arrivals are `in_steps` has each step for one unit of time. Of
+    each step: requests that decode, tokens of prompts, time.
     """
     prompts = json.loads(Path(plan["prompts"]).read_text(encoding="utf-8"))
     for run in plan["loads"]:
-        now, steps, coming = 0.0, 0, 0
+        now, coming = 0.0, 0
         beside: deque[float] = deque(maxlen=RECENT)
+        speeds: list[float] = []
+        steps: list[tuple[int, int, float]] = []
         names: dict[str, int] = {}
         first: dict[int, float] = {}
         last: dict[int, float] = {}
         engine.counters.clear()
-        arrival, output = run["arrival_s"], run["output_tokens"]
+        arrival, output = run["arrival"], run["output_tokens"]
         while coming < len(arrival) or names:
             if not names and arrival[coming] > now:
                 now = arrival[coming]
             while coming < len(arrival) and arrival[coming] <= now:
                 names[engine.begin([prompts[coming % len(prompts)]], output[coming])[0]] = coming
                 coming += 1
-            if steps % plan["beside_every"] == 0:
-                beside.append(reference.seconds())
+            if len(steps) % plan["beside_every"] == 0:
+                speeds.append(reference.seconds())
+                beside.append(speeds[-1])
             seconds, outputs = engine.step()
-            now += seconds * 1e-6 * plan["reference_us"] / statistics.median(beside)
-            steps += 1
+            taken = seconds / statistics.median(beside)
+            now += 1.0 if run["in_steps"] else taken
+            began = [names[found.request_id] for found in outputs if names[found.request_id] not in first]
+            read = sum(len(prompts[request % len(prompts)]) for request in began)
+            steps.append((len(outputs) - len(began), read, taken))
+            first.update(dict.fromkeys(began, now))
             for found in outputs:
-                request = names[found.request_id]
-                first.setdefault(request, now)
                 if found.finished:
-                    last[request] = now
-                    del names[found.request_id]
+                    last[names.pop(found.request_id)] = now
         counted = engine.counters
         yield {
             "row": "load",
+            "load": run["load"],
             "method": engine.method,
             "drafts": engine.drafts,
-            "rate_per_s": run["rate_per_s"],
-            "first_token_s": [first[i] for i in range(len(arrival))],
-            "finish_s": [last[i] for i in range(len(arrival))],
+            "reference_us": 1e6 * statistics.median(speeds),
+            "first_token": [first[i] for i in range(len(arrival))],
+            "finish": [last[i] for i in range(len(arrival))],
             "steps": steps,
             "drafting": counted.drafts,
             "drafted": counted.drafted,
