@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python benchmarks/engine/run_vllm.py PLAN.json OUT.jsonl
 
-The plan names one job (`steps`, `tokens` or `load`, see `validate_engine.py` and `engine_load.py`). All engines
-of a job live in this one process, each with its own weights and cache, so that passes over them interleave and a
-start takes seconds. Every line written is one finished measurement: a run that is stopped keeps what it has.
+The plan names one job (`steps`, `tokens` or `load`, see `validate_engine.py` and `engine_load.py`). All
+engines of a job live in this one process, each with its own weights and cache, so that passes over them
+interleave and a start takes seconds. Every line written is one finished measurement: a run that is stopped
+keeps what it has.
 """
 
 from __future__ import annotations

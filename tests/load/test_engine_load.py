@@ -1,4 +1,4 @@
-"""What the engine lab's open load is predicted from: steps as they were timed, at the speed of the run."""
+"""What the engine lab's open load is predicted from: undisturbed steps of the other loads."""
 
 import argparse
 import ast
@@ -16,85 +16,109 @@ import validate_engine
 from engine_load import (
     BATCHES,
     DRAFTS,
-    PROMPTS_BESIDE,
-    at_speed,
-    cell_sizes,
-    latencies,
+    LENGTHS,
+    compared,
+    held_out,
     page,
     plan_of,
+    ramp,
     table_of,
+    undisturbed,
 )
-from load_tables import limits, requests
+from load_tables import limits
 
+from medusa_sim.load.arrivals import open_loop
 from medusa_sim.load.policies import Fixed
+from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import run
 
 RATES = np.array([0.5, 0.3, 0.1])
 
 
-def cells(slowness: float = 1.0) -> list[dict[str, Any]]:
-    """Steps of 4 ms and 0.1 ms a request, half as long again with drafts; prompts of 48 tokens and more.
+def seconds(batch: int, tokens: int, drafts: int) -> float:
+    """Of a step: 4 ms and 0.1 a request, half as long again with drafts; 0.3 ms and 20 us a prompt token."""
+    decoding = (1.5 if drafts else 1.0) * (4e-3 + 1e-4 * batch) if batch else 5e-3
+    return decoding + (3e-4 + 2e-5 * tokens if tokens else 0.0)
 
-    A token of them takes 20 us, and they 0.3 ms beside others, 4 alone.
-    """
+
+def steps(drafts: int) -> np.ndarray:
+    """Steps of every batch, with and without prompts."""
+    found = [
+        (batch, tokens) for batch in range(max(BATCHES) + 1) for tokens in (0, 48, 96, 192) if batch or tokens
+    ]
+    return np.array([(batch, tokens, seconds(batch, tokens, drafts)) for batch, tokens in found])
+
+
+def rows(asked: Requests, slow: float = 1.0) -> list[dict[str, Any]]:
+    """What the engine's side writes of a machine that keeps to these times, its second pass disturbed."""
     found: list[dict[str, Any]] = [{"row": "start"}]
-    for drafts, factor in ((0, 1.0), (DRAFTS, 1.5)):
-        common = {"drafts": drafts, "reference_us": 100.0 * slowness}
-        for batch in BATCHES:
-            time_us = slowness * factor * (4000 + 100 * batch)
-            found.append({"row": "step", "batch": batch, "mean_us": time_us, **common})
-        for tokens, batch in product((48, 96, 192), PROMPTS_BESIDE):
-            time_us = slowness * (20 * tokens + (300 + factor * (4000 + 100 * batch) if batch else 4000))
-            found.append({"row": "prompt", "batch": batch, "tokens": tokens, "mean_us": time_us, **common})
+    for number, drafts in product(range(3), (0, DRAFTS)):
+        table = table_of(steps(drafts), drafts, RATES)
+        record = run(asked, table, limits(max_requests=max(BATCHES), token_budget=4000), Fixed(drafts))
+        factor = slow if number == 1 else 1.0
+        common = {"row": "load", "pass": number, "drafts": drafts, "method": "draft" if drafts else "plain",
+                  "reference_us": 1e6 * factor**0.3, "steps": (steps(drafts) * [1, 1, factor]).tolist(),
+                  "accepted": 9, "drafting": 10}  # fmt: skip
+        found.append({"load": "ramp", **common})
+        found.append({"load": "65%", **common, "first_token": (factor * record.first_token_s).tolist(),
+                      "finish": (factor * record.finish_s).tolist()})  # fmt: skip
     return found
 
 
-def test_the_table_is_what_was_timed_at_the_speed_of_the_run():
-    disturbed = [{**row, "mean_us": 3 * row["mean_us"]} for row in cells() if "mean_us" in row]
-    for slowness in (1.0, 1.7):  # a machine that was slow while its steps were timed
-        timed = at_speed(cells(slowness) + disturbed + cells(), 100.0)
-        plain, drafting = (table_of(timed, drafts, RATES) for drafts in (0, DRAFTS))
-        assert plain.drafts_max == 0
-        assert plain.decoding_s(0, 8, 60.0) == pytest.approx(4.8e-3)
-        assert drafting.decoding_s(DRAFTS, 3, 60.0) == pytest.approx(1.5 * 4.3e-3)
-        for table in (plain, drafting):
-            assert table.decoding_s(0, 0, 0.0) + table.prompts_s(0, 0, [(96, 96)]) == pytest.approx(5.92e-3)
-            assert table.prompts_s(16, 8, [(48, 48), (48, 48)]) == pytest.approx(2.22e-3)
+def test_a_table_is_the_steps_that_were_taken():
+    for drafts in (0, DRAFTS):
+        table = table_of(steps(drafts), drafts, RATES)
+        assert table.drafts_max == drafts
+        for batch in (1, 3, 8, 32):
+            assert table.decoding_s(drafts, batch, 60.0) == pytest.approx(seconds(batch, 0, drafts))
+        assert table.prompts_s(16, 8, [(48, 48), (48, 48)]) == pytest.approx(2.22e-3)
+        alone = table.decoding_s(0, 0, 0.0) + table.prompts_s(0, 0, [(96, 96)])
+        assert alone == pytest.approx(seconds(0, 96, drafts))
 
 
-def test_the_page_shows_predicted_beside_measured():
-    table = table_of(at_speed(cells(), 100.0), 0, RATES)
-    asked = requests([0.0, 0.01, 0.5], [48, 48, 48], [10, 20, 5])
-    record = run(asked, table, limits(max_requests=32, token_budget=4000), Fixed(0))
-    found = latencies(record.first_token_s, record.finish_s, asked)
-    row = {"rate_per_s": 4.0, "method": "plain", "measured": found, "predicted": found,
-           "measured_accepted": 0.0, "predicted_accepted": 0.9}  # fmt: skip
-    assert "(+0 %)" in page([row], 0.7)
-    assert "Mean errors: TTFT ms 0 %" in page([row], 0.7)
+@pytest.mark.parametrize("slow", [1.0, 1.7])
+def test_a_load_is_predicted_from_the_others_and_disturbed_passes_do_not_count(slow):
+    asked = open_loop(80.0, LENGTHS, count=60, most=200)
+    found = rows(asked, slow)
+    assert len(undisturbed(found, "ramp", 0)) == (2 if slow == 1.0 else 1)
+    assert held_out(found, "65%", 0, RATES).decoding_s(0, 8, 60.0) == pytest.approx(4.8e-3)
+    made = compared(found, {"65%": asked}, RATES, 0.0)
+    assert [row["method"] for row in made] == ["plain", "draft"]
+    for row in made:
+        assert row["predicted"] == pytest.approx(row["measured"])
+    assert "Mean errors: TTFT ms 0 %" in page(made, 0.7)
+
+
+def test_the_ramp_runs_every_batch():
+    """A second for a step, with drafts too, where requests end sooner."""
+    every = np.array([(batch, tokens, 1.0) for batch, tokens, _ in steps(0)])
+    for drafts in (0, DRAFTS):
+        record = run(
+            ramp(),
+            table_of(every, drafts, RATES / 2),  # 0.45 accepted, as the shipped pair
+            limits(max_requests=max(BATCHES), token_budget=4000),
+            Fixed(drafts),
+        )
+        times = np.concatenate([record.first_token_s, record.finish_s])
+        running = np.cumsum(np.repeat([1, -1], record.finish_s.size)[np.argsort(times, kind="stable")])
+        assert set(range(1, max(BATCHES) + 1)) <= set(running.tolist())
 
 
 def test_plans_hold_what_the_engines_side_reads(tmp_path):
     """That side runs in another environment, an hour later in the worst case."""
     given = argparse.Namespace(threads=1, passes=2, batches=[1, 2], drafts=[1])
     models = Path(validate_engine.__file__).parent / "models"
-    steps = validate_engine.steps_plan(given, models, validate_engine.TARGETS[0], 60.0)
-    cells = plan_of(tmp_path, given, job="cells", **cell_sizes(vocab=256))
-    load = plan_of(tmp_path, given, job="load", loads=[], reference_us=100.0)
-    for plan, functions in (
-        (steps, ("step_rows",)),
-        (cells, ("step_rows", "prompt_rows")),
-        (load, ("load_rows",)),
-    ):
-        assert read_by(functions) <= set(plan)
+    planned = validate_engine.steps_plan(given, models, validate_engine.TARGETS[0], 60.0)
+    load = plan_of(tmp_path, 1, 2, {"65%": ramp()})
+    for plan, function in ((planned, "step_rows"), (load, "load_rows")):
+        assert read_by(function, "plan") <= set(plan)
+    assert read_by("load_rows", "run") <= set(load["loads"][0])
 
 
-def read_by(functions: tuple[str, ...]) -> set[str]:
-    """Keys of the plan that functions of the engine's side take."""
+def read_by(function: str, table: str) -> set[str]:
+    """Keys of a table that a function of the engine's side takes."""
     source = (Path(validate_engine.__file__).parent / "engine" / "vllm_rows.py").read_text(encoding="utf-8")
-    found = [
-        node
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef) and node.name in functions
-    ]
-    assert len(found) == len(functions)
-    return set(re.findall(r"plan\['(\w+)'\]", "".join(ast.unparse(node) for node in found)))
+    (found,) = (
+        node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == function
+    )
+    return set(re.findall(table + r"\['(\w+)'\]", ast.unparse(found)))
