@@ -52,8 +52,6 @@ RAMP, RAMP_REQUESTS, RAMP_SEED = (1 / OUTPUT_TOKENS, 0.8), 300, 1
 """Arrivals a step, from those that keep one request running to more than a full batch can take."""
 PASSES, WARM_PASSES = 6, 1
 """Over all loads, of which the first is not kept: kernels see its shapes for the first time."""
-DISTURBED = 1.04
-"""Times the best pass's reference, beyond which other programs are at work."""
 BESIDE_EVERY = 8
 """Steps between two runs of the reference: it empties the cache that this small model lies in."""
 
@@ -92,22 +90,19 @@ def table_of(steps: FloatArray, drafts: int, rates: FloatArray) -> StepTable:
 def held_out(rows: list[dict[str, Any]], load: str, drafts: int, rates: FloatArray) -> StepTable:
     """The table of a server from the steps of every other load; a run of the reference is a second."""
     names = {row["load"] for row in rows if row["row"] == "load"} - {load}
-    steps = [row["steps"] for name in sorted(names) for row in undisturbed(rows, name, drafts)]
+    steps = [row["steps"] for name in sorted(names) for row in counted(rows, name, drafts)]
     return table_of(np.concatenate(steps), drafts, rates)
 
 
-def undisturbed(rows: list[dict[str, Any]], load: str, drafts: int) -> list[dict[str, Any]]:
-    """Of a load the passes that count: where the reference ran as fast as in the best, else the fastest one.
-
-    Neighbours that slow the reference by a tenth slow these small steps by a third (`docs/log.md`).
-    """
-    counted = [row for row in rows if row["row"] == "load" and row["pass"] >= WARM_PASSES]
-    least_us = min(row["reference_us"] for row in counted)
-    own = sorted(
-        (row for row in counted if row["load"] == load and row["drafts"] == drafts),
-        key=lambda row: float(row["reference_us"]),
-    )
-    return [row for row in own if row["reference_us"] <= DISTURBED * least_us] or own[:1]
+def counted(rows: list[dict[str, Any]], load: str, drafts: int) -> list[dict[str, Any]]:
+    """Of a load the passes that count: all that are not warming up, since neighbours disturb every load alike."""
+    return [
+        row
+        for row in rows
+        if row["row"] == "load"
+        and (row["load"], row["drafts"]) == (load, drafts)
+        and row["pass"] >= WARM_PASSES
+    ]
 
 
 def latencies(first: FloatArray, finish: FloatArray, asked: Requests) -> dict[str, float]:
@@ -208,7 +203,7 @@ def compared(
     limits = Limits(
         max_requests=max(BATCHES), token_budget=4000, block_tokens=32, kv_blocks=1 << 16, positions=MAX_TOKENS
     )
-    unit_s = min(row["reference_us"] for row in undisturbed(found, "ramp", 0)) / US_PER_S
+    unit_s = statistics.median(row["reference_us"] for row in counted(found, "ramp", 0)) / US_PER_S
 
     def in_seconds(first: FloatArray, finish: FloatArray, requests: Requests) -> dict[str, float]:
         own = checked_requests(unit_s * requests.arrival_s, requests.prompt_tokens, requests.output_tokens)
@@ -216,13 +211,12 @@ def compared(
 
     rows = []
     for (name, requests), drafts in product(asked.items(), (0, DRAFTS)):
-        runs, table = undisturbed(found, name, drafts), held_out(found, name, drafts, rates)
+        runs, table = counted(found, name, drafts), held_out(found, name, drafts, rates)
         record = run(requests, table, limits, Fixed(drafts), spread=spread)
         seen = [in_seconds(np.array(row["first_token"]), np.array(row["finish"]), requests) for row in runs]
         rows.append({
             "rate_per_s": float(requests.rate_per_s) / unit_s,
             "method": runs[0]["method"],
-            "passes": len(runs),
             "measured": {key: statistics.median(one[key] for one in seen) for key in seen[0]},
             "predicted": in_seconds(record.first_token_s, record.finish_s, requests),
             "measured_accepted": sum(row["accepted"] for row in runs) / max(sum(row["drafting"] for row in runs), 1),
