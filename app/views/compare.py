@@ -27,6 +27,7 @@ from medusa_sim.report.compare_text import (
     sentence,
     surer_text,
     warning_lines,
+    worth_text,
 )
 from medusa_sim.report.text import significant
 from medusa_sim.setups.choices import AUTO, FP8, GPUS
@@ -66,16 +67,11 @@ def page(set_up: SetUp) -> None:
         with show.progress("set-ups") as advance:
             answer = which.set_ups_for(set_up, asked, advance)
         _answer(answer)
-    asking.caption(
-        "The sidebar gives model, drafter and acceptance; cards, GPUs, engine and context are as here."
-    )
+    asking.caption("From the sidebar: model, drafter and acceptance. Cards, GPUs and engines are searched.")
     if len(cards := answer.best.drop_duplicates("gpu")) > 1:
         st.subheader("The best of each card", anchor=False)
         show.text_table(rows_table(cards, ""), phone=_PHONE)
-        if near := ", ".join(
-            dict.fromkeys(answer.runners_up.gpu[answer.runners_up.gpu != cards.gpu.iloc[0]])
-        ):
-            st.caption(f"Star: the answer, which its 80 % interval does not tell apart from {near}.")
+        st.caption("Star: the answer.")
     _chart(answer, show.command(["compare", *asked.options(set_up), "--format", "csv"]))
     _launch(answer)
     st.subheader("Nothing is both faster for the user and better", anchor=False)
@@ -143,6 +139,9 @@ def _answer(answer: Comparison) -> None:
     cards, _, rest = sentence(answer).partition(", ")
     asked = answer.question.tokens_per_s_per_user
     target = f"{_AT[answer.measure]} where {answer.model.name} gives a user {asked:g} tokens/s: {rest}"
+    others = answer.runners_up[answer.runners_up.gpu != chosen["gpu"]].drop_duplicates("gpu")
+    if near := "; ".join(f"{row['gpu']}, {worth_text(answer, row)}" for _, row in others.iterrows()):
+        target += f" Too near to tell apart: {near}."
     st.success(f"**{show.in_words(cards)}** {show.in_words(target)}", icon=":material/memory:")
     if surer := surer_text(answer):
         st.markdown(show.in_words(surer))

@@ -152,9 +152,8 @@ def sentence(answer: Comparison) -> str:
         return f"{text}{'; without speculation no set-up keeps the limits' if asked else ''}."
     same = all(plain[name] == chosen[name] for name in SET_UP if name != "drafter")
     where = f"{plain['gpus']} x {plain['gpu']}" if same else told_of(plain)
-    return (
-        f"{text}; {'the same' if same else 'the best'} without speculation: {where}, {_worth(answer, plain)}."
-    )
+    what = "the same" if same else "the best"
+    return f"{text}; {what} without speculation: {where}, {worth_text(answer, plain)}."
 
 
 def surer_text(answer: Comparison) -> str:
@@ -167,7 +166,7 @@ def surer_text(answer: Comparison) -> str:
 
 def _told(answer: Comparison, row: Mapping[str, Any]) -> str:
     speed = significant(row["tokens_per_s_per_user"], 3)
-    return f"{told_of(row)}, {drafting_text(answer, row)}: {_worth(answer, row)}, {speed} tokens/s a user"
+    return f"{told_of(row)}, {drafting_text(answer, row)}: {worth_text(answer, row)}, {speed} tokens/s a user"
 
 
 def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
@@ -183,7 +182,8 @@ def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
     return f"{row['drafter']} with {last} draft{'s' if last > 1 else ''} at {requests}{few}"
 
 
-def _worth(answer: Comparison, row: Mapping[str, Any]) -> str:
+def worth_text(answer: Comparison, row: Mapping[str, Any]) -> str:
+    """`$0.0860 a million tokens`, or what else is saved."""
     return COLUMNS[answer.column].told.format(significant(float(row[answer.column]), 3))
 
 
