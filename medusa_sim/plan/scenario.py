@@ -126,10 +126,10 @@ def _of_engine(of: Resolved) -> list[str]:
             "another's, with wide bands"
         )
     if of.parallel != ONE and engine is not None:
-        known = f", {engine.several_gpus} aside," if engine.several_gpus else ""
+        name, measured = runtime.name, engine.several_gpus
         told.append(
-            f"{runtime.name}'s own terms{known} were fitted on one GPU and are taken over for "
-            f"{of.parallel}, with wider bands"
+            (f"of several GPUs {name} was measured with {measured} alone; " if measured else "")
+            + f"{name}'s own terms were fitted on one GPU and are taken over for {of.parallel}, with wider bands"
         )
     return told
 

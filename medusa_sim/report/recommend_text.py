@@ -275,9 +275,9 @@ def _memory(answer: Recommendation) -> list[str]:
             continue
         lines.append(
             f"Memory at length {capacity.seq_len}: the largest batch is {capacity.max_batch_without} without "
-            f"and {capacity.max_batch_with} with {counted(answer, best.candidates)}; the card then gives at most "
-            f"{plain.tokens_per_s:,.0f} tokens/s without (batch {plain.batch}) and {best.tokens_per_s:,.0f} with "
-            f"(batch {best.batch}): {times(capacity.gain)}. At batch "
+            f"and {capacity.max_batch_with} with {counted(answer, best.candidates)}; the card then gives at "
+            f"most {plain.tokens_per_s:,.0f} tokens/s without (batch {plain.batch}) and "
+            f"{best.tokens_per_s:,.0f} with (batch {best.batch}): {times(capacity.gain)}. At batch "
             f"{best.max_batch} a GPU holds {memory_text(best.memory)}."
         )
     return lines
