@@ -126,10 +126,10 @@ def _of_engine(of: Resolved) -> list[str]:
             "another's, with wide bands"
         )
     if of.parallel != ONE and engine is not None:
-        name, measured = runtime.name, engine.several_gpus
+        only = f" (several were measured with {engine.several_gpus} alone)" if engine.several_gpus else ""
         told.append(
-            (f"of several GPUs {name} was measured with {measured} alone; " if measured else "")
-            + f"{name}'s own terms were fitted on one GPU and are taken over for {of.parallel}, with wider bands"
+            f"{runtime.name}'s own terms were fitted on one GPU{only} and are taken over for "
+            f"{of.parallel}, with wider bands"
         )
     return told
 
