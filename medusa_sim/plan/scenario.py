@@ -126,9 +126,9 @@ def _of_engine(of: Resolved) -> list[str]:
             "another's, with wide bands"
         )
     if of.parallel != ONE and engine is not None:
-        only = f" (several were measured with {engine.several_gpus} alone)" if engine.several_gpus else ""
+        several = f" (several were measured with {engine.several_gpus} alone)" if engine.several_gpus else ""
         told.append(
-            f"{runtime.name}'s own terms were fitted on one GPU{only} and are taken over for "
+            f"{runtime.name}'s own terms were fitted on one GPU{several} and are taken over for "
             f"{of.parallel}, with wider bands"
         )
     return told
