@@ -34,7 +34,6 @@ from medusa_sim.setups.choices import AUTO, FP8, GPUS
 from medusa_sim.setups.question import COLUMN, SURE
 from medusa_sim.setups.setup import ENGINES, PLAIN
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.units import KILO
 
 if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
@@ -147,8 +146,7 @@ def _answer(answer: Comparison) -> None:
         st.markdown(show.in_words(surer))
 
     def told(row: Mapping[str, Any], column: str, form: str) -> str:
-        value = float(row[column])
-        return form.format(f"{value:,.0f}" if value >= KILO else significant(value, 3))
+        return form.format(significant(float(row[column]), 3))
 
     def figure(label: str, column: str, form: str, meaning: str) -> show.Figure:
         beside = None if plain is None else f"{told(plain, column, form)} without"

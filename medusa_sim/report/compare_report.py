@@ -41,7 +41,7 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     """Every block of the report, in order."""
     blocks: list[Block] = [
         Heading(_title(answer), level=1),
-        Text(sentence(answer), lead=True),
+        Text(sentence(answer), "lead"),
         *([Text(surer)] if (surer := surer_text(answer)) else []),
         *([Cards(_cards(answer))] if answer.chosen else []),
         _picture(answer, answer.column),
@@ -87,6 +87,7 @@ def _title(answer: Comparison) -> str:
 def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
     chosen, plain = answer.chosen, answer.chosen_plain
     assert chosen is not None  # noqa: S101  # asked where there is one
+    beside = plain if chosen["drafts"] else None
     found = []
     for column, label in (
         ("usd_per_million_tokens", "$ a million tokens"),
@@ -94,7 +95,7 @@ def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
         ("tokens_per_s_per_user", "tokens/s a user"),
         ("joule_per_token", "J a token"),
     ):
-        without = "" if plain is None else f"{significant(float(plain[column]), 3)} without speculation"
+        without = "" if beside is None else f"{significant(float(beside[column]), 3)} without speculation"
         found.append((label, significant(float(chosen[column]), 3), without))
     return tuple(found)
 

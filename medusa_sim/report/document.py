@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from medusa_sim.report.text import TextTable, markdown
 
@@ -26,10 +26,10 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph; `lead` ones stand out."""
+    """A paragraph: the answer stands out as `lead`, what it is said of and with stands back as `soft`."""
 
     text: str
-    lead: bool = False
+    tone: Literal["", "lead", "soft"] = ""
 
 
 @dataclass(frozen=True, slots=True)

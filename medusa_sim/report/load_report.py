@@ -30,8 +30,8 @@ def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
     """Every block of the report, in order."""
     blocks: list[Block] = [
         Heading(_title(answer), level=1),
-        Text(headline(answer.test), lead=True),
-        Text(sentence(answer)),
+        Text(sentence(answer), "lead"),
+        Text(headline(answer.test), "soft"),
     ]
     if answer.carried:
         blocks += [Cards(_cards(answer)), carried_table(answer)]

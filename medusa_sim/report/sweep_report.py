@@ -86,7 +86,7 @@ def _setting_blocks(item: Scenario, found: Answer, several: bool) -> list[Block]
     level = 3 if several else 2
     grid = found.grid
     blocks: list[Block] = [
-        Text(headline(item), lead=True),
+        Text(headline(item), "soft"),
     ]
     if not any(found.fits):
         return [*blocks, Bullets(tuple(verdicts(found)))]
@@ -205,7 +205,7 @@ def closing(settings: Sequence[Scenario], trust: tuple[str, ...], command: str) 
         for name, facts in sources(settings).items()
     ]
     lines: list[Block] = [Heading("How far to trust this"), Bullets(trust)] if trust else []
-    return [Heading("Sources"), *tables, *lines, Text(f"medusa-sim {__version__}, `{command}`", lead=True)]
+    return [Heading("Sources"), *tables, *lines, Text(f"medusa-sim {__version__}, `{command}`", "soft")]
 
 
 def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
@@ -214,8 +214,8 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
     length = int(surface.seq_len[0])
     blocks: list[Block] = [
         Heading(f"Does speculation pay for {_model_name(scenario)} on {scenario.cards}?", level=1),
-        Text(reason(answer), lead=True),
-        Text(question_text(answer)),
+        Text(reason(answer), "lead"),
+        Text(question_text(answer), "soft"),
         schedule_table(answer),
     ]
     warned, details = Bullets(tuple(map(as_sentence, warnings(answer)))), Bullets(tuple(findings(answer)))

@@ -16,7 +16,7 @@ _PREFIXES = ((1e15, "P"), (TERA, "T"), (GIGA, "G"), (MEGA, "M"), (KILO, "k"))
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """`digits` significant digits without an exponent where that is readable: 0.0123, 1.234, 12340."""
+    """`digits` significant digits without an exponent where that is readable: 0.0123, 1.234, 12,340."""
     if not math.isfinite(value):
         return NOTHING if math.isnan(value) else str(value)
     if value == 0.0:
@@ -25,7 +25,7 @@ def significant(value: float, digits: int = 4) -> str:
     if magnitude >= 12 or magnitude < -5:
         return f"{value:.{digits - 1}e}"
     decimals = max(digits - 1 - magnitude, 0)
-    return f"{value:.{decimals}f}"
+    return f"{value:,.{decimals}f}"
 
 
 def span(first: int, last: int) -> str:
