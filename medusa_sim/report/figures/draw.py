@@ -95,7 +95,7 @@ def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
         elif limit.y is not None:
             axis.axhline(limit.y, **drawn)
             axis.text(1.0, limit.y, limit.text, transform=axis.get_yaxis_transform(), fontsize=8,
-                      ha="right", va="bottom")  # fmt: skip
+                      ha="right", va="top")  # fmt: skip
     if chart.x.ticks:
         axis.set_xticks(chart.x.ticks, [f"{tick:g}" for tick in chart.x.ticks])
         axis.minorticks_off()
