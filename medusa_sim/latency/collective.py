@@ -58,7 +58,9 @@ def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, **
     for regime in reversed(kernel.regimes):
         served = message <= largest_message(regime, ranks)
         start_us = np.where(served, regime.start_us + regime.rank_us * (ranks - FEWEST_RANKS), start_us)
-        travel_us = np.where(served, _travel_us(gpu, regime, operator), travel_us)
+        # between two cards one shot and a ring send the same: rows of two alone tell no one shot apart
+        one_shot = regime.one_shot and kernel.knows_ranks
+        travel_us = np.where(served, _travel_us(gpu, regime, operator, one_shot=one_shot), travel_us)
     several = ranks > 1.0
     start_us, travel_us = (np.where(several, part, 0.0) for part in (start_us, travel_us))
     found = calibrated_time(
@@ -97,11 +99,9 @@ def sent_bytes(operator: Collective, *, one_shot: bool = False, in_switch: float
     return operator.link_bytes
 
 
-def _travel_us(gpu: Gpu, regime: CollectiveRegime, operator: Collective) -> FloatArray:
-    passed = regime.copy_passes * operator.size
-    passed = passed + regime.link_passes * sent_bytes(
-        operator, one_shot=regime.one_shot, in_switch=regime.in_switch
-    )
+def _travel_us(gpu: Gpu, regime: CollectiveRegime, operator: Collective, *, one_shot: bool) -> FloatArray:
+    sent = sent_bytes(operator, one_shot=one_shot, in_switch=regime.in_switch)
+    passed = regime.copy_passes * operator.size + regime.link_passes * sent
     return passed / gpu.link_to(as_float(operator.ranks)) * US_PER_S
 
 

@@ -39,7 +39,7 @@ from medusa_sim.step.step import Setting
 from medusa_sim.units import HALVES, Format
 
 _ONE_NODE = 8
-"""GPUs that one NVLink domain joins in most servers."""
+"""GPUs of most servers."""
 
 
 def doubts(of: Resolved) -> tuple[str, ...]:
@@ -74,9 +74,7 @@ def doubts(of: Resolved) -> tuple[str, ...]:
             f"the link of {of.gpu.name} joins {of.gpu.linked_gpus} cards: {of.parallel.tp} share a slower one"
         )
     if of.parallel.tp > _ONE_NODE:
-        lines.append(
-            f"{of.parallel}: priced as if all were in one NVLink domain; links between nodes are slower"
-        )
+        lines.append(f"{of.parallel}: priced as if all were in one node; links between nodes are slower")
     if of.scope == "model" and (reason := too_large(of.model, of.shard, of.gpu, of.runtime.engine)):
         lines.append(reason)
     lines += _of_kernels(of)

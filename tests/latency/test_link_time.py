@@ -58,6 +58,15 @@ def test_time_rises_with_message_and_ranks_and_the_link_bounds_it(message, ranks
     assert float(collective_time(GPU, ALL_REDUCE, all_reduce(message, 2 * ranks)).time_us) >= found
 
 
+@given(message=st.integers(256, 10**8), ranks=st.integers(3, 16))
+def test_rows_of_two_cards_do_not_say_that_each_sends_to_every_other(message, ranks):
+    """One shot and a ring send the same between two: 16 L40S took 68 us for 128 KiB, 17 for 256."""
+    gpu = load_gpu("l40s")
+    kernel = gpu.kernels["vllm"].collective["all_reduce_bf16"]
+    two, more = (float(collective_time(gpu, kernel, all_reduce(message, n)).time_us) for n in (2, ranks))
+    assert two <= more <= 2.0 * two
+
+
 def test_the_roofline_of_an_exchange_is_its_link():
     for operator in (all_reduce(2**30, 8), dispatch(4096)):
         link_us = float(operator.link_bytes) / GPU.link_bandwidth_bytes_per_s * US_PER_S
