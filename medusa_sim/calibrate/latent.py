@@ -23,7 +23,7 @@ from medusa_sim.calibrate.fit import (
     starts_of,
     warm,
 )
-from medusa_sim.latency.attention import latent_time
+from medusa_sim.latency.attention import NEVER, latent_time
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.specs.fitted import AttentionPath, LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu
@@ -49,11 +49,9 @@ _PROJECTIONS: Bounds = {
     "bandwidth_fraction": (0.7, 0.1, 1.0),
     "peak_fraction": (0.6, 0.03, 1.0),
 }
-_NEVER = 1_000_000_000
-"""A `split_above` that no length reaches: libraries that never split keys."""
 _CHOICES: dict[str, tuple[object, ...]] = {
     "tile_rows": (16, 32, 64, 128),
-    "split_above": (64, 128, 256, _NEVER),
+    "split_above": (64, 128, 256, NEVER),
     "ctas_per_sm": (1, 2),
     "tile_keys": (32, 64, 128),
 }

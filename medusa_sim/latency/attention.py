@@ -7,6 +7,7 @@ bytes of K and V, b_act those of queries and outputs (`AttentionPath` has the ot
     tiles    = batch kv_heads ceil(rows / tile_rows)                        (heads without GQA packing)
     blocks   = ceil(kv_len / tile_keys)
     splits   = ceil(blocks / ceil(1.1 blocks tiles / sms))  where kv_len > split_above, else 1         (A1)
+               decoding takes them below, too, where that is faster
     chunk    = ceil(blocks / splits) tile_keys                              keys of one CTA
     load     = tiles splits / sms                                           CTAs of one SM
     walk(a)  = cta_us + row_us min(rows, tile_rows)
@@ -79,7 +80,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float, in_quadrature
+from medusa_sim.arrays import BoolArray, FloatArray, as_float, in_quadrature
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
 from medusa_sim.operators.operator import Attention, Gemm, Operator
@@ -171,7 +172,7 @@ def whole_attention_time(
         sharing=max(_WHOLE_SHARING, 2.0 * fraction - 1.0),
         whole_fraction=fraction,
         split_fraction=fraction,
-        split_above=_NEVER,
+        split_above=NEVER,
     )
     one_row = operator.with_columns(q_len=1)
     plain = kernel_parts(gpu, decode, one_row, cold=cold)
@@ -185,12 +186,7 @@ def whole_attention_time(
             whole, time_us=fixed + np.hypot(walk, whole.memory_us), walk_us=walk, fixed_us=fixed
         )
     several = as_float(operator.q_len) > 1.0
-    parts = Parts(
-        **{
-            field.name: np.where(several, getattr(whole, field.name), getattr(plain, field.name))
-            for field in dataclasses.fields(Parts)
-        }
-    )
+    parts = _chosen(several, whole, plain)
     found = _parts_time(gpu, [(decode.fit, one_row)], operator, parts, cold=cold)
     return less_certain(found, WHOLE_ERROR, Source.BORROWED, several)
 
@@ -227,8 +223,8 @@ _DRAWN_SHARE = 0.5
 _CALL_US, _PREFILL_CALL_US = 31.0, 26.2
 _WALK_START_US, _WALK_US = 4.0, 11.9
 """Of (A7), fitted to `trtllm-gen` rows of a B200 (`benchmarks/verify_attention.py`)."""
-_NEVER = 1 << 40
-"""More keys than any sequence has."""
+NEVER = 1_000_000_000
+"""A `split_above` that no length reaches: libraries that never split keys."""
 
 
 def _flops_per_clock(gpu: Gpu, dtype: str) -> float:
@@ -268,14 +264,30 @@ def kernel_parts(
     rows = as_float(operator.q_len) * as_float(operator.heads) / as_float(operator.kv_heads)
     is_narrow = rows <= kernel.narrow_rows
     if kernel.narrow is None or not is_narrow.any():
-        return _path_parts(gpu, kernel.wide, operator, cold=cold)
-    narrow = _path_parts(gpu, kernel.narrow, operator, cold=cold)
+        return _faster_parts(gpu, kernel.wide, operator, cold=cold)
+    narrow = _faster_parts(gpu, kernel.narrow, operator, cold=cold)
     if is_narrow.all():
         return narrow
-    wide = _path_parts(gpu, kernel.wide, operator, cold=cold)
+    return _chosen(is_narrow, narrow, _faster_parts(gpu, kernel.wide, operator, cold=cold))
+
+
+def _chosen(where: BoolArray, first: Parts, other: Parts) -> Parts:
     names = [field.name for field in dataclasses.fields(Parts)]
-    chosen = {name: np.where(is_narrow, getattr(narrow, name), getattr(wide, name)) for name in names}
-    return Parts(**chosen)
+    return Parts(**{name: np.where(where, getattr(first, name), getattr(other, name)) for name in names})
+
+
+def _faster_parts(
+    gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool
+) -> Parts:
+    """Of decoding over few keys, the faster of one walk and of split keys.
+
+    The walk's arithmetic was fitted beside another chip's memory: half that rate made 384 keys dearer than 512.
+    """
+    whole = _path_parts(gpu, path, operator, cold=cold)
+    if operator.is_causal or path.split_above >= NEVER or np.min(operator.kv_len) > path.split_above:
+        return whole
+    split = _path_parts(gpu, msgspec.structs.replace(path, split_above=0), operator, cold=cold)
+    return _chosen(split.time_us < whole.time_us, split, whole)
 
 
 def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool) -> Parts:
