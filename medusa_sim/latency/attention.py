@@ -281,7 +281,7 @@ def _faster_parts(
 ) -> Parts:
     """Of decoding over few keys, the faster of one walk and of split keys.
 
-    The walk's arithmetic was fitted beside another chip's memory: half that rate made 384 keys dearer than 512.
+    The walk was fitted to another chip's arithmetic: at half that rate 384 keys were dearer than 512.
     """
     whole = _path_parts(gpu, path, operator, cold=cold)
     if operator.is_causal or path.split_above >= NEVER or np.min(operator.kv_len) > path.split_above:

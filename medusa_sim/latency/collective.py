@@ -7,6 +7,7 @@ one-shot, at most in_switch B (1 + 1 / n) where the switch adds up) and L the li
 one direction (`CollectiveRegime` has the other names):
 
     served   = B <= bytes_max (n / 2)^growth                               the first regime that serves B (C2)
+               beyond 8 ranks a later one where that is faster
     time     = start_us + rank_us (n - 2) + (copy_passes B + link_passes w) / L                          (C3)
     time     = 0 where n = 1                                               nobody to talk to
 
@@ -44,6 +45,8 @@ from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRe
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
+_MOST_RANKS = 8.0
+"""Most that a kernel was measured with."""
 UNKNOWN_RANKS_WIDEN = 1.5
 """Of the band among more ranks than the two that a kernel was measured with; an assumption."""
 
@@ -56,11 +59,15 @@ def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, **
     message, ranks = np.broadcast_arrays(as_float(operator.message_bytes), as_float(operator.ranks))
     start_us, travel_us = np.zeros(message.shape), np.zeros(message.shape)
     for regime in reversed(kernel.regimes):
-        served = message <= largest_message(regime, ranks)
-        start_us = np.where(served, regime.start_us + regime.rank_us * (ranks - FEWEST_RANKS), start_us)
         # between two cards one shot and a ring send the same: rows of two alone tell no one shot apart
         one_shot = regime.one_shot and kernel.knows_ranks
-        travel_us = np.where(served, _travel_us(gpu, regime, operator, one_shot=one_shot), travel_us)
+        own_start_us = regime.start_us + regime.rank_us * (ranks - FEWEST_RANKS)
+        own_travel_us = _travel_us(gpu, regime, operator, one_shot=one_shot)
+        # nobody measured where a library changes among more: it keeps no slower one
+        kept = (ranks <= _MOST_RANKS) | (own_start_us + own_travel_us <= start_us + travel_us)
+        served = (message <= largest_message(regime, ranks)) & (kept | (regime is kernel.regimes[-1]))
+        start_us = np.where(served, own_start_us, start_us)
+        travel_us = np.where(served, own_travel_us, travel_us)
     several = ranks > 1.0
     start_us, travel_us = (np.where(several, part, 0.0) for part in (start_us, travel_us))
     found = calibrated_time(
