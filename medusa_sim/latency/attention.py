@@ -284,7 +284,8 @@ def _faster_parts(
     The walk was fitted to another chip's arithmetic: at half that rate 384 keys were dearer than 512.
     """
     whole = _path_parts(gpu, path, operator, cold=cold)
-    if operator.is_causal or path.split_above >= NEVER or np.min(operator.kv_len) > path.split_above:
+    least = np.min(operator.kv_len, initial=NEVER)
+    if operator.is_causal or path.split_above >= NEVER or least > path.split_above:
         return whole
     split = _path_parts(gpu, msgspec.structs.replace(path, split_above=0), operator, cold=cold)
     return _chosen(split.time_us < whole.time_us, split, whole)

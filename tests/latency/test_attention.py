@@ -122,6 +122,9 @@ def test_a_chip_with_less_arithmetic_splits_few_keys_sooner(gpu, group, batch, k
     operator = shape("decode_attention", batch, 1, lengths, group)
     cost = attention_time(load_gpu(gpu), table["decode_attention"], operator).time_us
     assert cost[1] >= 0.9 * cost[0]
+    assert not attention_time(
+        load_gpu(gpu), table["decode_attention"], operator.with_columns(kv_len=lengths[:0])
+    ).time_us.size
 
 
 @pytest.mark.parametrize("where", SETS)
