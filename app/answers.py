@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -49,7 +51,14 @@ if TYPE_CHECKING:
 
 
 def data_version() -> float:
-    """Changes when a file of hardware or profiles does, the user's own folder included."""
+    """Changes when a file of hardware or profiles does, the user's own folder included; seen in a second."""
+    return _version_at(int(time.monotonic()), os.environ.get(data.DATA_DIR_VARIABLE))
+
+
+@functools.lru_cache(maxsize=1)
+def _version_at(second: int, own: str | None) -> float:
+    """Some hundred files are looked at: 5 ms, and ten calls of a page ask."""
+    del second, own
     newest = 0.0
     for root in data.data_roots():
         profiles = [root / "profiles" / kind for kind in ("acceptance", "operators", "decoder", "runtimes")]

@@ -24,7 +24,7 @@ MOVED: dict[str, tuple[str, dict[str, str]]] = {
     "validation": ("evidence", {}),
     "method": ("evidence", {"view": "numbers in use"}),
 }
-_LOOK = Path(__file__).with_name("look.css")
+_LOOK = Path(__file__).with_name("look.css").read_text(encoding="utf-8")
 
 
 def _page(name: str) -> Callable[[], None]:
@@ -45,7 +45,7 @@ def main() -> None:
         layout="wide",
         initial_sidebar_state="auto",
     )
-    st.html(_LOOK)
+    st.markdown(f"<style>{_LOOK}</style>", unsafe_allow_html=True)  # as figures: at once
     import inputs
     import show
     import sidebar

@@ -144,6 +144,24 @@ def command(words: Sequence[str]) -> str:
     return shlex.join(["medusa-sim", *words])
 
 
+def code(text: str) -> None:
+    """A command or settings, whole at any width; one click selects all of it.
+
+    Streamlit's own blocks of code load 1.5 MB of highlighting, for which the page stands still.
+    """
+
+    def whole(word: re.Match[str]) -> str:
+        told = escape(word[0])
+        return f"<span>{told}</span>" if len(word[0]) <= _PHONE_WIDE else told
+
+    lines = re.sub(r"\S+", whole, text.strip("\n"))
+    st.html(f'<pre class="command" title="One click selects all of it">{lines}</pre>')
+
+
+_PHONE_WIDE = 40
+"""Letters of a command that fit on a line of a phone: no option is broken between its dashes."""
+
+
 def wrapped(told: str) -> str:
     """Commands, one a line, to be read and copied: their lines break between options only."""
     found = []
@@ -179,19 +197,22 @@ class Figure:
     meaning: str
 
 
-def figures(*shown: Figure, width: int = 150) -> None:
-    """Numbers beside each other, as many in a row as there is room for; width: of each, in pixels."""
-    with st.container(horizontal=True, gap="small"):
-        for figure in shown:
-            st.metric(
-                figure.label,
-                figure.value,
-                figure.beside,
-                delta_color="off",
-                delta_arrow="off",
-                help=figure.meaning,
-                width=width,
-            )
+def figures(*shown: Figure, width: int = 132) -> None:
+    """Numbers beside each other, as many in a row as there is room for; width: of each, in pixels at least.
+
+    One piece of HTML that the browser draws with the text around it: Streamlit's own metrics wait for their
+    modules, those of the charts among them. It has their hooks.
+    """
+    cells = "".join(
+        f'<div class="figure" data-testid="stMetric" tabindex="0">'
+        f'<div data-testid="stMetricLabel">{escape(each.label)}</div>'
+        f'<div data-testid="stMetricValue">{escape(each.value)}</div>'
+        f'<div data-testid="stMetricDelta">{escape(each.beside or "")}</div>'
+        f'<div class="meaning" role="tooltip">{escape(each.meaning)}</div></div>'
+        for each in shown
+    )
+    cells = cells.replace("$", "&#36;")  # two of them would be a formula, whose fonts are loaded first
+    st.markdown(f'<div class="figures" style="--width:{width}px">{cells}</div>', unsafe_allow_html=True)
 
 
 def table(rows: Sequence[Mapping[str, object]], phone: Sequence[str] = ()) -> None:
@@ -271,18 +292,19 @@ def _with_data_inside(spec: dict[str, Any]) -> dict[str, Any]:
 _OF_LAYERS = ("data", "transform", "encoding", "layer", "resolve")
 
 
-def hand_out(name: str, files: Sequence[Download], told: str | None = None) -> None:
-    """The command to copy and files to save, behind one button.
+def hand_out(name: str, files: Sequence[Download], told: str | None = None, shown: str = "") -> None:
+    """The command to copy and files to save, behind one button; shown: what stands above, to copy too.
 
     The files' buttons are drawn when it is opened, a file is made when it is asked for: a page that moves
     with a slider carries neither.
     """
-    label = "Files" if told is None else "Command, files"
+    label = "Copy, files" if shown else "Files" if told is None else "Command, files"
     with st.popover(
         label, key=f"{FILES}{name}", on_change="rerun", type="tertiary", icon=":material/download:"
     ) as opened:
-        if told is not None:
-            st.code(wrapped(told), language=None)
+        for text in (shown, wrapped(told or "")):
+            if text:
+                st.code(text, language=None, wrap_lines=True)
         if not opened.open:
             return
         for suffix in {suffix for suffix, _, _ in files} & _FIRST.keys():

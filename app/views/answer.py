@@ -47,6 +47,8 @@ _SHOWN = (1, 4, 16, 64)
 _MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MAP_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65, 96, 128)
 _BATCHES = (8, 16, 32, 64, 128, 256)
+BATCH_MAX = 64
+"""Planned for where nothing is said."""
 _LONGEST = 131_072
 _LOOKS = ("by count", "map", "operators", "roofline", "what would change it")
 _OPERATOR_PHONE = ("operator", "speculative", "share")
@@ -93,7 +95,12 @@ def _asked() -> _Asked:
     """What is planned for beside the set-up."""
     first, second, third, last = st.columns(4)
     batch_max = inputs.step_of(
-        first, "batch_max", "Batches to plan for, 1 to", _BATCHES, 64, "Every batch to this is searched."
+        first,
+        "batch_max",
+        "Batches to plan for, 1 to",
+        _BATCHES,
+        BATCH_MAX,
+        "Every batch to this is searched.",
     )
     told = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
     objective = inputs.choice(second, "objective", "Objective", OBJECTIVES, OBJECTIVES[0], told)
@@ -403,10 +410,11 @@ def _launch(set_up: SetUp, answer: Recommendation, told: list[str]) -> None:
         return
     if set_up.own_code:
         with st.expander("The schedule with its trees, for code of your own"):
-            st.code(settings.text, language=None, wrap_lines=True)
+            show.code(settings.text)
     else:
-        st.code(settings.text, language=None, wrap_lines=True)
+        show.code(settings.text)
     for note in settings.notes:
         st.caption(show.in_words(as_sentence(note)))
     words = [*told, "--export", set_up.export, *(["--draft-path", draft_path] if draft_path else [])]
-    show.hand_out("launch", [("txt", "text/plain", lambda: settings.text)], show.command(words))
+    files: list[show.Download] = [("txt", "text/plain", lambda: settings.text)]
+    show.hand_out("launch", files, show.command(words), settings.text)

@@ -203,7 +203,9 @@ def _launch(answer: Comparison) -> None:
     st.subheader("Launch it", anchor=False)
     try:
         with st.spinner("Writing the command"):
-            st.code(chosen_command(answer, row), language=None, wrap_lines=True)
+            command = chosen_command(answer, row)
+        show.code(command)
+        show.hand_out("launch", [("sh", "text/x-shellscript", lambda: command)], shown=command)
     except UsageError as error:  # what an engine cannot be told is an answer here
         st.info(show.in_words(str(error)))
     given = answer.scenario(row).arguments

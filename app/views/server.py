@@ -27,10 +27,16 @@ _TOLD = (
     "histograms as JSON, or a log of vLLM or llama.cpp."
 )
 
+OPENED = "engine_given"
+"""The key of the part that asks."""
+
 
 def judged(set_up: SetUp, batch: int) -> None:
     """What a file or a pasted text of the user's engine says; batch: in flight, where it says none."""
-    with st.expander("Your running engine: paste or upload its log, metrics page or benchmark"):
+    label = "Your running engine: paste or upload its log, metrics page or benchmark"
+    with st.expander(label, key=OPENED, on_change="rerun") as opened:
+        if not opened.open:  # its inputs would be loaded with every page
+            return
         given = st.file_uploader("File", key="engine_file", help=_TOLD)
         pasted = st.text_area("Or its text", key="engine_text", height=90, placeholder=_TOLD)
         if given is None and not pasted.strip():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import socket
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -49,7 +50,14 @@ def app(port: int, address: str, *, browser: bool) -> None:
 
     say(f"medusa-sim app: http://{address}:{port} (Ctrl-C ends it)")
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in options.items()})
+    threading.Thread(target=_warm_up, args=(script.parent,), daemon=True).start()
     bootstrap.run(str(script), False, sys.argv[1:], {})
+
+
+def _warm_up(folder: Path) -> None:
+    """Import what the first page needs, and answer it, while the server and the browser start."""
+    sys.path.insert(0, str(folder))
+    importlib.import_module("warm").first_page()
 
 
 def leave_out_here() -> None:

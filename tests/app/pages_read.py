@@ -30,7 +30,15 @@ def set_up(**changes: object) -> SetUp:
 
 
 def metrics(page: AppTest) -> dict[str, str]:
-    return {metric.label: metric.value for metric in page.metric}
+    return {each["Label"]: each["Value"] for each in figures(page)}
+
+
+def figures(page: AppTest) -> list[dict[str, str]]:
+    """Numbers of a page: Label, Value, Delta and meaning of each."""
+    parts = re.compile(r'<div (?:data-testid="stMetric|class="(?=meaning))(\w+)"[^>]*>(.*?)</div>')
+    shown = (text.value for text in page.markdown if text.value.startswith('<div class="figures"'))
+    each = (found for text in shown for found in text.split('<div class="figure"')[1:])
+    return [{name: unescape(told) for name, told in parts.findall(found)} for found in each]
 
 
 def printed(command: str) -> str:

@@ -122,7 +122,7 @@ def test_an_engine_without_trees_gets_no_trees_number(opened: Opened, runtime: s
     assert all("--chain-only" in told for told in commands(page))
     mine = opened("tree", **{**url, "kind": "my paths", "paths": "[[0], [1]]"})
     assert "verifies chains only" in mine.error[0].value
-    assert not mine.metric
+    assert not metrics(mine)
     assert not mine.success
 
 
@@ -191,7 +191,7 @@ def test_no_curve_follows_does_not_fit(opened: Opened) -> None:
     assert "GB" in page.error[0].value
     assert "“GPUs” 4" in text_of(page)
     assert not drawn(page)
-    assert not page.metric
+    assert not metrics(page)
 
 
 def test_what_was_not_measured_stands_beside_the_headline(opened: Opened) -> None:

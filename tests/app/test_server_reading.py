@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from pages_read import Opened, text_of
+from views.server import OPENED
 
 PAGES = Path(__file__).parents[1] / "data" / "engine"
 EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "batch_max": 8}
@@ -16,6 +17,8 @@ EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "bat
 
 def test_a_metrics_page_is_judged_and_taken_over(opened: Opened) -> None:
     page = opened("answer", **EIGHT_B)
+    page.session_state[OPENED] = True
+    page.run()
     page.text_area(key="engine_text").set_value((PAGES / "vllm_metrics_after.txt").read_text()).run()
     assert not page.exception
     told = text_of(page)
@@ -31,6 +34,8 @@ def test_a_metrics_page_is_judged_and_taken_over(opened: Opened) -> None:
 
 def test_what_is_no_engines_is_one_line(opened: Opened) -> None:
     page = opened("answer", **EIGHT_B)
+    page.session_state[OPENED] = True
+    page.run()
     page.text_area(key="engine_text").set_value("hello there").run()
     assert "\n" not in page.error[0].value
     assert page.error[0].value.startswith("pasted.txt")

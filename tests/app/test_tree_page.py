@@ -13,7 +13,7 @@ pytest.importorskip("streamlit")
 import answers
 import show
 from charts import tree as charts
-from pages_read import Opened, commands, csv_rows, metrics, printed, set_up
+from pages_read import Opened, commands, csv_rows, figures, metrics, printed, set_up
 from pages_read import charts as drawn
 from streamlit.testing.v1 import AppTest
 
@@ -118,14 +118,11 @@ def test_the_file_is_the_mask() -> None:
 
 
 def test_the_interval_says_what_it_is(opened: Opened) -> None:
-    metric = next(
-        each
-        for each in opened("tree", acceptance="python-stdlib-medusa-1").metric
-        if each.label == "Tokens per step"
-    )
-    assert metric.delta.endswith("(80 %)")
-    assert "80 % interval from the sample sizes" in metric.proto.help
-    assert "model error" in metric.proto.help
+    page = opened("tree", acceptance="python-stdlib-medusa-1")
+    found = next(each for each in figures(page) if each["Label"] == "Tokens per step")
+    assert found["Delta"].endswith("(80 %)")
+    assert "80 % interval from the sample sizes" in found["meaning"]
+    assert "model error" in found["meaning"]
 
 
 def test_the_caption_of_the_tree_says_what_is_drawn(opened: Opened) -> None:

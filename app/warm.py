@@ -1,0 +1,23 @@
+"""What the first page needs, imported and answered while the browser starts: `medusa-sim app` runs it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import answers
+import sidebar
+from chosen import PRESETS, SetUp
+from views import answer as page
+
+from medusa_sim.errors import MedusaSimError
+
+
+def first_page() -> None:
+    """Answer what a bare address asks. What fails here is said on the page."""
+    given: dict[str, Any] = dict(next(iter(PRESETS.values())))
+    with contextlib.suppress(MedusaSimError):
+        set_up = SetUp(dtype=sidebar.dtype_for(given["gpu"], sidebar.PUBLISHED), **given)
+        answers.recommendation(set_up, page.BATCH_MAX, "latency", None)
+        answers.launch_settings(set_up, page.BATCH_MAX, "latency", "x", None)
+        answers.measured_beside(set_up)
