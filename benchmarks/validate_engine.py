@@ -146,7 +146,6 @@ def steps_plan(given: argparse.Namespace, models: Path, target: str, seconds: fl
             "tokens": TOKENS,
             "attention": attention,
             "draft_attention": draft_attention,
-            "rounds": 1,
         },
     }
 

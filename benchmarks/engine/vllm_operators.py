@@ -10,9 +10,16 @@ import torch
 from vllm_engine import BLOCK_TOKENS, Engine, Plan
 from vllm_timing import Reference, quantiles_us, timed
 
+LEAST_SAMPLES = 8
+"""Of an operator of every layer: a draft model of two layers is passed through four times."""
+
 
 class Operators:
-    """A model's own modules, timed one by one in the order of a step, each layer with its own weights."""
+    """A model's own modules, timed one by one in the order of a step, each layer with its own weights.
+
+    What a kernel takes at its first call of a shape, where it is built, does not count. A small model's
+    rounds follow each other, as a draft's passes do, whose weights stay in the cache.
+    """
 
     def __init__(self, model: Any, runner: Any, name: str, reference: Reference) -> None:
         self.name, self.model, self.runner, self.reference = name, model, runner, reference
@@ -22,8 +29,9 @@ class Operators:
         self.attention = first.self_attn
         self.dtype = runner.dtype
         self.vocab = model.lm_head.num_embeddings
+        self.rounds = -(-LEAST_SAMPLES // len(self.layers))
 
-    def rows(self, tokens: int, rounds: int) -> Iterator[dict[str, object]]:
+    def rows(self, tokens: int) -> Iterator[dict[str, object]]:
         """Linear layers, norms, rotation and activation at `tokens` rows, LM head and embedding beside."""
         x = torch.randn(tokens, self.hidden).to(self.dtype)
         residual = torch.randn(tokens, self.hidden).to(self.dtype)
@@ -37,10 +45,9 @@ class Operators:
         def add(name: str, call: Callable[[], object]) -> None:
             samples.setdefault(name, []).append(timed(call))
 
-        beside = [self.reference.seconds()]
-        for _ in range(rounds):
+        def once(layers: list[Any]) -> None:
             add("embedding", lambda: self.model.model.embed_tokens(ids))
-            for layer in self.layers:
+            for layer in layers:
                 qkv = layer.self_attn.qkv_proj(x)[0]
                 sizes = [heads, self.attention.kv_size, self.attention.kv_size]
                 q, k, _ = qkv.split(sizes, dim=-1)
@@ -55,7 +62,12 @@ class Operators:
                 add("activation", lambda layer=layer, both=both: layer.mlp.act_fn(both))
                 add("down_proj", lambda layer=layer, gated=gated: layer.mlp.down_proj(gated))
             add("lm_head", lambda: head.quant_method.apply(head, x, bias=None))
-            beside.append(self.reference.seconds())
+
+        once(self.layers[:1])
+        beside = [self.reference.seconds()]
+        for _ in range(self.rounds):
+            once(self.layers)
+        beside.append(self.reference.seconds())
         shapes = {
             "embedding": (self.hidden, 0),
             "rms_norm": (self.hidden, 0),
@@ -74,11 +86,11 @@ class Operators:
                 "model": self.name,
                 "op": op,
                 **size,
-                **quantiles_us(samples[op]),
+                **quantiles_us(samples[op][1:]),
                 "reference_us": 1e6 * statistics.median(beside),
             }
 
-    def attention_rows(self, batch: int, q_len: int, kv_len: int, rounds: int) -> Iterator[dict[str, object]]:
+    def attention_rows(self, batch: int, q_len: int, kv_len: int) -> Iterator[dict[str, object]]:
         """Attention of every layer over its own cache, the new keys and values written before it."""
         from vllm import _custom_ops as ops
         from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadata
@@ -126,10 +138,11 @@ class Operators:
             attend.impl.do_kv_cache_update(attend, k, v, attend.kv_cache, slots)
             attend.impl.forward(attend, q, k, v, attend.kv_cache, metadata, out)
 
+        call(self.layers[0].self_attn.attn)
         beside, samples = [self.reference.seconds()], []
-        for _ in range(rounds):
+        for _ in range(self.rounds):
             samples += [timed(lambda layer=layer: call(layer.self_attn.attn)) for layer in self.layers]
-            beside.append(self.reference.seconds())
+        beside.append(self.reference.seconds())
         yield {
             "row": "operator",
             "model": self.name,
@@ -161,6 +174,6 @@ def operator_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[
         )
     with set_current_vllm_config(runner.vllm_config), set_forward_context(None, runner.vllm_config):
         for tokens in sizes["tokens"]:
-            yield from model.rows(tokens, rounds=sizes["rounds"])
+            yield from model.rows(tokens)
         for batch, q_len, kv_len in attention:
-            yield from model.attention_rows(batch, q_len, kv_len, rounds=sizes["rounds"])
+            yield from model.attention_rows(batch, q_len, kv_len)
