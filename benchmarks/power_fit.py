@@ -96,7 +96,7 @@ def _row(line: Any) -> dict[str, object]:
 def _predicted_us(scenario: Scenario, batch: int, length: int) -> float:
     """The plain step as a server is predicted to take it; NaN where a kernel of the model was not fitted."""
     try:
-        return float(price(scenario, [batch], [length], ()).served.tpot_us[0, 0, 0])
+        return float(price(scenario, [batch], [length], ()).served.token_us[0, 0, 0])
     except SpecError:
         return float("nan")
 

@@ -172,9 +172,9 @@ def best_operating_point(
     """
     place = slice(1, None) if speculate else slice(0, 1)
     allowed = surface.fits[:, s, place] & np.reshape(rows, (-1, 1))
-    per_token_us = surface.tpot_us[:, s, place]
+    per_token_us, per_user_us = surface.token_us[:, s, place], surface.tpot_us[:, s, place]
     if max_latency_us is not None:
-        allowed = allowed & (per_token_us <= max_latency_us)
+        allowed = allowed & (per_user_us <= max_latency_us)
     if not allowed.any():
         return None
     rate = surface.batch[:, None] / per_token_us * US_PER_S
@@ -198,7 +198,7 @@ def best_operating_point(
         drafts=0 if option is None else option.drafts(candidates),
         max_batch=most,
         tokens_per_s=float(rate[row, column]),
-        tokens_per_s_per_user=US_PER_S / float(per_token_us[row, column]),
+        tokens_per_s_per_user=US_PER_S / float(per_user_us[row, column]),
         time_per_token_ms=float(per_token_us[row, column]) / US_PER_MS,
         weights_bytes=weights,
         drafter_bytes=drafter,

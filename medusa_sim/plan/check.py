@@ -1,6 +1,6 @@
 """A running engine beside its prediction: inside the band, or which part is off and by how much.
 
-    t = P(round, tau)    time per token of a request as a server gives it (`step.server`)
+    t = P(round, tau)    time per token as it was measured (`step.server`)
     acceptance = P(predicted round, tau measured) - P(predicted round, tau predicted)
     plain      = the share of the rest that a plain step slower (or faster) than predicted explains
     round      = t - P(predicted round, tau measured) - plain
@@ -34,14 +34,18 @@ none); as the gain below which a schedule does not switch."""
 _RISING = 1e-6
 
 
+Told = Literal["tpot", "rate", "gaps"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRun:
     """What a running engine gave at a number of requests in flight.
 
     seq_len: mean committed tokens of a request. drafts: draft tokens a step, 0: no speculation. time_us: per
-    token of a request; of_gaps: it is the median gap between chunks over the tokens of a step. accepted:
-    share of the steps in which each draft was accepted, () where unknown. plain_us: per token without drafts.
-    undescribed: the acceptance that describes fewer drafts, so that what was measured stands for it.
+    token of a request; told: it is the mean after the first token, that of the rate of all requests, or the
+    median gap between chunks over the tokens of a step. accepted: share of the steps in which each draft was
+    accepted, () where unknown. plain_us: per token without drafts, after the first. undescribed: the
+    acceptance that describes fewer drafts, so that what was measured stands for it.
     """
 
     batch: int
@@ -49,7 +53,7 @@ class EngineRun:
     drafts: int
     time_us: float
     tokens_per_step: float
-    of_gaps: bool = False
+    told: Told = "tpot"
     accepted: tuple[float, ...] = ()
     plain_us: float | None = None
     undescribed: str = ""
@@ -75,12 +79,13 @@ class EngineRun:
             raise UsageError(
                 f"{tokens:g} tokens a step with {drafts} drafts: at most {drafts + 1} are possible"
             )
+        told: Told = "tpot"
         if tpot_ms is not None:
             time_us = tpot_ms * US_PER_MS
         elif given.tokens_per_s is not None:
-            time_us = batch / given.tokens_per_s * US_PER_S
+            told, time_us = "rate", batch / given.tokens_per_s * US_PER_S
         elif itl_ms is not None:
-            time_us = itl_ms * US_PER_MS / tokens
+            told, time_us = "gaps", itl_ms * US_PER_MS / tokens
         else:
             raise UsageError(
                 "no speed was given: a benchmark file (--bench), --measured-tpot-ms, "
@@ -92,7 +97,7 @@ class EngineRun:
             drafts=int(drafts),
             time_us=float(time_us),
             tokens_per_step=float(tokens),
-            of_gaps=tpot_ms is None and given.tokens_per_s is None,
+            told=told,
             accepted=accepted,
             plain_us=None if given.plain_tpot_ms is None else float(given.plain_tpot_ms * US_PER_MS),
         )
@@ -197,7 +202,7 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     option = option_of(scenario, run.drafts)
     surface = price(scenario, [run.batch], [run.seq_len], [option])
     if run.drafts == 0:
-        alone = _plain(surface, run, run.time_us)
+        alone = _plain(surface, run.batch, run.time_us, run.told)
         return EngineCheck(
             scenario=scenario, run=run, parts=(alone,),
             predicted_us=alone.predicted_us, low_us=alone.low_us, high_us=alone.high_us,
@@ -208,11 +213,11 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     step, low, high = (float(ends[0, 0, 1]) for ends in (found.step_us, found.low_us, found.high_us))
 
     def per_token(step_us: float, tokens: float) -> float:
-        return _per_token_us(surface, run, step_us, run.drafts + 1, tokens)
+        return _per_token_us(surface, run.batch, step_us, run.drafts + 1, tokens, run.told)
 
     predicted, quick, late = (per_token(step, each) for each in (tokens, many, few))
     at_measured, fast, slow = (per_token(each, run.tokens_per_step) for each in (step, low, high))
-    plain = None if run.plain_us is None else _plain(surface, run, run.plain_us)
+    plain = None if run.plain_us is None else _plain(surface, run.batch, run.plain_us)
     explained = 0.0
     if plain is not None:
         explained = _explained(plain, run.time_us - at_measured, at_measured)
@@ -275,19 +280,22 @@ def option_of(scenario: Scenario, drafts: int) -> DraftOption:
     return found
 
 
-def _per_token_us(surface: Surface, run: EngineRun, step_us: float, count: int, tokens: float) -> float:
-    """Time per token, as the run measured it, with a step of `step_us` that emits so many tokens."""
+def _per_token_us(
+    surface: Surface, batch: int, step_us: float, count: int, tokens: float, told: Told
+) -> float:
+    """Time per token, as it was measured, with a step of `step_us` that emits so many tokens."""
     seen = served(
-        surface.setting, np.asarray(step_us), run.batch, count, np.asarray(tokens), surface.scenario.traffic
+        surface.setting, np.asarray(step_us), batch, count, np.asarray(tokens), surface.scenario.traffic
     )
-    return float(seen.itl_us) / tokens if run.of_gaps else float(seen.tpot_us)
+    ways = {"tpot": seen.tpot_us, "rate": seen.token_us, "gaps": seen.itl_us / tokens}
+    return float(ways[told])
 
 
-def _plain(surface: Surface, run: EngineRun, measured_us: float) -> CheckedPart:
+def _plain(surface: Surface, batch: int, measured_us: float, told: Told = "tpot") -> CheckedPart:
     """Plain decoding, as if it alone was run."""
     found = surface.in_flight
     low, predicted, high = (
-        _per_token_us(surface, run, float(ends[0, 0, 0]), 1, 1.0)
+        _per_token_us(surface, batch, float(ends[0, 0, 0]), 1, 1.0, told)
         for ends in (found.low_us, found.step_us, found.high_us)
     )
     return CheckedPart(

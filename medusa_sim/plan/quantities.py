@@ -65,7 +65,7 @@ def step_watts(surface: Surface) -> FloatArray:
         return np.full((), np.nan)
     found = surface.in_flight
     tokens = found.tokens_per_step
-    time_us = found.step_us if scenario.traffic is None else surface.served.tpot_us * tokens
+    time_us = found.step_us if scenario.traffic is None else surface.served.token_us * tokens
     batch = surface.batch[:, None, None]
     return _all_watts(surface, power, batch, found.counts, tokens, surface.joules, time_us)
 
@@ -96,7 +96,7 @@ def watts_at(surface: Surface, at: int, s: int, configuration: int) -> float | N
         return None
     count, tokens = surface.candidates[configuration], surface.tokens_per_step[configuration]
     joules = np.asarray(surface.joules_at(at, s, configuration))
-    time_us = surface.tpot_us[at, s, configuration] * tokens
+    time_us = surface.token_us[at, s, configuration] * tokens
     return float(_all_watts(surface, power, surface.batch[at], count, tokens, joules, time_us))
 
 
@@ -232,7 +232,7 @@ QUANTITIES = (
     Quantity("tokens_per_s", lambda at: at.surface.tokens_per_s, "tokens/s", "per_s", of_model=True),
     Quantity(
         "tokens_per_s_per_user",
-        lambda at: at.surface.tokens_per_s / at.surface.batch[:, None, None],
+        lambda at: at.surface.tokens_per_s_per_user,
         of_model=True,
     ),
     Quantity(

@@ -109,8 +109,8 @@ class ScheduleRow:
     verify_step_us: float = read(lambda at: at.step_us[at.j])
     tokens_per_s: float = read(lambda at: at.rate(at.j))
     plain_tokens_per_s: float = read(lambda at: at.rate(PLAIN))
-    tokens_per_s_per_user: float = read(lambda at: at.rate(at.j) / at.batch)
-    plain_tokens_per_s_per_user: float = read(lambda at: at.rate(PLAIN) / at.batch)
+    tokens_per_s_per_user: float = read(lambda at: US_PER_S / at.tpot_us.item(at.j))
+    plain_tokens_per_s_per_user: float = read(lambda at: US_PER_S / at.tpot_us.item(PLAIN))
     usd_per_million_tokens: float | None = read(lambda at: at.usd(at.j))
     """None without a price."""
     plain_usd_per_million_tokens: float | None = read(lambda at: at.usd(PLAIN))
@@ -280,12 +280,16 @@ class _Place:
     def required(self) -> float | None:
         surface, j = self.surface, self.speculative
         own_us = float(surface.own_us[self.i, self.s, j])
-        left_us = float(self.tpot_us[PLAIN] - self.tpot_us[j]) + own_us  # of a plain token, for the step
+        left_us = float(self.token_us[PLAIN] - self.token_us[j]) + own_us  # of a plain token, for the step
         return float(surface.tokens_per_step[j]) * own_us / left_us if left_us > 0.0 else None
 
     @cached_property
     def tpot_us(self) -> FloatArray:
         return np.asarray(self.surface.tpot_us[self.i, self.s])
+
+    @cached_property
+    def token_us(self) -> FloatArray:
+        return np.asarray(self.surface.token_us[self.i, self.s])
 
     @cached_property
     def waits(self) -> Served:
@@ -295,12 +299,12 @@ class _Place:
         return served(surface.setting, step_us, self.batch, self.candidates, tokens, traffic)
 
     def rate(self, configuration: int) -> float:
-        return float(self.batch / self.tpot_us[configuration] * US_PER_S)
+        return float(self.batch / self.token_us[configuration] * US_PER_S)
 
     def gain_if(self, times_as_long: float) -> float:
         """The speedup if the row's step took so many times as long for each of its tokens."""
         own_us = float(self.surface.own_us[self.i, self.s, self.j])
-        return float(self.tpot_us[PLAIN] / (self.tpot_us[self.j] + own_us * (times_as_long - 1.0)))
+        return float(self.token_us[PLAIN] / (self.token_us[self.j] + own_us * (times_as_long - 1.0)))
 
     @cached_property
     def watts(self) -> dict[int, float | None]:

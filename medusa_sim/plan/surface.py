@@ -27,6 +27,7 @@ from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.memory import drafter_bytes, memory_parts
 from medusa_sim.step.server import Served, carrying, linear_work, rows_with_prompts, served
 from medusa_sim.step.step import decode_step, processed_tokens
+from medusa_sim.units import US_PER_S
 
 PLAIN = 0
 """The configuration that does not speculate."""
@@ -86,7 +87,7 @@ class Surface(PricedSteps):
         """(B, S, J) over plain decoding at the batch and length: the step's, with traffic the server's."""
         if self.scenario.traffic is None:
             return self.step_speedup
-        return np.asarray(self.tpot_us[..., :1] / self.tpot_us)
+        return np.asarray(self.token_us[..., :1] / self.token_us)
 
     @cached_property
     def step_speedup(self) -> FloatArray:
@@ -96,16 +97,26 @@ class Surface(PricedSteps):
 
     @cached_property
     def own_us(self) -> FloatArray:
-        """(B, S, J) the step's part of `tpot_us`: of the requests in flight, with traffic."""
+        """(B, S, J) the step's part of `token_us`: of the requests in flight, with traffic."""
         return np.asarray((self._flight or self).step_us / self.tokens_per_step)
 
-    @cached_property
+    @property
     def tpot_us(self) -> FloatArray:
-        """(B, S, J) time per token of a request: of steps alone, with traffic as a server gives it."""
+        """(B, S, J) time per token of a request from its first on: of steps, with traffic a server's."""
+        return self._waits.tpot_us
+
+    @property
+    def token_us(self) -> FloatArray:
+        """(B, S, J) the same with its own prompt: what the rate of all requests tells."""
+        return self._waits.token_us
+
+    @cached_property
+    def _waits(self) -> Served:
         traffic, tokens, batch = self.scenario.traffic, self.tokens_per_step, self.batch[:, None, None]
+        own = self.own_us
         if traffic is None:
-            return self.own_us
-        return served(self.setting, self.own_us * tokens, batch, self.candidates, tokens, traffic).tpot_us
+            return Served(itl_us=own, tpot_us=own, token_us=own, carried_us=np.zeros(()))
+        return served(self.setting, own * tokens, batch, self.candidates, tokens, traffic)
 
     @cached_property
     def max_batch(self) -> IntArray:
@@ -192,7 +203,7 @@ class Surface(PricedSteps):
         """
         if self._is_step_alone:
             return self.in_flight.speedup
-        time_us = self.served.tpot_us
+        time_us = self.served.token_us
         return np.asarray(time_us[..., :1] / time_us)
 
     @property
@@ -216,18 +227,19 @@ class Surface(PricedSteps):
         found = self.in_flight
         if self._is_step_alone:
             return found.band
-        share = found.step_us / found.tokens_per_step / self.served.tpot_us
+        share = found.step_us / found.tokens_per_step / self.served.token_us
         return _server_band(self.server_speedup, share, found.speedup, found.band)
 
     @cached_property
-    def tpot_band_us(self) -> tuple[FloatArray, FloatArray]:
-        """(low, high) 80 % of `served.tpot_us`: bands of the step and of its tokens, in quadrature."""
-        found, time_us = self.in_flight, self.served.tpot_us
+    def token_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of the time per token, over it: bands of step and tokens, in quadrature."""
+        found, time_us = self.in_flight, self.served.token_us
         own_us = found.step_us / found.tokens_per_step
         fewer, more = found.token_halves
         faster = np.exp(-in_quadrature(np.log(found.step_us / found.low_us), more))
         slower = np.exp(in_quadrature(np.log(found.high_us / found.step_us), fewer))
-        return time_us + own_us * (faster - 1.0), time_us + own_us * (slower - 1.0)
+        share = own_us / time_us
+        return 1.0 + share * (faster - 1.0), 1.0 + share * (slower - 1.0)
 
     @cached_property
     def tokens_per_s(self) -> FloatArray:
@@ -235,7 +247,14 @@ class Surface(PricedSteps):
         batch, found = self.batch[:, None, None], self.by_count
         if self.scenario.traffic is None:
             return tokens_per_s(batch, found.tokens_per_step, found.step_us)
-        return tokens_per_s(batch, np.ones(()), self.served.tpot_us)
+        return tokens_per_s(batch, np.ones(()), self.served.token_us)
+
+    @property
+    def tokens_per_s_per_user(self) -> FloatArray:
+        """(B, S, 1 + C) tokens a second of one request, with traffic from its first token on."""
+        if self.scenario.traffic is None:
+            return np.asarray(self.tokens_per_s / self.batch[:, None, None])
+        return np.asarray(US_PER_S / self.served.tpot_us)
 
     @cached_property
     def in_flight(self) -> ByCount:
@@ -343,7 +362,7 @@ class Surface(PricedSteps):
         fewer, more = (half[self._column(configuration)] for half in option.halves)
         value = tokens * plain.time_us / cost.time_us
         ends = band(value, (fewer, more), overhead_halves(cost, plain))
-        return _server_band(gain, own_us / self.tpot_us[at, s, configuration], value, ends)
+        return _server_band(gain, own_us / self.token_us[at, s, configuration], value, ends)
 
 
 def _server_band(

@@ -81,13 +81,13 @@ class Rows:
 
     @cached_property
     def slower(self) -> FloatArray:
-        """The slow end of the 80 % band of `tpot_us` over it."""
-        return np.asarray(self.at(self.surface.tpot_band_us[1]) / self.tpot_us)
+        """The slow end of the 80 % band of the time per token over it."""
+        return self.at(self.surface.token_band[1])
 
     @cached_property
     def faster(self) -> FloatArray:
-        """The fast end of the 80 % band of `tpot_us` over it."""
-        return np.asarray(self.at(self.surface.tpot_band_us[0]) / self.tpot_us)
+        """The fast end of the 80 % band of the time per token over it."""
+        return self.at(self.surface.token_band[0])
 
     @cached_property
     def copies(self) -> IntArray:
@@ -116,6 +116,11 @@ class Rows:
         """Time to the first token."""
         surface = self.surface
         return self.at(first_token_us(surface.setting, surface.in_flight.step_us, surface.served))
+
+    @cached_property
+    def e2e_us(self) -> FloatArray:
+        """Time of a whole request: its prompt is in the time to the first token, and in no other."""
+        return self.ttft_us + (self.asked.output_tokens - 1.0) * self.tpot_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +186,7 @@ _COLUMNS = (
     *_with_band(_USD, lambda at: at.usd * at.faster, lambda at: at.usd * at.slower),
     Column("tpot_ms", lambda at: at.tpot_us / US_PER_MS),
     Column("ttft_ms", lambda at: at.ttft_us / US_PER_MS),
-    Column("e2e_ms", lambda at: (at.ttft_us + (at.asked.output_tokens - 1.0) * at.tpot_us) / US_PER_MS),
+    Column("e2e_ms", lambda at: at.e2e_us / US_PER_MS),
     Column(
         "joule_per_token",
         lambda at: at.joules,

@@ -7,8 +7,8 @@
                    = linear(prompts P) + prompts attention(P)                 they have passes of their own
                      and where a server that drafts has no graph for these |that, launches u|_3
     (N9)  itl      = step + filter + g carried,  g = f^2 / (f^2 + (1 - f)^2)
-    (N10) tpot     = (step + filter + f carried) / tau
-    (N11) tokens/s = b / tpot
+    (N10) tpot     = (step + filter + f carried (b - 1) / b) / tau     from a request's first token on
+    (N11) tokens/s = b tau / (step + filter + f carried)
     (N12) ttft     = server + 3/2 step + carried
 
 P and N are the mean tokens of a prompt and of an output: in a server that stays full every finished request
@@ -59,11 +59,14 @@ class Traffic:
 class Served:
     """itl_us: median time between two chunks of a request; tpot_us: mean time per token of it.
 
-    carried_us: what prompts add to a step that carries any; 0 without traffic.
+    tpot_us counts from the first token on, as load generators do: prompts of others ride, its own is read.
+    token_us: the same with its own prompt, what the rate of all requests tells. carried_us: what prompts add
+    to a step that carries any; 0 without traffic.
     """
 
     itl_us: FloatArray
     tpot_us: FloatArray
+    token_us: FloatArray
     carried_us: FloatArray
 
 
@@ -99,13 +102,16 @@ def served(
         waiting = waiting + filter_us(engine, gpu, logits, model.filtered_vocab, top_k=model.samples_top_k)
         waiting = waiting + engine.host_us_per_token.value * own * tokens_per_step
     if traffic is None or setting.scope == "block":
-        return Served(itl_us=waiting, tpot_us=waiting / tokens_per_step, carried_us=np.zeros(()))
+        per_token_us = waiting / tokens_per_step
+        return Served(itl_us=waiting, tpot_us=per_token_us, token_us=per_token_us, carried_us=np.zeros(()))
     share, carried_us = carried_prompts(
         setting, requests, rows, tokens_per_step, traffic, drafted=np.asarray(candidates) > 1
     )
+    others = 1.0 - 1.0 / requests
     return Served(
         itl_us=waiting + typical_share(share) * carried_us,
-        tpot_us=(waiting + share * carried_us) / tokens_per_step,
+        tpot_us=(waiting + others * share * carried_us) / tokens_per_step,
+        token_us=(waiting + share * carried_us) / tokens_per_step,
         carried_us=carried_us,
     )
 

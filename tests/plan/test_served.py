@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import medusa_sim as ms
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.insights import answer, limit_of
 from medusa_sim.plan.question import Question
@@ -45,8 +46,8 @@ def test_traffic_changes_the_server_and_leaves_the_step_alone():
     busy = swept(Scenario(**CHAIN, runtime="vllm-0.11", prompt_tokens=1024, output_tokens=256))
     for column in ("decode_step_us", "verify_step_us", "overhead", "speedup", "speedup_low", "memory_bytes"):
         np.testing.assert_array_equal(alone[column], busy[column])
-    assert (busy.tpot_us > alone.tpot_us).all()
-    np.testing.assert_allclose(busy.tokens_per_s, busy.batch / busy.tpot_us * 1e6)
+    assert (busy.tpot_us[busy.batch > 1] > alone.tpot_us[busy.batch > 1]).all()
+    np.testing.assert_allclose(busy.tokens_per_s_per_user, 1e6 / busy.tpot_us)
     # prompts ride on most steps at 64 requests and on few at one
     gain = (busy.itl_us / alone.itl_us).groupby(busy.batch).mean()
     assert gain.is_monotonic_increasing
@@ -142,6 +143,22 @@ def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step(
     assert request.schedule[0] == recommend(scenario, Question(batch_max=64)).schedule[0]
 
 
+def test_a_request_waits_for_the_prompts_of_others_and_the_rate_for_every_prompt():
+    """A lone request's prompt was in its time per token, so that `check` found a right engine too fast."""
+    asked = {"prompt_tokens": 4000, "output_tokens": 200}
+    alone = swept(Scenario(**CHAIN), seq_len=(4100,), batch=(1,))
+    busy = swept(Scenario(**CHAIN, **asked), seq_len=(4100,))
+    own_us = 200 * (1e6 * busy.batch / busy.tokens_per_s - busy.tpot_us)  # its own prompt, read once
+    assert (own_us.groupby(busy.candidates).max() < 1.3 * own_us.groupby(busy.candidates).min()).all()
+    one = busy[busy.batch == 1].reset_index()
+    np.testing.assert_allclose(one.tpot_us, alone.tpot_us, rtol=5e-3)  # a request in flight is longer
+    load = ms.Scenario(**CHAIN).simulate(
+        ["none", "1"], users=1, requests=60, length_cv=0, seeds=1, search=False, **asked
+    )
+    np.testing.assert_allclose(1e6 * load.frame.tpot_mean_s, one.tpot_us[:2], rtol=0.02)
+    np.testing.assert_allclose(load.frame.tokens_per_s, one.tokens_per_s[:2], rtol=0.03)
+
+
 def test_contexts_beyond_those_of_the_acceptance_are_told_once():
     def told(lines):
         return sum("measured to contexts of 1024 tokens" in line for line in lines)
@@ -157,8 +174,6 @@ def test_contexts_beyond_those_of_the_acceptance_are_told_once():
 def test_a_server_gains_less_than_its_steps_and_both_are_named():
     asked = {**CHAIN, "runtime": "vllm", "prompt_tokens": 2048, "output_tokens": 256}
     rows = swept(Scenario(**asked), batch=(1, 32, 256))
-    plain = rows.groupby("batch").tpot_us.transform("first")
-    np.testing.assert_allclose(rows.server_speedup, plain / rows.tpot_us)
     rate = rows.groupby("batch").tokens_per_s.transform("first")
     np.testing.assert_allclose(rows.server_speedup, rows.tokens_per_s / rate)
     drafted = rows[rows.candidates > 1]

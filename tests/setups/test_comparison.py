@@ -51,6 +51,13 @@ def test_a_row_is_the_row_of_a_sweep(name, request):
             assert row[ours] == pytest.approx(swept[theirs] * scale, rel=1e-12)
 
 
+def test_requests_in_flight_are_their_rate_times_their_time(dense):
+    """Little's law, but for the half step that a request waits: its prompt was counted twice."""
+    table, output = dense.table, dense.comparison.question.output_tokens
+    in_flight = table.tokens_per_s_per_gpu * table.tp / output * table.e2e_ms / 1e3
+    np.testing.assert_allclose(in_flight, table.batch, rtol=0.06)
+
+
 @pytest.mark.parametrize("name", ["dense", "experts"])
 def test_nothing_beats_the_frontier_and_all_else_is_beaten(name, request):
     found: ms.Compared = request.getfixturevalue(name)
