@@ -32,7 +32,6 @@ from medusa_sim.latency.stream import joined_us, parts_us, stream_time, terms_of
 from medusa_sim.latency.waves import elementwise_time
 from medusa_sim.operators.operator import CONTEXT, Elementwise
 from medusa_sim.operators.recurrent import CONVOLUTION, Recurrent
-from medusa_sim.operators.sparse import SPLIT
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
@@ -70,8 +69,8 @@ _HIDDEN = (0.2, 1e-3, 0.4)
 no matter whose, so that another card with as many has it as long."""
 _HIDDEN_COST = 2.5
 """Times the objective up to which that is believed: kernels that move other bytes fit far worse."""
-_SPLIT_COST = 0.8
-"""Times the objective from which on a term for heads that GPUs share is believed."""
+_OTHER_COST = 0.8
+"""Times the objective from which on `Stream.ALTERNATIVE` classes are believed."""
 _ASKED_BYTES_PER_S = 20e9
 """Of one multiprocessor: 17 to 19 GB/s on Hopper and Blackwell."""
 _GRAPH_TOKENS = (256, 512)
@@ -110,15 +109,17 @@ def fitted_stream(
     rows: Rows[Any], gpu: Gpu, *, name: str = "", start: StreamKernel | None = None
 ) -> StreamKernel:
     """Kernel parameters of rows, whose `fit` is left empty. start: where to begin, instead of the search."""
-    may_hide, may_part = _may_hide(rows.operator, gpu), SPLIT in rows.operator.work
+    may_hide = _may_hide(rows.operator, gpu)
+    others = rows.operator.ALTERNATIVE & {*rows.operator.work, *rows.operator.steps(gpu.sms)}
     if start:
         hidden = may_hide and max(start.loads.values()) <= _HIDDEN[2]
-        return _searched(rows, gpu, name, start, hidden=hidden, parts=SPLIT in start.work)[1]
+        kept = not others.isdisjoint({*start.work, *start.steps})
+        return _searched(rows, gpu, name, start, hidden=hidden, others=kept)[1]
     plain = _searched(rows, gpu, name, None)
-    if not (may_hide or may_part):
+    if not (may_hide or others):
         return plain[1]
-    other = _searched(rows, gpu, name, None, hidden=may_hide, parts=may_part)
-    return other[1] if other[0] < (_HIDDEN_COST if may_hide else _SPLIT_COST) * plain[0] else plain[1]
+    other = _searched(rows, gpu, name, None, hidden=may_hide, others=bool(others))
+    return other[1] if other[0] < (_HIDDEN_COST if may_hide else _OTHER_COST) * plain[0] else plain[1]
 
 
 def _searched(
@@ -128,11 +129,11 @@ def _searched(
     start: StreamKernel | None,
     *,
     hidden: bool = False,
-    parts: bool = False,
+    others: bool = False,
 ) -> tuple[float, StreamKernel]:
     """The objective and the kernel.
 
-    hidden: bytes and FLOPs as far as multiprocessors leave them. parts: with a term for heads that are split.
+    hidden: bytes and FLOPs as far as multiprocessors leave them. others: with `Stream.ALTERNATIVE` classes.
     """
     part = rows.thin(_FIT_ROWS, *rows.operator.COLUMNS[::-1])
     terms, log_time = terms_of(gpu, part.operator), np.log(part.time_us)
@@ -140,7 +141,7 @@ def _searched(
         (table, each, _HIDDEN if hidden and table != "steps" else bounds)
         for table, bounds in (("loads", _LOAD), ("work", _WORK), ("steps", _STEP))
         for each, values in getattr(terms, table).items()
-        if np.any(values > 0.0) and (parts or each != SPLIT)
+        if np.any(values > 0.0) and (others or each not in part.operator.ALTERNATIVE)
     ]
     bounds = [*_OWN.values(), *(bounds for _, _, bounds in classes)]
     needed = (not hidden and each not in part.operator.NEEDLESS for _, each, _ in classes)

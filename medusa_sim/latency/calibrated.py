@@ -46,7 +46,7 @@ from medusa_sim.specs.kernels import SECTIONS, GemmKernel, Kernel, KernelSet, Se
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 if TYPE_CHECKING:
-    from medusa_sim.operators.recurrent import WindowAttention
+    from medusa_sim.operators.window import WindowAttention
 
 NAME_MARK = "@"
 

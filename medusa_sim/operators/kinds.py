@@ -19,8 +19,9 @@ from medusa_sim.operators.operator import ATTENTION_KINDS, ELEMENTWISE_KINDS, UN
 
 if TYPE_CHECKING:
     from medusa_sim.operators.experts import Experts
-    from medusa_sim.operators.recurrent import Recurrent, WindowAttention
+    from medusa_sim.operators.recurrent import Recurrent
     from medusa_sim.operators.sparse import Sparse
+    from medusa_sim.operators.window import WindowAttention
     from medusa_sim.specs.kernels import Kernel, KernelSet
 
 
@@ -200,7 +201,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="attention in a window",
-        made="recurrent:WindowAttention",
+        made="window:WindowAttention",
         names=("window_attention",),
         section="window",
         **_STREAM,

@@ -1,6 +1,5 @@
-"""Attention whose memory is bounded: a state a head and request (linear attention), or a window of keys.
+"""Linear attention, whose memory is a state a head and request.
 
-Linear attention.
 Gated delta rule (GDN; arXiv 2412.06464), Kimi delta attention (KDA, a decay per key channel; arXiv
 2510.26692) and Mamba-2 (arXiv 2405.21060) differ in what updates the state, hardly in what is moved. With n
 heads of key width d_k and value width d_v, b requests, q new tokens, states in fp32:
@@ -10,11 +9,6 @@ heads of key width d_k and value width d_v, b requests, q new tokens, states in 
     verification               state read once, and written for each of the q tokens (1 + q)           (B3)
     prefill, in chunks of C    n (6 d_k d_v + C (6 d_k + 4 d_v) + C^2 / 3) FLOPs a token               (B4)
     convolution                2 width K_c FLOPs a token; a window of K_c - 1 tokens kept              (B5)
-
-Grouped-query attention that sees the last `window` keys: generation, prefill and verification.
-
-A query at position p of the sequence attends to min(p, window) keys; a sequence of q new tokens behind a
-prefix reads min(prefix + q, window + q - 1) cached rows once for all its queries.
 """
 
 from __future__ import annotations
@@ -28,7 +22,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words
 from medusa_sim.operators.stream import Stream
-from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
+from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 RecurrentKind = Literal["gdn", "kda", "mamba2"]
 CHUNK = 64
@@ -202,162 +196,3 @@ class Recurrent(Stream):
     def _chunks(self) -> FloatArray:
         chunks: FloatArray = np.ceil(as_float(self.q_len) / CHUNK)
         return chunks
-
-
-_TILE = 64.0
-_SMALL = 16.0
-"""Rows of a sequence and K/V head that a kernel's smallest block holds."""
-_WIDEST = 32.0
-"""Query heads of a K/V head that one block takes; more are computed one by one."""
-_THREADS = 512.0
-"""Of a block that stores a token's keys and values (vLLM's `reshape_and_cache`), at most."""
-_SPLIT_KEYS, _SPLIT_BLOCKS = 128.0, 8.0
-"""Keys of a split, and blocks of a multiprocessor to which a plain step's are split (TensorRT-LLM's rows)."""
-_HEAD_DIMS = (64, 128, 192, 256)
-"""Widths of a head for which libraries have a kernel each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowAttention(Stream):
-    """Attention of `batch` sequences with `q_len` new tokens each behind `prefix` cached ones.
-
-    kv_dtype: of the cache (None: `dtype`). phase: `generation`, `context` (prefill, causal) or `verify`.
-    """
-
-    FAMILY = "window"
-    STORED = "kv_dtype"
-    FITTED_BY_STORED = True
-    COLUMNS = ("batch", "q_len", "prefix", "heads", "kv_heads", "head_dim", "window")
-    AXES = ("batch", "q_len", "prefix")
-    LABELS = ("phase",)
-    NUMBERS = ("batch", "q_len", "heads", "kv_heads", "head_dim", "window")
-    OPTIONAL: ClassVar[Mapping[str, float]] = {"prefix": 0.0}
-    WORDS: ClassVar[Mapping[str, str]] = {"phase": GENERATION, "kv_cache_dtype": "", "head_dim": ""}
-    SPLITS = ("phase", "kv_cache_dtype", "head_dim")
-    BLANK_DTYPE = "bf16"
-    NEEDLESS = frozenset({"masked"})
-
-    kind: Literal["window_attention"] = "window_attention"
-    batch: Size = field()
-    q_len: Size
-    prefix: Size
-    heads: Size
-    kv_heads: Size
-    head_dim: Size
-    window: Size
-    kv_dtype: str | None = None
-    phase: str = GENERATION
-
-    @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table that share phase and dtype of the cache."""
-        del kind
-        phase, cache, _ = (str(words[name][0]) for name in cls.SPLITS)
-        kv_dtype = format_of(cache).dtype if cache else None
-        return cls(name="window_attention", dtype=form.dtype, kv_dtype=kv_dtype, phase=phase, **numbers)  # type: ignore[arg-type]  # sizes alone
-
-    @property
-    def form(self) -> str:
-        """Key of its kernels: phase, arithmetic and dtype of the cache, width of a head."""
-        return _form(self.phase, self.dtype, self.stored_dtype, self._head_dim)
-
-    @property
-    def forms(self) -> tuple[str, ...]:
-        """Keys of kernels that may serve, best first: one token's for verification, other caches, 16 bits."""
-        phases = (self.phase, GENERATION) if self.phase == VERIFY else (self.phase,)
-        pairs = ((self.dtype, self.stored_dtype), (self.dtype, self.dtype), ("bf16", self.stored_dtype),
-                 ("bf16", "bf16"))  # fmt: skip
-        widths = sorted(_HEAD_DIMS, key=lambda width: abs(np.log2(width / self._head_dim)))
-        every = (_form(phase, *pair, width) for phase in phases for pair in pairs
-                 for width in (self._head_dim, *widths))  # fmt: skip
-        return tuple(dict.fromkeys(every))
-
-    @property
-    def _head_dim(self) -> int:
-        return int(np.max(as_float(self.head_dim)))
-
-    @property
-    def size(self) -> FloatArray:
-        """The queries of all sequences, batch x q_len."""
-        return as_float(self.batch) * as_float(self.q_len)
-
-    @property
-    def kv_len(self) -> FloatArray:
-        """Cached rows that a sequence reads, its new tokens included."""
-        whole, seen = as_float(self.prefix) + as_float(self.q_len), as_float(self.window)
-        kept: FloatArray = np.minimum(whole, seen + as_float(self.q_len) - 1.0)
-        return kept
-
-    @property
-    def pairs(self) -> FloatArray:
-        """(query, key) pairs of one head of one sequence: sum over its queries of min(position, window)."""
-        return _below(as_float(self.prefix) + as_float(self.q_len), as_float(self.window)) - _below(
-            as_float(self.prefix), as_float(self.window)
-        )
-
-    @property
-    def kv_bytes(self) -> FloatArray:
-        """K and V, read once for all queries of a sequence."""
-        row = BYTES_PER_ELEMENT[self.stored_dtype] * as_float(self.kv_heads) * as_float(self.head_dim)
-        return 2.0 * row * as_float(self.batch) * self.kv_len
-
-    @property
-    def loads(self) -> Mapping[str, FloatArray]:
-        """K and V, queries and outputs."""
-        rows = self.size * as_float(self.heads) * as_float(self.head_dim)
-        return {"kv": self.kv_bytes, "rows": 2.0 * BYTES_PER_ELEMENT[self.dtype] * rows}
-
-    @property
-    def footprint(self) -> Mapping[str, FloatArray]:
-        """K and V, queries and outputs, whatever a kernel moves of them."""
-        return {"": self.bytes}
-
-    @property
-    def work(self) -> Mapping[str, FloatArray]:
-        """Both products, and what is computed for each head with whole tiles of keys."""
-        per_pair = 4.0 * as_float(self.batch) * as_float(self.heads) * as_float(self.head_dim)
-        whole, before = (as_float(self.prefix) + as_float(self.q_len), as_float(self.prefix))
-        every = 0.5 * (whole * (whole + 1.0) - before * (before + 1.0))
-        return {"pairs": per_pair * self.pairs, "masked": per_pair * (every - self.pairs)}
-
-    def steps(self, sms: int) -> Mapping[str, FloatArray]:
-        """Blocks over the multiprocessors, by K/V head and by query head, alone and for each tile of keys."""
-        total = as_float(self.prefix) + as_float(self.q_len)
-        tiles = np.ceil(as_float(self.q_len) / _TILE) * as_float(self.batch)
-        seen = np.ceil(np.minimum(self.kv_len, as_float(self.window) + _TILE) / _TILE)
-        rows = as_float(self.q_len) * as_float(self.heads) / as_float(self.kv_heads)
-        groups, heads = tiles * as_float(self.kv_heads) / sms, tiles * as_float(self.heads) / sms
-        shared = as_float(self.heads) / as_float(self.kv_heads)
-        sequences = as_float(self.batch) * as_float(self.kv_heads) / sms
-        threads = np.minimum(as_float(self.kv_heads) * as_float(self.head_dim), _THREADS) / _THREADS
-        found = {"stored": self.size / sms * threads}
-        if self.phase != CONTEXT:  # keys beyond the window are split too
-            split = np.minimum(sequences * total / _SPLIT_KEYS, _SPLIT_BLOCKS)
-            found = {"split_blocks": np.maximum(sequences, split)}
-        return {
-            **found,
-            "groups": groups,
-            "group_tiles": groups * seen,
-            "shared_tiles": groups * seen * (shared > 1.0),
-            "heads": heads,
-            "prompt_heads": heads * (as_float(self.q_len) > 1.0),
-            "wide": heads * (shared > _WIDEST),
-            "packed": np.ceil(rows / (2.0 * _TILE)) * sequences,
-            "small": sequences * (rows <= _SMALL),
-            "rows": rows * sequences / _TILE,
-            "head_tiles": heads * seen,
-            "chain": seen * np.ones_like(groups),
-            "crossing": (total > as_float(self.window)) * np.ones_like(groups),
-            "whole": np.log2(1.0 + total / as_float(self.window)) * np.ones_like(groups),
-        }
-
-
-def _form(phase: str, dtype: str, cache: str, head_dim: int) -> str:
-    return f"{phase}_{dtype}" + (f"_{cache}" if cache != dtype else "") + f"_{head_dim}"
-
-
-def _below(length: FloatArray, window: FloatArray) -> FloatArray:
-    """Sum of min(p, window) over the positions p = 1 .. length."""
-    inside = np.minimum(length, window)
-    total: FloatArray = inside * (inside + 1.0) / 2.0 + window * np.maximum(length - window, 0.0)
-    return total

@@ -26,8 +26,6 @@ from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 
 SparseKind = Literal["dsa", "msa", "csa", "hca", "dsa_no_indexer"]
 NO_INDEXER = "_no_indexer"
-SPLIT = "split"
-"""Work of fp8 projections whose heads GPUs share: SGLang's on Blackwell are fast with all heads alone."""
 
 
 class Choice(NamedTuple):
@@ -125,7 +123,8 @@ class Sparse(Stream):
     }
     SPLITS = ("phase", "kv_cache_dtype", "gemm_type", "verifies")
     BLANK_DTYPE = "bf16"
-    NEEDLESS = frozenset({"scores", SPLIT, "long_scores", "narrow", "every_key"})
+    NEEDLESS = frozenset({"scores", "split", "long_scores", "narrow", "every_key"})
+    ALTERNATIVE = frozenset({"split"})
     LAUNCHES = 60
 
     kind: SparseKind
@@ -255,7 +254,8 @@ class Sparse(Stream):
             "attention": 2.0 * rows * width * self.size * self._mean_keys,
         }
         if self.kind in ("csa", "hca") and format_of(self.gemm_dtype or self.dtype).dtype == "fp8":
-            found[SPLIT] = found["projections"] * (heads < self.choice.all_heads)
+            # of heads that GPUs share: SGLang's on Blackwell are fast with all heads alone
+            found["split"] = found["projections"] * (heads < self.choice.all_heads)
         if self.kind == "msa" and self.phase != GENERATION:  # without a kernel of its own, all keys
             keys = as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0
             found["every_key"] = 2.0 * np.maximum(heads, _LEAST_HEADS) * width * self.size * keys

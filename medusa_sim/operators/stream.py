@@ -34,11 +34,13 @@ HOST_STEP = "launches"
 class Stream(Operator):
     """An operator whose kernels are told by classes of traffic, arithmetic and steps.
 
-    NEEDLESS: classes of bytes and FLOPs that kernels move and compute in vain. LAUNCHES: kernels that are
-    launched one after another, at most.
+    NEEDLESS: classes of bytes and FLOPs that kernels move and compute in vain. ALTERNATIVE: classes of some
+    libraries' kernels alone, which a fit keeps where they explain much. LAUNCHES: kernels that are launched
+    one after another, at most.
     """
 
     NEEDLESS: ClassVar[frozenset[str]] = frozenset()
+    ALTERNATIVE: ClassVar[frozenset[str]] = frozenset()
     LAUNCHES: ClassVar[int] = 4
 
     @property

@@ -92,7 +92,7 @@ def _product(mixer: Grouped, kind: AttentionKind, at: Mixing[Grouped], count: in
     plain = Launch(operator=_windowed(mixer, kind, at), part="attention", count=count)
     if mixer.size is None or mixer.size > _NARROW or mixer.chunked or at.runtime.engine is None:
         return plain
-    from medusa_sim.operators.recurrent import WindowAttention  # few models have such windows
+    from medusa_sim.operators.window import WindowAttention  # few models have such windows
 
     queries = np.asarray(at.workload.query_tokens, dtype=np.float64)
     kernel = WindowAttention(

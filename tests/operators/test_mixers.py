@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medusa_sim.operators.recurrent import Recurrent, WindowAttention
+from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.stream import HyperConnection
 from medusa_sim.operators.table import check_rows, operators_of
+from medusa_sim.operators.window import WindowAttention
 
 K3 = Recurrent(name="kda", kind="kda", dtype="bf16", batch=1, q_len=1, heads=96, key_heads=96)
 
@@ -40,6 +41,23 @@ def test_pairs_of_a_window_are_those_that_one_counts(prefix, q_len, window):
     assert float(one.pairs) == counted
     assert float(one.flops) == 4.0 * 2 * 4 * 64 * counted
     assert float(one.kv_bytes) == 2 * 2 * 2 * 2 * 64 * min(prefix + q_len, window + q_len - 1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "prefix", "shared"),
+    [(16, 1, 16383, 4.0), (64, 1, 127, 1.0), (512, 1, 4095, 8.0), (64, 8, 65535, 8.0), (1, 1, 2047, 0.0)],
+)
+def test_keys_are_split_as_tensorrt_llm_does(batch, kv_heads, prefix, shared):
+    """Waves over 132 multiprocessors: 32 splits of 16,384 keys, at most eight blocks each, none for few."""
+    one = WindowAttention(
+        name="w", dtype="bf16", batch=batch, q_len=1, prefix=prefix, heads=8 * kv_heads, kv_heads=kv_heads,
+        head_dim=64, window=128,
+    )  # fmt: skip
+    steps = one.steps(132)
+    assert float(steps["split_waves"]) == shared
+    assert float(steps["alone"]) == float(shared == 0.0)
+    alone = dataclasses.replace(one, heads=kv_heads).steps(132)
+    assert float(alone["alone"]) == 1.0
 
 
 def test_keys_are_chosen_up_to_the_limit_and_streams_are_read_and_written():

@@ -10,8 +10,8 @@ from asking import run
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import CONTEXT, VERIFY, Operator
-from medusa_sim.operators.recurrent import WindowAttention
 from medusa_sim.operators.sparse import Sparse
+from medusa_sim.operators.window import WindowAttention
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.mixers import Latent, Mixer

@@ -1,0 +1,232 @@
+"""Grouped-query attention that sees the last `window` keys: generation, prefill and verification.
+
+A query at position p of the sequence attends to min(p, window) keys; a sequence of q new tokens behind a
+prefix reads min(prefix + q, window + q - 1) cached rows once for all its queries.
+
+TensorRT-LLM has two kernels for one token where it does not run those of Blackwell's data-centre cards
+(`decoderXQAImplCommon.h`, `decoderXQAImplJIT.cpp`, `decoderMaskedMultiheadAttentionLaunch.h`). One shares K
+and V among the g query heads of a K/V head and splits all s keys of the sequence, with those beyond the
+window, into
+
+    splits  = min(n, round(sqrt(8 n))), n = floor(s / 128), and at most 8 blocks a multiprocessor         (W1)
+
+The other takes a query head at a time: where g is 1 or above 32, and for 16-bit caches where batch x K/V
+heads x n are fewer than a quarter of the multiprocessors. Of its blocks of 1024, 512 or 256 threads, as few
+heads as possible a block, 1, 2 or 4 lie on a multiprocessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words
+from medusa_sim.operators.stream import Stream
+from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
+
+_TILE = 64.0
+_SMALL = 16.0
+"""Rows of a sequence and K/V head that a kernel's smallest block holds."""
+_WIDEST = 32.0
+"""Query heads of a K/V head that one block takes; more are computed one by one."""
+_THREADS = 512.0
+"""Of a block that stores a token's keys and values (vLLM's `reshape_and_cache`), at most."""
+_SPLIT_KEYS, _SPLIT_BLOCKS = 128.0, 8.0
+"""Keys of a split, and blocks of a multiprocessor to which a plain step's are split (TensorRT-LLM's rows)."""
+_HEAD_DIMS = (64, 128, 192, 256)
+"""Widths of a head for which libraries have a kernel each."""
+_FEW = 4.0
+"""Blocks for each of which a multiprocessor may go without, where keys are shared (W1)."""
+_BLOCKS = 4.0
+"""Blocks of 256 threads that registers leave room for on a multiprocessor."""
+_UNROLLED = 8.0 * 256.0 * 8.0
+"""Entries that 256 threads take at once: of eight keys, eight of 16 bits a thread."""
+_WARP = 32.0
+"""Keys from which all warps of a block of query heads have some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowAttention(Stream):
+    """Attention of `batch` sequences with `q_len` new tokens each behind `prefix` cached ones.
+
+    kv_dtype: of the cache (None: `dtype`). phase: `generation`, `context` (prefill, causal) or `verify`.
+    """
+
+    FAMILY = "window"
+    STORED = "kv_dtype"
+    FITTED_BY_STORED = True
+    COLUMNS = ("batch", "q_len", "prefix", "heads", "kv_heads", "head_dim", "window")
+    AXES = ("batch", "q_len", "prefix")
+    LABELS = ("phase",)
+    NUMBERS = ("batch", "q_len", "heads", "kv_heads", "head_dim", "window")
+    OPTIONAL: ClassVar[Mapping[str, float]] = {"prefix": 0.0}
+    WORDS: ClassVar[Mapping[str, str]] = {"phase": GENERATION, "kv_cache_dtype": "", "head_dim": ""}
+    SPLITS = ("phase", "kv_cache_dtype", "head_dim")
+    BLANK_DTYPE = "bf16"
+    NEEDLESS = frozenset({"masked"})
+    ALTERNATIVE = frozenset({
+        "split_waves", "split_groups", "split_tiles", "split_rows", "splits", "alone", "alone_split",
+        "alone_waves", "alone_keys", "alone_heads", "alone_warps",
+    })  # fmt: skip
+
+    kind: Literal["window_attention"] = "window_attention"
+    batch: Size = field()
+    q_len: Size
+    prefix: Size
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
+    window: Size
+    kv_dtype: str | None = None
+    phase: str = GENERATION
+
+    @classmethod
+    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
+        """Rows of a table that share phase and dtype of the cache."""
+        del kind
+        phase, cache, _ = (str(words[name][0]) for name in cls.SPLITS)
+        kv_dtype = format_of(cache).dtype if cache else None
+        return cls(name="window_attention", dtype=form.dtype, kv_dtype=kv_dtype, phase=phase, **numbers)  # type: ignore[arg-type]  # sizes alone
+
+    @property
+    def form(self) -> str:
+        """Key of its kernels: phase, arithmetic and dtype of the cache, width of a head."""
+        return _form(self.phase, self.dtype, self.stored_dtype, self._head_dim)
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Keys of kernels that may serve, best first: one token's for verification, other caches, 16 bits."""
+        phases = (self.phase, GENERATION) if self.phase == VERIFY else (self.phase,)
+        pairs = ((self.dtype, self.stored_dtype), (self.dtype, self.dtype), ("bf16", self.stored_dtype),
+                 ("bf16", "bf16"))  # fmt: skip
+        widths = sorted(_HEAD_DIMS, key=lambda width: abs(np.log2(width / self._head_dim)))
+        every = (_form(phase, *pair, width) for phase in phases for pair in pairs
+                 for width in (self._head_dim, *widths))  # fmt: skip
+        return tuple(dict.fromkeys(every))
+
+    @property
+    def _head_dim(self) -> int:
+        return int(np.max(as_float(self.head_dim)))
+
+    @property
+    def size(self) -> FloatArray:
+        """The queries of all sequences, batch x q_len."""
+        return as_float(self.batch) * as_float(self.q_len)
+
+    @property
+    def kv_len(self) -> FloatArray:
+        """Cached rows that a sequence reads, its new tokens included."""
+        whole, seen = as_float(self.prefix) + as_float(self.q_len), as_float(self.window)
+        kept: FloatArray = np.minimum(whole, seen + as_float(self.q_len) - 1.0)
+        return kept
+
+    @property
+    def pairs(self) -> FloatArray:
+        """(query, key) pairs of one head of one sequence: sum over its queries of min(position, window)."""
+        return _below(as_float(self.prefix) + as_float(self.q_len), as_float(self.window)) - _below(
+            as_float(self.prefix), as_float(self.window)
+        )
+
+    @property
+    def kv_bytes(self) -> FloatArray:
+        """K and V, read once for all queries of a sequence."""
+        row = BYTES_PER_ELEMENT[self.stored_dtype] * as_float(self.kv_heads) * as_float(self.head_dim)
+        return 2.0 * row * as_float(self.batch) * self.kv_len
+
+    @property
+    def loads(self) -> Mapping[str, FloatArray]:
+        """K and V, queries and outputs."""
+        rows = self.size * as_float(self.heads) * as_float(self.head_dim)
+        return {"kv": self.kv_bytes, "rows": 2.0 * BYTES_PER_ELEMENT[self.dtype] * rows}
+
+    @property
+    def footprint(self) -> Mapping[str, FloatArray]:
+        """K and V, queries and outputs, whatever a kernel moves of them."""
+        return {"": self.bytes}
+
+    @property
+    def work(self) -> Mapping[str, FloatArray]:
+        """Both products, and what is computed for each head with whole tiles of keys."""
+        per_pair = 4.0 * as_float(self.batch) * as_float(self.heads) * as_float(self.head_dim)
+        whole, before = (as_float(self.prefix) + as_float(self.q_len), as_float(self.prefix))
+        every = 0.5 * (whole * (whole + 1.0) - before * (before + 1.0))
+        return {"pairs": per_pair * self.pairs, "masked": per_pair * (every - self.pairs)}
+
+    def steps(self, sms: int) -> Mapping[str, FloatArray]:
+        """Blocks over the multiprocessors, by K/V head and by query head, alone and for each tile of keys."""
+        total = as_float(self.prefix) + as_float(self.q_len)
+        tiles = np.ceil(as_float(self.q_len) / _TILE) * as_float(self.batch)
+        seen = np.ceil(np.minimum(self.kv_len, as_float(self.window) + _TILE) / _TILE)
+        rows = as_float(self.q_len) * as_float(self.heads) / as_float(self.kv_heads)
+        groups, heads = tiles * as_float(self.kv_heads) / sms, tiles * as_float(self.heads) / sms
+        shared = as_float(self.heads) / as_float(self.kv_heads)
+        sequences = as_float(self.batch) * as_float(self.kv_heads) / sms
+        threads = np.minimum(as_float(self.kv_heads) * as_float(self.head_dim), _THREADS) / _THREADS
+        found = {"stored": self.size / sms * threads}
+        if self.phase != CONTEXT:  # keys beyond the window are split too
+            split = np.minimum(sequences * total / _SPLIT_KEYS, _SPLIT_BLOCKS)
+            found |= {"split_blocks": np.maximum(sequences, split), **self._shared_or_alone(sms)}
+        return {
+            **found,
+            "groups": groups,
+            "group_tiles": groups * seen,
+            "shared_tiles": groups * seen * (shared > 1.0),
+            "heads": heads,
+            "prompt_heads": heads * (as_float(self.q_len) > 1.0),
+            "wide": heads * (shared > _WIDEST),
+            "packed": np.ceil(rows / (2.0 * _TILE)) * sequences,
+            "small": sequences * (rows <= _SMALL),
+            "rows": rows * sequences / _TILE,
+            "head_tiles": heads * seen,
+            "chain": seen * np.ones_like(groups),
+            "crossing": (total > as_float(self.window)) * np.ones_like(groups),
+            "whole": np.log2(1.0 + total / as_float(self.window)) * np.ones_like(groups),
+        }
+
+    def _shared_or_alone(self, sms: int) -> dict[str, FloatArray]:
+        """Blocks of K/V heads whose keys are split (W1), or of query heads, in waves."""
+        keys, batch = as_float(self.prefix) + as_float(self.q_len), as_float(self.batch)
+        sequences = batch * as_float(self.kv_heads)
+        rows = as_float(self.q_len) * as_float(self.heads) / as_float(self.kv_heads)
+        spans = np.floor(keys / _SPLIT_KEYS)
+        shares = (rows > 1.0) & (rows <= _WIDEST)
+        if self.stored_dtype == self.dtype:
+            shares = shares & (_FEW * sequences * np.maximum(spans, 1.0) >= sms)
+        shares = shares | (as_float(self.q_len) > 1.0)
+        most = np.maximum(np.minimum(spans, np.round(np.sqrt(_SPLIT_BLOCKS * spans))), 1.0)
+        splits = np.minimum(most, np.maximum(np.floor(_SPLIT_BLOCKS * sms / sequences), 1.0))
+        blocks = sequences * np.ceil(rows / _WIDEST) * splits / sms
+        heads = batch * as_float(self.heads)
+        width = np.minimum(np.ceil(_BLOCKS * sms / heads), _BLOCKS)  # of a block, in 256 threads
+        width = np.where(width == 3.0, 2.0, width)
+        together = _UNROLLED * width / np.exp2(np.ceil(np.log2(self._head_dim)))
+        waves = ~shares * np.ceil(heads * width / (_BLOCKS * sms))
+        seen = np.minimum(keys, as_float(self.window))
+        return {
+            "split_waves": shares * np.ceil(blocks),
+            "split_groups": shares * sequences / sms,
+            "split_tiles": shares * sequences / sms * np.ceil(seen / _TILE),
+            "split_rows": shares * rows * sequences / (_TILE * sms),
+            "splits": shares * splits,
+            "alone": 1.0 * (waves > 0.0),
+            "alone_split": 1.0 * ((waves == 1.0) & (heads * width < _BLOCKS * sms) & (keys + 1.0 > together)),
+            "alone_waves": waves,
+            "alone_keys": waves * np.minimum(seen, together) / together,
+            "alone_heads": ~shares * heads / sms,
+            "alone_warps": ~shares * heads / sms * (keys >= _WARP),
+        }
+
+
+def _form(phase: str, dtype: str, cache: str, head_dim: int) -> str:
+    return f"{phase}_{dtype}" + (f"_{cache}" if cache != dtype else "") + f"_{head_dim}"
+
+
+def _below(length: FloatArray, window: FloatArray) -> FloatArray:
+    """Sum of min(p, window) over the positions p = 1 .. length."""
+    inside = np.minimum(length, window)
+    total: FloatArray = inside * (inside + 1.0) / 2.0 + window * np.maximum(length - window, 0.0)
+    return total
