@@ -36,6 +36,9 @@ def test_the_command_lists_what_the_page_shows(opened: Opened, url: dict[str, An
     assert ("--with-kernels" in told) == (url.get("fitted") != "false")
     if url.get("drafter") != "ngram":
         assert any(what.startswith("acceptance ") for what, _ in listed)
+    assert (table["source"].str.len() > 0).all()
+    fewer = tables(opened("evidence", view="numbers in use", find="bandwidth", **url))[0]
+    assert 0 < len(fewer) < len(table)
 
 
 def test_a_missing_file_is_one_line(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

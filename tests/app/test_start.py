@@ -53,17 +53,6 @@ def test_a_port_that_is_taken_is_one_line() -> None:
     check_address("127.0.0.1", port)
 
 
-def test_the_first_page_loads_neither_torch_nor_matplotlib() -> None:
-    code = (
-        "import sys; from streamlit.testing.v1 import AppTest\n"
-        f"page = AppTest.from_file({str(main_script())!r}, default_timeout=600).run()\n"
-        "assert not page.exception and page.success\n"
-        "print(sorted({'torch', 'matplotlib'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]", done.stdout
-
-
 def test_the_first_page_opens_without_tables() -> None:
     """pandas and pyarrow take longer to import than the answer takes; files that are asked for need them."""
     code = (
