@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import pages
 import pytest
+import refresh_docs
 import validation
 from click.testing import CliRunner
 
@@ -102,3 +103,16 @@ def test_sections_that_scripts_write_have_an_end(page):
     assert begun
     assert begun == re.findall(r"(?m)^<!-- end ([a-z-]+) -->", text)
     assert all(pages.read_section(page, name).startswith("## ") for name in begun)
+
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+
+
+def test_the_loop_of_an_engine_runs_and_its_page_shows_what_it_prints():
+    """Numbers may be a little older than the terms of engines: 5 %, and 0.02 of an error."""
+    written = (ROOT / "docs" / "engine-loop.md").read_text(encoding="utf-8")
+    now = refresh_docs.loop_page()
+    assert _NUMBER.sub("#", now) == _NUMBER.sub("#", written), "run `make docs`"
+    for new, old in zip(_NUMBER.findall(now), _NUMBER.findall(written), strict=True):
+        assert float(new) == pytest.approx(float(old), rel=0.05, abs=0.02), "run `make docs`"
+    assert written.count("```sh") >= 4

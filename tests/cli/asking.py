@@ -2,12 +2,33 @@
 
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import click
 import pandas as pd
 from click.testing import CliRunner, Result
 
 from medusa_sim.cli import cli
+
+HEADS = "head,rank,accuracy,labels\n" + "".join(
+    f"{head},{rank},{0.5 / (1 + head) / (1 + rank) ** 2},1000\n" for head in range(4) for rank in range(4)
+)
+"""Accuracies of four heads at four ranks."""
+
+
+def commands(
+    command: click.Command = cli, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command without commands of its own, with the words that lead to it."""
+    if not isinstance(command, click.Group):
+        yield words, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from commands(found, (*words, name))
 
 
 def run(*words: object) -> Result:

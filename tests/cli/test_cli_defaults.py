@@ -1,11 +1,10 @@
 """What is asked without options is answered without a warning, and with trees."""
 
-import csv
 import re
 from pathlib import Path
 
 import pytest
-from asking import answered
+from asking import answered, frame
 from click.testing import Result
 
 ROOT = Path(__file__).parents[2]
@@ -45,11 +44,10 @@ def test_the_default_sweep_shows_trees_their_knee_and_the_engines_chain():
     assert first.split()[1] == "49"
     assert "2.15x" in first
     told = re.search(r"no tree attention: its chain gives ([0-9.]+)x", table)
-    rows = csv.DictReader(_asked("sweep --runtime vllm --candidates 1..6 --format csv").stdout.splitlines())
+    rows = frame("sweep", "--runtime", "vllm", "--candidates", "1..6")
     assert told
-    assert told[1] == f"{max(float(row['speedup']) for row in rows):.2f}"
-    counts = _asked("sweep --format csv").stdout
-    assert len(counts.splitlines()) == 1 + 14
+    assert told[1] == f"{rows['speedup'].max():.2f}"
+    assert len(frame("sweep")) == 14
 
 
 @pytest.mark.parametrize(("runtime", "unit"), [("cuda-graph", "heads"), ("vllm", "drafts")])

@@ -1,12 +1,7 @@
 """`medusa-sim load`: what it prints, and the same numbers in Python."""
 
-import csv
-import io
-import json
-
 import pytest
-from asking import run as asked
-from click.testing import Result
+from asking import answered, document, frame
 
 import medusa_sim as ms
 from medusa_sim.writing import RECORD
@@ -15,13 +10,8 @@ BASE = ("load", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "ea
         "--requests", "250", "--seeds", "1", "--max-num-seqs", "64")  # fmt: skip
 
 
-def run(*args: str) -> Result:
-    return asked(*BASE, *args)
-
-
 def test_the_sentence_comes_first():
-    result = run("--tpot-ms", "12", "--rate", "6", "--target-rate", "40")
-    assert result.exit_code == 0, result.output
+    result = answered(*BASE, "--tpot-ms", "12", "--rate", "6", "--target-rate", "40")
     lines = [line for line in result.stdout.splitlines() if line]
     assert lines[1].startswith("With K = 3 the server sustains ")
     assert "GPUs" in result.stdout
@@ -29,58 +19,52 @@ def test_the_sentence_comes_first():
 
 
 def test_json_and_csv_and_python_say_the_same():
-    found = json.loads(run("--rate", "6", "--no-search", "--format", "json").stdout)
+    found = document(*BASE, "--rate", "6", "--no-search")
     assert found["schema"] == "medusa-sim/load/1"
-    rows = list(csv.DictReader(io.StringIO(run("--rate", "6", "--no-search", "--format", "csv").stdout)))
-    frame = ms.simulate(
+    rows = frame(*BASE, "--rate", "6", "--no-search").to_dict("records")
+    ours = ms.simulate(
         ["none", "3"], rates=6.0, requests=250, seeds=1, max_num_seqs=64, search=False, gpu="h100-sxm",
         model="llama-3.1-8b", drafter="eagle3",
     ).frame  # fmt: skip
-    for row, value, line in zip(rows, found["rows"], frame.to_dict("records"), strict=True):
+    for row, value, line in zip(rows, found["rows"], ours.to_dict("records"), strict=True):
         assert row["policy"] == value["policy"] == line["policy"]
         for name in ("ttft_p99_s", "tpot_mean_s", "tokens_per_s", "kv_share_most"):
-            assert float(row[name]) == value[name] == line[name]
+            assert row[name] == value[name] == line[name]
         assert value["tpot_mean_s_half_width"] is None  # one seed
 
 
 def test_entries_of_policies_have_commas_and_the_first_line_says_what_was_asked():
-    result = asked(*BASE[:7], "--policy", "draft_len_schedule=4:3,8:2,none", "--users", "4", "--no-search",
+    result = answered(*BASE[:7], "--policy", "draft_len_schedule=4:3,8:2,none", "--users", "4", "--no-search",
                    "--requests", "20", "--cancelled", "0.1", "--prefix-hit-rate", "0.5",
-                   "--prefix", "session")  # fmt: skip
-    assert result.exit_code == 0, result.output
+                      "--prefix", "session")  # fmt: skip
     assert "50 % of prompts found in the cache (session); 10 % of requests cancelled" in result.stdout
     rows = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("   - ")]
     assert rows == ["draft_len_schedule=4:3,8:2", "none"]
 
 
 def test_rates_are_chosen_where_none_is_given():
-    rows = json.loads(run("--format", "json").stdout)["rows"]
-    assert len({row["rate_per_s"] for row in rows}) == 4
+    assert frame(*BASE)["rate_per_s"].nunique() == 4
 
 
 def test_a_trace_runs_in_its_own_time(tmp_path):
     trace = tmp_path / "trace.csv"
     lines = [f"{0.05 * i:.3f},{100 + i},{20 + i % 7}" for i in range(80)]
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(lines) + "\n", encoding="utf-8")
-    found = json.loads(run("--trace", str(trace), "--no-search", "--format", "json").stdout)["rows"]
-    assert found[0]["rate_per_s"] == pytest.approx(20.0)
-    assert found[0]["requests"] == 80
-    long = run("--trace", str(trace), "--max-num-batched-tokens", "64", "--no-search")
-    assert long.exit_code == 0, long.output
+    found = frame(*BASE, "--trace", trace, "--no-search")
+    assert found["rate_per_s"][0] == pytest.approx(20.0)
+    assert found["requests"][0] == 80
+    answered(*BASE, "--trace", trace, "--max-num-batched-tokens", "64", "--no-search")
 
 
 def test_the_timeline_is_rows_over_time():
-    rows = list(
-        csv.DictReader(io.StringIO(run("--rate", "6", "--timeline", "--no-search", "--format", "csv").stdout))
-    )
-    assert {row["policy"] for row in rows} == {"none", "K=3"}
-    assert float(rows[0]["time_s"]) < float(rows[1]["time_s"])
+    rows = frame(*BASE, "--rate", "6", "--timeline", "--no-search")
+    assert set(rows["policy"]) == {"none", "K=3"}
+    assert rows["time_s"][0] < rows["time_s"][1]
 
 
 def test_the_report_has_plots(tmp_path):
     folder = tmp_path / "report"
-    result = run("--rate", "4,12", "--tpot-ms", "12", "--report", str(folder))
-    assert result.exit_code == 0, result.output
+    answered(*BASE, "--rate", "4,12", "--tpot-ms", "12", "--report", folder)
     assert {path.name for path in folder.iterdir()} == {
         "report.html", "report.md", "latency.png", "goodput.png", "timeline.png", RECORD,
     }  # fmt: skip

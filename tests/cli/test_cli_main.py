@@ -1,16 +1,17 @@
-"""The frame of the command line: help, exit codes, one-line errors, quiet interruption."""
+"""The frame of the command line: help, exit codes, one-line errors, quiet interruption, progress."""
 
 import os
+import pty
 import subprocess
 import sys
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from medusa_sim.cli import COMMANDS, LazyGroup, cli
+from medusa_sim.cli import COMMANDS, LazyGroup, cli, output
 from medusa_sim.cli.values import Threads
-from medusa_sim.errors import SpecError, ThresholdError, UsageError
 
 
 def _existing() -> list[str]:
@@ -55,21 +56,6 @@ def test_every_command_explains_itself_with_two_examples(name):
     result = CliRunner().invoke(cli, [name, "--help"], prog_name="medusa-sim")
     assert result.exit_code == 0
     assert result.stdout.count(f"medusa-sim {name}") >= 3  # the usage line and two examples
-
-
-@pytest.mark.parametrize(
-    ("error", "code"), [(SpecError("a"), 1), (UsageError("b"), 2), (ThresholdError("c"), 3)]
-)
-def test_expected_failures_are_one_line_with_their_code(error, code, monkeypatch):
-    @click.command
-    def failing() -> None:
-        raise error
-
-    monkeypatch.setattr(LazyGroup, "list_commands", lambda self, ctx: ["failing"])
-    monkeypatch.setattr(LazyGroup, "get_command", lambda self, ctx, name: failing)
-    result = CliRunner().invoke(cli, ["failing"])
-    assert result.exit_code == code
-    assert result.stderr == f"Error: {error}\n"
 
 
 def test_bugs_keep_their_traceback_and_interruption_is_quiet(monkeypatch):
@@ -132,3 +118,34 @@ def test_more_threads_than_a_machine_can_start_are_refused(given, told, monkeypa
     with pytest.raises(click.BadParameter, match=told):
         Threads().convert(given, None, None)
     assert Threads().convert("64", None, None) == 64
+
+
+TABLES = [pa.table({"batch": [1, 2, 3]}), pa.table({"batch": [4]})]
+
+
+def test_tables_pass_through_in_silence(capsys):
+    assert list(output.count_rows(TABLES, 4, "rows")) == TABLES
+    assert capsys.readouterr() == ("", "")
+
+
+def test_away_from_a_terminal_a_line_now_and_again(capsys, monkeypatch):
+    monkeypatch.setattr(output, "_LINE_EVERY_S", 0.0)
+    with output.progress("shapes") as advance:
+        advance(1, 4, 90.0)
+        advance(4, 4, None)
+    assert capsys.readouterr().err.splitlines() == ["1 of 4 shapes, 1:30 left", "4 of 4 shapes, 0:00 left"]
+
+
+def test_a_terminal_sees_a_bar_once_it_takes_longer():
+    code = (
+        "import medusa_sim.cli.output as p\np.QUIET_S = 0.0\n"
+        "with p.progress('shapes') as advance:\n    advance(3, 4, 61.0)\n"
+    )
+    main, other = pty.openpty()
+    done = subprocess.run([sys.executable, "-c", code], stderr=other, stdout=subprocess.PIPE, check=True)
+    os.close(other)
+    drawn = os.read(main, 65536).decode()
+    os.close(main)
+    assert "3 of 4 shapes" in drawn
+    assert "1:01 left" in drawn
+    assert done.stdout == b""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from asking import answered, document, refused
+from asking import answered, document
 from asking import frame as rows_of
 from asking import run as asked_of
 from click.testing import Result
@@ -55,12 +55,6 @@ def test_defaults_and_columns():
     assert set(rows["runtime"]) == {"cuda-graph"}
     assert set(rows["source"]) == {"calibrated"}
     assert "candidates: 1 2 3 4 6 8 12 16 24 32 48 64 96 128" in result.stderr
-
-
-def test_counts_that_only_trees_have_are_refused_where_no_tree_runs():
-    asked = ("sweep", "--runtime", "vllm", "--candidates", "64")
-    refused("vllm-0.33 has no tree attention: take trees with --runtime cuda-graph", *asked, code=1)
-    answered(*asked, "--trees")
 
 
 def test_the_arithmetic_between_columns():
@@ -109,6 +103,7 @@ def test_all_rows_on_request_and_json_says_where_it_comes_from():
     assert found["command"].startswith("medusa-sim sweep --latency roofline")
     assert found["sources"]["gpu a100-80gb-pcie"]["bandwidth_bytes_per_s"]
     assert len(run("--batch", "1..64", "--all-rows").stdout.splitlines()) == 2 + 1 + 7 * len(DEFAULT_COUNTS)
+    answered("sweep", "--runtime", "vllm", "--candidates", "64", "--trees")  # refused without
     rows = frame("--gpu", "h100-sxm,a40", "--model", "llama-7b,llama-3-8b", "--candidates", "64")
     pairs = list(zip(rows["gpu"], rows["model"], strict=True))
     assert pairs == [
@@ -164,15 +159,8 @@ def test_report_is_self_contained_leads_with_the_answer_and_repeats_its_bytes(tm
 
 
 def test_heads_decide_what_is_accepted():
-    few, every = (
-        json.loads(
-            run(
-                *("--batch", "1", "--candidates", "8", "--format", "json"),
-                *("--acceptance", "medusa1-vicuna-7b", "--heads", str(heads)),
-            ).stdout
-        )["rows"][0]["tokens_per_step"]
-        for heads in (1, 5)
-    )
+    asked = ("--batch", "1", "--candidates", "8", "--acceptance", "medusa1-vicuna-7b", "--heads")
+    few, every = (frame(*asked, heads)["tokens_per_step"][0] for heads in ("1", "5"))
     assert few < 2.0 < every
 
 

@@ -48,14 +48,26 @@ def test_times_are_the_roofline_of_each_row(ops):
         assert found["bound"][row] == "memory"
 
 
-def test_parquet_in_and_out(ops, tmp_path):
-    given = pd.read_csv(ops)
-    given.to_parquet(tmp_path / "ops.parquet")
-    out = tmp_path / "out.parquet"
-    base = ("time", "--gpu", "h100-sxm", "--latency", "roofline")
-    answered(*base, "--ops", tmp_path / "ops.parquet", "-o", out)
-    from_csv = frame(*base, "--ops", ops)
-    np.testing.assert_array_equal(pd.read_parquet(out)["predicted_us"], from_csv["predicted_us"])
+def test_experts_are_timed_by_the_kernel_they_name_or_the_nearest_which_is_said(tmp_path):
+    sizes = "tokens,hidden,inter,topk,experts,tp,ep,distribution,local_experts_hit,local_rows"
+    rows = (
+        "sglang,sglang_fused_moe_triton,fp8_block,16,2048,768,8,128,1,1,balanced,128,128",
+        "vllm,,bfloat16,16,2048,768,8,128,1,1,power_law_1.2,70.5,128",
+        "sglang,brand_new_kernel,bfloat16,16,2048,768,8,128,1,1,power_law_1.2,70.5,128",
+        "nobody,,int4_wo,16,2048,768,8,128,1,1,power_law_1.2,70.5,128",
+    )
+    path = tmp_path / "moe.csv"
+    path.write_text(
+        "\n".join([f"engine,kernel,dtype,{sizes},time_us", *(f"{row},200" for row in rows)]) + "\n"
+    )
+    asked = ("--gpu", "h100-sxm", "--runtime", "kernel", "--cache", "as-measured")
+    found = frame("time", *asked, "--ops", path)
+    assert list(found["kernels"]) == ["sglang:fp8_block", "vllm:bf16", "sglang:bf16", "sglang:int4"]
+    assert list(found["source"]) == ["calibrated", "calibrated", "borrowed", "borrowed"]
+    assert (found["low_us"] <= found["predicted_us"]).all()
+    assert (found["predicted_us"] <= found["high_us"]).all()
+    scored = frame("validate", *asked[:2], "--measured", path, *asked[-2:])
+    assert set(scored["kernels"]) == set(found["kernels"])
 
 
 def test_a_host_bound_runtime_waits_for_its_host(ops):

@@ -3,16 +3,13 @@
 import shlex
 
 import pytest
-from asking import refused
+from asking import HEADS, refused
 
 SWEEP = "sweep --latency roofline --runtime cuda-graph"
 RECOMMEND = "recommend --latency roofline --batch 1..8"
 LOAD = "load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --policy none,3 --requests 250 --seeds 1"
 COMPARE = "compare --model llama-3.1-8b"
 TREE = "tree build --candidates"
-HEADS = "head,rank,accuracy,labels\n" + "".join(
-    f"{head},{rank},{0.5 / (1 + head) / (1 + rank) ** 2},1000\n" for head in range(4) for rank in range(4)
-)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +70,30 @@ HEADS = "head,rank,accuracy,labels\n" + "".join(
         ("specs h100sxm", 1, "did you mean 'h100-sxm'"),
         ("roofline --plot roof.jpeg2", 2, ".png"),
         ("validate", 2, "FILE"),
+        ("validate --tree-runs x", 2, "--child-vectors"),
+        ("validate --child-vectors x", 2, "--tree-runs"),
+        ("validate --batch-curves x --measured y", 2, "--measured"),
+        ("validate --batch-curves nowhere.csv", 1, "no such file"),
+        ("sweep -o .", 1, "is a folder"),
+        ("sweep --shard 1/2", 2, "say where with --out"),
+        ("sweep --workers 2", 2, "say where with --out"),
+        ("sweep --out x --shard 1/2 --workers 2", 2, "give one of them"),
+        ("sweep --out x --format csv", 2, "leave --format and -o out"),
+        ("sweep --out x --workers 0", 2, "is not in the range"),
+        *((f"train --method backbone --save x {option} {value}", 2, "finite number")
+          for option in ("--learning-rate", "--lambda-0", "--temperature") for value in ("nan", "inf")),
+        ("measure --batch 4", 2, "--batch"),
+        ("measure --decoder-steps x --budget 3", 2, "without --with-operators"),
+        ("measure --decoder-steps x --checkpoint y", 2, "--checkpoint"),
+        ("measure --decoder-steps x --seq-len 64,128", 2, "one value is taken"),
+        ("measure --decoder-steps x --candidates 1", 2, "one count above 1"),
+        ("measure --decoder-runs x", 2, "--checkpoint"),
+        ("measure --decoder-runs x --seq-len 64", 2, "--seq-len"),
+        ("measure --decoder-runs x --decoder-steps y", 2, "--decoder-steps"),
+        ("measure --with-operators", 2, "FOLDER"),
+        ("measure --with-operators --decoder-steps x --repeats 3", 2, "--repeats"),
+        ("measure --with-operators --decoder-steps x --models llama-7b,llama-13b", 2, "one model"),
+        ("measure --with-operators --decoder-runs x", 2, "--decoder-runs"),
     ],
 )  # fmt: skip
 def test_a_line_that_is_refused(line, code, told, tmp_path, monkeypatch):

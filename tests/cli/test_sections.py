@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 import pytest
+from asking import commands
 from click.testing import CliRunner
 
-from medusa_sim.cli import COMMANDS, cli
+from medusa_sim.cli import cli
 from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.options import FEWEST, FIRST, MOST_FIRST, Sectioned, sections
 from medusa_sim.export import ENGINES
@@ -17,17 +18,7 @@ from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.plan.question import QUESTION
 from medusa_sim.step.drafter import drafter_names
 
-
-def _commands() -> dict[str, click.Command]:
-    context = click.Context(cli)
-    found = {name: cli.get_command(context, name) for name in COMMANDS}
-    modes = {
-        f"{name} {mode}": command
-        for name, group in found.items()
-        if isinstance(group, Moded)
-        for mode, command in group.commands.items()
-    }
-    return {name: command for name, command in (found | modes).items() if command is not None}
+COMMANDS = {" ".join(words): command for words, command in commands()}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +33,7 @@ def _commands() -> dict[str, click.Command]:
 )  # fmt: skip
 def test_an_earlier_spelling_means_its_mode(earlier, mode):
     name, *args = earlier.split()
-    command = _commands()[name]
+    command = cli.get_command(click.Context(cli), name)
     assert isinstance(command, Moded)
     assert command.meant(args) == mode
     one, other = (CliRunner().invoke(cli, line) for line in ([name, *args], [name, mode, *args]))
@@ -57,9 +48,9 @@ def _options(command: click.Command) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", [n for n, c in _commands().items() if not isinstance(c, click.Group)])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_page_lists_every_option_once(name):
-    command = _commands()[name]
+    command = COMMANDS[name]
     options = _options(command)
     assert isinstance(command, Sectioned) or len(options) < FEWEST
     text = command.get_help(click.Context(command, info_name=name))
@@ -73,7 +64,7 @@ def test_a_page_lists_every_option_once(name):
 
 @pytest.mark.parametrize(("option", "names"), [("--drafter", drafter_names()), ("--export", ENGINES)])
 def test_help_names_all_that_an_option_takes(option, names):
-    command = _commands()["recommend"]
+    command = COMMANDS["recommend"]
     asked = next(param for param in command.params if option in param.opts)
     text = " ".join(asked.get_help_record(click.Context(command)) or ())
     assert set(names) <= set(re.findall(r"[\w-]+", text))
@@ -82,7 +73,7 @@ def test_help_names_all_that_an_option_takes(option, names):
 def test_sections_name_options_that_exist_once():
     named = [name for names in sections().values() for name in names]
     assert len(named) == len(set(named))
-    known = {option for command in _commands().values() for option in _options(command)}
+    known = {option for command in COMMANDS.values() for option in _options(command)}
     assert set(named) <= known | {"--help"}
     assert set(FIRST) <= known
 
@@ -109,15 +100,9 @@ def _texts(path: Path) -> list[str]:
     return [node.value for node in constants if isinstance(node.value, str)]
 
 
-def _spellings(command: click.Command) -> set[str]:
-    """Every way to write an option, of commands within commands too."""
-    own = {word for param in command.params for word in (*param.opts, *param.secondary_opts)}
-    within = command.commands.values() if isinstance(command, click.Group) else ()
-    return own.union(*map(_spellings, within))
-
-
 def test_options_that_messages_name_exist():
-    known = {"--help"}.union(*map(_spellings, _commands().values()))
+    params = [param for command in COMMANDS.values() for param in command.params]
+    known = {"--help", *(word for param in params for word in (*param.opts, *param.secondary_opts))}
     unknown = set()
     for path in (*ROOT.glob("medusa_sim/**/*.py"), *ROOT.glob("app/**/*.py")):
         place = str(path.relative_to(ROOT)).removeprefix("medusa_sim/")

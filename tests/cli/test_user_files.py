@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from asking import commands
 from asking import run as _run
 
 from medusa_sim.cli import cli
@@ -80,6 +81,13 @@ NO_RESULT = {"measure"}
 """Writes a folder of its own, which it goes on from."""
 
 
+def _asked() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with its words as cases have them: without its mode."""
+    for words, command in commands():
+        group = cli.get_command(click.Context(cli), words[0])
+        yield (words[:1] if isinstance(group, Moded) else words), command
+
+
 def _in(folder: Path) -> None:
     """Every file that a case reads, and other names of some of them."""
     for name, content in FILES.items():
@@ -104,7 +112,8 @@ def test_no_command_writes_its_result_over_what_it_reads(case, tmp_path, monkeyp
     target = next(word[1:] for word in reversed(case) if word[0] in "@>")
     args = [word.removeprefix("@") for word in case if word[0] != ">"]
     before = (tmp_path / target).read_bytes()
-    form = [] if {"path"} & {param.name for param in _command(case).params} else ["--format", "csv"]
+    command = next(found for words, found in _asked() if case[: len(words)] == words)
+    form = [] if {"path"} & {param.name for param in command.params} else ["--format", "csv"]
     ended = _run(*args, "-o", target, *form)
     assert ended.exit_code == 1, ended.output
     assert target in ended.stderr
@@ -114,7 +123,7 @@ def test_no_command_writes_its_result_over_what_it_reads(case, tmp_path, monkeyp
 
 def test_every_option_that_takes_a_file_has_a_case():
     named = {word for case in CASES for word in case}
-    for words, command in _commands(cli, ()):
+    for words, command in _asked():
         if words[0] in NO_RESULT:
             continue
         for param in command.params:
@@ -176,32 +185,3 @@ def test_own_runtimes_and_kernels_are_replaced_only_when_asked(tmp_path):
         assert "--overwrite" in ended.stderr
         assert written.read_bytes() == before
         assert _run(*args, "--overwrite").exit_code == 0
-
-
-@pytest.mark.parametrize("option", ["--learning-rate", "--lambda-0", "--temperature"])
-@pytest.mark.parametrize("value", ["nan", "inf"])
-def test_training_with_no_number_is_refused_before_it_begins(option, value, tmp_path):
-    ended = _run("train", "--method", "backbone", "--save", str(tmp_path / "new"), option, value)
-    assert ended.exit_code == 2
-    assert "finite number" in ended.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def _command(case: tuple[str, ...]) -> click.Command:
-    return next(found for words, found in _commands(cli, ()) if case[: len(words)] == words)
-
-
-def _commands(
-    command: click.Command, words: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    if isinstance(command, Moded):  # cases have the earlier spelling
-        yield from ((words, mode) for mode in command.commands.values())
-        return
-    if not isinstance(command, click.Group):
-        yield words, command
-        return
-    context = click.Context(command)
-    for name in command.list_commands(context):
-        found = command.get_command(context, name)
-        assert found is not None
-        yield from _commands(found, (*words, name))

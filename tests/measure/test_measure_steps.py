@@ -328,20 +328,3 @@ def test_a_folder_for_validate_is_measured_by_the_command(tmp_path):
         (1, 1, False), (1, 4, True), (2, 1, False), (2, 4, True)
     ]  # fmt: skip
     assert model_from_config(out / "tiny" / "config.json").vocab == 101
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--decoder-steps", "x", "--budget", "3"), ("--decoder-steps", "x", "--checkpoint", "y"),
-        ("--decoder-runs", "x", "--seq-len", "64"), ("--decoder-runs", "x"),
-        ("--decoder-runs", "x", "--decoder-steps", "y"), ("--batch", "4"),
-        ("--decoder-steps", "x", "--seq-len", "64,128"), ("--decoder-steps", "x", "--candidates", "1"),
-    ],
-)  # fmt: skip
-def test_options_of_another_measurement_are_refused(words, tmp_path):
-    placed = [str(tmp_path / word) if len(word) == 1 and word.isalpha() else word for word in words]
-    found = invoke("measure", *placed)
-    assert found.exit_code == 2
-    assert found.stderr.count("Error") == 1
-    assert not any(tmp_path.iterdir())

@@ -203,20 +203,3 @@ def test_a_stop_keeps_what_is_there(tmp_path, monkeypatch):
     assert len(rows) == 6
     assert meta.environment.name == "here"
     assert (data / "hardware" / "here.toml").is_file()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--with-operators",),
-        ("--with-operators", "--decoder-steps", "x", "--repeats", "3"),
-        ("--with-operators", "--decoder-steps", "x", "--models", "llama-7b,llama-13b"),
-        ("--with-operators", "--decoder-runs", "x"),
-    ],
-)
-def test_what_goes_with_operators_is_said(words, tmp_path):
-    placed = [str(tmp_path / word) if word == "x" else word for word in words]
-    found = invoke("measure", *placed)
-    assert found.exit_code == 2
-    assert found.stderr.count("Error") == 1
-    assert not any(tmp_path.iterdir())

@@ -229,25 +229,6 @@ def test_two_clients_of_one_shard_are_told_apart(tmp_path):
     assert run_here(parts, folder, Shard(), nothing).parts == parts.parts
 
 
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (("--shard", "1/2"), "say where with --out"),
-        (("--workers", "2"), "say where with --out"),
-        (("--out", "x", "--shard", "3/2"), "i from 1 to n"),
-        (("--out", "x", "--shard", "1/2", "--workers", "2"), "give one of them"),
-        (("--out", "x", "--format", "csv"), "leave --format and -o out"),
-        (("--out", "x", "--workers", "0"), "is not in the range"),
-    ],
-)
-def test_options_that_do_not_go_together(args, told, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = run(*SWEEP, *args)
-    assert result.exit_code == 2
-    assert told in result.stderr
-    assert not list(tmp_path.iterdir())
-
-
 LOAD = (
     "load", "--model", "llama-3.1-8b", "--drafter", "eagle3", "--policy", "none,3", "--rate", "2,6",
     "--requests", 40, "--seeds", 1, "--no-search",

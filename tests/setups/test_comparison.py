@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from asking import answered, document, frame
 
 import medusa_sim as ms
 from medusa_sim.errors import SpecError, UsageError
@@ -290,3 +291,32 @@ def test_both_caches_are_searched_at_every_batch_where_both_are_asked_for():
     assert set(ms.compare(**long, kv_dtypes=("auto", "bf16"), batches=(1, 512)).table.kv_precision) == {
         "bf16"
     }
+
+
+ASKED = (
+    "compare --gpu h200-sxm,b200,b300 --model deepseek-r1 --engine sglang,tensorrt-llm --drafter none,mtp "
+    "--weight-dtype fp8_block,nvfp4 --gpus 8 --ep 8 --no-dp-attention --prompt-tokens 900 "
+    "--output-tokens 900 --tokens-per-s-per-user 40 --batch 16,64"
+)
+
+
+def test_the_command_line_writes_a_row_a_set_up_and_json_says_the_rest():
+    answer, rows = document(*ASKED.split()), frame(*ASKED.split())
+    keys = rows[["gpu", "tp", "precision", "engine", "drafter", "batch"]]
+    assert len(keys.drop_duplicates()) == len(rows) == len(answer["rows"])
+    assert len(rows) == (1 + 2 + 2) * 2 * 2 * 2  # an H200 has no nvfp4
+    assert rows["chosen"].sum() == 1
+    said = {"answer", "chosen", "chosen_without_speculation", "runners_up", "refused", "warnings"}
+    assert said <= set(answer)
+    assert all(set(item) == {"setup", "reason"} for item in answer["refused"])
+
+
+def test_its_table_begins_with_the_answer():
+    asked = (
+        "compare --model llama-3.1-8b --gpu h100-sxm,l40s --gpus 1,2 --engine vllm --tokens-per-s-per-user 60"
+    )
+    shown = answered(*asked.split()).stdout
+    first = shown.splitlines()[0]
+    assert "tokens/s a user" in first
+    assert "without speculation" in first or "no drafter does better" in first
+    assert "Nothing is both faster" in shown
