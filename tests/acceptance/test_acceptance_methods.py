@@ -8,15 +8,13 @@ from draft_model_laws import (
     enumerated_holders,
     k_seq_emitted,
     multi_round_emitted,
-    one_hot_children,
     optimal_coupling,
-    sd_acceptance,
-    sd_emitted,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stochastic_beam import rsd_s_block_efficiency
+from scipy import stats
 
+from medusa_sim.acceptance.draft_model.contexts import truncate_perturbed
 from medusa_sim.acceptance.draft_model.rejection import (
     bernoulli_acceptance,
     k_seq_acceptance,
@@ -50,7 +48,6 @@ def random_law(rng: np.random.Generator, *shape: int) -> np.ndarray:
 @given(p=laws(), q=laws(), draws=st.integers(1, 4))
 def test_every_method_recovers_the_target_law(p, q, draws):
     # three and four draws matter: leaving p un-renormalised shows first at the third
-    assert sd_emitted(p, q) == pytest.approx(q, abs=1e-9)
     assert k_seq_emitted(p, q, draws) == pytest.approx(q, abs=1e-9)
     assert multi_round_emitted(p, q, draws) == pytest.approx(q, abs=1e-9)
     assert recursive_rejection(p, q, draws)[1] == pytest.approx(q, abs=1e-9)
@@ -59,7 +56,7 @@ def test_every_method_recovers_the_target_law(p, q, draws):
 @SMALL
 @given(p=laws(), q=laws(), draws=st.integers(1, 4))
 def test_acceptances_are_ordered(p, q, draws):
-    single = float(sd_acceptance(p, q))
+    single = float(np.minimum(p, q).sum())  # 1 - their total variation
     optimal = float(optimal_acceptance(p, q, draws))
     for value in (float(k_seq_acceptance(p, q, draws)), float(multi_round_children(p, q, draws).sum())):
         assert single - 1e-9 <= value <= optimal + 1e-9  # no independent draws beat optimal transport
@@ -101,9 +98,6 @@ def test_acceptances_by_hand():
     short = recursive_children_of_draws(p, q, np.array([[0, -1, -1]]))
     assert short[0, 1:].tolist() == [0.0, 0.0]
     assert short[0, 0] == pytest.approx(1 / 3)
-    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.1, 0.5])
-    assert one_hot_children(p, q, 3).tolist() == [0.4, 0.1, 0.5]
-    assert float(sd_acceptance(p, q)) == pytest.approx(0.7)  # what 1 - TV would promise
 
 
 @SMALL
@@ -176,65 +170,34 @@ def test_bernoulli_toy_of_figure_1():
         assert np.all(np.diff(rates[name][20, 20:]) <= 1e-12)
 
 
-def toy_models(seed: int, vocabulary: int, length: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    rng = np.random.default_rng(seed)
-    shapes = [(vocabulary**level, vocabulary) for level in range(length)]
-    return [random_law(rng, *s) for s in shapes], [random_law(rng, *s) for s in shapes]
+def test_perturbed_children_are_a_sample_of_whole_texts_without_replacement():
+    """Equation 11 as it is written, and what it is for: the best two of nine texts drawn in turn.
 
+    Chi-square over 20,000 trees of two levels: a total variation of 0.03 is found with power 0.99.
+    """
+    rng, samples = np.random.default_rng(8), 20_000
+    first, second = random_law(rng, 3), random_law(rng, 3, 3)
 
-def test_beams_are_chains_recursive_rejection_and_everything_at_their_limits():
-    draft, target = toy_models(5, 3, 2)
-    overlap = np.minimum(draft[0][0], target[0][0])  # accepted first tokens
-    second = np.minimum(draft[1], target[1]).sum(axis=1)
-    assert rsd_s_block_efficiency(draft, target, 1) == pytest.approx(1 + overlap.sum() + overlap @ second)
-    draft, target = toy_models(6, 5, 1)
-    expected = 1 + recursive_rejection(draft[0][0], target[0][0], 3)[0].sum()
-    assert rsd_s_block_efficiency(draft, target, 3) == pytest.approx(expected)
-    draft, target = toy_models(7, 2, 2)
-    values = [rsd_s_block_efficiency(draft, target, width) for width in (1, 2, 3, 4)]
-    assert np.all(np.diff(values) >= -1e-12)
-    assert values[-1] == pytest.approx(3.0)  # every sequence is in the tree: always two accepted
+    def perturbed(parent: np.ndarray, phi: np.ndarray) -> np.ndarray:
+        keys = phi + rng.gumbel(size=phi.shape)
+        order = np.argsort(-keys, axis=-1)
+        ranked = np.take_along_axis(keys, order, axis=-1)
+        found = truncate_perturbed(parent, ranked)
+        u, largest = parent[..., None], ranked[..., :1]
+        assert found == pytest.approx(-np.log(np.exp(-u) - np.exp(-largest) + np.exp(-ranked)))
+        np.put_along_axis(keys, order, found, axis=-1)
+        return keys
 
-
-def simulated_beam(draft: list[np.ndarray], target: list[np.ndarray], width: int, runs: int) -> float:
-    """Algorithm 7 itself, with the truncated Gumbel recursion of equation 11."""
-    from medusa_sim.acceptance.draft_model.contexts import truncate_perturbed
-
-    rng = np.random.default_rng(8)
-    vocabulary = draft[0].shape[-1]
-    total = 0.0
-    for _ in range(runs):
-        beam = [((), 0.0, 0.0)]
-        reached = {(): 1.0}
-        for level, laws_of_level in enumerate(draft):
-            found = []
-            for prefix, phi, psi in beam:
-                row = sum(token * vocabulary ** (len(prefix) - 1 - i) for i, token in enumerate(prefix))
-                child_phi = phi + np.log(laws_of_level[row])
-                keys = child_phi + rng.gumbel(size=vocabulary)
-                order = np.argsort(-keys)
-                values = truncate_perturbed(np.array(psi), keys[order])
-                found += [((*prefix, int(t)), child_phi[t], v) for t, v in zip(order, values, strict=True)]
-            beam = sorted(found, key=lambda node: -node[2])[:width]
-            following: dict[tuple[int, ...], float] = {}
-            for parent in {node[0][:-1] for node in beam}:
-                row = sum(token * vocabulary ** (len(parent) - 1 - i) for i, token in enumerate(parent))
-                tokens = np.array([[node[0][-1] for node in beam if node[0][:-1] == parent]])
-                accepted = recursive_children_of_draws(
-                    laws_of_level[row][None], target[level][row][None], tokens
-                )[0]
-                for token, share in zip(tokens[0], accepted, strict=True):
-                    following[(*parent, int(token))] = reached.get(parent, 0.0) * share
-            total += sum(following.values())
-            reached = following
-    return 1.0 + total / runs
-
-
-def test_stochastic_beam_search_draws_what_enumeration_says():
-    draft, target = toy_models(9, 3, 2)
-    exact = rsd_s_block_efficiency(draft, target, 3)
-    # expected acceptance per simulated tree spreads by about 0.15: 500 trees give 0.007; four of that
-    assert simulated_beam(draft, target, 3, 500) == pytest.approx(exact, abs=0.027)
+    keys = perturbed(np.zeros(samples), np.broadcast_to(np.log(first), (samples, 3)))
+    leaves = perturbed(keys, np.broadcast_to(np.log(first[:, None] * second), (samples, 3, 3)))
+    best, other = np.argsort(-leaves.reshape(samples, 9), axis=1)[:, :2].T
+    joint = (first[:, None] * second).ravel()
+    told = samples * joint[:, None] * joint / (1.0 - joint[:, None])
+    np.fill_diagonal(told, 0.0)
+    seen, often = np.bincount(9 * best + other, minlength=81).reshape(9, 9), told >= 5.0
+    assert np.diag(seen).sum() == 0
+    statistic = ((seen - told)[often] ** 2 / told[often]).sum()
+    assert stats.chi2.sf(statistic, often.sum() - 1) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -242,7 +205,7 @@ def test_stochastic_beam_search_draws_what_enumeration_says():
 )
 def test_what_is_no_law_is_refused(p, q):
     with pytest.raises(DataError, match="probability distribution"):
-        sd_acceptance(p, q)
+        k_seq_acceptance(p, q, 2)
 
 
 def test_exact_methods_refuse_large_vocabularies():
@@ -250,9 +213,3 @@ def test_exact_methods_refuse_large_vocabularies():
     for call in (recursive_rejection, optimal_acceptance):
         with pytest.raises(DataError, match="at most 16 tokens"):
             call(law, law, 2)
-    with pytest.raises(DataError, match="sequences"):
-        rsd_s_block_efficiency(
-            [np.full((9**level, 9), 1 / 9) for level in range(3)],
-            [np.full((9**level, 9), 1 / 9) for level in range(3)],
-            2,
-        )

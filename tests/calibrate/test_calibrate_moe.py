@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from medusa_sim.calibrate.fit import UNFITTED, Rows, heldout_groups
-from medusa_sim.calibrate.moe import TILES, fit_experts, rules_of
+from medusa_sim.calibrate.moe import TILES, rules_of
 from medusa_sim.calibrate.rows import fitted_kernels, write_kernels
 from medusa_sim.errors import DataError
 from medusa_sim.latency.moe import experts_time
@@ -53,12 +53,20 @@ def frame() -> pd.DataFrame:
     return found
 
 
-def test_the_kernel_is_found_with_its_rule_and_reads_back(frame, tmp_path):
-    (found,) = fitted_kernels(frame, GPU, "made up", kernel_set="sglang")
+def test_the_kernel_is_found_with_its_rule_and_reads_back_and_what_is_left_out_is_said(frame, tmp_path):
+    wrong = frame.assign(suspect=["odd"] * 30 + [""] * (len(frame) - 30))
+    wrong.loc[len(frame) - 10 :, "engine"] = "vllm"
+    wrong["gpu"] = ["h100-sxm"] * (len(frame) - 15) + ["b200"] * 5 + ["h100-sxm"] * 10
+    told: list[str] = []
+    (found,) = fitted_kernels(wrong, GPU, "made up", kernel_set="sglang", leave_out=told.append)
     kernel = found.kernel
     assert isinstance(kernel, ExpertKernel)
     assert (found.section, found.key, kernel.name) == ("moe", "bf16", "triton")
     assert kernel.default_tiles == RULE.default_tiles
+    assert kernel.fit.rows == len(frame) - 45
+    assert "5 rows of other gpus than h100-sxm" in told
+    assert any("30 rows with a word in the column suspect" in line for line in told)
+    assert any("rows of other engines than sglang" in line for line in told)
     assert kernel.fit.fit_error < 0.03
     assert kernel.fit.heldout_error < 0.06
     write_kernels(tmp_path, GPU, "mine", [found])
@@ -68,6 +76,8 @@ def test_the_kernel_is_found_with_its_rule_and_reads_back(frame, tmp_path):
     assert msgspec.structs.astuple(again)[1:5] == pytest.approx(
         msgspec.structs.astuple(kernel)[1:5], rel=1e-5
     )
+    with pytest.raises(DataError, match="no rows left"):
+        list(fitted_kernels(frame.assign(suspect="x"), GPU, "made up", kernel_set="sglang"))
 
 
 def load_gpu_from(folder: Path) -> Gpu:
@@ -77,25 +87,8 @@ def load_gpu_from(folder: Path) -> Gpu:
     return load_gpu("h100-sxm", folder / "data")
 
 
-def test_suspect_rows_other_gpus_and_other_engines_are_left_out_and_said(frame):
-    wrong = frame.assign(suspect=["odd"] * 30 + [""] * (len(frame) - 30))
-    wrong.loc[len(frame) - 10 :, "engine"] = "vllm"
-    wrong["gpu"] = ["h100-sxm"] * (len(frame) - 15) + ["b200"] * 5 + ["h100-sxm"] * 10
-    told: list[str] = []
-    (found,) = fitted_kernels(wrong, GPU, "made up", kernel_set="sglang", leave_out=told.append)
-    assert found.kernel.fit.rows == len(frame) - 45
-    assert "5 rows of other gpus than h100-sxm" in told
-    assert any("30 rows with a word in the column suspect" in line for line in told)
-    assert any("rows of other engines than sglang" in line for line in told)
-    with pytest.raises(DataError, match="no rows left"):
-        list(fitted_kernels(frame.assign(suspect="x"), GPU, "made up", kernel_set="sglang"))
-
-
 def test_whole_models_are_held_out(frame):
     (_, operator) = operators_of(frame)[0]
     assert isinstance(operator, Experts)
     groups = heldout_groups(Rows(operator, np.ones(len(frame))))
     assert len(np.unique(groups)) == len(MODELS)
-    few = Rows(operator, frame["time_us"].to_numpy()).where(np.arange(5))
-    with pytest.raises(DataError, match="a fit needs 20 or more"):
-        fit_experts(few, GPU, source="five rows")

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from functools import cache
 
 import numpy as np
 import pytest
@@ -129,9 +130,7 @@ def test_vllm_ngram_and_mtp_name_no_checkpoint_and_json_carries_the_trees(medusa
     ngram = json.loads(flags(engine_settings(answered("ngram"), "vllm").text)["--speculative-config"])
     assert ngram["method"] == "ngram"
     assert ngram["prompt_lookup_max"] >= ngram["prompt_lookup_min"]
-    mtp = json.loads(
-        flags(engine_settings(answered("mtp", batch_max=8), "vllm").text)["--speculative-config"]
-    )
+    mtp = json.loads(flags(engine_settings(small("mtp"), "vllm").text)["--speculative-config"])
     assert mtp["method"] == "mtp"
     assert "model" not in mtp
     values = json.loads(engine_settings(medusa, "json").text)
@@ -142,6 +141,11 @@ def test_vllm_ngram_and_mtp_name_no_checkpoint_and_json_carries_the_trees(medusa
         assert tree.candidates == read["candidates"]
 
 
+@cache
+def small(method: str) -> Recommendation:
+    return answered(method, heads_profile() if method == "medusa" else None, batch_max=8)
+
+
 EVERY = [(engine, method) for engine, methods in METHODS.items() for method in methods]
 
 
@@ -150,10 +154,7 @@ def test_every_method_of_the_map_is_a_drafter_and_is_written(engine, method):
     assert method in DRAFTERS
     row = METHODS[engine][method]
     version = row.versions[-1] if row.versions else None
-    profile = heads_profile() if method == "medusa" else None
-    settings = engine_settings(
-        answered(method, profile, batch_max=8), engine, version=version, draft_path="d"
-    )
+    settings = engine_settings(small(method), engine, version=version, draft_path="d")
     # TGI knows Medusa by the checkpoint and n-grams by its absence; P-EAGLE and PARD go by another's name
     assert row.name in settings.text or engine == "tgi"
     assert ("parallel_drafting" in settings.text) == row.parallel
@@ -162,11 +163,11 @@ def test_every_method_of_the_map_is_a_drafter_and_is_written(engine, method):
 
 def test_parallel_drafters_go_by_the_name_of_what_they_grew_from():
     for method, name in (("p-eagle", "eagle3"), ("pard", "draft_model")):
-        text = engine_settings(answered(method, batch_max=8), "vllm", draft_path="d").text
+        text = engine_settings(small(method), "vllm", draft_path="d").text
         config = json.loads(flags(text)["--speculative-config"])
         assert (config["method"], config["parallel_drafting"]) == (name, True)
     for method, more in (("dflash", 1), ("dspark", 0)):
-        settings = engine_settings(answered(method, batch_max=8), "sglang", draft_path="d")
+        settings = engine_settings(small(method), "sglang", draft_path="d")
         block = flags(settings.text)[f"--speculative-{method}-block-size"]
         assert int(block) == plan_of(settings).drafts + more
         assert "--speculative-num-steps" not in settings.text
@@ -227,7 +228,7 @@ def test_tensorrt_llm_is_written_for_what_pip_installs_and_schedules_where_they_
 
 
 def test_tensorrt_llm_mtp_sets_the_number_that_counts():
-    answer = answered("mtp", batch_max=8)
+    answer = small("mtp")
     old = speculative(engine_settings(answer, "tensorrt-llm").text)
     new = speculative(engine_settings(answer, "tensorrt-llm", version="1.3").text)
     assert "max_draft_len" not in old

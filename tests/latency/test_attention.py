@@ -186,13 +186,10 @@ def test_a_fit_of_few_rows_of_one_shape_has_a_band():
     assert fitted.fit.residuals[0].high >= 0.95
 
 
-def test_what_cannot_be_fitted_is_refused():
-    gpu, _, _ = kernels(("h100-sxm", "sglang"))
-    few = shape("decode_attention", np.ones(3), np.ones(3), np.full(3, 64.0), (8, 8))
-    with pytest.raises(DataError, match="3 rows of decode_attention; a fit needs 20"):
-        fit_attention(Rows(few, np.ones(3)), gpu, source="x.csv")
+def test_products_are_no_fused_kernel():
+    rows = Rows(shape("qk", np.ones(3), np.ones(3), np.full(3, 64.0), (8, 8)), np.ones(3))
     with pytest.raises(DataError, match=r"x\.csv: qk is not a fused kernel"):
-        fit_attention(Rows(dataclasses.replace(few, kind="qk"), np.ones(3)), gpu, source="x.csv")
+        fit_attention(rows, load_gpu("h100-sxm"), source="x.csv")
 
 
 def _of_rtx_3090(kernel: str, q_len: int, kv_len: int, group: tuple[int, int], head_dim: int) -> float:

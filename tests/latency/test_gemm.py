@@ -5,8 +5,7 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
-from chosen_tile import chosen_tile
-from made_up import made_up_fit
+from made_up import chosen_tile, made_up_fit
 
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, Source

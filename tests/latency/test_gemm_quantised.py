@@ -11,7 +11,7 @@ import pytest
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.gemm import gemm_start, unscored_gemm
-from medusa_sim.calibrate.rows import fitted_kernels, write_kernel
+from medusa_sim.calibrate.rows import fitted_kernels
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
@@ -183,15 +183,6 @@ def test_what_a_kernel_unpacks_unmeasured_is_said():
     assert any("a100-80gb-sxm:sglang:int4" in line for line in lent.warnings)
     block = Scenario(gpu="h100-sxm", model="llama-3.1-8b", dtype="fp8_block")
     assert (block.unpacks, block.model.numbers) == ((), "fp8_block")
-
-
-def test_a_written_kernel_reads_back(tmp_path):
-    path = tmp_path / "test.toml"
-    path.write_text("")
-    kernel = kernel_of("h100-sxm", "sglang", "fp8_block")
-    write_kernel(path, "sglang", "gemm", "fp8_block", kernel)
-    text = msgspec.toml.decode(path.read_bytes())["kernels"]["sglang"]["gemm"]["fp8_block"]
-    assert msgspec.convert(text, GemmKernel) == kernel
 
 
 def test_what_is_known_of_a_library_is_where_a_fit_begins():

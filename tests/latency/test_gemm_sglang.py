@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from chosen_tile import chosen_tile
+from made_up import chosen_tile
 
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_start

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from one_line import one_line
 
-from medusa_sim.errors import SpecError
+from medusa_sim.calibrate.fit import Rows
+from medusa_sim.errors import DataError, SpecError
 from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.kinds import KINDS, Kind, operator_of
@@ -101,3 +103,19 @@ def test_times_keep_the_limits_of_the_card_and_a_grid_is_its_points(name, kernel
             assert one == pytest.approx(float(cold.time_us[point]), rel=1e-12), told
         found += 1
     assert found
+
+
+FITTERS = [("h100-sxm", kind) for kind in KINDS if kind.section not in ("gemm", "unfused")]
+FITTERS += [("cpu-emerald-rapids-50m", kind) for kind in KINDS if kind.serial]
+
+
+@pytest.mark.parametrize(("card", "kind"), FITTERS, ids=lambda each: getattr(each, "section", each))
+def test_three_rows_are_no_fit(card, kind):
+    gpu, operator = load_gpu(card), drawn(kind, kind.names[0], "bf16", 0)
+    operator = operator.with_columns(
+        **{name: np.broadcast_to(size, POINTS).astype(float) for name, size in operator.sizes.items()}
+    )
+    with one_line(DataError, "x.csv: 3 rows"):
+        kind.fitter(gpu.architecture)(
+            Rows(operator, np.ones(POINTS)).where(np.arange(3)), gpu, source="x.csv"
+        )

@@ -3,7 +3,6 @@
 import dataclasses
 
 import numpy as np
-import pytest
 
 from medusa_sim.calibrate.fit import UNFITTED, Rows
 from medusa_sim.calibrate.stream import fit_stream
@@ -22,12 +21,6 @@ def k3(gpu: str = "h100-sxm", **sizes: object) -> tuple[CalibratedLatency, Recur
     made = {"batch": 64, "q_len": QUERIES, "heads": 96, "key_heads": 96, "phase": "verify"} | sizes
     operator = Recurrent(name="kda", kind="kda", dtype="bf16", **made)  # sizes
     return CalibratedLatency(load_gpu(gpu), "sglang", library="vllm"), operator
-
-
-def test_verification_of_kimi_k3_grows_with_its_tokens_as_measured():
-    """64 requests, 96 heads: 425, 720 and 1,313 us at 2, 4 and 8 tokens (aiconfigurator-core 0.12)."""
-    latency, operator = k3()
-    assert latency.time(operator).time_us == pytest.approx([425.0, 720.0, 1313.0], rel=0.1)
 
 
 def test_another_card_of_the_architecture_is_faster_by_its_memory():

@@ -9,31 +9,6 @@ from medusa_sim.acceptance.draft_model.rejection import checked_pair, k_seq_gamm
 from medusa_sim.arrays import FloatArray
 
 
-def sd_acceptance(draft: npt.ArrayLike, target: npt.ArrayLike) -> FloatArray:
-    """Probability that a drafted token is accepted: sum min(draft, target) = 1 - their total variation."""
-    draft, target = checked_pair(draft, target)
-    return np.asarray(np.minimum(draft, target).sum(axis=-1))
-
-
-def sd_emitted(draft: npt.ArrayLike, target: npt.ArrayLike) -> FloatArray:
-    """Distribution of the emitted token, accepted or redrawn; the target's (Leviathan et al. 2023)."""
-    draft, target = checked_pair(draft, target)
-    accepted = np.minimum(draft, target)
-    rejected = 1.0 - accepted.sum(axis=-1, keepdims=True)
-    return np.asarray(accepted + rejected * residual(draft, target))
-
-
-def one_hot_children(draft: npt.ArrayLike, target: npt.ArrayLike, children: int) -> FloatArray:
-    """(..., children) probability that the k-th likeliest draft token is the accepted one.
-
-    Engines that draft by argmax or top-k take the draft as certain: a child x is accepted with target(x)
-    and, if not, struck from the target. Unconditionally that is target(x) itself.
-    """
-    draft, target = checked_pair(draft, target)
-    best = np.argsort(-draft, axis=-1, kind="stable")[..., :children]
-    return np.asarray(np.take_along_axis(np.broadcast_to(target, draft.shape), best, axis=-1))
-
-
 def multi_round_emitted(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) -> FloatArray:
     """Distribution of the token emitted after at most `draws` rounds of SpecInfer; the target's."""
     draft, left = checked_pair(draft, target)

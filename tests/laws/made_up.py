@@ -1,8 +1,14 @@
-"""Fits and operators made up for tests of laws: what they say is not measured anywhere."""
+"""Fits and operators made up for tests of laws, and the tile that a library is expected to take."""
 
+import numpy as np
+
+from medusa_sim.arrays import IntArray
+from medusa_sim.latency.gemm import gemm_choice
 from medusa_sim.operators.latent import LatentAttention, LatentKind
-from medusa_sim.operators.operator import Size
+from medusa_sim.operators.operator import Gemm, Size
 from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import GemmKernel
 
 
 def made_up_fit(
@@ -25,3 +31,10 @@ def latent(kind: LatentKind = "mla_decode", **sizes: Size) -> LatentAttention:
         name=kind, kind=kind, dtype="bf16", batch=given["batch"], q_len=given["q_len"],
         kv_len=given["kv_len"], heads=given["heads"],
     )  # fmt: skip
+
+
+def chosen_tile(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> tuple[IntArray, IntArray, IntArray]:
+    """tile_m, tile_n and split of k for every shape of the operator."""
+    candidates = np.asarray([(tile.m, tile.n, split) for tile in kernel.tiles for split in kernel.splits])
+    tile_m, tile_n, split = np.moveaxis(candidates[gemm_choice(gpu, kernel, operator)], -1, 0)
+    return tile_m, tile_n, split

@@ -16,18 +16,14 @@ from medusa_sim.load.policies import (
     Adaptive,
     Budget,
     BySize,
-    Costs,
     Fixed,
     Policy,
     State,
-    ThroughputAware,
     schedule_of,
 )
-from medusa_sim.load.policy_names import policy_of
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import run
-from medusa_sim.load.step_table import StepTable
 
 STEP_S = 0.01
 
@@ -287,19 +283,6 @@ def test_a_card_that_is_too_small_preempts_and_a_request_that_never_fits_is_refu
         )
 
 
-@pytest.mark.parametrize("nonsense", [-1, 9, 1.5, None, True, "three"])
-def test_a_policy_that_returns_nonsense_is_refused_in_one_line(nonsense):
-    class Broken:
-        name = "broken"
-
-        def choose(self, state: State) -> object:
-            return nonsense
-
-    table = constant_table(STEP_S, rates=(0.5,))
-    with pytest.raises(UsageError, match=r"policy broken chose .* whole numbers from 0 to 1"):
-        run(requests([0.0], prompt=[5], output=[9]), table, limits(), Broken())
-
-
 def test_the_budget_is_cut_for_drafts_of_many_requests():
     table = constant_table(STEP_S, rates=(0.9, 0.9, 0.9))
     asked = closed_loop(8, Lengths(prompt_tokens=2, output_tokens=50, prompt_cv=0, output_cv=0), count=32)
@@ -308,61 +291,6 @@ def test_the_budget_is_cut_for_drafts_of_many_requests():
     drafted = np.flatnonzero(found.steps_s.sum(axis=1))
     assert 3 in drafted  # few requests
     assert found.steps_s[3, 8] == 0.0  # eight requests leave room for one draft each
-
-
-def table_with_growth() -> StepTable:
-    """Steps that take longer with every request, so that drafts lose in large batches."""
-    plain = constant_table(STEP_S, rates=(0.6, 0.4), requests_max=64)
-    b = np.arange(65)[None, :, None]
-    drafts = np.arange(3)[:, None, None]
-    step = STEP_S * (1.0 + 0.1 * b * (drafts + 1)) * np.ones_like(plain.step_s)
-    return constant_table(STEP_S, rates=(0.6, 0.4), requests_max=64, step_s=step)
-
-
-def test_budget_and_schedule_choose_less_at_larger_batches():
-    table = table_with_growth()
-    budget, schedule = Budget.of(table), schedule_of(table, 64)
-
-    def state(requests: int) -> State:
-        return State(
-            now_s=0.0, requests=requests, waiting=0, mean_length=64.0, kv_share=0.1, drafts=0, accepted=None,
-            steps=0,
-        )  # fmt: skip
-
-    for policy in (budget, schedule):
-        chosen = [policy.choose(state(b)) for b in (1, 8, 64)]
-        assert chosen == sorted(chosen, reverse=True)
-        assert chosen[0] == 2
-        assert chosen[-1] == 0
-    rate = table.rate_per_s[:, 1:, 0]
-    taken = [budget.choose(state(b)) for b in range(1, 65)]
-    np.testing.assert_array_equal(taken, np.argmax(rate, axis=0))
-
-
-def test_adaptive_policies_follow_acceptance_and_cost():
-    tiers = (1, 3, 7)
-    for rate, expected in ((0.95, 7), (0.2, 1)):
-        policy = Adaptive(tiers=tiers)
-        table = constant_table(STEP_S, rates=tuple(rate**i for i in range(1, 8)))
-        asked = closed_loop(4, Lengths(prompt_tokens=4, output_tokens=400, prompt_cv=0, output_cv=0), count=8)
-        found = run(asked, table, limits(), policy)
-        by_drafts = found.steps_s.sum(axis=1)
-        assert int(np.argmax(by_drafts[1:])) + 1 == expected
-    # The tier with most tokens a second: long where drafts are taken and cheap, short where either ends.
-    cheap = np.ones((8, 33, 2)) * (1.0 + 0.05 * np.arange(8))[:, None, None]
-    dear = np.ones((8, 33, 2)) * (1.0 + 0.9 * np.arange(8))[:, None, None]
-    asked = closed_loop(4, Lengths(prompt_tokens=4, output_tokens=400, prompt_cv=0, output_cv=0), count=8)
-    for seconds, rate, expected in ((cheap, 0.95, 7), (cheap, 0.02, 1), (dear, 0.8, 1)):
-        rates = tuple(rate**i for i in range(1, 8))
-        table, believed = (constant_table(STEP_S, rates, **own) for own in ({}, {"step_s": seconds}))
-        found = run(asked, table, limits(), ThroughputAware(costs=Costs(believed, 1.0)))
-        assert int(np.argmax(found.steps_s.sum(axis=1)[1:])) + 1 == expected
-
-
-def test_tensorrt_llms_schedule_says_up_to_how_many_requests():
-    policy = policy_of("draft_len_schedule=4:4,8:2,32:1", constant_table(STEP_S, rates=(0.5,) * 4), 100.0)
-    assert isinstance(policy, BySize)
-    assert policy.entries == ((1, 4), (5, 2), (9, 1), (33, 0))
 
 
 def test_arrivals_have_the_rate_and_the_burstiness_and_are_scaled_in_time_alone():

@@ -101,7 +101,7 @@ def test_a_rehearsal_without_a_gpu(tmp_path, monkeypatch, capsys):
     seen = dict.fromkeys(("steps-tiny-1024-split-1", "steps-tiny-256-split-1"), "done")
     (out / "state.json").write_text(json.dumps(seen), encoding="utf-8")
     words = ("--device", "cpu", "--models", config, "--name", "tiny-cpu", "--only", "steps,operators")
-    status = called(monkeypatch, out, *words, "--scale", "0.1", "--call-s", "600")
+    status = called(monkeypatch, out, *words, "--scale", "0.03", "--call-s", "600")
     assert status == 0, capsys.readouterr().out
     state = json.loads((out / "state.json").read_text())
     assert set(state.values()) == {"done"}

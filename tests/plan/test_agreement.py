@@ -46,6 +46,7 @@ ACCEPTANCE: dict[str, object] = {
 TARGET = replace(load_model("llama-2-7b"), mtp_layers=1)
 MIXTURE = replace(load_model("qwen3-30b-a3b"), mtp_layers=2)
 DRAFTERS = drafter_names()
+COSTS = ("tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token")
 SHARED = ["tokens_per_step", "decode_step_us", "verify_step_us", "overhead", "speedup", "drafts"]
 
 
@@ -106,7 +107,8 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
         assert same(both[name], both[f"{name}_curve"]), name
     assert (both["fits_memory"] == both["fits_memory_curve"]).all()
     best = curve[curve["fits_memory"]].groupby(["batch", "seq_len"])["speedup"].max()
-    swept = answer(scenario, Grid.of(BATCHES, LENGTHS, [1])).best.columns
+    of_sweep = answer(scenario, Grid.of(BATCHES, LENGTHS, [1]))
+    swept, swept_near, free = of_sweep.best.columns, of_sweep.best.near, of_sweep.free.whole
     for case, (batch, seq_len) in enumerate(product(BATCHES, LENGTHS)):
         row = scheduled_row_at(found, batch, seq_len)
         assert same(row.best_speedup, best[batch, seq_len])
@@ -115,10 +117,16 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
         if int(found.surface.counts[-1]) < max(COUNTS):  # the sweep's best is of every count to 256
             assert same(swept["speedup"][case], best[batch, seq_len])
             assert swept["candidates"][case] == row.best_candidates
+            assert tuple(swept_near[case]) == row.near_best
+            assert free[case] == row.free_candidates
         cell = curve[(curve["batch"] == batch) & (curve["seq_len"] == seq_len)]
         one = cell.set_index("candidates").loc[row.candidates]
         assert row.speedup <= one["speedup"] * (1.0 + EXACT)
         assert same([row.decode_step_us, row.verify_step_us], one[["decode_step_us", "verify_step_us"]])
+        written = frame[(frame["batch"] == batch) & (frame["seq_len"] == seq_len)].set_index("candidates")
+        for count, prefix in ((row.candidates, ""), (1, "plain_")):
+            for name in set(COSTS) & set(frame) if count in written.index else ():
+                assert same(getattr(row, prefix + name), written[name][count]), (name, count)
         if monotone:
             assert row.required_tokens_per_step >= 1.0
         assert same(steps_at(found, batch, seq_len).plain.time_us, row.decode_step_us)

@@ -1,16 +1,20 @@
-"""What a sweep says: best counts, free budgets, cliffs, and where speculation stops paying."""
+"""What a sweep says: best counts, free budgets, cliffs, where speculation stops paying; whole requests."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medusa_sim.errors import UsageError
 from medusa_sim.plan.break_even import break_even_batches
 from medusa_sim.plan.insights import answer, cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommendation import request_latency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
+from medusa_sim.step.drafter.base import Medusa
+from medusa_sim.step.step import decode_step, prefill_step
 from medusa_sim.step.workload import Grid
 
 
@@ -51,22 +55,6 @@ def scenario() -> Scenario:
     return Scenario(runtime="cuda-graph", latency="roofline")
 
 
-def test_the_best_of_a_sweep_is_the_best_of_every_count(scenario):
-    grid = Grid.of([1, 16], [512, 2048], [1, 16, 64])
-    found = answer(scenario, grid)
-    best = found.best.columns
-    for case, (batch, seq_len) in enumerate((b, s) for b in (1, 16) for s in (512, 2048)):
-        assert (best["batch"][case], best["seq_len"][case]) == (batch, seq_len)
-        row = recommend(scenario, Question(batch_min=batch, batch_max=batch, seq_len=(seq_len,))).schedule[0]
-        assert best["candidates"][case] == row.best_candidates
-        assert best["speedup"][case] == pytest.approx(row.best_speedup, rel=1e-12)
-        assert tuple(found.best.near[case]) == row.near_best
-        assert found.free.whole[case] == row.free_candidates
-    assert set(found.best.of_grid) <= {1, 16, 64}
-    assert (found.best.of_grid_speedup <= best["speedup"] + 1e-12).all()
-    assert found.drafting_share > 0.0
-
-
 def test_the_best_count_must_fit_in_memory(scenario):
     most = price(scenario, [1], [4000]).max_batch[0]
     batches = [int(most.min()) - 1, int(most[1:].max())]
@@ -89,17 +77,6 @@ def test_a_large_model_that_does_not_fit_pays_nowhere():
     large = Scenario(model="llama-2-70b", runtime="cuda-graph", latency="roofline")
     (found,) = break_even_batches(large, large.options(), np.array([1024]))
     assert (found.direction, found.searched_to, found.spans) == ("does not fit", 0, ())
-
-
-def test_paying_stops_where_the_best_speedup_falls_to_one():
-    weak = Scenario(runtime="cuda-graph", latency="roofline", acceptance=0.1, drafter="medusa")
-    (found,) = break_even_batches(weak, weak.options(), np.array([16]))
-    assert found.direction == "loses from"
-    last = found.spans[0][1]
-    assert found.at == last + 1
-    best = price(weak, [last, last + 1], [16]).speedup[:, 0, 1:].max(axis=-1)
-    assert best[0] > 1.0
-    assert best[1] <= 1.0
 
 
 def test_it_never_pays_beyond_the_memory_or_the_positions_of_the_model(scenario):
@@ -135,3 +112,42 @@ def test_what_fits_is_told_where_a_batch_leaves_no_room():
     assert row.batch_max < 64
     assert row.speedup > 1.03
     assert row.fits_memory
+
+
+SCENARIO = Scenario(latency="roofline")
+SETTING = SCENARIO.setting
+OPTION = SCENARIO.but(drafter="ngram", acceptance=0.7).options()[2]
+
+
+def test_without_speculation_it_is_prefill_and_decode_steps():
+    r = request_latency(SETTING, None, 1, batch=2, prompt_tokens=500, output_tokens=101)
+    first = float(prefill_step(SETTING, 2, 500).time_us)
+    steps = sum(float(decode_step(SETTING, 2, 500 + i).time_us) for i in range(1, 101))
+    assert r.first_token_us == r.plain_first_token_us == first
+    assert r.total_us == r.plain_total_us == pytest.approx(first + steps, rel=1e-3)
+    assert r.speedup == 1.0
+
+
+def test_speculation_divides_the_steps_and_delays_the_first_token():
+    heads = SCENARIO.but(acceptance=0.6).options()[2]
+    assert isinstance(heads.drafter, Medusa)
+    r = request_latency(SETTING, heads, 4, batch=1, prompt_tokens=300, output_tokens=200)
+    assert r.tokens_per_step == pytest.approx(1 + 0.6 + 0.36 + 0.216)
+    assert r.first_token_us > r.plain_first_token_us
+    assert r.total_us < r.plain_total_us
+    assert r.speedup < r.plain_per_token_us / r.per_token_us  # the prompt is not accelerated
+
+
+def test_one_output_token_is_the_prefill_and_the_context_grows():
+    r = request_latency(SETTING, OPTION, 4, batch=1, prompt_tokens=10, output_tokens=1)
+    assert r.total_us == r.first_token_us
+    short = request_latency(SETTING, None, 1, batch=8, prompt_tokens=500, output_tokens=100)
+    long = request_latency(SETTING, None, 1, batch=8, prompt_tokens=500, output_tokens=1500)
+    assert long.plain_per_token_us > short.plain_per_token_us * 1.05
+
+
+@pytest.mark.parametrize("name", ["batch", "prompt_tokens", "output_tokens"])
+def test_nothing_is_no_request(name):
+    sizes = {"batch": 1, "prompt_tokens": 1, "output_tokens": 1, name: 0}
+    with pytest.raises(UsageError, match="from 1"):
+        request_latency(SETTING, None, 1, **sizes)

@@ -181,15 +181,6 @@ def test_width_options_of_layer_drafters_keep_that_many_children():
             assert len(expanded) <= option.width
 
 
-def test_free_budget_is_the_largest_count_within_ten_percent(answer):
-    row = answer.schedule[0]
-    found = answer.surface.by_count
-    overhead = (found.step_us / found.decode_us)[row.batch_max - 1, 0]
-    assert (overhead[: row.free_candidates] <= 1.10 + 1e-9).all()
-    assert overhead[row.free_candidates] > 1.10
-    assert answer.free_candidates_by_batch[row.batch_max] <= row.free_candidates
-
-
 def test_break_even_is_where_the_best_speedup_stays_at_or_below_one():
     weak = profile_of(np.array([[0.25, 0.05], [0.08, 0.02]]))
     scenario = SCENARIO.but(acceptance=weak)

@@ -24,7 +24,20 @@ from medusa_sim.step.drafter.layer import Mtp
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import decode_step, drafting_steps, verification_step
-from medusa_sim.step.workload import CHAIN, INDEPENDENT, Launch, decode, prefill, union, verify
+from medusa_sim.step.workload import (
+    CHAIN,
+    DISJOINT,
+    INDEPENDENT,
+    OVERLAPS,
+    TREE,
+    Launch,
+    decode,
+    overlap_of,
+    prefill,
+    union,
+    union_band,
+    verify,
+)
 
 ENGINE = load_runtime("vllm")
 
@@ -213,20 +226,7 @@ def test_what_cannot_be_priced(changes, told):
         _priced(**changes)
 
 
-def test_drafters_are_split_as_their_target():
-    shared = {"model": "llama-3.1-70b", "tp": 4, "acceptance": "0.6"}
-    layer = _priced(**shared, drafter="eagle3").options(4)[0].drafter
-    shard = on_one_gpu(load_model("llama-3.1-70b"), Parallel(tp=4))
-    names = {
-        launch.operator.name: launch for launch in layer.work(shard, verify(8, 1024, 2), ENGINE)[0].launches
-    }
-    head = names["lm_head"].operator
-    assert isinstance(head, Gemm)
-    assert head.n == 32_000 / 4
-    assert names["all_reduce"].count == 3
-    draft = _priced(**shared, drafter="draft-model", draft_model="llama-3.2-1b").options(4)[0].drafter
-    part = draft.weight_bytes(shard)
-    assert part < 0.3 * load_model("llama-3.2-1b").weight_bytes
+def test_a_draft_model_that_cannot_be_split_is_refused():
     with pytest.raises(UsageError, match=r"llama-68m: heads \(12\) cannot be split over tp 8"):
         _priced(model="llama-2-70b", tp=8, acceptance="0.6", drafter="draft-model", draft_model="llama-68m")
 
@@ -258,3 +258,45 @@ def test_sglangs_pass_over_accepted_tokens_is_in_no_graph_on_hopper():
     for gpu, runtime in (("b200", "sglang"), ("h200-sxm", "tensorrt-llm")):
         first, later = exposed(gpu, runtime)
         assert first < 2.0 * later
+
+
+TOKENS = np.array([1, 2, 4, 8, 16, 64, 256, 4096])
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_one_token_wakes_its_own_experts_and_many_wake_them_all(name):
+    law = overlap_of(name)
+    assert union(128, 8, 1, 1, law) == pytest.approx(8.0)
+    assert union(128, 8, 100_000, 4, law) == pytest.approx(128.0)
+    assert union(8, 8, 1, 3, law) == pytest.approx(8.0)
+    grown = union(128, 8, 1, TOKENS, law)
+    assert np.all(np.diff(grown) >= 0.0)
+    assert np.all((grown >= 8.0 - 1e-9) & (grown <= 128.0))
+
+
+def test_sequences_choose_independently_and_sharing_orders_the_laws():
+    tree, chain, alone, apart = (
+        union(256, 8, 1, TOKENS[1:], law) for law in (TREE, CHAIN, INDEPENDENT, DISJOINT)
+    )
+    assert np.all(tree < chain)
+    assert np.all(chain <= alone)
+    assert np.all(alone <= apart)
+    np.testing.assert_allclose(union(64, 4, TOKENS, 1, CHAIN), union(64, 4, TOKENS, 1, INDEPENDENT))
+    one = union(64, 4, 1, 5, CHAIN) / 64
+    np.testing.assert_allclose(union(64, 4, 3, 5, CHAIN) / 64, 1 - (1 - one) ** 3)
+
+
+def test_the_band_holds_the_union():
+    low, high = union_band(128, 8, 4, TOKENS, CHAIN)
+    whole = union(128, 8, 4, TOKENS, CHAIN)
+    assert np.all((low <= whole) & (whole <= high))
+    assert [float(end) for end in union_band(128, 8, 4, 3, DISJOINT)] == [96.0, 96.0]
+    assert CHAIN.at(0.7).beta == 0.7
+
+
+def test_a_published_count_of_a_chain_is_met_and_an_unknown_law_named():
+    """Cohere's own model, 128 experts, 8 a token: four consecutive tokens wake 20.36 of them."""
+    assert union(128, 8, 1, 4, CHAIN) == pytest.approx(20.36, rel=0.08)
+    assert union(128, 8, 1, 4, INDEPENDENT) > 1.4 * 20.36
+    with pytest.raises(UsageError, match="unknown overlap of experts 'chian'; did you mean 'chain'"):
+        overlap_of("chian")

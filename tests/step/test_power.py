@@ -81,23 +81,6 @@ def test_another_dtype_draws_the_same_at_the_same_share_of_its_peak():
     assert joule_per_flop(H100, power, "fp64") == power.fit.joule_per_flop  # no peak is given
 
 
-def test_sweep_recommend_and_surface_name_the_same_watts():
-    scenario = Scenario(gpu="h100-sxm", **EAGLE)
-    rows = scenario.sweep(batch=[4, 64], candidates=[1, 2, 3, 4])
-    answer = scenario.recommend(batch=[4, 64])
-    for row in (answer.recommendation.schedule[0], answer.recommendation.schedule[-1]):
-        at = rows[rows.batch == row.batch_max]
-        if at.empty:
-            continue
-        swept, plain = at[at.candidates == row.candidates].iloc[0], at[at.candidates == 1].iloc[0]
-        assert row.watts == pytest.approx(swept.watts, rel=1e-9)
-        assert row.joule_per_token == pytest.approx(swept.joule_per_token, rel=1e-9)
-        assert row.plain_watts == pytest.approx(plain.watts, rel=1e-9)
-        assert row.plain_joule_per_token == pytest.approx(plain.joule_per_token, rel=1e-9)
-    np.testing.assert_allclose(rows.joule_per_token, rows.watts / rows.tokens_per_s, rtol=1e-12)
-    assert rows.watts.between(150, 700).all()
-
-
 def test_a_server_draws_more_for_its_prompts_and_a_cpu_or_block_has_no_watts():
     alone = Scenario(gpu="h100-sxm", runtime="vllm-0.11", **EAGLE)
     busy = alone.but(prompt_tokens=125.0, output_tokens=400.0)

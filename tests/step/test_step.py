@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medusa_sim.api import Scenario
 from medusa_sim.latency.base import Bound, RooflineLatency, Source
 from medusa_sim.operators.operator import Attention
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
@@ -15,6 +15,7 @@ from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import HOST_OVERLAP, Cost, step_us
 from medusa_sim.step.drafter.base import FreeDrafter, Medusa
 from medusa_sim.step.drafter.draft_model import DraftModel
+from medusa_sim.step.memory import CONTEXT_BYTES, LINKED_BYTES, USABLE_MEMORY_SHARE
 from medusa_sim.step.network import model_launches, step_launches
 from medusa_sim.step.step import (
     Setting,
@@ -201,3 +202,25 @@ def test_eager_code_copies_k_and_v_to_all_query_heads(name, copies):
     for runtime, expected in (("hf-eager", copies * model.layers), ("cuda-graph", 0)):
         launches = model_launches(model, decode(1, 1024), load_runtime(runtime))
         assert sum(launch.count for launch in launches if launch.operator.name == "repeat_kv") == expected
+
+
+def served(runtime: str, **given: object) -> Scenario:
+    return Scenario(gpu="b200", model="deepseek-r1", drafter="mtp", runtime=runtime, **given)
+
+
+def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest_and_what_is_known_to_run_fits():
+    scenario = served("tensorrt-llm", tp=8)
+    weights, card = scenario.shard.weight_bytes, scenario.gpu.memory_bytes
+    taken = CONTEXT_BYTES + LINKED_BYTES
+    left = card - taken - weights
+    assert scenario.usable_memory_bytes == pytest.approx(weights + 0.9 * left, rel=1e-12)
+    assert served("sglang", tp=8).usable_memory_bytes == USABLE_MEMORY_SHARE * card - taken
+    # InferenceX serves DeepSeek-R1 in fp8 on four B200 with TensorRT-LLM: 32 requests of 8192 + 1024 tokens
+    found = served("tensorrt-llm", tp=4).sweep([1, 32, 512], 8192 + 512, [1])
+    assert found.fits_memory.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("runtime", ["tensorrt-llm", "sglang"])
+def test_what_the_weights_alone_overfill_never_fits(runtime):
+    scenario = Scenario(gpu="h200-sxm", model="deepseek-r1", drafter="mtp", runtime=runtime, tp=4)
+    assert scenario.usable_memory_bytes < scenario.shard.weight_bytes
