@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from asking import run
+from one_line import one_line
 
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import DataError, OutputError, SpecError, UsageError, shown
@@ -121,9 +122,8 @@ def test_json_that_breaks_parsers_is_one_line(tmp_path, text, told):
 def test_toml_that_breaks_parsers_is_one_line(tmp_path, text, told):
     path = tmp_path / "x.toml"
     path.write_text(text)
-    with pytest.raises(SpecError, match=told) as caught:
+    with one_line(SpecError, match=told):
         read_toml(path)
-    assert "\n" not in str(caught.value)
 
 
 def test_rows_longer_than_the_header_are_refused(tmp_path):

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asking import run
+from asking import answered
 from hypothesis import given
 from hypothesis import strategies as st
+from one_line import one_line
 
 from medusa_sim.acceptance.engine_counters import (
     combined,
@@ -64,8 +65,7 @@ def test_two_pages_are_subtracted_and_steps_without_drafts_count_where_they_are_
         over_every_step(combined(read_counts(FILES / "llama_cpp.log")))
     path = tmp_path / "ours.toml"
     page = str(FILES / "vllm_metrics_after.txt")
-    result = run("acceptance", "from-engine", page, "--lookup", "-o", str(path))
-    assert result.exit_code == 0, result.output
+    answered("acceptance", "from-engine", page, "--lookup", "-o", str(path))
     assert load_acceptance(path).steps_matched == pytest.approx(0.5)
 
 
@@ -178,9 +178,8 @@ def test_sglangs_mean_is_told_as_an_acceptance():
 def test_other_files_are_refused_in_one_line(content, told, tmp_path):
     path = tmp_path / "file.txt"
     path.write_text(content)
-    with pytest.raises(DataError, match=told) as caught:
+    with one_line(DataError, match=told):
         read_counts(path)
-    assert "\n" not in str(caught.value)
 
 
 def test_samples_of_prometheus_text():
@@ -191,8 +190,7 @@ def test_samples_of_prometheus_text():
 def test_the_command_writes_a_profile_that_loads(tmp_path):
     path = tmp_path / "ours.toml"
     before, after = FILES / "vllm_metrics_before.txt", FILES / "vllm_metrics_after.txt"
-    result = run("acceptance", "from-engine", str(after), "--before", str(before), "-o", str(path))
-    assert result.exit_code == 0, result.output
+    answered("acceptance", "from-engine", str(after), "--before", str(before), "-o", str(path))
     profile = load_acceptance(path)
     assert profile.tokens_per_step(4) == pytest.approx(2.33)
     low, high = profile.band(4)
@@ -227,8 +225,7 @@ def test_a_server_is_looked_at_twice(server, tmp_path):
     pages = [(FILES / f"vllm_metrics_{name}.txt").read_text() for name in ("before", "after")]
     _Page.pages = iter(pages)
     path = tmp_path / "ours.toml"
-    result = run("acceptance", "from-engine", server, "--wait", "0.01", "-o", str(path))
-    assert result.exit_code == 0, result.output
+    result = answered("acceptance", "from-engine", server, "--wait", "0.01", "-o", str(path))
     assert "20000 steps" in result.output
 
 
@@ -288,8 +285,7 @@ def test_runs_of_found_drafts_are_found_again_where_steps_are_listed(runs, tmp_p
         )
     path, written = tmp_path / "records.jsonl", tmp_path / "own.toml"
     path.write_text("\n".join(map(json.dumps, records)))
-    result = run("acceptance", "from-engine", str(path), "-o", str(written), "--lookup")
-    assert result.exit_code == 0, result.output
+    result = answered("acceptance", "from-engine", str(path), "-o", str(written), "--lookup")
     profile = load_acceptance(written)
     assert profile.match_rate == pytest.approx(rate, abs=0.02)
     assert profile.match_runs == pytest.approx(runs, rel=0.06)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from asking import run
+from asking import answered, run
 from one_line import one_line
 
 from medusa_sim.calibrate.engine_bench import BenchRow, Shape, read_bench
@@ -224,8 +224,7 @@ def test_the_command_prints_every_run_and_writes_the_runtime(tmp_path):
     named = ["--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--name", "mine", "--drafter", "eagle"]
     written = ["--data-dir", str(tmp_path), "--format", "csv"]
     arguments = ["calibrate", *named, "--engine-bench", *files, *written]
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output
+    result = answered(*arguments)
     table = pd.read_csv(pd.io.common.StringIO(result.stdout))
     assert len(table) == 6
     assert table["error"].abs().max() < 0.05

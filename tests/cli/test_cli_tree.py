@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from asking import document, run
+from asking import answered, document, run
 
 from medusa_sim.acceptance.profile import load_acceptance
 
@@ -98,10 +98,9 @@ def test_predict_adds_columns_and_keeps_the_others(tmp_path):
     # RSD paper, table 1, Llama-2 7B with the 115M draft on XSum: chains of 2 to 4
     seen.write_text("decoder,spec,block_efficiency\nSD,2,2.166\nSD,3,2.465\nSD,4,2.728\n")
     wanted.write_text("decoder,spec,note\nSD,5,a\nRSD-S,3x2,b\n")
-    result = run(
+    result = answered(
         "acceptance", "predict", "--observations", str(seen), "--targets", str(wanted), "--format", "csv"
     )
-    assert result.exit_code == 0, result.stderr
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [row["note"] for row in rows] == ["a", "b"]
     values = [float(row["predicted_block_efficiency"]) for row in rows]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from asking import answered
 from asking import run as _run
 from decoder_models import noisy_copy, tiny_config, tiny_heads
 
@@ -49,13 +50,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )  # fmt: skip
 def test_decode_json_has_the_promised_keys(folder, method, tree, temperature):
-    result = _run(
+    result = answered(
         *("decode", "--checkpoint", folder / "target", "--draft", folder / "draft"),
         *("--prompt", "def ", "--prompt", "class A", "--method", method, "--temperature", temperature),
         *("--max-new-tokens", "12", "--format", "json"),
         *(("--tree", tree) if tree else ()),
     )
-    assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     rows = report["rows"]
     assert [row["method"] for row in rows] == ([method] * 2 + ["ar"] * 2 if method != "ar" else ["ar"] * 2)
@@ -74,11 +74,10 @@ def test_decode_json_has_the_promised_keys(folder, method, tree, temperature):
 
 
 def test_decode_table_shows_both_methods_side_by_side(folder):
-    result = _run(
+    result = answered(
         "decode", "--checkpoint", folder / "target", "--prompt", "def ", "--tree", "2-2", "--max-new-tokens",
         "9",
     )  # fmt: skip
-    assert result.exit_code == 0, result.output
     headline, _, shown = result.stdout.partition("\n\n")
     assert "plain decoding" in headline
     assert shown.startswith("def ")
@@ -89,10 +88,8 @@ def test_decode_table_shows_both_methods_side_by_side(folder):
 def test_decode_reads_a_tree_file_and_head_files(folder, tmp_path):
     (tmp_path / "tree.json").write_text("[[0], [1], [0, 0], [0, 0, 2]]")
     options = ("--prompt", "def ", "--max-new-tokens", "6", "--format", "json")
-    result = _run("decode", "--checkpoint", folder / "target", "--tree", tmp_path / "tree.json", *options)
-    assert result.exit_code == 0, result.output
-    by_size = _run("decode", "--checkpoint", folder / "target", "--tree", "8", *options)
-    assert by_size.exit_code == 0, by_size.output
+    for tree in (tmp_path / "tree.json", "8"):
+        answered("decode", "--checkpoint", folder / "target", "--tree", tree, *options)
 
 
 @pytest.mark.parametrize(
@@ -155,39 +152,34 @@ def test_train_writes_a_checkpoint_that_decode_runs(tmp_path):
         "--kv-heads", "1",
     )  # fmt: skip
     base, one, two = tmp_path / "base", tmp_path / "one", tmp_path / "two"
-    result = _run("train", "--method", "backbone", "--save", base, *shape, "--kv-heads", "1", *small)
-    assert result.exit_code == 0, result.output
+    result = answered("train", "--method", "backbone", "--save", base, *shape, "--kv-heads", "1", *small)
     row = json.loads(result.stdout)["rows"][0]
     assert row["steps"] == 4
     assert row["parameters"] == load_checkpoint(base).model.config.parameter_count
-    result = _run(
+    result = answered(
         *("train", "--method", "medusa-1", "--checkpoint", base, "--save", one),
         *("--medusa-heads", "3", "--plot", tmp_path / "loss.png", *small),
     )
-    assert result.exit_code == 0, result.output
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "heldout_top1_head_2" in json.loads(result.stdout)["rows"][0]
-    result = _run(
+    result = answered(
         *("train", "--method", "medusa-2", "--checkpoint", one, "--save", two),
         *("--data", "self", "--responses", "4", *small),
     )
-    assert result.exit_code == 0, result.output
     assert json.loads((two / "training.json").read_text())["recipe"]["data"] == "self"
     heads = load_checkpoint(two).heads
     assert heads.count == 3
-    result = _run(
+    result = answered(
         "decode", "--checkpoint", two, "--prompt", "def ", "--tree", "2-1-1", "--max-new-tokens", "5"
     )
-    assert result.exit_code == 0, result.output
     assert not list(tmp_path.glob("*.state.safetensors"))
 
 
 def test_csv_holds_lists_as_json(folder):
-    result = _run(
+    result = answered(
         *("decode", "--checkpoint", folder / "target", "--prompt", "x", "--max-new-tokens", "4"),
         *("--format", "csv"),
     )
-    assert result.exit_code == 0, result.stderr
     row = next(csv.DictReader(io.StringIO(result.stdout)))
     assert len(json.loads(row["token_ids"])) == int(row["new_tokens"])
 

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from asking import answered  # noqa: E402
 from asking import run as invoke  # noqa: E402
 from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
 
@@ -290,8 +291,7 @@ def test_files_read_back_and_bad_ones_are_named(folder):
 
 def test_command_prints_scores_and_fails_above(folder):
     write_steps(folder, META, measured_rows({1: 1.0, 16: 1.0, 64: 1.5}))
-    table = invoke("validate", "--gpu", GPU, "--decoder", folder)
-    assert table.exit_code == 0, table.output
+    table = answered("validate", "--gpu", GPU, "--decoder", folder)
     assert "verify step" in table.stdout
     assert "candidates to choose" in table.stdout
     assert "tiny: 2.00 us a launch beside kernels, fitted to the first steps" in table.stderr
@@ -319,8 +319,7 @@ def test_a_folder_for_validate_is_measured_by_the_command(tmp_path):
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(config.to_hf()), encoding="utf-8")
     model, out = tmp_path / "tiny" / "config.json", tmp_path / "steps"
     words = ("--models", model, "--batch", "1,2", "--candidates", "4", "--seq-len", 16, "--repeats", 1)
-    found = invoke("measure", *words, "--passes", 1, "--name", "here", "--decoder-steps", out)
-    assert found.exit_code == 0, found.output
+    found = answered("measure", *words, "--passes", 1, "--name", "here", "--decoder-steps", out)
     assert "tiny pass 1 batch 2 candidates 4" in found.stderr
     meta, rows = read_steps(out)
     assert meta.environment.name == "here"

@@ -13,9 +13,10 @@ import pandas as pd
 import psutil
 import pyarrow as pa
 import pytest
-from asking import run
+from asking import answered, run
 from hypothesis import given
 from hypothesis import strategies as st
+from one_line import one_line
 
 from medusa_sim.api import Scenario
 from medusa_sim.errors import OutputError, UsageError
@@ -170,8 +171,7 @@ def test_a_folder_of_another_question_is_refused(tmp_path):
     other = run(*args, "--kv-dtype", "fp8")
     assert other.exit_code == 1
     assert "parts of another question (cases differ)" in other.stderr
-    again = run(*args)
-    assert again.exit_code == 0
+    again = answered(*args)
     assert "0 parts" in again.stderr
 
 
@@ -210,9 +210,8 @@ def test_files_that_rows_depend_on_are_part_of_the_question(tmp_path, monkeypatc
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"kind": "sweep"}'])
 def test_a_manifest_that_is_none_is_refused(content, tmp_path):
     (tmp_path / MANIFEST).write_text(content)
-    with pytest.raises(OutputError) as caught:
+    with one_line(OutputError):
         PartFolder.of(tmp_path, work().description)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_of_other_parquet_files_is_refused(tmp_path):

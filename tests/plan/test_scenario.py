@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from one_line import one_line
 
 from medusa_sim.acceptance.curve import LogCurve, TableCurve
 from medusa_sim.acceptance.profile import load_acceptance
@@ -139,9 +140,8 @@ def test_a_config_file_is_a_model_with_its_mtp_module_and_dtype(tmp_path):
     ],
 )
 def test_what_does_not_fit_is_one_line(names, error, told):
-    with pytest.raises(error, match=told) as refused:
+    with one_line(error, match=told):
         next(sweep([Scenario(**names)], Grid.of([1], [128], [1, 4])))
-    assert "\n" not in str(refused.value)
 
 
 def test_padded_vocabularies_speculate_and_eagle_3_fuses_three_features():
@@ -274,9 +274,8 @@ def test_a_mean_length_keeps_its_mean_and_has_a_wider_band():
     ["1.5", "0", "nan", "0.5,0.8", "0.5,", "1.2,0.5", "0.9@3", "5@3", "2@0", "2@99", "2.5@2.5", "1@2"],
 )
 def test_senseless_acceptance_is_one_line(given):
-    with pytest.raises(MedusaSimError) as refused:
+    with one_line(MedusaSimError):
         Scenario(acceptance=given)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_band_never_emits_more_tokens_than_candidates():

@@ -5,7 +5,7 @@ from io import StringIO
 import numpy as np
 import pandas as pd
 import pytest
-from asking import run
+from asking import answered
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.by_name import latency_model
@@ -67,8 +67,7 @@ def test_a_table_of_the_operator_gives_what_a_step_charges(model, workload, tmp_
     launches = modules(model, workload)
     file = tmp_path / "ops.csv"
     pd.DataFrame([as_row(each.operator) for each in launches]).to_csv(file, index=False)
-    result = run("time", "--gpu", "h100-sxm", "--ops", str(file), "--format", "csv")
-    assert result.exit_code == 0, result.stderr
+    result = answered("time", "--gpu", "h100-sxm", "--ops", str(file), "--format", "csv")
     lines = pd.read_csv(StringIO(result.stdout))
     charged = [float(launch_time(LATENCY["h100-sxm"], each).time_us) for each in launches]
     assert lines["predicted_us"].to_numpy() == pytest.approx(charged, rel=1e-3)
