@@ -1,10 +1,10 @@
 """Mean acceptance lengths by draft length -> shipped profiles by position.
 
 The lengths are not part of this project (CONTRIBUTING.md); their folder is the argument, $MEDUSA_SIM_DATA, or
-../shared/data. Rates are fitted: r_1 >= r_2 >= ... >= 0 with 1 + r_1 + ... + r_K nearest to the lengths in
-least squares, so that noise of +-0.1 in a length does not turn into a rate that rises. A profile ends at the
-last draft length whose mean is within END of the largest, and before drafts that are never accepted: beyond
-it the drafter is out of the depth that it was trained for. Prints every profile and what its fit errs;
+../shared/data. Rates are fitted: lengths good to NOISE each, and rates behind accepted drafts (LEAST_BEHIND
+and more) whose slope changes by about BEND from one to the next, so that noise in a length does not become
+a jump of a rate. A profile ends at the last draft length whose mean is within END of the largest: beyond it
+the drafter is out of the depth that it was trained for. Prints every profile and what its fit errs;
 `--write` writes them to profiles/acceptance.
 """
 
@@ -19,17 +19,20 @@ import numpy as np
 import pandas as pd
 from msgspec import structs
 from recorded import data_folder, present
-from scipy.optimize import brentq, nnls
+from scipy.optimize import brentq, least_squares
 
 from medusa_sim.acceptance.curve import NORMAL_90TH
 from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile, read_profile
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.acceptance import MEAN_LENGTH_ERROR
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "profiles" / "acceptance"
 END = 0.03
-LEAST_RATE = 0.0005
+NOISE, BEND = 0.02, 0.1
+DIGITS = 4
+"""Of a rate that is written."""
+LEAST_BEHIND = 0.1
 LEAST_ERROR = 0.05
 """80 % half-width of accepted drafts that a profile has at least: another task of the same kind."""
 
@@ -63,14 +66,25 @@ class Fitted:
         return 1.0 + np.cumsum(rates)
 
 
-def falling_rates(lengths: FloatArray) -> FloatArray:
-    """Never-rising unconditional rates whose sums are nearest to `lengths` - 1.
+def smooth_rates(lengths: FloatArray, drafts: IntArray | None = None) -> FloatArray:
+    """Unconditional rates by position from mean lengths with so many `drafts`; None: with 1, 2, ..."""
+    places = np.arange(lengths.size) if drafts is None else drafts - 1
 
-    r_k = sum over j >= k of d_j with d_j >= 0, so that a length is 1 + sum_j d_j min(j, k).
-    """
-    drafts = np.arange(1.0, lengths.size + 1.0)
-    steps, _ = nnls(np.minimum.outer(drafts, drafts), lengths - 1.0)
-    return np.minimum(np.cumsum(steps[::-1])[::-1], 1.0)
+    def residuals(conditional: FloatArray) -> FloatArray:
+        predicted = 1.0 + np.cumsum(np.cumprod(conditional))
+        return np.concatenate([(predicted[places] - lengths) / NOISE, np.diff(conditional, 2) / BEND])
+
+    start = np.linspace(0.9, 0.5, int(places[-1]) + 1)
+    found = least_squares(residuals, start, bounds=(LEAST_BEHIND, 1.0))
+    return np.asarray(np.cumprod(found.x))
+
+
+def left_out(lengths: FloatArray) -> FloatArray:
+    """Error of accepted drafts at each length between the ends, predicted from the others."""
+    drafts = np.arange(1, lengths.size + 1)
+    kept = [drafts[drafts != left] for left in drafts[1:-1]]
+    found = [1.0 + smooth_rates(lengths[each - 1], each).cumsum() for each in kept]
+    return np.array([one[i + 1] - lengths[i + 1] for i, one in enumerate(found)]) / (lengths[1:-1] - 1.0)
 
 
 def trained_depth(lengths: FloatArray) -> int:
@@ -87,8 +101,8 @@ def golden(folder: Path) -> Iterator[Fitted]:
             continue
         every = rows.sort_values("draft_tokens").tokens_per_step.to_numpy(dtype=np.float64)
         lengths = every[: trained_depth(every)]
-        fitted = falling_rates(lengths)
-        rates = fitted[fitted >= LEAST_RATE]
+        rates = smooth_rates(lengths)
+        rates = rates[rates.round(DIGITS) > 0.0]
         lengths = lengths[: rates.size]
         error = (1.0 + np.cumsum(rates) - lengths) / (lengths - 1.0)
         how = {
@@ -105,9 +119,9 @@ def golden(folder: Path) -> Iterator[Fitted]:
             name=GOLDEN[model, drafter] + ("-no-thinking" if thinking == "off" else ""),
             file=profile(
                 f"{drafter} on {model}{how[thinking]}",
-                f"fitted (benchmarks/depth_profiles.py) to the {where}; never-rising rates nearest to the "
-                f"lengths of 1 to {lengths.size} of {every.size} drafts, mean error {abs(error).mean():.1%} "
-                "of accepted drafts. model_error: its 80 % half-width, at least 5 %",
+                f"fitted (benchmarks/depth_profiles.py) to the {where}; rates that fall smoothly with depth, "
+                f"to lengths of 1 to {lengths.size} of {every.size} drafts, mean error "
+                f"{abs(error).mean():.1%} of accepted drafts. model_error: its 80 % half-width, at least 5 %",
                 rates,
                 max(LEAST_ERROR, NORMAL_90TH * float(np.sqrt(np.mean(error**2)))),
             ),
@@ -126,7 +140,7 @@ def profile(
         agreement="target",
         rates=kind,  # type: ignore[arg-type]
         model_error=round(error, 3),
-        positions=[PositionRow(rate=round(float(rate), 4)) for rate in rates],
+        positions=[PositionRow(rate=round(float(rate), DIGITS)) for rate in rates],
     )
 
 
@@ -197,10 +211,12 @@ def main(arguments: list[str]) -> int:
     """Print the profiles; with --write, write them."""
     given = [word for word in arguments if word != "--write"]
     folder = data_folder(*given[:1])
-    worst = 0.0
+    worst, apart = 0.0, []
     for found in (*golden(folder), *single()):
         error = np.abs(found.predicted - found.lengths) / (found.lengths - 1.0)
         worst = max(worst, float(error.max()))
+        if found.lengths.size > 3 and error.max() > 1e-6:  # not made of one mean
+            apart.append(np.abs(left_out(found.lengths)))
         told = " ".join(f"{length:.2f}" for length in found.predicted)
         print(f"{found.name:42} {told:45} mean error {error.mean():.1%}, worst {error.max():.1%}")
         if len(given) < len(arguments):
@@ -208,7 +224,9 @@ def main(arguments: list[str]) -> int:
             known = read_profile(path) if path.exists() else found.file
             kept = getattr(known, "by_output", ())  # fitted by acceptance_by_output.py
             path.write_text(encoded_profile(structs.replace(found.file, by_output=kept)))
-    print(f"worst error of accepted drafts {worst:.1%}")
+    print(
+        f"worst error of accepted drafts {worst:.1%}, of lengths left out {np.concatenate(apart).mean():.1%}"
+    )
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from depth_profiles import constant, falling_rates, trained_depth
+from depth_profiles import constant, left_out, smooth_rates, trained_depth
 
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.errors import CoverageError
@@ -47,12 +47,19 @@ def test_the_nearest_model_of_a_family_lends_its_profile(drafter, model, profile
     assert acceptance_of(None, drafter_kind(drafter), model_name=model).name == profile
 
 
-def test_rates_are_the_nearest_that_never_rise_and_a_mean_length_becomes_one():
-    for rates in ([0.9, 0.5, 0.2], [0.8], [0.7, 0.7, 0.0, 0.0]):
-        assert falling_rates(1.0 + np.cumsum(rates)) == pytest.approx(rates, abs=1e-9)
-    noisy = falling_rates(np.array([1.9, 2.6, 2.5, 2.7]))
+def test_rates_fall_smoothly_and_a_mean_length_becomes_one():
+    conditional = 0.9 - 0.08 * np.arange(6)  # a straight line is met, and a length that is left out on it
+    lengths = 1.0 + np.cumsum(np.cumprod(conditional))
+    assert smooth_rates(lengths) == pytest.approx(np.cumprod(conditional), abs=1e-6)
+    assert left_out(lengths) == pytest.approx(0.0, abs=1e-6)
+    assert smooth_rates(np.array([1.8])) == pytest.approx([0.8], abs=1e-6)
+    noisy = smooth_rates(np.array([1.9, 2.6, 2.5, 2.7]))
     assert (np.diff(noisy) <= 1e-12).all()
     assert 1.0 + noisy.sum() == pytest.approx(2.65, abs=0.05)
+    jump = smooth_rates(
+        np.array([1.92, 2.58, 2.82, 2.99, 3.01])
+    )  # 0.92, 0.72, 0.36, 0.71, 0.12 by themselves
+    assert (np.diff(jump[1:] / jump[:-1]) < 0.0).all()
     assert trained_depth(np.array([1.8, 2.5, 3.77, 3.73, 3.47])) == 4
     assert trained_depth(np.array([1.8, 2.5, 2.4, 2.6])) == 4
     rates = constant(2.68, None, 5)
