@@ -26,6 +26,7 @@ from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
 from medusa_sim.report.text import NOTHING, percent
 from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.inheritance import carried, memory_pace
 from medusa_sim.specs.kernels import StreamKernel
 
 DOCUMENTED = "h100-sxm"
@@ -121,8 +122,10 @@ def transfer_mixers(_: list[str]) -> None:
     for frame in mixers():
         for lender, borrower in PAIRS:
             rows = frame[frame["gpu"] == borrower].reset_index(drop=True)
-            card, found = load_gpu(borrower), defaultdict(list)
-            for section, index, operator, kernel in _rows_of_kernels(rows, load_gpu(lender)):
+            card, other, found = load_gpu(borrower), load_gpu(lender), defaultdict(list)
+            pace = memory_pace(*(each.bandwidth_bytes_per_s / each.sms for each in (other, card)))
+            for section, index, operator, own in _rows_of_kernels(rows, other):
+                kernel = carried(own, pace)
                 time = stream_time(card, kernel, operator, cold=False)
                 ends = (rows["time_us"].to_numpy()[index], time.low_us, time.high_us)
                 waits = is_host_bound(card, kernel, operator) + np.zeros(index.size)
@@ -136,7 +139,7 @@ def transfer_mixers(_: list[str]) -> None:
                         more = f"beyond the own band +-{width_to_add([every]):.2f}"
                         print(f"{what} {every.ratio.size:6} rows: {every.error:.1%}, {more}")
                         if bound == "device":
-                            device[section, load_gpu(lender).architecture == card.architecture].append(every)
+                            device[section, other.architecture == card.architecture].append(every)
     for (section, alike), group in sorted(device.items()):
         width = width_to_add(group)
         inside = ", ".join(f"{each.coverage(width):.0%}" for each in group)

@@ -23,7 +23,14 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.costs import Power, PowerToml, check_power, scaled
-from medusa_sim.specs.inheritance import Inheritance, InheritFile, inherit_kernels, inheritance, is_chained
+from medusa_sim.specs.inheritance import (
+    Inheritance,
+    InheritFile,
+    inherit_kernels,
+    inheritance,
+    is_chained,
+    memory_pace,
+)
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, convert
 from medusa_sim.units import BYTES_PER_ELEMENT, SAME_TENSOR_CORES
@@ -195,6 +202,7 @@ def _refuse_chains(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> None:
 def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
     own = {each.gpu.name: each.gpu.kernels for each in (file, *relatives)}
     alike = {other.gpu.name for other in relatives if other.gpu.architecture == file.gpu.architecture}
+    rates = {each.gpu.name: each.gpu.bandwidth_bytes_per_s / each.gpu.sms for each in (file, *relatives)}
     kernels = dict(file.gpu.kernels)
     for set_name, borrowed in file.borrowed.items():
         kernels[set_name] = inherit_kernels(
@@ -202,6 +210,7 @@ def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
             borrowed,
             lambda gpu, name: own[gpu].get(name, KernelSet()),
             alike.__contains__,
+            lambda gpu: memory_pace(rates[gpu], rates[file.gpu.name]),
         )
     present = {name: held for name, held in kernels.items() if held != KernelSet()}
     return dataclasses.replace(file.gpu, kernels=present, power=_power(file, relatives))

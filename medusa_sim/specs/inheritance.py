@@ -20,14 +20,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.fitted import Fit, Residual
-from medusa_sim.specs.kernels import SECTIONS, SERIAL, TRANSFER_ERROR_STREAMED, Kernel, KernelSet
+from medusa_sim.specs.kernels import (
+    SECTIONS,
+    SERIAL,
+    TRANSFER_ERROR_STREAMED,
+    Kernel,
+    KernelSet,
+    StreamKernel,
+)
 from medusa_sim.specs.strict import Text
 from medusa_sim.units import SCALED
 
@@ -52,6 +59,15 @@ layers in a format with scales of blocks, of the same and of another architectur
 another library adds for these (in quadrature, on the same card too). Elementwise rows were taken differently
 from GPU to GPU, so that linear layers stand for them.
 Source: `python benchmarks/kernels.py transfer linear`.
+"""
+KernelT = TypeVar("KernelT", bound=Kernel)
+_ASKED_BYTES_PER_S = 20e9
+_MEMORY_RATIO = 1.6
+"""Beside memory of more bytes per second and multiprocessor than that, what a kernel takes beyond so many
+times its bytes at the datasheet's bandwidth is bound by multiprocessors, whatever class it was fitted to.
+
+Chunked prefill of attention takes 0.96 to 1.02 of an H100's time on an H200, whose memory is 1.43 times as
+fast. Sources: aiconfigurator-core 0.12, `python benchmarks/kernels.py transfer mixers` (H100 to B200).
 """
 GRACE = frozenset({"gb200", "gb300"})
 """Cards whose host is on their board; the others' are x86 servers."""
@@ -149,14 +165,35 @@ Lookup: TypeAlias = Callable[[str, str], KernelSet]
 """(gpu, set name) -> what that GPU was itself measured to have."""
 
 
+def memory_pace(lender_bytes_per_s: float, bytes_per_s: float) -> float:
+    """Times as fast as its lender's a card's memory is, of one multiprocessor; 1 where that bounded it."""
+    pace = bytes_per_s / lender_bytes_per_s
+    return pace if pace > 1.0 and lender_bytes_per_s > _ASKED_BYTES_PER_S else 1.0
+
+
+def carried(kernel: KernelT, pace: float) -> KernelT:
+    """A lender's kernel beside memory `pace` times as fast, where multiprocessors keep theirs."""
+    if pace == 1.0 or not isinstance(kernel, StreamKernel):
+        return kernel
+    loads = {
+        each: ratio + max(ratio - _MEMORY_RATIO, 0.0) * (pace - 1.0) for each, ratio in kernel.loads.items()
+    }
+    return msgspec.structs.replace(kernel, loads=loads)
+
+
 def inherit_kernels(
-    own: KernelSet, borrowed: Inheritance, lookup: Lookup, is_alike: Callable[[str], bool]
+    own: KernelSet,
+    borrowed: Inheritance,
+    lookup: Lookup,
+    is_alike: Callable[[str], bool],
+    pace: Callable[[str], float],
 ) -> KernelSet:
     """`own` with every entry that it lacks and `borrowed` names. A relative's missing entry adds nothing.
 
     Each borrowed kernel says so: `fit.inherited_from` is the reference, `fit.source` gains the reason, and a
     band from another GPU is stretched about its centre (in the logarithm): by `widen`, and at least by what
-    kernels were measured to err on other GPUs. is_alike: whether a GPU has the same architecture.
+    kernels were measured to err on other GPUs. is_alike: whether a GPU has the same architecture. pace: its
+    `memory_pace`.
     """
 
     def merged(section: str) -> dict[str, Kernel]:
@@ -166,6 +203,7 @@ def inherit_kernels(
             borrowed,
             lambda gpu, name: lookup(gpu, name).table(section),
             is_alike,
+            pace,
         )
 
     tables: dict[str, object] = {section: merged(section) for section in BORROWED}
@@ -202,6 +240,7 @@ def _section(
     borrowed: Inheritance,
     lookup: Callable[[str, str], Mapping[str, Kernel]],
     is_alike: Callable[[str], bool],
+    pace: Callable[[str], float],
 ) -> dict[str, Kernel]:
     merged = dict(own)
     for wanted_section, entry, reference in borrowed.references:
@@ -211,7 +250,7 @@ def _section(
         pairs = [(name, name) for name in relative] if entry == EVERY_ENTRY else [(entry, reference.entry)]
         for mine, theirs in pairs:
             if mine not in merged and theirs in relative:
-                kernel = relative[theirs]
+                kernel = carried(relative[theirs], pace(reference.gpu))
                 fit = _borrowed_fit(kernel.fit, reference, borrowed, (section, mine), is_alike)
                 merged[mine] = msgspec.structs.replace(kernel, fit=fit)
     return merged
