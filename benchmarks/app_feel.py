@@ -1,6 +1,7 @@
 """Seconds from opening the app to its first answer, and from a slider move to the new one, in Chromium.
 
-Beside them the seconds of CPU that the server took for each: those hold on a busy machine too.
+Beside them the seconds of CPU that the server took for each: those hold on a busy machine too. Openings
+alternate with those of a page of Streamlit that says "hello" alone, which no page of its can undercut.
 
     python benchmarks/app_feel.py [repeats]
     python benchmarks/app_feel.py --memory [loads]
@@ -40,6 +41,8 @@ FLAGS = (
     "--disable-dev-shm-usage",
 )  # fmt: skip
 CHROMIUM, DRIVER = (shutil.which(name) or "" for name in ("chromium", "chromedriver"))
+HELLO = "import streamlit as st; st.title('hello')"
+SLIDER = "input[type=range][aria-label^='Batch to look at']"
 ANSWERED = "return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5"
 WATCH = """
 const told = '[data-testid=stAlert], [data-testid=stCaptionContainer]'
@@ -73,8 +76,11 @@ SHEET_HEIGHT = 1500
 
 
 @contextmanager
-def server() -> Iterator[tuple[str, int]]:
-    """A running app, as `medusa-sim app` starts it: its address and process. It must leave no traceback."""
+def server(script: str = "") -> Iterator[tuple[str, int]]:
+    """A running app, as `medusa-sim app` starts it: its address and process. It must leave no traceback.
+
+    script: another page instead of the app's.
+    """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -82,6 +88,10 @@ def server() -> Iterator[tuple[str, int]]:
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
         environment = {**os.environ, "MEDUSA_SIM_DATA_DIR": f"{folder}/none", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", code, "app", "--no-browser", "--port", str(port)]
+        if script:
+            (page := Path(folder) / "page.py").write_text(script, encoding="utf-8")
+            options = [f"--server.port={port}", "--server.headless=true", "--browser.gatherUsageStats=false"]
+            command = [sys.executable, "-m", "streamlit", "run", str(page), *options]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
         address = f"http://localhost:{port}"
         try:
@@ -165,12 +175,12 @@ def memory(address: str, process: int, loads: int) -> None:
                 print(f"{held_mb(process):.0f} MB after {load} loads")
 
 
-def first_answer_s(address: str, process: int) -> tuple[float, float]:
+def first_answer_s(address: str, process: int, answered: str = ANSWERED) -> tuple[float, float]:
     """From asking for the page to the metrics on it; CPU of the server until the page is drawn."""
     with window() as driver:
         began, before = time.monotonic(), cpu_s(process)
         driver.get(address)
-        until(driver, ANSWERED)
+        until(driver, answered)
         taken = time.monotonic() - began
         until(driver, IDLE)
         time.sleep(0.5)
@@ -185,9 +195,9 @@ def slider_s(address: str, process: int, repeats: int) -> tuple[Times, Times]:
     """From a key on the batch slider, and from a click on the context field's plus."""
     with window() as driver:
         driver.get(address)
-        until(driver, ANSWERED)
-        until(driver, IDLE)
-        handle = driver.find_element("css selector", "input[type=range][aria-label='Batch to look at']")
+        for done in (ANSWERED, IDLE, DRAWN, f"return !!document.querySelector({SLIDER!r})"):
+            until(driver, done)
+        handle = driver.find_element("css selector", SLIDER)
         sliders = [
             _changed_s(driver, process, lambda: handle.send_keys(Keys.ARROW_RIGHT)) for _ in range(repeats)
         ]
@@ -255,12 +265,18 @@ def main() -> None:
             return
         repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 7
         cold = first_answer_s(address, process)
-        warm = [first_answer_s(address, process) for _ in range(repeats)]
+        with server(HELLO) as (bare, other):
+            titled = "return !!document.querySelector('h1')"
+            first_answer_s(bare, other, titled)
+            pairs = [
+                (*first_answer_s(address, process), *first_answer_s(bare, other, titled))
+                for _ in range(repeats)
+            ]
         sliders, fields = slider_s(address, process, repeats)
-    told, cpu = (statistics.median(each) for each in zip(*warm, strict=True))
+    told, cpu, floor, floor_cpu = (statistics.median(each) for each in zip(*pairs, strict=True))
     print(
         f"first answer: {told:.2f} s, median of {repeats} (2 asked), {cpu:.2f} s of the server's CPU; "
-        f"{cold[0]:.2f} s the very first"
+        f"{cold[0]:.2f} s the very first; a page that says hello: {floor:.2f} s, {floor_cpu:.2f} s of CPU"
     )
     for name, times in (("batch slider", sliders), ("context field, a new search each", fields)):
         whats = ("answer changed", "all drawn", "the server's CPU")
