@@ -16,6 +16,7 @@ from medusa_sim.specs.runtime import load_runtime
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
 """Arguments beside GPU, model and engine that decide the kernels of a step."""
 OWN_MODEL = "my config.json"
+_POINT = " · "
 NO_ENGINE = "json"
 """What settings for code of one's own are written as."""
 UNTIMED = ("tgi", "llama-cpp")
@@ -124,17 +125,15 @@ class SetUp:
             for what, value in (("", self.dtype), ("weights", self.weight_dtype), ("KV", self.kv_dtype))
             if value
         ]
+        model, *drafting = self.drafted.split(_POINT)
+        told = [model, *dtypes, cards, self.engine, *drafting, f"context {self.seq_len:,}"]
+        return _POINT.join(told)
+
+    @property
+    def drafted(self) -> str:
+        """Model, drafter and acceptance: what is given where cards and engines are searched."""
         acceptance = [] if self.acceptance is None else [f"acceptance {self.acceptance}"]
-        told = [
-            self.model,
-            *dtypes,
-            cards,
-            self.engine,
-            self.drafter,
-            *acceptance,
-            f"context {self.seq_len:,}",
-        ]
-        return " · ".join(told)
+        return _POINT.join([self.model, self.drafter, *acceptance])
 
     @property
     def title(self) -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import streamlit as st
 
+WHICH = "which-gpu"
 PAGES = (
     ("answer", "Answer", ":material/target:"),
     ("load", "Under load", ":material/speed:"),
-    ("compare", "Which GPU?", ":material/memory:"),
+    (WHICH, "Which GPU?", ":material/memory:"),
     ("evidence", "Evidence", ":material/fact_check:"),
 )
 # Comments and no strings: Streamlit writes bare strings of its main file on the page.
@@ -20,6 +21,7 @@ TREE = ("tree", "Tree", ":material/account_tree:")
 # Addresses of earlier links: the page that has it now, and what it shows there.
 MOVED: dict[str, tuple[str, dict[str, str]]] = {
     "choose": ("answer", {}),
+    "compare": (WHICH, {}),
     "roofline": ("answer", {"look": "roofline"}),
     "validation": ("evidence", {}),
     "method": ("evidence", {"view": "numbers in use"}),
@@ -28,10 +30,11 @@ _LOOK = Path(__file__).with_name("look.css").read_text(encoding="utf-8")
 
 
 def _page(name: str) -> Callable[[], None]:
-    """The page of that module, imported when it is opened; it gets what the sidebar says."""
+    """The page of that address, its module imported when it is opened; it gets what the sidebar says."""
 
     def page() -> None:
-        importlib.import_module(f"views.{name}").page(st.session_state["set_up"])
+        module = "compare" if name == WHICH else name
+        importlib.import_module(f"views.{module}").page(st.session_state["set_up"])
 
     page.__name__ = name
     return page
@@ -57,10 +60,11 @@ def main() -> None:
     with show.errors():
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
         line = st.container(horizontal=True, gap="small", vertical_alignment="center")
-        st.session_state["set_up"] = set_up = sidebar.set_up(st.sidebar)
+        searched = page.url_path == WHICH
+        st.session_state["set_up"] = set_up = sidebar.set_up(st.sidebar, searched=searched)
         inputs.marked()
         with line:
-            st.caption(show.escaped(set_up.line))
+            st.caption(show.escaped(set_up.drafted if searched else set_up.line))
             with st.popover("Presets", type="tertiary", icon=":material/bookmark:"):
                 for name, preset in PRESETS.items():
                     st.button(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LABELS = {
     "acceptance": "Acceptance",
-    "batch": "Batches to plan for",
+    "batch": "Plan for requests at once",
     "candidates": "Candidates",
     "draft-model": "Draft model",
     "draft-path": "Draft checkpoint",
@@ -45,6 +45,8 @@ _LABELS = {
 }
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: [A-Z][A-Z_]*\b)?")
 """`--acceptance FILE`."""
+_OTHER = re.compile(r"(?<![\w`-])--[a-z][a-z-]*")
+"""An option of an engine: shown as code, which stays on one line."""
 _MARKUP = re.compile(r"[$*_~<\[\]`]")
 """What Markdown would take for more than text: two prices in dollars for a formula."""
 FILES = "files_"
@@ -52,7 +54,7 @@ FILES = "files_"
 FAULT = ":material/bug_report:"
 """Stands before a line that no input should have caused."""
 _LINE = 64
-_NUMBER = re.compile(r"(?!.* x )(?:-|off|no room|[-+$]?[0-9][^:;]{0,24})")
+_NUMBER = re.compile(r"(?!.* x )(?:-|off|never|no room|[-+$]?[0-9][^:;]{0,24})")
 """`3`, `1..40`, `1.66x to 1.50x`, `27.1 ms`, `2,561 (1,703)`, `-`."""
 _JOINT = re.compile(r"(?<=\w\w)[._/:](?=\w\w)")
 _MOST_ROWS = 40
@@ -124,7 +126,7 @@ def beside(lines: Iterable[str]) -> None:
 def in_words(line: str) -> str:
     """A line of the package as Markdown in the words of this app: inputs have labels, not options."""
     named = _OPTION.sub(lambda found: f"“{_LABELS[found[1]]}”" if found[1] in _LABELS else found[0], line)
-    return escaped(named)
+    return _OTHER.sub(r"`\g<0>`", escaped(named))
 
 
 def escaped(text: str) -> str:
@@ -348,7 +350,7 @@ def picture(spec: dict[str, Any], form: str) -> bytes | str:
     """The chart drawn without a browser, on white."""
     import vl_convert
 
-    whole = {**spec, "background": "white", "width": 760}
+    whole = {**spec, "background": "white", "width": 760, "padding": 6}
     if form == "svg":
         return str(vl_convert.vegalite_to_svg(json.dumps(whole), vl_version=VEGA_LITE))
     return bytes(vl_convert.vegalite_to_png(json.dumps(whole), vl_version=VEGA_LITE, scale=2))

@@ -43,15 +43,17 @@ _HEADS = 5
 """Heads of every shipped profile."""
 
 
-def set_up(where: Any) -> SetUp:
-    """The shared inputs, in the sidebar."""
+def set_up(where: Any, *, searched: bool = False) -> SetUp:
+    """The shared inputs, in the sidebar; searched: the page looks for card and engine, which are put away."""
     known = inputs.now("drafter")
-    engine = engine_choice(where, default_engine(known if known in drafter_names() else DEFAULT_DRAFTER))
-    gpu = gpu_choice(where)
-    model = model_choice(where, gpu)
-    config = _own_config(where) if model == OWN_MODEL else None
+    given = where.container()
+    away = where.expander("Engine, GPU, context: of the other pages") if searched else given
+    engine = engine_choice(away, default_engine(known if known in drafter_names() else DEFAULT_DRAFTER))
+    gpu = gpu_choice(away)
+    model = model_choice(given, gpu)
+    config = _own_config(given) if model == OWN_MODEL else None
     seq_len = inputs.number(
-        where,
+        away,
         "seq",
         "Context (tokens)",
         1,
@@ -59,20 +61,20 @@ def set_up(where: Any) -> SetUp:
         DEFAULT_SEQ_LEN,
         "Committed tokens before the step.",
     )
-    drafter = drafter_choice(where, engine)
+    drafter = drafter_choice(given, engine)
     heads: int | None = None
     draft_model = None
     if drafter_kind(drafter).unit == "head":
         trained = inputs.whole(
-            where, "heads", "Medusa heads", 1, _HEADS, _HEADS, "Trained; fewer may be run."
+            given, "heads", "Medusa heads", 1, _HEADS, _HEADS, "Trained; fewer may be run."
         )
         heads = None if trained == _HEADS else trained
     if drafter_kind(drafter).takes_draft_model:
         told = "A smaller model of the same family and vocabulary."
-        draft_model = inputs.choice(where, "draft_model", "Draft model", model_names(), "llama-68m", told)
-    acceptance = acceptance_choice(where, drafter)
-    tp = inputs.step_of(where, "tp", "GPUs", GPUS, 1, "They share the model by tensor parallelism.")
-    with where.expander("More"):
+        draft_model = inputs.choice(given, "draft_model", "Draft model", model_names(), "llama-68m", told)
+    acceptance = acceptance_choice(given, drafter)
+    tp = inputs.step_of(away, "tp", "GPUs", GPUS, 1, "They share the model by tensor parallelism.")
+    with away if searched else given.expander("More"):
         told = (
             "Arithmetic of the linear layers. A device that was measured in one dtype alone takes that one."
         )

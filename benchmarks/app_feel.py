@@ -42,7 +42,7 @@ FLAGS = (
 )  # fmt: skip
 CHROMIUM, DRIVER = (shutil.which(name) or "" for name in ("chromium", "chromedriver"))
 HELLO = "import streamlit as st; st.title('hello')"
-SLIDER = "input[type=range][aria-label^='Batch to look at']"
+SLIDER = "input[type=range][aria-label^='Requests at once']"
 ANSWERED = "return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5"
 WATCH = """
 const told = '[data-testid=stAlert], [data-testid=stCaptionContainer]'
@@ -65,7 +65,7 @@ _EAGLE = "gpu=h100-sxm&model=llama-3.1-8b&drafter=eagle3"
 PAGES = {
     "answer": f"?{_EAGLE}&batch=4",
     "load": f"load?{_EAGLE}&tpot=12",
-    "compare": f"compare?{_EAGLE}",
+    "compare": f"which-gpu?{_EAGLE}",
     "change": f"?{_EAGLE}&batch=4&look=what+would+change+it",
     "tree": "tree?size=32&runtime=cuda-graph",
     "evidence": "evidence?preset=defaults",

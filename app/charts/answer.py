@@ -27,13 +27,13 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
             kept.append(row)
     x = quantity(
         "batch",
-        "batch",
+        "requests at once (batch)",
         scale={"type": "log", "base": 2, "nice": False, "padding": 10},
         axis={"values": list(POWERS), "format": "d"},
     )
     y = quantity("speedup", SPEEDUP, scale={"zero": False})
     tips = [
-        quantity("batch", "batch"),
+        quantity("batch", "requests at once"),
         quantity("drafts", "drafts") if chains else quantity("candidates", "candidates"),
         quantity("speedup", "speedup", format=".2f"),
         quantity("speedup_low", "80 %, low", format=".2f"),

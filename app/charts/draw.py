@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ _SHAPES = {
 """Markers of reports as Vega names them."""
 _DASHES = {"": [1, 0], "-": [1, 0], "--": [7, 3], "-.": [8, 3, 2, 3], ":": [2, 2]}
 _CROSSING = "#c2185b"
+_CROWD = 60
+"""Points on lines beyond which a phone shows the lines alone."""
 _AREA = 3.2
 """Of a marker in square pixels over the square of its size in points."""
 
@@ -49,7 +52,8 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
         "shape": [_SHAPES[each.marker or "o"] for each in names.values()],
     }
     colour, dash, shape = (
-        category("series", chart.legend or None, sort=list(names), legend=legend,
+        category("series", chart.legend or None, sort=list(names),
+                 legend=legend if chart.legend_names else None,  # an empty one takes room
                  scale={"domain": list(names), "range": look})
         for look in looks.values()
     )  # fmt: skip
@@ -87,10 +91,13 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
         {**at, "color": colour, "strokeDash": dash, "strokeWidth": width, "tooltip": tips},
     )  # fmt: skip
     drawn = {"size": {**width, "field": "size"}}
-    for filled in (True, False):
+    crowded = sum(len(each.x) for each in named if each.line) > _CROWD
+    seen: Spec = {"opacity": {"expr": on_phone(0, 1)}} if crowded else {}
+    for filled, on_line in itertools.product((True, False), (True, False)):
+        marked = [each for each in named if each.marker not in ("", "|") and each.filled is filled]
         layer(
-            _values(each for each in named if each.marker and each.filled is filled and each.marker != "|"),
-            {"type": "point", "filled": filled, "strokeWidth": 2},
+            _values(each for each in marked if bool(each.line) is on_line),
+            {"type": "point", "filled": filled, "strokeWidth": 2, **(seen if on_line else {})},
             {**at, **drawn, "color": colour, "tooltip": tips,
              "shape": {"field": "shape", **literal} if has_lines else shape},
         )  # fmt: skip
@@ -104,7 +111,7 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     texts = [value for value in _values(named) if value.get("text")]
     falls = any(each.y[0] > each.y[-1] for each in named if each.line)  # texts stand where no line goes on
     beside_point = {"align": "left", "dx": 7, "dy": -8 if falls else 8}
-    layer(texts, {"type": "text", **beside_point}, {**at, "text": {"field": "text"}})
+    layer(texts, {"type": "text", **beside_point, **seen}, {**at, "text": {"field": "text"}})
     for limit in chart.limits:
         axis, place = ("x", limit.x) if limit.x is not None else ("y", limit.y)
         shown = NEUTRAL if limit.colour == FAINT else limit.colour

@@ -21,6 +21,7 @@ def base(height: int = 320, **more: Any) -> Spec:
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "height": height,
         "width": "container",
+        "padding": {"bottom": 0},  # Streamlit would leave 20 pixels
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": {
             "axis": {

@@ -97,10 +97,10 @@ def _asked() -> _Asked:
     batch_max = inputs.step_of(
         first,
         "batch_max",
-        "Batches to plan for, 1 to",
+        "Plan for requests at once, 1 to",
         _BATCHES,
         BATCH_MAX,
-        "Every batch to this is searched.",
+        "Every number is searched.",
     )
     told = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
     objective = inputs.choice(second, "objective", "Objective", OBJECTIVES, OBJECTIVES[0], told)
@@ -121,11 +121,11 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, told: list[str]) -> None:
         batch = inputs.whole(
             st,
             "batch",
-            "Batch to look at",
+            "Requests at once (batch)",
             1,
             asked.batch_max,
             1,
-            "Sequences that one step decodes together.",
+            "Decoded together in one step.",
         )
         answer = answers.recommendation(set_up, asked.batch_max, asked.objective, asked.request)
         row = scheduled_row_at(answer, batch, set_up.seq_len)
@@ -170,23 +170,24 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
             "Speedup",
             times(row.speedup) if row.fits_memory else "-",
             None if plain else f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
-            "Tokens/s over plain decoding at the same batch and length, with an 80 % interval."
+            "Tokens/s over decoding without drafts at the same batch and length, with an 80 % interval."
             + ("" if request is None or plain else f" Of the step alone: {times(row.step_speedup)}."),
         ),
         whole,
         show.Figure(
-            "Loses from batch",
-            "-" if not answer.enable else str(loses) if loses is not None else "none",
-            None,
-            "The smallest batch from which no count pays any more, memory apart; none: it always pays.",
+            "Loses from",
+            "-" if not answer.enable else str(loses) if loses is not None else "never",
+            "requests at once" if answer.enable and loses is not None else None,
+            "The fewest requests at once from which no number of drafts pays any more, memory apart.",
         ),
         None
         if row.usd_per_million_tokens is None or row.plain_usd_per_million_tokens is None
         else show.Figure(
             "A million tokens",
             f"${significant(row.usd_per_million_tokens, 3)}",
-            f"${significant(row.plain_usd_per_million_tokens, 3)} without",
-            f"At {answer.scenario.price.text() if answer.scenario.price else ''}, this batch always full.",
+            f"${significant(row.plain_usd_per_million_tokens, 3)} without drafts",
+            f"At {answer.scenario.price.text() if answer.scenario.price else ''}, so many requests always at "
+            "once.",
         ),
         show.Figure(
             "Free drafts" if answer.chains else "Free candidates",
@@ -195,10 +196,11 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
             "Every number up to it costs at most 10 % more than a plain step, drafting included.",
         ),
         show.Figure(
-            "Largest batch",
+            "Most at once",
             str(row.max_batch_with),
-            f"{row.max_batch_without} without",
-            f"What fits in memory at this length; this batch needs {with_prefix(row.memory_bytes, 'B')}.",
+            f"{row.max_batch_without} without drafts",
+            "Requests that fit in memory at this length; those looked at need "
+            f"{with_prefix(row.memory_bytes, 'B')}.",
         ),
     ]
     show.figures(*(figure for figure in shown if figure is not None), width=132)
@@ -226,8 +228,7 @@ def _gains(answer: Recommendation, row: ScheduleRow, told: list[str]) -> None:
     show.chart(
         batch_chart(rows, row.batch_max, chains=answer.chains),
         name="batches",
-        caption=f"Speedup of the schedule over plain decoding, with its 80 % interval: "
-        f"a dot a batch, {count_word(answer.chains)} named where they change, ringed the batch looked at. "
+        caption=f"Band: 80 %. Named: {count_word(answer.chains)} where they change. Ringed: the one above. "
         + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
         told=show.command([*told, "--by-count", "--format", "csv"]),
         rows=lambda: notes.table_of(rows),

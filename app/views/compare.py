@@ -21,6 +21,7 @@ from medusa_sim.report.charts.setups import left_out, setups_chart
 from medusa_sim.report.compare_text import (
     compare_values,
     frontier_table,
+    frontier_title,
     measured_text,
     refused_lines,
     rows_table,
@@ -53,7 +54,7 @@ _AXES = {
 _AT = {"cost": "costs least", "throughput": "emits most tokens a GPU", "energy": "takes least energy"}
 """What was saved, as the answer begins."""
 _CERTAINTIES = ("50%", "75%", "80%", "90%", "95%")
-_PHONE = ("", "set-up", "tokens/s/user", "sure", "$/M tokens")
+_PHONE = ("", "set-up", "batch", "tokens/s/user", "$/M tokens")
 
 
 def page(set_up: SetUp) -> None:
@@ -66,14 +67,13 @@ def page(set_up: SetUp) -> None:
         with show.progress("set-ups") as advance:
             answer = which.set_ups_for(set_up, asked, advance)
         _answer(answer)
-    asking.caption("From the sidebar: model, drafter and acceptance. Cards, GPUs and engines are searched.")
     if len(cards := answer.best.drop_duplicates("gpu")) > 1:
         st.subheader("The best of each card", anchor=False)
         show.text_table(rows_table(cards, ""), phone=_PHONE)
         st.caption("Star: the answer.")
     _chart(answer, show.command(["compare", *asked.options(set_up), "--format", "csv"]))
     _launch(answer)
-    st.subheader("Nothing is both faster for the user and better", anchor=False)
+    st.subheader(frontier_title(answer), anchor=False)
     show.text_table(frontier_table(answer), phone=_PHONE)
     with st.expander(f"Refused: {len(answer.refused)}"):
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in refused_lines(answer)) or "Nothing.")
@@ -94,8 +94,8 @@ def _asked(set_up: SetUp) -> which.CompareQuestion:
     told = "Of a request, in the mean."
     prompt = inputs.number(second, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, told)
     output = inputs.number(third, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, told)
-    told = "Requests at once, shared out among copies: all GPUs and their cost. Without: one full copy."
-    users = inputs.perhaps(last, "users", "Users at once", 1, _MOST, told, empty="one full copy")
+    told = "Shared out among copies, all of which are counted. Empty: what one copy carries."
+    users = inputs.perhaps(last, "users", "Requests at once", 1, _MOST, told, empty="one full copy")
     with st.expander("What may be chosen, saved and paid"):
         left, right = st.columns(2)
         told = "Cost where every card has a price, else tokens/s a GPU."
@@ -149,10 +149,7 @@ def _answer(answer: Comparison) -> None:
         return form.format(significant(float(row[column]), 3))
 
     def figure(label: str, column: str, form: str, meaning: str) -> show.Figure:
-        beside = None if plain is None else f"{told(plain, column, form)} without"
-        if column == "tokens_per_s_per_user":
-            low, high = (told(chosen, f"{column}_{end}", form) for end in ("low", "high"))
-            beside = f"80 %: {low} to {high}"
+        beside = None if plain is None else f"{told(plain, column, form)} without drafts"
         return show.Figure(label, told(chosen, column, form), beside, meaning)
 
     hour = float(answer.scenario(chosen).usd_per_gpu_hour or math.nan) * int(chosen["gpus"])
@@ -183,8 +180,8 @@ def _chart(answer: Comparison, told: str) -> None:
     show.chart(
         lines_spec(setups_chart(answer, _AXES[what]), 380),
         name="setups",
-        caption="What nothing beats of each card: solid with speculation, dotted without; bands: 80 %. "
-        "Points are batches, named requests/drafts; dashed: the target; ringed: the answer."
+        caption="What nothing beats of each card: solid with drafts, dotted without; bands: 80 %. "
+        "Points: requests at once/drafts; dashed: the target; ringed: the answer."
         f"{left_out(answer, _AXES[what])} {measured_text(answer)}",
         told=told,
         rows=lambda: pa.Table.from_pandas(answer.table, preserve_index=False),

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _VIEWS = ("accuracy", "numbers in use", "method")
 _UPLOAD = "my rows (CSV)"
+EVERY_KERNEL = "every_kernel"
+"""The key of the part that lists them."""
 _BASELINES = ("fixed", "same")
 _LATENCIES = ("measured", "calibrated")
 _LARGEST = 1_500_000
@@ -110,14 +112,18 @@ def _fits(gpu: str, kernels: str) -> None:
         ),
         width=215,
     )
-    show.table(_fit_rows(fits), _FIT_PHONE)
-    show.chart(
-        charts.band_chart({name: fit for name, fit in own.items() if "elementwise" not in name}),
-        name="bands",
-        caption="Bars: where 80 % of measurements lie around the prediction, small sizes above large ones.",
-        told=show.command(["specs", gpu, "--with-kernels"]),
-        alt="Bands of measured over predicted by kernel and size",
-    )
+    with st.expander(f"Every kernel: {len(fits)}", key=EVERY_KERNEL, on_change="rerun") as opened:
+        if not opened.open:
+            return
+        show.table(_fit_rows(fits), _FIT_PHONE)
+        show.chart(
+            charts.band_chart({name: fit for name, fit in own.items() if "elementwise" not in name}),
+            name="bands",
+            caption="Bars: where 80 % of measurements lie around the prediction, small sizes above large "
+            "ones.",
+            told=show.command(["specs", gpu, "--with-kernels"]),
+            alt="Bands of measured over predicted by kernel and size",
+        )
 
 
 def _lender(fit: Fit) -> str:

@@ -21,7 +21,8 @@ def verdict_of(
     set_up: SetUp, answer: Recommendation, row: ScheduleRow, request: RequestLatency | None
 ) -> None:
     """The answer in one sentence: for what, whether, with how many, what it gains."""
-    where = f"{set_up.title}, batch {row.batch_max}"
+    one = "1 request at once" if row.batch_max == 1 else f"{row.batch_max} requests at once"
+    where = f"{set_up.title}, {one}"
     if not row.fits_memory:
         room = with_prefix(answer.scenario.usable_memory_bytes, "B")
         needed = with_prefix(row.memory_bytes, "B")
@@ -41,8 +42,7 @@ def verdict_of(
             f"{times(request.speedup)} end to end**."
         )  # fmt: skip
         st.success(
-            f"**{where}: {_with(answer, row)}, {times(row.speedup)}** "
-            f"(80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}). It emits "
+            f"**{where}: {_with(answer, row)}, {times(row.speedup)}.** It emits "
             f"{row.tokens_per_step:.2f} tokens per step, and a step takes {times(row.overhead)} as long"
             f"{'' if request is None else f'; without prompts to read {times(row.step_speedup)}'}. "
             f"{_flat(answer, row)} {whole}".strip(),

@@ -192,7 +192,13 @@ def frontier_table(answer: Comparison) -> TextTable:
     rows = answer.frontier
     every = max(1, -(-len(rows) // MOST_ROWS))
     kept = (rows.index % every == 0) | rows.chosen | (rows.index == len(rows) - 1)
-    return rows_table(rows[kept], "Nothing is both faster for the user and better:")
+    return rows_table(rows[kept], f"{frontier_title(answer)}:")
+
+
+def frontier_title(answer: Comparison) -> str:
+    """What the rows of the frontier have in common, by what is saved."""
+    better = {"cost": "cheaper", "throughput": "gives more tokens a GPU", "energy": "takes less energy"}
+    return f"Nothing is both faster for the user and {better[answer.measure]}"
 
 
 _SHOWN = (

@@ -71,9 +71,9 @@ def _whose(test: LoadTest) -> str:
 
 
 def policy_text(name: str) -> str:
-    """`K=3` as a sentence has it."""
+    """`K=3` as a sentence has it: `3 drafts a step`."""
     if name.startswith("K="):
-        return f"K = {name[2:]}"
+        return f"{name[2:]} draft{'' if name == 'K=1' else 's'} a step"
     known = {
         "none": "plain decoding",
         "schedule": "a schedule by batch",

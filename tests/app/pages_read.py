@@ -41,6 +41,12 @@ def figures(page: AppTest) -> list[dict[str, str]]:
     return [{name: unescape(told) for name, told in parts.findall(found)} for found in each]
 
 
+def unfolded(page: AppTest, key: str) -> AppTest:
+    """The page with one of its folded parts open."""
+    page.session_state[key] = True
+    return page.run()
+
+
 def printed(command: str) -> str:
     """What the command that a page prints gives."""
     from medusa_sim.cli import cli

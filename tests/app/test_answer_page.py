@@ -36,9 +36,9 @@ def test_the_answer_is_the_packages(opened: Opened) -> None:
     assert shown["Candidates"] == str(row.candidates)
     assert shown["Speedup"] == f"{row.speedup:.2f}x"
     assert shown["Free candidates"] == str(row.free_candidates)
-    assert shown["Largest batch"] == str(row.max_batch_with)
+    assert shown["Most at once"] == str(row.max_batch_with)
     headline = page.success[0].value
-    assert headline.startswith("**vicuna-7b on a100-80gb-pcie, batch 4: verify")
+    assert headline.startswith("**vicuna-7b on a100-80gb-pcie, 4 requests at once: verify")
     assert (
         f"verify {row.candidates} candidates a step ({row.drafts} drafts deep), {row.speedup:.2f}x"
         in headline
@@ -84,7 +84,7 @@ def test_a_slider_that_moves_is_followed(opened: Opened) -> None:
 
 def test_do_not_enable_is_said_plainly(opened: Opened) -> None:
     page = opened("answer", drafter="draft-model", draft_model="llama-2-7b", acceptance="0.3", batch=8)
-    assert "batch 8: do not enable speculation" in page.error[0].value
+    assert "8 requests at once: do not enable speculation" in page.error[0].value
     assert metrics(page)["Drafts"] == "off"
 
 

@@ -25,7 +25,7 @@ def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
     assert shown["Carried within the limits"] == f"{significant(drafting.largest_per_s or 0.0, 3)}/s"
     assert shown["Always full"] == f"{significant(drafting.saturated_per_s, 3)}/s"
     assert page.success[0].value.startswith(
-        "**llama-3.1-8b on h100-sxm under vllm-0.33:** With K = 3 the server sustains "
+        "**llama-3.1-8b on h100-sxm under vllm-0.33:** With 3 drafts a step the server sustains "
     )
     assert len(charts(page)) == 2
     rows = csv_rows(printed(next(told for told in commands(page) if "--timeline" not in told)))

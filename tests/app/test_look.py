@@ -12,8 +12,9 @@ import show
 from charts import style as charts_style
 from charts.draw import map_spec
 from charts.style import TEXT
-from pages_read import APP, Opened, set_up, tables
+from pages_read import APP, Opened, set_up, tables, unfolded
 from pages_read import charts as drawn
+from views.evidence import EVERY_KERNEL
 
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.sweep import heat_map
@@ -77,7 +78,7 @@ def test_the_breakdown_wears_the_parts_colours(opened: Opened, url: dict[str, ob
 
 
 def test_tables_keep_their_text_and_name_what_a_phone_shows(opened: Opened) -> None:
-    table = tables(opened("evidence", gpu="a100-80gb-pcie"))[0]
+    table = tables(unfolded(opened("evidence", gpu="a100-80gb-pcie"), EVERY_KERNEL))[0]
     assert "10,360" in set(table["rows"])
     page = opened("answer", batch_max=8)
     body = next(each.proto.body for each in page.get("html") if "<table>" in each.proto.body)

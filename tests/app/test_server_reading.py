@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from pages_read import Opened, text_of
+from pages_read import Opened, text_of, unfolded
 from views.server import OPENED
 
 PAGES = Path(__file__).parents[1] / "data" / "engine"
@@ -16,9 +16,7 @@ EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "bat
 
 
 def test_a_metrics_page_is_judged_and_taken_over(opened: Opened) -> None:
-    page = opened("answer", **EIGHT_B)
-    page.session_state[OPENED] = True
-    page.run()
+    page = unfolded(opened("answer", **EIGHT_B), OPENED)
     page.text_area(key="engine_text").set_value((PAGES / "vllm_metrics_after.txt").read_text()).run()
     assert not page.exception
     told = text_of(page)
@@ -33,9 +31,7 @@ def test_a_metrics_page_is_judged_and_taken_over(opened: Opened) -> None:
 
 
 def test_what_is_no_engines_is_one_line(opened: Opened) -> None:
-    page = opened("answer", **EIGHT_B)
-    page.session_state[OPENED] = True
-    page.run()
+    page = unfolded(opened("answer", **EIGHT_B), OPENED)
     page.text_area(key="engine_text").set_value("hello there").run()
     assert "\n" not in page.error[0].value
     assert page.error[0].value.startswith("pasted.txt")

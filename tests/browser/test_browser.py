@@ -10,12 +10,19 @@ import pytest
 
 pytest.importorskip("selenium")
 
+import app_feel
 from conftest import Browser
 from selenium.webdriver.common.keys import Keys
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
-PAGES = ("", "load", "tree", "compare", "evidence")
-EARLIER = ("choose", "roofline", "validation", "method")
+PAGES = ("", "load", "tree", "which-gpu", "evidence")
+EARLIER = {
+    "choose": "Does speculation pay?",
+    "roofline": "Does speculation pay?",
+    "compare": "Which GPU?",
+    "validation": "How far to trust it",
+    "method": "How far to trust it",
+}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -34,8 +41,7 @@ def test_page_opens_and_fits(browser: Browser, page: str, width: int, dark: bool
 @pytest.mark.parametrize("page", EARLIER)
 def test_addresses_of_earlier_links_lead_to_the_page_that_has_it_now(browser: Browser, page: str) -> None:
     browser.open(f"/{page}?gpu=l40s&model=vicuna-7b")
-    title = "How far to trust it" if page in ("validation", "method") else "Does speculation pay?"
-    browser.until_true(lambda: browser.text("h1") == [title])
+    browser.until_true(lambda: browser.text("h1") == [EARLIER[page]])
     browser.until("return document.querySelector('[data-testid=stSidebar]').innerHTML.includes('l40s')")
     assert not [line for line in browser.text("[data-testid=stAlert]") if "Ignored" in line]
     browser.until("return location.search.includes('gpu=l40s')")
@@ -72,7 +78,7 @@ def test_a_phone_shows_the_whole_answer(browser: Browser, dark: bool) -> None:
 @pytest.mark.parametrize("width", [1280, 390])
 def test_tables_are_not_cut(browser: Browser, width: int) -> None:
     browser.size(width, 900)
-    for page in ("", "load", "compare", "evidence", "evidence?view=numbers+in+use"):
+    for page in ("", "load", "which-gpu", "evidence", "evidence?view=numbers+in+use"):
         browser.open(f"/{page}")
         browser.until(
             "const tables = [...document.querySelectorAll('.numbers')]\n"
@@ -83,7 +89,7 @@ def test_tables_are_not_cut(browser: Browser, width: int) -> None:
 def test_slider_moves_the_answer_and_the_link(browser: Browser) -> None:
     browser.open("/")
     before = browser.answer()
-    batch = browser.find("input[type=range][aria-label='Batch to look at']")
+    batch = browser.find(app_feel.SLIDER)
     batch.send_keys(Keys.ARROW_RIGHT * 3)
     browser.until("return location.search.includes('batch=4')")
     browser.until_true(lambda: browser.metrics() != before)  # the link may change before the page does
@@ -97,7 +103,7 @@ def test_slider_moves_the_answer_and_the_link(browser: Browser) -> None:
 
 def test_shared_inputs_stay_from_page_to_page(browser: Browser) -> None:
     browser.open("/?gpu=l40s&seq_len=2048")
-    for name in ("Under load", "Evidence", "Answer"):
+    for name in ("Under load", "Which GPU?", "Evidence", "Answer"):
         links = browser.driver.find_elements("css selector", "[data-testid=stSidebarNavLink]")
         next(each for each in links if name in each.text).click()
         browser.until(f"return document.querySelector('[aria-current=page]')?.innerText.includes('{name}')")

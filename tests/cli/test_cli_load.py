@@ -13,7 +13,7 @@ BASE = ("load", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "ea
 def test_the_sentence_comes_first():
     result = answered(*BASE, "--tpot-ms", "12", "--rate", "6", "--target-rate", "40")
     lines = [line for line in result.stdout.splitlines() if line]
-    assert lines[1].startswith("With K = 3 the server sustains ")
+    assert lines[1].startswith("With 3 drafts a step the server sustains ")
     assert "GPUs" in result.stdout
     assert max(map(len, lines[2:])) <= 200
 

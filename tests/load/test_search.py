@@ -69,7 +69,7 @@ def test_policies_are_compared_on_the_same_requests(answer):
 
 def test_the_sentence_and_the_rows_name_both_rates_and_every_metric(answer):
     told = load_text.sentence(answer)
-    assert told.startswith("With K = 3 the server sustains ")
+    assert told.startswith("With 3 drafts a step the server sustains ")
     assert "requests/s within 12.0 ms a token" in told
     assert " without); " in told
     rows = load_arrow(answer)
