@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,76 +14,14 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
 from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.drafted import Chosen, Drafted, Field, Table, cost_field
 from medusa_sim.step.compose import COST_FIELDS, Cost, overhead_halves
 from medusa_sim.step.kernels import WAITS
 from medusa_sim.step.step import StepTime, bound_codes
 from medusa_sim.step.workload import PARTS, Part
 from medusa_sim.units import US_PER_S
 
-Field = Callable[[StepTime], npt.NDArray[Any]]
-Table: TypeAlias = npt.NDArray[Any] | list[npt.NDArray[Any]]
-"""(O, B, S, 1 + C) numbers of O options, 1 along axes that none knows; a list where some know all axes."""
-
-
-class Drafted:
-    """The drafting of each option, its fields laid out in tables that are made once.
-
-    steps: None where a drafter costs nothing. places: of the counts of each option among C counts.
-    """
-
-    def __init__(self, steps: Sequence[StepTime | None], places: tuple[slice, ...], counts: int) -> None:
-        self.steps, self.places, self.counts = steps, places, counts
-        self._tables: dict[str, Table] = {}
-        self._whole: Drafted | None = None
-        self._rows = slice(None)
-
-    def rows(self, rows: slice) -> Drafted:
-        """Some of the batches."""
-        found = Drafted(self.steps, self.places, self.counts)
-        found._whole, found._rows = self, rows
-        return found
-
-    def table(self, name: str, field: Field | Sequence[npt.NDArray[Any]]) -> Table:
-        """Of each option what a field gives, 0 where a drafter costs nothing, or values; kept by a name."""
-        if name not in self._tables:
-            if self._whole is not None:
-                table = self._whole.table(name, field)
-                if isinstance(table, list):
-                    self._tables[name] = [of_rows(self._rows, value) for value in table]
-                else:
-                    self._tables[name] = table[:, self._rows] if table.shape[1:2] > (1,) else table
-            elif callable(field):
-                self._tables[name] = self._laid_out(
-                    [np.zeros(()) if step is None else field(step) for step in self.steps]
-                )
-            else:
-                self._tables[name] = self._laid_out(field)
-        return self._tables[name]
-
-    def _laid_out(self, values: Sequence[npt.NDArray[Any]]) -> Table:
-        """Arrays of each option, which broadcast with (B, S, its counts), as one table."""
-        if not values or all((value == values[0].flat[0]).all() for value in values):
-            first: npt.NDArray[Any] = values[0].flat[:1] if values else np.zeros(1)
-            return first.reshape(1, 1, 1, 1)
-        cubes = [value.reshape((1,) * (3 - value.ndim) + value.shape) for value in values]
-        sizes = [max(cube.shape[axis] for cube in cubes) for axis in range(3)]
-        if sizes[1] > 1 and sizes[2] > 1:
-            return cubes
-        columns = 1 + self.counts if sizes[1] == 1 else 1
-        table = np.zeros((len(cubes), sizes[0], sizes[1], columns), dtype=values[0].dtype)
-        for row, cube, place in zip(table, cubes, self.places, strict=True):
-            row[..., _behind_plain(place) if columns > 1 else slice(None)] = cube
-        return table
-
-
-def _behind_plain(place: slice) -> slice:
-    """Where counts from 2 up stand when plain decoding is the first."""
-    return slice(place.start + 1, place.stop + 1)
-
-
-def of_rows(rows: slice, values: FloatArray) -> FloatArray:
-    """Those of the first of three axes; what has fewer, or is the same along it, stays as it is."""
-    return values[rows] if values.ndim == 3 and values.shape[0] > 1 else values
+T = TypeVar("T", np.float64, np.int8)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,7 +34,7 @@ class ByCount:
 
     counts: IntArray
     options: tuple[DraftOption, ...]
-    chosen: npt.NDArray[np.unsignedinteger[Any]]
+    chosen: Chosen
     batch: IntArray
     max_batch: IntArray
     decode: StepTime
@@ -138,7 +76,7 @@ class ByCount:
         plain, verify = self.decode.cost, self.verify.cost
         return Cost(
             **{
-                name: self.whole(getattr(plain, name), getattr(verify, name), name, _cost(name))
+                name: self.whole(getattr(plain, name), getattr(verify, name), name, cost_field(name))
                 for name in COST_FIELDS
             }
         )
@@ -200,10 +138,7 @@ class ByCount:
     def source(self) -> CodeArray:
         """Worst `Source` code of each step; broadcasts with (B, S, 1 + C)."""
         drafted = self._drafting("source", lambda step: step.source)
-        worst = np.maximum(self.verify.source, drafted[..., 1:] if drafted.ndim else drafted)
-        found = np.empty((*worst.shape[:-1], self.counts.size), dtype=np.int8)
-        found[..., :1], found[..., 1:] = self.decode.source, worst
-        return found
+        return self._with_plain(self.decode.source, np.maximum(self.verify.source, drafted))
 
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
@@ -214,7 +149,7 @@ class ByCount:
             verified = self.verify.parts_us.get(part, np.zeros(()))
             drafted = self._drafting("drafter", _drafter_us) if part == "drafter" else np.zeros(())
             if part == "drafter" or part in self.verify.parts_us or part in self.decode.parts_us:
-                found[part] = np.broadcast_to(self._with_plain(plain, verified, drafted), self.shape)
+                found[part] = np.broadcast_to(self._with_plain(plain, verified + drafted), self.shape)
         return found
 
     @cached_property
@@ -222,14 +157,14 @@ class ByCount:
         """(B, S, 1 + C) gaps between kernels."""
         drafted = self._drafting("launch", lambda step: np.asarray(step.launch_us))
         plain, verify = np.asarray(self.decode.launch_us), np.asarray(self.verify.launch_us)
-        return np.broadcast_to(self._with_plain(plain, verify, drafted), self.shape)
+        return np.broadcast_to(self._with_plain(plain, verify + drafted), self.shape)
 
     def whole(self, plain: FloatArray, verify: FloatArray, name: str, drafting: Field) -> FloatArray:
         """What adds up over a step: of the plain one, of verification, and a drafting.
 
         Broadcasts with (B, S, 1 + C).
         """
-        return self._with_plain(plain, verify, self._drafting(name, drafting))
+        return self._with_plain(plain, verify + self._drafting(name, drafting))
 
     def option_at(self, at: int, s: int, column: int) -> DraftOption | None:
         """How a cell drafts; None for plain decoding (column 0)."""
@@ -274,8 +209,7 @@ class ByCount:
             return np.broadcast_to(table, (len(table), *axes)).take(self._cells[by_length], mode="clip")
         found = np.zeros(chosen.shape)
         for index, (value, place) in enumerate(zip(table, self.drafted.places, strict=True)):
-            own = _behind_plain(place)
-            np.copyto(found[..., own], value, where=chosen[..., own] == index)
+            np.copyto(found[..., place], value, where=chosen[..., place] == index)
         return found
 
     @cached_property
@@ -283,26 +217,16 @@ class ByCount:
         """(B, S, 1 + C) index of each cell in tables that know the count, or (True) the length."""
         return {}
 
-    def _with_plain(self, plain: FloatArray, verify: FloatArray, drafting: FloatArray) -> FloatArray:
-        """The plain step's before the sum of the others; in the smallest shape that broadcasts."""
-        if plain.size == verify.size == drafting.size == 1 and plain.flat[0] == verify.flat[0] + drafting:
+    def _with_plain(self, plain: npt.NDArray[T], drafted: npt.NDArray[T]) -> npt.NDArray[T]:
+        """The plain step's in the first column of what was made for this; in the smallest shape."""
+        if plain.size == drafted.size == 1 and plain.flat[0] == drafted.flat[0]:
             return plain.reshape(())
-        axes = np.broadcast_shapes(plain.shape, verify.shape[:-1] + (1,) * (verify.ndim > 0), drafting.shape)
-        found = np.empty((*axes[:-1], self.counts.size))
+        if self.counts.size == 1:
+            return plain
+        shape = np.broadcast_shapes(plain.shape, drafted.shape, self.counts.shape)
+        found = drafted if drafted.shape == shape else np.broadcast_to(drafted, shape).copy()
         found[..., :1] = plain
-        found[..., 1:] = verify
-        if drafting.ndim or drafting:
-            found += drafting
-            found[..., :1] = plain
         return found
-
-
-def _cost(name: str) -> Field:
-    def field(step: StepTime) -> FloatArray:
-        values: FloatArray = getattr(step.cost, name)
-        return values
-
-    return field
 
 
 def _waits(code: Bound) -> Field:
@@ -311,58 +235,6 @@ def _waits(code: Bound) -> Field:
 
 def _drafter_us(step: StepTime) -> FloatArray:
     return step.parts_us.get("drafter", np.zeros(()))
-
-
-def best_by_count(
-    options: tuple[DraftOption, ...],
-    step_us: Iterator[FloatArray],
-    most: Sequence[IntArray],
-    *,
-    decode: StepTime,
-    verify: StepTime,
-    drafted: Drafted,
-    counts: IntArray,
-    batch: IntArray,
-    max_batch: IntArray,
-) -> ByCount:
-    """For each count, pick the fastest option that fits in memory; if none fits, the fastest.
-
-    step_us: of each option, broadcasts with (B, S, its counts); a single option needs no times. most: (S, its
-    counts) largest batch of each option; max_batch: (S, 1 + C) of any. Ties go to the first.
-    """
-    whole = (batch.size, len(max_batch), counts.size)
-    kind = np.min_scalar_type(len(options))
-    chosen = np.zeros((*whole[:2], 1 + counts.size), dtype=kind)
-    if len(options) > 1:
-        best, least = np.zeros(whole, dtype=kind), np.full(whole, np.inf)
-        # where memory decides: some options and counts fit and some do not
-        smallest = np.min([each.min(axis=1) for each in most], axis=0)
-        b, s = np.nonzero((batch[:, None] > smallest) & (batch[:, None] <= max_batch[:, 1:].max(axis=1)))
-        every = zip(options, drafted.places, most, step_us, strict=True)
-        for index, (option, place, of_option, time_us) in enumerate(every):
-            per_token = np.empty((*whole[:2], option.candidates.size))
-            np.multiply(time_us, (1.0 + _TIE * index) / option.tokens_per_step, out=per_token)
-            per_token[b, s] *= np.where(batch[b, None] <= of_option[s], 1.0, _ALWAYS_LAST)
-            held, of = least[..., place], best[..., place]
-            np.maximum(of, (per_token < held) * kind.type(index), out=of)
-            np.minimum(held, per_token, out=held)
-        chosen[..., 1:] = best
-    return ByCount(
-        counts=np.concatenate([[1], counts]).astype(np.int64),
-        options=options,
-        chosen=chosen,
-        batch=batch,
-        max_batch=max_batch,
-        decode=decode,
-        verify=verify,
-        drafted=drafted,
-    )
-
-
-_TIE = 1e-12
-"""By which an option must beat the one before it: times that differ by rounding alone are the same."""
-_ALWAYS_LAST = 1e9
-"""Moves what does not fit behind whatever does, in the same order."""
 
 
 def band(

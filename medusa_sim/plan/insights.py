@@ -223,7 +223,8 @@ def _free(surface: Surface) -> Free:
     width = found.counts.size
     whole = free_budget(found.step_us / found.decode_us).ravel()
     alone = surface.verify.time_us / found.decode_us
-    verification = free_budget(np.concatenate([np.ones((*alone.shape[:2], 1)), alone], axis=-1)).ravel()
+    alone[..., 0] = 1.0
+    verification = free_budget(alone).ravel()
     return Free(
         whole=found.counts[whole - 1],
         verification=found.counts[verification - 1],

@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.plan.best_by_count import Drafted, of_rows
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.drafted import Drafted, of_rows
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.kernels import Kernels, priced, timed
@@ -63,8 +63,9 @@ class PricedSteps:
 
     @cached_property
     def verify_work(self) -> PassWork:
-        """Kernels of verification."""
-        return verification_work(self.setting, *self._places, self.counts[None, None, :])
+        """Kernels of verification, of 1 + C columns: for the plain step's the first count again."""
+        columns = np.concatenate([self.counts[:1], self.counts])
+        return verification_work(self.setting, *self._places, columns[None, None, :])
 
     def take_steps(self, other: PricedSteps) -> None:
         """Take over what does not depend on the drafter from a surface that differs in it alone.
@@ -83,7 +84,7 @@ class PricedSteps:
 
     @cached_property
     def verify(self) -> StepTime:
-        """Verification of each count, (B, S, C)."""
+        """Verification of each count, (B, S, 1 + C): the first column, of the plain step, says nothing."""
         return work_time(self.setting.latency, self.verify_work)
 
     @cached_property
@@ -103,7 +104,7 @@ class PricedSteps:
     @cached_property
     def drafted(self) -> Drafted:
         """The drafting of all options, laid out by option."""
-        return Drafted(self.drafting, self._of_options, self.counts.size)
+        return Drafted(self.options, self.drafting, self._of_options, 1 + self.counts.size)
 
     def drafting_of(self, index: int) -> StepTime | None:
         """The drafting of one option, priced once."""
@@ -134,12 +135,12 @@ class PricedSteps:
         return {}
 
     def places(self, index: int) -> slice:
-        """Where the counts of an option stand among `counts`."""
+        """Where the counts of an option stand in columns of which the first is plain decoding's."""
         return self._of_options[index]
 
     @cached_property
     def _of_options(self) -> tuple[slice, ...]:
-        firsts = [int(np.searchsorted(self.counts, option.candidates[0])) for option in self.options]
+        firsts = [1 + int(np.searchsorted(self.counts, option.candidates[0])) for option in self.options]
         sizes = [option.candidates.size for option in self.options]
         return tuple(slice(first, first + size) for first, size in zip(firsts, sizes, strict=True))
 
@@ -169,9 +170,6 @@ class PricedSteps:
             "verify_joules": take(self._same_joules) + self.launch_joules(own),
             "drafted": self.drafted.rows(rows),
         }
-        for index in range(len(self.options)):
-            step = self.drafting_of(index)
-            found._drafted[index] = None if step is None else StepTime(cost=step.cost.each(take))
         vars(found).update(known)
         return found
 

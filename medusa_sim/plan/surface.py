@@ -19,8 +19,9 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.latency.by_name import CachedLatency
-from medusa_sim.plan.best_by_count import ByCount, band, best_by_count, tokens_per_s
+from medusa_sim.plan.best_by_count import ByCount, band, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.drafted import Room
 from medusa_sim.plan.priced_steps import PricedSteps
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.compose import Cost, overhead_halves
@@ -139,9 +140,21 @@ class Surface(PricedSteps):
         largest = np.zeros((self.seq_len.size, 1 + self.counts.size), dtype=np.int64)
         largest[:, 0] = self.max_batch[:, PLAIN]
         for index, place in enumerate(self._configurations):
-            of_count = largest[:, 1:][:, self.places(index)]
+            of_count = largest[:, self.places(index)]
             np.maximum(of_count, self.max_batch[:, place], out=of_count)
         return largest
+
+    @cached_property
+    def room(self) -> Room:
+        """Where memory decides between options."""
+        each = np.full((len(self.options), *self.max_batch_by_count.shape), NO_LIMIT)
+        for index, place in enumerate(self._configurations):
+            each[index][:, self.places(index)] = self.max_batch[:, place]
+        return Room(
+            each,
+            each.min(axis=(0, 2), initial=NO_LIMIT),
+            self.max_batch_by_count[:, 1:].max(axis=1, initial=0),
+        )
 
     @cached_property
     def fits(self) -> BoolArray:
@@ -174,16 +187,15 @@ class Surface(PricedSteps):
     @cached_property
     def by_count(self) -> ByCount:
         """The best drafting of each count at each batch and length."""
-        return best_by_count(
-            self.options,
-            map(self.time_of, range(len(self.options))),
-            [self.max_batch[:, place] for place in self._configurations],
+        return ByCount(
+            counts=np.concatenate([[1], self.counts]).astype(np.int64),
+            options=self.options,
+            chosen=self.drafted.best(self.verify.cost, self.batch, self.room),
+            batch=self.batch,
+            max_batch=self.max_batch_by_count,
             decode=self.decode,
             verify=self.verify,
             drafted=self.drafted,
-            counts=self.counts,
-            batch=self.batch,
-            max_batch=self.max_batch_by_count,
         )
 
     @cached_property
@@ -299,7 +311,8 @@ class Surface(PricedSteps):
         """Some of the batches: a table is computed block by block, each small enough for a core's cache."""
         found, other = self.of_batches(rows), self._flight
         vars(found)["_flight"] = None if other is None else other.of_batches(rows)
-        vars(found).update(max_batch=self.max_batch, max_batch_by_count=self.max_batch_by_count)
+        for name in ("max_batch", "max_batch_by_count", "room"):
+            vars(found)[name] = getattr(self, name)
         return found
 
     @cached_property
