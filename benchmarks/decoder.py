@@ -18,8 +18,7 @@ import decoder_study as study
 from decoder_study import counts_of_texts, design_effect
 from scores import table
 
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, optimal_order
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_profile
 from medusa_sim.acceptance.tree import CandidateTree

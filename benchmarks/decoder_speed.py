@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.heads import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.decoder.draft import MedusaDrafter

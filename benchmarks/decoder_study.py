@@ -14,9 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from medusa_sim.acceptance.curve import NORMAL_90TH
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, tokens_per_step_error
-from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.heads import (
+    NORMAL_90TH,
+    HeadAccuracy,
+    expected_tokens_per_step,
+    optimal_order,
+    tokens_per_step_error,
+)
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.arguments import Acceptance
 from medusa_sim.decoder.checkpoint import Checkpoint

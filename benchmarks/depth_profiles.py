@@ -21,7 +21,7 @@ from msgspec import structs
 from recorded import data_folder, present
 from scipy.optimize import brentq, least_squares
 
-from medusa_sim.acceptance.curve import NORMAL_90TH
+from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile, read_profile
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.acceptance import MEAN_LENGTH_ERROR

@@ -1,21 +1,29 @@
 """Tokens per step as a curve over the number of candidates: a logarithm or a monotone interpolation.
 
 A curve says nothing of the tree behind a count; it is what a paper's figure or an engine's log gives.
+
+`ShapedAcceptance`: accuracies of heads, which know shapes, so that each size has its best tree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.acceptance.heads import (
+    NORMAL_90TH,
+    HeadAccuracy,
+    chain_tokens_per_step,
+    optimal_order,
+    token_errors,
+)
+from medusa_sim.acceptance.tree import CandidateTree, TreeOrder
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, DataError, UsageError
-
-NORMAL_90TH = 1.2815515655446004
-"""Standard normal quantile at 0.9: mean +- this many standard errors holds 80 %."""
 
 
 def checked_candidates(candidates: npt.ArrayLike, candidates_max: int, name: str) -> FloatArray:
@@ -197,4 +205,57 @@ class TableCurve:
         value = self.tokens_per_step(candidates)
         half = np.where(value > 1.0, self.error_tokens, 0.0)
         most = np.asarray(candidates, dtype=np.float64)
+        return np.asarray(np.maximum(value - half, 1.0)), np.asarray(np.minimum(value + half, most))
+
+
+CANDIDATES_MAX = 1024
+"""Trees are grown to this many candidates; a verification step never pays beyond it."""
+
+
+@dataclass(frozen=True)
+class ShapedAcceptance:
+    """Optimal trees over `heads` (for a chain or a draft model: one row of accuracies per depth).
+
+    `model_error`: relative 80 % half width of `tokens_per_step - 1` beside the sample sizes, for what
+    the independence of positions misses.
+    """
+
+    name: str
+    heads: HeadAccuracy
+    model_error: float = 0.0
+
+    @cached_property
+    def order(self) -> TreeOrder:
+        """Nodes of the optimal trees in the order in which a growing tree takes them."""
+        return optimal_order(self.heads, CANDIDATES_MAX)
+
+    @property
+    def candidates_max(self) -> int:
+        """Candidates of the largest tree that these accuracies describe."""
+        return self.order.candidates_max
+
+    def tree(self, candidates: int) -> CandidateTree:
+        """The optimal tree of that many candidates; CoverageError beyond `candidates_max`."""
+        checked_candidates(candidates, self.candidates_max, self.name)
+        return self.order.tree(candidates)
+
+    @cached_property
+    def _errors(self) -> FloatArray:
+        return token_errors(self.order.paths, self.order.gains, self.heads)
+
+    def tokens_per_step(self, candidates: npt.ArrayLike) -> FloatArray:
+        """Mean tokens emitted per step with the optimal tree, of the shape of `candidates`."""
+        counts = checked_candidates(candidates, self.candidates_max, self.name)
+        return np.asarray(self.order.tokens_per_step[counts.astype(np.int64) - 1])
+
+    def chain_tokens_per_step(self) -> FloatArray:
+        """(depths + 1,) tokens per step of the best chain of 0, 1, ... guesses."""
+        return chain_tokens_per_step(self.heads)
+
+    def band(self, candidates: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """80 % interval from the sample sizes and `model_error`; both exactly 1 at one candidate."""
+        value = self.tokens_per_step(candidates)
+        counts = np.asarray(candidates, dtype=np.int64)
+        half = np.hypot(self._errors[counts - 1], self.model_error * (value - 1.0))
+        most = np.minimum(counts, self.heads.heads + 1.0)
         return np.asarray(np.maximum(value - half, 1.0)), np.asarray(np.minimum(value + half, most))

@@ -2,21 +2,27 @@
 
 `a_k^(i)` of the Medusa paper (2.3.3): the probability that rank i of head k is exactly the token that
 the target emits. Heads and ranks are 0-based, head 0 guesses the token after the root.
+
+The best tree of every size in one pass (2.3.3 and appendix C): a node adds exactly its own probability to the
+expected tokens, and no child is likelier than its parent, so taking the likeliest node next gives the best
+tree of each size: a heap, not a search.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.curve import NORMAL_90TH
-from medusa_sim.acceptance.tree import CandidateTree, Path
+from medusa_sim.acceptance.tree import CandidateTree, Path, TreeOrder
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, SpecError
 
+NORMAL_90TH = 1.2815515655446004
+"""Standard normal quantile at 0.9: mean +- this many standard errors holds 80 %."""
 SUM_TOLERANCE = 1e-6
 """Accuracies are read from text with six digits or so; a head's sum may exceed 1 by this much."""
 
@@ -265,3 +271,80 @@ def chain_accuracy(
         rate = np.divide(rate, before, out=np.zeros_like(rate), where=before > 0.0)
         counts = None if counts is None else np.maximum(counts * before, 1.0)
     return HeadAccuracy.checked(rate[:, None], counts, where=where)
+
+
+def optimal_order(heads: HeadAccuracy, candidates_max: int) -> TreeOrder:
+    """Every optimal tree up to `candidates_max` candidates, in O(candidates log candidates).
+
+    Guesses with zero accuracy are never taken, so the order may end earlier. Ties go to the shallower
+    path, then to the smaller ranks.
+
+    Raises:
+        CoverageError: a conditional accuracy above 1, for which the greedy order proves nothing.
+    """
+    conditional = heads.conditional()
+    if np.any(conditional.sum(axis=1) > 1.0 + SUM_TOLERANCE):
+        raise CoverageError("conditional accuracies of a head sum to more than 1; lower the correlation")
+    by_gain = np.argsort(-conditional, axis=1, kind="stable")
+    sorted_gain = np.take_along_axis(conditional, by_gain, axis=1)
+    ranks: list[list[int]] = by_gain.tolist()
+    accuracy: list[list[float]] = sorted_gain.tolist()
+    depth_max, ranks_max = heads.heads, heads.ranks
+
+    # entry: (-probability, depth, path, place of the last guess among its head's, parent's probability)
+    heap: list[tuple[float, int, Path, int, float]] = [(-accuracy[0][0], 1, (ranks[0][0],), 0, 1.0)]
+    paths: list[Path] = []
+    gains: list[float] = []
+    while heap and len(paths) < candidates_max - 1:
+        negative, depth, path, place, above = heapq.heappop(heap)
+        if negative == 0.0:
+            break
+        paths.append(path)
+        gains.append(-negative)
+        if place + 1 < ranks_max:  # the next sibling
+            level = depth - 1
+            sibling = (*path[:-1], ranks[level][place + 1])
+            heapq.heappush(heap, (-above * accuracy[level][place + 1], depth, sibling, place + 1, above))
+        if depth < depth_max:  # the first child
+            child = (*path, ranks[depth][0])
+            heapq.heappush(heap, (negative * accuracy[depth][0], depth + 1, child, 0, -negative))
+    return TreeOrder(tuple(paths), np.array(gains, dtype=np.float64))
+
+
+def chain_tokens_per_step(heads: HeadAccuracy) -> FloatArray:
+    """(heads + 1,) expected tokens per step of the best chain of 0, 1, ... guesses (one per head)."""
+    return np.concatenate([[1.0], 1.0 + np.cumsum(np.cumprod(heads.conditional().max(axis=1)))])
+
+
+def best_chain(heads: HeadAccuracy, length: int) -> CandidateTree:
+    """The likeliest guess of each of the first `length` heads, as a tree without branches.
+
+    Raises:
+        CoverageError: more guesses than heads.
+    """
+    if not 0 <= length <= heads.heads:
+        raise CoverageError(f"a chain of {length} asked for, accuracies are known for 0..{heads.heads} heads")
+    path = tuple(int(rank) for rank in heads.conditional().argmax(axis=1)[:length])
+    return CandidateTree(tuple(path[:depth] for depth in range(1, length + 1)))
+
+
+def tokens_per_step_by_heads(heads: HeadAccuracy, candidates: int) -> FloatArray:
+    """(heads,) expected tokens per step of the optimal tree of that size from the first 1, 2, ... heads.
+
+    Fewer heads than candidates can use give a smaller tree; its value is what counts.
+    """
+    return np.array(
+        [
+            optimal_order(heads.first(count), candidates).tokens_per_step[-1]
+            for count in range(1, heads.heads + 1)
+        ]
+    )
+
+
+def heads_worth_running(heads: HeadAccuracy, candidates: int) -> int:
+    """Fewest heads whose optimal tree is within 1 % of what all heads give.
+
+    The rest cost nothing if they are not run (the paper: five at most, three or four may be enough).
+    """
+    tokens = tokens_per_step_by_heads(heads, candidates)
+    return int(np.argmax(tokens >= 0.99 * tokens[-1])) + 1

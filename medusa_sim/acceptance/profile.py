@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.curve import LogCurve, TableCurve
+from medusa_sim.acceptance.curve import LogCurve, ShapedAcceptance, TableCurve
 from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
-from medusa_sim.acceptance.optimise import ShapedAcceptance
 from medusa_sim.acceptance.profile_file import (
     CurveFile,
     DraftVectorFile,

@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, IntArray
-from medusa_sim.errors import SpecError
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.errors import CoverageError, SpecError
 
 Path = tuple[int, ...]
 
@@ -165,3 +165,37 @@ class CandidateTree:
     def nodes_per_depth(self) -> IntArray:
         """(depth + 1,) number of nodes at each depth, the root first."""
         return np.bincount(self.depths, minlength=self.depth + 1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class TreeOrder:
+    """The nodes of the optimal trees, in the order in which a growing tree takes them.
+
+    The first c - 1 nodes are the optimal tree of c candidates. `tokens_per_step[c - 1]` is its
+    expected tokens per step (1 for the root alone), `gains[n]` what node n adds.
+    """
+
+    paths: tuple[Path, ...]
+    gains: FloatArray
+
+    @property
+    def candidates_max(self) -> int:
+        """Candidates of the largest tree (all nodes that can be accepted at all, if fewer were found)."""
+        return len(self.paths) + 1
+
+    @property
+    def tokens_per_step(self) -> FloatArray:
+        """(candidates_max,) expected tokens per step of the optimal tree of 1, 2, ... candidates."""
+        return np.concatenate([[1.0], 1.0 + np.cumsum(self.gains)])
+
+    def tree(self, candidates: int) -> CandidateTree:
+        """The optimal tree of that many candidates (root included).
+
+        Raises:
+            CoverageError: more candidates than the order holds.
+        """
+        if not 1 <= candidates <= self.candidates_max:
+            raise CoverageError(
+                f"{candidates} candidates asked for, these accuracies allow trees of 1..{self.candidates_max}"
+            )
+        return CandidateTree(tuple(sorted(self.paths[: candidates - 1], key=lambda p: (len(p), p))))

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from medusa_sim.acceptance.curve import NORMAL_90TH
+from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.engine_bench import BenchRow
 from medusa_sim.errors import DataError, UsageError

@@ -111,7 +111,7 @@ def show(profile: str, candidates: tuple[int, ...], output: Output, data_dir: Pa
     import numpy as np
     import pyarrow as pa
 
-    from medusa_sim.acceptance.optimise import heads_worth_running
+    from medusa_sim.acceptance.heads import heads_worth_running
     from medusa_sim.acceptance.profile import load_acceptance
 
     loaded = load_acceptance(profile, data_dir)

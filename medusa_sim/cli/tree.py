@@ -91,7 +91,7 @@ _NEEDED: dict[str, Any] = {"required": True}
 @output_options
 def build(asked: Accuracies, candidates: int, output: Output, data_dir: Path | None) -> None:
     """The tree of that many candidates with the most expected tokens per step."""
-    from medusa_sim.acceptance.optimise import optimal_order
+    from medusa_sim.acceptance.heads import optimal_order
 
     accuracy = asked.read(data_dir)
     _show(output, optimal_order(accuracy, candidates).tree(candidates), accuracy)

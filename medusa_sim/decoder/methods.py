@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from medusa_sim.acceptance.heads import HeadAccuracy
-from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.heads import HeadAccuracy, optimal_order
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import read_tree

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined, counts_of_listed
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, optimal_order
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.checkpoint import Checkpoint
 from medusa_sim.decoder.draft import MedusaDrafter

@@ -79,8 +79,7 @@ class StepGrid(Sizes):
 
         Raises UsageError for a profile without heads, or where there is no such size.
         """
-        from medusa_sim.acceptance.heads import expected_tokens_per_step
-        from medusa_sim.acceptance.optimise import optimal_order
+        from medusa_sim.acceptance.heads import expected_tokens_per_step, optimal_order
         from medusa_sim.acceptance.profile import load_acceptance
 
         heads = load_acceptance(self.acceptance).heads

@@ -18,8 +18,7 @@ from pathlib import Path
 import msgspec
 
 from medusa_sim.acceptance.engine_counters import over_every_step, position_profile, profile_text
-from medusa_sim.acceptance.heads import HeadAccuracy
-from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.heads import HeadAccuracy, optimal_order
 from medusa_sim.acceptance.profile import acceptance_path, load_acceptance
 from medusa_sim.acceptance.profile_file import encoded_profile, read_profile
 from medusa_sim.acceptance.tree import CandidateTree

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
-from medusa_sim.acceptance.optimise import ShapedAcceptance
 from medusa_sim.acceptance.profile import (
     AcceptanceProfile,
     acceptance_names,

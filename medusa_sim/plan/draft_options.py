@@ -13,16 +13,16 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import HeadAccuracy, token_errors
-from medusa_sim.acceptance.optimise import (
-    ShapedAcceptance,
-    TreeOrder,
+from medusa_sim.acceptance.curve import ShapedAcceptance
+from medusa_sim.acceptance.heads import (
+    HeadAccuracy,
     best_chain,
     chain_tokens_per_step,
     optimal_order,
+    token_errors,
 )
 from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.acceptance.tree import CandidateTree, Path
+from medusa_sim.acceptance.tree import CandidateTree, Path, TreeOrder
 from medusa_sim.arrays import FloatArray, IntArray, among
 from medusa_sim.errors import UsageError
 from medusa_sim.plan import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS

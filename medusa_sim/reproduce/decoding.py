@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.optimise import chain_tokens_per_step, optimal_order
+from medusa_sim.acceptance.heads import (
+    HeadAccuracy,
+    chain_tokens_per_step,
+    expected_tokens_per_step,
+    optimal_order,
+)
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import DataDir

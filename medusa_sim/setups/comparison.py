@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.acceptance.curve import NORMAL_90TH
+from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.plan.scenario import Scenario

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError

@@ -32,8 +32,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.optimise import chain_tokens_per_step, optimal_order
+from medusa_sim.acceptance.heads import (
+    HeadAccuracy,
+    chain_tokens_per_step,
+    expected_tokens_per_step,
+    optimal_order,
+)
 from medusa_sim.acceptance.profile import isotonic_decreasing, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray

@@ -13,11 +13,13 @@ from one_line import one_line
 from medusa_sim.acceptance.head_table import read_accuracies
 from medusa_sim.acceptance.heads import (
     HeadAccuracy,
+    best_chain,
+    chain_tokens_per_step,
     expected_tokens_per_step,
     node_probabilities,
+    optimal_order,
     tokens_per_step_error,
 )
-from medusa_sim.acceptance.optimise import best_chain, chain_tokens_per_step, optimal_order
 from medusa_sim.acceptance.profile import isotonic_decreasing, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecError

@@ -8,8 +8,12 @@ import pytest
 from public_trees import RANKS, compact_profile, fitted_rows, medusa_1_profile, read_public_trees
 
 from medusa_sim.acceptance.head_table import fitted_correlation, read_accuracies
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.optimise import heads_worth_running, tokens_per_step_by_heads
+from medusa_sim.acceptance.heads import (
+    HeadAccuracy,
+    expected_tokens_per_step,
+    heads_worth_running,
+    tokens_per_step_by_heads,
+)
 from medusa_sim.acceptance.profile import (
     WORKLOAD_SPEEDUP,
     acceptance_names,

@@ -31,8 +31,7 @@ from pages_read import charts as chart_specs
 from views.evidence import EVERY_KERNEL
 
 from medusa_sim import data
-from medusa_sim.acceptance.heads import node_probabilities
-from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.heads import node_probabilities, optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError

@@ -8,8 +8,7 @@ import pytest
 import torch
 from decoder_models import noisy_copy, ragged_prompts, tiny_heads, tiny_llama
 
-from medusa_sim.acceptance.heads import HeadAccuracy
-from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.heads import HeadAccuracy, optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import HeadAccuracy
-from medusa_sim.acceptance.optimise import ShapedAcceptance
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.api import Scenario
 from medusa_sim.errors import UsageError

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.optimise import ShapedAcceptance
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.break_even import BreakEven, crossing

@@ -11,8 +11,11 @@ torch = pytest.importorskip("torch")
 from asking import answered, run  # noqa: E402
 from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
 
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step  # noqa: E402
-from medusa_sim.acceptance.optimise import optimal_order  # noqa: E402
+from medusa_sim.acceptance.heads import (  # noqa: E402
+    HeadAccuracy,
+    expected_tokens_per_step,
+    optimal_order,
+)
 from medusa_sim.acceptance.profile import load_acceptance  # noqa: E402
 from medusa_sim.decoder.checkpoint import Checkpoint  # noqa: E402
 from medusa_sim.errors import DataError, UsageError  # noqa: E402
