@@ -41,6 +41,8 @@ from medusa_sim.step.roofline import roofline_points
 from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from medusa_sim.acceptance.tree import CandidateTree
@@ -181,11 +183,16 @@ _CHANGED = 0.1
 _OTHER_ENGINES = ("vllm", "sglang", "tensorrt-llm")
 
 
-@KEPT
-def changes(set_up: SetUp, batch: int, request: tuple[int, int] | None) -> list[dict[str, float | int | str]]:
+def changes(
+    set_up: SetUp,
+    batch: int,
+    request: tuple[int, int] | None,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+) -> list[dict[str, float | int | str]]:
     """What the answer at a batch would be with one thing changed: what, change, speedup, drafts.
 
-    The same search each time; what cannot be (no room, no such kernel) is left out.
+    The same search each time, kept as any; what cannot be (no room, no such kernel) is left out. advance:
+    told (searches done, searches in all).
     """
 
     def at(other: SetUp, size: int) -> ScheduleRow:
@@ -220,7 +227,8 @@ def changes(set_up: SetUp, batch: int, request: tuple[int, int] | None) -> list[
         )
         if other != set_up
     ]
-    for what, change, other, size in asked:
+    for done, (what, change, other, size) in enumerate(asked):
+        advance(done, len(asked))
         with contextlib.suppress(MedusaSimError):
             new = at(other, size)
             if new.fits_memory:

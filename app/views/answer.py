@@ -336,7 +336,8 @@ def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
 
 def _tornado(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     """What the answer rests on: one thing changed, all else as it is."""
-    changes = answers.changes(set_up, row.batch_max, answer.question.request)
+    with show.progress("searches") as advance:
+        changes = answers.changes(set_up, row.batch_max, answer.question.request, advance)
     show.chart(
         tornado_chart(changes, row.speedup),
         name="tornado",

@@ -21,6 +21,7 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.measure.cells import STEPS
 from medusa_sim.report.charts.reproduced import published_chart
+from medusa_sim.report.compare_text import beside_text
 from medusa_sim.report.score_tables import choice_table, comparison_table, comparisons_table, score_table
 from medusa_sim.report.text import percent
 from medusa_sim.reproduce import TARGETS
@@ -30,7 +31,8 @@ from medusa_sim.validate.operators import scores
 from views import sources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     import pandas as pd
 
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
 
 _VIEWS = ("accuracy", "numbers in use", "method")
 _UPLOAD = "my rows (CSV)"
-EVERY_KERNEL = "every_kernel"
-"""The key of the part that lists them."""
+EVERY_KERNEL, OWN_ROWS = "every_kernel", "own_rows"
+"""Keys of parts that are folded."""
 _BASELINES = ("fixed", "same")
 _LATENCIES = ("measured", "calibrated")
 _LARGEST = 1_500_000
@@ -65,6 +67,7 @@ def page(set_up: SetUp) -> None:
     note = st.container()
     sizes = answers.model_of(set_up)
     kernels = load_runtime(set_up.runtime).kernel_set(sizes.dtype)
+    st.markdown(show.in_words(beside_text(answers.measured_beside(set_up))))
     st.markdown(show.in_words(notes.accuracy(load_gpu(set_up.gpu), kernels, sizes)))
     view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:
@@ -83,9 +86,17 @@ def _accuracy(gpu: str, own: str) -> None:
     first = own if own in sets else sets[0]
     kernels = inputs.choice(st, "kernels", "Kernels", sets, first, "The fitted kernel set that is judged.")
     _fits(gpu, kernels)
-    _measured(gpu, kernels)
+    files = measured.profile_files(gpu)
+    if files:
+        st.subheader("Predicted against measured rows", anchor=False)
+        _measured(gpu, kernels, files)
     _decoder(gpu)
     _published()
+    if not files:
+        asked = inputs.opened_with("rows")
+        with st.expander("Your own measured rows", asked, key=OWN_ROWS, on_change="rerun") as opened:
+            if opened.open:
+                _measured(gpu, kernels, files)
 
 
 def _fits(gpu: str, kernels: str) -> None:
@@ -145,9 +156,7 @@ def _fit_rows(fits: dict[str, Fit]) -> list[dict[str, object]]:
     ]
 
 
-def _measured(gpu: str, kernels: str) -> None:
-    st.subheader("Predicted against measured rows", anchor=False)
-    files = measured.profile_files(gpu)
+def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
     names = (*files, _UPLOAD)
     name = inputs.choice(
         st, "rows", "Rows", names, names[0], "Shipped or measured rows of this GPU, or your own."

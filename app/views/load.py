@@ -92,7 +92,8 @@ def _asked(recommended: int) -> LoadArguments:
         "Requests in a step",
         1,
         MOST_REQUESTS,
-        "At most; empty: what the engine allows on the card.",
+        "At most.",
+        empty="what the engine allows",
     )
     bursts = inputs.step_of(
         last, "bursts", "Bursts", (1, 2, 4, 8), 1, "1: Poisson; larger: in bursts (burstiness 1 / that)."
@@ -125,25 +126,25 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
         show.Figure(
             "Carried within the limits",
             f"{significant(drafting.largest_per_s or 0.0, 3)}/s",
-            f"{significant(plain.largest_per_s or 0.0, 3)}/s without",
+            f"{significant(plain.largest_per_s or 0.0, 3)}/s without drafts",
             "Requests a second of which 90 % keep the limits.",
         ),
         show.Figure(
             "Always full",
             f"{significant(drafting.saturated_per_s, 3)}/s",
-            f"{significant(plain.saturated_per_s, 3)}/s without",
+            f"{significant(plain.saturated_per_s, 3)}/s without drafts",
             "Requests a second with the server always full; above it queues grow without end.",
         ),
         show.Figure(
             "Time per token",
             f"{significant(KILO * last[drafting.policy]['tpot_mean_s'], 3)} ms",
-            f"{significant(KILO * last[plain.policy]['tpot_mean_s'], 3)} ms without",
+            f"{significant(KILO * last[plain.policy]['tpot_mean_s'], 3)} ms without drafts",
             f"Mean of the requests, {rate}.",
         ),
         show.Figure(
             "Time to first token",
             f"{significant(KILO * last[drafting.policy]['ttft_p50_s'], 3)} ms",
-            f"{significant(KILO * last[plain.policy]['ttft_p50_s'], 3)} ms without",
+            f"{significant(KILO * last[plain.policy]['ttft_p50_s'], 3)} ms without drafts",
             f"Median of the requests, {rate}.",
         ),
         show.Figure(

@@ -78,7 +78,7 @@ def test_a_phone_shows_the_whole_answer(browser: Browser, dark: bool) -> None:
 @pytest.mark.parametrize("width", [1280, 390])
 def test_tables_are_not_cut(browser: Browser, width: int) -> None:
     browser.size(width, 900)
-    for page in ("", "load", "which-gpu", "evidence", "evidence?view=numbers+in+use"):
+    for page in ("", "load", "which-gpu", "evidence?gpu=a100-80gb-pcie", "evidence?view=numbers+in+use"):
         browser.open(f"/{page}")
         browser.until(
             "const tables = [...document.querySelectorAll('.numbers')]\n"

@@ -42,6 +42,13 @@ def metric_title(metric: str, share: float = 0.9) -> str:
     return METRICS[metric].format(share=f"{100 * share:g} %")
 
 
+def _called(policy: str) -> str:
+    """In the legend; imported here, since lists of an app need the names of metrics alone."""
+    from medusa_sim.report.load_text import policy_text
+
+    return policy_text(policy)
+
+
 def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
     """A line a policy with the 95 % interval over its seeds; its limit, what each carries and is full at.
 
@@ -68,7 +75,7 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
         is_sure, most = bool((half > 0.0).any()), x if metric == "goodput_per_s" else np.inf
         series.append(
             Series(
-                name=policy, x=x, y=y, marker=marker_of(place), rows=rows, colour=colour_of(place),
+                name=_called(policy), x=x, y=y, marker=marker_of(place), rows=rows, colour=colour_of(place),
                 line=line_of(place), low=np.maximum(y - half, 0.0) if is_sure else None,
                 high=np.maximum(np.minimum(y + half, most), y) if is_sure else None,
             )
@@ -76,7 +83,14 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
         if metric.endswith("_at_share_s"):
             medians = np.array([unit * point.mean[metric.replace("at_share", "p50")] for point in line])
             series.append(
-                Series(name=policy, x=x, y=medians, width=0.9, colour=colour_of(place), line=line_of(place))
+                Series(
+                    name=_called(policy),
+                    x=x,
+                    y=medians,
+                    width=0.9,
+                    colour=colour_of(place),
+                    line=line_of(place),
+                )
             )
     limits = [] if limit_s is None else [Limit(y=KILO * limit_s, text="limit")]
     if metric == "goodput_per_s":
@@ -113,7 +127,7 @@ def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> Line
         ]
         series.append(
             Series(
-                name=point.policy,
+                name=_called(point.policy),
                 x=x,
                 y=y,
                 width=1.4,
