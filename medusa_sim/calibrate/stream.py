@@ -37,8 +37,8 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
 
 _OWN: Bounds = {
-    "ramp_us": (4.0, 0.1, 3000.0),
-    "host_us": (0.1, 1e-3, 3000.0),
+    "ramp_us": (4.0, 0.1, 10000.0),
+    "host_us": (0.1, 1e-3, 10000.0),
     "host_share": (0.1, 1e-4, 1.0),
     "norm": (2.0, 1.0, 20.0),
     "l2_ratio": (3.0, 1.0, 12.0),
