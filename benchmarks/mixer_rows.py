@@ -74,7 +74,7 @@ def left_out_mixers(gpus: list[str]) -> None:
                 inside = np.zeros(index.size, dtype=np.bool_)
                 for fold in set(groups % FOLDS):
                     held = groups % FOLDS == fold
-                    widen = 1.0 + UNSEEN / len(set(groups[~held]))
+                    widen = 1.0 + UNSEEN.get(operator.kind, 1.0) / len(set(groups[~held]))
                     bands = residual_bands(
                         ratio[~held], 1.0, size[~held], ends, least_rows=LEAST_ROWS, widen=widen
                     )
