@@ -65,6 +65,7 @@ TERMS = (
         (0.0, 300.0, 600.0, 900.0, 1500.0),
         of_rounds=True,
     ),
+    Fitted(("tensorrt-llm",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 15.0, 30.0, 60.0, 100.0)),
     Fitted(("sglang",), "plan_us_per_pass", 4000.0, 4000.0, (0.0, 8000.0), of_rounds=True),
     Fitted(("sglang",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 60.0, 90.0, 120.0, 160.0), of_rounds=True),
 )

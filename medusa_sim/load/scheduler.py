@@ -260,8 +260,9 @@ class _Run:
         kv = decoding.cache_tokens + prompts.reserved * self.limits.block_tokens
         emitted = self._emit(drafts, 1) if b else 0
         accepted = emitted - b if drafts else 0
-        prompts_s = self.table.prompts_s(decoding.asked, b, chunks)
-        span = self._own_s(drafts, before / b if b else 0.0) + prompts_s
+        own_s = self._own_s(drafts, before / b if b else 0.0)
+        prompts_s = self.table.prompts_s(decoding.asked, b, chunks, own_s)
+        span = own_s + prompts_s
         self.now, self.seen_s = start + span, start
         self.in_system_s += (b + waiting) * span
         if decoding.first_end <= decoding.step:

@@ -61,12 +61,12 @@ class StepTable:
     (Q, E) of a chunk of chunk_tokens (Q,) that ends at chunk_ends (E,). drafter_prompt_s: (T,) what the
     drafter adds for a prompt's tokens. rates: (K - 1,) probability that at least that many drafts are
     accepted. match_rate: share of the steps in which drafts are found, in runs so many times as long as of
-    independent steps (`match_runs`). drafting_share: (K, b) of a step's
-    time. idle_share: (b,) by which a plain step is longer where a drafter is loaded. steps_ahead (of a server
-    that loads no drafter: plain_steps_ahead), server_s, server_s_per_request: of the engine (`Engine`);
-    server_band: of its 80 % interval, relative. prompts_apart: prompts have passes of their own;
-    prompt_host_s: of at least so long where a drafter is loaded. faster, slower: (K, b) half-widths of a
-    step's 80 % band at the middle length, on its logarithm.
+    independent steps (`match_runs`). drafting_share: (K, b) of a step's time. idle_share: (b,) by which a
+    plain step is longer where a drafter is loaded. steps_ahead (of a server that loads no drafter:
+    plain_steps_ahead), server_s, server_s_per_request: of the engine (`Engine`); server_band: of its 80 %
+    interval, relative. prompts_apart: prompts have passes of their own; prompt_host_s: of at least so long
+    where a drafter is loaded; else of the whole step that they ride on. faster, slower: (K, b) half-widths of
+    a step's 80 % band at the middle length, on its logarithm.
     """
 
     lengths: FloatArray
@@ -114,7 +114,7 @@ class StepTable:
             faster=None if self.faster is None else self.faster[: drafts + 1],
             slower=None if self.slower is None else self.slower[: drafts + 1],
             drafter_prompt_s=self.drafter_prompt_s if drafts else np.zeros_like(self.drafter_prompt_s),
-            prompt_host_s=self.prompt_host_s if drafts else 0.0,
+            prompt_host_s=self.prompt_host_s if drafts or not self.prompts_apart else 0.0,
         )
 
     @cached_property
@@ -152,14 +152,13 @@ class StepTable:
         mean = asked / requests
         if mean == deepest:
             return self.decoding_s(deepest, requests, length)
-        low, (lengths, steps, _, shares, _) = int(mean), self._lists
-        j = bisect_right(lengths, length, 1, len(lengths) - 1) - 1
-        beyond, width = length - lengths[j], lengths[j + 1] - lengths[j]
-        row, next_row, last = steps[low][requests], steps[low + 1][requests], steps[deepest][requests]
-        below = (row[j] + (row[j + 1] - row[j]) * beyond / width) * (1.0 - shares[low][requests])
-        above = next_row[j] + (next_row[j + 1] - next_row[j]) * beyond / width
-        above *= 1.0 - shares[low + 1][requests]
-        drafting_s = (last[j] + (last[j + 1] - last[j]) * beyond / width) * shares[deepest][requests]
+        low, shares = int(mean), self._lists.drafting_share
+
+        below, above = (
+            self.decoding_s(drafts, requests, length) * (1.0 - shares[drafts][requests])
+            for drafts in (low, low + 1)
+        )
+        drafting_s = self.decoding_s(deepest, requests, length) * shares[deepest][requests]
         return below + (above - below) * (mean - low) + drafting_s
 
     def found_s(self, whole_s: float, drafts: int, requests: int, length: float, share: float) -> float:
@@ -188,8 +187,10 @@ class StepTable:
         found = np.interp(asked / requests, np.arange(each_s.size), each_s - drafting_s) + drafting_s[deepest]
         return np.where(deepest == 0, each_s[0] * (1.0 + self.idle_share[requests]), found)
 
-    def prompts_s(self, asked: int, requests: int, chunks: Sequence[tuple[int, int]]) -> float:
-        """(L1): seconds that chunks (tokens, end) of prompts add to a step with so many drafts in all."""
+    def prompts_s(
+        self, asked: int, requests: int, chunks: Sequence[tuple[int, int]], own_s: float = 0.0
+    ) -> float:
+        """(L1): seconds that chunks (tokens, end) of prompts add to a step of own_s with so many drafts."""
         own = requests + round(asked * self.match_rate)
         tokens = sum([chunk for chunk, _ in chunks])
         rides = requests > 0 and not self.prompts_apart
@@ -197,7 +198,8 @@ class StepTable:
         shared = linear[own + tokens] - linear[own] if rides else linear[tokens]
         read = max(shared, 0.0) + sum([self.chunk_attention_s(chunk, end) for chunk, end in chunks])
         if self.prompt_host_s:
-            read = float(prompt_pass_us(np.asarray(read), self.prompt_host_s))
+            beside = 0.0 if self.prompts_apart else own_s
+            read = float(prompt_pass_us(np.asarray(beside + read), self.prompt_host_s)) - beside
         return read + self._lists.drafter_prompt_s[tokens]
 
     def chunk_attention_s(self, tokens: int, end: int) -> float:
@@ -294,7 +296,7 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
         server_band=0.0 if engine is None else engine.server_us.band,
         prompts_apart=prompts_apart(setting),
-        prompt_host_s=prompt_host_us(setting) / US_PER_S if options else 0.0,
+        prompt_host_s=prompt_host_us(setting) / US_PER_S if options or not prompts_apart(setting) else 0.0,
         faster=_with_none(faster),
         slower=_with_none(slower),
     )

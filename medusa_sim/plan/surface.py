@@ -295,7 +295,7 @@ class Surface(PricedSteps):
         traffic = self.scenario.traffic
         if traffic is not None:
             requests = self.batch[:, None].astype(np.float64)
-            _, prompts = carrying(requests, self.tokens_per_step, traffic)
+            _, prompts = carrying(self.setting, requests, self.tokens_per_step, traffic)
             rows = requests * processed_tokens(self.setting, self.candidates)
             works.append(linear_work(self.setting, rows_with_prompts(self.setting, rows, prompts, traffic)))
         launches = [launch for work in works for launch in work.launches]

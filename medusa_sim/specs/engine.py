@@ -83,7 +83,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     run; draft_us_per_layer: the same per layer of a draft model; lookup_us_per_request: a draft looked up in
     the text. plan_us_per_pass, pieces_us_per_layer: before a pass and between its layers where no whole graph
     holds its attention (`Backend.full_graph`); prompt_us_per_launch: of the host for each kernel of a prompt
-    where a server that drafts has no graph for it.
+    where a server that drafts has no graph for it, or of a step that prompts ride on.
     sampling_*: the choice of a token; filter_*: top-p and top-k of the server's requests;
     profiled_bytes_per_logit: of every request that a step may hold, what choosing its token takes when the
     server measures at its start how much memory is left.

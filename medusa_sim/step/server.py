@@ -6,6 +6,7 @@
     (N8)  carried  = linear(m + prompts P) - linear(m) + prompts attention(P)     prompts ride on steps
                    = linear(prompts P) + prompts attention(P)                 they have passes of their own
                      and where a server that drafts has no graph for these |that, launches u|_3
+                 = |step + that, launches u|_3 - step       steps with prompts are launched kernel by kernel
     (N9)  itl      = step + filter + g carried,  g = f^2 / (f^2 + (1 - f)^2)
     (N10) tpot     = (step + filter + f carried (b - 1) / b) / tau     from a request's first token on
     (N11) tokens/s = b tau / (step + filter + f carried)
@@ -104,8 +105,9 @@ def served(
     if traffic is None or setting.scope == "block":
         per_token_us = waiting / tokens_per_step
         return Served(itl_us=waiting, tpot_us=per_token_us, token_us=per_token_us, carried_us=np.zeros(()))
+    drafted = np.asarray(candidates) > 1
     share, carried_us = carried_prompts(
-        setting, requests, rows, tokens_per_step, traffic, drafted=np.asarray(candidates) > 1
+        setting, requests, rows, tokens_per_step, traffic, step_us=np.asarray(step_us), drafted=drafted
     )
     others = 1.0 - 1.0 / requests
     return Served(
@@ -128,10 +130,11 @@ def carried_prompts(
     tokens_per_step: FloatArray,
     traffic: Traffic,
     *,
+    step_us: FloatArray | float = 0.0,
     drafted: BoolArray | bool = False,
 ) -> tuple[FloatArray, FloatArray]:
-    """(share of the steps that carry prompts, microseconds that these take longer): (N7) and (N8)."""
-    share, prompts = carrying(batch, tokens_per_step, traffic)
+    """(share of the steps of step_us that carry prompts, microseconds that these take longer): (N7), (N8)."""
+    share, prompts = carrying(setting, batch, tokens_per_step, traffic)
     linear = linear_us(setting, rows_with_prompts(setting, tokens, prompts, traffic))
     if not prompts_apart(setting):
         linear = np.maximum(linear[0] - linear[1], 0.0)
@@ -139,17 +142,26 @@ def carried_prompts(
     attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
     carried_us = np.asarray(linear + prompts * attention_us / setting.parallel.schedulers)
     host_us = prompt_host_us(setting)
-    return share, np.where(
-        drafted, prompt_pass_us(carried_us, host_us), carried_us
-    ) if host_us else carried_us
+    if not host_us:
+        return share, carried_us
+    apart = prompts_apart(setting)
+    own_us = 0.0 if apart else step_us
+    launched_us = prompt_pass_us(own_us + carried_us, host_us) - own_us
+    return share, np.where(np.logical_or(drafted, not apart), launched_us, carried_us)
 
 
 def carrying(
-    batch: FloatArray, tokens_per_step: FloatArray, traffic: Traffic
+    setting: Setting, batch: FloatArray, tokens_per_step: FloatArray, traffic: Traffic
 ) -> tuple[FloatArray, FloatArray]:
-    """(share of the steps that carry prompts, how many these carry): (N7)."""
+    """(share of the steps that carry prompts, how many these carry): (N7).
+
+    Where a step with a prompt is launched kernel by kernel on every GPU, prompts of a server with
+    data-parallel attention wait for each other, one for each GPU.
+    """
+    waits = not prompts_apart(setting) and prompt_host_us(setting)
+    together = setting.parallel.schedulers if waits else 1
     finished = batch * tokens_per_step / traffic.output_tokens
-    share = -np.expm1(-finished)
+    share = -np.expm1(-finished / together)
     return share, finished / share
 
 
@@ -168,13 +180,15 @@ def prompts_apart(setting: Setting) -> bool:
 
 
 def prompt_host_us(setting: Setting) -> float:
-    """Microseconds of the host in prompts that no graph holds, in a server that drafts by passes."""
+    """Microseconds of the host in prompts that no graph holds.
+
+    In a pass of their own that is so where a server drafts by passes; where they ride on a step, the whole
+    step is launched so.
+    """
     engine = setting.runtime.engine
-    if (
-        engine is None
-        or not engine.prompt_us_per_launch.value
-        or (setting.method or setting.drafter.name) in LOOKUPS
-    ):
+    if engine is None or not engine.prompt_us_per_launch.value:
+        return 0.0
+    if engine.prompts_apart and (setting.method or setting.drafter.name) in LOOKUPS:
         return 0.0
     launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
     return engine.prompt_us_per_launch.value * sum(launch.kernels for launch in launches)

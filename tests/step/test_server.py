@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.server import (
     Served,
     Traffic,
     carried_prompts,
+    carrying,
     prompt_host_us,
     served,
     served_length,
@@ -91,6 +93,21 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
     long = Traffic(prompt_tokens=16_384.0, output_tokens=256.0)
     hidden = [float(carried_prompts(of, *given[:3], long, drafted=each)[1]) for each in (False, True)]
     assert hidden[1] < 1.05 * hidden[0]
+
+
+def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
+    # its graphs hold generation alone: the whole step is launched, whatever drafts
+    of, short = setting("tensorrt-llm"), Traffic(prompt_tokens=16.0, output_tokens=256.0)
+    given, launching_us = (np.asarray(8.0), np.asarray(8.0), np.ones(()), short), prompt_host_us(of)
+    assert prompt_host_us(replace(of, method="ngram")) == launching_us
+    carried = [float(carried_prompts(of, *given, step_us=step)[1]) for step in (0.0, launching_us, 1e6)]
+    assert carried == sorted(carried, reverse=True)
+    assert launching_us <= carried[0] < 1.01 * launching_us
+    graphs = replace(of, runtime=load_runtime("vllm"))
+    assert carried[2] == pytest.approx(float(carried_prompts(graphs, *given)[1]), rel=0.05)
+    eight = replace(of, model=load_model("deepseek-r1"), parallel=Parallel(tp=8, dp_attention=True))
+    share, _ = carrying(eight, *given[1:])  # prompts of eight GPUs wait for each other
+    assert float(share) == pytest.approx(-np.expm1(-8.0 / 256.0 / 8.0))
 
 
 def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server():
