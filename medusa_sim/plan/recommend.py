@@ -122,7 +122,7 @@ def _all_lengths(surface: Surface, question: Question) -> tuple[ScheduleRow, ...
 
 
 def _where_it_fits(scenario: Scenario, surface: Surface, question: Question) -> tuple[ScheduleRow, ...]:
-    """For each length with a batch where speculation pays but leaves no room: the largest that fits."""
+    """For each length with a batch where speculation pays but has no room: the largest that gains."""
     largest = {}
     for s in range(surface.seq_len.size):
         pays = surface.speedup[:, s, 1:] > 1.0
@@ -137,6 +137,8 @@ def _where_it_fits(scenario: Scenario, surface: Surface, question: Question) -> 
         for at, s in enumerate(places):
             row = int(np.searchsorted(batches, largest[s]))
             gain = np.where(fitting.fits[row, at, 1:], fitting.speedup[row, at, 1:], -np.inf)
+            if gain.max() <= 1.0:  # no reason to run fewer
+                continue
             chosen = BatchRange(first=row, last=row, configuration=1 + int(np.argmax(gain)))
             found.append(replace(schedule_row(fitting, at, chosen, question), batch_min=largest[s]))
     return tuple(found)
@@ -195,13 +197,16 @@ def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
 def _requests(
     surface: Surface, question: Question, ranges: Sequence[Sequence[BatchRange]]
 ) -> tuple[RequestLatency, ...]:
-    """Requests at the smallest and the largest batch, with what the schedule runs at the nearest length."""
+    """Requests at the smallest batch and the largest that fits, with the schedule's at the nearest length."""
     if question.request is None:
         return ()
     prompt, output = question.request
     s = int(np.argmin(np.abs(surface.seq_len - (prompt + output // 2))))
-    ends = {question.batch_min: ranges[s][0], question.batch_max: ranges[s][-1]}
-    return tuple(_request(surface, question.request, batch, at.configuration) for batch, at in ends.items())
+    fitting = np.flatnonzero(surface.fits[:, s, 0])
+    ends = {int(surface.batch[i]): i for i in (fitting[:1].tolist() + fitting[-1:].tolist())}
+    return tuple(
+        _request(surface, question.request, batch, _configuration(ranges[s], i)) for batch, i in ends.items()
+    )
 
 
 def _request(
@@ -221,7 +226,9 @@ def request_at(answer: Recommendation, batch: int, seq_len: int) -> RequestLaten
     """
     i, j = _place(answer, batch, seq_len)
     asked = answer.question.request
-    return None if asked is None else _request(answer.surface, asked, batch, _configuration(answer, i, j))
+    return (
+        None if asked is None else _request(answer.surface, asked, batch, _configuration(answer.ranges[j], i))
+    )
 
 
 def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
@@ -231,13 +238,13 @@ def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> Schedu
     Raises UsageError for a batch or length that was not searched.
     """
     surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
-    chosen = _configuration(answer, i, j)
+    chosen = _configuration(answer.ranges[j], i)
     return schedule_row(surface, j, BatchRange(first=i, last=i, configuration=chosen), answer.question)
 
 
-def _configuration(answer: Recommendation, i: int, j: int) -> int:
-    """What the schedule runs at a place of the surface."""
-    return next(found.configuration for found in answer.ranges[j] if found.first <= i <= found.last)
+def _configuration(ranges: Sequence[BatchRange], i: int) -> int:
+    """What the schedule of a length runs at a batch's place on the surface."""
+    return next(found.configuration for found in ranges if found.first <= i <= found.last)
 
 
 def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
@@ -295,7 +302,7 @@ def steps_at(answer: Recommendation, batch: int, seq_len: int, *, scheduled: boo
     Raises UsageError for a batch or length that was not searched.
     """
     surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
-    best = best_speculative(surface, i, j, _configuration(answer, i, j) if scheduled else PLAIN)
+    best = best_speculative(surface, i, j, _configuration(answer.ranges[j], i) if scheduled else PLAIN)
     option = surface.option_of(best)
     assert option is not None  # noqa: S101  # `best_speculative` gives a configuration that speculates
     setting = replace(answer.setting, drafter=option.drafter)

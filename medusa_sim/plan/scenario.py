@@ -93,8 +93,27 @@ def beyond_known(of: Resolved, tokens: float) -> list[str]:
     """
     lines = [] if of.traffic is not None else _beyond_acceptance(of, tokens)
     if tokens > of.model.max_seq_len:
-        lines.append(f"length {tokens:g} is beyond the {of.model.max_seq_len} positions of {of.model.name}")
+        lines.append(
+            f"length {tokens:.10g} is beyond the {of.model.max_seq_len} positions of {of.model.name}"
+        )
     return lines
+
+
+def first_token_doubts(of: Resolved) -> list[str]:
+    """What is known of times to the first token beside what is predicted."""
+    library = of.runtime.library
+    if of.runtime.engine is None or (library == "vllm" and not of.parallel.dp_attention):
+        return []
+    if of.parallel.dp_attention:
+        return [
+            "times to the first token leave out how long prompts wait for each other under data-parallel "
+            "attention: measured ones of DeepSeek-R1 (TensorRT-LLM, 64 to 256 requests) were 7 to 30 times "
+            "as long"
+        ]
+    return [
+        "times to the first token have the server of vLLM 0.15: measured ones of DeepSeek-R1 were up to "
+        f"twice as long in SGLang and 1.3 to 4 times in TensorRT-LLM ({of.runtime.name})"
+    ]
 
 
 def _beyond_acceptance(of: Resolved, tokens: float) -> list[str]:
@@ -102,9 +121,9 @@ def _beyond_acceptance(of: Resolved, tokens: float) -> list[str]:
     if longest is None or tokens <= longest:
         return []
     return [
-        f"acceptance {of.profile.name} was measured to contexts of {longest} tokens, asked are {tokens:g}: a "
-        "drafter accepts less beyond what it was trained on (EAGLE-3 of Llama-3.1-8B 2.9 tokens a step at "
-        "0.8k, 1.1 at 7.4k, vllm #48894); measure yours (medusa-sim acceptance from-engine)"
+        f"acceptance {of.profile.name} was measured to contexts of {longest} tokens, asked are "
+        f"{tokens:.10g}: a drafter accepts less beyond what it was trained on (EAGLE-3 of Llama-3.1-8B 2.9 "
+        "tokens a step at 0.8k, 1.1 at 7.4k, vllm #48894); measure yours (medusa-sim acceptance from-engine)"
     ]
 
 

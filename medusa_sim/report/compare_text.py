@@ -303,7 +303,7 @@ def warning_lines(answer: Comparison) -> list[str]:
     setups = {answer.key(row): told_of(row) for row in rows if row is not None}
     kinds: dict[str, tuple[str, dict[str, None]]] = {}
     for key, told in setups.items():
-        for line in answer.scenarios[key].warnings:
+        for line in answer.told_of(answer.scenarios[key]):
             kinds.setdefault(_OF_A_SPLIT.sub("", line), (line, {}))[1][told] = None
     every = len(set(setups.values()))
     lines = [f"{line} ({_holds_for(list(told), every)})" for line, told in kinds.values()]
@@ -328,7 +328,7 @@ def with_warnings(answer: Comparison) -> pd.DataFrame:
     """The table with a column `warnings`: the numbers of each row's own among `answer.warnings`, from 1."""
     number = {line: place for place, line in enumerate(answer.warnings, start=1)}
     own = {
-        key: " ".join(str(number[line]) for line in scenario.warnings)
+        key: " ".join(str(number[line]) for line in answer.told_of(scenario))
         for key, scenario in answer.scenarios.items()
     }
     keys = answer.table[list(SET_UP)].itertuples(index=False, name=None)

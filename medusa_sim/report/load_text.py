@@ -11,7 +11,7 @@ from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
-from medusa_sim.plan.scenario import beyond_known
+from medusa_sim.plan.scenario import beyond_known, first_token_doubts
 from medusa_sim.report.load_tables import ms_text, rate_text
 from medusa_sim.report.recommend_reason import crossing_text
 from medusa_sim.report.sweep_text import headline as scenario_line
@@ -260,6 +260,8 @@ def warnings(answer: LoadAnswer) -> list[str]:
     points = answer.points
     scenario = answer.test.scenario
     told = [*scenario.warnings, *beyond_known(scenario, round(answer.test.mean_length))]
+    if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
+        told += first_token_doubts(scenario)
     for point in points:
         if not answer.is_steady(point):
             limit = answer.full_per_s.get(point.policy)

@@ -307,7 +307,8 @@ def _known(value: float | None) -> float:
 
 def _requests(answer: Recommendation) -> list[str]:
     return [
-        f"A request of {r.prompt_tokens} + {r.output_tokens} tokens at batch {r.batch}: first token after "
+        f"A request of {r.prompt_tokens} + {r.output_tokens} tokens at batch {r.batch}"
+        f"{', all begun together' if r.batch > 1 else ''}: first token after "
         f"{duration(r.first_token_us)} (plain {duration(r.plain_first_token_us)}), all after "
         f"{duration(r.total_us)} (plain {duration(r.plain_total_us)}): {times(r.speedup)} end to end with "
         f"{counted(answer, r.candidates) if r.candidates > 1 else 'no drafts'}, "

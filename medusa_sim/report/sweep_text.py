@@ -65,8 +65,8 @@ def served_text(scenario: Scenario) -> str:
     """That speedups are a server's, where prompts are given."""
     traffic = scenario.traffic
     return "" if traffic is None else (
-        f"; speedups of a server whose requests bring {traffic.prompt_tokens:g} and take "
-        f"{traffic.output_tokens:g} tokens, that of the step beside them"
+        f"; speedups of a server whose requests bring {traffic.prompt_tokens:.10g} and take "
+        f"{traffic.output_tokens:.10g} tokens, that of the step beside them"
     )  # fmt: skip
 
 

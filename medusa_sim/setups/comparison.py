@@ -17,7 +17,7 @@ import numpy as np
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.scenario import Scenario, first_token_doubts
 from medusa_sim.setups.columns import COLUMNS, on_frontier
 from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, SURER, Measure, Question
@@ -73,7 +73,12 @@ class Comparison:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What must not be overlooked of any set-up, each line once."""
-        return tuple(dict.fromkeys(line for item in self.scenarios.values() for line in item.warnings))
+        return tuple(dict.fromkeys(line for item in self.scenarios.values() for line in self.told_of(item)))
+
+    def told_of(self, scenario: Scenario) -> list[str]:
+        """The warnings of one set-up; of times to the first token where these are asked for."""
+        limited = self.question.ttft_ms is not None or self.question.e2e_ms is not None
+        return [*scenario.warnings, *(first_token_doubts(scenario) if limited else ())]
 
     @staticmethod
     def key(row: Any) -> tuple[Any, ...]:

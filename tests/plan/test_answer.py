@@ -151,3 +151,14 @@ def test_nothing_is_no_request(name):
     sizes = {"batch": 1, "prompt_tokens": 1, "output_tokens": 1, name: 0}
     with pytest.raises(UsageError, match="from 1"):
         request_latency(SETTING, None, 1, **sizes)
+
+
+def test_requests_are_told_of_batches_that_fit():
+    """At the largest batch that was asked for, which did not fit, a request had a time all the same."""
+    scenario = Scenario(gpu="rtx-4090", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7)
+    found = recommend(scenario, Question(batch_max=300, seq_len=(1024,), request=(1000, 200)))
+    first, last = found.requests
+    assert first.batch == 1
+    assert last.batch == int(found.surface.batch[found.surface.fits[:, 0, 0]].max())
+    none = recommend(scenario, Question(batch_min=290, batch_max=300, seq_len=(1024,), request=(1000, 200)))
+    assert not none.requests

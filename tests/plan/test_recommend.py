@@ -77,7 +77,10 @@ def test_rows_cover_every_batch_once_and_are_consistent(answer):
         assert rows[-1].batch_max == 64
     for row in answer.schedule:
         assert row.speedup_low <= row.speedup <= row.speedup_high
-        assert row.tokens_per_s == pytest.approx(row.batch_max * row.tokens_per_s_per_user)
+        of_streams = (
+            row.batch_max * row.tokens_per_s_per_user
+        )  # from a first token on; the rate reads prompts
+        assert 0.9 * of_streams < row.tokens_per_s <= of_streams * (1.0 + 1e-12)
         assert row.tokens_per_s == pytest.approx(row.plain_tokens_per_s * row.speedup)
         if row.candidates > 1:
             assert row.paths is not None

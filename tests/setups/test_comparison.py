@@ -114,6 +114,14 @@ def test_a_limit_takes_away_and_adds_nothing():
     assert strict.chosen is None or strict.chosen["e2e_ms"] <= 3000
 
 
+def test_times_to_the_first_token_say_what_is_known_to_be_wrong():
+    asked = {**DENSE, "gpus": "h100-sxm", "counts": 1, "batches": 8, "drafters": "none"}
+    for limits, told in (({}, 0), ({"ttft_ms": 500}, 1), ({"e2e_ms": 9000}, 1)):
+        found = ms.compare(**asked, **limits)
+        assert sum("times to the first token" in line for line in found.comparison.warnings) == told
+        with_warnings(found.comparison)
+
+
 def test_copies_carry_the_rate_and_its_cost_is_theirs():
     asked = {**DENSE, "batches": BATCHES[:-1]}  # other batches than the usual ones stay as they are
     one, many = ms.compare(**asked), ms.compare(**asked, rate=40.0)
