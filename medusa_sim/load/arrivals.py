@@ -47,8 +47,8 @@ class Lengths:
         if most is not None and self.prompt_tokens + self.output_tokens > most:
             raise UsageError(
                 f"requests of {self.prompt_tokens:.10g} prompt and {self.output_tokens:.10g} output tokens "
-                f"in the mean do not fit: model and KV cache hold {most} tokens of one request; ask for shorter "
-                "ones, or choose another model or card"
+                f"in the mean do not fit: model and KV cache hold {most} tokens of one request; ask for "
+                "shorter ones, or choose another model or card"
             )
         random = np.random.default_rng([seed, 1])
         prompt = _log_normal(random, self.prompt_tokens, self.prompt_cv, count)
