@@ -11,7 +11,7 @@ from medusa_sim.export import ENGINES
 from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN, default_runtime
 from medusa_sim.plan.arguments import ARGUMENTS, words_of
 from medusa_sim.plan.insights import LIMIT
-from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.runtime import UNTIMED, load_runtime
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
 """Arguments beside GPU, model and engine that decide the kernels of a step."""
@@ -19,8 +19,6 @@ OWN_MODEL = "my config.json"
 _POINT = " · "
 NO_ENGINE = "json"
 """What settings for code of one's own are written as."""
-UNTIMED = ("tgi", "llama-cpp")
-"""Engines whose settings are known, but not their time between kernels: kernels alone are timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

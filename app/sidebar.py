@@ -9,7 +9,7 @@ from typing import Any
 
 import inputs
 import streamlit as st
-from chosen import OWN_MODEL, UNTIMED, SetUp, default_engine, measured_models
+from chosen import OWN_MODEL, SetUp, default_engine, measured_models
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
@@ -19,7 +19,7 @@ from medusa_sim.plan.insights import LIMIT
 from medusa_sim.report.text import with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import load_runtime, runtime_names
+from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_names
 from medusa_sim.step.drafter import DRAFTERS, drafter_kind, drafter_names
 
 SHIPPED = "as shipped"

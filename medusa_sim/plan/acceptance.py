@@ -174,7 +174,7 @@ def _alike(name: str, other: str) -> int:
 
 def _named(text: str, data_dir: DataDir) -> AcceptanceProfile:
     length, at, drafts = text.partition("@")
-    if at and _NUMBERS.fullmatch(length) and _NUMBERS.fullmatch(drafts):
+    if at and _NUMBERS.fullmatch(length) and (not drafts or _NUMBERS.fullmatch(drafts)):
         try:
             return mean_length(float(length), int(drafts), text)
         except ValueError:

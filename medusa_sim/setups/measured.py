@@ -51,11 +51,6 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     source: Text
     runtime: str = ""
 
-    @property
-    def tokens_per_s_per_gpu(self) -> float:
-        """Of all its requests."""
-        return self.batch * self.tokens_per_s_per_user / float(self.set_up["tp"])
-
 
 class _ServedToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`profiles/served.toml` as it stands there."""
@@ -78,11 +73,9 @@ class Measured:
         return float(self.row["tokens_per_s_per_user"] / self.figure.tokens_per_s_per_user - 1.0)
 
     def value(self, column: str) -> float:
-        """What a column of the comparison would hold, as measured: cost follows the time per token."""
-        share = 1.0 + self.error
-        if column == "tokens_per_s_per_gpu":
-            return self.figure.tokens_per_s_per_gpu
-        return float(self.row[column]) * share if column == "usd_per_million_tokens" else math.nan
+        """What a column of the comparison would hold, as measured: rate and cost follow the speed."""
+        share = {"tokens_per_s_per_gpu": 1.0 / (1.0 + self.error), "usd_per_million_tokens": 1.0 + self.error}
+        return float(self.row[column]) * share[column] if column in share else math.nan
 
 
 def figures(data_dir: DataDir = None) -> tuple[Figure, ...]:

@@ -240,7 +240,7 @@ def _power(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Power | None:
 
 
 def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
-    path = data.find(HARDWARE, f"{name}.toml", data_dir)
+    path = None if " " in name else data.find(HARDWARE, f"{name}.toml", data_dir)
     if path is None:
         raise SpecError(_unknown_gpu(name, data_dir))
     return _parsed(file_state(path))
@@ -273,7 +273,7 @@ def _unknown_gpu(name: str, data_dir: str | os.PathLike[str] | None) -> str:
 
 def relative_of(name: str) -> str | None:
     """The card with a file that is nearest to a known one without; None for all other names."""
-    typed = name[:100].lower().replace("_", "-")
+    typed = name[:100].lower().replace("_", "-").replace(" ", "-")
     begun = [begins for begins in _RELATIVES if re.match(rf"{begins}(?![0-9])", typed)]
     return _RELATIVES[max(begun, key=len)] if begun else None
 

@@ -27,6 +27,8 @@ from medusa_sim.specs.variants import ARCHITECTURES, with_dtypes
 ModelName: TypeAlias = str | os.PathLike[str] | Model
 
 MODELS_FILE = Path(__file__).with_name("models.toml")
+_PAGE = re.compile(r"https?://huggingface\.co/([^/?#]+/[^/?#]+)")
+"""A model's page, with its id."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -81,12 +83,14 @@ def model_names() -> tuple[str, ...]:
 def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     """A model by name, by Hugging Face id, or by the path of a `config.json` or of its folder.
 
-    `meta-llama/Llama-3.1-8B-Instruct` is the named model of that shape, unless there is a folder of this
-    name. Whatever else holds a slash or ends in `.json` is a path. Raises SpecError for an unknown name (with
+    `meta-llama/Llama-3.1-8B-Instruct`, or its page, is the named model of that shape, unless there is a
+    folder of this name. Whatever else holds a slash or ends in `.json` is a path. Raises SpecError for an unknown name (with
     the nearest), for an id that no named model lists, or for a config of another architecture.
     """
     check_kind("model", name_or_path, "a name or a path", (str, os.PathLike))
     given = os.fspath(name_or_path)
+    if page := _PAGE.match(given):
+        given = page[1]
     entries = _entries(file_state(MODELS_FILE))
     if given in entries:
         return _model(given, entries[given])

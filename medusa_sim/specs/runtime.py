@@ -20,6 +20,8 @@ from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.engine import DRAFTING, Engine, EngineToml, engine_of
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
 
+UNTIMED = ("tgi", "llama-cpp")
+"""Engines whose settings are known, but not their time between kernels: kernels alone are timed."""
 RUNTIMES_FILE = Path(__file__).with_name("runtimes.toml")
 
 FOLDER = "profiles/runtimes"
@@ -133,6 +135,11 @@ def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
 
 def _unknown(given: str, known: tuple[str, ...]) -> str:
     """One line for a name that is not there; for another version of a known engine, those that are."""
+    if given.lower() in UNTIMED:
+        return (
+            f"runtime {shown(given)}: nobody measured its steps; choose cuda-graph (kernels alone), and "
+            f"`recommend --export {given.lower()}` for its settings"
+        )
     engine, _, version = given.lower().rpartition("-")
     versions = [name for name in known if engine and name.startswith(f"{engine}-")]
     if versions and any(digit.isdigit() for digit in version):

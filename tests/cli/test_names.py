@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from asking import answered
+from asking import answered, refused
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.cli.values import BATCH, SEQ_LEN
@@ -51,6 +51,20 @@ def test_names_that_may_be_meant_are_listed():
         load_gpu("h100")
     assert set(_RELATIVES.values()) <= set(gpu_names())
     assert not set(_RELATIVES) & set(gpu_names())
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "code"),
+    [
+        (("--gpu", "RTX 4090"), "did you mean 'rtx-4090'?", 1),
+        (("--gpu", "A30 24GB"), "its nearest relative is 'a100-40gb'", 1),
+        (("--runtime", "llama-cpp"), "--export llama-cpp", 1),
+        (("--acceptance", "2.8@"), "LENGTH@DRAFTS is two numbers", 2),
+        (("--model", "https://huggingface.co/my/model/tree/main"), "'my/model' is no folder here", 1),
+    ],
+)
+def test_what_people_type_is_answered_as_meant(words, told, code):
+    refused(told, "sweep", *words, code=code)
 
 
 def test_the_hardware_file_of_the_guide_is_one(tmp_path):
