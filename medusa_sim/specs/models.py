@@ -84,8 +84,8 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     """A model by name, by Hugging Face id, or by the path of a `config.json` or of its folder.
 
     `meta-llama/Llama-3.1-8B-Instruct`, or its page, is the named model of that shape, unless there is a
-    folder of this name. Whatever else holds a slash or ends in `.json` is a path. Raises SpecError for an unknown name (with
-    the nearest), for an id that no named model lists, or for a config of another architecture.
+    folder of this name. Whatever else holds a slash or ends in `.json` is a path. Raises SpecError for an
+    unknown name (with the nearest), for an id that no named model lists, or a config of another architecture.
     """
     check_kind("model", name_or_path, "a name or a path", (str, os.PathLike))
     given = os.fspath(name_or_path)
