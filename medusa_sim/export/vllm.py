@@ -86,7 +86,9 @@ def _remarks(chosen: Chosen) -> list[str]:
             "match may draft"
         )
     if chosen.answer.drafting.kind.looks_up:
-        notes.append("a step is wider only where the prompt matches; --acceptance counts every step, those without too")
+        notes.append(
+            "a step is wider only where the prompt matches; --acceptance counts every step, others too"
+        )
     return notes
 
 
