@@ -22,6 +22,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words
 from medusa_sim.operators.stream import Stream
+from medusa_sim.specs.engine_facts import RULES
 from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 RecurrentKind = Literal["gdn", "kda", "mamba2"]
@@ -51,8 +52,8 @@ class Recurrent(Stream):
     COLUMNS = ("batch", "q_len", "heads", "key_heads", "key_dim", "value_dim", "conv_width")
     AXES = ("batch", "q_len")
     LABELS = ("part", "phase", "state_dtype")
-    WORDS: ClassVar[Mapping[str, str]] = {"part": STATE, "phase": GENERATION}
-    SPLITS = ("part", "phase")
+    WORDS: ClassVar[Mapping[str, str]] = {"part": STATE, "phase": GENERATION, "engine": ""}
+    SPLITS = ("part", "phase", "engine")
     BLANK_DTYPE = "bf16"
     NEEDLESS = frozenset({"chunks", "several"})
 
@@ -70,9 +71,11 @@ class Recurrent(Stream):
 
     @classmethod
     def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table that share part and phase."""
-        part, phase = (str(words[name][0]) for name in cls.SPLITS)
-        return cls(name=kind, kind=kind, dtype=form.dtype, part=part, phase=phase, **numbers)  # type: ignore[arg-type]
+        """Rows of a table that share part, phase and engine."""
+        part, phase, engine = (str(words[name][0]) for name in cls.SPLITS)
+        served = RULES[engine].gated_delta if kind == "gdn" and engine in RULES else ""
+        told = {"part": part, "phase": phase, "state_dtype": served or "fp32"}
+        return cls(name=kind, kind=kind, dtype=form.dtype, **told, **numbers)  # type: ignore[arg-type]
 
     @property
     def form(self) -> str:

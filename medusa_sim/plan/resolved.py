@@ -18,7 +18,7 @@ from medusa_sim.plan.acceptance import acceptance_of
 from medusa_sim.plan.arguments import Arguments
 from medusa_sim.plan.draft_options import Drafting
 from medusa_sim.specs.costs import Price, given_price, price_of
-from medusa_sim.specs.engine_facts import Backend, backend_of
+from medusa_sim.specs.engine_facts import Backend, as_served, backend_of
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import KernelSet
@@ -92,7 +92,8 @@ class Resolved:
         asked = self.arguments
         self.runtime = runtime_of(asked.runtime or default_runtime(asked.drafter), asked.data_dir)
         published = asked.model if isinstance(asked.model, Model) else load_model(asked.model)
-        self.model = with_dtypes(published, asked.dtype, asked.weight_dtype, asked.kv_dtype)
+        served = as_served(published, self.runtime.library)
+        self.model = with_dtypes(served, asked.dtype, asked.weight_dtype, asked.kv_dtype)
         self.gpu = load_gpu(asked.gpu, asked.data_dir) if isinstance(asked.gpu, str) else asked.gpu
         if asked.dtype is None and asked.weight_dtype is None:
             self.model, self.unpacked_forms = unpacked_where(self.model, self.gpu.lacks)

@@ -12,9 +12,12 @@ and issues (#) that say them; versions after those may differ.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from medusa_sim.specs.model import Model
 
@@ -178,7 +181,8 @@ def backend_of_row(kernel: str) -> Backend | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRules:
     """One engine's. drafts: shapes and drafters; states: what a round keeps; prefixes: what of a prompt is
-    found again; source: where each is said.
+    found again; source: where each is said. gated_delta: dtype of gated delta states whatever a model's
+    config says; empty: as that says.
     """
 
     engine: str
@@ -186,6 +190,7 @@ class StateRules:
     states: str
     prefixes: str
     source: str
+    gated_delta: str = ""
 
 
 RULES: dict[str, StateRules] = {
@@ -207,13 +212,31 @@ RULES: dict[str, StateRules] = {
     "trtllm": StateRules(
         engine="TensorRT-LLM",
         drafts="chains of MTP, suffix automaton, DFlash; no trees",
-        states="KV and states under one manager with rollback; Mamba-2 replays from the state two steps back",
+        states="KV and states under one manager with rollback; Mamba-2 replays from the state two steps "
+        "back; gated delta states in 16 bits unless mamba_ssm_cache_dtype asks for more",
         prefixes="block reuse through MambaHybridCacheManagerV2",
-        source="TensorRT-LLM #12896, #11533, #13453, #14203, #17327",
+        source="TensorRT-LLM #12896, #11533, #13453, #14203, #17327, resolve_ssm_cache_dtype",
+        gated_delta="bf16",
     ),
 }
 """By the name of an engine's kernel set."""
 NGRAM_CORRUPTS = "vllm #39273, fix #52942 open"
+
+
+def as_served(model: Model, library: str) -> Model:
+    """The model with its states as an engine keeps them."""
+    rules = RULES.get(library)
+    if rules is None or not rules.gated_delta or not model.keeps_states:
+        return model
+    from medusa_sim.specs.recurrent import GatedDelta
+
+    groups = (
+        dataclasses.replace(group, mixer=replace(group.mixer, state_dtype=rules.gated_delta))
+        if isinstance(group.mixer, GatedDelta)
+        else group
+        for group in model.groups
+    )
+    return dataclasses.replace(model, groups=tuple(groups))
 
 
 def told_of_states(library: str, model: Model, drafter: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import pytest
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.engine_facts import as_served
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
@@ -69,3 +70,14 @@ def test_what_has_no_fitted_kernel_is_composed_and_says_so(tmp_path):
     )
     assert "no kernel is fitted" not in fitted
     assert "linear attention" in composed
+
+
+def test_tensorrt_llm_keeps_gated_delta_states_in_16_bits():
+    """Its `resolve_ssm_cache_dtype`; convolutions are in 16 bits anyway, KDA as its config says."""
+    model = load_model("qwen3-next-80b-a3b")
+    served = as_served(model, "trtllm")
+    assert as_served(model, "vllm") is model
+    windows = 2.0 * served.state_bytes - model.state_bytes
+    assert 0.0 < windows < 0.05 * model.state_bytes
+    kimi = load_model("kimi-linear-48b-a3b")
+    assert as_served(kimi, "trtllm").state_bytes == kimi.state_bytes
