@@ -126,6 +126,23 @@ def at_of(policy: Policy) -> At | None:
     return policy.at if owners[0] is owners[1] else None
 
 
+def longest_draft(policy: Policy, described: int) -> int:
+    """The most drafts that a policy ever chooses, which its server holds memory for.
+
+    described: by the scenario; what a policy that may choose any number has, and one that never says.
+    """
+    match policy:
+        case Fixed(drafts=drafts):
+            return drafts
+        case BySize(entries=entries):
+            return max(1, *(drafts for _, drafts in entries))
+        case BySizeAndLength(schedules=schedules):
+            return max(longest_draft(each, described) for each in schedules)
+        case Adaptive(tiers=tiers) | ThroughputAware(tiers=tiers):
+            return max(tiers)
+    return described
+
+
 def chosen(policy: Policy, state: State, drafts_max: int) -> int:
     """The policy's choice. Raises UsageError for what is no number of drafts."""
     return checked(policy, policy.choose(state), state.requests, drafts_max)

@@ -16,7 +16,7 @@ from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.limits import Limits, check_sizes, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
-from medusa_sim.load.policies import Fixed, Policy
+from medusa_sim.load.policies import Policy, longest_draft
 from medusa_sim.load.policy_names import ENGINE_NAMES, drafts_asked, never_drafts, policy_of
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
@@ -265,7 +265,7 @@ class LoadTest:
             return deepcopy(policy)
 
         made = fresh(self.table)
-        drafts = made.drafts if isinstance(made, Fixed) else self.table.drafts_max
+        drafts = longest_draft(made, self.table.drafts_max)
         table = self.table.upto(drafts)
         return Served(
             policy=lambda: fresh(table),

@@ -71,6 +71,25 @@ def test_more_requests_in_a_step_leave_less_cache():
     assert (many - most) * 131072 == pytest.approx(38.8 * 128256 * 512, rel=0.01)
 
 
+def test_a_server_holds_memory_for_the_drafts_that_its_policy_ever_chooses():
+    """For the sixteen that its acceptance describes a schedule of three had 56 % of the cache."""
+    scenario = Scenario(
+        gpu="l40s", model="llama-3.2-3b", drafter="ngram", acceptance=0.6, runtime="tensorrt-llm"
+    )
+    test = load_test(
+        scenario, policies=["3", "schedule=1:3", "schedule", "adaptive", "none", "budget"],
+        users=8, requests=40, seeds=1,
+    )  # fmt: skip
+    three, given, computed, tiers, none, any_number = test.served
+    assert [each.table.drafts_max for each in (three, given, tiers, none, any_number)] == [3, 3, 7, 0, 16]
+    assert given.limits.kv_tokens == three.limits.kv_tokens
+    assert none.limits.kv_tokens > three.limits.kv_tokens > any_number.limits.kv_tokens
+    entries = computed.policy().entries
+    assert computed.table.drafts_max == max(drafts for _, drafts in entries)
+    first, second = (test.point(each, None).mean for each in (three, given))
+    assert first == pytest.approx(second, rel=1e-12, nan_ok=True)
+
+
 def test_windows_are_not_held_as_full_layers():
     scenario = Scenario(gpu="h100-sxm", model="gemma-3-27b", runtime="vllm", drafter="ngram", acceptance=0.5)
     found = limits_of(scenario, None)
