@@ -256,9 +256,11 @@ class LoadTest:
     @cached_property
     def served(self) -> tuple[Served, ...]:
         """Every policy with its own server."""
-        return tuple(self._served(policy) for policy in self.policies)
+        return tuple(self.served_by(policy) for policy in self.policies)
 
-    def _served(self, policy: str | Policy) -> Served:
+    def served_by(self, policy: str | Policy) -> Served:
+        """A policy with a server that holds memory for its longest draft."""
+
         def fresh(table: StepTable) -> Policy:
             if isinstance(policy, str):
                 return policy_of(policy, table, self.mean_length, self.spread)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from medusa_sim.load.policies import Costs, Policy
+from medusa_sim.load.policies import BySize, Costs, Policy
 from medusa_sim.load.policy_names import righted
 from medusa_sim.load.simulate import LoadPoint, LoadTest, Served
 
@@ -33,22 +33,24 @@ class TableCheck:
 def table_check(test: LoadTest, served: Served, point: LoadPoint) -> TableCheck | None:
     """Serve the requests of a point once more, with a right table; None where the policy has none to mend."""
     policy = served.policy()
-    if righted(policy, served.table, test.mean_length) is None:
+    if (right := righted(policy, test.table, test.mean_length)) is None:
         return None
 
     def again() -> Policy:
         return righted(served.policy(), served.table, test.mean_length) or policy
 
-    beside = test.point(replace(served, policy=again), point.rate_per_s)
+    # a schedule that is computed may draft more than the one that was given
+    other = test.served_by(right) if isinstance(policy, BySize) else replace(served, policy=again)
+    beside = test.point(other, point.rate_per_s)
     ratio, low, high = beside.ratio_to(point, "e2e_mean_s")
     costs: Costs | None = getattr(policy, "costs", None)
     error = None
     if costs is not None:
         steps_s = point.first.steps_s[1:, 1:]
         drafts, requests = (steps_s > 0.0).nonzero()
-        right = served.table.at(test.mean_length)[1:, 1:]
+        own_s = served.table.at(test.mean_length)[1:, 1:]
         own = costs.measured[1:, 1:]
-        off = own[drafts, requests] / right[drafts, requests] - 1.0
+        off = own[drafts, requests] / own_s[drafts, requests] - 1.0
         error = float(np.average(off, weights=steps_s[drafts, requests])) if drafts.size else 0.0
     return TableCheck(
         policy=served.name,
