@@ -133,8 +133,9 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, told: list[str]) -> None:
         with headline:
             verdict_of(set_up, answer, row, whole)
             if row.fits_memory:
-                _as_launched(set_up, answer, row)
                 _figures(answer, row, whole)
+                _as_launched(set_up, answer, row)
+            show.beside(notes.warnings(answer)[0])
         show.warn(*notes.warnings(answer)[1])
         if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
             _gains(answer, row, told)
@@ -203,7 +204,7 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
             f"{with_prefix(row.memory_bytes, 'B')}.",
         ),
     ]
-    show.figures(*(figure for figure in shown if figure is not None), width=132)
+    show.figures(*(figure for figure in shown if figure is not None), width=116)
 
 
 def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
@@ -228,7 +229,7 @@ def _gains(answer: Recommendation, row: ScheduleRow, told: list[str]) -> None:
     show.chart(
         batch_chart(rows, row.batch_max, chains=answer.chains),
         name="batches",
-        caption=f"Band: 80 %. Named: {count_word(answer.chains)} where they change. Ringed: the one above. "
+        caption=f"Band: 80 %. Named: {count_word(answer.chains)} where they change. Ringed: the slider's. "
         + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
         told=show.command([*told, "--by-count", "--format", "csv"]),
         rows=lambda: notes.table_of(rows),

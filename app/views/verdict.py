@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import notes
-import show
 import streamlit as st
 from chosen import SetUp
 
@@ -48,7 +47,6 @@ def verdict_of(
             f"{_flat(answer, row)} {whole}".strip(),
             icon=":material/check_circle:",
         )
-    show.beside(notes.warnings(answer)[0])
 
 
 def _with(answer: Recommendation, row: ScheduleRow) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
+
 import pytest
 
 pytest.importorskip("streamlit")
@@ -96,3 +99,26 @@ def test_cells_are_text() -> None:
     finally:
         show.st.html = original  # type: ignore[method-assign]
     assert "&lt;b&gt;&amp;" in lines[0]
+
+
+def test_numbers_are_text_and_no_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two dollar signs would have the page wait for the fonts of formulas."""
+    told: list[str] = []
+    monkeypatch.setattr(show.st, "markdown", lambda text, **_: told.append(text))
+    show.figures(show.Figure("a <b>", "$0.21", "$0.30 without", "& more"))
+    assert "$" not in told[0]
+    assert "a &lt;b&gt;" in told[0]
+    assert "&amp; more" in told[0]
+
+
+def test_an_option_is_not_broken_between_its_dashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(show.st, "html", told.append)
+    command = (
+        'vllm serve x \\\n  --max-num-seqs 64 --speculative-config \'{"method":"eagle3","a<b":"' + "y" * 40
+    )
+    show.code(command)
+    assert "<span>--max-num-seqs</span> <span>64</span>" in told[0]
+    assert unescape(re.sub("<[^>]*>", "", told[0])) == command
+    assert show.in_words("keep it with --max-num-seqs 64") == "keep it with `--max-num-seqs` 64"
+    assert "`" not in show.in_words("give --runtime another"), "inputs of the page have labels"
