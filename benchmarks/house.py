@@ -55,7 +55,7 @@ HOUSE = (
         in_order(
             "arguments limits requests trace arrivals step_table kinds policies by_request "
             "policy_names record draws decoding arriving asking scheduler energy metrics simulate "
-            "table_check search question"
+            "search question"
         ),
     ),
     Room(
