@@ -184,12 +184,15 @@ def waves_us(
     last = rest > _TINY
     rest = last * rest
     full_us = fixed_us + work_us * (1.0 + sharing * (resident - 1))
-    rest_us = full_us
     if resident > 1:
-        rest_us = fixed_us + work_us * (1.0 + sharing * (np.maximum(np.ceil(rest - _TINY), 1.0) - 1.0))
+        busy = last * (1.0 + sharing * (np.maximum(np.ceil(rest - _TINY), 1.0) - 1.0))
+        rest_us = last * fixed_us + busy * work_us
+        rest_square, walk_us = rest_us * rest_us, full * full_us + rest_us
+    else:
+        rest_square, walk_us = last * (full_us * full_us), (full + last) * full_us
     body = full * in_quadrature(full_us, resident * memory_us)
-    body = body + root(last * (rest_us * rest_us), (rest * rest) * (memory_us * memory_us))
-    return body, (full + last) * full_us if rest_us is full_us else full * full_us + last * rest_us
+    body += root(rest_square, (rest * rest) * (memory_us * memory_us))
+    return body, walk_us
 
 
 def byte_us(

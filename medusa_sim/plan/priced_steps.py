@@ -169,6 +169,7 @@ class PricedSteps:
             "plain_joules": take(self.plain_joules),
             "verify_joules": take(self._same_joules) + self.launch_joules(own),
             "drafted": self.drafted.rows(rows),
+            "_of_options": self._of_options,
         }
         vars(found).update(known)
         return found

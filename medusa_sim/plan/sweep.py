@@ -154,6 +154,8 @@ def _table(surface: Surface, candidates: IntArray, batches: slice) -> SweepTable
     def column(each: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if each.size == 1:  # not copied
             return np.broadcast_to(each.ravel(), int(np.prod(shape)))
+        if each.shape == shape and in_order:
+            return each.ravel()
         is_whole = in_order or not each.ndim or each.shape[-1] == 1
         return np.broadcast_to(each if is_whole else each[..., place], shape).ravel()
 

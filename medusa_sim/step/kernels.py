@@ -54,14 +54,15 @@ class Kernels:
             (np.zeros(()),) * 4 if self.rest is None else self.rest.spread
         )
         for launch, time in self.timed:
-            less, more = (
-                launch.count * (time.time_us - time.low_us),
-                launch.count * (time.high_us - time.time_us),
-            )
+            less, more = time.time_us - time.low_us, time.high_us - time.time_us
+            less *= launch.count
+            more *= launch.count
             if time.source.size and time.source.min() >= _BORROWED:
                 shared_below, shared_above = shared_below + less, shared_above + more
             else:
-                below, above = below + less * less, above + more * more
+                less *= less
+                more *= more
+                below, above = below + less, above + more
         return below, above, shared_below, shared_above
 
     @cached_property

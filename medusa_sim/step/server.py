@@ -33,8 +33,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.operators.operator import Size
+from medusa_sim.arrays import BoolArray, FloatArray, as_float
+from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.drafter.base import PassWork
@@ -240,10 +240,12 @@ def launch_joules(
     by_shape: dict[tuple[int, ...], FloatArray] = {}
     for launch in launches:
         operator, times = launch.operator, launch.count * launch.share
-        per_flop = times * joule_per_flop(gpu, power, operator.dtype)
-        joules = per_flop * operator.flops
+        one = operator.with_columns(batch=1.0) if isinstance(operator, Attention) else operator
+        joules = times * joule_per_flop(gpu, power, operator.dtype) * one.flops
         if with_bytes:
-            joules = joules + times * power.fit.joule_per_byte * operator.bytes
+            joules = joules + times * power.fit.joule_per_byte * one.bytes
+        if isinstance(operator, Attention):  # of each sequence: small arrays as long as can be
+            joules = as_float(operator.batch) * joules
         held = by_shape.get(joules.shape)
         by_shape[joules.shape] = joules if held is None else held + joules
     total = np.zeros(())

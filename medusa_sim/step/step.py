@@ -176,11 +176,11 @@ def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> Ste
     kernel in every layer linearly, and so those of kernels that nobody measured on this GPU: they share the
     error of what was borrowed.
     """
-    device_us = kernels.device_us + work.kernels * work.runtime.launch_us
-    shape = work.workload
+    launches, shape = work.kernels, work.workload
+    device_us = kernels.device_us + launches * work.runtime.launch_us
     beside = beside_kernels(
         work.runtime,
-        work.kernels,
+        launches,
         work.of,
         np.ceil(np.asarray(shape.batch) / work.schedulers),
         shape.query_tokens,
@@ -191,8 +191,8 @@ def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> Ste
     below, above, shared_below, shared_above = kernels.spread
     cost = Cost(
         device_us=device_us,
-        below_square=below + shared_below**2,
-        above_square=above + shared_above**2,
+        below_square=below + shared_below**2 if shared_below.any() else below,
+        above_square=above + shared_above**2 if shared_above.any() else above,
         **beside._asdict(),
     )
     return StepTime(cost=cost, passes=((work, kernels),))
