@@ -130,7 +130,8 @@ class Drafted:
         columns = self.columns if sizes[1] == 1 else 1
         table = np.zeros((len(cubes), sizes[0], sizes[1], columns), dtype=values[0].dtype)
         for row, cube, place in zip(table, cubes, self.places, strict=True):
-            row[..., place if columns > 1 else slice(None)] = cube
+            own = cube[..., place] if cube.shape[2] == self.columns else cube  # of all columns, or its own
+            row[..., place if columns > 1 else slice(None)] = own
         return table
 
     def best(self, verify: Cost, batch: IntArray, room: Room) -> Chosen:

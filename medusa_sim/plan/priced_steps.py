@@ -18,6 +18,7 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.drafted import Drafted, of_rows
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.step.compose import along
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.kernels import Kernels, priced, timed
 from medusa_sim.step.server import launch_joules, served_length
@@ -64,8 +65,11 @@ class PricedSteps:
     @cached_property
     def verify_work(self) -> PassWork:
         """Kernels of verification, of 1 + C columns: for the plain step's the first count again."""
-        columns = np.concatenate([self.counts[:1], self.counts])
-        return verification_work(self.setting, *self._places, columns[None, None, :])
+        return verification_work(self.setting, *self._places, self._columns)
+
+    @cached_property
+    def _columns(self) -> IntArray:
+        return np.concatenate([self.counts[:1], self.counts])[None, None, :]
 
     def take_steps(self, other: PricedSteps) -> None:
         """Take over what does not depend on the drafter from a surface that differs in it alone.
@@ -111,7 +115,10 @@ class PricedSteps:
         if index not in self._drafted:
             works = self.drafting_works[index]
             steps = drafting_steps(*self._drafts(index), self._passes, works)
-            self._drafted[index] = reduce(add, steps) if steps else None
+            step = reduce(add, steps) if steps else None
+            if step is not None and step.device_us.shape[-1:] > (1,):  # with a row for each candidate
+                step = step.each(partial(along, index=self.places(index)))
+            self._drafted[index] = step
         return self._drafted[index]
 
     @cached_property
@@ -120,10 +127,9 @@ class PricedSteps:
         return tuple(drafting_works(*self._drafts(i), self._passes) for i in range(len(self.options)))
 
     def _drafts(self, index: int) -> tuple[Setting, IntArray, IntArray, IntArray]:
-        """Setting, batches, lengths and counts of an option."""
-        option = self.options[index]
-        setting = replace(self.setting, drafter=option.drafter)
-        return setting, *self._places, option.candidates[None, None, :]
+        """Setting, batches, lengths and columns of an option: all, so that options ask for the same sizes."""
+        setting = replace(self.setting, drafter=self.options[index].drafter)
+        return setting, *self._places, self._columns
 
     @cached_property
     def _drafted(self) -> dict[int, StepTime | None]:
@@ -233,7 +239,8 @@ class PricedSteps:
         """Of the drafting of one option."""
         if index not in self._joules:
             drafting = self.drafting_of(index)
-            self._joules[index] = np.zeros(()) if drafting is None else self.step_joules(drafting)
+            joules = np.zeros(()) if drafting is None else self.step_joules(drafting)
+            self._joules[index] = along(joules, self.places(index))
         return self._joules[index]
 
     @cached_property
