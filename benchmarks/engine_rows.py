@@ -24,11 +24,10 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.step.compose import overhead_halves, step_us
+from medusa_sim.step.compose import drafting_us, host_us, overhead_halves, pass_us, pieces_us, step_us
 from medusa_sim.step.drafter.base import Drafter, FreeDrafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
-from medusa_sim.step.engine import drafting_us, filter_us, host_us, pass_us, pieces_us
-from medusa_sim.step.server import Traffic, carried_prompts, typical_share
+from medusa_sim.step.server import Traffic, carried_prompts, filter_us, typical_share
 from medusa_sim.step.step import (
     Setting,
     StepTime,

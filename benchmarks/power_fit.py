@@ -29,9 +29,8 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.specs.costs import PowerFit
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.step.engine import filter_us
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.server import Traffic, load_watts, served_length, under_limit
+from medusa_sim.step.server import Traffic, filter_us, load_watts, served_length, under_limit
 from medusa_sim.step.step import step_works
 from medusa_sim.step.workload import Launch, prefill
 from medusa_sim.units import US_PER_S

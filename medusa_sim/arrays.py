@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ import numpy.typing as npt
 IntArray: TypeAlias = npt.NDArray[np.int64]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+NumberT = TypeVar("NumberT", bound=np.generic)
 
 
 def as_float(values: npt.ArrayLike) -> FloatArray:
@@ -32,6 +35,11 @@ def among(values: IntArray, some: Sequence[int] | IntArray) -> BoolArray:
     if not known.size:
         return np.zeros(values.shape, dtype=np.bool_)
     return np.asarray(known.take(np.searchsorted(known, values), mode="clip") == values)
+
+
+def once(values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
+    """Without what broadcasting repeats along an axis: one of it."""
+    return values[tuple(slice(None, None if step else 1) for step in values.strides)]
 
 
 def in_quadrature(first: FloatArray, second: FloatArray) -> FloatArray:

@@ -20,7 +20,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.engine import drafting_us, host_us
+from medusa_sim.step.compose import drafting_us, host_us
 from medusa_sim.validate.comparison import CountChoice, Deviation, choice_of, comparison, disagreement
 
 FIT_BATCHES = (1, 64)
@@ -32,7 +32,7 @@ QUANTITIES = {"plain": "plain step", "ngram": "n-gram step", "draft": "draft-mod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTerms:
-    """Microseconds beside kernels, in the form of `step/engine.py`.
+    """Microseconds beside kernels, in the form of `step/compose.py`.
 
     step: (N1) of the host, by target, since an engine without graphs launches every layer from there;
     request: (N1) for each request. draft_pass, draft_request: of a draft model, beside the

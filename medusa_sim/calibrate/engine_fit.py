@@ -29,8 +29,8 @@ from medusa_sim.calibrate.engine_bench import BenchRow
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
+from medusa_sim.step.compose import LOOKUPS
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.engine import LOOKUPS
 from medusa_sim.step.server import Traffic, served, served_length
 from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
 from medusa_sim.writing import make_folder, write_text

@@ -111,7 +111,7 @@ def calibrated_time(
         low_us=time_us * low,
         high_us=time_us * high,
         bound=np.asarray(bound),
-        source=np.asarray(source, dtype=np.int8),
+        source=np.broadcast_to(np.int8(source), np.shape(time_us)),
     )
 
 

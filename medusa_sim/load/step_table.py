@@ -28,8 +28,14 @@ from medusa_sim.load.limits import Limits
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
-from medusa_sim.step.engine import prompt_pass_us
-from medusa_sim.step.server import linear_us, prompt_attention_us, prompt_host_us, prompts_apart, served
+from medusa_sim.step.server import (
+    linear_us,
+    prompt_attention_us,
+    prompt_host_us,
+    prompt_pass_us,
+    prompts_apart,
+    served,
+)
 from medusa_sim.step.step import Setting, work_time
 from medusa_sim.step.workload import prefill
 from medusa_sim.units import US_PER_S

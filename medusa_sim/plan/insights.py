@@ -21,10 +21,9 @@ import numpy.typing as npt
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among, distinct
 from medusa_sim.plan import CANDIDATES_MAX, FREE_WITHIN, RUNS_CHAINS, RUNS_TREES
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
-from medusa_sim.plan.quantities import values
+from medusa_sim.plan.quantities import gain_column, values
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, price
-from medusa_sim.plan.sweep import gain_column, grid_surface
+from medusa_sim.plan.surface import Surface, grid_surface, price
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
 from medusa_sim.step.workload import Grid

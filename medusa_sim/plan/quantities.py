@@ -273,6 +273,11 @@ def values(surface: Surface, names: Iterable[str] = BY_NAME) -> dict[str, Any]:
     return {name: empty if block and BY_NAME[name].of_model else BY_NAME[name].of(at) for name in names}
 
 
+def gain_column(scenario: Scenario) -> str:
+    """The column that chooses a count: the server's speedup where prompts are given, else the step's."""
+    return "speedup" if scenario.traffic is None else "server_speedup"
+
+
 COLUMNS = (
     "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
     "overhead", "speedup", "fits_memory",

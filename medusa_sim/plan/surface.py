@@ -28,6 +28,7 @@ from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.memory import drafter_bytes, memory_parts
 from medusa_sim.step.server import Served, carrying, linear_work, rows_with_prompts, served
 from medusa_sim.step.step import decode_step, processed_tokens
+from medusa_sim.step.workload import Grid
 from medusa_sim.units import US_PER_S
 
 PLAIN = 0
@@ -454,6 +455,13 @@ def unpriced(
         tokens_per_step=np.concatenate([[1.0], *(option.tokens_per_step for option in chosen)]),
         is_in_flight=in_flight,
     )
+
+
+def grid_surface(scenario: Scenario, grid: Grid) -> Surface:
+    """The surface of a grid with its own counts alone, not priced yet."""
+    largest = int(max(grid.candidates.max(), 2))
+    options = at_counts(scenario.options(largest), grid.candidates)
+    return unpriced(scenario, grid.batch, grid.seq_len, options)
 
 
 def in_groups(lengths: int) -> list[slice]:

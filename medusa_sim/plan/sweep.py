@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.latency.base import CodeArray
-from medusa_sim.plan.quantities import BY_NAME, values
+from medusa_sim.plan.quantities import BY_NAME, gain_column, values
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, at_counts, unpriced
+from medusa_sim.plan.surface import Surface, grid_surface
 from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:
@@ -136,13 +136,6 @@ class Slices:
         return slice(batch, batch + self.batch_step), slice(length, length + self.length_step)
 
 
-def grid_surface(scenario: Scenario, grid: Grid) -> Surface:
-    """The surface of a grid with its own counts alone, not priced yet."""
-    largest = int(max(grid.candidates.max(), 2))
-    options = at_counts(scenario.options(largest), grid.candidates)
-    return unpriced(scenario, grid.batch, grid.seq_len, options)
-
-
 def _table(surface: Surface, candidates: IntArray, batches: slice) -> SweepTable:
     """The rows of some of a surface's batches, with these of its counts."""
     part = surface.batches(batches)
@@ -169,8 +162,3 @@ def _table(surface: Surface, candidates: IntArray, batches: slice) -> SweepTable
         },
         gain=gain_column(surface.scenario),
     )
-
-
-def gain_column(scenario: Scenario) -> str:
-    """The column that chooses a count: the server's speedup where prompts are given, else the step's."""
-    return "speedup" if scenario.traffic is None else "server_speedup"

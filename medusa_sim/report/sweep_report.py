@@ -13,10 +13,11 @@ from medusa_sim.arrays import among
 from medusa_sim.plan import DEFAULT_CANDIDATES
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.insights import Answer, answer
+from medusa_sim.plan.quantities import gain_column
 from medusa_sim.plan.recommend import scheduled_counts
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.sweep import gain_column, sweep
+from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.caveats import as_sentence, caveats
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_bars
 from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text

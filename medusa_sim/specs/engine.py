@@ -6,7 +6,7 @@
     engine.widen = 1.0                # ... with bands that many times as wide
     engine.host_us_per_step = { value = 391, band = 0.6, source = "...", valid = "...", note = "..." }
 
-The equations are those of `step/engine.py` and `step/server.py`.
+The equations are those of `step/compose.py` and `step/server.py`.
 """
 
 from __future__ import annotations

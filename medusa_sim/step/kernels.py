@@ -1,4 +1,7 @@
-"""Launches -> their times, and what is added up over them."""
+"""Launches -> their times, and what is added up over them.
+
+(N4)  choice   = sampling_us + r V sampling_bytes / B a token for each of r rows of V logits
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, once
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source, filled, known_time
 from medusa_sim.operators.kinds import has_phase, is_experts
-from medusa_sim.operators.operator import GENERATION, VERIFY, Elementwise
+from medusa_sim.operators.operator import GENERATION, VERIFY, Elementwise, Size
+from medusa_sim.specs.engine import Engine
+from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.engine import choice_us
 from medusa_sim.step.workload import Launch, Part
+from medusa_sim.units import US_PER_S
 
 _BORROWED = int(Source.BORROWED)
 WAITS = (Bound.MEMORY, Bound.COMPUTE)
@@ -57,7 +62,7 @@ class Kernels:
             less, more = time.time_us - time.low_us, time.high_us - time.time_us
             less *= launch.count
             more *= launch.count
-            if time.source.size and time.source.min() >= _BORROWED:
+            if time.source.size and once(time.source).min() >= _BORROWED:
                 shared_below, shared_above = shared_below + less, shared_above + more
             else:
                 less *= less
@@ -88,7 +93,7 @@ class Kernels:
         """Worst `Source` code among them."""
         worst: CodeArray = np.zeros((), dtype=np.int8) if self.rest is None else self.rest.source
         for _, time in self.timed:
-            worst = np.maximum(worst, time.source)
+            worst = np.maximum(worst, once(time.source))
         return worst
 
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Kernels:
@@ -152,6 +157,12 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
         low_us=share * time.low_us + beside,
         high_us=share * time.high_us + beside,
     )
+
+
+def choice_us(engine: Engine, gpu: Gpu, rows: Size, vocab: int) -> FloatArray:
+    """(N4): logits to fp32 and the largest of each row."""
+    read = np.asarray(rows, dtype=np.float64) * vocab * engine.sampling_bytes_per_logit.value
+    return engine.sampling_us.value + read / gpu.bandwidth_bytes_per_s * US_PER_S
 
 
 def priced(latency: LatencyModel, launches: Iterable[Launch]) -> Iterator[Launch]:

@@ -34,11 +34,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
+from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.specs.costs import Power
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
+from medusa_sim.step.compose import HOST_OVERLAP, LOOKUPS
 from medusa_sim.step.drafter.base import PassWork
-from medusa_sim.step.engine import LOOKUPS, filter_us, prompt_pass_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import Setting, device_us, processed_tokens
 from medusa_sim.step.workload import Launch, Workload, decode, prefill
@@ -118,6 +120,22 @@ def served(
     )
 
 
+def filter_us(engine: Engine, gpu: Gpu, rows: Size, vocab: int, *, top_k: bool) -> FloatArray:
+    """Top-p (and top-k) of the requests of a server over `rows` rows of logits (N6), microseconds.
+
+    vocab: 0 where the model's generation_config asks for neither.
+    """
+    asked = np.asarray(rows, dtype=np.float64)
+    full = engine.filter_full_rows.value
+    counted = np.minimum(asked, full) + engine.filter_share_beyond.value * np.maximum(asked - full, 0.0)
+    if not vocab:
+        return np.zeros(asked.shape)
+    logits = vocab * (1.0 + engine.filter_top_k_share.value * top_k) * counted
+    each_us = engine.filter_us_per_million.value / 1e6
+    each_us += engine.filter_bytes_per_logit.value / gpu.bandwidth_bytes_per_s * US_PER_S
+    return np.asarray(engine.filter_us.value + each_us * logits)
+
+
 def typical_share(share: FloatArray) -> FloatArray:
     """Weight of carried prompts in the median gap (N9), where `share` of the steps carry any."""
     return np.asarray(share**2 / (share**2 + (1.0 - share) ** 2))
@@ -192,6 +210,11 @@ def prompt_host_us(setting: Setting) -> float:
         return 0.0
     launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
     return engine.prompt_us_per_launch.value * sum(launch.kernels for launch in launches)
+
+
+def prompt_pass_us(device_us: FloatArray, launching_us: FloatArray | float) -> FloatArray:
+    """(N8): a pass of prompts whose kernels the host launches one by one, ahead of the device."""
+    return norm_max(device_us, np.asarray(launching_us), HOST_OVERLAP)
 
 
 def first_token_us(setting: Setting, step_us: FloatArray, seen: Served) -> FloatArray:

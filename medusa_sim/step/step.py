@@ -18,9 +18,8 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.compose import Cost, beside_kernels, drafting_cost
+from medusa_sim.step.compose import Cost, beside_kernels, drafting_cost, padded_tokens
 from medusa_sim.step.drafter.base import Drafter, PassWork
-from medusa_sim.step.engine import padded_tokens
 from medusa_sim.step.kernels import WAITS, Kernels, priced, timed
 from medusa_sim.step.network import acceptance_launches, step_launches
 from medusa_sim.step.workload import CHAIN, Launch, Overlap, Part, Scope, Workload, decode, prefill, verify

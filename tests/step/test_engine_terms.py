@@ -15,11 +15,18 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.step.compose import RATIO_SHARE, overhead_halves
+from medusa_sim.step.compose import (
+    RATIO_SHARE,
+    drafting_us,
+    host_us,
+    is_captured,
+    overhead_halves,
+    padded_tokens,
+    pass_us,
+)
 from medusa_sim.step.drafter.base import Drafter, FreeDrafter
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
-from medusa_sim.step.engine import drafting_us, host_us, is_captured, padded_tokens, pass_us
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, verification_step, verify_step
 
 GPU = load_gpu("h100-sxm")
