@@ -246,7 +246,7 @@ def band(
     `step.compose.overhead_halves`). The two in quadrature.
     """
     low, high = (in_quadrature(*halves) for halves in zip(overhead, tokens, strict=True))
-    return value / np.exp(low), value * np.exp(high)
+    return value / np.exp(low, out=low), value * np.exp(high, out=high)
 
 
 def tokens_per_s(batch: Size, tokens_per_step: FloatArray, step_us: FloatArray) -> FloatArray:

@@ -100,7 +100,8 @@ class Cost:
     @property
     def kernel_halves(self) -> tuple[FloatArray, FloatArray]:
         """(slower, faster): half-widths of the kernels' 80 % band on the logarithm of the step."""
-        return np.log(self._slow_us / self.time_us), np.log(self.time_us / self._fast_us)
+        slower, faster = np.asarray(self._slow_us / self.time_us), np.asarray(self.time_us / self._fast_us)
+        return np.log(slower, out=slower), np.log(faster, out=faster)
 
     @cached_property
     def _slow_us(self) -> FloatArray:

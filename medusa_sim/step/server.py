@@ -323,5 +323,8 @@ def load_watts(idle_watts: float, above_watts: FloatArray) -> FloatArray:
 
 def under_limit(load: FloatArray, limit_watts: float) -> FloatArray:
     """(W3): never above the limit, and below it the lower the closer the load comes."""
-    square = (load / limit_watts) ** 2
-    return np.asarray(load / np.sqrt(np.sqrt(1.0 + square * square)))
+    share = np.asarray(load / limit_watts)  # and then in place: a power of 4, and its root
+    share *= share
+    share *= share
+    share += 1.0
+    return np.asarray(load / np.sqrt(np.sqrt(share, out=share), out=share))
