@@ -31,7 +31,7 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
         scale={"type": "log", "base": 2, "nice": False, "padding": 10},
         axis={"values": list(POWERS), "format": "d"},
     )
-    y = quantity("speedup", SPEEDUP, scale={"zero": False}, axis={"format": ".3~f"})
+    y = quantity("speedup", SPEEDUP, scale={"zero": False}, axis={"format": ".2f"})
     tips = [
         quantity("batch", "requests at once"),
         quantity("drafts", "drafts") if chains else quantity("candidates", "candidates"),

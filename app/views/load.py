@@ -116,9 +116,6 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
         st.success(told, icon=":material/speed:")
     else:
         st.error(told, icon=":material/do_not_disturb_on:")
-    for line in (*load_text.context_text(answer), *load_text.tables_text(answer)):
-        st.markdown(f"{line[0].upper()}{line[1:]}.")
-    show.beside(load_text.warnings(answer))
     plain, drafting = answer.carried[0], answer.carried[-1]
     last = {point.policy: point.mean for point in answer.last}
     rate = f"at {significant(answer.last[0].rate, 3)} requests/s"
@@ -155,3 +152,6 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
         ),
     ]
     show.figures(*figures, width=165)
+    for line in (*load_text.context_text(answer), *load_text.tables_text(answer)):
+        st.markdown(f"{line[0].upper()}{line[1:]}.")
+    show.beside(load_text.warnings(answer))

@@ -333,8 +333,8 @@ def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) ->
         "" if full_per_s is None else f"; up to {rate_text(SURELY_STEADY * full_per_s)} a second it would be"
     )
     return (
-        f"{point.policy}{_at(point)} is not steady: {growth}queues grow as long as it lasts, and times and "
-        f"shares tell the length of the run{would_do}"
+        f"{policy_text(point.policy)}{_at(point)} is not steady: {growth}queues grow as long as "
+        f"it lasts, and times and shares tell the length of the run{would_do}"
     )
 
 

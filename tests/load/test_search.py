@@ -103,7 +103,7 @@ def test_limits_that_nothing_meets_and_rates_above_saturation_are_told_with_what
     found = run_load(test, [500.0])
     full = found.carried[0].saturated_per_s
     told = " ".join(load_text.warnings(found))
-    assert "none at 500 requests/s is not steady" in told
+    assert "plain decoding at 500 requests/s is not steady" in told
     assert f"up to {0.9 * full:.3g}"[:8] in told
 
 
