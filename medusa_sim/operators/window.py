@@ -43,8 +43,6 @@ _FEW = 4.0
 """Blocks for each of which a multiprocessor may go without, where keys are shared (W1)."""
 _BLOCKS = 4.0
 """Blocks of 256 threads that registers leave room for on a multiprocessor."""
-_UNROLLED = 8.0 * 256.0 * 8.0
-"""Entries that 256 threads take at once: of eight keys, eight of 16 bits a thread."""
 _WARP = 32.0
 """Keys from which all warps of a block of query heads have some."""
 
@@ -69,8 +67,8 @@ class WindowAttention(Stream):
     BLANK_DTYPE = "bf16"
     NEEDLESS = frozenset({"masked"})
     ALTERNATIVE = frozenset({
-        "split_waves", "split_groups", "split_tiles", "split_rows", "splits", "alone", "alone_split",
-        "alone_waves", "alone_keys", "alone_heads", "alone_warps",
+        "split_waves", "split_groups", "split_tiles", "splits",
+        "alone", "alone_waves", "alone_keys", "alone_heads", "alone_warps",
     })  # fmt: skip
 
     kind: Literal["window_attention"] = "window_attention"
@@ -167,9 +165,8 @@ class WindowAttention(Stream):
         sequences = as_float(self.batch) * as_float(self.kv_heads) / sms
         threads = np.minimum(as_float(self.kv_heads) * as_float(self.head_dim), _THREADS) / _THREADS
         found = {"stored": self.size / sms * threads}
-        if self.phase != CONTEXT:  # keys beyond the window are split too
-            split = np.minimum(sequences * total / _SPLIT_KEYS, _SPLIT_BLOCKS)
-            found |= {"split_blocks": np.maximum(sequences, split), **self._shared_or_alone(sms)}
+        if self.phase != CONTEXT:
+            found |= self._shared_or_alone(sms)
         return {
             **found,
             "groups": groups,
@@ -203,21 +200,20 @@ class WindowAttention(Stream):
         heads = batch * as_float(self.heads)
         width = np.minimum(np.ceil(_BLOCKS * sms / heads), _BLOCKS)  # of a block, in 256 threads
         width = np.where(width == 3.0, 2.0, width)
-        together = _UNROLLED * width / np.exp2(np.ceil(np.log2(self._head_dim)))
-        waves = ~shares * np.ceil(heads * width / (_BLOCKS * sms))
+        shared: FloatArray = as_float(shares)
+        alone: FloatArray = 1.0 - shared
+        waves: FloatArray = alone * np.ceil(heads * width / (_BLOCKS * sms))
         seen = np.minimum(keys, as_float(self.window))
         return {
-            "split_waves": shares * np.ceil(blocks),
-            "split_groups": shares * sequences / sms,
-            "split_tiles": shares * sequences / sms * np.ceil(seen / _TILE),
-            "split_rows": shares * rows * sequences / (_TILE * sms),
-            "splits": shares * splits,
-            "alone": 1.0 * (waves > 0.0),
-            "alone_split": 1.0 * ((waves == 1.0) & (heads * width < _BLOCKS * sms) & (keys + 1.0 > together)),
+            "split_waves": shared * np.ceil(blocks),
+            "split_groups": shared * sequences / sms,
+            "split_tiles": shared * sequences / sms * np.ceil(seen / _TILE),
+            "splits": shared * splits,
+            "alone": as_float(waves > 0.0),
             "alone_waves": waves,
-            "alone_keys": waves * np.minimum(seen, together) / together,
-            "alone_heads": ~shares * heads / sms,
-            "alone_warps": ~shares * heads / sms * (keys >= _WARP),
+            "alone_keys": waves * np.minimum(seen, _SPLIT_KEYS) / _SPLIT_KEYS,
+            "alone_heads": alone * heads / sms,
+            "alone_warps": alone * heads / sms * (keys >= _WARP),
         }
 
 
