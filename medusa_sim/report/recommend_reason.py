@@ -220,7 +220,7 @@ def crossing_text(found: BreakEven, what: str) -> str:
         return f"pays at {what} {where} and loses elsewhere (searched to {found.searched_to})"
     match found.direction:
         case "loses from":
-            return f"loses from {what} {found.at} on"
+            return f"loses from {what} {found.at} on (searched to {found.searched_to})"
         case "pays from":
             return f"pays from {what} {found.at} on (searched to {found.searched_to})"
         case "pays throughout":

@@ -348,7 +348,7 @@ def test_contexts_that_pay_are_those_of_the_recommendation():
     told = context_values(answer)
     assert told["requests"] == requests
     assert told["at"] == found.at
-    said = f"speculation loses from context {found.at} on"
+    said = f"speculation loses from context {found.at} on (searched to {found.searched_to})"
     many = "1 request" if requests == 1 else f"{requests} requests"
     assert load_text.context_text(answer) == [f"with {many} in a step {said}"]
     plain = run_load(load_test(test.scenario, policies=("none",), requests=30, seeds=1), [1.0], search=False)
