@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from medusa_sim.errors import SpecError
+from medusa_sim.errors import SpecError, UsageError, shown
 from medusa_sim.reading import SPEC_BYTES, TABLE_BYTES, read_json, read_text
 
 
@@ -98,7 +98,14 @@ def load_tokenizer(directory: Path | str) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, text: str, *, special_tokens: bool = True) -> list[int]:
-    """Token ids of `text`, with what the tokenizer puts around a text (a begin-of-text token, say)."""
+    """Token ids of `text`, with what the tokenizer puts around a text (a begin-of-text token, say).
+
+    Raises UsageError for bytes that are no text, which arrive as lone surrogates.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"prompt {shown(text)} is not UTF-8 text; give it as UTF-8") from None
     ids: list[int] = tokenizer.encode(text, add_special_tokens=special_tokens).ids
     return ids
 

@@ -76,6 +76,8 @@ def test_the_begin_of_text_token_is_added_as_the_tokenizer_says(folder):
     assert encode(tokenizer, "def f") == [0, *plain]
     assert encode(tokenizer, "def f", special_tokens=False) == plain
     assert read_prompt("def f", tokenizer, folder).tokens == [0, *plain]
+    with one_line(UsageError, "not UTF-8 text"):
+        encode(tokenizer, "def \udcff")  # as bytes that are no text arrive from a shell
     row = decoded(_request(folder)).records[0]
     model = load_checkpoint(folder / "target").model
     settings = GenerationSettings(max_new_tokens=6)
