@@ -1,7 +1,9 @@
 """The whole command of a set-up: GPUs, precision, requests and drafts as the engines take them."""
 
+import functools
 import itertools
 import shlex
+from typing import Any
 
 import pytest
 
@@ -21,30 +23,36 @@ OPTIONS = {
 """What the engines' servers take, of their sources as the module names them."""
 
 
-@pytest.fixture(scope="module")
-def dense() -> ms.Compared:
-    return ms.compare(
-        "llama-3.1-8b", gpus="h100-sxm", counts=(1, 2), drafters=("none", "eagle3"), batches=(1, 32),
+ASKED = {
+    "dense": dict(
+        model="llama-3.1-8b", gpus="h100-sxm", counts=(1, 2), drafters=("none", "eagle3"), batches=32,
         weight_dtypes=("bf16", "fp8"), kv_dtypes=("bf16", "fp8"),
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def experts() -> ms.Compared:
-    return ms.compare(
-        "deepseek-r1", gpus="b200", counts=8, drafters=("none", "mtp"), batches=64,
+    ),
+    "experts": dict(
+        model="deepseek-r1", gpus="b200", counts=8, drafters=("none", "mtp"), batches=64,
         weight_dtypes=("fp8_block", "nvfp4"),
-    )  # fmt: skip
+    ),
+}  # fmt: skip
+Row = dict[str, Any]
 
 
-@pytest.mark.parametrize("name", ["dense", "experts"])
-def test_commands_say_what_was_priced(name, request):
-    found: ms.Compared = request.getfixturevalue(name)
-    rows = found.table[found.table.batch > 1].to_dict("records")
-    assert {row["engine"] for row in rows} == set(OPTIONS)
-    for row in rows:
-        text = chosen_command(found.comparison, row, "a/drafter")
-        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+@functools.cache
+def compared(name: str) -> ms.Compared:
+    return ms.compare(**ASKED[name])
+
+
+@functools.cache
+def commands(name: str) -> list[tuple[Row, str]]:
+    """Every set-up with its command: a search for each that drafts."""
+    found = compared(name)
+    return [(row, chosen_command(found.comparison, row)) for row in found.table.to_dict("records")]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_commands_say_what_was_priced(name):
+    assert {row["engine"] for row, _ in commands(name)} == set(OPTIONS)
+    for row, whole in commands(name):
+        text = "".join(line for line in whole.splitlines(keepends=True) if not line.startswith("#"))
         serve = shlex.split(text.rstrip("\n").split("\n")[-1])
         options = {word for word in serve if word.startswith("--")}
         assert options <= OPTIONS[row["engine"]]
@@ -67,31 +75,28 @@ def test_commands_say_what_was_priced(name, request):
             assert "--enable-expert-parallel" in serve
 
 
-def test_weights_and_drafters_are_checkpoints_that_exist(dense, experts):
-    for row in experts.table[experts.table.drafter == "none"].to_dict("records"):
-        named = {"nvfp4": "nvidia/DeepSeek-R1-0528-FP4-v2", "fp8_block": "deepseek-ai/DeepSeek-R1"}
-        assert f" {named[row['precision']]} " in chosen_command(experts.comparison, row)
+def test_weights_and_drafters_are_checkpoints_that_exist():
+    named = {"nvfp4": "nvidia/DeepSeek-R1-0528-FP4-v2", "fp8_block": "deepseek-ai/DeepSeek-R1"}
+    for row, text in commands("experts"):
+        assert f" {named[row['precision']]} " in text
     own = {"vllm": "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3",
            "sglang": "lmsys/sglang-EAGLE3-LLaMA3.1-Instruct-8B",
            "tensorrt-llm": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}  # fmt: skip
-    for row in dense.table[dense.table.drafter == "eagle3"].to_dict("records"):
-        text = chosen_command(dense.comparison, row)
-        assert own[row["engine"]] in text
+    for row, text in commands("dense"):
+        assert (own[row["engine"]] in text) == (row["drafter"] == "eagle3")
         loads_fp8 = row["engine"] == "tensorrt-llm" and row["precision"] == "fp8"
         model = "nvidia/Llama-3.1-8B-Instruct-FP8" if loads_fp8 else "meta-llama/Llama-3.1-8B-Instruct"
         assert f" {model} " in text
+    row = next(row for row, _ in commands("dense") if row["drafter"] == "eagle3")
+    assert "a/drafter" in chosen_command(compared("dense").comparison, row, "a/drafter")
 
 
-def test_a_cache_of_16_bits_is_named_where_the_checkpoint_may_bring_one_of_fp8(dense, experts):
-    for found in (dense, experts):
-        for row in found.table[found.table.drafter == "none"].to_dict("records"):
-            text = chosen_command(found.comparison, row)
-            half = " nvidia/" in text and row["kv_precision"] != "fp8"
-            named = {"vllm": "--kv-cache-dtype bfloat16", "sglang": "--kv-cache-dtype bf16"}
-            told = named.get(
-                row["engine"], "priced with a KV cache in bf16; one in fp8 that it brings is taken"
-            )
-            assert (told in text) == half
+def test_a_cache_of_16_bits_is_named_where_the_checkpoint_may_bring_one_of_fp8():
+    for row, text in (*commands("dense"), *commands("experts")):
+        half = " nvidia/" in text and row["kv_precision"] != "fp8"
+        named = {"vllm": "--kv-cache-dtype bfloat16", "sglang": "--kv-cache-dtype bf16"}
+        told = named.get(row["engine"], "priced with a KV cache in bf16; one in fp8 that it brings is taken")
+        assert (told in text) == half
 
 
 def test_a_checkpoint_that_is_not_known_is_said() -> None:
@@ -103,7 +108,8 @@ def test_a_checkpoint_that_is_not_known_is_said() -> None:
         assert ("eagle3-of-qwen2-7b" in text) == (row["drafter"] == "eagle3")
 
 
-def test_an_engine_without_a_server_is_one_error(dense):
+def test_an_engine_without_a_server_is_one_error():
+    dense = compared("dense")
     scenario = dense.comparison.scenario(dense.table.iloc[0])
     with pytest.raises(UsageError, match="launch command"):
         launch_command(scenario, "tgi", 4, 4096, None)
