@@ -16,9 +16,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from cli_reference import reference
+import click
 from click.testing import CliRunner
 from house import END, START, house_text
 
@@ -26,6 +27,8 @@ from medusa_sim.cli import cli
 from medusa_sim.writing import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
+_WIDTH = 100
+"""Of help pages."""
 _INSIDE = r"(?:(?!```).)*"
 _COMMANDS = re.compile(
     rf"(?P<sh>```sh\n(?P<commands>{_INSIDE})```)(?P<text>\n\n```text\n{_INSIDE}```)?", re.DOTALL
@@ -45,6 +48,25 @@ def output_of(commands: str, folder: Path) -> str:
                 raise SystemExit(f"{line}\n{done.stderr}")
             parts.append(done.stdout)
     return "".join(parts)
+
+
+def reference() -> str:
+    """The text of docs/cli.md, which a test compares with the file."""
+    head = "# Command line\n\nWritten by `make docs` from the help pages.\n"
+    return "\n".join([head, *_pages("medusa-sim", cli, None)])
+
+
+def _pages(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
+    """The page of a command, then those of the commands in it."""
+    context = click.Context(
+        command, parent=parent, info_name=name, terminal_width=_WIDTH, max_content_width=_WIDTH
+    )
+    yield f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            if found is not None:
+                yield from _pages(inner, found, context)
 
 
 def loop_page() -> str:

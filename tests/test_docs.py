@@ -59,7 +59,7 @@ def test_every_command_has_a_readme_line(name):
 
 
 def test_the_command_reference_is_current():
-    from cli_reference import reference
+    from refresh_docs import reference
 
     written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert written == reference(), "run `make docs`"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from asking import run
+from asking import answered, run
 from one_line import one_line
 
 from medusa_sim.cli.output import Output
@@ -103,10 +103,9 @@ def test_json_that_breaks_parsers_is_one_line(tmp_path, text, told):
         lambda: json_of(text, "text", "JSON"),
         lambda: read_json(tmp_path / "x.json", 1_000_000, "JSON"),
     ):
-        with pytest.raises(SpecError, match=told) as caught:
+        with one_line(SpecError, match=told) as caught:
             act()
         assert len(str(caught.value)) < 500
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +301,11 @@ def test_terminals_that_are_not_utf8(encoding):
 
 
 def test_error_lines_are_short(tmp_path, monkeypatch):
+    """Also of integers of more than 4,300 digits, which Python refuses to read, wherever they stand."""
     monkeypatch.chdir(tmp_path)
+    long = "9" * 5_000
+    Path("rows.csv").write_text(f"decoder,spec,block_efficiency\nSD,{long},2.0\nRSD-C,2-{long},2.0\n")
+    Path("heads.csv").write_text(f"head,top1,top{long}\n0,0.5,0.6\n")
     for args in (
         ("specs", "x" * 10_000),
         ("sweep", "--gpu", "x" * 10_000),
@@ -313,34 +316,19 @@ def test_error_lines_are_short(tmp_path, monkeypatch):
         ("time", "--ops", "z" * 10_000 + ".csv"),
         ("sweep", "-o", "z" * 10_000 + ".csv"),
         ("sweep", "--data-dir", "z" * 10_000),
+        ("acceptance", "predict", "--observations", "rows.csv", "--targets", "rows.csv"),
+        ("recommend", "--batch", "1", "--export", "vllm", "--engine-version", long),
+        ("decode", "--tree", long),
     ):
-        ended = run(*args)
+        ended = run(*args)  # an exception that is a bug is raised
         assert ended.exit_code in (1, 2)
         line = ended.stderr.strip().splitlines()
         assert len(line) == 1, ended.stderr[:300]
         assert len(line[0]) < 1_100, (args[:2], len(line[0]))
+    answered("acceptance", "show", "heads.csv")  # a column of another name is no rank, and is left out
 
 
 def test_a_data_folder_that_is_not_there_is_said(tmp_path):
     ended = command("specs", "a40", "--data-dir", str(tmp_path / "later"))
     assert ended.returncode == 0
     assert re.match(r"--data-dir .*later: no such folder, so only shipped data is found", ended.stderr)
-
-
-def test_numbers_inside_words_have_a_length(tmp_path):
-    """Python refuses to read an integer of more than 4,300 digits, wherever it stands."""
-    long = "9" * 5_000
-    rows = tmp_path / "rows.csv"
-    rows.write_text(f"decoder,spec,block_efficiency\nSD,{long},2.0\nRSD-C,2-{long},2.0\n")
-    heads = tmp_path / "heads.csv"
-    heads.write_text(f"head,top1,top{long}\n0,0.5,0.6\n")
-    for args in (
-        ("acceptance", "predict", "--observations", str(rows), "--targets", str(rows)),
-        ("acceptance", "show", str(heads)),
-        ("recommend", "--batch", "1", "--export", "vllm", "--engine-version", long),
-        ("sweep", "--batch", long),
-        ("decode", "--tree", long),
-    ):
-        ended = run(*args)  # an exception that is a bug is raised
-        # A column of another name is no rank, and is left out.
-        assert ended.exit_code == 0 if args[1] == "show" else ended.exit_code in (1, 2)

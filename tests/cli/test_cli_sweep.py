@@ -1,7 +1,6 @@
 """`medusa-sim sweep`: columns, formats that agree, grids of any size, the report."""
 
 import io
-import json
 import re
 import subprocess
 import sys
@@ -30,17 +29,17 @@ COLUMNS = [
     "drafts", "tokens_per_step", "decode_step_us", "verify_step_us", "overhead", "speedup", "tokens_per_s",
     "tokens_per_s_per_user", "bound", "source", "memory_bytes", "fits_memory",
 ]  # fmt: skip
+SWEEP = ("sweep", "--latency", "roofline", "--runtime", "cuda-graph")
+"""Kernels alone run trees, which most of what follows is about."""
 DEFAULT_COUNTS = list(DEFAULT_CANDIDATES)
 
 
 def run(*args: str, latency: str = "roofline") -> Result:
-    # kernels alone run trees, which most of what follows is about
-    common = ["sweep", "--latency", latency, "--runtime", "cuda-graph"]
-    return asked_of(*common, *args)
+    return asked_of(*SWEEP, "--latency", latency, *args)
 
 
 def frame(*args: str, latency: str = "roofline") -> pd.DataFrame:
-    return rows_of("sweep", "--latency", latency, "--runtime", "cuda-graph", *args)
+    return rows_of(*SWEEP, "--latency", latency, *args)
 
 
 def test_defaults_and_columns():
@@ -86,7 +85,7 @@ def test_a_fixed_baseline_divides_by_one_decode_step():
 def test_all_formats_agree(tmp_path):
     args = ("--batch", "1,8", "--candidates", "1,64")
     from_csv = frame(*args)
-    from_json = pd.DataFrame(json.loads(run("--format", "json", *args).stdout)["rows"])
+    from_json = pd.DataFrame(document(*SWEEP, *args)["rows"])
     assert run("-o", str(tmp_path / "x.parquet"), *args).exit_code == 0
     from_parquet = pd.read_parquet(tmp_path / "x.parquet")
     for other in (from_json, from_parquet):
@@ -98,7 +97,7 @@ def test_all_formats_agree(tmp_path):
 
 
 def test_all_rows_on_request_and_json_says_where_it_comes_from():
-    found = json.loads(run("--format", "json").stdout)
+    found = document(*SWEEP)
     assert found["schema"] == "medusa-sim/sweep/1"
     assert found["command"].startswith("medusa-sim sweep --latency roofline")
     assert found["sources"]["gpu a100-80gb-pcie"]["bandwidth_bytes_per_s"]

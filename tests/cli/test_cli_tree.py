@@ -1,12 +1,10 @@
 """`tree` and `acceptance` on the command line: the documented keys, round trips, one-line errors."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
 import pytest
-from asking import answered, document, run
+from asking import document, frame, run
 
 from medusa_sim.acceptance.profile import load_acceptance
 
@@ -56,11 +54,9 @@ def test_every_form_reads_back(form, heads, tmp_path):
 def test_tails_beyond_the_measured_ranks(heads, tmp_path):
     path = tmp_path / "wide.json"
     path.write_text("[[0], [4]]")
-    score = ("tree", "score", "--tree", str(path), "--head-accuracy", heads, "--format", "json")
+    score = ("tree", "score", "--tree", path, "--head-accuracy", heads)
     assert run(*score).exit_code == 1
-    zeros, fitted = (
-        json.loads(run(*score, "--tail", tail).stdout)["tokens_per_step"] for tail in ("zeros", "fit")
-    )
+    zeros, fitted = (document(*score, "--tail", tail)["tokens_per_step"] for tail in ("zeros", "fit"))
     assert zeros == pytest.approx(1.6)
     assert 1.6 < fitted < 1.65
 
@@ -85,8 +81,7 @@ def test_show_and_fit(heads, tmp_path):
     profile = load_acceptance(own)
     assert profile.heads.correlation > 0.0
     assert profile.source == "a test"
-    shown = run("acceptance", "show", str(own), "--candidates", "1,3", "--format", "json")
-    rows = json.loads(shown.stdout)["rows"]
+    rows = document("acceptance", "show", own, "--candidates", "1,3")["rows"]
     assert [row["candidates"] for row in rows] == [1, 3]
     assert rows[1]["tokens_per_step"] == pytest.approx(1.9, abs=1e-3)
     assert run(*fit, "--tree", str(tree), "-o", str(own)).exit_code == 2
@@ -98,12 +93,9 @@ def test_predict_adds_columns_and_keeps_the_others(tmp_path):
     # RSD paper, table 1, Llama-2 7B with the 115M draft on XSum: chains of 2 to 4
     seen.write_text("decoder,spec,block_efficiency\nSD,2,2.166\nSD,3,2.465\nSD,4,2.728\n")
     wanted.write_text("decoder,spec,note\nSD,5,a\nRSD-S,3x2,b\n")
-    result = answered(
-        "acceptance", "predict", "--observations", str(seen), "--targets", str(wanted), "--format", "csv"
-    )
-    rows = list(csv.DictReader(io.StringIO(result.stdout)))
-    assert [row["note"] for row in rows] == ["a", "b"]
-    values = [float(row["predicted_block_efficiency"]) for row in rows]
+    rows = frame("acceptance", "predict", "--observations", seen, "--targets", wanted)
+    assert rows["note"].tolist() == ["a", "b"]
+    values = rows["predicted_block_efficiency"]
     assert values[0] == pytest.approx(2.865, rel=0.06)  # table 1; the method's own error is about 3 %
     assert values[1] == pytest.approx(2.432, rel=0.05)  # table 1
-    assert all(float(row["low"]) < v < float(row["high"]) for row, v in zip(rows, values, strict=True))
+    assert ((rows["low"] < values) & (values < rows["high"])).all()

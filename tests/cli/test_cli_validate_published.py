@@ -1,9 +1,9 @@
 """`validate` on published trees and throughput curves: made-up files, one exit 3."""
 
-import json
 from pathlib import Path
 
 import pytest
+from asking import answered, document
 from click.testing import CliRunner, Result
 
 from medusa_sim.cli.validate import validate
@@ -37,18 +37,17 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def test_trees_are_scored_from_child_vectors(files):
-    result = called("--tree-runs", files["runs"], "--child-vectors", files["vectors"], "--format", "json")
-    rows = {row["growmap"]: row for row in json.loads(result.stdout)["rows"]}
+    given = ("validate", "--tree-runs", files["runs"], "--child-vectors", files["vectors"])
+    rows = {row["growmap"]: row for row in document(*given)["rows"]}
     assert rows["2^3"]["error"] == pytest.approx(0.0, abs=1e-12)
     assert rows["2^2"]["error"] == pytest.approx(-0.2, rel=1e-12)
-    table = called("--tree-runs", files["runs"], "--child-vectors", files["vectors"])
+    table = answered(*given)
     assert "worst run" in table.stdout
     assert "20.0 %" in table.stdout
 
 
 def test_curves_say_what_the_engine_must_add(files):
-    result = called("--batch-curves", files["curves"], "--format", "json")
-    rows = json.loads(result.stdout)["rows"]
+    rows = document("validate", "--batch-curves", files["curves"])["rows"]
     assert [row["batch"] for row in rows] == [2, 64]
     for row in rows:
         step_us = row["verify_us"] + row["draft_us"] + row["engine_us"]

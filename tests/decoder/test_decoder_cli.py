@@ -1,15 +1,13 @@
 """The commands `train` and `decode`: what they print, and one line for what they refuse."""
 
-import csv
 import importlib.util
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from asking import answered
+from asking import answered, document, frame
 from asking import run as _run
 from decoder_models import noisy_copy, tiny_config, tiny_heads
 
@@ -50,13 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )  # fmt: skip
 def test_decode_json_has_the_promised_keys(folder, method, tree, temperature):
-    result = answered(
+    report = document(
         *("decode", "--checkpoint", folder / "target", "--draft", folder / "draft"),
         *("--prompt", "def ", "--prompt", "class A", "--method", method, "--temperature", temperature),
-        *("--max-new-tokens", "12", "--format", "json"),
+        *("--max-new-tokens", "12"),
         *(("--tree", tree) if tree else ()),
     )
-    report = json.loads(result.stdout)
     rows = report["rows"]
     assert [row["method"] for row in rows] == ([method] * 2 + ["ar"] * 2 if method != "ar" else ["ar"] * 2)
     for row in rows:
@@ -146,42 +143,36 @@ def test_train_writes_a_checkpoint_that_decode_runs(tmp_path):
     library.mkdir()
     for i in range(60):
         (library / f"file{i}.py").write_text(f"def f{i}(x):\n    return x + {i}\n" * 30)
-    small = ("--text", library, "--steps", "4", "--batch", "2", "--length", "32", "--format", "json")
+    small = ("--text", library, "--steps", "4", "--batch", "2", "--length", "32")
     shape = (
         "--vocab", "270", "--hidden", "32", "--intermediate", "48", "--layers", "1", "--attention-heads", "2",
         "--kv-heads", "1",
     )  # fmt: skip
     base, one, two = tmp_path / "base", tmp_path / "one", tmp_path / "two"
-    result = answered("train", "--method", "backbone", "--save", base, *shape, "--kv-heads", "1", *small)
-    row = json.loads(result.stdout)["rows"][0]
+    (row,) = document("train", "--method", "backbone", "--save", base, *shape, *small)["rows"]
     assert row["steps"] == 4
     assert row["parameters"] == load_checkpoint(base).model.config.parameter_count
-    result = answered(
+    (row,) = document(
         *("train", "--method", "medusa-1", "--checkpoint", base, "--save", one),
         *("--medusa-heads", "3", "--plot", tmp_path / "loss.png", *small),
-    )
+    )["rows"]
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert "heldout_top1_head_2" in json.loads(result.stdout)["rows"][0]
-    result = answered(
+    assert "heldout_top1_head_2" in row
+    answered(
         *("train", "--method", "medusa-2", "--checkpoint", one, "--save", two),
         *("--data", "self", "--responses", "4", *small),
     )
     assert json.loads((two / "training.json").read_text())["recipe"]["data"] == "self"
     heads = load_checkpoint(two).heads
     assert heads.count == 3
-    result = answered(
-        "decode", "--checkpoint", two, "--prompt", "def ", "--tree", "2-1-1", "--max-new-tokens", "5"
-    )
+    answered("decode", "--checkpoint", two, "--prompt", "def ", "--tree", "2-1-1", "--max-new-tokens", "5")
     assert not list(tmp_path.glob("*.state.safetensors"))
 
 
 def test_csv_holds_lists_as_json(folder):
-    result = answered(
-        *("decode", "--checkpoint", folder / "target", "--prompt", "x", "--max-new-tokens", "4"),
-        *("--format", "csv"),
-    )
-    row = next(csv.DictReader(io.StringIO(result.stdout)))
-    assert len(json.loads(row["token_ids"])) == int(row["new_tokens"])
+    asked = ("--checkpoint", folder / "target", "--prompt", "x", "--max-new-tokens", "4")
+    row = frame("decode", *asked).iloc[0]
+    assert len(json.loads(row["token_ids"])) == row["new_tokens"]
 
 
 def test_a_prompt_file_that_is_no_text_is_one_line(folder, tmp_path):

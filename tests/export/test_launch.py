@@ -23,15 +23,15 @@ OPTIONS = {
 """What the engines' servers take, of their sources as the module names them."""
 
 
-ASKED = {
-    "dense": dict(
-        model="llama-3.1-8b", gpus="h100-sxm", counts=(1, 2), drafters=("none", "eagle3"), batches=32,
-        weight_dtypes=("bf16", "fp8"), kv_dtypes=("bf16", "fp8"),
-    ),
-    "experts": dict(
-        model="deepseek-r1", gpus="b200", counts=8, drafters=("none", "mtp"), batches=64,
-        weight_dtypes=("fp8_block", "nvfp4"),
-    ),
+ASKED: dict[str, dict[str, Any]] = {
+    "dense": {
+        "model": "llama-3.1-8b", "gpus": "h100-sxm", "counts": (1, 2), "drafters": ("none", "eagle3"),
+        "batches": 32, "weight_dtypes": ("bf16", "fp8"), "kv_dtypes": ("bf16", "fp8"),
+    },
+    "experts": {
+        "model": "deepseek-r1", "gpus": "b200", "counts": 8, "drafters": ("none", "mtp"), "batches": 64,
+        "weight_dtypes": ("fp8_block", "nvfp4"),
+    },
 }  # fmt: skip
 Row = dict[str, Any]
 

@@ -2,18 +2,16 @@
 
 import json
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from click.testing import CliRunner  # noqa: E402
+from asking import answered, document, run  # noqa: E402
 from decoder_models import tiny_config  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.decoder.model import Attention  # noqa: E402
 from medusa_sim.decoder.step import CachedStep  # noqa: E402
 from medusa_sim.latency.base import Source  # noqa: E402
@@ -195,34 +193,18 @@ def test_cpu_bench_returns_repeats(pool):
     assert found.spread == pytest.approx(0.0, abs=1e-6)
 
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 32,
-    "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 8, "vocab_size": 64, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-}  # fmt: skip
-
-
-def invoke(*args: str) -> str:
-    result = CliRunner().invoke(cli, args, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+CONFIG = json.dumps(tiny_config(64).to_hf() | {"torch_dtype": "bfloat16"})
 
 
 @pytest.mark.usefixtures("small_grid")
 def test_measure_calibrate_time_round_trip(tmp_path):
     """measure writes rows and a hardware file; calibrate fits them; time and validate read both."""
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    data = ("--data-dir", str(tmp_path / "data"))
-    model = str(tmp_path / "config.json")
-    invoke("measure", "--models", model, "--name", "tiny-cpu", *data)
+    (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
+    data = ("--data-dir", tmp_path / "data")
+    answered("measure", "--models", tmp_path / "config.json", "--name", "tiny-cpu", *data)
     folder = tmp_path / "data" / "profiles" / "operators" / "tiny-cpu"
-    files = [str(path) for path in sorted(folder.glob("*.csv"))]
-    assert [Path(file).name for file in files] == [
-        "attention_fp32.csv",
-        "elementwise_fp32.csv",
-        "gemm_fp32.csv",
-    ]
+    files = sorted(folder.glob("*.csv"))
+    assert [file.stem for file in files] == ["attention_fp32", "elementwise_fp32", "gemm_fp32"]
     meta = read_meta(folder, Meta)
     assert meta.environment.name == "tiny-cpu"
     assert meta.rates.flops_per_s["fp32"] > 0.0
@@ -230,9 +212,7 @@ def test_measure_calibrate_time_round_trip(tmp_path):
     assert card.architecture == "cpu"
     assert card.sources["bandwidth_bytes_per_s"].startswith("measured by medusa-sim")
 
-    fitted = json.loads(
-        invoke("calibrate", "--gpu", "tiny-cpu", "--kernels", "torch", "--format", "json", *data, *files)
-    )
+    fitted = document("calibrate", "--gpu", "tiny-cpu", "--kernels", "torch", *data, *files)
     places = {(row["section"], row["key"]) for row in fitted["rows"]}
     assert ("serial_gemm", "fp32") in places
     assert {
@@ -241,11 +221,8 @@ def test_measure_calibrate_time_round_trip(tmp_path):
     assert ("unfused", "") in places
     for latency in ("measured", "calibrated"):
         for file in files:
-            out = invoke(
-                *("time", "--gpu", "tiny-cpu", "--ops", file, "--kernels", "torch", "--latency", latency),
-                *("--format", "json", *data),
-            )
-            rows = json.loads(out)["rows"]
+            asked = ("--gpu", "tiny-cpu", "--ops", file, "--kernels", "torch", "--latency", latency)
+            rows = document("time", *asked, *data)["rows"]
             assert len(rows) == len(read_rows(file))
             assert all(np.isfinite(row["predicted_us"]) and row["predicted_us"] > 0.0 for row in rows)
             if latency == "measured":
@@ -261,19 +238,16 @@ def test_measure_calibrate_time_round_trip(tmp_path):
 
 @pytest.mark.usefixtures("small_grid")
 def test_measure_refuses_and_resumes(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    given = (
-        "measure", "--models", str(tmp_path / "config.json"), "--out", str(tmp_path / "rows"), "--name", "x",
-    )  # fmt: skip
-    given += ("--data-dir", str(tmp_path / "data"))
-    first = CliRunner().invoke(cli, (*given, "--budget", "1"))
-    assert first.exit_code == 0, first.output
-    again = CliRunner().invoke(cli, given)
-    assert again.exit_code == 2
-    assert "add --resume" in again.stderr
-    bad = CliRunner().invoke(cli, (*given, "--resume", "--dtype", "fp8"))
-    assert bad.exit_code == 2
-    assert "allowed: fp32, bf16, fp16" in bad.stderr
-    rest = CliRunner().invoke(cli, (*given, "--resume", "--dtype", "fp32,bf16", "--budget", "2"))
-    assert rest.exit_code == 0, rest.output
+    (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
+    given = ("measure", "--models", tmp_path / "config.json", "--out", tmp_path / "rows", "--name", "x")
+    given += ("--data-dir", tmp_path / "data")
+    answered(*given, "--budget", "1")
+    for more, told in (
+        ((), "add --resume"),
+        (("--resume", "--dtype", "fp8"), "allowed: fp32, bf16, fp16"),
+    ):
+        ended = run(*given, *more)  # the machine's load may be told first
+        assert ended.exit_code == 2
+        assert told in ended.stderr
+    answered(*given, "--resume", "--dtype", "fp32,bf16", "--budget", "2")
     assert len(read_meta(tmp_path / "rows", Meta).resumed) == 1

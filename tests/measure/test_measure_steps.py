@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from asking import answered  # noqa: E402
+from asking import answered, document  # noqa: E402
 from asking import run as invoke  # noqa: E402
 from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
 
@@ -297,7 +297,7 @@ def test_command_prints_scores_and_fails_above(folder):
     assert "tiny: 2.00 us a launch beside kernels, fitted to the first steps" in table.stderr
     markdown = invoke("validate", "--gpu", GPU, "--decoder", folder, "--format", "md")
     assert markdown.stdout.count("| ---") >= 2
-    found = json.loads(invoke("validate", "--gpu", GPU, "--decoder", folder, "--format", "json").stdout)
+    found = document("validate", "--gpu", GPU, "--decoder", folder)
     assert len(found["rows"]) == 6
     assert {each["quantity"] for each in found["comparisons"]} == {"decode step", "verify step", "speedup"}
     assert len(found["choices"]) == 2

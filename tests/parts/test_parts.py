@@ -1,6 +1,5 @@
 """Parts of a question: every row once, whatever the shards; finished parts stay; nobody is overwritten."""
 
-import io
 import json
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pandas as pd
 import psutil
 import pyarrow as pa
 import pytest
-from asking import answered, run
+from asking import answered, frame, run
 from hypothesis import given
 from hypothesis import strategies as st
 from one_line import one_line
@@ -241,7 +240,7 @@ def test_a_load_test_of_many_scenarios_is_cut_into_parts(tmp_path):
     found = pd.read_parquet(tmp_path / "all")
     assert parts_in(tmp_path / "all") == 2 * 2
     assert list(found.groupby(["gpu", "rate_per_s"], sort=False).size()) == [2, 2, 2, 2]
-    alone = pd.read_csv(io.StringIO(run(*LOAD, "--gpu", "l40s", "--format", "csv").stdout))
+    alone = frame(*LOAD, "--gpu", "l40s")
     own = found[found.gpu == "l40s"].reset_index(drop=True)
     for column in ("policy", "rate_per_s", "tokens_per_s", "watts", "tpot_mean_s"):
         assert own[column].tolist() == pytest.approx(alone[column].tolist())
@@ -256,9 +255,7 @@ def test_a_load_test_of_several_drafters_is_one_data_set(tmp_path):
     assert run(*args, "--drafter", "eagle3,ngram", "--out", tmp_path / "all").exit_code == 0
     found = pd.read_parquet(tmp_path / "all")
     assert found["drafter"].tolist() == ["eagle3", "eagle3", "ngram", "ngram"]
-    alone = pd.read_csv(
-        io.StringIO(run(*args, "--no-search", "--drafter", "ngram", "--format", "csv").stdout)
-    )
+    alone = frame(*args, "--no-search", "--drafter", "ngram")
     assert found["tpot_mean_s"].tolist()[2:] == pytest.approx(alone["tpot_mean_s"].tolist())
     assert "drafters: say where" in run(*args, "--drafter", "eagle3,ngram").stderr
 

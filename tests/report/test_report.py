@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim import __version__
-from medusa_sim.errors import OutputError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.charts.sweep import step_bars
 from medusa_sim.report.document import Folded, html_page
 from medusa_sim.report.figures import render
 from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.figures.style import PARTS
-from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts, write_parquet
+from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts
 from medusa_sim.report.sweep_views import length_view
 from medusa_sim.report.text import (
     TextTable,
@@ -34,7 +33,7 @@ from medusa_sim.report.text import (
     with_prefix,
 )
 from medusa_sim.step.workload import Grid
-from medusa_sim.writing import atomic, check_folder, check_writable
+from medusa_sim.writing import atomic
 
 TABLE = pa.table(
     {
@@ -95,14 +94,6 @@ def test_json_is_one_object_with_its_origin():
     assert found["rows"][2]["verify_step_us"] is None
 
 
-def test_parquet_reads_back_exactly():
-    file = io.BytesIO()
-    write_parquet([TABLE.slice(0, 1), TABLE.slice(1)], file)
-    back = pd.read_parquet(file)
-    assert back["verify_step_us"][0] == 25_123.456789
-    assert len(back) == 3
-
-
 def test_markdown_has_one_header_and_plain_text_cuts_nothing():
     text = b"".join(markdown_parts([TABLE.slice(0, 2), TABLE.slice(2)])).decode()
     assert len(text.strip().split("\n")) == 2 + 3
@@ -135,20 +126,6 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
         file.write(b"after")
     assert path.read_text() == "after"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_unwritable_places_are_refused_at_once(tmp_path):
-    (tmp_path / "file").write_text("")
-    for path, told in (
-        (tmp_path, "is a folder"),
-        (tmp_path / "no" / "x.csv", "does not exist"),
-        (tmp_path / "file" / "x.csv", "is not a folder"),
-    ):
-        with pytest.raises(OutputError, match=told):
-            check_writable(path)
-    with pytest.raises(OutputError, match="is not a folder"):
-        check_folder(tmp_path / "file" / "sub")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])

@@ -166,7 +166,8 @@ def test_speedup_is_tokens_per_step_over_the_baseline():
     assert np.array_equal(np.unique(frame["candidates"]), CANDIDATES)
 
 
-DRAWN = ("table6", "table8", "figure9", "figure18", "figure21", "figure22", "figure23")
+DRAWN = ("table6", "table8", "figure9", "figure18", "figure21", "figure22", "figure23", "rsd-figure1",
+         "rsd-figure4")  # fmt: skip
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))

@@ -82,10 +82,10 @@ def test_a_million_tokens_by_hand():
 
 
 def test_sweep_recommend_and_python_name_the_same_cost():
-    swept = run("sweep", "--gpu", "h100-sxm", "--batch", "4", "--candidates", "1,4", "--format", "csv")
-    rows = pd.read_csv(io.StringIO(swept.stdout))
+    asked = ("sweep", "--gpu", "h100-sxm", "--batch", "4", "--candidates", "1,4")
+    rows = frame(*asked)
     price = price_of("h100-sxm")
-    assert price.text() in swept.stderr
+    assert price.text() in run(*asked, "--format", "csv").stderr
     expected = price.usd_per_gpu_hour / (3600e-6 * rows["tokens_per_s"])
     np.testing.assert_allclose(rows["usd_per_million_tokens"], expected, rtol=1e-12)
     answer = document("recommend", "--gpu", "h100-sxm", "--batch", "4")

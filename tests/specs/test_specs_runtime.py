@@ -1,4 +1,4 @@
-"""Runtimes: what they fuse, what launching costs, and strict loading."""
+"""Runtimes: what they fuse, what launching costs, which kernel verifies, and strict loading."""
 
 import tomllib
 
@@ -7,10 +7,13 @@ import tomlkit
 from one_line import one_line
 
 from medusa_sim.errors import SpecError
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.spec_rows import runtime_rows
 from medusa_sim.reproduce.token_rates import plain_step
 from medusa_sim.specs import runtime as runtime_module
 from medusa_sim.specs.engine import UNITS
+from medusa_sim.specs.engine_facts import FACTS, backend_of, backend_of_row
+from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_aliases, runtime_names
 from medusa_sim.step.drafter import drafter_names
@@ -157,3 +160,45 @@ def test_a_broken_runtime_names_file_and_key(monkeypatch, tmp_path, key, value, 
     monkeypatch.setattr(runtime_module, "RUNTIMES_FILE", path)
     with one_line(SpecError, told, f"kernel.{key}", "runtimes.toml"):
         load_runtime("cuda-graph")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "runtime", "kv_dtype", "name"),
+    [
+        ("a100-80gb-sxm", "vllm", None, "FlashAttention-2"),
+        ("l40s", "vllm", None, "FlashAttention-2"),
+        ("a100-80gb-sxm", "vllm", "fp8", "FlashInfer"),
+        ("h100-sxm", "vllm", "fp8", "FlashAttention-3"),
+        ("b200", "vllm", None, "trtllm-gen"),
+        ("a100-80gb-sxm", "sglang", None, "FlashInfer"),
+        ("a100-80gb-sxm", "cuda-graph", None, "kernels that split"),
+    ],
+)
+def test_engine_card_and_cache_choose_the_kernel(gpu, runtime, kv_dtype, name):
+    found = Scenario(gpu=gpu, model="llama-3.1-8b", runtime=runtime, drafter="eagle3", kv_dtype=kv_dtype)
+    assert name in found.backend.name
+
+
+def test_every_fact_can_be_reached_and_names_cards_that_exist():
+    known = {load_gpu(name).architecture for name in ("a100-80gb-sxm", "l40s", "h100-sxm", "b200", "mi300x")}
+    known.add(load_gpu("rtx-5090").architecture)
+    for fact in FACTS:
+        assert set(fact.cards) <= known
+        wide = 512.0 if fact.backend.name.startswith("Triton attention") else 128.0
+        of_kv = fact.bytes_of_kv or 2.0
+        found = {
+            backend_of(engine, card, latent=fact.latent, bytes_of_kv=of_kv, head_dim=wide)
+            for engine in fact.engines
+            for card in fact.cards
+        }
+        assert fact.backend in found
+
+
+def test_rows_name_their_kernel_in_words():
+    named = backend_of_row("varlen paged, num_splits forced to 1")
+    assert not named.splits
+    assert backend_of_row("something else") is None
+    # calls from Python before queries were grouped, and kernels in a graph
+    for name, called in (("trtllm-gen decode", True), ("trtllm-gen decode optimised", False)):
+        kernel = backend_of_row(name)
+        assert kernel.name.endswith("called from Python") == called

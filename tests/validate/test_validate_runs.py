@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from asking import answered, run  # noqa: E402
+from asking import answered, document, run  # noqa: E402
 from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
 
 from medusa_sim.acceptance.heads import (  # noqa: E402
@@ -122,7 +122,7 @@ def test_the_command_prints_both_tables_and_fails_above(folder):
     shown = answered(*words)
     assert "speedup, wall clock" in shown.stdout
     assert "candidates to choose" in shown.stdout
-    told = json.loads(run(*words, "--format", "json").stdout)
+    told = document(*words)
     assert told["schema"] == "medusa-sim/validate-runs/1"
     assert len(told["rows"]) == len(COUNTS) * len(BATCHES)
     assert run(*words, "--fail-above", "10").exit_code == 3
