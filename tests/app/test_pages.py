@@ -266,7 +266,7 @@ def test_method_is_the_document(opened: Opened) -> None:
     shown = "".join(part.value for part in page.markdown)
     assert len(shown) > 0.9 * len(method_text())
     section = opened("evidence", view="method", section="Symbols")
-    assert len(section.markdown) == 2, "how far off the card is, and the section"
+    assert len(section.markdown) == 3, "the nearest measurement, how far off the card is, and the section"
 
 
 def test_uploads_are_read_as_data() -> None:
