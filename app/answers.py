@@ -167,16 +167,16 @@ def operators(set_up: SetUp, answer: Recommendation, batch: int) -> tuple[int, l
     """
     both = steps_at(answer, batch, set_up.seq_len, scheduled=True)
     frames = [breakdown(both.setting, batch, set_up.seq_len, each) for each in (1, both.candidates)]
-    found: dict[str, dict[str, Any]] = {}
+    table: dict[str, dict[str, Any]] = {}
     for frame, column in zip(frames, ("plain_us", "speculative_us"), strict=True):
         for row in (dict(zip(frame.columns, values, strict=True)) for values in frame.to_numpy().tolist()):
             is_draft = str(row["pass"]).startswith("draft")
             name = f"drafting: {row['op']}" if is_draft else _BOTH.get(row["op"], row["op"])
-            held = found.setdefault(name, {"op": name, "launches": 0, "plain_us": 0.0, "speculative_us": 0.0})
+            held = table.setdefault(name, {"op": name, "launches": 0, "plain_us": 0.0, "speculative_us": 0.0})
             held |= {"bound": row["bound"], "source": row["source"]}
             held["launches"] = row["launches"] + (held["launches"] if is_draft else 0)
             held[column] += row["time_us"]
-    return both.candidates, sorted(found.values(), key=lambda row: -row["speculative_us"])
+    return both.candidates, sorted(table.values(), key=lambda row: -row["speculative_us"])
 
 
 _CHANGED = 0.1
@@ -200,7 +200,7 @@ def changes(
         return scheduled_row_at(answer, size, other.seq_len)
 
     row = at(set_up, batch)
-    found: list[dict[str, float | int | str]] = [
+    bars: list[dict[str, float | int | str]] = [
         {"what": "acceptance", "change": f"{share:+.0%}", "speedup": speedup, "drafts": row.drafts}
         for share, speedup in (
             (-_CHANGED, row.speedup_acceptance_minus_10_percent),
@@ -232,8 +232,8 @@ def changes(
         with contextlib.suppress(MedusaSimError):
             new = at(other, size)
             if new.fits_memory:
-                found.append({"what": what, "change": change, "speedup": new.speedup, "drafts": new.drafts})
-    return found
+                bars.append({"what": what, "change": change, "speedup": new.speedup, "drafts": new.drafts})
+    return bars
 
 
 def model_of(set_up: SetUp) -> Model:

@@ -100,12 +100,12 @@ class SetUp:
     def _options(self, *names: str) -> list[str]:
         """Arguments as options: those that are not the defaults, of these names (none: of all)."""
         of = {name: value for name, value in self.arguments.items() if not names or name in names}
-        told = ("gpu", "model", "runtime")
+        beside = ("gpu", "model", "runtime")
         return words_of(
             {
                 name: value
                 for name, value in of.items()
-                if name in told or value not in (None, False, ARGUMENTS[name].default)
+                if name in beside or value not in (None, False, ARGUMENTS[name].default)
             }
         )
 
@@ -124,8 +124,8 @@ class SetUp:
             if value
         ]
         model, *drafting = self.drafted.split(_POINT)
-        told = [model, *dtypes, cards, self.engine, *drafting, f"context {self.seq_len:,}"]
-        return _POINT.join(told)
+        parts = [model, *dtypes, cards, self.engine, *drafting, f"context {self.seq_len:,}"]
+        return _POINT.join(parts)
 
     @property
     def drafted(self) -> str:
@@ -164,8 +164,8 @@ def default_engine(drafter: str) -> str:
 def measured_models(gpu: str) -> dict[str, str]:
     """Models whose steps were measured on that very device, and their files as one would type them."""
     folder = data.find("profiles/decoder", gpu)
-    found = sorted(folder.glob("*/config.json")) if folder is not None else []
-    return {path.parent.name: from_here(path) for path in found}
+    configs = sorted(folder.glob("*/config.json")) if folder is not None else []
+    return {path.parent.name: from_here(path) for path in configs}
 
 
 def from_here(path: Path) -> str:

@@ -118,12 +118,12 @@ def _nearest(given: str, options: Sequence[str]) -> str:
     return f"known are {', '.join(near)}{', ...' if len(options) > len(near) else ''}"
 
 
-def _checked(name: str, allowed: Callable[[str], bool], told: str | Callable[[str], str]) -> None:
-    """Note a URL value that the widget is about to drop; told: what is allowed."""
+def _checked(name: str, allowed: Callable[[str], bool], allows: str | Callable[[str], str]) -> None:
+    """Note a URL value that the widget is about to drop; allows: what is allowed."""
     given = _opened().pop(name, None)
     if given is not None and not allowed(given):
         notes: list[str] = st.session_state.setdefault("ignored", [])
-        notes.append(f"{name}={given[:40]} ({told(given) if callable(told) else told})")
+        notes.append(f"{name}={given[:40]} ({allows(given) if callable(allows) else allows})")
 
 
 def ignored() -> list[str]:

@@ -64,11 +64,11 @@ def schedule(answer: Recommendation) -> pa.Table:
     return schedule_arrow(answer)
 
 
-def whole_json(answer: Recommendation, told: str) -> str:
+def whole_json(answer: Recommendation, command: str) -> str:
     """What `recommend --format json` writes."""
     from medusa_sim.report.recommend_json import SCHEMA, recommendation_values
 
-    head = {"schema": SCHEMA, "version": __version__, "command": told}
+    head = {"schema": SCHEMA, "version": __version__, "command": command}
     return json.dumps({**head, **recommendation_values(answer)}, indent=1, allow_nan=False) + "\n"
 
 
@@ -79,16 +79,18 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows])
 
 
-def report_file(set_up: SetUp, answer: Recommendation, told: str) -> list[tuple[str, str, Callable[[], str]]]:
+def report_file(
+    set_up: SetUp, answer: Recommendation, command: str
+) -> list[tuple[str, str, Callable[[], str]]]:
     """The report as a download, of a known model."""
     if set_up.config is not None:
         return []
-    return [("html", "text/html", lambda: report_html(set_up, answer, told))]
+    return [("html", "text/html", lambda: report_html(set_up, answer, command))]
 
 
-def report_html(set_up: SetUp, answer: Recommendation, told: str) -> str:
+def report_html(set_up: SetUp, answer: Recommendation, command: str) -> str:
     """The answer with its schedule, plots and sources, in one page."""
     from medusa_sim.report.document import html_page
     from medusa_sim.report.sweep_report import recommend_blocks
 
-    return html_page(f"medusa-sim: {set_up.title}", recommend_blocks(answer, told))
+    return html_page(f"medusa-sim: {set_up.title}", recommend_blocks(answer, command))

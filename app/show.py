@@ -113,8 +113,8 @@ def link() -> str:
 def warn(*lines: str) -> None:
     """What must not be overlooked, in one box."""
     if lines:
-        told = [in_words(line[:1].upper() + line[1:]) for line in lines]
-        st.warning(told[0] if len(told) == 1 else "\n".join(f"- {line}" for line in told))
+        sentences = [in_words(line[:1].upper() + line[1:]) for line in lines]
+        st.warning(sentences[0] if len(sentences) == 1 else "\n".join(f"- {line}" for line in sentences))
 
 
 def beside(lines: Iterable[str]) -> None:
@@ -136,9 +136,9 @@ def escaped(text: str) -> str:
 
 def ignored_note() -> None:
     """One line about URL values that were not used."""
-    found = inputs.ignored()
-    if found:
-        st.warning(f"Ignored from the link: {'; '.join(found)}.", icon=":material/link_off:")
+    ignored = inputs.ignored()
+    if ignored:
+        st.warning(f"Ignored from the link: {'; '.join(ignored)}.", icon=":material/link_off:")
 
 
 def command(words: Sequence[str]) -> str:
@@ -153,8 +153,8 @@ def code(text: str) -> None:
     """
 
     def whole(word: re.Match[str]) -> str:
-        told = escape(word[0])
-        return f"<span>{told}</span>" if len(word[0]) <= _PHONE_WIDE else told
+        escaped = escape(word[0])
+        return f"<span>{escaped}</span>" if len(word[0]) <= _PHONE_WIDE else escaped
 
     lines = re.sub(r"\S+", whole, text.strip("\n"))
     st.html(f'<pre class="command" title="One click selects all of it">{lines}</pre>')
@@ -164,18 +164,18 @@ _PHONE_WIDE = 40
 """Letters of a command that fit on a line of a phone: no option is broken between its dashes."""
 
 
-def wrapped(told: str) -> str:
+def wrapped(command: str) -> str:
     """Commands, one a line, to be read and copied: their lines break between options only."""
-    found = []
-    for whole in told.splitlines():
+    pieces = []
+    for whole in command.splitlines():
         lines = [""]
         for part in _options(shlex.split(whole)):
             if len(lines[-1]) + 1 + len(part) > _LINE and lines[-1].strip():
                 lines.append(f"  {part}")
             else:
                 lines[-1] = f"{lines[-1]} {part}" if lines[-1] else part
-        found.append(" \\\n".join(lines))
-    return "\n".join(found)
+        pieces.append(" \\\n".join(lines))
+    return "\n".join(pieces)
 
 
 def _options(words: Sequence[str]) -> list[str]:
@@ -257,7 +257,7 @@ def chart(
     *,
     name: str,
     caption: str,
-    told: str | None = None,
+    command: str | None = None,
     rows: Callable[[], pa.Table] | None = None,
     values: Callable[[], dict[str, Any]] = dict,
     alt: str = "",
@@ -275,9 +275,9 @@ def chart(
     if rows is not None:
         downloads += [
             ("csv", "text/csv", lambda: csv_bytes(rows())),
-            ("json", "application/json", lambda: json_bytes(rows(), told or "", name, values())),
+            ("json", "application/json", lambda: json_bytes(rows(), command or "", name, values())),
         ]
-    hand_out(name, downloads, told)
+    hand_out(name, downloads, command)
 
 
 def _with_data_inside(spec: dict[str, Any]) -> dict[str, Any]:
@@ -294,17 +294,17 @@ def _with_data_inside(spec: dict[str, Any]) -> dict[str, Any]:
 _OF_LAYERS = ("data", "transform", "encoding", "layer", "resolve")
 
 
-def hand_out(name: str, files: Sequence[Download], told: str | None = None, shown: str = "") -> None:
+def hand_out(name: str, files: Sequence[Download], command: str | None = None, shown: str = "") -> None:
     """The command to copy and files to save, behind one button; shown: what stands above, to copy too.
 
     The files' buttons are drawn when it is opened, a file is made when it is asked for: a page that moves
     with a slider carries neither.
     """
-    label = "Copy, files" if shown else "Files" if told is None else "Command, files"
+    label = "Copy, files" if shown else "Files" if command is None else "Command, files"
     with st.popover(
         label, key=f"{FILES}{name}", on_change="rerun", type="tertiary", icon=":material/download:"
     ) as opened:
-        for text in (shown, wrapped(told or "")):
+        for text in (shown, wrapped(command or "")):
             if text:
                 st.code(text, language=None, wrap_lines=True)
         if not opened.open:
@@ -363,8 +363,8 @@ def csv_bytes(rows: pa.Table) -> bytes:
     return b"".join(csv_parts([rows]))
 
 
-def json_bytes(rows: pa.Table, told: str, kind: str, more: dict[str, Any]) -> bytes:
+def json_bytes(rows: pa.Table, command: str, kind: str, more: dict[str, Any]) -> bytes:
     """As `--format json` writes it."""
     from medusa_sim.report.formats import json_parts
 
-    return b"".join(json_parts([rows], told, kind, more))
+    return b"".join(json_parts([rows], command, kind, more))

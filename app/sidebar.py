@@ -70,15 +70,17 @@ def set_up(where: Any, *, searched: bool = False) -> SetUp:
         )
         heads = None if trained == _HEADS else trained
     if drafter_kind(drafter).takes_draft_model:
-        told = "A smaller model of the same family and vocabulary."
-        draft_model = inputs.choice(given, "draft_model", "Draft model", model_names(), "llama-68m", told)
+        help_text = "A smaller model of the same family and vocabulary."
+        draft_model = inputs.choice(
+            given, "draft_model", "Draft model", model_names(), "llama-68m", help_text
+        )
     acceptance = acceptance_choice(given, drafter)
     tp = inputs.step_of(away, "tp", "GPUs", GPUS, 1, "They share the model by tensor parallelism.")
     with away if searched else given.expander("More"):
-        told = (
+        help_text = (
             "Arithmetic of the linear layers. A device that was measured in one dtype alone takes that one."
         )
-        dtype = inputs.choice(st, "dtype", "Dtype", DTYPES, PUBLISHED, told)
+        dtype = inputs.choice(st, "dtype", "Dtype", DTYPES, PUBLISHED, help_text)
         weights = inputs.choice(
             st, "weight_dtype", "Weights", WEIGHTS, SAME, "int4: weights alone, as AWQ and GPTQ store them."
         )
@@ -136,12 +138,12 @@ def take(preset: Mapping[str, str | int]) -> None:
 
 def engine_choice(where: Any, default: str) -> str:
     """A serving engine, or how code of one's own launches its kernels."""
-    told = (
+    help_text = (
         "What runs it. cuda-graph, hf-eager: code of your own, which may verify any tree. Serving engines "
         "verify chains of drafts, some of them trees, and add time of their own to a step. Only what the "
         "engine can run is recommended."
     )
-    chosen = inputs.choice(where, "runtime", "Engine", RUNS_ON, default, told)
+    chosen = inputs.choice(where, "runtime", "Engine", RUNS_ON, default, help_text)
     untimed = f"Its time between kernels is not known: kernels alone ({LIMIT}) are counted."
     where.caption(untimed if chosen in UNTIMED else load_runtime(chosen).title)
     return chosen
@@ -162,7 +164,7 @@ def _kind(gpu: str) -> str:
     return _KINDS[next((place for begin, place in _BEGIN.items() if gpu.startswith(begin)), 0)]
 
 
-def told_of(gpu: str) -> str:
+def card_text(gpu: str) -> str:
     """`80 GiB, 3.35 TB/s`."""
     card = load_gpu(gpu)
     return f"{card.memory_bytes / 2**30:.0f} GiB, {with_prefix(card.bandwidth_bytes_per_s, 'B/s')}"
@@ -170,20 +172,20 @@ def told_of(gpu: str) -> str:
 
 def gpu_choice(where: Any) -> str:
     """A GPU that is known."""
-    told = "Data centre first, then older, consumer, and devices measured here."
-    chosen = inputs.choice(where, "gpu", "GPU", cards(), DEFAULT_GPU, told)
-    where.caption(f"{_kind(chosen).capitalize()}: {told_of(chosen)}")
+    help_text = "Data centre first, then older, consumer, and devices measured here."
+    chosen = inputs.choice(where, "gpu", "GPU", cards(), DEFAULT_GPU, help_text)
+    where.caption(f"{_kind(chosen).capitalize()}: {card_text(chosen)}")
     return chosen
 
 
 def model_choice(where: Any, gpu: str) -> str:
     """A model by name or Hugging Face id, one measured on the device, or the user's own."""
     options = (*measured_models(gpu), *model_names(), OWN_MODEL)
-    told = (
+    help_text = (
         "Sizes decide the time of a step. Pick a name, type a Hugging Face id "
         f"({_AN_ID}), or upload your own config.json: the last entry."
     )
-    chosen = inputs.choice(where, "model", "Model", options, DEFAULT_MODEL, told, typed=True)
+    chosen = inputs.choice(where, "model", "Model", options, DEFAULT_MODEL, help_text, typed=True)
     if chosen in options:
         return chosen
     # What is typed is never opened as a file: the app may be open to others.

@@ -89,8 +89,8 @@ def set_ups_for(
             )
         )
     measure = cast(Measure, asked.measure)
-    found = kept[0].for_target(measure, tokens_per_s_per_user=float(asked.target), sure=asked.sure)
-    return refined(found)
+    comparison = kept[0].for_target(measure, tokens_per_s_per_user=float(asked.target), sure=asked.sure)
+    return refined(comparison)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

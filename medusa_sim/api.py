@@ -198,8 +198,8 @@ class Scenario(plan_scenario.Scenario):
         if candidates > 1:
             options = at_counts(self.options(candidates), np.asarray([candidates]))
             if options:
-                found = price(self, [batch], [seq_len], options).by_count
-                option = found.option_at(0, 0, 1)
+                steps = price(self, [batch], [seq_len], options).by_count
+                option = steps.option_at(0, 0, 1)
         return SingleStep(
             scenario=self,
             batch=batch,
@@ -242,9 +242,9 @@ class Scenario(plan_scenario.Scenario):
         """A table of the arguments that are not the defaults, for notebooks."""
         import pandas as pd
 
-        told = {name: str(value) for name, value in self.changed.items()}
-        told.setdefault("acceptance", self.profile.name)
-        return str(pd.Series(told, name="scenario").to_frame().to_html())
+        values = {name: str(value) for name, value in self.changed.items()}
+        values.setdefault("acceptance", self.profile.name)
+        return str(pd.Series(values, name="scenario").to_frame().to_html())
 
 
 def sweep(
@@ -322,8 +322,8 @@ def compare(
     for name in given:
         if name not in ARGUMENTS:
             raise UsageError(unknown_name("argument of a comparison", name, {*ARGUMENTS, *asked, *choices}))
-    found = compared(model, Asked(**asked), Choices(**choices), prices=price, advance=advance, **given)
-    return Compared(comparison=found)
+    comparison = compared(model, Asked(**asked), Choices(**choices), prices=price, advance=advance, **given)
+    return Compared(comparison=comparison)
 
 
 def _listed(argument: Argument, given: Any) -> Any:

@@ -37,8 +37,8 @@ def user_data_dir(data_dir: str | os.PathLike[str] | None = None) -> Path:
     check_kind("data_dir", chosen, "the path of a folder", (str, os.PathLike))
     folder = Path(chosen).expanduser()
     if folder.exists() and not folder.is_dir():
-        told = "--data-dir" if data_dir is not None else f"${DATA_DIR_VARIABLE}"
-        raise SpecError(f"{told} {str(folder)!r} is a file; give a folder, which is created when needed")
+        origin = "--data-dir" if data_dir is not None else f"${DATA_DIR_VARIABLE}"
+        raise SpecError(f"{origin} {str(folder)!r} is a file; give a folder, which is created when needed")
     return folder
 
 
@@ -82,7 +82,7 @@ def stems(
 ) -> tuple[str, ...]:
     """Sorted names (without suffix) of the files in folder `kind` of every root."""
     wanted = tuple(suffixes)
-    found = {
+    names = {
         entry.name.removesuffix(suffix)
         for root in data_roots(data_dir)
         if (root / kind).is_dir()
@@ -90,4 +90,4 @@ def stems(
         for suffix in wanted
         if entry.name.endswith(suffix) and not entry.name.startswith(".")
     }
-    return tuple(sorted(found))
+    return tuple(sorted(names))

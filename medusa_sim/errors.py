@@ -89,6 +89,6 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> str:
     typed = given[:SHOWN_CHARACTERS].lower()
     meant = [name for name in names if typed and name.lower().startswith(typed)][:MOST_MEANT]
     meant = meant or difflib.get_close_matches(typed, names, n=1, cutoff=0.4)
-    told = f"one of {', '.join(meant)}" if len(meant) > 1 else "".join(map(repr, meant))
-    hint = f"; did you mean {told}?" if told else ""
+    near = f"one of {', '.join(meant)}" if len(meant) > 1 else "".join(map(repr, meant))
+    hint = f"; did you mean {near}?" if near else ""
     return f"unknown {kind} {shown(given)}{hint} (known: {', '.join(names)})"

@@ -228,8 +228,8 @@ def parsed(where: Path | str, what: str, error: type[MedusaSimError], parse: Cal
     except RecursionError:
         raise error(f"{named(where)}: lists or tables are nested too deep; give {what}") from None
     except ValueError as wrong:  # JSONDecodeError, TOMLDecodeError, integers of more than 4,300 digits
-        told = " ".join(str(wrong).split())
-        raise error(f"{named(where)}: cannot be parsed: {told[:200]}; give {what}") from wrong
+        reason = " ".join(str(wrong).split())
+        raise error(f"{named(where)}: cannot be parsed: {reason[:200]}; give {what}") from wrong
     level = [content]
     for _ in range(DEEPEST):
         level = [
@@ -254,8 +254,8 @@ def first_not_finite(value: object, key: str = "") -> str | None:
         if isinstance(child, dict | list) or (isinstance(child, float) and not math.isfinite(child)):
             dot = "." if key else ""
             place = f"{key}{dot}{name}" if isinstance(value, dict) else f"{key}[{name}]"
-            if (found := first_not_finite(child, place)) is not None:
-                return found
+            if (place_of := first_not_finite(child, place)) is not None:
+                return place_of
     return None
 
 

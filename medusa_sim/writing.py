@@ -37,8 +37,8 @@ def check_writable(path: Path) -> None:
             raise OutputError(f"{path} is a folder; give the name of a file in it")
         folder = place.parent
         if not folder.is_dir():
-            found = "is not a folder" if folder.exists() else "does not exist"
-            raise OutputError(f"cannot write {path}: {folder} {found}; create it or choose another place")
+            problem = "is not a folder" if folder.exists() else "does not exist"
+            raise OutputError(f"cannot write {path}: {folder} {problem}; create it or choose another place")
         target = place if place.exists() else folder
     except OSError as error:
         raise _refused(path, error) from error
@@ -181,10 +181,10 @@ def _check_files(folder: Path, names: Collection[str], *, overwrite: bool) -> No
 def _recorded(folder: Path) -> dict[str, str]:
     """Name -> digest of what was written into a folder; empty where nothing was."""
     try:
-        found = read_json(folder / RECORD, SPEC_BYTES, "what a report leaves", OutputError)
+        record = read_json(folder / RECORD, SPEC_BYTES, "what a report leaves", OutputError)
     except OutputError:
         return {}
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    return {str(key): str(value) for key, value in record.items()} if isinstance(record, dict) else {}
 
 
 def _digest(content: bytes) -> str:

@@ -25,13 +25,13 @@ def scatter_chart(
     """
     kept = frame[(frame[measured] > 0) & (frame[predicted] > 0)]
     kept = kept.iloc[:: max(1, -(-len(kept) // _MOST_POINTS))]
-    told = [name for name in names if name in kept]
+    drawn = [name for name in names if name in kept]
     points: list[Spec] = [
         {
             "measured": float(row[measured]),
             "predicted": float(row[predicted]),
             "error": float(row[predicted] / row[measured] - 1.0),
-            **{name: str(row[name]) for name in told},
+            **{name: str(row[name]) for name in drawn},
         }
         for row in kept.to_dict("records")
     ]
@@ -44,7 +44,7 @@ def scatter_chart(
     ]
     x = quantity("measured", f"measured: {title}", scale={"type": "log", "nice": False})
     y = quantity("predicted", f"predicted: {title}", scale={"type": "log", "nice": False})
-    group = told[0] if told else None
+    group = drawn[0] if drawn else None
     colour: Spec = {"value": SHADES[0]}
     shape: Spec = {"value": "circle"}
     if group is not None:
@@ -80,7 +80,7 @@ def scatter_chart(
                     "color": colour,
                     "shape": shape,
                     "tooltip": [
-                        *(category(name, name) for name in told),
+                        *(category(name, name) for name in drawn),
                         quantity("measured", "measured", format=".4~g"),
                         quantity("predicted", "predicted", format=".4~g"),
                         quantity("error", "error", format="+.1%"),

@@ -79,14 +79,14 @@ def page(set_up: SetUp) -> None:
         st.subheader("Schedule by batch", anchor=False)
         asked = _asked()
     answer = answers.recommendation(set_up, asked.batch_max, asked.objective, asked.request)
-    told = ["recommend", *set_up.options, *asked.options]
+    words = ["recommend", *set_up.options, *asked.options]
     with place:
-        _at_a_batch(set_up, asked, told)
+        _at_a_batch(set_up, asked, words)
     if answer.fits:
         with launch:
-            _launch(set_up, answer, told)
+            _launch(set_up, answer, words)
         with below:
-            _schedule(answer, told, set_up)
+            _schedule(answer, words, set_up)
     with note:  # every input of the page has read its own by now
         show.ignored_note()
 
@@ -102,19 +102,19 @@ def _asked() -> _Asked:
         BATCH_MAX,
         "Every number is searched.",
     )
-    told = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
-    objective = inputs.choice(second, "objective", "Objective", OBJECTIVES, OBJECTIVES[0], told)
-    told = (
+    help_text = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
+    objective = inputs.choice(second, "objective", "Objective", OBJECTIVES, OBJECTIVES[0], help_text)
+    help_text = (
         "Of a request. With both, speedups are those of a server that reads such prompts between its steps."
     )
-    prompt = inputs.perhaps(third, "prompt", "Prompt tokens", 1, _LONGEST, told)
+    prompt = inputs.perhaps(third, "prompt", "Prompt tokens", 1, _LONGEST, help_text)
     output = inputs.perhaps(last, "output_tokens", "Output tokens", 1, _LONGEST, "Tokens to write.")
     request = None if prompt is None or output is None else (prompt, output)
     return _Asked(batch_max=batch_max, objective=cast(Objective, objective), request=request)
 
 
 @st.fragment
-def _at_a_batch(set_up: SetUp, asked: _Asked, told: list[str]) -> None:
+def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
     """The answer at the batch looked at: moving it runs this part alone."""
     with show.errors():
         headline = st.container()  # the answer stands above its inputs, and is filled once they are known
@@ -138,10 +138,10 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, told: list[str]) -> None:
             show.beside(notes.warnings(answer)[0])
         show.warn(*notes.warnings(answer)[1])
         if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
-            _gains(answer, row, told)
+            _gains(answer, row, words)
             _measured(set_up)
             _breakdown(answer, row, set_up)
-            _detail(answer, row, set_up, told)
+            _detail(answer, row, set_up, words)
             judged(set_up, batch)
 
 
@@ -207,7 +207,7 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
     show.figures(*(figure for figure in shown if figure is not None), width=116)
 
 
-def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
+def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
     st.markdown(show.in_words(reason(answer)))
     show.text_table(schedule_table(answer), _COLUMNS, _PHONE)
     st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
@@ -215,23 +215,23 @@ def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
         "schedule",
         [
             ("csv", "text/csv", lambda: show.csv_bytes(notes.schedule(answer))),
-            ("json", "application/json", lambda: notes.whole_json(answer, show.command(told))),
-            *notes.report_file(set_up, answer, show.command(told)),
+            ("json", "application/json", lambda: notes.whole_json(answer, show.command(words))),
+            *notes.report_file(set_up, answer, show.command(words)),
         ],
-        show.command(told),
+        show.command(words),
     )
     with st.expander("What follows from it"):
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in findings(answer)))
 
 
-def _gains(answer: Recommendation, row: ScheduleRow, told: list[str]) -> None:
+def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
     rows = gains_by_batch(answer, row.seq_len)
     show.chart(
         batch_chart(rows, row.batch_max, chains=answer.chains),
         name="batches",
         caption=f"Band: 80 %. Named: {count_word(answer.chains)} where they change. Ringed: the slider's. "
         + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
-        told=show.command([*told, "--by-count", "--format", "csv"]),
+        command=show.command([*words, "--by-count", "--format", "csv"]),
         rows=lambda: notes.table_of(rows),
         alt="Speedup against the batch with its interval",
     )
@@ -239,23 +239,26 @@ def _gains(answer: Recommendation, row: ScheduleRow, told: list[str]) -> None:
 
 def _measured(set_up: SetUp) -> None:
     """The public measurement nearest to the set-up: on its predicted curve where it is of this set-up."""
-    found = answers.measured_beside(set_up)
-    st.caption(show.in_words(beside_text(found)))
-    if found is not None and not found.differs:
+    beside = answers.measured_beside(set_up)
+    st.caption(show.in_words(beside_text(beside)))
+    if beside is not None and not beside.differs:
         show.chart(
-            lines_spec(measured_chart(found), 220),
+            lines_spec(measured_chart(beside), 220),
             name="measured",
             caption="Line: predicted tokens/s a user of the set-up as measured, with its 80 % interval; "
-            f"cross: measured, {significant(found.figure.tokens_per_s_per_user, 3)} "
-            f"(predicted {found.error:+.0%}).",
+            f"cross: measured, {significant(beside.figure.tokens_per_s_per_user, 3)} "
+            f"(predicted {beside.error:+.0%}).",
             rows=lambda: notes.table_of(
-                [dict(zip(found.curve, row, strict=True)) for row in zip(*found.curve.values(), strict=True)]
+                [
+                    dict(zip(beside.curve, row, strict=True))
+                    for row in zip(*beside.curve.values(), strict=True)
+                ]
             ),
             alt="Predicted speed of a user against the requests, and the measurement",
         )
 
 
-def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, told: list[str]) -> None:
+def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, words: list[str]) -> None:
     """One of the closer looks: only what is looked at is computed and sent."""
     look = inputs.one_of(st, "look", "A closer look", _LOOKS, _LOOKS[0])
     if look == "operators":
@@ -265,12 +268,12 @@ def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, told: list[
     elif look == "what would change it":
         _tornado(answer, row, set_up)
     else:
-        _counts(answer, row, told, is_map=look == "map")
+        _counts(answer, row, words, is_map=look == "map")
 
 
-def _counts(answer: Recommendation, row: ScheduleRow, told: list[str], *, is_map: bool) -> None:
+def _counts(answer: Recommendation, row: ScheduleRow, words: list[str], *, is_map: bool) -> None:
     recommended = scheduled_counts(answer, row.seq_len)
-    word, command = count_word(answer.chains), show.command([*told, "--by-count", "--format", "csv"])
+    word, command = count_word(answer.chains), show.command([*words, "--by-count", "--format", "csv"])
     named = _MAP_BATCHES if is_map else _SHOWN
     batches = sorted({row.batch_max if not is_map else max(recommended), *named} & recommended.keys())
     shown = {batch: recommended[batch] for batch in batches}
@@ -281,7 +284,7 @@ def _counts(answer: Recommendation, row: ScheduleRow, told: list[str], *, is_map
             name="map",
             caption="Speedup over plain decoding at the same batch. Framed: what is recommended. Red line: "
             "beyond it speculation loses. A dash: no room in memory.",
-            told=command,
+            command=command,
             rows=lambda: count_table(answer.surface),
             alt=f"A map of speedups over batch and number of {word}",
         )
@@ -290,7 +293,7 @@ def _counts(answer: Recommendation, row: ScheduleRow, told: list[str], *, is_map
         lines_spec(speedup_chart(view, "", chains=answer.chains), 360),
         name="speedup",
         caption="Rings: what is recommended. Ticks: the step jumps behind this count. Bands: 80 %.",
-        told=command,
+        command=command,
         rows=lambda: count_table(answer.surface),
         alt=f"Lines of speedup against the number of {word}, one for each batch",
     )
@@ -298,8 +301,8 @@ def _counts(answer: Recommendation, row: ScheduleRow, told: list[str], *, is_map
 
 def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     """Every operator of both steps by name."""
-    count, found = answers.operators(set_up, answer, row.batch_max)
-    whole = sum(each["speculative_us"] for each in found)
+    count, operators = answers.operators(set_up, answer, row.batch_max)
+    whole = sum(each["speculative_us"] for each in operators)
     show.table(
         [
             {
@@ -311,12 +314,12 @@ def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
                 "bound by": each["bound"],
                 "source": each["source"] or "-",
             }
-            for each in found
+            for each in operators
         ],
         _OPERATOR_PHONE,
     )
     st.caption(f"Batch {row.batch_max}, all launches of a step together; {counted(answer, count)}.")
-    rows = notes.table_of(found)
+    rows = notes.table_of(operators)
     show.hand_out("operators", [("csv", "text/csv", lambda: show.csv_bytes(rows))])
 
 
@@ -329,7 +332,7 @@ def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         name="roofline",
         caption=f"Line: what the datasheet allows ({model.dtype}, dense). Points: predicted, one layer at "
         f"batch {batch}; the gap below the roof is what tiles, waves and launches of real kernels cost.",
-        told=show.command(["roofline", "--gpu", set_up.gpu, *words, "--format", "csv"]),
+        command=show.command(["roofline", "--gpu", set_up.gpu, *words, "--format", "csv"]),
         rows=lambda: points,
         alt="Operators by operational intensity and speed under the roof of the GPU",
     )
@@ -362,7 +365,7 @@ def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         caption=f"Batch {row.batch_max}, length {set_up.seq_len}: {duration(float(plain.time_us))} plain, "
         f"{duration(float(speculative.time_us))} with {counted(answer, count)}. "
         f"Waiting for: {'; '.join(waits)}.",
-        told=show.command([*words, "--format", "csv"]),
+        command=show.command([*words, "--format", "csv"]),
         rows=lambda: notes.table_of(step_rows(steps)),
         alt="Stacked bars of the parts of a plain and a speculative step",
     )
@@ -392,7 +395,7 @@ def _as_launched(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> Non
         )
 
 
-def _launch(set_up: SetUp, answer: Recommendation, told: list[str]) -> None:
+def _launch(set_up: SetUp, answer: Recommendation, command_words: list[str]) -> None:
     st.subheader("Launch settings", anchor=False)
     if set_up.own_code:
         st.caption(
@@ -418,6 +421,6 @@ def _launch(set_up: SetUp, answer: Recommendation, told: list[str]) -> None:
         show.code(settings.text)
     for note in settings.notes:
         st.caption(show.in_words(as_sentence(note)))
-    words = [*told, "--export", set_up.export, *(["--draft-path", draft_path] if draft_path else [])]
+    words = [*command_words, "--export", set_up.export, *(["--draft-path", draft_path] if draft_path else [])]
     files: list[show.Download] = [("txt", "text/plain", lambda: settings.text)]
     show.hand_out("launch", files, show.command(words), settings.text)

@@ -89,19 +89,21 @@ def _asked(set_up: SetUp) -> which.CompareQuestion:
     target = inputs.number(
         first, "target", "Tokens/s a user", 1, _MOST, _TARGET, "The slowest stream allowed."
     )
-    told = "That a stream is so fast: the set-up's own interval is counted."
-    sure = inputs.choice(certain, "sure", "Certainty", _CERTAINTIES, f"{SURE:.0%}", told)
-    told = "Of a request, in the mean."
-    prompt = inputs.number(second, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, told)
-    output = inputs.number(third, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, told)
-    told = "Shared out among copies, all of which are counted. Empty: what one copy carries."
-    users = inputs.perhaps(last, "users", "Requests at once", 1, _MOST, told, empty="one full copy")
+    help_text = "That a stream is so fast: the set-up's own interval is counted."
+    sure = inputs.choice(certain, "sure", "Certainty", _CERTAINTIES, f"{SURE:.0%}", help_text)
+    help_text = "Of a request, in the mean."
+    prompt = inputs.number(second, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, help_text)
+    output = inputs.number(third, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, help_text)
+    help_text = "Shared out among copies, all of which are counted. Empty: what one copy carries."
+    users = inputs.perhaps(last, "users", "Requests at once", 1, _MOST, help_text, empty="one full copy")
     with st.expander("What may be chosen, saved and paid"):
         left, right = st.columns(2)
-        told = "Cost where every card has a price, else tokens/s a GPU."
-        measure = inputs.choice(left, "measure", "Save", tuple(COLUMN), "cost", told)
-        told = "Dollars per GPU-hour: 2.5, or by card. A reserved card is its reserved price."
-        prices = inputs.text(right, "price", "Your prices", "", told, empty="as listed; h100-sxm=1.9,b200=4")
+        help_text = "Cost where every card has a price, else tokens/s a GPU."
+        measure = inputs.choice(left, "measure", "Save", tuple(COLUMN), "cost", help_text)
+        help_text = "Dollars per GPU-hour: 2.5, or by card. A reserved card is its reserved price."
+        prices = inputs.text(
+            right, "price", "Your prices", "", help_text, empty="as listed; h100-sxm=1.9,b200=4"
+        )
         gpus = inputs.several(
             st, "cards", "Cards", sidebar.cards(), _CARDS, "Of every kind; more take longer."
         )
@@ -116,10 +118,10 @@ def _asked(set_up: SetUp) -> which.CompareQuestion:
         weights = inputs.several(
             right, "weights", "Weights", dtypes, dtypes[:2], "Other weights may answer worse."
         )
-        told = "auto: as published, and fp8 for batches beyond what that holds; both: at every batch."
-        caches = inputs.several(last, "caches", "KV cache", (AUTO, FP8), (AUTO,), told)
+        help_text = "auto: as published, and fp8 for batches beyond what that holds; both: at every batch."
+        caches = inputs.several(last, "caches", "KV cache", (AUTO, FP8), (AUTO,), help_text)
         st.caption(
-            "Memory and bandwidth: " + "; ".join(f"{gpu} {sidebar.told_of(gpu)}" for gpu in gpus) + "."
+            "Memory and bandwidth: " + "; ".join(f"{gpu} {sidebar.card_text(gpu)}" for gpu in gpus) + "."
         )
     return which.CompareQuestion(
         target=target, prompt_tokens=prompt, output_tokens=output, measure=measure, gpus=gpus,
@@ -145,12 +147,12 @@ def _answer(answer: Comparison) -> None:
     if surer := surer_text(answer):
         st.markdown(show.in_words(surer))
 
-    def told(row: Mapping[str, Any], column: str, form: str) -> str:
+    def figure_text(row: Mapping[str, Any], column: str, form: str) -> str:
         return form.format(significant(float(row[column]), 3))
 
     def figure(label: str, column: str, form: str, meaning: str) -> show.Figure:
-        beside = None if plain is None else f"{told(plain, column, form)} without drafts"
-        return show.Figure(label, told(chosen, column, form), beside, meaning)
+        beside = None if plain is None else f"{figure_text(plain, column, form)} without drafts"
+        return show.Figure(label, figure_text(chosen, column, form), beside, meaning)
 
     hour = float(answer.scenario(chosen).usd_per_gpu_hour or math.nan) * int(chosen["gpus"])
     hours = [show.Figure("An hour", f"${significant(hour, 3)}", cards, "All GPUs, at the price below.")]
@@ -171,7 +173,7 @@ def _answer(answer: Comparison) -> None:
     )
 
 
-def _chart(answer: Comparison, told: str) -> None:
+def _chart(answer: Comparison, command: str) -> None:
     known = [name for name, column in _AXES.items() if answer.table[column].notna().any()]
     first = next(name for name in known if _AXES[name] == answer.column)
     what = inputs.one_of(st, "axis", "Against tokens/s a user", tuple(known), first)
@@ -183,7 +185,7 @@ def _chart(answer: Comparison, told: str) -> None:
         caption="What nothing beats of each card: solid with drafts, dotted without; bands: 80 %. "
         "Points: requests at once/drafts; dashed: the target; ringed: the answer."
         f"{left_out(answer, _AXES[what])} {measured_text(answer)}",
-        told=told,
+        command=command,
         rows=lambda: pa.Table.from_pandas(answer.table, preserve_index=False),
         values=lambda: compare_values(answer),
         alt="Curves of the cards: worth against tokens per second of a user",

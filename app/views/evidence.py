@@ -132,7 +132,7 @@ def _fits(gpu: str, kernels: str) -> None:
             name="bands",
             caption="Bars: where 80 % of measurements lie around the prediction, small sizes above large "
             "ones.",
-            told=show.command(["specs", gpu, "--with-kernels"]),
+            command=show.command(["specs", gpu, "--with-kernels"]),
             alt="Bands of measured over predicted by kernel and size",
         )
 
@@ -177,8 +177,8 @@ def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
     if used != kernels:
         st.caption(f"These rows are of the kernel set {used}; {kernels} has no such kernels.")
         kernels = used
-    found = scores(rows, load_gpu(gpu))
-    whole = [score for score in found if score.size == "all"]
+    judged = scores(rows, load_gpu(gpu))
+    whole = [score for score in judged if score.size == "all"]
     show.figures(
         *(
             show.Figure(
@@ -199,11 +199,11 @@ def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
         name="rows",
         caption="A point a row; dashed: 10 % off. Rows timed alone may have left operands in the cache, and "
         "are predicted so.",
-        told=show.command(["validate", "rows", path, "--gpu", gpu, *runtime, "--cache", "as-measured"]),
+        command=show.command(["validate", "rows", path, "--gpu", gpu, *runtime, "--cache", "as-measured"]),
         rows=lambda: pa.Table.from_pandas(rows, preserve_index=False),
         alt="Predicted over measured times",
     )
-    show.text_table(score_table(found, name), _SCORES, _SCORE_PHONE)
+    show.text_table(score_table(judged, name), _SCORES, _SCORE_PHONE)
 
 
 def _compared(frame: pd.DataFrame, gpu: str, kernels: str) -> tuple[pd.DataFrame, str]:
@@ -246,8 +246,8 @@ def _decoder(gpu: str) -> None:
     if folder is None:
         return
     st.subheader("The decoder on this device", anchor=False)
-    told = "Predicted from the measured operators themselves, or from the kernels fitted to them."
-    chosen = inputs.choice(st, "latency", "Operators", _LATENCIES, _LATENCIES[0], told)
+    help_text = "Predicted from the measured operators themselves, or from the kernels fitted to them."
+    chosen = inputs.choice(st, "latency", "Operators", _LATENCIES, _LATENCIES[0], help_text)
     latency = cast(LatencyName, chosen)
     if (folder / STEPS).exists():
         steps = measured.decoder_validation(gpu, str(folder), latency)
@@ -268,7 +268,7 @@ def _decoder(gpu: str) -> None:
         name="steps",
         caption="A point a batch and count: whole steps of the decoder, the lower quartile of the passes; "
         "dashed: 10 % off. The first cells gave the overhead outside kernels.",
-        told=show.command(words),
+        command=show.command(words),
         rows=lambda: pa.Table.from_pandas(cells, preserve_index=False),
         alt="Predicted over measured steps of the decoder",
     )
@@ -284,14 +284,16 @@ def _published() -> None:
     st.subheader("Published against predicted", anchor=False)
     left, right = st.columns(2)
     name = inputs.choice(left, "target", "Table or figure", tuple(TARGETS), "figure22", "Of the two papers.")
-    told = "fixed: over one plain step at batch 1, length 1024, as plotted; same: at equal batch and length."
-    baseline = inputs.choice(right, "baseline", "Baseline", _BASELINES, "fixed", told)
+    help_text = (
+        "fixed: over one plain step at batch 1, length 1024, as plotted; same: at equal batch and length."
+    )
+    baseline = inputs.choice(right, "baseline", "Baseline", _BASELINES, "fixed", help_text)
     with st.spinner("Predicting what the paper prints"):
         target = measured.reproduced(name)
     frame = target.frame
     import pyarrow as pa
 
-    shown: dict[str, Any] = {"name": name, "told": show.command(["reproduce", name, "--format", "csv"])}
+    shown: dict[str, Any] = {"name": name, "command": show.command(["reproduce", name, "--format", "csv"])}
     rows = pa.Table.from_pandas(frame, preserve_index=False)
     caption = f"{target.source}. {target.caveat}"
     if "speedup_fixed" in frame:

@@ -43,9 +43,9 @@ def page(set_up: SetUp) -> None:
         with show.progress("requests") as advance:
             answer = under_load.load(set_up, asked, advance)
         _answer(set_up, answer)
-        if told := load_text.only_chains(answer.test):
-            st.caption(f"{told}.")
-    told = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
+        if chains_note := load_text.only_chains(answer.test):
+            st.caption(f"{chains_note}.")
+    chains_note = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
     rows = load_arrow(answer)
     what = inputs.choice(st, "shows", "Show", tuple(METRICS), "tpot_at_share_s", "Against the rate.")
     show.chart(
@@ -53,7 +53,7 @@ def page(set_up: SetUp) -> None:
         name="load",
         caption=f"The same requests for every policy, {load_text.runs_text(answer.test)}. Grey: the limit; "
         "thin: the median; dashed: what each carries; dotted: full.",
-        told=f"{told} --format csv",
+        command=f"{chains_note} --format csv",
         rows=lambda: rows,
         alt="Lines of the policies over the rate of requests",
     )
@@ -62,7 +62,7 @@ def page(set_up: SetUp) -> None:
         lines_spec(time_chart(answer.last, over), 240),
         name="timeline",
         caption=f"The run at {significant(answer.last[0].rate, 3)} requests/s, until all are served.",
-        told=f"{told} --timeline --format csv",
+        command=f"{chains_note} --timeline --format csv",
         rows=lambda: timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=())),
         alt="Lines of the policies over time",
     )
@@ -83,8 +83,8 @@ def _asked(recommended: int) -> LoadArguments:
     policy = inputs.choice(left, "policy", "Policy", policies, _FIXED, "What chooses the drafts of a step.")
     drafts = recommended
     if policy == _FIXED:
-        told = f"In every step; where none are typed, {recommended}, as recommended at batch 1."
-        typed = inputs.perhaps(middle, "drafts", "Drafts", 1, _MOST_DRAFTS, told, empty=f"{recommended}")
+        help_text = f"In every step; where none are typed, {recommended}, as recommended at batch 1."
+        typed = inputs.perhaps(middle, "drafts", "Drafts", 1, _MOST_DRAFTS, help_text, empty=f"{recommended}")
         drafts = typed or recommended
     most = inputs.perhaps(
         right,
@@ -111,11 +111,11 @@ def _asked(recommended: int) -> LoadArguments:
 
 def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
     """The sentence, what each policy carries, what to be warned of."""
-    told = f"**{set_up.title}:** {load_text.sentence(answer)}"
+    answer_text = f"**{set_up.title}:** {load_text.sentence(answer)}"
     if any(each.largest_per_s for each in answer.carried):
-        st.success(told, icon=":material/speed:")
+        st.success(answer_text, icon=":material/speed:")
     else:
-        st.error(told, icon=":material/do_not_disturb_on:")
+        st.error(answer_text, icon=":material/do_not_disturb_on:")
     plain, drafting = answer.carried[0], answer.carried[-1]
     last = {point.policy: point.mean for point in answer.last}
     rate = f"at {significant(answer.last[0].rate, 3)} requests/s"

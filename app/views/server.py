@@ -89,7 +89,9 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
         )
     if verdict is None:
         st.caption(f"No verdict on its speed: {show.in_words(why)}")
-    told = ", ".join({"acceptance": "acceptance", "batch": "batch", "seq": "context"}[name] for name in taken)
+    names = ", ".join(
+        {"acceptance": "acceptance", "batch": "batch", "seq": "context"}[name] for name in taken
+    )
     if taken:
         take_over = st.session_state.update  # the page's own inputs
-        st.button(f"Take over {told}", on_click=take_over, args=(taken,), icon=":material/input:")
+        st.button(f"Take over {names}", on_click=take_over, args=(taken,), icon=":material/input:")

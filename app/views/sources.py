@@ -43,9 +43,9 @@ def numbers(set_up: SetUp) -> None:
         if kind == "model" and set_up.config is not None:
             from medusa_sim.report.spec_rows import model_rows
 
-            found = model_rows(answers.model_of(set_up))
+            model_facts = model_rows(answers.model_of(set_up))
         else:
-            found = spec_rows(kind, name, kernels=kernels)
+            model_facts = spec_rows(kind, name, kernels=kernels)
         rows += [
             {
                 "what": f"{kind} {name}",
@@ -55,23 +55,23 @@ def numbers(set_up: SetUp) -> None:
                 "source": row.source,
                 "remark": row.note,
             }
-            for row in found
+            for row in model_facts
         ]
     shown = [row for row in rows if wanted in " ".join(map(str, row.values())).lower()]
     st.markdown(f"**{len(shown)}** of {len(rows)} numbers. Each has its source.")
-    show.table([_told(row) for row in shown], _PHONE)
+    show.table([_row(row) for row in shown], _PHONE)
     import pyarrow as pa
 
     table = pa.Table.from_pylist([{**row, "value": str(row["value"])} for row in shown]) if shown else None
-    told = show.command(["specs", *(name for _, name in chosen), *(["--with-kernels"] if kernels else [])])
+    command = show.command(["specs", *(name for _, name in chosen), *(["--with-kernels"] if kernels else [])])
     hardware = found_file("hardware", f"{set_up.gpu}.toml")
     files = [("toml", "application/toml", hardware.read_bytes)]
     if table is not None:
         files.insert(0, ("csv", "text/csv", lambda: show.csv_bytes(table)))
-    show.hand_out("numbers", files, told)
+    show.hand_out("numbers", files, command)
 
 
-def _told(row: Mapping[str, object]) -> dict[str, object]:
+def _row(row: Mapping[str, object]) -> dict[str, object]:
     """A number as text with its unit: bytes as GB."""
     value, unit = row["value"], str(row["unit"])
     text = str(value)

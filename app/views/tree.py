@@ -37,10 +37,10 @@ def page(set_up: SetUp) -> None:
     left, right = st.columns(2)
     first = _KINDS[1] if inputs.opened_with("size") else _KINDS[0]
     kind = inputs.choice(left, "kind", "Tree", _KINDS, first, "The recommended one, or your own.")
-    told = "For the speedup in the set-up of the sidebar."
-    batch = inputs.whole(right, "batch", "Batch", 1, _BATCH_MAX, 1, told)
+    help_text = "For the speedup in the set-up of the sidebar."
+    batch = inputs.whole(right, "batch", "Batch", 1, _BATCH_MAX, 1, help_text)
     scenario = answers.scenario_of(set_up)
-    tree, told = _tree(kind, set_up, scenario, batch)
+    tree, help_text = _tree(kind, set_up, scenario, batch)
     show.ignored_note()
     if set_up.chain_only and tree.depth < tree.candidates - 1:
         headline.error(
@@ -49,17 +49,17 @@ def page(set_up: SetUp) -> None:
             icon=":material/do_not_disturb_on:",
         )
         return
-    found = answers.tree(set_up, tree, batch)
+    answer = answers.tree(set_up, tree, batch)
     with headline:
-        _headline(set_up, tree, found, batch)
+        _headline(set_up, tree, answer, batch)
         show.beside(scenario.warnings)
     show.warn(*notes.warnings(answers.recommendation(set_up, _BATCH_MAX))[1])
-    _figures(tree, found)
+    _figures(tree, answer)
     show.chart(
-        charts.tree_chart(tree, found.probability),
+        charts.tree_chart(tree, answer.probability),
         name="tree",
         caption=_tree_caption(tree, scenario),
-        told=told,
+        command=help_text,
         alt="The candidate tree, likelier nodes larger",
     )
     show.hand_out(
@@ -69,16 +69,16 @@ def page(set_up: SetUp) -> None:
             for form in _FORMS
         ],
     )
-    _budget(set_up, scenario, tree, found, batch)
-    _mask(tree, told)
+    _budget(set_up, scenario, tree, answer, batch)
+    _mask(tree, help_text)
 
 
-def _headline(set_up: SetUp, tree: CandidateTree, found: TreeAnswer, batch: int) -> None:
+def _headline(set_up: SetUp, tree: CandidateTree, answer: TreeAnswer, batch: int) -> None:
     where = f"{set_up.title}, batch {batch}"
-    told = st.success if found.speedup > 1.0 else st.error
-    told(
-        f"**{where}: {tree.candidates} candidates, {tree.depth} drafts deep, {times(found.speedup)}**, "
-        f"{found.tokens_per_step:.2f} tokens per step.",
+    box = st.success if answer.speedup > 1.0 else st.error
+    box(
+        f"**{where}: {tree.candidates} candidates, {tree.depth} drafts deep, {times(answer.speedup)}**, "
+        f"{answer.tokens_per_step:.2f} tokens per step.",
         icon=":material/account_tree:",
     )
 
@@ -95,8 +95,8 @@ def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[Can
         words = ["tree", "build", "--head-accuracy", profile, "--candidates", str(tree.candidates)]
         return tree, show.command([*words, "--heads", str(tree.depth)])
     if kind == _KINDS[1]:
-        told = "The fastest tree of that size in this set-up: nodes and the root."
-        size = inputs.whole(st, "size", "Candidates", 2, _LARGEST, 32, told)
+        help_text = "The fastest tree of that size in this set-up: nodes and the root."
+        size = inputs.whole(st, "size", "Candidates", 2, _LARGEST, 32, help_text)
         tree = answers.best_tree(set_up, size, batch)
         if tree.candidates < size:
             st.caption(f"Trees of at most {tree.candidates} candidates are described by {profile} here.")
@@ -105,9 +105,11 @@ def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[Can
     if kind == _KINDS[2]:
         widths = []
         for i, column in enumerate(st.columns(min(accuracy.heads, 8))):
-            told = "Guesses of this head that follow every node of the level above; 0 ends the tree."
+            help_text = "Guesses of this head that follow every node of the level above; 0 ends the tree."
             widths.append(
-                inputs.number(column, f"w{i + 1}", f"Head {i + 1}", 0, 16, (4, 3, 2, 0, 0, 0, 0, 0)[i], told)
+                inputs.number(
+                    column, f"w{i + 1}", f"Head {i + 1}", 0, 16, (4, 3, 2, 0, 0, 0, 0, 0)[i], help_text
+                )
             )
         stop = widths.index(0) if 0 in widths else len(widths)
         nodes = int(np.cumprod(widths[:stop]).sum()) + 1 if stop else 1
@@ -154,12 +156,12 @@ def _tree_caption(tree: CandidateTree, scenario: Scenario) -> str:
     return f"Area and shade: probability that a node is accepted ({name}, drafts {heads}). {ranks}".strip()
 
 
-def _figures(tree: CandidateTree, found: TreeAnswer) -> None:
+def _figures(tree: CandidateTree, answer: TreeAnswer) -> None:
     show.figures(
         show.Figure(
             "Tokens per step",
-            f"{found.tokens_per_step:.2f}",
-            f"+- {found.tokens_error:.2f} (80 %)" if found.tokens_error else None,
+            f"{answer.tokens_per_step:.2f}",
+            f"+- {answer.tokens_error:.2f} (80 %)" if answer.tokens_error else None,
             "1 + the probabilities of all nodes. 80 % interval from the sample sizes and, where the profile "
             "gives one, its model error.",
         ),
@@ -167,52 +169,52 @@ def _figures(tree: CandidateTree, found: TreeAnswer) -> None:
         show.Figure("Drafts deep", str(tree.depth), None, "Heads, or draft length, that it needs."),
         show.Figure(
             "Speedup",
-            times(found.speedup),
+            times(answer.speedup),
             None,
             "Over plain decoding with the engine, GPU, model, drafter and context of the sidebar, at the "
             "batch above.",
         ),
         show.Figure(
             "Of the best tree",
-            f"{found.share_of_best:.0%}",
-            f"most of this size: {found.best_tokens_per_step:.2f}",
+            f"{answer.share_of_best:.0%}",
+            f"most of this size: {answer.best_tokens_per_step:.2f}",
             "Tokens per step against the tree of as many candidates that emits most. The fastest tree may "
             "emit less, where a shallower one costs less drafting.",
         ),
     )
     st.markdown(
-        f"The least likely node is accepted {found.least:.1%} of the time: that is what removing it costs."
+        f"The least likely node is accepted {answer.least:.1%} of the time: that is what removing it costs."
     )
 
 
-def _budget(set_up: SetUp, scenario: Scenario, tree: CandidateTree, found: TreeAnswer, batch: int) -> None:
+def _budget(set_up: SetUp, scenario: Scenario, tree: CandidateTree, answer: TreeAnswer, batch: int) -> None:
     """Best trees of every size, and the one at hand."""
     st.subheader("What a larger tree would bring", anchor=False)
     largest = min(max(64, 2 * tree.candidates), _LARGEST)
     words = ["recommend", *set_up.options, "--candidates-max", str(largest), "--batch", str(batch)]
-    tail = "Ranks beyond the measured ones: a fitted tail. " if found.extended else ""
+    tail = "Ranks beyond the measured ones: a fitted tail. " if answer.extended else ""
     what = "chain" if set_up.chain_only else "tree"
     curve = answers.tree_curve(set_up, batch, largest)
     show.chart(
-        charts.budget_chart(curve, (tree.candidates, found.tokens_per_step, found.speedup)),
+        charts.budget_chart(curve, (tree.candidates, answer.tokens_per_step, answer.speedup)),
         name="budget",
         caption=f"The fastest {what} of every size with its drafting by {scenario.drafting.kind.title}: "
         f"{set_up.title}, batch {batch}, length {set_up.seq_len}. "
         + tail
         + notes.accuracy(scenario.gpu, scenario.kernels, scenario.model),
-        told=show.command([*words, "--by-count", "--format", "csv"]),
+        command=show.command([*words, "--by-count", "--format", "csv"]),
         alt="Tokens per step and speedup by candidates",
     )
 
 
-def _mask(tree: CandidateTree, told: str) -> None:
+def _mask(tree: CandidateTree, command: str) -> None:
     with st.expander("Attention mask"):
         if tree.candidates <= charts.MASK_DRAWN:
             show.chart(
                 charts.mask_chart(tree),
                 name="mask",
                 caption="Each candidate sees the whole committed context, itself and its ancestors.",
-                told=told,
+                command=command,
                 alt="The tree attention mask",
             )
         else:

@@ -105,14 +105,14 @@ def counts_of_listed(
     Raises DataError as `counts_of_steps`, ValueError for lists of different lengths.
     """
     nothing = np.zeros(0, dtype=np.int64)
-    found = AcceptanceCounts(engine, model, 0, nothing, nothing)
+    counts = AcceptanceCounts(engine, model, 0, nothing, nothing)
     if any(drafted):
         lengths: dict[int, dict[int, int]] = {}
         for (drafts, taken), count in Counter(zip(drafted, accepted, strict=True)).items():
             lengths.setdefault(drafts, {})[taken] = count
-        found = counts_of_steps(lengths, engine=engine, model=model)
+        counts = counts_of_steps(lengths, engine=engine, model=model)
     after = [later > 0 for now, later in pairwise(drafted) if now]
-    return replace(found, all_steps=float(len(drafted)), is_request=True, followed=(len(after), sum(after)))
+    return replace(counts, all_steps=float(len(drafted)), is_request=True, followed=(len(after), sum(after)))
 
 
 def counts_of_positions(
@@ -306,11 +306,11 @@ def position_profile(
 
 def profile_text(profile: ProfileFile) -> str:
     """In words, how far requests differ and how a look-up finds its drafts; empty where neither is known."""
-    found = []
+    lines = []
     rate, runs = getattr(profile, "match_rate", None), getattr(profile, "match_runs", None)
     if rate is not None:
         factor = "" if runs is None else f", in runs {runs:.2f} times as long as by chance"
-        found.append(f"drafts were found in {rate:.1%} of the steps{factor}")
+        lines.append(f"drafts were found in {rate:.1%} of the steps{factor}")
     if profile.request_spread is not None:
-        found.append(f"requests differ by {profile.request_spread:.2f} on the logit of their acceptance")
-    return "; ".join(found)
+        lines.append(f"requests differ by {profile.request_spread:.2f} on the logit of their acceptance")
+    return "; ".join(lines)

@@ -80,14 +80,14 @@ _BY_MODEL = {
 def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     """(name, labels, value) of every sample of a page in Prometheus' text format; comments are left out."""
     for line in text.splitlines():
-        found = _SAMPLE.match(line.strip())
-        if found is None:
+        match = _SAMPLE.match(line.strip())
+        if match is None:
             continue
         try:
-            value = float(found[3])
+            value = float(match[3])
         except ValueError:
             continue
-        yield found[1], dict(_LABEL.findall(found[2] or "")), value
+        yield match[1], dict(_LABEL.findall(match[2] or "")), value
 
 
 def is_page(text: str) -> bool:
@@ -118,9 +118,9 @@ def scrape(text: str, where: str) -> Scrape:
         return page
     if _SGLANG_MEAN in means:
         drafts = means.get("sglang:spec_num_steps")
-        told = f"{means[_SGLANG_MEAN]:.2f}@{drafts:.0f}" if drafts else f"{means[_SGLANG_MEAN]:.2f}@STEPS"
+        mean = f"{means[_SGLANG_MEAN]:.2f}@{drafts:.0f}" if drafts else f"{means[_SGLANG_MEAN]:.2f}@STEPS"
         raise DataError(
-            f"{where}: SGLang's page holds a mean without positions; use it as --acceptance {told} (`check`: "
+            f"{where}: SGLang's page holds a mean without positions; use it as --acceptance {mean} (`check`: "
             f"--tokens-per-step {means[_SGLANG_MEAN]:.2f} and --drafts), or give responses with "
             "return_spec_tokens_details"
         )
@@ -135,7 +135,7 @@ def counts_between(before: Scrape | None, after: Scrape, where: str) -> list[Acc
 
     Raises DataError for a counter that went down, positions that changed, and as `counts_of_positions` does.
     """
-    found = []
+    grown = []
     for model, by_position in after.accepted.items():
         earlier = {} if before is None else before.accepted.get(model, {})
         if earlier and earlier.keys() != by_position.keys():
@@ -167,8 +167,8 @@ def counts_between(before: Scrape | None, after: Scrape, where: str) -> list[Acc
             counts = replace(
                 counts, tpot_us=took_s / timed * US_PER_S, prompt=prompts / timed, output=outputs / timed
             )
-        found.append(replace(counts, running=after.running.get(model)))
-    return found
+        grown.append(replace(counts, running=after.running.get(model)))
+    return grown
 
 
 def _risen(before: float, after: float, what: str, where: str) -> float:
@@ -249,12 +249,12 @@ def read_counts(path: Path, before: Path | None = None) -> list[AcceptanceCounts
     if before is not None:
         raise DataError(f"{named(path)}: --before is for two /metrics pages; this is none")
     if text.lstrip().startswith(("{", "[")):
-        found = list(_in_json(json_documents(text, path, WANTED, DataError), path))
+        counts = list(_in_json(json_documents(text, path, WANTED, DataError), path))
     else:
-        found = list(_in_log(text, path))
-    if not found:
+        counts = list(_in_log(text, path))
+    if not counts:
         raise DataError(f"{named(path)}: holds no acceptance of an engine; give {WANTED}")
-    return found
+    return counts
 
 
 def _in_json(documents: list[Any], path: Path) -> Iterator[AcceptanceCounts]:
@@ -374,9 +374,9 @@ def _of_bench(table: Mapping[str, Any], model: str) -> AcceptanceCounts:
 
 def _in_log(text: str, path: Path) -> Iterator[AcceptanceCounts]:
     for engine, pattern in (("llama.cpp", _LLAMA), ("vLLM", _VLLM_LOG)):
-        for found in pattern.finditer(text):
-            rates = _rates(found["rates"], path)
-            accepted, drafted = int(found["accepted"]), int(found["drafted"])
+        for match in pattern.finditer(text):
+            rates = _rates(match["rates"], path)
+            accepted, drafted = int(match["accepted"]), int(match["drafted"])
             if not sum(rates):
                 continue  # nothing accepted: the number of steps is not in the line
             steps = accepted / sum(rates)

@@ -80,11 +80,11 @@ def _per_head(path: Path, counts: Mapping[int, set[float]]) -> list[float] | Non
     return [values.copy().pop() for _, values in sorted(counts.items())]
 
 
-def _without_gaps(path: Path, what: str, found: Sequence[int]) -> int:
-    missing = set(range(max(found) + 1)) - set(found)
+def _without_gaps(path: Path, what: str, places: Sequence[int]) -> int:
+    missing = set(range(max(places) + 1)) - set(places)
     if missing:
         raise DataError(f"{path}: {what} {min(missing)} is missing; count from 0 without gaps")
-    return max(found) + 1
+    return max(places) + 1
 
 
 def _from_long(path: Path, columns: Sequence[str], rows: Sequence[tuple[int, Row]]) -> HeadAccuracy:
@@ -129,12 +129,12 @@ def _from_cumulative(
 def _from_chain(path: Path, columns: Sequence[str], rows: Sequence[tuple[int, Row]]) -> HeadAccuracy:
     conditional = "conditional_rate" in columns
     column = "conditional_rate" if conditional else "unconditional_rate"
-    found = sorted((_index(path, line, row, "position"), line, row) for line, row in rows)
-    if len({position for position, _, _ in found}) < len(found):
+    ordered = sorted((_index(path, line, row, "position"), line, row) for line, row in rows)
+    if len({position for position, _, _ in ordered}) < len(ordered):
         raise DataError(f"{path}: a position is listed twice")
-    _without_gaps(path, "position", [position for position, _, _ in found])
-    rates = [_number(path, line, row, column) for _, line, row in found]
-    trials = [_number(path, line, row, "trials") for _, line, row in found] if "trials" in columns else None
+    _without_gaps(path, "position", [position for position, _, _ in ordered])
+    rates = [_number(path, line, row, column) for _, line, row in ordered]
+    trials = [_number(path, line, row, "trials") for _, line, row in ordered] if "trials" in columns else None
     return chain_accuracy(rates, trials, conditional=conditional, where=str(path))
 
 

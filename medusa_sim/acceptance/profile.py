@@ -292,7 +292,7 @@ def load_acceptance(
     agreement = getattr(file, "agreement", "target")
     kind = str(type(file).__struct_config__.tag)
     match_rate = getattr(file, "match_rate", None)
-    found = AcceptanceProfile(
+    profile = AcceptanceProfile(
         name,
         kind,
         file.title,
@@ -305,12 +305,12 @@ def load_acceptance(
         longest_context=file.longest_context,
         by_output=by_output,
     )
-    if match_rate is not None and match_rate < found.first_accepted:
+    if match_rate is not None and match_rate < profile.first_accepted:
         raise SpecError(
             f"acceptance profile {path}: match_rate {match_rate:g} is below the first rate "
-            f"{found.first_accepted:g}: a draft is accepted only where one was found"
+            f"{profile.first_accepted:g}: a draft is accepted only where one was found"
         )
-    return found
+    return profile
 
 
 TYPICAL_TOKENS_PER_STEP: tuple[tuple[float, float], ...] = (

@@ -205,12 +205,12 @@ def svg_tree(
     ]
     parts.append("</g>")
     for node in range(tree.candidates):
-        told = f"path {list(paths[node])}" if node else "root"
-        told += "" if probability is None else f", reached with probability {probability[node]:.4f}"
+        hover = f"path {list(paths[node])}" if node else "root"
+        hover += "" if probability is None else f", reached with probability {probability[node]:.4f}"
         label = "root" if node == 0 else str(tree.ranks[node])
         ink = "#ffffff" if shade[node] > 0.6 else "#10233f"
         parts.append(
-            f'<g><title>{told}</title><circle cx="{x[node]:.1f}" cy="{y[node]:.1f}" r="{RADIUS_PX}" '
+            f'<g><title>{hover}</title><circle cx="{x[node]:.1f}" cy="{y[node]:.1f}" r="{RADIUS_PX}" '
             f'fill="#1f4e9c" fill-opacity="{0.08 + 0.92 * shade[node]:.2f}" stroke="#1f4e9c"/>'
             f'<text x="{x[node]:.1f}" y="{y[node] + 3.5:.1f}" fill="{ink}">{label}</text></g>'
         )

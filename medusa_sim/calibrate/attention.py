@@ -134,8 +134,8 @@ def _search(rows: Rows[Attention], law: _Law) -> AttentionKernel:
 def _search_path(rows: Rows[Attention], law: _Law) -> AttentionPath:
     """The better of the searches from both styles, on an even subset of the rows."""
     subset = rows.thin(_SEARCH_ROWS, *_ORDER)
-    found = [_coordinate_search(style, subset, law) for style in _STYLES]
-    return min(found, key=lambda path: law.cost(_kernel(path), subset))
+    paths = [_coordinate_search(style, subset, law) for style in _STYLES]
+    return min(paths, key=lambda path: law.cost(_kernel(path), subset))
 
 
 def _coordinate_search(style: dict[str, object], rows: Rows[Attention], law: _Law) -> AttentionPath:

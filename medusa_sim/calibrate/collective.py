@@ -89,21 +89,21 @@ def _fitted(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
         switch = 0.0
     may_be_one_shot = rows.operator.kind == "all_reduce" and not name.lower().startswith(RINGS)
 
-    found: dict[tuple[int, int, int, int], _Part] = {}
+    parts: dict[tuple[int, int, int, int], _Part] = {}
 
     def part(low: int, high: int, low_most: int, high_most: int) -> _Part:
         """Sizes low..high - 1 at the fewest ranks, and at the most."""
         key = (low, high, low_most, high_most)
-        if key not in found:
+        if key not in parts:
             keep = (ranks == fewest) & (message >= sizes[0][low]) & (message <= sizes[0][high - 1])
             keep |= (ranks == most) & (message >= sizes[1][low_most]) & (message <= sizes[1][high_most - 1])
             one_shot = may_be_one_shot and bool(sizes[0][high - 1] <= ONE_SHOT_BYTES)
-            found[key] = _regime(rows.where(keep), gpu, one_shot=one_shot)
+            parts[key] = _regime(rows.where(keep), gpu, one_shot=one_shot)
             if switch > 0.0 and sizes[0][low] >= SWITCH_BYTES:
                 added = _regime(rows.where(keep), gpu, in_switch=switch)
-                if added.error <= found[key].error + _NO_WORSE:
-                    found[key] = added
-        return found[key]
+                if added.error <= parts[key].error + _NO_WORSE:
+                    parts[key] = added
+        return parts[key]
 
     ways = _cheapest(sizes, lambda *ends: part(*ends).error + _REGIME_COST, at_most_as_far=may_be_one_shot)
     regimes = []
@@ -175,10 +175,10 @@ def _regime(rows: Rows[Collective], gpu: Gpu, *, one_shot: bool = False, in_swit
         ],
         axis=1,
     )
-    told: BoolArray = np.asarray([True, ranks.max() > ranks.min(), ranks.max() > ranks.min(), True])
+    identified: BoolArray = np.asarray([True, ranks.max() > ranks.min(), ranks.max() > ranks.min(), True])
     relative = columns / rows.time_us[:, None]
-    values = np.zeros(len(told))
-    values[told] = nnls(relative[:, told], np.ones(len(ranks)))[0]
+    values = np.zeros(len(identified))
+    values[identified] = nnls(relative[:, identified], np.ones(len(ranks)))[0]
     start_us, rank_us, copy_passes, link_passes = values.tolist()
     regime = CollectiveRegime(
         start_us=start_us,

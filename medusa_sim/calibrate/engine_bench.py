@@ -223,7 +223,7 @@ def _anywhere(value: Any, key: str) -> float | None:
             return float(value[key])
         value = list(value.values())
     if isinstance(value, list):
-        return next((found for child in value if (found := _anywhere(child, key)) is not None), None)
+        return next((inner for child in value if (inner := _anywhere(child, key)) is not None), None)
     return None
 
 

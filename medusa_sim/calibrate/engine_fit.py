@@ -95,8 +95,8 @@ def fitted_runtime(
     speculative = [row for row in rows if row.drafts > 0]
     sizes = sorted({row.concurrency for row in plain})
     if len(sizes) < 2:
-        found = f"plain runs at {sizes[0]:g} requests only" if sizes else "no run without speculation"
-        raise DataError(f"{found}; two numbers of requests in flight are needed, such as 1 and 64")
+        plain_text = f"plain runs at {sizes[0]:g} requests only" if sizes else "no run without speculation"
+        raise DataError(f"{plain_text}; two numbers of requests in flight are needed, such as 1 and 64")
     if speculative and drafter is None:
         raise UsageError(
             "runs with speculation need to know what drafts: add --drafter NAME (and --draft-model)"
@@ -261,11 +261,11 @@ def _source(rows: Sequence[BenchRow]) -> str:
 def _valid(rows: Sequence[BenchRow]) -> str:
     sizes = sorted({row.concurrency for row in rows})
     drafts = sorted({round(row.drafts) for row in rows if row.drafts > 0})
-    told = (
+    text = (
         f"{sizes[0]:g} to {sizes[-1]:g} requests, prompts of {rows[0].prompt:.0f}, outputs of "
         f"{rows[0].output:.0f}"
     )
-    return f"{told}, {'/'.join(map(str, drafts))} drafts" if drafts else told
+    return f"{text}, {'/'.join(map(str, drafts))} drafts" if drafts else text
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")

@@ -38,10 +38,10 @@ def engine_run(
     not whole.
     """
     asked = {} if given is None else given.changed
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     if files:
         path, row, plain = _rows(files, asked, scenario)
-        found = _of_row(row, plain)
+        measured = _of_row(row, plain)
         if asked.get("drafts") and not row.drafts and counts is None and not _ACCEPTED & asked.keys():
             raise UsageError(
                 f"{row.source}: says of no drafts; give what {asked['drafts']} gave (--accepted-by-position, "
@@ -58,20 +58,20 @@ def engine_run(
             counts = combined(read_counts(path))
         scenario = _serving(scenario, row)
     if scenario.drafting.kind.looks_up:
-        found.pop("tokens_per_step", None)
+        measured.pop("tokens_per_step", None)
         counts = None if counts is None else over_every_step(counts)[0]
     if counts is not None:
-        found |= _of_counts(counts, found)
+        measured |= _of_counts(counts, measured)
         scenario = _serving(scenario, counts)
     if traffic := scenario.traffic:
-        found.setdefault("seq_len", max(round(traffic.prompt_tokens + traffic.output_tokens / 2.0), 1))
+        measured.setdefault("seq_len", max(round(traffic.prompt_tokens + traffic.output_tokens / 2.0), 1))
     if _ACCEPTED & asked.keys():  # one of them tells the other
-        found.pop("tokens_per_step", None)
-        found.pop("accepted_by_position", None)
+        measured.pop("tokens_per_step", None)
+        measured.pop("accepted_by_position", None)
     if {"tpot_ms", "tokens_per_s", "itl_ms"} & asked.keys():
         for name in ("tpot_ms", "itl_ms"):
-            found.pop(name, None)
-    return described(scenario, EngineRun.of(Measured(**found | asked)))
+            measured.pop(name, None)
+    return described(scenario, EngineRun.of(Measured(**measured | asked)))
 
 
 def _serving(scenario: Scenario, run: BenchRow | AcceptanceCounts) -> Scenario:
@@ -83,27 +83,27 @@ def _serving(scenario: Scenario, run: BenchRow | AcceptanceCounts) -> Scenario:
 
 def _of_row(row: BenchRow, plain: BenchRow | None) -> dict[str, Any]:
     """A run of a benchmark as fields of `Measured`."""
-    found: dict[str, Any] = {"batch": round(row.concurrency), "drafts": round(row.drafts)}
+    measured: dict[str, Any] = {"batch": round(row.concurrency), "drafts": round(row.drafts)}
     if row.drafts and row.acceptance_length > 1.0:
-        found["tokens_per_step"] = row.acceptance_length
+        measured["tokens_per_step"] = row.acceptance_length
     for name, time_us in (("tpot_ms", row.tpot_us), ("itl_ms", row.itl_us)):
         if time_us is not None:
-            found[name] = time_us / US_PER_MS
+            measured[name] = time_us / US_PER_MS
     if plain is not None:
-        found["plain_tpot_ms"] = (plain.tpot_us or plain.step_us) / US_PER_MS
-    return found
+        measured["plain_tpot_ms"] = (plain.tpot_us or plain.step_us) / US_PER_MS
+    return measured
 
 
 def _of_counts(counts: AcceptanceCounts, beside: dict[str, Any]) -> dict[str, Any]:
     """What an engine counted as fields of `Measured`; a benchmark's speed goes before its page's."""
     shares = tuple(float(share) for share in counts.shares)
-    found: dict[str, Any] = {"drafts": len(shares), "accepted_by_position": shares}
-    found["tokens_per_step"] = counts.tokens_per_step
+    measured: dict[str, Any] = {"drafts": len(shares), "accepted_by_position": shares}
+    measured["tokens_per_step"] = counts.tokens_per_step
     if counts.tpot_us is not None and not {"tpot_ms", "itl_ms"} & beside.keys():
-        found["tpot_ms"] = counts.tpot_us / US_PER_MS
+        measured["tpot_ms"] = counts.tpot_us / US_PER_MS
     if counts.running and "batch" not in beside:
-        found["batch"] = round(counts.running)
-    return found
+        measured["batch"] = round(counts.running)
+    return measured
 
 
 def _rows(
@@ -127,9 +127,9 @@ def _rows(
     drafted = [(path, row) for path, row in rows if row.drafts]
     chosen = drafted or rows
     if len(chosen) > 1:
-        told = ", ".join(f"{row.concurrency:g} ({row.source})" for _, row in chosen)[:200]
+        sizes = ", ".join(f"{row.concurrency:g} ({row.source})" for _, row in chosen)[:200]
         raise UsageError(
-            f"{len(chosen)} runs, at {told} requests in flight; choose one with --batch or its file"
+            f"{len(chosen)} runs, at {sizes} requests in flight; choose one with --batch or its file"
         )
     path, row = chosen[0]
     alike = (each for _, each in rows if abs(each.concurrency - row.concurrency) <= _SAME * row.concurrency)

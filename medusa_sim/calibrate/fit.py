@@ -66,8 +66,8 @@ def growth_mape(predicted: FloatArray, measured: FloatArray, tokens: IntArray, s
     for growth in GROWTHS:
         wanted = place + (growth - 1) * tokens[order]
         at = np.minimum(np.searchsorted(place, wanted), len(place) - 1)
-        found = (place[at] == wanted) & (growth * tokens[order] <= tokens.max())
-        errors.append(np.abs(np.expm1(error[at][found] - error[found])))
+        matched = (place[at] == wanted) & (growth * tokens[order] <= tokens.max())
+        errors.append(np.abs(np.expm1(error[at][matched] - error[matched])))
     every = np.concatenate(errors)
     return float(np.mean(every)) if every.size else float("nan")
 
@@ -200,7 +200,7 @@ def least_log_errors(
 
     lowest, highest = np.log(bounds).T
     begin = np.log([max(value, low) for value, (low, _) in zip(start, bounds, strict=True)])
-    found = least_squares(
+    solution = least_squares(
         errors,
         np.clip(begin, lowest + margin, highest - margin),
         bounds=(lowest, highest + slack),
@@ -208,7 +208,7 @@ def least_log_errors(
         f_scale=scale,
         **options,
     )
-    values: list[float] = np.exp(found.x).tolist()
+    values: list[float] = np.exp(solution.x).tolist()
     return values
 
 

@@ -268,8 +268,8 @@ def _refined(
     weight = 1.0 / np.hypot(1.0, 0.15 * _resolution_us(rows) / rows.time_us / 0.03)
     for _ in range(rounds):
         kernel = _with_physics(kernel, rows, gpu, weight, pinned)
-        found = _with_paces if kernel.fewest_waves else _with_penalties
-        kernel = found(kernel, rows, gpu, weight)
+        refine = _with_paces if kernel.fewest_waves else _with_penalties
+        kernel = refine(kernel, rows, gpu, weight)
     return kernel
 
 
@@ -331,12 +331,12 @@ def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArr
         begin = tiles
         for factor in (*_FACTORS, 2.0):
             trial = tuple(_scaled(tile, name, factor) for tile in begin)
-            found = costs(trial)
-            is_better = found < best * (1.0 - _WORTH_IT)
+            costs_now = costs(trial)
+            is_better = costs_now < best * (1.0 - _WORTH_IT)
             tiles = tuple(
                 new if better else old for new, old, better in zip(trial, tiles, is_better, strict=True)
             )
-            best = np.minimum(best, found)
+            best = np.minimum(best, costs_now)
     return msgspec.structs.replace(kernel, tiles=tiles)
 
 
@@ -364,9 +364,9 @@ def _with_penalties(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: Floa
         for factor in _FACTORS:
             trial = penalties.copy()
             trial[index] = start * factor
-            found = cost(trial)
-            if found < best:
-                best, penalties = found * (1.0 - _WORTH_IT), trial
+            cost_now = cost(trial)
+            if cost_now < best:
+                best, penalties = cost_now * (1.0 - _WORTH_IT), trial
     tiles = tuple(
         msgspec.structs.replace(tile, selection_penalty=float(penalty))
         for tile, penalty in zip(kernel.tiles, penalties, strict=True)

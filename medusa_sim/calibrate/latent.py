@@ -149,13 +149,13 @@ def _fitted(kernel: LatentKernel, place: str, rows: Rows[LatentAttention], law: 
 
     start = [getattr(path, name) for name in paths]
     start += [getattr(kernel.projections, name) for name in around]
-    found = least_log_errors(
+    solution = least_log_errors(
         start,
         (*paths.values(), *around.values()),
         lambda values: np.log(law.time_us(replaced(values), part)) - log_time,
         max_nfev=_EVALUATIONS,
     )
-    return replaced(found)
+    return replaced(solution)
 
 
 def _is_seen(

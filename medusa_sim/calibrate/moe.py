@@ -121,13 +121,13 @@ class Choices(NamedTuple):
 
 def rules_of(form: str, gpu: Gpu) -> list[Choices]:
     """How kernels of that format choose their tiles, without a rule first."""
-    found = [Choices()]
+    rules = [Choices()]
     for rule in RULES:
         if form in rule.forms:
             shapes = rule.tuned.get(gpu.name, ())
             tuned = tuple(TunedShape(experts=experts, inter=inter) for experts, inter in shapes)
-            found.append(Choices(rule.tiles, tuned))
-    return found
+            rules.append(Choices(rule.tiles, tuned))
+    return rules
 
 
 _BOUNDS: Bounds = {

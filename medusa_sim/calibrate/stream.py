@@ -170,7 +170,7 @@ def _searched(
     else:
         graphs = [0, *(each for each in _GRAPH_TOKENS if _is_stepped(part, each))]
         begins = [(_begin(part, bounds, *each), graph) for each in _STARTS for graph in graphs]
-    found = []
+    candidates = []
     for begin, graph in begins:
         highest = limits[_NORM][1] if start or begin[_NORM] > _NEAR_SUM else _NEAR_SUM + 1.0
         within = [*limits[:_NORM], (1.0, highest), *limits[_NORM + 1 :]]
@@ -178,8 +178,8 @@ def _searched(
         if not start:
             least = partial(log_errors, graph_tokens=graph)
             values = least_log_errors(begin, within, least, max_nfev=_EVALUATIONS)
-        found.append((soft_cost(log_errors(values, graph)), values, graph, within))
-    _, begin, graph, within = min(found, key=lambda each: each[0])
+        candidates.append((soft_cost(log_errors(values, graph)), values, graph, within))
+    _, begin, graph, within = min(candidates, key=lambda each: each[0])
     values = least_log_errors(begin, within, partial(pulled, graph_tokens=graph), max_nfev=_EVALUATIONS)
     return soft_cost(log_errors(values, graph)), kernel(values, graph)
 

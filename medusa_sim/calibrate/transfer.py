@@ -151,11 +151,11 @@ def fit_transferred_gemm(
 def _with_preference(kernel: GemmKernel, begun: GemmKernel, evidence: _Evidence) -> GemmKernel:
     """The kernel with one more tile entry, where the library's preference for a large tile shows."""
     candidates = (_fitted(option, evidence) for option in _preferring(begun, evidence.rows))
-    found = [(evidence.cost(candidate), candidate) for candidate in candidates]
-    if not found or min(cost for cost, _ in found) > _WORTH * evidence.cost(kernel):
+    by_cost = [(evidence.cost(candidate), candidate) for candidate in candidates]
+    if not by_cost or min(cost for cost, _ in by_cost) > _WORTH * evidence.cost(kernel):
         return kernel
-    best = min(cost for cost, _ in found)
-    return next(candidate for cost, candidate in found if cost <= 1.01 * best)
+    best = min(cost for cost, _ in by_cost)
+    return next(candidate for cost, candidate in by_cost if cost <= 1.01 * best)
 
 
 def _preferring(begun: GemmKernel, rows: Rows[Gemm]) -> Iterator[GemmKernel]:

@@ -72,10 +72,10 @@ def _rows(
     if not dry_run:
         make_folder(folder)
     frame = pd.concat([read_rows(path, need_time=True) for path in files], ignore_index=True)
-    told = source or "rows of " + ", ".join(path.name for path in files)
+    source_text = source or "rows of " + ", ".join(path.name for path in files)
     fitted = []
     passed_over: list[str] = []
-    for each in fitted_kernels(frame, card, told, kernel_set=kernels, leave_out=passed_over.append):
+    for each in fitted_kernels(frame, card, source_text, kernel_set=kernels, leave_out=passed_over.append):
         if not dry_run and not overwrite:
             check_not_there(folder, card, kernels, each)
         say(f"fitted {each.section} {each.key}".rstrip())

@@ -73,7 +73,7 @@ def compare(
     csv and json carry every row.
     """
     from medusa_sim.cli.output import progress
-    from medusa_sim.report.compare_text import Compared, compare_values, told_of_prices, with_warnings
+    from medusa_sim.report.compare_text import Compared, compare_values, price_notes, with_warnings
     from medusa_sim.setups.search import compare as compared
 
     with progress("set-ups") as advance:
@@ -95,7 +95,7 @@ def compare(
         return
     for number, line in enumerate(answer.warnings, start=1):
         say(f"{number}: {line}")
-    for line in told_of_prices(answer):
+    for line in price_notes(answer):
         say(line)
     output.rows(with_warnings(answer), "compare", **compare_values(answer, fleets, draft_path))
 

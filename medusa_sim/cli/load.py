@@ -134,8 +134,8 @@ def load(
         from medusa_sim.parts.sweep_parts import LoadParts
         from medusa_sim.report.caveats import price_lines
 
-        told = (line for item in several for line in item.warnings)
-        for line in dict.fromkeys((*told, *price_lines(several))):
+        warnings = (line for item in several for line in item.warnings)
+        for line in dict.fromkeys((*warnings, *price_lines(several))):
             say(line)
         work = LoadParts.of(several, rates, names)
         write_parts(work, parts, "requests")

@@ -40,12 +40,12 @@ def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
         torch.set_num_threads(asked.threads)
     device = torch_device(asked.device)
     given = asked.dtype or _DEFAULT_DTYPE[device.type]
-    found = tuple(dict.fromkeys(part.strip() for part in given.split(",")))
-    if unknown := [dtype for dtype in found if dtype not in DTYPES]:
+    parts = tuple(dict.fromkeys(part.strip() for part in given.split(",")))
+    if unknown := [dtype for dtype in parts if dtype not in DTYPES]:
         raise UsageError(
             f"--dtype {given!r}: {unknown[0]!r} cannot be measured (allowed: {', '.join(DTYPES)})"
         )
-    return device, found
+    return device, parts
 
 
 @click.command("steps", cls=Sectioned)
@@ -234,12 +234,12 @@ def _operators(asked: Device, *, resume: bool, allow_different: bool) -> None:
     folder = asked.out or home / OPERATOR_PROFILES / seen.name
     _tell_environment(seen, len(wanted), folder)
     rates = hardware.rates(target, seen, chosen)
-    told = tuple(model_label(model) for model in asked.models)
+    labels = tuple(model_label(model) for model in asked.models)
     meta = Meta(
         schema=SCHEMA,
-        title=f"Operators of {', '.join(told)} on {seen.device}",
+        title=f"Operators of {', '.join(labels)} on {seen.device}",
         method=_METHODS[seen.kind],
-        models=told,
+        models=labels,
         dtypes=chosen,
         environment=seen,
         rates=rates,

@@ -265,15 +265,15 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
     folder = PartFolder.of(place.out, work.description)
     with progress(unit) as advance:
 
-        def told(computed: int, rows: int) -> None:
+        def count(computed: int, rows: int) -> None:
             advance(computed, rows, None)
 
         if place.workers is None and place.scheduler is None:
-            done = run_here(work, folder, shard, told)
+            done = run_here(work, folder, shard, count)
         else:
             from medusa_sim.parts.cluster import run_on_cluster
 
-            done = run_on_cluster(work, folder, told, workers=place.workers, scheduler=place.scheduler)
+            done = run_on_cluster(work, folder, count, workers=place.workers, scheduler=place.scheduler)
     were = f", {done.there} were there" if done.there else ""
     say(f"{done.parts} parts of {done.computed:,} {unit} computed into {place.out}{were}")
 
@@ -325,13 +325,13 @@ def count_rows(tables: Iterable[pa.Table], total: int, unit: str) -> Iterator[pa
 
 
 def _line_by_line(unit: str) -> Advance:
-    start = told = time.monotonic()
+    start = printed_at = time.monotonic()
 
     def advance(done: int, total: int, left_s: float | None) -> None:
-        nonlocal told
+        nonlocal printed_at
         now = time.monotonic()
-        if now - told >= _LINE_EVERY_S:
-            told = now
+        if now - printed_at >= _LINE_EVERY_S:
+            printed_at = now
             say(f"{done:,} of {total:,} {unit}, {time_left(done, total, now - start, left_s)}")
 
     return advance

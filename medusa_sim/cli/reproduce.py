@@ -65,21 +65,21 @@ def reproduce(
         output.rows(scores(data_dir), "reproduce-scores")
         say(f"targets: {' '.join(TARGETS)}")
         return
-    found = reproduction(target, data_dir)
+    result = reproduction(target, data_dir)
     # first, so that nobody reads a column against a baseline that is not the paper's
-    say(f"{found.title}\nsource: {found.source}\nnote: {found.caveat}")
-    output.rows(found.frame, "reproduce", target=found.name, title=found.title, source=found.source)
+    say(f"{result.title}\nsource: {result.source}\nnote: {result.caveat}")
+    output.rows(result.frame, "reproduce", target=result.name, title=result.title, source=result.source)
     if plot is not None:
         from medusa_sim.report.charts.reproduced import reproduction_charts
         from medusa_sim.report.figures import save
         from medusa_sim.report.figures.draw import lines_figure
         from medusa_sim.specs.gpu import load_gpu
 
-        names = found.frame.get("gpu", [DEFAULT_GPU])
-        charts = reproduction_charts(found, load_gpu(str(next(iter(names))), data_dir))
+        names = result.frame.get("gpu", [DEFAULT_GPU])
+        charts = reproduction_charts(result, load_gpu(str(next(iter(names))), data_dir))
         columns = min(len(charts), 3)
         width, height = 2.5 + 5.0 * columns, 3.6 * -(-len(charts) // columns) + 1.0
-        title = "" if len(charts) == 1 else found.title
+        title = "" if len(charts) == 1 else result.title
         save(lines_figure(*charts, columns=columns, title=title, width=width, height=height), plot)
         say(f"wrote {plot}")
 

@@ -64,8 +64,10 @@ def specs(
         _write_examples(examples_dir, overwrite=overwrite)
         return
     entries = [
-        SpecEntry(kind=found, name=name, rows=tuple(spec_rows(found, name, data_dir, kernels=with_kernels)))
-        for found, name in _wanted(names, kind, data_dir)
+        SpecEntry(
+            kind=kind_of, name=name, rows=tuple(spec_rows(kind_of, name, data_dir, kernels=with_kernels))
+        )
+        for kind_of, name in _wanted(names, kind, data_dir)
     ]
     if output.form != "table":
         output.rows(_arrow(entries), "specs")
@@ -107,20 +109,20 @@ def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> 
     from medusa_sim.specs.hf_families import unmodelled
     from medusa_sim.specs.runtime import runtime_aliases
 
-    known = {key: found for key, found in _known(data_dir).items() if kind in (None, key)}
+    known = {key: listed for key, listed in _known(data_dir).items() if kind in (None, key)}
     if not names:
-        for key, found in known.items():
-            yield from ((key, name) for name in found)
+        for key, listed in known.items():
+            yield from ((key, name) for name in listed)
         return
     for given in names:
         name = runtime_aliases().get(given, given) if "runtime" in known else given
-        kinds = [key for key, found in known.items() if name in found]
+        kinds = [key for key, listed in known.items() if name in listed]
         if not kinds and "model" in known and (name.endswith(".json") or "/" in name or unmodelled(name)):
             kinds = ["model"]  # a path or a Hugging Face id, or the model's loader says what is missing
         if not kinds and kind == "gpu":
             kinds = ["gpu"]  # the loader knows relatives
         if not kinds:
-            every = [*runtime_aliases(), *(each for found in known.values() for each in found)]
+            every = [*runtime_aliases(), *(each for listed in known.values() for each in listed)]
             raise SpecError(unknown_name(kind or "GPU, model, runtime or profile", name, every))
         yield kinds[0], name
 

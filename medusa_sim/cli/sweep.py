@@ -78,17 +78,17 @@ def sweep(
     grid = Grid.of(batch, seq_len, candidates)
     several = scenarios(names)
     typed = is_given("candidates")
-    told = dict.fromkeys(
+    warnings = dict.fromkeys(
         line for item in several for line in (*item.warnings, *(left_out(item, grid) if typed else []))
     )
     if output.form != "table" or all_rows or parts.out is not None:  # the answer says it itself
-        told |= dict.fromkeys(line for item in several for line in beyond_known(item, max(seq_len)))
+        warnings |= dict.fromkeys(line for item in several for line in beyond_known(item, max(seq_len)))
     if parts.out is not None:
-        _write_parts(parts, several, grid, told, all_rows=all_rows)
+        _write_parts(parts, several, grid, warnings, all_rows=all_rows)
     elif output.form == "table" and not all_rows:
-        _show_best(output, several, grid, told)
+        _show_best(output, several, grid, warnings)
     else:
-        _write_rows(output, several, grid, told)
+        _write_rows(output, several, grid, warnings)
     if report.folder is not None:
         from medusa_sim.cli.output import command_line
         from medusa_sim.report.sweep_report import report_blocks
@@ -117,16 +117,16 @@ def rows_of(scenarios: Sequence[Scenario], grid: Grid) -> int:
     return cases * sum(item.covered(grid.candidates).size for item in scenarios)
 
 
-def _echo(scenarios: Sequence[Scenario], grid: Grid, told: Iterable[str]) -> None:
+def _echo(scenarios: Sequence[Scenario], grid: Grid, warnings: Iterable[str]) -> None:
     """Say what scenarios rest on and grids stand for, once nothing can be wrong with them any more."""
-    for line in told:
+    for line in warnings:
         say(line)
     kept = {count for item in scenarios for count in item.covered(grid.candidates).tolist()}
     candidates = [count for count in grid.candidates.tolist() if count in kept]
     echo_grid(batch=grid.batch.tolist(), seq_len=grid.seq_len.tolist(), candidates=candidates)
 
 
-def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told: Iterable[str]) -> None:
+def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, warnings: Iterable[str]) -> None:
     """Every row, chunk by chunk."""
     from medusa_sim.cli.output import count_rows
     from medusa_sim.plan.sweep import sweep as tables
@@ -138,23 +138,23 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, tol
         raise UsageError(f"{rows} rows are too many for a table; choose --format csv or parquet with -o FILE")
     chunks = iter(count_rows((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
     first = next(chunks)
-    _echo(scenarios, grid, (*told, *price_lines(scenarios)))
-    output.rows(chain([first], chunks), "sweep", sources=sources(scenarios), warnings=list(told))
+    _echo(scenarios, grid, (*warnings, *price_lines(scenarios)))
+    output.rows(chain([first], chunks), "sweep", sources=sources(scenarios), warnings=list(warnings))
 
 
 def _write_parts(
-    place: PartsPlace, scenarios: tuple[Scenario, ...], grid: Grid, told: Iterable[str], *, all_rows: bool
+    place: PartsPlace, scenarios: tuple[Scenario, ...], grid: Grid, warnings: Iterable[str], *, all_rows: bool
 ) -> None:
     """Parts of a data set in a folder."""
     from medusa_sim.parts.sweep_parts import SweepParts
     from medusa_sim.report.caveats import price_lines
 
     work = SweepParts.of(scenarios, grid, all_rows=all_rows)
-    _echo(scenarios, grid, (*told, *price_lines(scenarios)))
+    _echo(scenarios, grid, (*warnings, *price_lines(scenarios)))
     write_parts(work, place)
 
 
-def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told: Iterable[str]) -> None:
+def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, warnings: Iterable[str]) -> None:
     """One line per batch and length with the best count, and below it what follows from them."""
     from medusa_sim.plan.insights import answer
     from medusa_sim.report.sweep_text import best_table, headline, verdicts
@@ -166,10 +166,10 @@ def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told
         )
     parts = []
     for scenario in scenarios:
-        found = answer(scenario, grid)
-        table = [output.drawn(best_table(found)).strip("\n"), ""] if any(found.fits) else []
-        parts.append("\n".join([headline(scenario), "", *table, *verdicts(found), ""]))
-    _echo(scenarios, grid, told)
+        answered = answer(scenario, grid)
+        table = [output.drawn(best_table(answered)).strip("\n"), ""] if any(answered.fits) else []
+        parts.append("\n".join([headline(scenario), "", *table, *verdicts(answered), ""]))
+    _echo(scenarios, grid, warnings)
     output.text("\n".join(parts))
     rows = rows_of(scenarios, grid)
     if cases < rows:

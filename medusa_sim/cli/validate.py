@@ -71,7 +71,7 @@ def _rows(
 
     if not files:
         raise UsageError("validate needs rows: FILE (operator rows with a time_us column)")
-    found, lost = [], []
+    judged, lost = [], []
     card = load_gpu(gpu, data_dir)
     for path in files:
         rows = predicted_rows(
@@ -83,15 +83,15 @@ def _rows(
             data_dir=data_dir,
             **names,
         )
-        found += [(path, score) for score in scores(rows, card)]
+        judged += [(path, score) for score in scores(rows, card)]
         lost += [(path, regret) for regret in regrets(rows, load_acceptance("paper-fig21", data_dir))]
-    frame = pd.DataFrame([{"file": path.name, **dataclasses.asdict(score)} for path, score in found])
+    frame = pd.DataFrame([{"file": path.name, **dataclasses.asdict(score)} for path, score in judged])
     regret = [{"file": path.name, **dataclasses.asdict(each)} for path, each in lost]
     if output.form == "table":
         from medusa_sim.report.score_tables import regret_table, score_table
 
         parts = [
-            output.drawn(score_table([score for file, score in found if file == path], path.name))
+            output.drawn(score_table([score for file, score in judged if file == path], path.name))
             for path in files
         ]
         if lost:
@@ -100,7 +100,7 @@ def _rows(
     else:
         output.rows(frame, "validate", regret=regret)
     if fail_above is not None:
-        _check([score for _, score in found], fail_above)
+        _check([score for _, score in judged], fail_above)
 
 
 @click.command("trees")
@@ -161,9 +161,9 @@ def _check_mean(what: str, mean_error: float, fail_above: float | None) -> None:
         raise ThresholdError(f"{what}: mean error {100.0 * mean_error:.2f} % is above {fail_above:g} %")
 
 
-def _check(found: list[Score], fail_above: float) -> None:
+def _check(judged: list[Score], fail_above: float) -> None:
     """Raise ThresholdError for the operator with the largest mean error above `fail_above` per cent."""
-    worst = max((score for score in found if score.size == "all"), key=lambda score: score.mean)
+    worst = max((score for score in judged if score.size == "all"), key=lambda score: score.mean)
     if 100.0 * worst.mean > fail_above:
         raise ThresholdError(
             f"{worst.op} {worst.dtype}: mean error {100.0 * worst.mean:.2f} % is above {fail_above:g} % "
@@ -221,33 +221,33 @@ def _steps(
     from medusa_sim.report.score_tables import comparison_table, floor_line
     from medusa_sim.validate.steps import GRAPHED, validate_decoder
 
-    found = validate_decoder(folder, card, allow_different=allow_different, **given)
-    more = {"gaps": {model: dataclasses.asdict(gaps) for model, gaps in found.gaps.items()}}
-    say(floor_line(found))
-    _show(output, "validate-decoder", comparison_table(found), found, ("passes_us",), more)
-    for model, gaps in found.gaps.items():
+    checked = validate_decoder(folder, card, allow_different=allow_different, **given)
+    more = {"gaps": {model: dataclasses.asdict(gaps) for model, gaps in checked.gaps.items()}}
+    say(floor_line(checked))
+    _show(output, "validate-decoder", comparison_table(checked), checked, ("passes_us",), more)
+    for model, gaps in checked.gaps.items():
         text = f"{gaps.launch_us:.2f} us a launch"
-        if found.meta.launched != GRAPHED:
+        if checked.meta.launched != GRAPHED:
             text = f"{gaps.plain_us:.0f} us a plain step, {gaps.speculative_us:.0f} us a speculative one"
         say(f"{model}: {text} beside kernels, fitted to the first steps (left out above)")
-    return found.comparisons
+    return checked.comparisons
 
 
 def _runs(folder: Path, card: Gpu, given: dict[str, Any], output: Output) -> tuple[Deviation, ...]:
     from medusa_sim.report.score_tables import comparisons_table
     from medusa_sim.validate.generations import validate_runs
 
-    found = validate_runs(folder, card, **given)
+    checked = validate_runs(folder, card, **given)
     title = f"{card.name}: whole runs of the trained decoder, error of the prediction"
-    _show(output, "validate-runs", comparisons_table(found.comparisons, title), found, ("speedups",), {})
-    return found.comparisons
+    _show(output, "validate-runs", comparisons_table(checked.comparisons, title), checked, ("speedups",), {})
+    return checked.comparisons
 
 
 def _show(
     output: Output,
     kind: str,
     table: TextTable,
-    found: DecoderValidation | RunsValidation,
+    checked: DecoderValidation | RunsValidation,
     several: tuple[str, ...],
     more: dict[str, Any],
 ) -> None:
@@ -255,18 +255,18 @@ def _show(
     if output.form in ("table", "md"):
         from medusa_sim.report.score_tables import choice_table
 
-        output.text("\n".join(output.drawn(each) for each in (table, choice_table(found.choices))))
+        output.text("\n".join(output.drawn(each) for each in (table, choice_table(checked.choices))))
         return
     import pandas as pd
 
-    cells = pd.DataFrame([dataclasses.asdict(cell) for cell in found.cells])
+    cells = pd.DataFrame([dataclasses.asdict(cell) for cell in checked.cells])
     for name in several:
         cells[name] = [" ".join(f"{value:.6g}" for value in passes) for passes in cells[name]]
     output.rows(
         cells,
         kind,
-        comparisons=[dataclasses.asdict(each) for each in found.comparisons],
-        choices=[dataclasses.asdict(each) for each in found.choices],
+        comparisons=[dataclasses.asdict(each) for each in checked.comparisons],
+        choices=[dataclasses.asdict(each) for each in checked.choices],
         **more,
     )
 

@@ -54,13 +54,13 @@ class Axis:
         Raises:
             UsageError: an empty, reversed, zero or too large grid, or text that is no grid.
         """
-        found: set[int] = set()
+        values: set[int] = set()
         for part in text.split(","):
             plain = _K.sub(lambda typed: str(int(typed[1]) * 1024), part) if self.in_k else part
-            found.update(self._part(plain.strip(), text))
-            if len(found) > MAX_VALUES:
+            values.update(self._part(plain.strip(), text))
+            if len(values) > MAX_VALUES:
                 raise self._error(text, f"more than {MAX_VALUES} values", "a coarser step")
-        return tuple(sorted(found))
+        return tuple(sorted(values))
 
     def _part(self, part: str, text: str) -> Sequence[int]:
         if _NUMBER.fullmatch(part):
@@ -187,10 +187,10 @@ _OF_USERS = ("gpu", "runtime", "profile")
 def known_names(kind: str, data_dir: str | None) -> Iterable[str]:
     """Names of a kind."""
     module, name = _KNOWN[kind]
-    found: Any = getattr(import_module(f"medusa_sim.{module}"), name)
-    if not callable(found):
-        return tuple(found)
-    return tuple(found(data_dir) if kind in _OF_USERS else found())
+    names: Any = getattr(import_module(f"medusa_sim.{module}"), name)
+    if not callable(names):
+        return tuple(names)
+    return tuple(names(data_dir) if kind in _OF_USERS else names())
 
 
 class NameType(click.ParamType[str | tuple[str, ...]]):

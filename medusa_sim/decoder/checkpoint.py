@@ -226,10 +226,10 @@ def check_replaceable(directory: Path | str, *, overwrite: bool = False) -> None
 
 def _is_recorded(path: Path) -> bool:
     try:
-        found = read_json(path, SPEC_BYTES, "the record of a training")
+        record = read_json(path, SPEC_BYTES, "the record of a training")
     except SpecError:
         return False
-    return isinstance(found, dict) and "recipe" in found
+    return isinstance(record, dict) and "recipe" in record
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -104,15 +104,15 @@ class NgramDrafter:
 
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
         """A chain per sequence; unused nodes where nothing was found."""
-        found = [
+        matches = [
             continuation(self._text(b, sequence), self.length, self.ngram_max, self.match)
             for b, sequence in enumerate(sequences)
         ]
-        for sequence, drafts in zip(sequences, found, strict=True):
+        for sequence, drafts in zip(sequences, matches, strict=True):
             sequence.found_lengths.append(len(drafts))
         device = roots.device
-        drafted = torch.tensor([f + [0] * (self.length - len(f)) for f in found], device=device)
-        lengths = torch.tensor([len(f) for f in found], device=device)
+        drafted = torch.tensor([f + [0] * (self.length - len(f)) for f in matches], device=device)
+        lengths = torch.tensor([len(f) for f in matches], device=device)
         order = torch.arange(self.length + 1, device=device)
         parents = torch.where(order <= lengths[:, None], order - 1, torch.full_like(order, -1))
         mask = torch.from_numpy(self.tree.mask).to(device)

@@ -148,14 +148,14 @@ def prefix_and_tree(q: Tensor, keys: Tensor, values: Tensor, prefix: int, bias: 
 
 def _with_log_sum(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Attention without a mask and the logarithm of each row's sum of exponentials (batch, heads, rows)."""
-    found: tuple[Tensor, ...]
+    both: tuple[Tensor, ...]
     if q.device.type == "cpu":
-        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values)
+        both = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values)
     elif q.dtype in (torch.float16, torch.bfloat16):
-        found = torch.ops.aten._scaled_dot_product_flash_attention(q, keys, values)
+        both = torch.ops.aten._scaled_dot_product_flash_attention(q, keys, values)
     else:
-        found = torch.ops.aten._scaled_dot_product_efficient_attention(q, keys, values, None, True)
-    return found[0], found[1][..., : q.shape[2]]  # the sums may be padded
+        both = torch.ops.aten._scaled_dot_product_efficient_attention(q, keys, values, None, True)
+    return both[0], both[1][..., : q.shape[2]]  # the sums may be padded
 
 
 def scanned_slots(needed: int, capacity: int) -> int:

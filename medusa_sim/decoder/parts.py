@@ -112,10 +112,10 @@ class Rotations:
 
     def tables(self, positions: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines (see `rotate`) of at least so many positions, (.., 1, head_dim) each."""
-        found = self._tables.get((device, dtype))
-        if found is None or len(found[0]) < positions:
-            found = self._new_tables(positions, device, dtype)
-        return found
+        tables = self._tables.get((device, dtype))
+        if tables is None or len(tables[0]) < positions:
+            tables = self._new_tables(positions, device, dtype)
+        return tables
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
     def _new_tables(self, positions: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -124,6 +124,6 @@ class Rotations:
             order = torch.arange(-(-positions // _TABLE_ROWS) * _TABLE_ROWS, device=device)
             angles = order[:, None, None].to(wide) * self._frequencies.to(device=device, dtype=wide)
             cos, sin = angles.cos() * self._factor, angles.sin() * self._factor
-            found = (torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
-        self._tables[device, dtype] = found
-        return found
+            tables = (torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
+        self._tables[device, dtype] = tables
+        return tables

@@ -63,8 +63,8 @@ def _token(value: object) -> str:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    found = read_json(path, TABLE_BYTES, "a JSON file") if path.exists() else {}
-    return found if isinstance(found, dict) else {}
+    content = read_json(path, TABLE_BYTES, "a JSON file") if path.exists() else {}
+    return content if isinstance(content, dict) else {}
 
 
 END_OF_TEXT = "<|endoftext|>"

@@ -72,7 +72,7 @@ def decoded(request: Request) -> DecodeAnswer:
     )
     method, sized = _method(request, target, draft, prompts, settings, notes)
     plain = make_method("ar", target, temperature=request.temperature)
-    found = compare(
+    comparison = compare(
         target.model,
         prompts,
         settings,
@@ -84,16 +84,16 @@ def decoded(request: Request) -> DecodeAnswer:
         make_forward=FORWARDS.get(request.step),
         first_allowed=first_allowed(typed, tokenizer, target.model.config.vocab_size),
     )
-    kept = [(method, found.run)] + ([(plain, found.plain)] if found.plain is not None else [])
-    if sized is not None and found.gain is not None and found.gain < 1.0:
+    kept = [(method, comparison.run)] + ([(plain, comparison.plain)] if comparison.plain is not None else [])
+    if sized is not None and comparison.gain is not None and comparison.gain < 1.0:
         kept.reverse()  # the tree was chosen here, and did not keep its promise
     records = [
         record
         for which, run in kept
         for record in _records(request.texts, typed, which, run, settings, tokenizer)
     ]
-    headline = _headline(method, sized, found, device)
-    return DecodeAnswer(records, headline, found.gain, notes)
+    headline = _headline(method, sized, comparison, device)
+    return DecodeAnswer(records, headline, comparison.gain, notes)
 
 
 def folder_of(name_or_path: str, data_dir: Path | None = None) -> Path:
@@ -101,12 +101,12 @@ def folder_of(name_or_path: str, data_dir: Path | None = None) -> Path:
     path = Path(name_or_path)
     if path.is_dir():
         return path
-    found = find(CHECKPOINTS, name_or_path, data_dir) if path.name == name_or_path else None
-    if found is None:
+    folder = find(CHECKPOINTS, name_or_path, data_dir) if path.name == name_or_path else None
+    if folder is None:
         raise SpecError(
             f"checkpoint {name_or_path!r}: no such folder, and no shipped checkpoint of that name"
         )
-    return found
+    return folder
 
 
 def _device(name: str) -> torch.device:
@@ -178,7 +178,7 @@ def _method(
     return method, sized
 
 
-def _headline(method: Method, sized: Sizing | None, found: BesidePlain, device: torch.device) -> str:
+def _headline(method: Method, sized: Sizing | None, comparison: BesidePlain, device: torch.device) -> str:
     """What was gained over plain decoding, with which tree, and why."""
     where = (
         torch.cuda.get_device_name(device) if device.type == "cuda" else f"this CPU ({platform.machine()})"
@@ -196,17 +196,17 @@ def _headline(method: Method, sized: Sizing | None, found: BesidePlain, device: 
         what = f"{method.drafter.nodes} candidates"
     else:
         what = f"{method.name} {method.tree}".strip()
-    if found.gain is None or found.cost is None:
-        return f"{what} on {where}: {found.tokens_per_step:.2f} tokens per step (--plain compares)"
-    if sized is not None and found.gain < 1.0:
+    if comparison.gain is None or comparison.cost is None:
+        return f"{what} on {where}: {comparison.tokens_per_step:.2f} tokens per step (--plain compares)"
+    if sized is not None and comparison.gain < 1.0:
         return (
-            f"plain decoding on {where}: {what} were expected to gain and ran at {found.gain:.2f}x "
-            f"({found.tokens_per_step:.2f} tokens a step, a step costs {found.cost:.2f} plain ones)"
+            f"plain decoding on {where}: {what} were expected to gain and ran at {comparison.gain:.2f}x "
+            f"({comparison.tokens_per_step:.2f} tokens a step, a step costs {comparison.cost:.2f} plain ones)"
         )
-    over = "over" if found.gain >= 1.0 else "of"
+    over = "over" if comparison.gain >= 1.0 else "of"
     return (
-        f"{found.gain:.2f}x {over} plain decoding on {where} with {what}: "
-        f"{found.tokens_per_step:.2f} tokens a step, a step costs {found.cost:.2f} plain ones"
+        f"{comparison.gain:.2f}x {over} plain decoding on {where} with {what}: "
+        f"{comparison.tokens_per_step:.2f} tokens a step, a step costs {comparison.cost:.2f} plain ones"
     )
 
 

@@ -163,13 +163,13 @@ def _falling_path(score: FloatArray, switch: float) -> list[int]:
 
 
 def _merge_tiers(tiers: list[Tier]) -> tuple[Tier, ...]:
-    found = tiers[:1]
+    merged = tiers[:1]
     for tier in tiers[1:]:
-        if tier.drafts == found[-1].drafts:
-            found[-1] = Tier(found[-1].batch_min, tier.batch_max, tier.drafts)
+        if tier.drafts == merged[-1].drafts:
+            merged[-1] = Tier(merged[-1].batch_min, tier.batch_max, tier.drafts)
         else:
-            found.append(tier)
-    return tuple(found)
+            merged.append(tier)
+    return tuple(merged)
 
 
 def drafts_by_batch(grid: ChainGrid, tiers: tuple[Tier, ...]) -> IntArray:

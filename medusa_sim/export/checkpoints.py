@@ -68,8 +68,8 @@ _DRAFTERS: dict[tuple[str, str], Mapping[str, str]] = {
 def weights_id(model: str, form: str) -> str | None:
     """A published checkpoint of a named model in another format than its own; None where none is known."""
     fp8, nvfp4 = _NVIDIA.get(model, (None, None))
-    found = {"fp8": fp8, "nvfp4": nvfp4}.get(form)
-    return found and f"nvidia/{found}"
+    name = {"fp8": fp8, "nvfp4": nvfp4}.get(form)
+    return name and f"nvidia/{name}"
 
 
 def drafter_id(drafter: str, model: str, engine: str) -> str | None:

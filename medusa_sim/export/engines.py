@@ -27,8 +27,8 @@ from medusa_sim.step.drafter import DRAFTERS
 
 def _record(place: str) -> EngineExport:
     module, _, name = place.partition(":")
-    found: EngineExport = getattr(import_module(f"medusa_sim.export.{module}"), name)
-    return found
+    record: EngineExport = getattr(import_module(f"medusa_sim.export.{module}"), name)
+    return record
 
 
 BY_NAME = {name: _record(place) for name, place in RECORDS.items()}
@@ -47,11 +47,11 @@ def engine_settings(
     if engine not in ENGINES:
         raise UsageError(unknown_name("engine", engine, ENGINES))
     if engine == "json":
-        found = json_settings(answer, version, draft_path)
+        settings = json_settings(answer, version, draft_path)
     else:
-        found = _settings(BY_NAME[engine], answer, version, draft_path)
+        settings = _settings(BY_NAME[engine], answer, version, draft_path)
     notes = (*_acceptance_note(answer), *_latency_note(answer), *_gpu_notes(answer, engine))
-    return replace(found, notes=(*found.notes, *notes))
+    return replace(settings, notes=(*settings.notes, *notes))
 
 
 def _settings(
@@ -84,14 +84,14 @@ def _settings(
         is_default=version is None,
     )
     if tree is not None:
-        told = tree_notes(tree)
+        remarks = tree_notes(tree)
     else:
         why = too_small(plan, margin) if scheduled else method.untested or engine.one_number
-        told = (*tree_note(answer), *tier_notes(plan, why))
+        remarks = (*tree_note(answer), *tier_notes(plan, why))
     notes = (
         f"written for {engine.title} {known}",
         nearest,
-        *told,
+        *remarks,
         *engine.remarks(chosen),
         *range_notes(plan, engine.batch_cap),
         length_note(answer, engine.length_cap),
@@ -121,13 +121,13 @@ def engine_method(engine: EngineExport, method: str, version: str) -> EngineMeth
         if method == "medusa":
             advice = "train an EAGLE-3 or DFlash drafter, which engines serve (vllm still loads Medusa heads)"
         raise UsageError(f"{name} has no {method} speculation ({why}; it has {', '.join(known)}); {advice}")
-    found = known[method]
-    if found.versions and version not in found.versions:
+    method_of = known[method]
+    if method_of.versions and version not in method_of.versions:
         raise UsageError(
-            f"{name} {version} has no {method} speculation; give --engine-version {found.versions[0]}, "
+            f"{name} {version} has no {method} speculation; give --engine-version {method_of.versions[0]}, "
             "which has"
         )
-    return found
+    return method_of
 
 
 def _acceptance_note(answer: Recommendation) -> tuple[str, ...]:

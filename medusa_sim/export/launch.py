@@ -42,10 +42,10 @@ def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str |
     speculation = None
     if row["drafter"] != PLAIN:
         searched = scenario.but(max_drafts=int(row["drafts"]))
-        found = recommend(searched, Recommended(batch_max=int(row["batch"]), seq_len=(asked.seq_len,)))
+        answered = recommend(searched, Recommended(batch_max=int(row["batch"]), seq_len=(asked.seq_len,)))
         path = draft_path or drafter_id(row["drafter"], answer.model.name, row["engine"])
         path = path or f"{row['drafter']}-of-{answer.model.name}"
-        speculation = engine_settings(found, row["engine"], draft_path=path)
+        speculation = engine_settings(answered, row["engine"], draft_path=path)
     longest = ceil(2.0 * (asked.prompt_tokens + asked.output_tokens))
     return launch_command(scenario, row["engine"], int(row["batch"]), longest, speculation)
 

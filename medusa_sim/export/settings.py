@@ -78,8 +78,8 @@ class Versions:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """(0, 24, 1) of `v0.24.1rc2`; empty where the text does not start like a version."""
-    found = re.match(r"[vb]?(\d{1,9}(?:\.\d{1,9})*)", version.strip())
-    return tuple(int(part) for part in found[1].split(".")) if found else ()
+    match = re.match(r"[vb]?(\d{1,9}(?:\.\d{1,9})*)", version.strip())
+    return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,8 +187,8 @@ def whole_attention_time(
         )
     several = as_float(operator.q_len) > 1.0
     parts = _chosen(several, whole, plain)
-    found = _parts_time(gpu, [(decode.fit, one_row)], operator, parts, cold=cold)
-    return less_certain(found, WHOLE_ERROR, Source.BORROWED, several)
+    time = _parts_time(gpu, [(decode.fit, one_row)], operator, parts, cold=cold)
+    return less_certain(time, WHOLE_ERROR, Source.BORROWED, several)
 
 
 def called_attention_time(
@@ -212,11 +212,11 @@ def called_attention_time(
         walk_us = np.ceil(blocks / gpu.sms) * (_WALK_START_US + _WALK_US * keys / 1024.0)
         fixed_us, read_us, error = _PREFILL_CALL_US, np.zeros(np.shape(walk_us)), 0.3
     time_us = fixed_us + read_us + walk_us
-    found = calibrated_time(
+    time = calibrated_time(
         gpu, [(decode.fit, operator)], time_us, fixed_us=fixed_us, memory_us=read_us, work_us=walk_us
     )
     band = np.exp(error)
-    return dataclasses.replace(found, low_us=found.time_us / band, high_us=found.time_us * band)
+    return dataclasses.replace(time, low_us=time.time_us / band, high_us=time.time_us * band)
 
 
 _DRAWN_SHARE = 0.5
@@ -384,13 +384,13 @@ def latent_time(
         around_us = _around_us(kernel.projections, operator)
         fixed_us = fixed_us + around_us
         time_us = time_us + around_us + sum(in_quadrature(*each) for each in linear)
-    found = calibrated_time(
+    time = calibrated_time(
         gpu, [(kernel.fit, operator)], time_us, fixed_us=fixed_us, memory_us=memory_us, work_us=work_us
     )
     if not operator.is_absorbed:
-        return found
+        return time
     several = as_float(operator.q_len) > 1.0
-    return less_certain(found, _GROWTH_ERROR, Source.EXTRAPOLATED, several)
+    return less_certain(time, _GROWTH_ERROR, Source.EXTRAPOLATED, several)
 
 
 def _around_us(projections: Projections, operator: LatentAttention) -> FloatArray:

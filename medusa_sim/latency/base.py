@@ -116,34 +116,34 @@ def calibrated_time(
 
 
 def less_certain(
-    found: OperatorTime, error: float, source: Source, where: BoolArray | bool = True
+    time: OperatorTime, error: float, source: Source, where: BoolArray | bool = True
 ) -> OperatorTime:
     """The time with `error` added to its band's half-width in quadrature, in the logarithm, and that source.
 
     where: shapes that this holds for; the others stay as they are. A source that is worse already is kept.
     """
-    at = np.broadcast_to(where, np.shape(found.time_us))
+    at = np.broadcast_to(where, np.shape(time.time_us))
     if not at.any():
-        return found
-    centre = np.sqrt(found.low_us * found.high_us)
-    half = np.hypot(0.5 * np.log(found.high_us / found.low_us), error)
+        return time
+    centre = np.sqrt(time.low_us * time.high_us)
+    half = np.hypot(0.5 * np.log(time.high_us / time.low_us), error)
     return replace(
-        found,
-        low_us=np.where(at, centre * np.exp(-half), found.low_us),
-        high_us=np.where(at, centre * np.exp(half), found.high_us),
-        source=np.where(at, np.maximum(found.source, np.int8(source)), found.source),
+        time,
+        low_us=np.where(at, centre * np.exp(-half), time.low_us),
+        high_us=np.where(at, centre * np.exp(half), time.high_us),
+        source=np.where(at, np.maximum(time.source, np.int8(source)), time.source),
     )
 
 
-def filled(found: OperatorTime, other: OperatorTime, where: BoolArray) -> OperatorTime:
+def filled(time: OperatorTime, other: OperatorTime, where: BoolArray) -> OperatorTime:
     """The time, with those of another where `where` holds; the shapes broadcast."""
     return replace(
-        found,
-        time_us=np.where(where, other.time_us, found.time_us),
-        low_us=np.where(where, other.low_us, found.low_us),
-        high_us=np.where(where, other.high_us, found.high_us),
-        bound=np.where(where, other.bound, found.bound).astype(np.int8),
-        source=np.where(where, other.source, found.source).astype(np.int8),
+        time,
+        time_us=np.where(where, other.time_us, time.time_us),
+        low_us=np.where(where, other.low_us, time.low_us),
+        high_us=np.where(where, other.high_us, time.high_us),
+        bound=np.where(where, other.bound, time.bound).astype(np.int8),
+        source=np.where(where, other.source, time.source).astype(np.int8),
     )
 
 

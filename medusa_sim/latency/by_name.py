@@ -94,18 +94,18 @@ class Answers:
         self._distinct: dict[Hashable, tuple[FloatArray, IntArray]] = {}
         self._entries = 0
 
-    def keep(self, key: Hashable, found: OperatorTime) -> None:
+    def keep(self, key: Hashable, time: OperatorTime) -> None:
         """A whole answer, unless it is large."""
-        if found.time_us.size <= _KEPT:
-            self._count(found.time_us.size)
-            self.known[key] = found
+        if time.time_us.size <= _KEPT:
+            self._count(time.time_us.size)
+            self.known[key] = time
 
     def line(self, key: Hashable) -> _Line:
         """What is known of an operator along its only axis."""
-        found = self._lines.get(key)
-        if found is None:
-            found = self._lines[key] = _Line()
-        return found
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line()
+        return line
 
     def distinct(self, axis: Size, place: Hashable) -> tuple[FloatArray, IntArray]:
         """(rising sizes, index into them) of an axis. place: what tells axes apart."""
@@ -157,13 +157,13 @@ class CachedLatency:
         if sum(np.size(axis) for axis in axes) > _LOOKED_UP and not _is_line(sizes, axes):
             return self._latency.time(operator)  # too large to be kept, and slow to look up
         key, place = self._key(operator, sizes), tuple(map(_hashable, axes))
-        found = self._answers.known.get((key, place))
-        if found is None:
-            found = (
+        time = self._answers.known.get((key, place))
+        if time is None:
+            time = (
                 self._along(operator, key, place) if _is_line(sizes, place) else self._latency.time(operator)
             )
-            self._answers.keep((key, place), found)
-        return found
+            self._answers.keep((key, place), time)
+        return time
 
     def expect(self, operators: Iterable[Operator]) -> None:
         """What will be asked for: along an axis all sizes are computed with the first of them."""
@@ -182,10 +182,10 @@ class CachedLatency:
         own = tuple(map(_hashable, sizes))
         if self._whose is None:
             return own
-        found = self._keys.get(own)
-        if found is None:
-            found = self._keys[own] = (self._whose(operator), own)
-        return found
+        key = self._keys.get(own)
+        if key is None:
+            key = self._keys[own] = (self._whose(operator), own)
+        return key
 
     def _along(self, operator: Operator, key: Hashable, place: Hashable) -> OperatorTime:
         """An operator with one axis, from what is known along it; only new sizes are computed."""
@@ -230,15 +230,15 @@ class _Line:
         new: FloatArray = sizes[self._sizes[place] != sizes]
         return new
 
-    def add(self, sizes: FloatArray, found: OperatorTime) -> None:
+    def add(self, sizes: FloatArray, time: OperatorTime) -> None:
         """What was computed at sizes that were missing."""
         every = np.concatenate([self._sizes, sizes])
         is_rising = not self._sizes.size or sizes[0] > self._sizes[-1]
         order = slice(None) if is_rising else np.argsort(every, kind="stable")  # merges two rising runs
         self._sizes = every[order]
-        self._times = _joined(self._times, sizes.shape, found.time_us, found.low_us, found.high_us)[:, order]
-        self._codes = _joined(self._codes, sizes.shape, found.bound, found.source)[:, order]
-        self._kernels = found.kernels
+        self._times = _joined(self._times, sizes.shape, time.time_us, time.low_us, time.high_us)[:, order]
+        self._codes = _joined(self._codes, sizes.shape, time.bound, time.source)[:, order]
+        self._kernels = time.kernels
 
     def at(self, sizes: FloatArray, index: IntArray) -> OperatorTime:
         """Times at known sizes, laid out by an index into them."""

@@ -90,23 +90,25 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     others = (asked.library, asked.kernels, *gpu.kernels) if anywhere else (asked.kernels,)
     sets = dict.fromkeys([name for name in (asked.engine, *others) if name])
     held = {name: kind.table(gpu.kernels[name]) for name in sets if name in gpu.kernels}
-    found = [
+    candidates = [
         (set_name, form, key, kernel, _is_named(key, kernel, asked.kernel))
         for form in operator.forms
         for set_name, kernels in held.items()
         for key, kernel in _in_order(kernels, form, asked.kernel)
     ]
     if not asked.kernel:  # what no library takes by itself comes after what others do
-        found.sort(key=lambda entry: NAME_MARK in entry[2])
+        candidates.sort(key=lambda entry: NAME_MARK in entry[2])
     if kind.own_first:
-        found.sort(
+        candidates.sort(
             key=lambda entry: (entry[0] not in (asked.engine, asked.library, asked.kernels), not entry[-1])
         )
-    if asked.library not in (asked.engine, asked.kernels) and not all(_is_lent(entry[3]) for entry in found):
-        found.sort(key=lambda entry: entry[0] == asked.library and _is_lent(entry[3]))
+    if asked.library not in (asked.engine, asked.kernels) and not all(
+        _is_lent(entry[3]) for entry in candidates
+    ):
+        candidates.sort(key=lambda entry: entry[0] == asked.library and _is_lent(entry[3]))
     if asked.kernel and asked.engine not in held:  # named without its engine, in the operator's own format
-        found.sort(key=lambda entry: entry[1] != operator.forms[0] or not _says(entry[3], asked.kernel))
-    for set_name, form, key, kernel, is_named in found:
+        candidates.sort(key=lambda entry: entry[1] != operator.forms[0] or not _says(entry[3], asked.kernel))
+    for set_name, form, key, kernel, is_named in candidates:
         is_asked = is_named and asked.engine in ("", set_name)
         is_asked = is_asked and (not kind.is_exact or form == operator.form)
         return Choice(place=f"{set_name}:{key}", form=form, kernel=kernel, is_asked=is_asked)
@@ -125,11 +127,11 @@ def _is_lent(kernel: Kernel) -> bool:
     return bool(kernel.fit.inherited_from)
 
 
-def with_place(choice: Choice, found: OperatorTime) -> OperatorTime:
+def with_place(choice: Choice, time: OperatorTime) -> OperatorTime:
     """The time with its kernel's place; one that was not asked for is borrowed and less certain."""
     if choice.is_asked:
-        return replace(found, kernels=choice.place)
-    return replace(less_certain(found, TRANSFER_ERROR, Source.BORROWED), kernels=choice.place)
+        return replace(time, kernels=choice.place)
+    return replace(less_certain(time, TRANSFER_ERROR, Source.BORROWED), kernels=choice.place)
 
 
 def _in_order(kernels: Mapping[str, Kernel], form: str, name: str) -> Iterator[tuple[str, Kernel]]:
@@ -199,19 +201,19 @@ class CalibratedLatency:
         """Time of one launch, us. Raises SpecError where the set has no kernel for the operator."""
         kind = KIND_OF[operator.kind]
         if not kind.is_chosen:
-            found: OperatorTime = kind.timer(self, operator)
-            return found
+            time: OperatorTime = kind.timer(self, operator)
+            return time
         if is_in_window(operator) and operator.phase == VERIFY:
             return verify_in_window(self, operator)
         choice = self._choice(kind, operator)
-        found = kind.timer(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
-        found = with_place(choice, found)
+        time = kind.timer(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
+        time = with_place(choice, time)
         if self.cold and is_sparse(operator) and operator.phase == VERIFY:
             apart = self.time(operator.one_by_one())  # which an engine may choose where it is shorter
-            found = filled(found, apart, apart.time_us < found.time_us)
+            time = filled(time, apart, apart.time_us < time.time_us)
             plain = self.time(replace(operator, phase=GENERATION, q_len=1))
-            return filled(found, plain, plain.time_us > found.time_us)
-        return found
+            return filled(time, plain, plain.time_us > time.time_us)
+        return time
 
     def whose(self, operator: Operator) -> Hashable:
         """Which kernels answer for an operator: models of one GPU that say the same give the same time."""
@@ -290,17 +292,17 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
     backend = model.backend(operator)
     if backend in (TRTLLM_CALL, TRTLLM_PREFILL_CALL):
         decode = model.kernel("attention", fused, "decode_attention")
-        found = called_attention_time(model.gpu, decode, operator, splits=backend.splits)
-        return replace(found, kernels=f"{model.kernels}: {backend.name}")
+        time = called_attention_time(model.gpu, decode, operator, splits=backend.splits)
+        return replace(time, kernels=f"{model.kernels}: {backend.name}")
     if operator.kind == "verify_attention" and operator.kind not in fused:
         decode, prefill = (
             model.kernel("attention", fused, kind) for kind in ("decode_attention", "prefill_attention")
         )
         if backend in (FA2, TRITON, FA2_SPLIT):
-            found = whole_attention_time(model.gpu, decode, operator, splits=backend.splits, cold=model.cold)
+            time = whole_attention_time(model.gpu, decode, operator, splits=backend.splits, cold=model.cold)
         else:
-            found = verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
-        return replace(found, kernels=f"{model.kernels}: {backend.name}")
+            time = verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
+        return replace(time, kernels=f"{model.kernels}: {backend.name}")
     kernel = model.kernel("attention", fused, operator.kind)
     return attention_time(model.gpu, kernel, operator, cold=model.cold)
 

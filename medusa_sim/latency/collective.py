@@ -70,7 +70,7 @@ def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, **
         travel_us = np.where(served, own_travel_us, travel_us)
     several = ranks > 1.0
     start_us, travel_us = (np.where(several, part, 0.0) for part in (start_us, travel_us))
-    found = calibrated_time(
+    time = calibrated_time(
         gpu,
         [(kernel.fit, operator)],
         start_us + travel_us,
@@ -80,9 +80,9 @@ def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, **
         work=Bound.LATENCY,
     )
     if kernel.knows_ranks:
-        return found
+        return time
     widen = np.where(ranks > FEWEST_RANKS, UNKNOWN_RANKS_WIDEN, 1.0)
-    return replace(found, low_us=found.low_us / widen, high_us=found.high_us * widen)
+    return replace(time, low_us=time.low_us / widen, high_us=time.high_us * widen)
 
 
 def largest_message(regime: CollectiveRegime, ranks: FloatArray) -> FloatArray:

@@ -193,7 +193,7 @@ class MeasuredLatency:
             first = int(np.argmax(missing.ravel()))
             raise CoverageError(self._uncovered(operator, [array.ravel()[first] for array in arrays]))
         source = np.where(read.exact, np.int8(Source.MEASURED), np.int8(Source.INTERPOLATED))
-        found = OperatorTime(
+        time = OperatorTime(
             time_us=read.time_us.reshape(shape),
             low_us=read.low_us.reshape(shape),
             high_us=read.high_us.reshape(shape),
@@ -201,8 +201,8 @@ class MeasuredLatency:
             source=source.reshape(shape).astype(np.int8),
         )
         if not missing.any() or self.fallback is None:
-            return found
-        return filled(found, self.fallback.time(operator), missing)
+            return time
+        return filled(time, self.fallback.time(operator), missing)
 
     def _uncovered(self, operator: Operator, values: list[Any]) -> str:
         """What was asked for and where it lies. values: of the key, then of the axes."""

@@ -65,7 +65,7 @@ def experts_time(
     every = [tile_time(gpu, kernel, computed, tile, padded[tile.rows], cold=cold) for tile in tiles]
     chosen = _chosen(kernel, computed, [each.time_us for each in every])
     time_us = fixed_us + _taken([each.time_us for each in every], chosen)
-    found = calibrated_time(
+    time = calibrated_time(
         gpu,
         [(kernel.fit, operator)],
         np.maximum(time_us, roofline_time_us(gpu, operator)) if cold else time_us,
@@ -75,7 +75,7 @@ def experts_time(
         form=form,
     )
     is_spread = as_float(operator.local_experts) < as_float(operator.experts)
-    return less_certain(found, SPREAD_ERROR, Source.EXTRAPOLATED, is_spread)
+    return less_certain(time, SPREAD_ERROR, Source.EXTRAPOLATED, is_spread)
 
 
 def fixed_time_us(gpu: Gpu, kernel: ExpertKernel, operator: Experts) -> FloatArray:

@@ -123,7 +123,7 @@ def stream_time(
     time_us = joined_us(kernel, parts, terms.tokens)
     shape = time_us.shape
     memory_us, work_us, turns_us = (np.broadcast_to(part, shape) for part in parts)
-    found = calibrated_time(
+    time = calibrated_time(
         gpu,
         [(kernel.fit, operator)],
         time_us,
@@ -135,12 +135,12 @@ def stream_time(
     if not cold and kernel.host_us and kernel.fit.is_borrowed(gpu.name):  # a host belongs to no card
         is_other = (kernel.fit.lender in GRACE) != (gpu.name in GRACE)
         waits = is_host_bound(gpu, kernel, operator)
-        found = less_certain(found, TRANSFER_ERROR_HOST[is_other], Source.BORROWED, waits)
+        time = less_certain(time, TRANSFER_ERROR_HOST[is_other], Source.BORROWED, waits)
     if isinstance(operator, Recurrent) and operator.kind == "mamba2" and operator.part == "state":
-        return less_certain(found, TRANSFER_ERROR, Source.EXTRAPOLATED)
+        return less_certain(time, TRANSFER_ERROR, Source.EXTRAPOLATED)
     if isinstance(operator, Sparse) and operator.phase == GENERATION:
-        return less_certain(found, TRANSFER_ERROR, Source.EXTRAPOLATED, as_float(operator.q_len) > 1.0)
-    return found
+        return less_certain(time, TRANSFER_ERROR, Source.EXTRAPOLATED, as_float(operator.q_len) > 1.0)
+    return time
 
 
 def _weighed(coefficients: dict[str, float], classes: dict[str, FloatArray]) -> FloatArray:

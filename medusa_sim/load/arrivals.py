@@ -98,13 +98,13 @@ def open_loop(
         unit *= (count - 1) / unit[-1]
     prompt, output = lengths.drawn(count, seed, most)
     arrival = unit / first if first == last else _ramp(unit, first, last)
-    told = f"{first:g} requests/s" if first == last else f"{first:g} to {last:g} requests/s"
+    rates_text = f"{first:g} requests/s" if first == last else f"{first:g} to {last:g} requests/s"
     return Requests(
         arrival_s=arrival,
         prompt_tokens=prompt,
         output_tokens=output,
         warm=count // _WARM if first == last and count >= _LEAST_TO_WARM else 0,
-        source=f"{told}, burstiness {burstiness:g}",
+        source=f"{rates_text}, burstiness {burstiness:g}",
     )
 
 

@@ -62,8 +62,8 @@ class Asking:
             decoding.draft(self._next, min(self._made, most))
             self._next = None
         elif self._at is not None:
-            found = self._at(b, decoding.length_sum / b, decoding.drafts, *self._seen())
-            decoding.draft(min(checked(self.policy, found, b, self.drafts_max), most), min(self._made, most))
+            answer = self._at(b, decoding.length_sum / b, decoding.drafts, *self._seen())
+            decoding.draft(min(checked(self.policy, answer, b, self.drafts_max), most), min(self._made, most))
         elif self._by_request is not None:
             if self._each is not None:
                 each = self._each(b, decoding.length_sum / b, decoding.seen())
@@ -81,9 +81,9 @@ class Asking:
 
     def _seen(self) -> tuple[float | None, int]:
         """(drafts accepted by a request in a step, steps) since the policy was last asked."""
-        found = self._accepted / self._rows if self._rows else None, self._steps
+        seen = self._accepted / self._rows if self._rows else None, self._steps
         self._steps = self._rows = self._accepted = 0
-        return found
+        return seen
 
     def unchanged(
         self, steps: int, step_s: float, decoding: Decoding, state: Callable[..., State]
@@ -117,14 +117,14 @@ class Asking:
                 share = now.kv_share + gained * share_a_token
                 at_s = now.now_s + later * step_s
                 seen = State(at_s, b, now.waiting, length + gained / b, share, drafts, mean, past)
-                found = self._chosen(seen, most)
+                answer = self._chosen(seen, most)
             else:
-                found = at(b, length + gained / b, drafts, mean, past)
-                found = min(checked(self.policy, found, b, self.drafts_max), most)
+                answer = at(b, length + gained / b, drafts, mean, past)
+                answer = min(checked(self.policy, answer, b, self.drafts_max), most)
             accepted = rows = past = 0
             tokens, counted = self._counted = gained, later
-            if found != decoding.fresh:
-                self._next, self.again = found, decoding.step + later
+            if answer != decoding.fresh:
+                self._next, self.again = answer, decoding.step + later
                 return later, gained
         return steps, gains[-1]
 

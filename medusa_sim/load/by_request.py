@@ -100,10 +100,10 @@ class BudgetByRequest:
         own = self.hardness.of(past)
         counts = np.bincount(own, minlength=self._sums.shape[1])
         counts[-2], counts[-1] = 1, requests
-        found = np.asarray(self._sums.dot(counts), dtype=np.float64)
+        sums = np.asarray(self._sums.dot(counts), dtype=np.float64)
         choices = len(self._drafts)
-        cost = self._priced(requests, self.costs.place(length)).take(found[:choices].astype(np.int64))
-        drafts = self._drafts[int((self._value(found[choices:], requests) - cost).argmax())]
+        cost = self._priced(requests, self.costs.place(length)).take(sums[:choices].astype(np.int64))
+        drafts = self._drafts[int((self._value(sums[choices:], requests) - cost).argmax())]
         self.fresh = drafts.item(self._unknown)
         return np.asarray(drafts.take(own))
 

@@ -147,8 +147,8 @@ class Decoding:
             return [each * self.count for each in steps]
         since, row, passed = self.step - self._base, self.row[: self.count], self._passed
         places = row + (since + np.array(steps))[:, None]
-        found: list[int] = (np.add.reduce(self.draws.sums.take(places), axis=1) - passed).tolist()
-        return found
+        gained: list[int] = (np.add.reduce(self.draws.sums.take(places), axis=1) - passed).tolist()
+        return gained
 
     def leave(self) -> tuple[list[int], int]:
         """(requests that have emitted everything and leave, tokens that they gave beyond it)."""
@@ -163,9 +163,9 @@ class Decoding:
         """(request, tokens that remain) of the request that was admitted last; its place is free."""
         place = self.count - 1
         accepted, tried = (0, 0) if self._is_plain else self.seen()[:, place].tolist()
-        found = self._drop(place)
-        self._stopped[found[0]] = accepted, tried
-        return found
+        dropped = self._drop(place)
+        self._stopped[dropped[0]] = accepted, tried
+        return dropped
 
     def _drop(self, place: int) -> tuple[int, int]:
         """The request in a place leaves; it, and the tokens that remain of it."""
@@ -202,9 +202,9 @@ class Decoding:
 
     def found_share(self, steps: int) -> float:
         """Of the last so many steps and all requests, in how many drafts were found."""
-        found = self.draws.found
+        hits = self.draws.found
         now = self.own[: self.count] + (self.step - self._base)
-        passed = np.add.reduce(found.take(now)) - np.add.reduce(found.take(now - steps))
+        passed = np.add.reduce(hits.take(now)) - np.add.reduce(hits.take(now - steps))
         return float(passed) / (steps * self.count)
 
     def blocks(self, drafts: int, steps: int = 1) -> int:

@@ -57,14 +57,14 @@ class Draws:
         if kinds > 1:
             begins += kinds_of(output_tokens.size, seed) * (cells + longest)
         self.begins, self.size = begins.tolist(), kinds * (cells + longest)
-        found = None
+        hits = None
         if self.looks_up:
             rate = np.maximum(rates[:, :1], table.match_rate)
-            rates, found = rates / rate, _in_runs(rate, table.match_runs, cells, random)
+            rates, hits = rates / rate, _in_runs(rate, table.match_runs, cells, random)
         tokens = random.permuted(_even(rates, cells), axis=1)
-        if found is not None:
-            tokens = np.where(found, tokens, np.int8(1))
-            self.found = _sums(_longer(found, longest))
+        if hits is not None:
+            tokens = np.where(hits, tokens, np.int8(1))
+            self.found = _sums(_longer(hits, longest))
         tokens = _longer(tokens, longest)
         self.sums = _sums(np.concatenate([np.minimum(tokens, most + 1) for most in range(len(rates[0]) + 1)]))
 
@@ -95,6 +95,6 @@ def _longer(cells: Bytes | BoolArray, more: int) -> Bytes:
 
 
 def _sums(cells: Bytes) -> IntArray:
-    found = np.zeros(cells.size + 1, dtype=np.int64)
-    np.cumsum(cells, out=found[1:])
-    return found
+    sums = np.zeros(cells.size + 1, dtype=np.int64)
+    np.cumsum(cells, out=sums[1:])
+    return sums

@@ -65,11 +65,11 @@ def energy_of(
         return None
     batch = np.arange(1, max_requests + 1)
     surface = price(scenario, batch, [max(round(length), 1)], options)
-    found, sizes = surface.by_count, batch[:, None, None].astype(np.float64)
-    rows = sizes * np.asarray(processed_tokens(surface.setting, found.counts), dtype=np.float64)
+    steps, sizes = surface.by_count, batch[:, None, None].astype(np.float64)
+    rows = sizes * np.asarray(processed_tokens(surface.setting, steps.counts), dtype=np.float64)
     joules = surface.joules + sampling_joules(gpu, power, surface.setting, rows)
-    seen = served(surface.setting, found.step_us, sizes, found.counts, found.tokens_per_step, None)
-    above = np.broadcast_to(joules / seen.itl_us * US_PER_S, found.fits.shape)[:, 0].T
+    seen = served(surface.setting, steps.step_us, sizes, steps.counts, steps.tokens_per_step, None)
+    above = np.broadcast_to(joules / seen.itl_us * US_PER_S, steps.fits.shape)[:, 0].T
     return Energy(
         power=power,
         gpus=scenario.gpus,

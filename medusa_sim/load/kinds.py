@@ -74,12 +74,12 @@ class Hardness:
         gains = (weight / weight.sum(axis=-1, keepdims=True)) @ kinds
         score = gains.sum(axis=-1)
         width = max(float(np.ptp(score)), _EDGE) / _CLASSES
-        found, place = np.unique(
+        distinct, place = np.unique(
             np.minimum((score - score.min()) / width, _CLASSES - 1).astype(np.int64), return_inverse=True
         )
         self._place = place.ravel()
         cells = gains.reshape(place.size, -1)
-        self.gains = np.stack([cells[self._place == each].mean(axis=0) for each in range(found.size)])
+        self.gains = np.stack([cells[self._place == each].mean(axis=0) for each in range(distinct.size)])
         rows = np.searchsorted(_TRIALS, np.arange(_MOST_TRIALS + 1), side="right") - 1
         self._row = rows * (_SHARES + 1)
         every = np.arange(_MOST_TRIALS + 1)

@@ -84,8 +84,8 @@ class Limits:
         """
         if not self.prefix_hit_rate:
             return 0
-        found = min(round(self.prefix_hit_rate * prompt_tokens), prompt_tokens - 1)
-        return found if said is None or self.shares_prefix else min(found, said)
+        cached = min(round(self.prefix_hit_rate * prompt_tokens), prompt_tokens - 1)
+        return cached if said is None or self.shares_prefix else min(cached, said)
 
     def shared_blocks(self, prompt_tokens: int) -> int:
         """Whole blocks of a prompt that others hold too."""

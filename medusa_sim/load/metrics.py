@@ -67,20 +67,20 @@ def measured(record: Record, table: StepTable, limits: Limits, goals: Goals) -> 
     kept = goals.kept(ttft, tpot, e2e)
     span = max(end - start, 1e-12)
     done = int(((finish > start) & (finish <= end)).sum())
-    found: Metrics = {"requests": float(inside.sum()), "requests_per_s": done / span}
-    found["goodput_per_s"] = float(kept.mean()) * found["requests_per_s"] if kept.size else 0.0
-    found["goodput_share"] = float(kept.mean()) if kept.size else np.nan
+    metrics: Metrics = {"requests": float(inside.sum()), "requests_per_s": done / span}
+    metrics["goodput_per_s"] = float(kept.mean()) * metrics["requests_per_s"] if kept.size else 0.0
+    metrics["goodput_share"] = float(kept.mean()) if kept.size else np.nan
     for name, values in (("ttft", ttft), ("tpot", tpot[np.isfinite(tpot)]), ("e2e", e2e)):
-        found[f"{name}_mean_s"] = float(values.mean()) if values.size else np.nan
+        metrics[f"{name}_mean_s"] = float(values.mean()) if values.size else np.nan
         for quantile, share in QUANTILES:
-            found[f"{name}_{quantile}_s"] = float(np.quantile(values, share)) if values.size else np.nan
-        found[f"{name}_at_share_s"] = float(np.quantile(values, goals.share)) if values.size else np.nan
-    found["itl_mean_s"] = record.gap_mean_s
+            metrics[f"{name}_{quantile}_s"] = float(np.quantile(values, share)) if values.size else np.nan
+        metrics[f"{name}_at_share_s"] = float(np.quantile(values, goals.share)) if values.size else np.nan
+    metrics["itl_mean_s"] = record.gap_mean_s
     for quantile, share in QUANTILES:
-        found[f"itl_{quantile}_s"] = record.gap_quantile_s(share)
-    found |= _growth(record, inside, kept)
-    found |= _over_time(record, limits, (start, end)) | _shares(record, table)
-    return found | _sensitivity(record, table, found)
+        metrics[f"itl_{quantile}_s"] = record.gap_quantile_s(share)
+    metrics |= _growth(record, inside, kept)
+    metrics |= _over_time(record, limits, (start, end)) | _shares(record, table)
+    return metrics | _sensitivity(record, table, metrics)
 
 
 def _growth(record: Record, inside: BoolArray, kept: BoolArray) -> Metrics:
@@ -94,17 +94,17 @@ def _growth(record: Record, inside: BoolArray, kept: BoolArray) -> Metrics:
         return nothing
     arrival = record.arrival_s[inside]
     gone = np.searchsorted(np.sort(record.finish_s), arrival, side="right")
-    found = np.arange(record.arrival_s.size)[inside] - gone
+    waiting = np.arange(record.arrival_s.size)[inside] - gone
     third = kept.size // 3
     since = arrival - arrival.mean()
     return {
-        "queue_growth_per_s": float((since * found).sum() / (since**2).sum()),
+        "queue_growth_per_s": float((since * waiting).sum() / (since**2).sum()),
         "goodput_share_first": float(kept[:third].mean()),
         "goodput_share_last": float(kept[-third:].mean()),
     }
 
 
-def _sensitivity(record: Record, table: StepTable, found: Metrics) -> Metrics:
+def _sensitivity(record: Record, table: StepTable, metrics: Metrics) -> Metrics:
     """How an error of the step shows in the time per token.
 
     step_faster, step_slower: half-widths of the 80 % band of the step that most of the time went to, on the
@@ -113,7 +113,7 @@ def _sensitivity(record: Record, table: StepTable, found: Metrics) -> Metrics:
     time per token is longer by e / (1 - rho'). server_share: of the time to the first token.
     """
     drafts = int(record.steps_s.sum(axis=1).argmax())
-    b = min(max(found["requests_decoding"], 1.0), float(table.requests_max))
+    b = min(max(metrics["requests_decoding"], 1.0), float(table.requests_max))
     low, high = max(round(0.8 * b), 1), min(max(round(1.2 * b), round(b) + 1), table.requests_max)
     middle = table.lengths.size // 2
     times = table.step_s[drafts, :, middle]
@@ -121,15 +121,15 @@ def _sensitivity(record: Record, table: StepTable, found: Metrics) -> Metrics:
     slope = (times[high] - times[low]) / (high - low) if high > low else 0.0
     share = 0.0
     if record.requests.users is None:
-        busy = max(1.0 - found["share_idle"], 1e-9)
-        prompts = min(found["share_prompts"] / busy, 1.0)
+        busy = max(1.0 - metrics["share_idle"], 1e-9)
+        prompts = min(metrics["share_prompts"] / busy, 1.0)
         share = (1.0 - prompts) * float(np.clip(slope * b / times[at], 0.0, 1.0)) + prompts
     server_s = table.server_s + table.server_s_per_request * b
     return {
         "queue_share": min(share, _MOST_QUEUE_SHARE),
         "step_faster": 0.0 if table.faster is None else float(table.faster[drafts, at]),
         "step_slower": 0.0 if table.slower is None else float(table.slower[drafts, at]),
-        "server_share": min(server_s / found["ttft_mean_s"], 1.0) if found["ttft_mean_s"] > 0.0 else 0.0,
+        "server_share": min(server_s / metrics["ttft_mean_s"], 1.0) if metrics["ttft_mean_s"] > 0.0 else 0.0,
         "server_band": table.server_band,
     }
 

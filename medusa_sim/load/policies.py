@@ -62,10 +62,10 @@ class Costs:
     def listed(self, requests: int, length: float) -> list[float]:
         """`at` of a length in the mean, looked up from the second time on."""
         key = requests, self.place(length)
-        found = self._listed.get(key)
-        if found is None:
-            found = self._listed[key] = self.at(*key).tolist()
-        return found
+        costs = self._listed.get(key)
+        if costs is None:
+            costs = self._listed[key] = self.at(*key).tolist()
+        return costs
 
 
 class State(NamedTuple):
@@ -321,10 +321,10 @@ def _one_rate(accepted: float, drafts: int) -> float:
     """
     rate: float = min((accepted / drafts) ** (1.0 / drafts), 1.0)
     for _ in range(_STEPS):
-        found, slope = rate, 1.0
+        estimate, slope = rate, 1.0
         for _ in range(drafts - 1):
-            found, slope = (found + 1.0) * rate, slope * rate + found + 1.0
-        step = (found - accepted) / slope
+            estimate, slope = (estimate + 1.0) * rate, slope * rate + estimate + 1.0
+        step = (estimate - accepted) / slope
         rate -= step
         if step < _EDGE:
             break
@@ -333,10 +333,10 @@ def _one_rate(accepted: float, drafts: int) -> float:
 
 def _emitted(rate: float, drafts: int) -> list[float]:
     """Mean tokens of a step with chains of 0, 1, ... drafts and one rate at every position."""
-    found = [1.0]
+    emitted = [1.0]
     for _ in range(drafts):
-        found.append(1.0 + found[-1] * rate)
-    return found
+        emitted.append(1.0 + emitted[-1] * rate)
+    return emitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,8 +365,8 @@ class Budget:
     def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
         """`choose` by what it looks at."""
         del drafts, accepted, steps
-        found: int = self.best.item(requests, self.table.nearest(length))
-        return found
+        best: int = self.best.item(requests, self.table.nearest(length))
+        return best
 
 
 def schedule_of(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -> BySize:

@@ -139,8 +139,8 @@ class LoadAnswer:
     def tables(self) -> tuple[TableCheck, ...]:
         """Of the policies that rest on a table: whether it is right, at the last rate."""
         served = {each.name: each for each in self.test.served}
-        found = (_table_check(self.test, served[point.policy], point) for point in self.last)
-        return tuple(each for each in found if each is not None)
+        checks = (_table_check(self.test, served[point.policy], point) for point in self.last)
+        return tuple(each for each in checks if each is not None)
 
     @property
     def last(self) -> tuple[LoadPoint, ...]:
@@ -232,16 +232,16 @@ def run_load(
         if advance is not None:
             advance(done[0], max(done[1], done[0] + last))
 
-    found = carried(test, more) if search else ()
+    rates_carried = carried(test, more) if search else ()
     chosen: tuple[float | None, ...]
     if rates is not None:
         chosen = tuple(rates)
     elif own:
         chosen = (None,)
     else:
-        full = found[0].saturated_per_s if found else saturation(test, test.served[0])[0]
-        chosen = rates_to_try(full, found)
+        full = rates_carried[0].saturated_per_s if rates_carried else saturation(test, test.served[0])[0]
+        chosen = rates_to_try(full, rates_carried)
     last = 0
     done[1] = done[0] + each * len(chosen)
     points = test.points(chosen, more)
-    return LoadAnswer(test=test, points=points, carried=found, target_rate=target_rate)
+    return LoadAnswer(test=test, points=points, carried=rates_carried, target_rate=target_rate)

@@ -64,13 +64,13 @@ class Requests:
     @cached_property
     def before(self) -> IntArray:
         """(requests,) the request before each in its session, -1 where none is."""
-        found = np.full(self.count, -1, dtype=np.int64)
+        before = np.full(self.count, -1, dtype=np.int64)
         if self.session is not None:
             order = np.argsort(self.session, kind="stable")
             own = self.session[order]
             follows = (own[1:] == own[:-1]) & (own[1:] >= 0)
-            found[order[1:][follows]] = order[:-1][follows]
-        return found
+            before[order[1:][follows]] = order[:-1][follows]
+        return before
 
     @cached_property
     def said(self) -> IntArray | None:
@@ -229,14 +229,14 @@ class Prompts:
 
     def chunks(self, budget: int) -> list[tuple[int, int]]:
         """(tokens, end) of the chunk of each prompt in the next step, in order, while the budget lasts."""
-        found = []
+        chunks = []
         for prompt in self._prompts:
             if budget <= 0:
                 break
             tokens = min(prompt.left, budget)
             budget -= tokens
-            found.append((tokens, prompt.length - prompt.left + tokens))
-        return found
+            chunks.append((tokens, prompt.length - prompt.left + tokens))
+        return chunks
 
     def read(self, chunks: list[tuple[int, int]]) -> list[Prompt]:
         """All go on by their chunks; those that are at their end leave and are returned."""

@@ -97,7 +97,7 @@ class _Run:
         self.idle: list[float] | None = None if isinstance(policy, Fixed) else table.idle_share.tolist()
 
     def run(self) -> Record:
-        told = 0
+        reported = 0
         arriving = self.arriving
         is_ahead = bool(self.table.steps_ahead)
         while self.finished < self.count:
@@ -108,9 +108,9 @@ class _Run:
                 self._step()
             else:
                 self.now = self.seen_s = max(self.now, arriving.next_s)
-            if self.advance is not None and self.finished - told >= _TOLD:
-                told = self.finished
-                self.advance(told, self.count)
+            if self.advance is not None and self.finished - reported >= _TOLD:
+                reported = self.finished
+                self.advance(reported, self.count)
         recorder = self.recorder
         timeline = recorder.timeline(self.now)
         return Record(
@@ -233,8 +233,8 @@ class _Run:
                 self.blocked = True
                 return
             waiting.popleft()
-            found = limits.found_tokens(own, None if said is None else int(said[request]))
-            prompt = Prompt(request, length, length - found, blocks, shared)
+            cached = limits.found_tokens(own, None if said is None else int(said[request]))
+            prompt = Prompt(request, length, length - cached, blocks, shared)
             prompts.add(prompt)
             free -= blocks
             budget -= prompt.left

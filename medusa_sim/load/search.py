@@ -87,8 +87,8 @@ def saturation(test: LoadTest, served: Served) -> tuple[float, float]:
         users=users,
         source="saturated",
     )
-    found = measured(served.run(requests, 0), served.table, served.limits, test.goals)
-    return found["requests_per_s"], found["tokens_per_s"]
+    metrics = measured(served.run(requests, 0), served.table, served.limits, test.goals)
+    return metrics["requests_per_s"], metrics["tokens_per_s"]
 
 
 def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ...]:
@@ -99,7 +99,7 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
     has_rates = bool(np.isfinite(_trial(test, test.any_rate).rate_per_s))
     limits = [saturation(test, served) for served in test.served]
     plain = next((i for i, served in enumerate(test.served) if served.table.drafts_max == 0), None)
-    found = []
+    rates = []
     for i, served in enumerate(test.served):
         largest = _Largest()
         if has_rates and test.goals.given:
@@ -108,7 +108,7 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
         if has_rates and plain is not None and i != plain:
             top = min(limits[i][0], limits[plain][0])
             loses = _loses_from(test, served, test.served[plain], top, advance)
-        found.append(
+        rates.append(
             Carried(
                 policy=served.name,
                 saturated_per_s=limits[i][0],
@@ -123,7 +123,7 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
                 searched=has_rates,
             )
         )
-    return tuple(found)
+    return tuple(rates)
 
 
 def off_from(table: StepTable, policy: Policy, length: float) -> int | None:
@@ -187,9 +187,9 @@ def _largest(test: LoadTest, served: Served, saturated: float, advance: Advance 
 
     def over(rate: float) -> float:
         """By how much the pooled share of requests that keep the limits exceeds the wanted one."""
-        found = [_at(test, served, rate, advance, seed) for seed in range(test.seeds)]
-        last[rate] = found[0]
-        tried[rate] = np.array([each["goodput_share"] for each in found])
+        points = [_at(test, served, rate, advance, seed) for seed in range(test.seeds)]
+        last[rate] = points[0]
+        tried[rate] = np.array([each["goodput_share"] for each in points])
         return float(tried[rate].mean()) - wanted
 
     high, above = saturated, over(saturated)
@@ -223,16 +223,16 @@ def _largest(test: LoadTest, served: Served, saturated: float, advance: Advance 
     return _Largest(rate_per_s=low, half_width=half, low_per_s=ends[0], high_per_s=ends[1], best_share=best)
 
 
-def _ends(rate: float, found: Metrics, half: float, saturated: float) -> tuple[float, float]:
+def _ends(rate: float, metrics: Metrics, half: float, saturated: float) -> tuple[float, float]:
     """80 % interval of a carried rate: a step that is longer by e carries a rate that is lower by e / rho'.
 
     At saturation the step grows with the requests as it does there: the rate is lower by e. half: of the 95 %
     interval over the seeds. The upper end is at most what a server with faster steps is full at.
     """
-    growing = 1.0 if rate >= saturated else max(found["queue_share"], _LEAST_QUEUE_SHARE)
+    growing = 1.0 if rate >= saturated else max(metrics["queue_share"], _LEAST_QUEUE_SHARE)
     chance = _OF_95 * half / rate
-    down, up = (np.hypot(found[name] / growing, chance) for name in ("step_slower", "step_faster"))
-    full = saturated * np.exp(found["step_faster"])
+    down, up = (np.hypot(metrics[name] / growing, chance) for name in ("step_slower", "step_faster"))
+    full = saturated * np.exp(metrics["step_faster"])
     return float(rate * np.exp(-down)), float(min(rate * np.exp(up), full))
 
 
@@ -265,14 +265,14 @@ def _loses_from(
     return high
 
 
-def rates_to_try(full_per_s: float, found: Sequence[Carried] = ()) -> tuple[float, ...]:
+def rates_to_try(full_per_s: float, known: Sequence[Carried] = ()) -> tuple[float, ...]:
     """Rates below and above what each policy carries, and half of the least, with two digits.
 
     Where no limits were asked for, a quarter to nine tenths of what the first policy is full at. A policy
     that keeps its limits until it is full has no rate above: its last is the last that is surely steady.
     """
     rates = [share * full_per_s for share in (0.25, 0.5, 0.75, SURELY_STEADY)]
-    knees = [each for each in found if each.largest_per_s]
+    knees = [each for each in known if each.largest_per_s]
     if knees:
         rates = [0.5 * min(each.largest_per_s or 0.0 for each in knees)]
         for each in knees:

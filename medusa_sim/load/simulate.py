@@ -63,13 +63,13 @@ class Served:
 
     def run(self, requests: Requests, seed: int, advance: Advance | None = None) -> Record:
         """One run from a fresh policy."""
-        told = [0]
+        reported = [0]
 
         def more(finished: int, count: int) -> None:
             del count
             if advance is not None:
-                advance(finished - told[0])
-                told[0] = finished
+                advance(finished - reported[0])
+                reported[0] = finished
 
         record = run(requests, self.table, self.limits, self.policy(), seed, more, self.spread)
         more(requests.count, requests.count)
@@ -283,16 +283,16 @@ class LoadTest:
         for seed in range(self.seeds):
             requests, dropped = self.requests(rate_per_s, seed)
             record = served.run(requests, seed, advance)
-            found = measured(record, served.table, served.limits, self.goals)
-            found["usd_per_million_tokens"] = float(
+            metrics = measured(record, served.table, served.limits, self.goals)
+            metrics["usd_per_million_tokens"] = float(
                 usd_per_million_tokens(
-                    self.scenario.usd_per_gpu_hour, self.scenario.gpus, found["tokens_per_s"]
+                    self.scenario.usd_per_gpu_hour, self.scenario.gpus, metrics["tokens_per_s"]
                 )
             )
             energy = self.energy
-            found["watts"] = np.nan if energy is None else energy.watts(record)
-            found["joule_per_token"] = np.nan if energy is None else energy.joule_per_token(record)
-            values.append(found)
+            metrics["watts"] = np.nan if energy is None else energy.watts(record)
+            metrics["joule_per_token"] = np.nan if energy is None else energy.joule_per_token(record)
+            values.append(metrics)
             if seed == 0:
                 first = record
                 offered = requests.rate_per_s if np.isfinite(requests.rate_per_s) else np.nan

@@ -190,8 +190,8 @@ class StepTable:
         numbers of drafts; drafting that of the deepest. None at all: a plain step with the drafter loaded.
         """
         drafting_s = each_s * self.drafting_share[:, requests]
-        found = np.interp(asked / requests, np.arange(each_s.size), each_s - drafting_s) + drafting_s[deepest]
-        return np.where(deepest == 0, each_s[0] * (1.0 + self.idle_share[requests]), found)
+        mixed = np.interp(asked / requests, np.arange(each_s.size), each_s - drafting_s) + drafting_s[deepest]
+        return np.where(deepest == 0, each_s[0] * (1.0 + self.idle_share[requests]), mixed)
 
     def prompts_s(
         self, asked: int, requests: int, chunks: Sequence[tuple[int, int]], own_s: float = 0.0
@@ -244,8 +244,10 @@ def chains(scenario: Scenario, drafts_max: int | None = None) -> tuple[DraftOpti
             f"acceptance {scenario.profile.name} is a curve of tree sizes; under load drafts are accepted by "
             "position: give rates by position (--acceptance 0.78,0.60,0.42), one rate or a profile of heads"
         )
-    found = sorted((option for option in scenario.options() if option.chain), key=lambda option: option.depth)
-    return tuple(option for option in found if drafts_max is None or option.depth <= drafts_max)
+    by_depth = sorted(
+        (option for option in scenario.options() if option.chain), key=lambda option: option.depth
+    )
+    return tuple(option for option in by_depth if drafts_max is None or option.depth <= drafts_max)
 
 
 def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limits, longest: int) -> StepTable:
@@ -316,20 +318,20 @@ def _with_none(values: FloatArray, none: float | None = None) -> FloatArray:
 
 def _piece(surface: Surface, options: Sequence[DraftOption]) -> tuple[Any, ...]:
     """(setting, step_s (K, b, S), faster, slower, drafting_share (K, b), idle_share (1, b)) of a part."""
-    found = surface.by_count
+    steps = surface.by_count
     seen = served(
         surface.setting,
-        found.step_us,
+        steps.step_us,
         surface.batch[:, None, None],
-        found.counts,
-        found.tokens_per_step,
+        steps.counts,
+        steps.tokens_per_step,
         None,
     )
     middle = surface.seq_len.size // 2
-    bands = ((found.low_us, found.step_us), (found.step_us, found.high_us))
+    bands = ((steps.low_us, steps.step_us), (steps.step_us, steps.high_us))
     return (
         surface.setting,
-        np.moveaxis(np.broadcast_to(seen.itl_us, found.fits.shape), -1, 0) / US_PER_S,
+        np.moveaxis(np.broadcast_to(seen.itl_us, steps.fits.shape), -1, 0) / US_PER_S,
         *(np.log(high / low)[:, middle].T for low, high in bands),
         _drafting_share(surface, options),
         surface.idle_share[None, :, middle],

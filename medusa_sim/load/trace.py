@@ -116,14 +116,14 @@ def _check_rows(path: Path, rows: int) -> None:
 def _column(
     path: Path, frame: pd.DataFrame, columns: dict[str, Any], names: tuple[str, ...], what: str
 ) -> tuple[str, pd.Series]:
-    found = [name for name in names if name in columns]
-    if not found:
+    present = [name for name in names if name in columns]
+    if not present:
         given = ", ".join(map(str, frame.columns))[:120]
         raise DataError(
             f"{named(path)}: no column of {what} (known names: {', '.join(names[:6])}, ...; it has: {given}"
             f"); give {_WANTED}"
         )
-    return found[0], frame[columns[found[0]]]
+    return present[0], frame[columns[present[0]]]
 
 
 def _numbers(path: Path, values: pd.Series, what: str) -> FloatArray:
@@ -137,8 +137,8 @@ def _numbers(path: Path, values: pd.Series, what: str) -> FloatArray:
     if bad.any():
         row = int(np.argmax(bad))
         given = values.iloc[row]
-        told = shown(given.item() if isinstance(given, np.generic) else given)
-        raise DataError(f"{named(path)}: {what} of request {row} is {told}; a finite number is needed")
+        given_text = shown(given.item() if isinstance(given, np.generic) else given)
+        raise DataError(f"{named(path)}: {what} of request {row} is {given_text}; a finite number is needed")
     return numbers
 
 

@@ -84,8 +84,8 @@ def measure_decoder_runs(folder: Path, grid: RunGrid, tell: Tell = lambda _: Non
             tell(f"{cell_name(row)}: {row.step_us:.0f} us, {row.tokens_per_step:.2f} tokens per step")
         write_runs(folder, rows)
         everyone = [window[:PROMPT_TOKENS] for window in windows[1::2]]
-        for told in write_profiles(folder, target, target.heads, everyone, new_tokens=grid.new_tokens):
-            tell(told)
+        for line in write_profiles(folder, target, target.heads, everyone, new_tokens=grid.new_tokens):
+            tell(line)
 
 
 def write_profiles(

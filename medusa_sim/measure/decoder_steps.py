@@ -243,8 +243,8 @@ def full_step(
     path = path_to(tree, min(accepted, tree.depth))
 
     def judge(draft: Draft, logits: Tensor) -> Verdict:
-        found = accept_greedy(draft, logits)
-        return Verdict([path[1:]] * cache.batch, [[token] * len(path) for token in found.next_tokens])
+        verdict = accept_greedy(draft, logits)
+        return Verdict([path[1:]] * cache.batch, [[token] * len(path) for token in verdict.next_tokens])
 
     generator = torch.Generator(device=model.device).manual_seed(0)
     size = (cache.batch, model.config.hidden_size)
@@ -288,7 +288,7 @@ def time_in_turns(
     back in the caches.
     """
     times: dict[int, list[float]] = {key: [] for key in steps}
-    while any(len(found) < repeats for found in times.values()):
+    while any(len(timed) < repeats for timed in times.values()):
         for key, step in steps.items():
             began = clock()
             settled = False

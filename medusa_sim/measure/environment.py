@@ -139,17 +139,17 @@ def cuda_environment(device: torch.device, name: str | None = None) -> Environme
 
 def differences(first: Environment, second: Environment) -> list[str]:
     """Why times of one say nothing about the other: name, device, threads of a CPU, clocks."""
-    found = []
+    lines = []
     fields = ["name", "device", "kind", "units"] + (["threads"] if first.kind == "cpu" else [])
     for name in fields:
         one, other = getattr(first, name), getattr(second, name)
         if one != other:
-            found.append(f"{name} {one!r} and {other!r}")
+            lines.append(f"{name} {one!r} and {other!r}")
     for domain in sorted(first.clocks_mhz.keys() & second.clocks_mhz.keys()):
         one, other = first.clocks_mhz[domain], second.clocks_mhz[domain]
         if abs(one - other) > CLOCK_TOLERANCE * max(one, other):
-            found.append(f"{domain} clock {one:g} and {other:g} MHz")
-    return found
+            lines.append(f"{domain} clock {one:g} and {other:g} MHz")
+    return lines
 
 
 def model_label(given: str) -> str:
@@ -183,9 +183,9 @@ def code_version() -> str:
     """The commit of a checkout, else the package's version."""
     root = Path(medusa_sim.__file__).resolve().parents[1]
     if (root / ".git").exists():
-        told = _output(["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"])
-        if told:
-            return told
+        output = _output(["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"])
+        if output:
+            return output
     return f"medusa-sim {medusa_sim.__version__}"
 
 
@@ -206,8 +206,8 @@ def _cpu_clocks_mhz() -> tuple[dict[str, float], dict[str, float]]:
     """Highest and current clock of core 0, empty where the system does not tell."""
     current: dict[str, float] = {}
     if _CPUINFO.is_file():
-        found = re.search(r"^cpu MHz\s*:\s*([0-9.]+)", _CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
-        current = {"core": float(round(float(found[1])))} if found else {}
+        match = re.search(r"^cpu MHz\s*:\s*([0-9.]+)", _CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
+        current = {"core": float(round(float(match[1])))} if match else {}
     limit = _CPU_TREE / "cpu0/cpufreq/cpuinfo_max_freq"
     if limit.is_file():
         return {"core": int(limit.read_text(encoding="ascii")) * KILO / MEGA}, current
@@ -218,10 +218,10 @@ def _nvidia_smi(uuid: str) -> dict[str, str]:
     """What nvidia-smi tells of one GPU, empty without it."""
     keys = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.memory")
     given = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-    told = _output(
+    output = _output(
         ["nvidia-smi", f"--id={given}", f"--query-gpu={','.join(keys)}", "--format=csv,noheader,nounits"]
     )
-    values = [value.strip() for value in told.splitlines()[0].split(",")] if told else []
+    values = [value.strip() for value in output.splitlines()[0].split(",")] if output else []
     return dict(zip(keys, values, strict=True)) if len(values) == len(keys) else {}
 
 
@@ -279,15 +279,15 @@ class Clocks:
     @property
     def summary(self) -> dict[str, float]:
         """Lowest, median and highest of each domain; empty where nothing was seen."""
-        found: dict[str, float] = {}
+        summary: dict[str, float] = {}
         for domain, values in self.seen.items():
             if values:
-                found |= {
+                summary |= {
                     f"{domain}_lowest": min(values),
                     f"{domain}_median": statistics.median(values),
                     f"{domain}_highest": max(values),
                 }
-        return found
+        return summary
 
 
 @contextlib.contextmanager

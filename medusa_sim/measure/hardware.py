@@ -40,19 +40,19 @@ def rates(device: torch.device, seen: Environment, dtypes: Sequence[str]) -> Rat
     )
 
 
-def with_rows(found: Rates, best: dict[str, float], best_bytes_per_s: float) -> Rates:
+def with_rows(rates: Rates, best: dict[str, float], best_bytes_per_s: float) -> Rates:
     """Rates that no row exceeds: fractions of a peak are to stay below 1."""
-    flops = {dtype: max(rate, best.get(dtype, 0.0)) for dtype, rate in found.flops_per_s.items()}
+    flops = {dtype: max(rate, best.get(dtype, 0.0)) for dtype, rate in rates.flops_per_s.items()}
     return Rates(
-        copy_bytes_per_s=found.copy_bytes_per_s,
-        read_bytes_per_s=max(found.read_bytes_per_s, best_bytes_per_s),
+        copy_bytes_per_s=rates.copy_bytes_per_s,
+        read_bytes_per_s=max(rates.read_bytes_per_s, best_bytes_per_s),
         flops_per_s=flops,
-        launch_eager_us=found.launch_eager_us,
-        launch_graph_us=found.launch_graph_us,
+        launch_eager_us=rates.launch_eager_us,
+        launch_graph_us=rates.launch_graph_us,
     )
 
 
-def write_hardware(data_dir: Path, seen: Environment, found: Rates) -> Path | None:
+def write_hardware(data_dir: Path, seen: Environment, rates: Rates) -> Path | None:
     """`hardware/<name>.toml` of the user's data from what was measured; None where it is not to be written.
 
     A shipped card keeps its datasheet. A file of the user's is renewed unless kernels were fitted to it:
@@ -68,18 +68,18 @@ def write_hardware(data_dir: Path, seen: Environment, found: Rates) -> Path | No
         raise OutputError(
             f"{path.parent}: cannot be created ({error.strerror}); choose --data-dir"
         ) from error
-    write_text(path, hardware_text(seen, found))
+    write_text(path, hardware_text(seen, rates))
     load_gpu(seen.name, data_dir)  # what was written reads back, or says why not
     return path
 
 
-def hardware_text(seen: Environment, found: Rates) -> str:
+def hardware_text(seen: Environment, rates: Rates) -> str:
     """A hardware file: units, cache and memory as the system tells them, rates as measured."""
     import tomlkit
 
-    told = f"{seen.device}, as its system reports it"
+    origin = f"{seen.device}, as its system reports it"
     measured = f"measured by medusa-sim {seen.commit} on {seen.date[:10]}, torch {seen.torch}"
-    bandwidth = max(found.copy_bytes_per_s, found.read_bytes_per_s)
+    bandwidth = max(rates.copy_bytes_per_s, rates.read_bytes_per_s)
     is_cpu = seen.kind == "cpu"
     document = tomlkit.document()
     document.add("schema", SCHEMA)
@@ -92,18 +92,18 @@ def hardware_text(seen: Environment, found: Rates) -> str:
         table.update({"value": value, "source": source, "note": note})
         document.add(key, table)
 
-    number("sms", seen.units, told, "threads that torch uses" if is_cpu else "streaming multiprocessors")
-    number("l2_bytes", seen.cache_bytes, told, "the last-level cache" if is_cpu else "the L2 cache")
-    number("memory_bytes", seen.memory_bytes, told, "all memory, the system's share included")
+    number("sms", seen.units, origin, "threads that torch uses" if is_cpu else "streaming multiprocessors")
+    number("l2_bytes", seen.cache_bytes, origin, "the last-level cache" if is_cpu else "the L2 cache")
+    number("memory_bytes", seen.memory_bytes, origin, "all memory, the system's share included")
     number(
         "bandwidth_bytes_per_s",
         _rounded(bandwidth),
         measured,
-        f"the fastest of a copy ({found.copy_bytes_per_s:.3g} bytes/s read and written) and of reading, "
-        f"alone or the weights of a linear layer as a step reads them ({found.read_bytes_per_s:.3g})",
+        f"the fastest of a copy ({rates.copy_bytes_per_s:.3g} bytes/s read and written) and of reading, "
+        f"alone or the weights of a linear layer as a step reads them ({rates.read_bytes_per_s:.3g})",
     )
     peaks = tomlkit.table(is_super_table=True)
-    for dtype, rate in found.flops_per_s.items():
+    for dtype, rate in rates.flops_per_s.items():
         table = tomlkit.table()
         table.update(
             {"value": _rounded(rate), "source": measured, "note": "the fastest product that was timed"}

@@ -30,11 +30,11 @@ M_MAX = 4096
 
 def _levels(*groups: Iterable[int]) -> Levels:
     """Values of level 0, of level 1, ...; a value keeps its lowest level."""
-    found: Levels = {}
+    levels: Levels = {}
     for level, values in enumerate(groups):
         for value in values:
-            found.setdefault(value, level)
-    return found
+            levels.setdefault(value, level)
+    return levels
 
 
 M_LEVELS = _levels(
@@ -103,21 +103,21 @@ def cases(models: Sequence[Model], dtypes: Sequence[str]) -> list[Case]:
 
     A shape that several models share is as cold as in the largest of them.
     """
-    found: dict[tuple[object, ...], Case] = {}
+    distinct: dict[tuple[object, ...], Case] = {}
     for dtype in dtypes:
         for model in models:
             for case in _of_model(model, dtype):
-                held = found.get(case.key)
+                held = distinct.get(case.key)
                 if held is None:
-                    found[case.key] = case
+                    distinct[case.key] = case
                 else:
-                    found[case.key] = replace(
+                    distinct[case.key] = replace(
                         held,
                         level=min(held.level, case.level),
                         between_bytes=max(held.between_bytes, case.between_bytes),
                         activation_bytes=max(held.activation_bytes, case.activation_bytes),
                     )
-    return _interleaved(found.values())
+    return _interleaved(distinct.values())
 
 
 def fill_up(needed: Sequence[Case], more: Sequence[Case], least: int) -> tuple[list[Case], list[Case]]:
@@ -136,10 +136,10 @@ def fill_up(needed: Sequence[Case], more: Sequence[Case], least: int) -> tuple[l
     return first, rest
 
 
-def _interleaved(found: Iterable[Case]) -> list[Case]:
+def _interleaved(cases: Iterable[Case]) -> list[Case]:
     """By level; within a level the families advance together, however many shapes each has."""
     groups: dict[tuple[int, str], list[Case]] = {}
-    for case in found:
+    for case in cases:
         groups.setdefault((case.level, case.operator.FAMILY), []).append(case)
     placed = [
         (level, (place + 0.5) / len(group), FAMILIES.index(family), case)

@@ -58,12 +58,12 @@ def spread_warning(noisy: int, rows: int, kind: str, load_average: float) -> str
     """One line with a remedy where some of the rows are noisy, else None."""
     if not noisy:
         return None
-    told = f"{noisy} of {rows} rows spread by more than {SPREAD_LIMIT:.0%} (p90 - p10 over the median); "
+    text = f"{noisy} of {rows} rows spread by more than {SPREAD_LIMIT:.0%} (p90 - p10 over the median); "
     if kind == "cuda":
         remedy = "let nothing else run on the card; lock its clocks if you may (nvidia-smi --lock-gpu-clocks)"
     else:
         remedy = f"end other programs (load average {load_average:g} at the start) and fix the clocks"
-    return f"{told}{remedy}, then run the same command with --resume: noisy rows are measured again"
+    return f"{text}{remedy}, then run the same command with --resume: noisy rows are measured again"
 
 
 _LEAST_ROUNDS = 2

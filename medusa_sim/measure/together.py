@@ -121,17 +121,17 @@ class Together:
     @property
     def reference(self) -> dict[str, float]:
         """What the reference kernel took, us."""
-        found = timing_of(self.turns.states_us)
-        return {"p10": found.p10_us, "median": found.time_us, "p90": found.p90_us}
+        timing = timing_of(self.turns.states_us)
+        return {"p10": timing.p10_us, "median": timing.time_us, "p90": timing.p90_us}
 
     @property
     def best(self) -> FastestLayers:
         """The fastest linear layers."""
-        found = FastestLayers()
+        fastest = FastestLayers()
         for case in (*self.cases, *self.more):
             if case.key in self.turns.found:
-                found.see(case, settled_timing(self.turns.times_us(case.key)).time_us)
-        return found
+                fastest.see(case, settled_timing(self.turns.times_us(case.key)).time_us)
+        return fastest
 
     def _step_visits(self) -> list[Visit]:
         deepest = max(tree.depth for tree, _ in self._trees.values())

@@ -176,14 +176,14 @@ def with_names(frame: pd.DataFrame) -> pd.DataFrame:
             frame = frame.assign(op=kind.op if isinstance(kind.op, str) else kind.op(frame))
             columns.add("op")
         if kind.dtype != "dtype":
-            told = frame[kind.dtype].astype(str)
+            names = frame[kind.dtype].astype(str)
             given = frame["dtype"].astype("string") if "dtype" in columns else None
-            filled = told if given is None else given.where(given.str.strip().fillna("") != "", told)
+            filled = names if given is None else given.where(given.str.strip().fillna("") != "", names)
             frame = frame.assign(dtype=filled)
             columns.add("dtype")
         if kind.no_dtype and "dtype" in columns:
-            told = frame["dtype"].astype("string").str.strip()
-            frame = frame.assign(dtype=told.mask(told.isin(list(kind.no_dtype)), ""))
+            names = frame["dtype"].astype("string").str.strip()
+            frame = frame.assign(dtype=names.mask(names.isin(list(kind.no_dtype)), ""))
         if "kernel" not in columns and kind.kernel in columns:
             frame = frame.assign(kernel=frame[kind.kernel])
             columns.add("kernel")
@@ -255,9 +255,9 @@ def texts(
         return np.full(len(np.arange(len(frame))[index]), blank, dtype=object).astype(str)
     given = frame[column].iloc[index]
     codes, values = given.factorize(use_na_sentinel=True)
-    told = np.asarray([*(str(value).strip() or blank for value in values), blank])
-    found: TextArray = told[codes]
-    return found
+    words = np.asarray([*(str(value).strip() or blank for value in values), blank])
+    cells: TextArray = words[codes]
+    return cells
 
 
 def dtype_names(frame: pd.DataFrame, kinds: TextArray) -> TextArray:

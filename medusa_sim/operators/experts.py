@@ -173,9 +173,9 @@ class Experts(Operator):
         lower, upper = min(near), max(near)
         share = np.log2(tile / lower) / np.log2(upper / lower)
         ratio = {size: counted[size] / self._expected_rows(size) for size in (lower, upper)}
-        told = expected * ratio[lower] ** (1.0 - share) * ratio[upper] ** share
-        told = np.maximum(told, as_float(self.rows))
-        return np.where(np.isnan(told), expected, told)
+        rows = expected * ratio[lower] ** (1.0 - share) * ratio[upper] ** share
+        rows = np.maximum(rows, as_float(self.rows))
+        return np.where(np.isnan(rows), expected, rows)
 
     def _expected_rows(self, tile: int) -> FloatArray:
         rows = as_float(self.rows)

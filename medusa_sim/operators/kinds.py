@@ -83,8 +83,8 @@ class Kind:
 
 def _resolved(place: str) -> Callable[..., Any]:
     module, _, name = place.partition(":")
-    found: Callable[..., Any] = getattr(import_module(f"medusa_sim.{module}"), name)
-    return found
+    function: Callable[..., Any] = getattr(import_module(f"medusa_sim.{module}"), name)
+    return function
 
 
 RANGES_OF_M = (16, 64, 128, 256, 512, 1024, 4096)

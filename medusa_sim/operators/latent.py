@@ -122,13 +122,13 @@ class LatentAttention(Operator):
         caches = dict.fromkeys((self.stored_dtype, self.dtype, "bf16"))
         scopes = dict.fromkeys((self.scope, "module")) if self.scope != KERNEL_SCOPE else (self.scope,)
         weights = dict.fromkeys((self.gemm_dtype or self.dtype, "bf16", "fp8_block", "nvfp4"))
-        found = [self.form]
+        forms = [self.form]
         for scope, cache, dtype in itertools.product(scopes, caches, dtypes):
             for gemm_dtype in weights if scope != KERNEL_SCOPE else (None,):
                 kv_dtype = None if cache == self.dtype else cache
                 other = replace(self, dtype=dtype, kv_dtype=kv_dtype, scope=scope, gemm_dtype=gemm_dtype)
-                found.append(other.form)
-        return tuple(dict.fromkeys(found))
+                forms.append(other.form)
+        return tuple(dict.fromkeys(forms))
 
     @property
     def size(self) -> FloatArray:

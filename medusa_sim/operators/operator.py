@@ -152,10 +152,10 @@ class Operator(ABC):
     @property
     def forms(self) -> tuple[str, ...]:
         """Keys of kernels that may serve, best first: its own format, then those of the same arithmetic."""
-        found = [self.form, self.dtype]
-        found += ["fp8_block"] if "fp8" in found else []
-        found += HALVES if self.dtype in HALVES else ()
-        return tuple(dict.fromkeys(found))
+        forms = [self.form, self.dtype]
+        forms += ["fp8_block"] if "fp8" in forms else []
+        forms += HALVES if self.dtype in HALVES else ()
+        return tuple(dict.fromkeys(forms))
 
     @property
     def sizes(self) -> dict[str, Size]:

@@ -74,8 +74,8 @@ class Recurrent(Stream):
         """Rows of a table that share part, phase and engine."""
         part, phase, engine = (str(words[name][0]) for name in cls.SPLITS)
         served = RULES[engine].gated_delta if kind == "gdn" and engine in RULES else ""
-        told = {"part": part, "phase": phase, "state_dtype": served or "fp32"}
-        return cls(name=kind, kind=kind, dtype=form.dtype, **told, **numbers)  # type: ignore[arg-type]
+        more = {"part": part, "phase": phase, "state_dtype": served or "fp32"}
+        return cls(name=kind, kind=kind, dtype=form.dtype, **more, **numbers)  # type: ignore[arg-type]
 
     @property
     def form(self) -> str:
@@ -116,17 +116,17 @@ class Recurrent(Stream):
             kept = as_float(self.q_len) if self.phase == VERIFY else 1.0
             values = 2.0 * element * as_float(self.heads) * as_float(self.value_dim)
             keys = 2.0 * element * self.width - values
-            found = {"state": self.state_bytes * (1.0 + kept), "keys": keys, "values": values}
+            loads = {"state": self.state_bytes * (1.0 + kept), "keys": keys, "values": values}
             if self._copies:  # prompts of several requests are brought together
-                found["several"] = (keys + values) * (1.0 - 1.0 / as_float(self.batch))
-            return found
+                loads["several"] = (keys + values) * (1.0 - 1.0 / as_float(self.batch))
+            return loads
         values = as_float(self.heads) * as_float(self.value_dim)
-        found = {"tokens": element * (self.width + values), "state": 2.0 * self.state_bytes}
+        loads = {"tokens": element * (self.width + values), "state": 2.0 * self.state_bytes}
         if self.phase == VERIFY:
-            found |= {"state": self.state_bytes, "kept": self.state_bytes * as_float(self.q_len)}
+            loads |= {"state": self.state_bytes, "kept": self.state_bytes * as_float(self.q_len)}
         if self.phase == CONTEXT:  # kernels of several launches leave a state a chunk between them
-            found["chunks"] = self.state_bytes * self._chunks
-        return found
+            loads["chunks"] = self.state_bytes * self._chunks
+        return loads
 
     @property
     def work(self) -> Mapping[str, FloatArray]:
@@ -156,7 +156,7 @@ class Recurrent(Stream):
             values = as_float(self.heads) * as_float(self.value_dim)
             blocks = batch * np.ceil(as_float(self.q_len) / _CHANNELS_PER_SM) / (_CHANNELS_PER_SM * sms)
             waves = batch * self.width / (_CHANNELS_PER_SM * sms)
-            found = {
+            steps = {
                 "tokens": as_float(self.q_len) * np.ceil(waves),
                 "keys": blocks * (self.width - values),
                 "values": blocks * values,
@@ -164,13 +164,13 @@ class Recurrent(Stream):
             }
             if self.phase == CONTEXT:
                 q_len = as_float(self.q_len) + np.zeros_like(waves)
-                found |= {
+                steps |= {
                     "within": np.minimum(q_len, _ROWS),
                     "behind": np.asarray(q_len > _ROWS, dtype=np.float64),
                     "ragged": waves * (q_len % _ROWS > 0.0),
                     "channels": self.size * self.width / (_CHANNELS_PER_SM**2 * sms),
                 }
-            return found | self._several
+            return steps | self._several
         if self.phase == CONTEXT:
             spread = batch * heads / sms
             within = np.minimum(as_float(self.q_len), CHUNK)

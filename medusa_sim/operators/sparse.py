@@ -233,15 +233,15 @@ class Sparse(Stream):
         batch, element = as_float(self.batch), BYTES_PER_ELEMENT[self.dtype]
         weights = BYTES_PER_ELEMENT[format_of(self.gemm_dtype or self.dtype).weight_dtype] * self.weights
         passed = 2.0 * element * self.size * as_float(self.hidden)
-        found = {"weights": weights + passed, "keys": batch * self._most_keys * self._row_bytes}
+        loads = {"weights": weights + passed, "keys": batch * self._most_keys * self._row_bytes}
         if self._indexes:
-            found["index"] = batch * self._scored * self._index_bytes
+            loads["index"] = batch * self._scored * self._index_bytes
         if self.kind == "msa":  # groups that a GPU holds in part have a kernel of their own
-            found["narrow"] = found["index"] * (as_float(self.heads) < _GROUP_ROWS)
+            loads["narrow"] = loads["index"] * (as_float(self.heads) < _GROUP_ROWS)
         if self._fills_scores:  # of every query for the keys of all requests, which are masked
             scores = 4.0 * self.size * batch * self._scored * self._chooses
-            found |= {"scores": scores, "long_scores": scores * self._scored / _LONG}
-        return found
+            loads |= {"scores": scores, "long_scores": scores * self._scored / _LONG}
+        return loads
 
     @property
     def work(self) -> Mapping[str, FloatArray]:
@@ -249,28 +249,28 @@ class Sparse(Stream):
         heads = as_float(self.heads)
         rows = self._rows
         width = 2.0 * _LATENT + _ROPE if self._family == "dsa" else 2.0 * HEADS[self.kind]
-        found = {
+        work = {
             "projections": 2.0 * self.size * self.weights,
             "attention": 2.0 * rows * width * self.size * self._mean_keys,
         }
         if self.kind in ("csa", "hca") and format_of(self.gemm_dtype or self.dtype).dtype == "fp8":
             # of heads that GPUs share: SGLang's on Blackwell are fast with all heads alone
-            found["split"] = found["projections"] * (heads < self.choice.all_heads)
+            work["split"] = work["projections"] * (heads < self.choice.all_heads)
         if self.kind == "msa" and self.phase != GENERATION:  # without a kernel of its own, all keys
             keys = as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0
-            found["every_key"] = 2.0 * np.maximum(heads, _LEAST_HEADS) * width * self.size * keys
+            work["every_key"] = 2.0 * np.maximum(heads, _LEAST_HEADS) * width * self.size * keys
         if self._family == "dsa" and self.phase == CONTEXT and self.stored_dtype == "fp8":
             few = heads < _FEW_HEADS  # these go on with the kernel of a plain step
-            found |= {"attention": found["attention"] * ~few, "few_heads": found["attention"] * few}
+            work |= {"attention": work["attention"] * ~few, "few_heads": work["attention"] * few}
         if self._indexes:
             index_heads = self._groups if self.kind == "msa" else as_float(self.index_heads)
             mean = (as_float(self.prefix) + as_float(self.q_len) / 2.0) / self.choice.ratio
-            found["index"] = 2.0 * index_heads * _INDEX_DIM * self.size * mean
+            work["index"] = 2.0 * index_heads * _INDEX_DIM * self.size * mean
         if self._family == "dsa" and self.phase != GENERATION:  # where nothing is chosen: of all heads
             tokens = as_float(self.batch) * as_float(self.prefix) * (1.0 - self._chooses)
             expanded = as_float(self.nope_dim) + as_float(self.v_dim)
-            found["expanded"] = 2.0 * tokens * heads * _LATENT * expanded
-        return found
+            work["expanded"] = 2.0 * tokens * heads * _LATENT * expanded
+        return work
 
     @property
     def flops(self) -> FloatArray:
@@ -285,7 +285,7 @@ class Sparse(Stream):
         chooses, ones = self._chooses * float(self._indexes), np.ones_like(self.size + total)
         topk, keys = max(self.choice.topk, 1), total / self.choice.ratio
         choice = np.clip(keys / topk - 1.0, 0.0, 1.0) * (keys <= _SHORT + topk)
-        found = {
+        steps = {
             "choice": chooses,
             "short_choice": chooses * choice,
             "request": total / 1e4 * ones * float(self._indexes or not self.choice.topk),
@@ -293,17 +293,17 @@ class Sparse(Stream):
             "chosen": self.size / sms * chooses,
         }
         if self.phase == CONTEXT:  # one token is taken as a plain step
-            found["prompt"] = (as_float(self.q_len) > 1.0) * ones
-            found["chosen"], found["peak"] = self._prompt_choices(sms)
+            steps["prompt"] = (as_float(self.q_len) > 1.0) * ones
+            steps["chosen"], steps["peak"] = self._prompt_choices(sms)
         if self._family == "dsa" and self.phase != GENERATION:  # a head that is not copied as it is
-            found[HOST_STEP] = (as_float(self.nope_dim) != as_float(self.v_dim)) * ones
+            steps[HOST_STEP] = (as_float(self.nope_dim) != as_float(self.v_dim)) * ones
         if self._family == "dsa":  # batched products of few rows
-            found["doublings"] = np.log2(np.minimum(self.size, sms)) * ones
+            steps["doublings"] = np.log2(np.minimum(self.size, sms)) * ones
         elif self.kind == "msa":  # without a kernel of its own, scores of all requests in one table
-            found["crowd"] = (as_float(self.batch) * total * self._groups / _CROWD) ** 2
+            steps["crowd"] = (as_float(self.batch) * total * self._groups / _CROWD) ** 2
         else:  # without a kernel of its own, one token after another
-            found["tokens"] = self.size * ones
-        return found
+            steps["tokens"] = self.size * ones
+        return steps
 
     @property
     def footprint(self) -> Mapping[str, FloatArray]:
@@ -369,8 +369,8 @@ class Sparse(Stream):
         layer = self.choice
         compressed = total / layer.ratio
         chosen = np.minimum(compressed, layer.topk) if layer.topk else compressed
-        found: FloatArray = np.minimum(total, layer.window) + chosen if layer.window else chosen
-        return found
+        keys: FloatArray = np.minimum(total, layer.window) + chosen if layer.window else chosen
+        return keys
 
     @property
     def _most_keys(self) -> FloatArray:
@@ -379,8 +379,8 @@ class Sparse(Stream):
         every = total / self.choice.ratio + (
             np.minimum(total, self.choice.window) if self.choice.window else 0.0
         )
-        found: FloatArray = np.minimum(self._keys(total) * as_float(self.q_len), every)
-        return found
+        keys: FloatArray = np.minimum(self._keys(total) * as_float(self.q_len), every)
+        return keys
 
     @property
     def _mean_keys(self) -> FloatArray:
@@ -392,9 +392,9 @@ def sizes_of(kind: str, models: TextArray) -> tuple[FloatArray, ...]:
     of = kind.removesuffix(NO_INDEXER)
     names, inverse = np.unique(models, return_inverse=True)
     bare = [str(name).rpartition("/")[2] for name in names]
-    found = [
+    listed = [
         next((sizes for start, sizes in _SIZES_OF.items() if name.startswith(start)), SIZES[of])
         for name in bare
     ]
-    columns = np.asarray(found, dtype=np.float64)[inverse].T
+    columns = np.asarray(listed, dtype=np.float64)[inverse].T
     return tuple(columns)

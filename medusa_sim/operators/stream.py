@@ -153,7 +153,7 @@ class HyperConnection(Stream):
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
         """Waves of tokens over the multiprocessors; before the blocks those that read the matrix at once."""
-        found = {"waves": np.ceil(self.size / sms), "tiles": np.ceil(self.size / (_TILE * sms))}
+        steps = {"waves": np.ceil(self.size / sms), "tiles": np.ceil(self.size / (_TILE * sms))}
         if self.part == BEFORE:  # each of them all of it, from L2
-            found |= {"few": np.minimum(self.size, _TILE), "busy": np.minimum(self.size, float(sms))}
-        return found
+            steps |= {"few": np.minimum(self.size, _TILE), "busy": np.minimum(self.size, float(sms))}
+        return steps

@@ -193,10 +193,10 @@ def _check_kinds(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
         for fault in made.faults(kinds[rows], row_numbers(frame, made, rows)):
             if fault.wrong.any():
                 row = int(rows[np.argmax(fault.wrong)])
-                raise _cell_error(at, row, fault.column, _told(frame, row, fault), fault.allowed)
+                raise _cell_error(at, row, fault.column, _given_text(frame, row, fault), fault.allowed)
 
 
-def _told(frame: pd.DataFrame, row: int, fault: Fault) -> str:
+def _given_text(frame: pd.DataFrame, row: int, fault: Fault) -> str:
     given = f"{frame[fault.column].iloc[row]:g}"
     return f"{given} with {fault.beside} {frame[fault.beside].iloc[row]:g}" if fault.beside else given
 

@@ -164,11 +164,11 @@ class WindowAttention(Stream):
         shared = as_float(self.heads) / as_float(self.kv_heads)
         sequences = as_float(self.batch) * as_float(self.kv_heads) / sms
         threads = np.minimum(as_float(self.kv_heads) * as_float(self.head_dim), _THREADS) / _THREADS
-        found = {"stored": self.size / sms * threads}
+        steps = {"stored": self.size / sms * threads}
         if self.phase != CONTEXT:
-            found |= self._shared_or_alone(sms)
+            steps |= self._shared_or_alone(sms)
         return {
-            **found,
+            **steps,
             "groups": groups,
             "group_tiles": groups * seen,
             "shared_tiles": groups * seen * (shared > 1.0),

@@ -57,7 +57,7 @@ def rates_by_position(rates: Sequence[float], name: str | None = None) -> Accept
 
     Raises UsageError for rates outside 0..1 or that rise (those are conditional: give them in a CSV file).
     """
-    told = name or ",".join(f"{rate:g}" for rate in rates)
+    label = name or ",".join(f"{rate:g}" for rate in rates)
     if len(rates) > MAX_DRAFTS:
         raise UsageError(f"acceptance {len(rates)} rates: at most {MAX_DRAFTS} positions are modelled")
     try:
@@ -67,7 +67,7 @@ def rates_by_position(rates: Sequence[float], name: str | None = None) -> Accept
             f"{error}; --acceptance takes the share of steps in which each draft was accepted, which never "
             "rises, or a CSV file with position,conditional_rate"
         ) from error
-    return _chain(told, heads, f"Drafts accepted in {told} of the steps, by position")
+    return _chain(label, heads, f"Drafts accepted in {label} of the steps, by position")
 
 
 def mean_length(tokens_per_step: float, drafts: int, name: str | None = None) -> AcceptanceProfile:
@@ -92,8 +92,8 @@ def mean_length(tokens_per_step: float, drafts: int, name: str | None = None) ->
 
     rate = 1.0 if beyond(1.0) <= 0.0 else float(brentq(beyond, 0.0, 1.0, xtol=1e-15))
     heads = HeadAccuracy.checked(np.full((drafts, 1), rate), where="acceptance")
-    told = name or f"{tokens_per_step:g}@{drafts}"
-    return _chain(told, heads, f"{tokens_per_step:g} tokens a step with {drafts} drafts", MEAN_LENGTH_ERROR)
+    label = name or f"{tokens_per_step:g}@{drafts}"
+    return _chain(label, heads, f"{tokens_per_step:g} tokens a step with {drafts} drafts", MEAN_LENGTH_ERROR)
 
 
 def _chain(name: str, heads: HeadAccuracy, title: str, model_error: float = 0.0) -> AcceptanceProfile:

@@ -143,14 +143,14 @@ class ByCount:
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
         """Slices of the step, (B, S, 1 + C) each, in the order in which they stack; launch gaps apart."""
-        found: dict[Part, FloatArray] = {}
+        parts: dict[Part, FloatArray] = {}
         for part in PARTS:
             plain = self.decode.parts_us.get(part, np.zeros(()))
             verified = self.verify.parts_us.get(part, np.zeros(()))
             drafted = self._drafting("drafter", _drafter_us) if part == "drafter" else np.zeros(())
             if part == "drafter" or part in self.verify.parts_us or part in self.decode.parts_us:
-                found[part] = np.broadcast_to(self._with_plain(plain, verified + drafted), self.shape)
-        return found
+                parts[part] = np.broadcast_to(self._with_plain(plain, verified + drafted), self.shape)
+        return parts
 
     @cached_property
     def launch_us(self) -> FloatArray:
@@ -177,19 +177,19 @@ class ByCount:
         numbers = np.asarray(values, dtype=np.float64)
         if not numbers.any():
             return np.zeros(())
-        found = numbers.take(self.chosen, mode="clip")
-        found[..., 0] = 0.0
-        return found
+        taken = numbers.take(self.chosen, mode="clip")
+        taken[..., 0] = 0.0
+        return taken
 
     def _per_configuration(
         self, name: str, plain: float, values: Sequence[npt.NDArray[Any]]
     ) -> npt.NDArray[Any]:
         """(B, S, 1 + C) numbers of each option at its counts; `plain` for plain decoding."""
-        found = self._of_chosen(self.drafted.table(name, values))
-        if found.ndim == 0:
-            found = np.full(self.counts.size, found)
-        found[..., 0] = plain
-        return found
+        values_of = self._of_chosen(self.drafted.table(name, values))
+        if values_of.ndim == 0:
+            values_of = np.full(self.counts.size, values_of)
+        values_of[..., 0] = plain
+        return values_of
 
     def _drafting(self, name: str, field: Field) -> npt.NDArray[Any]:
         """A field of the drafting chosen, (B, S, 1 + C) of which the first says nothing, or one number."""
@@ -207,10 +207,10 @@ class ByCount:
                 places = np.arange(np.prod(axes)).reshape(axes)
                 self._cells[by_length] = chosen * np.intp(places.size) + places
             return np.broadcast_to(table, (len(table), *axes)).take(self._cells[by_length], mode="clip")
-        found = np.zeros(chosen.shape)
+        picked = np.zeros(chosen.shape)
         for index, (value, place) in enumerate(zip(table, self.drafted.places, strict=True)):
-            np.copyto(found[..., place], value, where=chosen[..., place] == index)
-        return found
+            np.copyto(picked[..., place], value, where=chosen[..., place] == index)
+        return picked
 
     @cached_property
     def _cells(self) -> dict[bool, IntArray]:
@@ -224,9 +224,9 @@ class ByCount:
         if self.counts.size == 1:
             return plain
         shape = np.broadcast_shapes(plain.shape, drafted.shape, self.counts.shape)
-        found = drafted if drafted.shape == shape else np.broadcast_to(drafted, shape).copy()
-        found[..., :1] = plain
-        return found
+        joined = drafted if drafted.shape == shape else np.broadcast_to(drafted, shape).copy()
+        joined[..., :1] = plain
+        return joined
 
 
 def _waits(code: Bound) -> Field:

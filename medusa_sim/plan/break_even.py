@@ -136,16 +136,16 @@ def coarse(
     largest = unpriced(scenario, [1], seq_len, few).max_batch[:, 1:].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
     every = distinct(tried, largest[largest > 0])
-    found = []
+    steps = []
     for group in in_groups(seq_len.size):
         places = range(seq_len.size)[group]
         asked = distinct(every[every <= largest[group].max()], *(more(s) for s in places))
         surface = price(scenario, asked, seq_len[group], few)
-        found += [
+        steps += [
             Coarse(batches=every[every <= largest[s]], surface=surface, s=at, largest=int(largest[s]))
             for at, s in enumerate(places)
         ]
-    return tuple(found)
+    return tuple(steps)
 
 
 def break_even_batches(
@@ -172,7 +172,7 @@ def break_even_batches(
 
         return pays_at
 
-    found = []
+    crossings = []
     for s, at in enumerate(coarse(scenario, options, seq_len, own) if first is None else first):
         is_own = own <= at.largest
         batches = distinct(at.batches, own[is_own])
@@ -180,8 +180,8 @@ def break_even_batches(
         paying[among(batches, at.batches)] = at.paying
         paying[among(batches, own)] = known[is_own, s]
         is_any = at.largest > 0
-        found.append(_refined(batches, paying, at_length(s)) if is_any else NOTHING_FITS)
-    return tuple(found)
+        crossings.append(_refined(batches, paying, at_length(s)) if is_any else NOTHING_FITS)
+    return tuple(crossings)
 
 
 def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:
@@ -190,7 +190,7 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
     ENDLESS_CONTEXT where every layer keeps no more than a window.
     """
     model, room = scenario.shard, scenario.usable_memory_bytes
-    found = [0]
+    lengths = [0]
     for option in options:
         # windowed layers stop growing at their window
         for start in (0, *model.windows):
@@ -202,8 +202,8 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
                 continue
             if one == none:  # every layer has a window: memory ends no context
                 return ENDLESS_CONTEXT
-            found.append(start + int((room - none) // (one - none)))
-    return max(found)
+            lengths.append(start + int((room - none) // (one - none)))
+    return max(lengths)
 
 
 def longest_asked(scenario: Scenario, length: int) -> int:

@@ -97,14 +97,14 @@ def capacities(
     around the best and those that were searched are looked at with every count. max_latency_us: longest time
     per output token of one user.
     """
-    found = []
+    rows = []
     for group in in_groups(searched.seq_len.size):
         places = range(searched.seq_len.size)[group]
         plain, speculative = (
             _best_points(scenario, options, first, searched, group, max_latency_us, speculate=speculate)
             for speculate in (False, True)
         )
-        found += [
+        rows += [
             Capacity(
                 seq_len=int(searched.seq_len[s]),
                 max_batch_without=int(searched.max_batch[s, PLAIN]),
@@ -114,7 +114,7 @@ def capacities(
             )
             for s, without, best in zip(places, plain, speculative, strict=True)
         ]
-    return tuple(found)
+    return tuple(rows)
 
 
 def _best_points(
@@ -137,24 +137,24 @@ def _best_points(
     for s in range(searched.seq_len.size)[group]:
         (coarse, at), largest = first[s], int(searched.max_batch[s, PLAIN])
         rows = among(coarse.batch, batches_tried(largest))
-        found = best_of(
+        best_rows = best_of(
             best_operating_point(coarse, at, max_latency_us, speculate=speculate, rows=rows),
             best_operating_point(searched, s, max_latency_us, speculate=speculate),
         )
-        middle = 0 if found is None else found.batch
-        best.append(found)
+        middle = 0 if best_rows is None else best_rows.batch
+        best.append(best_rows)
         near.append(np.arange(max(1, middle - _NEAR), min(largest, middle + _NEAR) + 1) * (middle > 0))
     every = distinct(*near)
     fine = unpriced(scenario, every[every > 0], searched.seq_len[group], options if speculate else ())
     return [
         best_of(
-            found,
-            found
+            best_rows,
+            best_rows
             and best_operating_point(
                 fine, at, max_latency_us, speculate=speculate, rows=among(fine.batch, near[at])
             ),
         )
-        for at, found in enumerate(best)
+        for at, best_rows in enumerate(best)
     ]
 
 

@@ -34,7 +34,7 @@ none); as the gain below which a schedule does not switch."""
 _RISING = 1e-6
 
 
-Told = Literal["tpot", "rate", "gaps"]
+TimedBy = Literal["tpot", "rate", "gaps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class EngineRun:
     """What a running engine gave at a number of requests in flight.
 
     seq_len: mean committed tokens of a request. drafts: draft tokens a step, 0: no speculation. time_us: per
-    token of a request; told: it is the mean after the first token, that of the rate of all requests, or the
+    token of a request; timed_by: the mean after the first token, the rate of all requests, or the
     median gap between chunks over the tokens of a step. accepted: share of the steps in which each draft was
     accepted, () where unknown. plain_us: per token without drafts, after the first. undescribed: the
     acceptance that describes fewer drafts, so that what was measured stands for it.
@@ -53,7 +53,7 @@ class EngineRun:
     drafts: int
     time_us: float
     tokens_per_step: float
-    told: Told = "tpot"
+    timed_by: TimedBy = "tpot"
     accepted: tuple[float, ...] = ()
     plain_us: float | None = None
     undescribed: str = ""
@@ -79,13 +79,13 @@ class EngineRun:
             raise UsageError(
                 f"{tokens:g} tokens a step with {drafts} drafts: at most {drafts + 1} are possible"
             )
-        told: Told = "tpot"
+        timed_by: TimedBy = "tpot"
         if tpot_ms is not None:
             time_us = tpot_ms * US_PER_MS
         elif given.tokens_per_s is not None:
-            told, time_us = "rate", batch / given.tokens_per_s * US_PER_S
+            timed_by, time_us = "rate", batch / given.tokens_per_s * US_PER_S
         elif itl_ms is not None:
-            told, time_us = "gaps", itl_ms * US_PER_MS / tokens
+            timed_by, time_us = "gaps", itl_ms * US_PER_MS / tokens
         else:
             raise UsageError(
                 "no speed was given: a benchmark file (--bench), --measured-tpot-ms, "
@@ -97,7 +97,7 @@ class EngineRun:
             drafts=int(drafts),
             time_us=float(time_us),
             tokens_per_step=float(tokens),
-            told=told,
+            timed_by=timed_by,
             accepted=accepted,
             plain_us=None if given.plain_tpot_ms is None else float(given.plain_tpot_ms * US_PER_MS),
         )
@@ -182,8 +182,8 @@ class EngineCheck:
     @property
     def off(self) -> tuple[CheckedPart, ...]:
         """Parts outside their bands: slow ones before fast ones, the one that costs most first."""
-        found = (part for part in self.parts if part.is_off)
-        return tuple(sorted(found, key=lambda part: (not part.is_slow, -abs(part.costs_us))))
+        outside = (part for part in self.parts if part.is_off)
+        return tuple(sorted(outside, key=lambda part: (not part.is_slow, -abs(part.costs_us))))
 
     @property
     def is_inside(self) -> bool:
@@ -202,18 +202,18 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     option = option_of(scenario, run.drafts)
     surface = price(scenario, [run.batch], [run.seq_len], [option])
     if run.drafts == 0:
-        alone = _plain(surface, run.batch, run.time_us, run.told)
+        alone = _plain(surface, run.batch, run.time_us, run.timed_by)
         return EngineCheck(
             scenario=scenario, run=run, parts=(alone,),
             predicted_us=alone.predicted_us, low_us=alone.low_us, high_us=alone.high_us,
         )  # fmt: skip
     tokens = option.tokens(run.drafts + 1)
     few, many = (float(end[-1]) for end in option.band)
-    found = surface.in_flight
-    step, low, high = (float(ends[0, 0, 1]) for ends in (found.step_us, found.low_us, found.high_us))
+    steps = surface.in_flight
+    step, low, high = (float(ends[0, 0, 1]) for ends in (steps.step_us, steps.low_us, steps.high_us))
 
     def per_token(step_us: float, tokens: float) -> float:
-        return _per_token_us(surface, run.batch, step_us, run.drafts + 1, tokens, run.told)
+        return _per_token_us(surface, run.batch, step_us, run.drafts + 1, tokens, run.timed_by)
 
     predicted, quick, late = (per_token(step, each) for each in (tokens, many, few))
     at_measured, fast, slow = (per_token(each, run.tokens_per_step) for each in (step, low, high))
@@ -270,33 +270,33 @@ def option_of(scenario: Scenario, drafts: int) -> DraftOption:
     options = scenario.options(max(drafts + 1, 2))
     if drafts == 0:
         return options[0]
-    found = next((each for each in options if each.chain and each.depth == drafts), None)
-    if found is None:
+    option = next((each for each in options if each.chain and each.depth == drafts), None)
+    if option is None:
         longest = max((each.depth for each in scenario.options() if each.chain), default=0)
         raise CoverageError(
             f"acceptance {scenario.profile.name} with drafter {scenario.drafting.method} describes no chain "
             f"of {drafts} drafts (at most {longest}); give --acceptance of so many, or a larger --max-drafts"
         )
-    return found
+    return option
 
 
 def _per_token_us(
-    surface: Surface, batch: int, step_us: float, count: int, tokens: float, told: Told
+    surface: Surface, batch: int, step_us: float, count: int, tokens: float, timed_by: TimedBy
 ) -> float:
     """Time per token, as it was measured, with a step of `step_us` that emits so many tokens."""
     seen = served(
         surface.setting, np.asarray(step_us), batch, count, np.asarray(tokens), surface.scenario.traffic
     )
     ways = {"tpot": seen.tpot_us, "rate": seen.token_us, "gaps": seen.itl_us / tokens}
-    return float(ways[told])
+    return float(ways[timed_by])
 
 
-def _plain(surface: Surface, batch: int, measured_us: float, told: Told = "tpot") -> CheckedPart:
+def _plain(surface: Surface, batch: int, measured_us: float, timed_by: TimedBy = "tpot") -> CheckedPart:
     """Plain decoding, as if it alone was run."""
-    found = surface.in_flight
+    steps = surface.in_flight
     low, predicted, high = (
-        _per_token_us(surface, batch, float(ends[0, 0, 0]), 1, 1.0, told)
-        for ends in (found.low_us, found.step_us, found.high_us)
+        _per_token_us(surface, batch, float(ends[0, 0, 0]), 1, 1.0, timed_by)
+        for ends in (steps.low_us, steps.step_us, steps.high_us)
     )
     return CheckedPart(
         name="plain", measured_us=measured_us, predicted_us=predicted, low_us=low, high_us=high,

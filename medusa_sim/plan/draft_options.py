@@ -153,9 +153,9 @@ class DraftOption:
     def _gains_of_levels(self) -> list[list[float]]:
         """(nodes + 1, heads) tokens that each level of a tree of 0, 1, ... nodes adds."""
         paths, gains = ((), np.zeros(0)) if self.order is None else (self.order.paths, self.order.gains)
-        found = np.zeros((len(paths) + 1, len(self._most_factors)))
-        found[np.arange(1, len(paths) + 1), [len(path) - 1 for path in paths]] = gains
-        return list(found.cumsum(axis=0).tolist())
+        by_level = np.zeros((len(paths) + 1, len(self._most_factors)))
+        by_level[np.arange(1, len(paths) + 1), [len(path) - 1 for path in paths]] = gains
+        return list(by_level.cumsum(axis=0).tolist())
 
     def only(self, candidates: IntArray) -> DraftOption | None:
         """The same option with those of its counts that are listed; None where none is."""
@@ -226,12 +226,12 @@ def _tree_options(
     """Medusa heads and n-grams: one option a depth. Drafters that run level by level: one a width too."""
     if not drafting.kind.has_levels:
         return [_tree_option(drafting, profile, heads, 0, optimal_order(heads, candidates_max))]
-    found = []
+    options = []
     for width in (w for w in WIDTHS[1:] if w <= heads.ranks):
         narrow = replace(heads, accuracy=heads.accuracy[:, :width])
         order = _within_width(optimal_order(narrow, candidates_max), width)
-        found.append(_tree_option(drafting, profile, narrow, width, order))
-    return found
+        options.append(_tree_option(drafting, profile, narrow, width, order))
+    return options
 
 
 def _tree_option(

@@ -61,10 +61,10 @@ class Lines(NamedTuple):
 
     def at(self, verify_us: FloatArray) -> Chosen:
         """(B, S, 1 + C) indices."""
-        found = np.broadcast_to(self.first, verify_us.shape).copy()
+        chosen = np.broadcast_to(self.first, verify_us.shape).copy()
         for beyond_us, change in self.crossings:
-            found += (verify_us > beyond_us) * change
-        return found
+            chosen += (verify_us > beyond_us) * change
+        return chosen
 
     def rows(self, rows: slice) -> Lines:
         """Of some of the batches."""
@@ -96,10 +96,10 @@ class Drafted:
 
     def rows(self, rows: slice) -> Drafted:
         """Some of the batches, with `lines` where there are any."""
-        found = Drafted(self.options, self.steps, self.places, self.columns)
-        found._whole, found._rows = self, rows
-        found.lines = None if self._lines is None else self._lines.rows(rows)
-        return found
+        part = Drafted(self.options, self.steps, self.places, self.columns)
+        part._whole, part._rows = self, rows
+        part.lines = None if self._lines is None else self._lines.rows(rows)
+        return part
 
     def table(self, name: str, field: Field | Sequence[npt.NDArray[Any]]) -> Table:
         """Of each option what a field gives, 0 where a drafter costs nothing, or values; kept by a name."""

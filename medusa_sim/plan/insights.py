@@ -179,17 +179,17 @@ def _shortfall(surface: Surface) -> Shortfall | None:
 
 def _best_columns(surface: Surface) -> IntArray:
     """(cases,) place of the best count that fits; plain decoding where nothing does."""
-    found = surface.by_count
-    gain = np.where(found.fits, surface.gain_by_count, -np.inf).reshape(-1, found.counts.size)
+    by_count = surface.by_count
+    gain = np.where(by_count.fits, surface.gain_by_count, -np.inf).reshape(-1, by_count.counts.size)
     gain[~np.isfinite(gain).any(axis=-1), 0] = 1.0
     columns: IntArray = np.argmax(gain, axis=-1)
     return columns
 
 
 def _best(surface: Surface, grid: Grid) -> Best:
-    found, scenario = surface.by_count, surface.scenario
-    width = found.counts.size
-    columns, shape = _best_columns(surface), found.fits.shape
+    by_count, scenario = surface.by_count, surface.scenario
+    width = by_count.counts.size
+    columns, shape = _best_columns(surface), by_count.fits.shape
     rows = np.arange(columns.size)
 
     def cells(of: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -203,13 +203,13 @@ def _best(surface: Surface, grid: Grid) -> Best:
     every = {name: each for name, each in values(surface).items() if not isinstance(each, str)}
     limit = limit_of(scenario) if scenario.scope == "model" else None
     alone = None if limit is None else price(limit, surface.batch, surface.seq_len, surface.options)
-    gain, fits = cells(every[gain_column(scenario)]), cells(found.fits)
-    on_grid = among(found.counts, grid.candidates)
+    gain, fits = cells(every[gain_column(scenario)]), cells(by_count.fits)
+    on_grid = among(by_count.counts, grid.candidates)
     of_grid = np.argmax(np.where(on_grid & (fits | ~fits.any(axis=1, keepdims=True)), gain, -np.inf), axis=1)
     return Best(
         columns={name: at(each) for name, each in every.items()},
-        near=np.asarray([near_best(found.counts, gain[i], fits[i], int(columns[i])) for i in rows]),
-        of_grid=found.counts[of_grid],
+        near=np.asarray([near_best(by_count.counts, gain[i], fits[i], int(columns[i])) for i in rows]),
+        of_grid=by_count.counts[of_grid],
         of_grid_speedup=gain[rows, of_grid],
         plain_tokens_per_s=cells(every["tokens_per_s"])[:, 0],
         plain_joule_per_token=cells(every["joule_per_token"])[:, 0],
@@ -218,16 +218,16 @@ def _best(surface: Surface, grid: Grid) -> Best:
 
 
 def _free(surface: Surface) -> Free:
-    found = surface.by_count
-    width = found.counts.size
-    whole = free_budget(found.step_us / found.decode_us).ravel()
-    alone = surface.verify.time_us / found.decode_us
+    by_count = surface.by_count
+    width = by_count.counts.size
+    whole = free_budget(by_count.step_us / by_count.decode_us).ravel()
+    alone = surface.verify.time_us / by_count.decode_us
     alone[..., 0] = 1.0
     verification = free_budget(alone).ravel()
     return Free(
-        whole=found.counts[whole - 1],
-        verification=found.counts[verification - 1],
-        largest=int(found.counts[width - 1]),
+        whole=by_count.counts[whole - 1],
+        verification=by_count.counts[verification - 1],
+        largest=int(by_count.counts[width - 1]),
     )
 
 
@@ -241,14 +241,14 @@ def in_engine(scenario: Scenario, batch: IntArray, seq_len: IntArray) -> InEngin
         return None  # a curve of tree sizes knows no chains
     served = scenario.but(runtime=RUNS_CHAINS, chain_only=True)
     surface = price(served, batch, seq_len)
-    found = surface.by_count
-    gain = np.where(found.fits, surface.gain_by_count, -np.inf).reshape(-1, found.counts.size)
+    by_count = surface.by_count
+    gain = np.where(by_count.fits, surface.gain_by_count, -np.inf).reshape(-1, by_count.counts.size)
     best = np.argmax(gain, axis=-1)
     return InEngine(
         scenario=served,
         batch=np.repeat(batch, seq_len.size),
         seq_len=np.tile(seq_len, batch.size),
-        candidates=found.counts[best],
+        candidates=by_count.counts[best],
         speedup=gain[np.arange(best.size), best],
     )
 
@@ -275,9 +275,9 @@ def _cheaper(scenario: Scenario, grid: Grid) -> Iterator[CheaperCount]:
     """Pairs among the counts of the grid."""
     counts = scenario.covered(grid.candidates)
     ordered = Grid(batch=grid.batch, seq_len=grid.seq_len, candidates=distinct(counts))
-    found = grid_surface(scenario, ordered).by_count
-    for (i, s), _ in np.ndenumerate(found.decode_us[..., 0]):
-        for less, more in cheaper_pairs(found.counts, found.step_us[i, s]):
+    by_count = grid_surface(scenario, ordered).by_count
+    for (i, s), _ in np.ndenumerate(by_count.decode_us[..., 0]):
+        for less, more in cheaper_pairs(by_count.counts, by_count.step_us[i, s]):
             yield CheaperCount(
                 batch=int(grid.batch[i]), seq_len=int(grid.seq_len[s]), smaller=less, larger=more
             )

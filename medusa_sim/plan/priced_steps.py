@@ -167,7 +167,7 @@ class PricedSteps:
 
     def of_batches(self, rows: slice) -> Self:
         """Some of the batches: what is small is taken from here, what fills the grid is priced anew."""
-        found = replace(self, batch=self.batch[rows])
+        part = replace(self, batch=self.batch[rows])
         take = partial(of_rows, rows)
         work, apart, same = self._split
         own = tuple(launch.each(take) for launch in apart)
@@ -181,8 +181,8 @@ class PricedSteps:
             "drafted": self.drafted.rows(rows),
             "_of_options": self._of_options,
         }
-        vars(found).update(known)
-        return found
+        vars(part).update(known)
+        return part
 
     def step_joules(self, step: StepTime) -> FloatArray:
         """Joules above idle of one GPU in a step; nan where its power is not known."""

@@ -63,11 +63,11 @@ def step_watts(surface: Surface) -> FloatArray:
     power = scenario.gpu.power
     if power is None or scenario.scope == "block":
         return np.full((), np.nan)
-    found = surface.in_flight
-    tokens = found.tokens_per_step
-    time_us = found.step_us if scenario.traffic is None else surface.served.token_us * tokens
+    steps = surface.in_flight
+    tokens = steps.tokens_per_step
+    time_us = steps.step_us if scenario.traffic is None else surface.served.token_us * tokens
     batch = surface.batch[:, None, None]
-    return _all_watts(surface, power, batch, found.counts, tokens, surface.joules, time_us)
+    return _all_watts(surface, power, batch, steps.counts, tokens, surface.joules, time_us)
 
 
 def _all_watts(
@@ -114,23 +114,23 @@ class Priced:
     @cached_property
     def overhead(self) -> FloatArray:
         """Over the plain step that is divided by: at the same batch and length, or the one of the paper."""
-        found = self.surface.by_count
+        counts = self.surface.by_count
         if self.scenario.baseline == "same":
-            return found.overhead
+            return counts.overhead
         one = decode_step(self.scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN)
-        return found.step_us / one.time_us
+        return counts.step_us / one.time_us
 
     @cached_property
     def speedup(self) -> FloatArray:
         """Over the same plain step."""
-        found = self.surface.by_count
-        return found.speedup if self.scenario.baseline == "same" else found.tokens_per_step / self.overhead
+        counts = self.surface.by_count
+        return counts.speedup if self.scenario.baseline == "same" else counts.tokens_per_step / self.overhead
 
     @cached_property
     def band(self) -> tuple[FloatArray, FloatArray]:
         """80 % interval of the speedup."""
-        found = self.surface.by_count
-        return found.band if self.scenario.baseline == "same" else found.speedup_band(self.speedup)
+        counts = self.surface.by_count
+        return counts.band if self.scenario.baseline == "same" else counts.speedup_band(self.speedup)
 
     @cached_property
     def watts(self) -> FloatArray:
@@ -140,11 +140,11 @@ class Priced:
     @cached_property
     def memory(self) -> FloatArray:
         """Bytes of one GPU."""
-        shard, found = self.scenario.shard, self.surface.by_count
-        beside = [drafter_bytes(shard, option.drafter) for option in found.options]
-        weights, kv, slots = (found.by_option([added[i] for added in beside]) for i in range(3))
+        shard, counts = self.scenario.shard, self.surface.by_count
+        beside = [drafter_bytes(shard, option.drafter) for option in counts.options]
+        weights, kv, slots = (counts.by_option([added[i] for added in beside]) for i in range(3))
         batch, seq_len = self.surface.batch[:, None, None], self.surface.seq_len[None, :, None]
-        return memory_parts(shard, weights, kv, slots, batch, seq_len, found.counts).total
+        return memory_parts(shard, weights, kv, slots, batch, seq_len, counts.counts).total
 
     @cached_property
     def fits(self) -> BoolArray:

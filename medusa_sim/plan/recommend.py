@@ -55,7 +55,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         surface = price(scenario, distinct(surface.batch, edges), lengths, options)
         paying = break_even_batches(scenario, options, lengths, surface, first)
     ranges = tuple(batch_ranges(surface, s, asked) for s in range(lengths.size))
-    rows = [schedule_row(surface, s, found, asked) for s, those in enumerate(ranges) for found in those]
+    rows = [schedule_row(surface, s, batches, asked) for s, those in enumerate(ranges) for batches in those]
     best_with = _best(surface, asked, speculate=True)
     best_without = _best(surface, asked, speculate=False)
     return Recommendation(
@@ -84,7 +84,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
 
 def _edges_between(batch: IntArray, paying: Sequence[BreakEven]) -> list[int]:
     """The last batch before each crossing that lies between two searched ones, and the first behind it."""
-    starts = {edge for found in paying for span in found.spans for edge in (span[0], span[1] + 1)}
+    starts = {edge for crossing in paying for span in crossing.spans for edge in (span[0], span[1] + 1)}
     near = {n for edge in starts for n in (edge - 1, edge)}
     return sorted(n for n in near.difference(batch.tolist()) if batch[0] < n < batch[-1])
 
@@ -129,7 +129,7 @@ def _where_it_fits(scenario: Scenario, surface: Surface, question: Question) -> 
         shut = np.flatnonzero(pays.any(axis=-1) & ~surface.fits[:, s, 1:].any(axis=-1))
         if shut.size and (most := int(surface.max_batch[s, 1:][pays[shut[0]]].max())) > 0:
             largest[s] = most
-    found = []
+    rows = []
     for group in in_groups(len(largest)):
         places = list(largest)[group]
         batches = distinct([largest[s] for s in places])
@@ -140,8 +140,8 @@ def _where_it_fits(scenario: Scenario, surface: Surface, question: Question) -> 
             if gain.max() <= 1.0:  # no reason to run fewer
                 continue
             chosen = BatchRange(first=row, last=row, configuration=1 + int(np.argmax(gain)))
-            found.append(replace(schedule_row(fitting, at, chosen, question), batch_min=largest[s]))
-    return tuple(found)
+            rows.append(replace(schedule_row(fitting, at, chosen, question), batch_min=largest[s]))
+    return tuple(rows)
 
 
 def _best(surface: Surface, question: Question, *, speculate: bool) -> OperatingPoint | None:
@@ -150,8 +150,8 @@ def _best(surface: Surface, question: Question, *, speculate: bool) -> Operating
         best_operating_point(surface, s, question.max_latency_us, speculate=speculate)
         for s in range(surface.seq_len.size)
     ]
-    found = [point for point in points if point is not None]
-    return max(found, key=lambda point: point.tokens_per_s, default=None)
+    known = [point for point in points if point is not None]
+    return max(known, key=lambda point: point.tokens_per_s, default=None)
 
 
 def _enabled(
@@ -180,18 +180,18 @@ def _free_candidates(surface: Surface, within: float) -> tuple[tuple[int, int, i
 def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
     """For each draft length the best count and its speedup at one batch and length."""
     depth = np.asarray([0, *(option.depth for option in surface.options)])[surface.option + 1]
-    found = []
+    gains = []
     for drafts in distinct(depth[1:]):
         members = np.flatnonzero(depth == drafts)
         best = int(members[np.argmax(surface.speedup[at, s, members])])
-        found.append(
+        gains.append(
             DraftsGain(
                 drafts=int(drafts),
                 candidates=int(surface.candidates[best]),
                 speedup=float(surface.speedup[at, s, best]),
             )
         )
-    return tuple(found)
+    return tuple(gains)
 
 
 def _requests(
@@ -244,7 +244,7 @@ def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> Schedu
 
 def _configuration(ranges: Sequence[BatchRange], i: int) -> int:
     """What the schedule of a length runs at a batch's place on the surface."""
-    return next(found.configuration for found in ranges if found.first <= i <= found.last)
+    return next(span.configuration for span in ranges if span.first <= i <= span.last)
 
 
 def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
@@ -252,9 +252,9 @@ def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
     surface = answer.surface
     _, j = _place(answer, int(surface.batch[0]), seq_len)
     return {
-        int(surface.batch[i]): int(surface.candidates[found.configuration])
-        for found in answer.ranges[j]
-        for i in range(found.first, found.last + 1)
+        int(surface.batch[i]): int(surface.candidates[span.configuration])
+        for span in answer.ranges[j]
+        for i in range(span.first, span.last + 1)
     }
 
 
@@ -266,8 +266,8 @@ def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float
     surface = answer.surface
     _, j = _place(answer, int(surface.batch[0]), seq_len)
     rows: list[dict[str, float | int | bool]] = []
-    for found in answer.ranges[j]:
-        every, chosen = np.arange(found.first, found.last + 1), found.configuration
+    for span in answer.ranges[j]:
+        every, chosen = np.arange(span.first, span.last + 1), span.configuration
         low, high = surface.bands_at(every, j, chosen)
         option, count = surface.option_of(chosen), int(surface.candidates[chosen])
         rows += [

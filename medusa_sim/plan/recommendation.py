@@ -205,13 +205,13 @@ class Recommendation:
     @property
     def break_even_batch(self) -> int | None:
         """Smallest batch from which speculation stays a loss at any of the lengths; None if at none."""
-        found = [crossing.loses_from for crossing in self.break_even_batches]
-        return min((batch for batch in found if batch is not None), default=None)
+        ends = [crossing.loses_from for crossing in self.break_even_batches]
+        return min((batch for batch in ends if batch is not None), default=None)
 
     @property
     def free_candidates_by_batch(self) -> dict[int, int]:
         """For each batch the count that is free at every length."""
-        found: dict[int, int] = {}
+        free: dict[int, int] = {}
         for batch, _, count in self.free_candidates:
-            found[batch] = min(count, found.get(batch, count))
-        return found
+            free[batch] = min(count, free.get(batch, count))
+        return free

@@ -208,11 +208,11 @@ class Resolved:
         """`gemm.fp16` -> how well it was fitted, of the kernels that a step of this model calls."""
         if self.latency.name != "calibrated":
             return {}
-        found = dense_fits(self.gpu.kernel_set(self.kernels), self.model)
+        fits = dense_fits(self.gpu.kernel_set(self.kernels), self.model)
         others = self.model.has_more_kinds
         if self.scope == "block" or (self.parallel == ONE and not others):
-            return found
-        return {**found, **fits_beside(self.latency, self.shard, self.runtime)}
+            return fits
+        return {**fits, **fits_beside(self.latency, self.shard, self.runtime)}
 
     @property
     def linear_fit(self) -> Fit | None:
@@ -351,14 +351,14 @@ def fits_beside(latency: LatencyModel, shard: Model, runtime: Runtime) -> dict[s
     Any set of the GPU may serve these: the one that the latency model takes. Raises SpecError where there is
     none.
     """
-    found: dict[str, Fit] = {}
+    fits: dict[str, Fit] = {}
     for launch in priced(latency, plain_launches(shard, runtime)):
         kind = KIND_OF[launch.operator.kind]
         if kind.is_chosen and kind.section != "gemm":
             place = latency.time(launch.operator).kernels
             set_name, _, key = place.partition(":")
-            found[f"{kind.section}.{place}"] = kind.table(latency.gpu.kernels[set_name])[key].fit
-    return found
+            fits[f"{kind.section}.{place}"] = kind.table(latency.gpu.kernels[set_name])[key].fit
+    return fits
 
 
 def unpacked(model: Model, held: KernelSet) -> tuple[str, ...]:

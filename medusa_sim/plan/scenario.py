@@ -26,7 +26,7 @@ from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
 from medusa_sim.plan.draft_options import DraftOption, draft_options
 from medusa_sim.plan.resolved import Resolved, plain_launches
 from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.engine_facts import told_of_states
+from medusa_sim.specs.engine_facts import state_notes
 from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, Fit
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
@@ -67,7 +67,7 @@ def doubts(of: Resolved) -> tuple[str, ...]:
         lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(RUN_IN_FP16)]
     lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(UNCHECKED)]
     if of.scope == "model" and of.runtime.engine is not None:
-        lines += told_of_states(of.runtime.library, of.model, of.drafting.method)
+        lines += state_notes(of.runtime.library, of.model, of.drafting.method)
     lines += _of_engine(of)
     if of.gpu.exceeds_link(np.asarray(float(of.parallel.tp))):
         lines.append(
@@ -129,26 +129,26 @@ def _beyond_acceptance(of: Resolved, tokens: float) -> list[str]:
 
 def _of_engine(of: Resolved) -> list[str]:
     """What was not measured of the engine itself, while it drafts and on as many GPUs."""
-    told, engine, runtime = [], of.runtime.engine, of.runtime
+    lines, engine, runtime = [], of.runtime.engine, of.runtime
     only = () if engine is None else engine.measured_drafters
     if not runtime.is_measured:
-        told.append(
+        lines.append(
             f"{runtime.name}: nobody measured this engine; its own terms are guesses or another's, "
             "with wide bands"
         )
     elif not runtime.is_drafting_measured or (only and of.drafting.method not in only):
         but = f" but with {', '.join(only)}" if only else ""
-        told.append(
+        lines.append(
             f"{runtime.name}: nobody measured drafting in this engine{but}; its terms are guesses or "
             "another's, with wide bands"
         )
     if of.parallel != ONE and engine is not None:
         several = f" (several were measured with {engine.several_gpus} alone)" if engine.several_gpus else ""
-        told.append(
+        lines.append(
             f"{runtime.name}'s own terms were fitted on one GPU{several} and are taken over for "
             f"{of.parallel}, with wider bands"
         )
-    return told
+    return lines
 
 
 def _of_kernels(of: Resolved) -> list[str]:
@@ -322,12 +322,12 @@ def other_form(model: Model, fits: Mapping[str, Fit]) -> tuple[str, str] | None:
 
 def unfitted_kinds(latency: LatencyModel, shard: Model, runtime: Runtime) -> tuple[str, ...]:
     """What of a model is priced without a fitted kernel: `linear attention`, `sparse attention`, ..."""
-    found = [
+    kinds = [
         KIND_OF[launch.operator.kind].title
         for launch in plain_launches(shard, runtime)
         if launch.composed and known_time(latency, launch.operator) is None
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(kinds))
 
 
 def too_large(model: Model, shard: Model, gpu: Gpu, engine: Engine | None) -> str:

@@ -404,5 +404,5 @@ def free_candidates(surface: Surface, within: float, *at: int) -> IntArray:
 
     at: of one batch and length alone.
     """
-    found = surface.by_count
-    return np.asarray(found.counts[free_budget(found.overhead[at], within) - 1])
+    by_count = surface.by_count
+    return np.asarray(by_count.counts[free_budget(by_count.overhead[at], within) - 1])

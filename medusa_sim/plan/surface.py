@@ -65,9 +65,9 @@ class Surface(PricedSteps):
     def on_accepted_rows(self) -> Surface:
         """The same with Medusa heads on accepted rows alone; its target passes are these."""
         runtime = replace(self.setting.runtime, head_rows="accepted")
-        found = replace(self, setting=replace(self.setting, runtime=runtime))
-        vars(found).update(decode=self.decode, verify=self.verify)
-        return found
+        surface = replace(self, setting=replace(self.setting, runtime=runtime))
+        vars(surface).update(decode=self.decode, verify=self.verify)
+        return surface
 
     @cached_property
     def step_us(self) -> FloatArray:
@@ -202,10 +202,10 @@ class Surface(PricedSteps):
     @cached_property
     def served(self) -> Served:
         """Inter-token latency and time per token by count, (B, S, 1 + C), for the scenario's traffic."""
-        found = self.in_flight
+        steps = self.in_flight
         batch = self.batch[:, None, None]
         traffic = self.scenario.traffic
-        return served(self.setting, found.step_us, batch, found.counts, found.tokens_per_step, traffic)
+        return served(self.setting, steps.step_us, batch, steps.counts, steps.tokens_per_step, traffic)
 
     @cached_property
     def server_speedup(self) -> FloatArray:
@@ -237,29 +237,29 @@ class Surface(PricedSteps):
     @cached_property
     def server_speedup_band(self) -> tuple[FloatArray, FloatArray]:
         """(low, high) 80 % of `server_speedup`: the step's band on the step's part of the time per token."""
-        found = self.in_flight
+        steps = self.in_flight
         if self._is_step_alone:
-            return found.band
-        share = found.step_us / found.tokens_per_step / self.served.token_us
-        return _server_band(self.server_speedup, share, found.speedup, found.band)
+            return steps.band
+        share = steps.step_us / steps.tokens_per_step / self.served.token_us
+        return _server_band(self.server_speedup, share, steps.speedup, steps.band)
 
     @cached_property
     def token_band(self) -> tuple[FloatArray, FloatArray]:
         """(low, high) 80 % of the time per token, over it: bands of step and tokens, in quadrature."""
-        found, time_us = self.in_flight, self.served.token_us
-        own_us = found.step_us / found.tokens_per_step
-        fewer, more = found.token_halves
-        faster = np.exp(-in_quadrature(np.log(found.step_us / found.low_us), more))
-        slower = np.exp(in_quadrature(np.log(found.high_us / found.step_us), fewer))
+        steps, time_us = self.in_flight, self.served.token_us
+        own_us = steps.step_us / steps.tokens_per_step
+        fewer, more = steps.token_halves
+        faster = np.exp(-in_quadrature(np.log(steps.step_us / steps.low_us), more))
+        slower = np.exp(in_quadrature(np.log(steps.high_us / steps.step_us), fewer))
         share = own_us / time_us
         return 1.0 + share * (faster - 1.0), 1.0 + share * (slower - 1.0)
 
     @cached_property
     def tokens_per_s(self) -> FloatArray:
         """(B, S, 1 + C) tokens per second of the whole batch: of decode steps, with traffic of the server."""
-        batch, found = self.batch[:, None, None], self.by_count
+        batch, by_count = self.batch[:, None, None], self.by_count
         if self.scenario.traffic is None:
-            return tokens_per_s(batch, found.tokens_per_step, found.step_us)
+            return tokens_per_s(batch, by_count.tokens_per_step, by_count.step_us)
         return tokens_per_s(batch, np.ones(()), self.served.token_us)
 
     @property
@@ -310,11 +310,11 @@ class Surface(PricedSteps):
 
     def batches(self, rows: slice) -> Surface:
         """Some of the batches: a table is computed block by block, each small enough for a core's cache."""
-        found, other = self.of_batches(rows), self._flight
-        vars(found)["_flight"] = None if other is None else other.of_batches(rows)
+        part, other = self.of_batches(rows), self._flight
+        vars(part)["_flight"] = None if other is None else other.of_batches(rows)
         for name in ("max_batch", "max_batch_by_count", "room"):
-            vars(found)[name] = getattr(self, name)
-        return found
+            vars(part)[name] = getattr(self, name)
+        return part
 
     @cached_property
     def ends_profile(self) -> bool:

@@ -64,15 +64,17 @@ class SweepTable:
 
     def lists(self, names: Iterable[str], most: int) -> dict[str, list[Any]]:
         """The first rows of some columns, as `arrow` has them but without its start; None where empty."""
-        found: dict[str, list[Any]] = {}
+        columns: dict[str, list[Any]] = {}
         for name in names:
             if name in self.codes:
-                found[name] = [BY_NAME[name].labels[code] for code in self.codes[name][:most]]
+                columns[name] = [BY_NAME[name].labels[code] for code in self.codes[name][:most]]
             else:
                 values = self.numbers[name][:most]
                 empty = np.isnan(values).tolist()
-                found[name] = [None if no else each for no, each in zip(empty, values.tolist(), strict=True)]
-        return found
+                columns[name] = [
+                    None if no else each for no, each in zip(empty, values.tolist(), strict=True)
+                ]
+        return columns
 
     def pandas(self) -> pd.DataFrame:
         """The rows as a pandas frame; text and codes are categorical."""
@@ -152,10 +154,10 @@ def _table(surface: Surface, candidates: IntArray, batches: slice) -> SweepTable
         is_whole = in_order or not each.ndim or each.shape[-1] == 1
         return np.broadcast_to(each if is_whole else each[..., place], shape).ravel()
 
-    found = values(part)
-    columns = {name: column(each) for name, each in found.items() if not isinstance(each, str)}
+    read = values(part)
+    columns = {name: column(each) for name, each in read.items() if not isinstance(each, str)}
     return SweepTable(
-        text={name: each for name, each in found.items() if isinstance(each, str)},
+        text={name: each for name, each in read.items() if isinstance(each, str)},
         numbers={name: each for name, each in columns.items() if not BY_NAME[name].labels},
         codes={
             name: each.astype(np.int8, copy=False) for name, each in columns.items() if BY_NAME[name].labels

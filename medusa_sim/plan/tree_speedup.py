@@ -91,11 +91,11 @@ def tree_curve(scenario: Scenario, batch: int, seq_len: int, candidates_max: int
 
     Raises SpecError or CoverageError from the latency model.
     """
-    found = price(scenario, [batch], [seq_len], scenario.options(candidates_max)).by_count
+    by_count = price(scenario, [batch], [seq_len], scenario.options(candidates_max)).by_count
     return TreeCurve(
-        candidates=found.counts,
-        tokens_per_step=np.broadcast_to(found.tokens_per_step, found.speedup.shape)[0, 0],
-        speedup=found.speedup[0, 0],
+        candidates=by_count.counts,
+        tokens_per_step=np.broadcast_to(by_count.tokens_per_step, by_count.speedup.shape)[0, 0],
+        speedup=by_count.speedup[0, 0],
     )
 
 

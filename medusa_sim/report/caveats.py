@@ -148,16 +148,16 @@ def price_lines(scenarios: Sequence[Scenario]) -> list[str]:
     ]
 
 
-def shortfall_text(found: Shortfall) -> str:
+def shortfall_text(short: Shortfall) -> str:
     """How many GB are needed and there, and what would do."""
     missing = (
-        f"Does not fit: {found.needed_bytes / GIGA:,.1f} GB are needed on each GPU at batch {found.batch}, "
-        f"length {found.seq_len} without speculation ({memory_text(found.parts)}), "
-        f"{found.usable_bytes / GIGA:,.1f} GB can be used."
+        f"Does not fit: {short.needed_bytes / GIGA:,.1f} GB are needed on each GPU at batch {short.batch}, "
+        f"length {short.seq_len} without speculation ({memory_text(short.parts)}), "
+        f"{short.usable_bytes / GIGA:,.1f} GB can be used."
     )
     would = [
         f"{change.option} ({change.needed_bytes / GIGA:,.1f} of {change.usable_bytes / GIGA:,.1f} GB)"
-        for change in found.changes
+        for change in short.changes
     ]
     if not would:
         return f"{missing} No one change that is known would do."

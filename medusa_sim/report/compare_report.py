@@ -88,7 +88,7 @@ def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
     chosen, plain = answer.chosen, answer.chosen_plain
     assert chosen is not None  # noqa: S101  # asked where there is one
     beside = plain if chosen["drafts"] else None
-    found = []
+    cards = []
     for column, label in (
         ("usd_per_million_tokens", "$ a million tokens"),
         ("tokens_per_s_per_gpu", "tokens/s a GPU"),
@@ -96,8 +96,8 @@ def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
         ("joule_per_token", "J a token"),
     ):
         without = "" if beside is None else f"{significant(float(beside[column]), 3)} without speculation"
-        found.append((label, significant(float(chosen[column]), 3), without))
-    return tuple(found)
+        cards.append((label, significant(float(chosen[column]), 3), without))
+    return tuple(cards)
 
 
 def _picture(answer: Comparison, column: str) -> Picture:

@@ -19,7 +19,7 @@ from medusa_sim.setups.loaded import REQUESTS
 from medusa_sim.setups.measured import Beside, nearest
 from medusa_sim.setups.question import SURER
 from medusa_sim.setups.search import refined
-from medusa_sim.setups.setup import PLAIN, SET_UP, told_of
+from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
 from medusa_sim.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def sentence(answer: Comparison) -> str:
             f"No set-up of {answer.model.name} keeps the limits: the fastest stream of any is "
             f"{significant(float(fastest), 3)} tokens/s."
         )
-    text = _told(answer, chosen)
+    text = _line(answer, chosen)
     if answer.question.slowest_tpot_us < math.inf:
         least = US_PER_S / answer.question.slowest_tpot_us
         text += f" (at least {significant(least, 3)} with {chosen['sure']:.0%} certainty)"
@@ -151,7 +151,7 @@ def sentence(answer: Comparison) -> str:
         asked = (answer.table.drafter == PLAIN).any()
         return f"{text}{'; without speculation no set-up keeps the limits' if asked else ''}."
     same = all(plain[name] == chosen[name] for name in SET_UP if name != "drafter")
-    where = f"{plain['gpus']} x {plain['gpu']}" if same else told_of(plain)
+    where = f"{plain['gpus']} x {plain['gpu']}" if same else name_of(plain)
     what = "the same" if same else "the best"
     return f"{text}; {what} without speculation: {where}, {worth_text(answer, plain)}."
 
@@ -161,12 +161,12 @@ def surer_text(answer: Comparison) -> str:
     if answer.chosen is None or answer.chosen["sure"] >= SURER:
         return ""
     surer = answer.surer.chosen
-    return f"With {SURER:.0%} certainty: {'no set-up' if surer is None else _told(answer, surer)}."
+    return f"With {SURER:.0%} certainty: {'no set-up' if surer is None else _line(answer, surer)}."
 
 
-def _told(answer: Comparison, row: Mapping[str, Any]) -> str:
+def _line(answer: Comparison, row: Mapping[str, Any]) -> str:
     speed = significant(row["tokens_per_s_per_user"], 3)
-    return f"{told_of(row)}, {drafting_text(answer, row)}: {worth_text(answer, row)}, {speed} tokens/s a user"
+    return f"{name_of(row)}, {drafting_text(answer, row)}: {worth_text(answer, row)}, {speed} tokens/s a user"
 
 
 def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
@@ -184,7 +184,7 @@ def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
 
 def worth_text(answer: Comparison, row: Mapping[str, Any]) -> str:
     """`$0.0860 a million tokens`, or what else is saved."""
-    return COLUMNS[answer.column].told.format(significant(float(row[answer.column]), 3))
+    return COLUMNS[answer.column].phrase.format(significant(float(row[answer.column]), 3))
 
 
 def frontier_table(answer: Comparison) -> TextTable:
@@ -211,19 +211,19 @@ _SHOWN = (
 def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
     """Set-ups as rows of text."""
 
-    def told(row: Mapping[Any, Any], name: str) -> str:
+    def cell_text(row: Mapping[Any, Any], name: str) -> str:
         value = row[name]
         return significant(value, 3) if isinstance(value, float) else str(value or NOTHING)
 
     user = "tokens_per_s_per_user"
     columns: dict[str, Callable[[Mapping[Any, Any]], str]] = {
         "": lambda row: "*" if row["chosen"] else "",
-        "set-up": told_of,
+        "set-up": name_of,
     }
     for name in _SHOWN:
-        columns[COLUMNS[name].title] = partial(told, name=name)
+        columns[COLUMNS[name].title] = partial(cell_text, name=name)
         if name == user:
-            columns["80 %"] = lambda row: f"{told(row, f'{user}_low')}-{told(row, f'{user}_high')}"
+            columns["80 %"] = lambda row: f"{cell_text(row, f'{user}_low')}-{cell_text(row, f'{user}_high')}"
             if rows.sure.min() < 1.0:
                 columns[COLUMNS["sure"].title] = lambda row: f"{row['sure']:.0%}"
     records, words = rows.to_dict("records"), ("", "set-up", "drafter")
@@ -232,51 +232,54 @@ def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
 
 def measured_text(answer: Comparison) -> str:
     """The public measurement nearest to what was asked, and what is predicted there."""
-    found = nearest(answer)
-    if found is None:
+    beside = nearest(answer)
+    if beside is None:
         return (
             f"No public measurement of {answer.model.name} on these set-ups is held in profiles/served.toml."
         )
-    figure, row = found.figure, found.row
+    figure, row = beside.figure, beside.row
     drafts = f"{row['drafter']} with {row['drafts']} drafts" if row["drafts"] else "no speculation"
     return (
-        f"Nearest public measurement: {told_of(row)}, {drafts}, {figure.batch} requests, "
+        f"Nearest public measurement: {name_of(row)}, {drafts}, {figure.batch} requests, "
         f"{figure.prompt_tokens:g} + {figure.output_tokens:g} tokens: "
         f"{significant(figure.tokens_per_s_per_user, 3)} tokens/s a user ({figure.source}); predicted there"
         f"{f' with {figure.runtime}' if figure.runtime else ''}: "
-        f"{significant(float(row['tokens_per_s_per_user']), 3)} ({found.error:+.0%})"
-        f"{'' if found.near else '; of other lengths or another version, so it is not drawn'}."
+        f"{significant(float(row['tokens_per_s_per_user']), 3)} ({beside.error:+.0%})"
+        f"{'' if beside.near else '; of other lengths or another version, so it is not drawn'}."
     )
 
 
-def beside_text(found: Beside | None) -> str:
+def beside_text(beside: Beside | None) -> str:
     """The public measurement nearest to a scenario, what is predicted there, and in what it differs."""
-    if found is None:
+    if beside is None:
         return "No public measurement is held in profiles/served.toml."
-    figure = found.figure
-    told = told_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
+    figure = beside.figure
+    set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
     drafts = f"{figure.set_up['drafter']} with {figure.drafts} drafts" if figure.drafts else "no speculation"
     line = (
-        f"{figure.model} on {told}, {drafts}, {figure.batch} requests, {figure.prompt_tokens:g} + "
+        f"{figure.model} on {set_up}, {drafts}, {figure.batch} requests, {figure.prompt_tokens:g} + "
         f"{figure.output_tokens:g} tokens: {significant(figure.tokens_per_s_per_user, 3)} tokens/s a user "
-        f"({figure.source}), predicted {found.error:+.0%}"
+        f"({figure.source}), predicted {beside.error:+.0%}"
         f"{f' with {figure.runtime}' if figure.runtime else ''}"
     )
-    if not found.differs:
+    if not beside.differs:
         return f"Public measurement of this set-up: {line}."
-    *most, last = found.differs
+    *most, last = beside.differs
     words = f"{', '.join(most)} and {last}" if most else last
     return f"Nobody's public measurement of this set-up is held; the nearest has another {words}: {line}."
 
 
-def loaded_line(found: Loaded) -> str:
+def loaded_line(loaded: Loaded) -> str:
     """One set-up under load in a sentence."""
-    mean = found.point.mean
-    drafts = f", {found.row['drafts']} drafts" if found.row["drafts"] else ", no speculation"
-    usd, copies = found.usd_per_million_tokens, f"{found.replicas} cop{'y' if found.replicas == 1 else 'ies'}"
+    mean = loaded.point.mean
+    drafts = f", {loaded.row['drafts']} drafts" if loaded.row["drafts"] else ", no speculation"
+    usd, copies = (
+        loaded.usd_per_million_tokens,
+        f"{loaded.replicas} cop{'y' if loaded.replicas == 1 else 'ies'}",
+    )
     cost = "" if math.isnan(usd) else f", ${significant(usd, 3)} a million tokens"
     return (
-        f"{found.gpus} x {found.row['gpu']} ({copies}{drafts}): {found.share:.0%} of the "
+        f"{loaded.gpus} x {loaded.row['gpu']} ({copies}{drafts}): {loaded.share:.0%} of the "
         f"requests keep the limits, half of them have a first token after "
         f"{significant(1e3 * mean['ttft_p50_s'], 3)} ms, then {significant(1.0 / mean['tpot_p50_s'], 3)} "
         f"tokens/s{cost}"
@@ -300,42 +303,42 @@ def warning_lines(answer: Comparison) -> list[str]:
     Shown are the chosen set-up, the best without speculation and the frontier.
     """
     rows: list[Any] = [answer.chosen, answer.chosen_plain, *answer.frontier.to_dict("records")]
-    setups = {answer.key(row): told_of(row) for row in rows if row is not None}
+    setups = {answer.key(row): name_of(row) for row in rows if row is not None}
     kinds: dict[str, tuple[str, dict[str, None]]] = {}
-    for key, told in setups.items():
-        for line in answer.told_of(answer.scenarios[key]):
-            kinds.setdefault(_OF_A_SPLIT.sub("", line), (line, {}))[1][told] = None
+    for key, names in setups.items():
+        for line in answer.name_of(answer.scenarios[key]):
+            kinds.setdefault(_OF_A_SPLIT.sub("", line), (line, {}))[1][names] = None
     every = len(set(setups.values()))
-    lines = [f"{line} ({_holds_for(list(told), every)})" for line, told in kinds.values()]
+    lines = [f"{line} ({_holds_for(list(names), every)})" for line, names in kinds.values()]
     if others := len(answer.scenarios) - len(setups):
         lines.append(
             f"set-ups that are not shown ({others}) may have others: --format csv or json gives each row's"
         )
-    return [*lines, *told_of_prices(answer)]
+    return [*lines, *price_notes(answer)]
 
 
 _OF_A_SPLIT = re.compile(r" for \d+ GPUs| among \d+| \([^)]*\)")
 """What warnings of one kind say of how a set-up is split."""
 
 
-def _holds_for(told: list[str], every: int) -> str:
-    if len(told) == every:
+def _holds_for(names: list[str], every: int) -> str:
+    if len(names) == every:
         return "all shown"
-    return f"{told[0]} and {len(told) - 1} more" if len(told) > 1 else told[0]
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def with_warnings(answer: Comparison) -> pd.DataFrame:
     """The table with a column `warnings`: the numbers of each row's own among `answer.warnings`, from 1."""
     number = {line: place for place, line in enumerate(answer.warnings, start=1)}
     own = {
-        key: " ".join(str(number[line]) for line in answer.told_of(scenario))
+        key: " ".join(str(number[line]) for line in answer.name_of(scenario))
         for key, scenario in answer.scenarios.items()
     }
     keys = answer.table[list(SET_UP)].itertuples(index=False, name=None)
     return answer.table.assign(warnings=[own[key] for key in keys])
 
 
-def told_of_prices(answer: Comparison) -> list[str]:
+def price_notes(answer: Comparison) -> list[str]:
     """What prices the answer rests on, and what it saves where a card has none."""
     lines = price_lines(list(answer.scenarios.values()))
     missing = sorted({item.gpu.name for item in answer.scenarios.values() if item.price is None})
@@ -386,5 +389,5 @@ def compare_values(
         "chosen_without_speculation": answer.chosen_plain and json_row(answer.chosen_plain),
         "runners_up": [json_row(row) for row in answer.runners_up.to_dict("records")],
         "refused": [{"setup": item.setup, "reason": item.reason} for item in answer.refused],
-        "warnings": [*answer.warnings, *told_of_prices(answer)],
+        "warnings": [*answer.warnings, *price_notes(answer)],
     }

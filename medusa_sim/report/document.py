@@ -153,19 +153,19 @@ def _slim(picture: Picture) -> str:
 def _markdown(block: Block) -> str:
     match block:
         case Heading(text, level):
-            found = f"{'#' * level} {text}\n"
+            text_of = f"{'#' * level} {text}\n"
         case Text(text, _):
-            found = f"{text}\n"
+            text_of = f"{text}\n"
         case Bullets(items):
-            found = "".join(f"- {item}\n" for item in items)
+            text_of = "".join(f"- {item}\n" for item in items)
         case Code(text):
-            found = f"```\n{text.rstrip()}\n```\n"
+            text_of = f"```\n{text.rstrip()}\n```\n"
         case Cards(items):
-            found = "".join(f"- {label}: **{value}** ({remark})\n" for label, value, remark in items)
+            text_of = "".join(f"- {label}: **{value}** ({remark})\n" for label, value, remark in items)
         case Picture(_, name, caption):
-            found = f"![{caption}]({name}.png)\n"
+            text_of = f"![{caption}]({name}.png)\n"
         case Folded(summary, table):
-            found = f"{summary}\n\n{markdown(table)}"
+            text_of = f"{summary}\n\n{markdown(table)}"
         case TextTable():
-            found = markdown(block)
-    return found
+            text_of = markdown(block)
+    return text_of

@@ -122,8 +122,8 @@ class Answer:
         """
         from medusa_sim.plan.recommend import scheduled_row_at
 
-        found = self.recommendation
-        return scheduled_row_at(found, batch, found.question.seq_len[0] if seq_len is None else seq_len)
+        answer = self.recommendation
+        return scheduled_row_at(answer, batch, answer.question.seq_len[0] if seq_len is None else seq_len)
 
     @property
     def by_count(self) -> pd.DataFrame:

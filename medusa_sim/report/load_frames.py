@@ -32,8 +32,8 @@ class Simulation:
     @property
     def frame(self) -> pd.DataFrame:
         """A row a policy and rate: the columns of `medusa-sim load --format csv`."""
-        found: pd.DataFrame = load_arrow(self.answer).to_pandas()
-        return found
+        frame: pd.DataFrame = load_arrow(self.answer).to_pandas()
+        return frame
 
     @property
     def carried(self) -> pd.DataFrame:
@@ -45,8 +45,8 @@ class Simulation:
     @property
     def timeline(self) -> pd.DataFrame:
         """The first seed over time: a row a policy, rate and bin."""
-        found: pd.DataFrame = timeline_arrow(self.answer).to_pandas()
-        return found
+        timeline: pd.DataFrame = timeline_arrow(self.answer).to_pandas()
+        return timeline
 
     @property
     def warnings(self) -> list[str]:

@@ -36,9 +36,9 @@ def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
     if answer.carried:
         blocks += [Cards(_cards(answer)), carried_table(answer)]
     blocks += [load_table(answer), Bullets(tuple(findings(answer)))]
-    told = warnings(answer)
-    if told:
-        blocks += [Heading("Warnings"), Bullets(tuple(told))]
+    warned = warnings(answer)
+    if warned:
+        blocks += [Heading("Warnings"), Bullets(tuple(warned))]
     blocks += _plots(answer)
     blocks.append(
         Folded("Every metric of every policy and rate", TextTable.of(load_arrow(answer).to_pydict()))
@@ -53,14 +53,14 @@ def _title(answer: LoadAnswer) -> str:
 
 def _cards(answer: LoadAnswer) -> tuple[tuple[str, str, str], ...]:
     """What each policy carries, in a number."""
-    found = []
+    cards = []
     for each in answer.carried:
         if each.largest_per_s is None:
             carried, remark = each.saturated_per_s, "with the server always full"
         else:
             carried, remark = each.largest_per_s, f"saturates at {significant(each.saturated_per_s, 3)}"
-        found.append((policy_text(each.policy), f"{significant(carried, 3)} requests/s", remark))
-    return tuple(found)
+        cards.append((policy_text(each.policy), f"{significant(carried, 3)} requests/s", remark))
+    return tuple(cards)
 
 
 def _plots(answer: LoadAnswer) -> list[Block]:

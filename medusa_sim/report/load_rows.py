@@ -64,8 +64,8 @@ def context_values(answer: LoadAnswer) -> dict[str, Any] | None:
     """The contexts at which speculation pays for as many requests as decode; None where it never drafts."""
     if answer.context is None:
         return None
-    requests, found = answer.context
-    return {"requests": requests, **break_even_values(found)}
+    requests, crossing = answer.context
+    return {"requests": requests, **break_even_values(crossing)}
 
 
 def tables_values(answer: LoadAnswer) -> list[dict[str, Any]]:

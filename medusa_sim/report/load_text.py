@@ -44,8 +44,8 @@ def runs_text(test: LoadTest) -> str:
 
 def _shares(test: LoadTest) -> str:
     """Of prompts that the cache holds, and of requests that are cancelled; empty where there are none."""
-    found, whose = test.server.prefix_hit_rate, test.server.prefix
-    held = f"; {percent(found, 0)} of prompts found in the cache ({whose})" if found else ""
+    share, whose = test.server.prefix_hit_rate, test.server.prefix
+    held = f"; {percent(share, 0)} of prompts found in the cache ({whose})" if share else ""
     return held + (f"; {percent(test.cancelled, 0)} of requests cancelled" if test.cancelled else "")
 
 
@@ -103,12 +103,12 @@ def limits_text(goals: Goals) -> str:
 
 def sentence(answer: LoadAnswer) -> str:
     """What speculation is worth under this load: the rates that are carried, or the times at a rate."""
-    found, test = answer.carried, answer.test
-    plain = next((each for each in found if each.policy == "none"), None)
-    drafting = [each for each in found if each.policy != "none"]
-    if not found:
+    rates, test = answer.carried, answer.test
+    plain = next((each for each in rates if each.policy == "none"), None)
+    drafting = [each for each in rates if each.policy != "none"]
+    if not rates:
         return _compared(answer.last)
-    if any(each.largest_per_s is not None for each in found):
+    if any(each.largest_per_s is not None for each in rates):
         return _within_limits(test.goals, plain, drafting)
     return f"{_compared(answer.last)} {_saturated(plain, drafting)}".strip()
 
@@ -211,9 +211,9 @@ def context_text(answer: LoadAnswer) -> list[str]:
     """At which contexts speculation pays, for as many requests as decode; nothing where it never drafts."""
     if answer.context is None:
         return []
-    requests, found = answer.context
+    requests, crossing = answer.context
     many = f"{requests} request{'' if requests == 1 else 's'}"
-    return [f"with {many} in a step speculation {crossing_text(found, 'context')}"]
+    return [f"with {many} in a step speculation {crossing_text(crossing, 'context')}"]
 
 
 def tables_text(answer: LoadAnswer) -> list[str]:
@@ -259,23 +259,23 @@ def warnings(answer: LoadAnswer) -> list[str]:
     """What must not be overlooked, a line each."""
     points = answer.points
     scenario = answer.test.scenario
-    told = [*scenario.warnings, *beyond_known(scenario, round(answer.test.mean_length))]
+    lines = [*scenario.warnings, *beyond_known(scenario, round(answer.test.mean_length))]
     if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
-        told += first_token_doubts(scenario)
+        lines += first_token_doubts(scenario)
     for point in points:
         if not answer.is_steady(point):
             limit = answer.full_per_s.get(point.policy)
-            told.append(_unsteady(point, limit, has_goals=answer.test.goals.given))
+            lines.append(_unsteady(point, limit, has_goals=answer.test.goals.given))
         if point.mean["preemptions"]:
-            told.append(
+            lines.append(
                 f"{point.policy}{_at(point)}: {point.mean['preemptions']:.0f} requests lost their KV cache "
                 "and were computed again; fewer in a step (--max-num-seqs) may be faster"
             )
-    told += _eaten(answer) + _unequal(answer.test)
+    lines += _eaten(answer) + _unequal(answer.test)
     dropped = max((point.dropped for point in points), default=0)
     if dropped:
-        told.append(f"{dropped} requests were too long and left out")
-    return list(dict.fromkeys(told))
+        lines.append(f"{dropped} requests were too long and left out")
+    return list(dict.fromkeys(lines))
 
 
 def _unequal(test: LoadTest) -> list[str]:

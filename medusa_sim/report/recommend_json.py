@@ -44,8 +44,8 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "break_even_seq_len_direction": context.direction,
         "break_even_seq_len_at_batch": answer.question.batch_max,
         "break_even_batch_by_seq_len": [
-            {"seq_len": length, **break_even_values(found)}
-            for length, found in zip(answer.question.seq_len, answer.break_even_batches, strict=True)
+            {"seq_len": length, **break_even_values(crossing)}
+            for length, crossing in zip(answer.question.seq_len, answer.break_even_batches, strict=True)
         ],
         "break_even_seq_len_searched": [context.searched_from, context.searched_to],
         "required_tokens_per_step": answer.hardest.required_tokens_per_step,
@@ -118,13 +118,13 @@ def row_values(row: ScheduleRow) -> dict[str, Any]:
     return {key: json_value(value) for key, value in fields.items()}
 
 
-def break_even_values(found: BreakEven) -> dict[str, Any]:
+def break_even_values(crossing: BreakEven) -> dict[str, Any]:
     """Where and in which direction, with the range that was searched."""
     return {
-        "at": found.at,
-        "direction": found.direction,
-        "searched": [found.searched_from, found.searched_to],
-        "pays": [list(span) for span in found.spans],
+        "at": crossing.at,
+        "direction": crossing.direction,
+        "searched": [crossing.searched_from, crossing.searched_to],
+        "pays": [list(span) for span in crossing.spans],
     }
 
 
@@ -145,14 +145,14 @@ def _maybe(point: Any) -> dict[str, Any] | None:
 
 
 def _shortfall_values(answer: Recommendation) -> dict[str, Any] | None:
-    found = answer.shortfall
-    if found is None:
+    shortfall = answer.shortfall
+    if shortfall is None:
         return None
     return {
-        "batch": found.batch,
-        "seq_len": found.seq_len,
-        **{f"{name}_bytes": float(value) for name, value in found.parts._asdict().items()},
-        "needed_bytes": found.needed_bytes,
-        "usable_bytes": found.usable_bytes,
-        "what_would_fit": [dataclasses.asdict(change) for change in found.changes],
+        "batch": shortfall.batch,
+        "seq_len": shortfall.seq_len,
+        **{f"{name}_bytes": float(value) for name, value in shortfall.parts._asdict().items()},
+        "needed_bytes": shortfall.needed_bytes,
+        "usable_bytes": shortfall.usable_bytes,
+        "what_would_fit": [dataclasses.asdict(change) for change in shortfall.changes],
     }

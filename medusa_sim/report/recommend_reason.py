@@ -188,9 +188,9 @@ def _need(answer: Recommendation) -> str:
 
 def _break_even(answer: Recommendation) -> str:
     parts = []
-    for seq_len, found in zip(answer.question.seq_len, answer.break_even_batches, strict=True):
+    for seq_len, crossing in zip(answer.question.seq_len, answer.break_even_batches, strict=True):
         at = f" at length {seq_len}" if len(answer.question.seq_len) > 1 else ""
-        parts.append(f"{crossing_text(found, 'batch')}{at}")
+        parts.append(f"{crossing_text(crossing, 'batch')}{at}")
     distinct = list(dict.fromkeys(crossing_text(f, "batch") for f in answer.break_even_batches))
     if len(distinct) == 1:
         parts = distinct
@@ -200,29 +200,31 @@ def _break_even(answer: Recommendation) -> str:
 
 def _experts(answer: Recommendation) -> list[str]:
     """Where drafts are dear because each wakes more experts of a mixture."""
-    found = waking(answer.surface)
-    if found is None:
+    woken = waking(answer.surface)
+    if woken is None:
         return []
-    lengths = f" (length {found.seq_len})" if len(answer.question.seq_len) > 1 else ""
-    above = "" if found.capped else "; above, most are read anyway"
+    lengths = f" (length {woken.seq_len})" if len(answer.question.seq_len) > 1 else ""
+    above = "" if woken.capped else "; above, most are read anyway"
     return [
-        f"From {found.first} to {found.last} requests each draft wakes more experts{lengths}: at "
-        f"{found.worst} one draft makes them {found.woken:.0f} of {found.experts} a layer instead of "
-        f"{found.plain:.0f}, and the step {percent(found.cost, 0)} longer{above}."
+        f"From {woken.first} to {woken.last} requests each draft wakes more experts{lengths}: at "
+        f"{woken.worst} one draft makes them {woken.woken:.0f} of {woken.experts} a layer instead of "
+        f"{woken.plain:.0f}, and the step {percent(woken.cost, 0)} longer{above}."
     ]
 
 
-def crossing_text(found: BreakEven, what: str) -> str:
+def crossing_text(crossing: BreakEven, what: str) -> str:
     """`loses from batch 57 on`: where speculation pays over batches or lengths."""
-    searched = f"{what} that fits, {found.searched_from} to {found.searched_to}"
-    if len(found.spans) > 1 or (found.direction == "loses from" and found.spans[0][0] > found.searched_from):
-        where = ", ".join(span(first, last) for first, last in found.spans)
-        return f"pays at {what} {where} and loses elsewhere (searched to {found.searched_to})"
-    match found.direction:
+    searched = f"{what} that fits, {crossing.searched_from} to {crossing.searched_to}"
+    if len(crossing.spans) > 1 or (
+        crossing.direction == "loses from" and crossing.spans[0][0] > crossing.searched_from
+    ):
+        where = ", ".join(span(first, last) for first, last in crossing.spans)
+        return f"pays at {what} {where} and loses elsewhere (searched to {crossing.searched_to})"
+    match crossing.direction:
         case "loses from":
-            return f"loses from {what} {found.at} on (searched to {found.searched_to})"
+            return f"loses from {what} {crossing.at} on (searched to {crossing.searched_to})"
         case "pays from":
-            return f"pays from {what} {found.at} on (searched to {found.searched_to})"
+            return f"pays from {what} {crossing.at} on (searched to {crossing.searched_to})"
         case "pays throughout":
             return f"pays at every {searched}"
         case "loses throughout":

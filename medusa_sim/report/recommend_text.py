@@ -147,12 +147,12 @@ def findings(answer: Recommendation) -> list[str]:
 
 def _why_not_more(answer: Recommendation, rows: Iterable[ScheduleRow]) -> list[str]:
     """What decided against more at the fullest batch of these rows."""
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     several = len(answer.question.seq_len) > 1
     for row in rows:
         where = f"{row.batch_max}" + (f" (length {row.seq_len})" if several else "")
-        found.setdefault(_held_by(answer, row), []).append(where)
-    return [f"Why not more at batch {' and '.join(where)}: {why}." for why, where in found.items()]
+        reasons.setdefault(_held_by(answer, row), []).append(where)
+    return [f"Why not more at batch {' and '.join(where)}: {why}." for why, where in reasons.items()]
 
 
 def _held_by(answer: Recommendation, row: ScheduleRow) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def score_table(found: Sequence[Score], file: str) -> TextTable:
+def score_table(scores: Sequence[Score], file: str) -> TextTable:
     """One line for each group of rows, errors in per cent."""
     columns: dict[str, Callable[[Score], str]] = {
         "operator": lambda score: score.op,
@@ -32,7 +32,7 @@ def score_table(found: Sequence[Score], file: str) -> TextTable:
         "worst row": lambda score: score.worst_at,
     }
     words = ("operator", "dtype", "size", "worst row")
-    return TextTable.by_row(found, columns, words=words, title=f"{file}: error of the predicted time")
+    return TextTable.by_row(scores, columns, words=words, title=f"{file}: error of the predicted time")
 
 
 def tree_table(summary: Mapping[str, Mapping[str, float]], comparison: pd.DataFrame) -> TextTable:
@@ -57,7 +57,7 @@ def tree_table(summary: Mapping[str, Mapping[str, float]], comparison: pd.DataFr
     return TextTable.by_row(summary, columns, words=("trees", "worst run"), title=title)
 
 
-def regret_table(found: Sequence[Regret]) -> TextTable:
+def regret_table(regrets: Sequence[Regret]) -> TextTable:
     """Speedup given away, one line a model."""
     columns: dict[str, Callable[[Regret], str]] = {
         "model": lambda regret: regret.model,
@@ -68,13 +68,13 @@ def regret_table(found: Sequence[Regret]) -> TextTable:
         "always 64": lambda regret: percent(regret.always_64, 0),
     }
     title = "choice regret: share of the attainable speedup lost by choosing with predicted times"
-    return TextTable.by_row(found, columns, words=("model", "chosen for best"), title=title)
+    return TextTable.by_row(regrets, columns, words=("model", "chosen for best"), title=title)
 
 
-def comparison_table(found: DecoderValidation) -> TextTable:
+def comparison_table(validation: DecoderValidation) -> TextTable:
     """Steps: one line a quantity, errors in per cent of the measured value."""
-    title = f"{found.meta.environment.device} ({found.meta.launched}): error of the prediction"
-    return comparisons_table(found.comparisons, title)
+    title = f"{validation.meta.environment.device} ({validation.meta.launched}): error of the prediction"
+    return comparisons_table(validation.comparisons, title)
 
 
 def comparisons_table(comparisons: Sequence[Deviation], title: str) -> TextTable:
@@ -92,15 +92,15 @@ def comparisons_table(comparisons: Sequence[Deviation], title: str) -> TextTable
     return TextTable.by_row(comparisons, columns, words=("quantity", "worst cell"), title=title)
 
 
-def floor_line(found: DecoderValidation) -> str:
+def floor_line(validation: DecoderValidation) -> str:
     """How exactly these steps can judge anything, in one line."""
-    speedups = [each for each in found.comparisons if each.quantity == "speedup"]
-    passes = max(len(cell.passes_us) for cell in found.cells)
+    speedups = [each for each in validation.comparisons if each.quantity == "speedup"]
+    passes = max(len(cell.passes_us) for cell in validation.cells)
     if not speedups or passes == 1:
         return (
             "one pass over the grid: how far a second would differ is not known, nothing can be judged here"
         )
-    floor, effect = speedups[0].floor, found.effect
+    floor, effect = speedups[0].floor, validation.effect
     text = (
         f"halves of the {passes} passes differ by {percent(floor)} in the mean over the speedups; "
         f"the best tree of a batch changes its throughput by {percent(effect)}"

@@ -46,10 +46,10 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
     several = len(settings) > 1
     if several:
         blocks += [_compared(settings, answers), Text("Best count and its speedup, by batch.")]
-    for item, found in zip(settings, answers, strict=True):
+    for item, answered in zip(settings, answers, strict=True):
         if several:
             blocks.append(Heading(f"{_model_name(item)} on {item.cards}"))
-        blocks += _setting_blocks(item, found, several)
+        blocks += _setting_blocks(item, answered, several)
     return blocks + closing(settings, tuple(dict.fromkeys(caveats(settings, grid))), command)
 
 
@@ -69,9 +69,9 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTa
     grid = answers[0].grid
     shown = evenly(np.arange(grid.batch.size), _MOST_BATCHES)
     rows = []
-    for item, found in zip(settings, answers, strict=True):
+    for item, answered in zip(settings, answers, strict=True):
         counts, gains = (
-            found.best.columns[name].reshape(grid.batch.size, -1)[:, 0].tolist()
+            answered.best.columns[name].reshape(grid.batch.size, -1)[:, 0].tolist()
             for name in ("candidates", gain_column(item))
         )
         rows.append((item.cards, _model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
@@ -83,18 +83,18 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTa
     )
 
 
-def _setting_blocks(item: Scenario, found: Answer, several: bool) -> list[Block]:
+def _setting_blocks(item: Scenario, answered: Answer, several: bool) -> list[Block]:
     level = 3 if several else 2
-    grid = found.grid
+    grid = answered.grid
     blocks: list[Block] = [
         Text(headline(item), "soft"),
     ]
-    if not any(found.fits):
-        return [*blocks, Bullets(tuple(verdicts(found)))]
+    if not any(answered.fits):
+        return [*blocks, Bullets(tuple(verdicts(answered)))]
     blocks += [
-        Cards(_cards(found)),
-        best_table(found),
-        Bullets(tuple(verdicts(found))),
+        Cards(_cards(answered)),
+        best_table(answered),
+        Bullets(tuple(verdicts(answered))),
     ]
     for seq_len in evenly(grid.seq_len, _MOST_LENGTHS):
         blocks += view_pictures(
@@ -104,26 +104,26 @@ def _setting_blocks(item: Scenario, found: Answer, several: bool) -> list[Block]
     return blocks
 
 
-def _cards(found: Answer) -> tuple[tuple[str, str, str], ...]:
+def _cards(answered: Answer) -> tuple[tuple[str, str, str], ...]:
     """Best count at the smallest, middle and largest batch, where it stops paying, what is free."""
-    grid = found.grid
-    column = {name: values.tolist() for name, values in found.best.columns.items()}
+    grid = answered.grid
+    column = {name: values.tolist() for name, values in answered.best.columns.items()}
     lengths = grid.seq_len.size
 
     def best_card(batch: int) -> tuple[str, str, str]:
         case = batch * lengths
         at = f"batch {column['batch'][case]}, length {column['seq_len'][case]}"
         if column["candidates"][case] > 1:
-            value, low, high = found.gains[case]
+            value, low, high = answered.gains[case]
             gain = f"{times(value)}, 80 %: {low:.2f} to {high:.2f}"
             return at, f"{column['candidates'][case]} candidates", gain
         return at, "do not speculate", "plain decoding is the fastest"
 
     at = f"length {grid.seq_len[0]}"
-    last, why = _pays_up_to(found.paying[0])
-    free = free_text(int(found.free.whole[0]), found.free)
-    alone = free_text(int(found.free.verification[0]), found.free)
-    remark = f"verification alone: {alone}; drafting adds {percent(found.drafting_share)} first"
+    last, why = _pays_up_to(answered.paying[0])
+    free = free_text(int(answered.free.whole[0]), answered.free)
+    alone = free_text(int(answered.free.verification[0]), answered.free)
+    remark = f"verification alone: {alone}; drafting adds {percent(answered.drafting_share)} first"
     return (
         *(best_card(batch) for batch in sorted({0, grid.batch.size // 2, grid.batch.size - 1})),
         (
@@ -134,23 +134,23 @@ def _cards(found: Answer) -> tuple[tuple[str, str, str], ...]:
         (
             f"free budget, batch {grid.batch[0]}, {at}",
             f"{free} token{'' if free == '1' else 's'}",
-            remark if found.drafting_share > 0.0 else "no drafter in this scope",
+            remark if answered.drafting_share > 0.0 else "no drafter in this scope",
         ),
     )
 
 
-def _pays_up_to(found: BreakEven) -> tuple[str, str]:
+def _pays_up_to(crossing: BreakEven) -> tuple[str, str]:
     """The batch up to which speculation pays at the first length, and what happens beyond."""
-    if found.direction == "does not fit":
+    if crossing.direction == "does not fit":
         return "does not fit", "two candidates at batch 1 exceed the memory"
-    if not found.spans:
+    if not crossing.spans:
         return "no batch", "it does not even pay at batch 1"
-    first, last = found.spans[0]
+    first, last = crossing.spans[0]
     if first > 1:
         return f"batch {first} to {last}", "below, the best count loses"
-    if last < found.searched_to:
+    if last < crossing.searched_to:
         return f"batch {last}", "beyond, the best count loses"
-    is_searched = found.searched_to == BATCHES_SEARCHED
+    is_searched = crossing.searched_to == BATCHES_SEARCHED
     return f"batch {last}", "the largest batch searched" if is_searched else "no larger batch fits in memory"
 
 

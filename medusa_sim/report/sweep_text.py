@@ -98,12 +98,12 @@ def drafter_text(scenario: Scenario) -> str:
     return title
 
 
-def best_table(found: Answer) -> TextTable:
+def best_table(answer: Answer) -> TextTable:
     """One row for each batch and length: the best count and what it gives.
 
     Columns that say nothing here (one length, no throughput, everything fits) are left out.
     """
-    best = found.best
+    best = answer.best
     column = {name: values.tolist() for name, values in best.columns.items()}
 
     def shown(*names: str) -> dict[str, list[str]]:
@@ -116,11 +116,11 @@ def best_table(found: Answer) -> TextTable:
         "length": [str(value) for value in column["seq_len"]],
         "candidates": [str(value) for value in column["candidates"]],
         "as good": [NOTHING if low == high else f"{span(low, high)}" for low, high in best.near.tolist()],
-        _unit(found): [str(value) if value else NOTHING for value in column["drafts"]],
+        _unit(answer): [str(value) if value else NOTHING for value in column["drafts"]],
         "fits": [_fits(value) for value in column["fits_memory"]],
-        "speedup": [times(value) for value, _, _ in found.gains],
-        "80 %": [f"{low:.2f}-{high:.2f}" for _, low, high in found.gains],
-        "of the step": [NOTHING if found.scenario.traffic is None else times(v) for v in column["speedup"]],
+        "speedup": [times(value) for value, _, _ in answer.gains],
+        "80 %": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],
+        "of the step": [NOTHING if answer.scenario.traffic is None else times(v) for v in column["speedup"]],
         "kernels alone": [NOTHING if math.isnan(value) else times(value) for value in best.kernels_speedup],
         **shown(*_PLACED[:5]),
         "plain": [_rate(float(value)) for value in best.plain_tokens_per_s],
@@ -131,17 +131,17 @@ def best_table(found: Answer) -> TextTable:
                 best.of_grid.tolist(), best.of_grid_speedup.tolist(), column["candidates"], strict=True
             )
         ],
-        "free": [free_text(int(free), found.free) for free in found.free.whole],
+        "free": [free_text(int(free), answer.free) for free in answer.free.whole],
         "bound by": [BY_NAME["bound"].labels[int(code)] for code in column["bound"]],
     }
     known = ("batch", "length", "fits")
     texts = {
         name: [
-            cell if fits or name in known else NOTHING for cell, fits in zip(cells, found.fits, strict=True)
+            cell if fits or name in known else NOTHING for cell, fits in zip(cells, answer.fits, strict=True)
         ]
         for name, cells in texts.items()
     }
-    if found.grid.seq_len.size == 1:
+    if answer.grid.seq_len.size == 1:
         del texts["length"]
     if set(texts["fits"]) <= {"yes", NOTHING}:
         del texts["fits"]
@@ -154,9 +154,9 @@ def best_table(found: Answer) -> TextTable:
     )
 
 
-def _unit(found: Answer) -> str:
+def _unit(answer: Answer) -> str:
     """Heads of a tree; of chains drafts, whatever drafts them."""
-    return "drafts" if found.surface.chains else f"{found.scenario.drafting.kind.unit}s"
+    return "drafts" if answer.surface.chains else f"{answer.scenario.drafting.kind.unit}s"
 
 
 def free_text(count: int, free: Free) -> str:
@@ -181,27 +181,29 @@ def _fits(value: object) -> str:
     return NOTHING
 
 
-def verdicts(found: Answer) -> list[str]:
+def verdicts(answer: Answer) -> list[str]:
     """What follows from the grid: where it stops paying, what is free, where a larger count is cheaper."""
-    hints = cheaper_hints(found)
-    if not any(found.fits):
-        return [] if found.shortfall is None else [shortfall_text(found.shortfall)]
+    hints = cheaper_hints(answer)
+    if not any(answer.fits):
+        return [] if answer.shortfall is None else [shortfall_text(answer.shortfall)]
     lines = [
-        _paying(found),
-        *engine_line(found.in_engine),
-        *_memory(found),
-        *_cost(found),
-        _free(found),
+        _paying(answer),
+        *engine_line(answer.in_engine),
+        *_memory(answer),
+        *_cost(answer),
+        _free(answer),
         *([f"Larger but faster: {'; '.join(hints)}."] if hints else []),
     ]
-    if found.shortfall is not None:
-        lines.append(shortfall_text(found.shortfall))
-    lines += slower_format(found.surface)
-    if found.ends_profile:
-        lines.append(as_sentence(more_may_pay(found.scenario)))
-    lines += kernels_line(found.scenario)
-    lines += acceptance_basis(found.scenario.profile)
-    return lines + [as_sentence(line) for line in beyond_known(found.scenario, int(found.grid.seq_len.max()))]
+    if answer.shortfall is not None:
+        lines.append(shortfall_text(answer.shortfall))
+    lines += slower_format(answer.surface)
+    if answer.ends_profile:
+        lines.append(as_sentence(more_may_pay(answer.scenario)))
+    lines += kernels_line(answer.scenario)
+    lines += acceptance_basis(answer.scenario.profile)
+    return lines + [
+        as_sentence(line) for line in beyond_known(answer.scenario, int(answer.grid.seq_len.max()))
+    ]
 
 
 def slower_format(surface: Surface) -> list[str]:
@@ -215,40 +217,40 @@ def slower_format(surface: Surface) -> list[str]:
     ]
 
 
-def _paying(found: Answer) -> str:
-    ranges = [f"{text}{_at_length(found, i)}" for i, text in enumerate(map(paying_range, found.paying))]
+def _paying(answer: Answer) -> str:
+    ranges = [f"{text}{_at_length(answer, i)}" for i, text in enumerate(map(paying_range, answer.paying))]
     return f"Pays {'; '.join(ranges)}."
 
 
-def engine_line(found: InEngine | None) -> list[str]:
+def engine_line(engine: InEngine | None) -> list[str]:
     """What the engine that runs this drafter would give instead, at the first and the last batch."""
-    if found is None:
+    if engine is None:
         return []
-    runtime, seq_len = found.scenario.runtime, found.seq_len
+    runtime, seq_len = engine.scenario.runtime, engine.seq_len
     several = seq_len.size > 1 and seq_len[0] != seq_len[-1]
     ends = [
-        f"{times(float(found.speedup[i]))} with {drafts_text(int(found.candidates[i]))} at batch "
-        f"{found.batch[i]}" + (f", length {seq_len[i]}" if several else "")
-        for i in dict.fromkeys((0, found.batch.size - 1))
-        if np.isfinite(found.speedup[i])
+        f"{times(float(engine.speedup[i]))} with {drafts_text(int(engine.candidates[i]))} at batch "
+        f"{engine.batch[i]}" + (f", length {seq_len[i]}" if several else "")
+        for i in dict.fromkeys((0, engine.batch.size - 1))
+        if np.isfinite(engine.speedup[i])
     ]
     if not ends:
         return []
     return [f"{runtime.name} has no tree attention: its chain gives {'; '.join(ends)} (--runtime vllm)."]
 
 
-def _cost(found: Answer) -> list[str]:
+def _cost(answer: Answer) -> list[str]:
     """What tokens cost at the first and the last batch and length."""
-    scenario, best = found.scenario, found.best
+    scenario, best = answer.scenario, answer.best
     batch, seq_len = best.columns["batch"].tolist(), best.columns["seq_len"].tolist()
     plain_usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, best.plain_tokens_per_s)
-    several = found.grid.seq_len.size > 1
+    several = answer.grid.seq_len.size > 1
     return cost_sentences(
         scenario,
         [
             Costs(f"batch {size}" + (f", length {length}" if several else ""), *cost)
             for fits, size, length, *cost in zip(
-                found.fits,
+                answer.fits,
                 batch,
                 seq_len,
                 best.columns["usd_per_million_tokens"].tolist(),
@@ -262,80 +264,82 @@ def _cost(found: Answer) -> list[str]:
     )
 
 
-def _memory(found: Answer) -> list[str]:
+def _memory(answer: Answer) -> list[str]:
     """What the largest batch of the grid that fits keeps on a GPU, and how much larger it could be."""
-    if found.scenario.scope == "block":
+    if answer.scenario.scope == "block":
         return []
-    case = max(range(len(found.fits)), key=lambda at: (found.fits[at], found.best.columns["batch"][at]))
-    parts, most = found.memory(case)
-    batch, length = (int(found.best.columns[name][case]) for name in ("batch", "seq_len"))
-    room = found.scenario.usable_memory_bytes / GIGA
-    count = int(found.best.columns["candidates"][case])
+    case = max(range(len(answer.fits)), key=lambda at: (answer.fits[at], answer.best.columns["batch"][at]))
+    parts, most = answer.memory(case)
+    batch, length = (int(answer.best.columns[name][case]) for name in ("batch", "seq_len"))
+    room = answer.scenario.usable_memory_bytes / GIGA
+    count = int(answer.best.columns["candidates"][case])
     return [
         f"Memory of a GPU at batch {batch}, length {length}: {memory_text(parts)} of {room:,.1f}; the "
         f"largest batch with {count} candidates is {most}."
     ]
 
 
-def _at_length(found: Answer, case: int) -> str:
-    return f" at length {found.grid.seq_len[case]}" if found.grid.seq_len.size > 1 else ""
+def _at_length(answer: Answer, case: int) -> str:
+    return f" at length {answer.grid.seq_len[case]}" if answer.grid.seq_len.size > 1 else ""
 
 
-def paying_range(found: BreakEven) -> str:
+def paying_range(crossing: BreakEven) -> str:
     """`up to batch 52`, `at batch 4..64`, or that it pays wherever it fits."""
-    if found.direction == "does not fit":
+    if crossing.direction == "does not fit":
         return "nowhere: two candidates at batch 1 do not fit in memory beside the drafter"
-    if not found.spans:
+    if not crossing.spans:
         return "at no batch"
-    if found.direction == "pays throughout":
-        if found.searched_to < BATCHES_SEARCHED:
-            return f"at every batch that fits in memory, to {found.searched_to}"
-        return f"at every batch to {found.searched_to}"
-    if len(found.spans) == 1 and found.spans[0][0] == 1:
-        return f"up to batch {found.spans[0][1]}"
-    return "at batch " + ", ".join(span(first, last) for first, last in found.spans)
+    if crossing.direction == "pays throughout":
+        if crossing.searched_to < BATCHES_SEARCHED:
+            return f"at every batch that fits in memory, to {crossing.searched_to}"
+        return f"at every batch to {crossing.searched_to}"
+    if len(crossing.spans) == 1 and crossing.spans[0][0] == 1:
+        return f"up to batch {crossing.spans[0][1]}"
+    return "at batch " + ", ".join(span(first, last) for first, last in crossing.spans)
 
 
-def _free(found: Answer) -> str:
+def _free(answer: Answer) -> str:
     meaning = (
         f"As good: candidates within {NEAR_BEST:.0%} of the best speedup. Free: up to so many cost at "
         f"most {FREE_WITHIN - 1:.0%} more than a plain step"
     )
-    if found.drafting_share <= 0.0:
-        return f"{meaning} (searched to {found.free.largest})."
-    alone = free_text(int(found.free.verification[0]), found.free)
-    batch = found.grid.batch[0]
+    if answer.drafting_share <= 0.0:
+        return f"{meaning} (searched to {answer.free.largest})."
+    alone = free_text(int(answer.free.verification[0]), answer.free)
+    batch = answer.grid.batch[0]
     return (
-        f"{meaning}; at batch {batch} drafting for two candidates adds {percent(found.drafting_share)}, "
+        f"{meaning}; at batch {batch} drafting for two candidates adds {percent(answer.drafting_share)}, "
         f"without drafting verification is free up to {alone}."
     )
 
 
-def cheaper_hints(found: Answer) -> list[str]:
+def cheaper_hints(answer: Answer) -> list[str]:
     """Up to six hints such as `96 candidates than 80 (batch 4)`."""
-    several = found.grid.seq_len.size > 1
+    several = answer.grid.seq_len.size > 1
     return [
         f"{pair.larger} candidates than {pair.smaller} (batch {pair.batch}"
         f"{f', length {pair.seq_len}' if several else ''})"
-        for pair in found.cheaper[:6]
+        for pair in answer.cheaper[:6]
     ]
 
 
 def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
     """Where the numbers of a sweep come from: GPU, model, runtime, kernels, acceptance."""
-    found: dict[str, dict[str, str]] = {}
+    sources_of: dict[str, dict[str, str]] = {}
     for item in settings:
         gpu, model, runtime = item.gpu, item.model, item.runtime
-        found[f"gpu {gpu.name}"] = dict(gpu.sources)
-        found[f"model {model.name}"] = {"sizes": model.source}
-        found[f"runtime {runtime.name}"] = dict(runtime.sources)
+        sources_of[f"gpu {gpu.name}"] = dict(gpu.sources)
+        sources_of[f"model {model.name}"] = {"sizes": model.source}
+        sources_of[f"runtime {runtime.name}"] = dict(runtime.sources)
         if item.backend is not None:
-            found[f"runtime {runtime.name}"]["verified_by"] = f"{item.backend.name}: {item.backend.source}"
-        found[f"acceptance {item.profile.name}"] = {"tokens_per_step": item.profile.source}
+            sources_of[f"runtime {runtime.name}"]["verified_by"] = (
+                f"{item.backend.name}: {item.backend.source}"
+            )
+        sources_of[f"acceptance {item.profile.name}"] = {"tokens_per_step": item.profile.source}
         if item.fits:
-            kernels = found.setdefault(f"kernels {gpu.name} {item.kernels}", {})
+            kernels = sources_of.setdefault(f"kernels {gpu.name} {item.kernels}", {})
             kernels |= {name: fit_source(fit) for name, fit in item.fits.items()}
-    return found
+    return sources_of
 
 
 def fit_source(fit: Fit) -> str:

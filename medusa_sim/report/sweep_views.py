@@ -123,21 +123,21 @@ def view_of(
 
     recommended: batch -> count that is marked, of the batches shown; None: all of them, the best asked for.
     """
-    found, s = surface.by_count, int(np.searchsorted(surface.seq_len, seq_len))
+    by_count, s = surface.by_count, int(np.searchsorted(surface.seq_len, seq_len))
     lines = np.flatnonzero(among(surface.batch, list(recommended or surface.batch)))
-    asked_for = among(found.counts, asked)
+    asked_for = among(by_count.counts, asked)
     if recommended is None:
-        gain = np.broadcast_to(surface.gain_by_count, found.fits.shape)[:, s]
+        gain = np.broadcast_to(surface.gain_by_count, by_count.fits.shape)[:, s]
         best = np.argmax(np.where(asked_for, gain, -np.inf), axis=1)
     else:
-        best = np.searchsorted(found.counts, [recommended[int(size)] for size in surface.batch[lines]])
+        best = np.searchsorted(by_count.counts, [recommended[int(size)] for size in surface.batch[lines]])
     return LengthView(
         surface=surface,
         lines=lines,
         length=s,
         seq_len=seq_len,
         batch=surface.batch[lines],
-        grid_counts=found.counts[asked_for],
+        grid_counts=by_count.counts[asked_for],
         best=best,
         marked="the best count of the grid" if recommended is None else "what is recommended",
     )

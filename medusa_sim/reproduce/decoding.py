@@ -73,8 +73,8 @@ def overhead(setting: Setting, tokens_per_step: float, candidates: int = CANDIDA
 
 
 def _setting(model: str, data_dir: DataDir) -> Setting:
-    found = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
-    return replace(found, drafter=Medusa(heads=HEADS), depth=LEVELS - 1)
+    setting = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
+    return replace(setting, drafter=Medusa(heads=HEADS), depth=LEVELS - 1)
 
 
 def overhead_of(
@@ -97,18 +97,18 @@ def table1(data_dir: DataDir = None) -> pd.DataFrame:
 
     rows = []
     for row in read_published("medusa_table1").to_dict("records"):
-        found = overhead(_setting(row["model"], data_dir), float(row["acc_rate"]))
+        predicted = overhead(_setting(row["model"], data_dir), float(row["acc_rate"]))
         rows.append(
             {
                 "model": row["model"],
                 "published_overhead": row["overhead"],
-                "predicted_overhead": found.counted,
-                "difference": found.counted - row["overhead"],
-                "device_overhead": found.device,
-                "step_overhead": found.step,
-                "decode_step_us": found.decode_us,
+                "predicted_overhead": predicted.counted,
+                "difference": predicted.counted - row["overhead"],
+                "device_overhead": predicted.device,
+                "step_overhead": predicted.step,
+                "decode_step_us": predicted.decode_us,
                 "published_tokens_per_s": row["baseline_tokens_per_s_approx"],
-                "host_bound": found.host_bound,
+                "host_bound": predicted.host_bound,
             }
         )
     return pd.DataFrame(rows)

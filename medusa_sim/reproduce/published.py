@@ -63,10 +63,10 @@ def operator_table(name: str) -> pd.DataFrame:
 
 def shipped(path: str) -> Path:
     """A shipped file. The user's own data never stands in for what a paper printed."""
-    found = data.shipped_dir() / path
-    if not found.is_file():
+    full = data.shipped_dir() / path
+    if not full.is_file():
         raise SpecError(f"{path} is missing: the installation is incomplete; install medusa-sim again")
-    return found
+    return full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

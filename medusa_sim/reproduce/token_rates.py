@@ -55,8 +55,8 @@ def plain_step(model: str, data_dir: DataDir = None) -> PlainStep:
 
 
 def _setting(model: str, data_dir: DataDir) -> Setting:
-    found = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
-    return replace(found, drafter=FreeDrafter())
+    setting = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
+    return replace(setting, drafter=FreeDrafter())
 
 
 def host_us_per_launch(steps: Sequence[PlainStep], measured_us: Sequence[float]) -> float:

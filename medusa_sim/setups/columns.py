@@ -60,14 +60,14 @@ class Rows:
     @cached_property
     def batch(self) -> IntArray:
         """Requests of one copy."""
-        found: IntArray = self.surface.batch[self._places[0]]
-        return found
+        batch: IntArray = self.surface.batch[self._places[0]]
+        return batch
 
     @cached_property
     def drafts(self) -> IntArray:
         """Draft length; 0 of plain decoding."""
-        found = self.surface.in_flight
-        return self.at(np.broadcast_to(found.drafts, found.tokens_per_step.shape)).astype(np.int64)
+        steps = self.surface.in_flight
+        return self.at(np.broadcast_to(steps.drafts, steps.tokens_per_step.shape)).astype(np.int64)
 
     @cached_property
     def rate(self) -> FloatArray:
@@ -134,7 +134,7 @@ class Column:
     """Heading in tables for people; empty: not shown there."""
     axis: str = ""
     """What the vertical axis of the chart says; empty: never there."""
-    told: str = ""
+    phrase: str = ""
     """How a sentence tells it, with {} for the number."""
     falls_with_speed: bool = False
     """Whether it is the larger the longer a token takes."""
@@ -211,6 +211,6 @@ def on_frontier(speed: FloatArray, worth: FloatArray) -> BoolArray:
     order = np.lexsort((-worth, -speed))
     order = order[np.isfinite(speed[order]) & np.isfinite(worth[order])]
     best_before = np.maximum.accumulate(np.concatenate([[-np.inf], worth[order]]))[:-1]
-    found = np.zeros(speed.size, dtype=np.bool_)
-    found[order] = worth[order] > best_before
-    return found
+    is_best = np.zeros(speed.size, dtype=np.bool_)
+    is_best[order] = worth[order] > best_before
+    return is_best

@@ -73,9 +73,9 @@ class Comparison:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What must not be overlooked of any set-up, each line once."""
-        return tuple(dict.fromkeys(line for item in self.scenarios.values() for line in self.told_of(item)))
+        return tuple(dict.fromkeys(line for item in self.scenarios.values() for line in self.name_of(item)))
 
-    def told_of(self, scenario: Scenario) -> list[str]:
+    def name_of(self, scenario: Scenario) -> list[str]:
         """The warnings of one set-up; of times to the first token where these are asked for."""
         limited = self.question.ttft_ms is not None or self.question.e2e_ms is not None
         return [*scenario.warnings, *(first_token_doubts(scenario) if limited else ())]
@@ -93,8 +93,8 @@ class Comparison:
     @cached_property
     def frontier(self) -> pd.DataFrame:
         """Rows that nothing beats, the fastest stream first."""
-        found = self.table[self.table.on_frontier]
-        return found.sort_values("tokens_per_s_per_user", ascending=False, ignore_index=True)
+        rows = self.table[self.table.on_frontier]
+        return rows.sort_values("tokens_per_s_per_user", ascending=False, ignore_index=True)
 
     @cached_property
     def best(self) -> pd.DataFrame:
@@ -135,8 +135,8 @@ class Comparison:
             near = worth * share >= worth[0] * (
                 best.tokens_per_s_per_gpu_low.iloc[0] / best.tokens_per_s_per_gpu.iloc[0]
             )
-        found: pd.DataFrame = best[near].iloc[1:].reset_index(drop=True)
-        return found
+        rows: pd.DataFrame = best[near].iloc[1:].reset_index(drop=True)
+        return rows
 
     def scenario(self, row: Any) -> Scenario:
         """The scenario that priced a row (a mapping or a row of the table)."""

@@ -62,11 +62,11 @@ def second_level(answer: Comparison) -> list[Mapping[str, Any]]:
     within = answer.frontier[answer.frontier.meets_limits]
     within = within.sort_values(answer.column, ascending=answer.measure in LOWER_IS_BETTER)
     rows: list[Any] = [answer.chosen, answer.chosen_plain, *within.to_dict("records")]
-    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    best: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for row in rows:
         if row is not None:
-            found.setdefault(answer.key(row), row)
-    return list(found.values())[:MOST_FLEETS]
+            best.setdefault(answer.key(row), row)
+    return list(best.values())[:MOST_FLEETS]
 
 
 def under_load(
@@ -82,7 +82,7 @@ def under_load(
     asked, scenario = answer.question, answer.scenario(row)
     drafts = PLAIN if row["drafter"] == PLAIN else str(row["drafts"])
     limit_us = asked.slowest_tpot_us
-    found: Loaded | None = None
+    loaded: Loaded | None = None
     for copies in dict.fromkeys(ceil(share * int(row["replicas"])) for share in _TRIES):
         users = None if asked.rate is not None else ceil((asked.users or int(row["batch"])) / copies)
         test = load_test(
@@ -103,14 +103,14 @@ def under_load(
         point = test.points([None if asked.rate is None else asked.rate / copies])[0]
         gpus = copies * int(row["tp"])
         rate = copies * point.mean["tokens_per_s"]
-        found = Loaded(
+        loaded = Loaded(
             row=row, replicas=copies, gpus=gpus, share=point.mean["goodput_share"], point=point,
             usd_per_million_tokens=float(usd_per_million_tokens(scenario.usd_per_gpu_hour, gpus, rate)),
         )  # fmt: skip
-        if found.keeps or (asked.rate is None and asked.users is None):
+        if loaded.keeps or (asked.rate is None and asked.users is None):
             break
-    assert found is not None  # noqa: S101  # there is always one number of copies to try
-    return found
+    assert loaded is not None  # noqa: S101  # there is always one number of copies to try
+    return loaded
 
 
 def routed(test: LoadTest, copies: int, router: Router, row: Mapping[str, Any]) -> LoadTest:

@@ -176,22 +176,22 @@ def beside(scenario: Scenario, batches: tuple[int, ...] = ()) -> Beside | None:
         same = {**own, "drafter": said["drafter"]} if said["drafter"] == PLAIN else own
         return tuple(_WORDS[name] for name in same if said[name] != same[name])
 
-    found = min(figures(scenario.arguments.data_dir), key=lambda figure: _weight(other(figure)), default=None)
-    if found is None:
+    near = min(figures(scenario.arguments.data_dir), key=lambda figure: _weight(other(figure)), default=None)
+    if near is None:
         return None
-    told, plain = found.set_up, found.set_up["drafter"] == PLAIN
-    model = load_model(found.model)
+    set_up, plain = near.set_up, near.set_up["drafter"] == PLAIN
+    model = load_model(near.model)
     launched = SetUp(
-        **{name: told[name] for name in _NAMED if name != "drafter"}, kv_precision=None, drafters=()
+        **{name: set_up[name] for name in _NAMED if name != "drafter"}, kv_precision=None, drafters=()
     )
-    drafter = any_drafter(told["engine"]) if plain else told["drafter"]
-    version = {"runtime": found.runtime} if found.runtime else {}
+    drafter = any_drafter(set_up["engine"]) if plain else set_up["drafter"]
+    version = {"runtime": near.runtime} if near.runtime else {}
     as_served = Scenario(
         model=model, drafter=drafter, chain_only=True, **{**launched.arguments(model), **version}
     )
-    key = launched.key(as_served.model, told["drafter"])
-    every = tuple(sorted({found.batch, *batches}))
-    return Beside(figure=found, differs=other(found), curve=_priced(found, as_served, every, key))
+    key = launched.key(as_served.model, set_up["drafter"])
+    every = tuple(sorted({near.batch, *batches}))
+    return Beside(figure=near, differs=other(near), curve=_priced(near, as_served, every, key))
 
 
 _WORDS = {

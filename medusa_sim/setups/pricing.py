@@ -68,12 +68,12 @@ class Card:
         kernels, arguments = (setup.engine, setup.precision), {**arguments, "gpu": self.gpu}
         if kernels in self.latencies:
             return Scenario(**{**arguments, "latency": self.latencies[kernels]})
-        found = Scenario(**arguments)
-        if isinstance(found.latency, CalibratedLatency):
-            shared = CachedLatency(found.latency, self.answers, found.latency.whose)
-            found = found.but(latency=shared)
-        self.latencies[kernels] = found.setting.latency
-        return found
+        scenario = Scenario(**arguments)
+        if isinstance(scenario.latency, CalibratedLatency):
+            shared = CachedLatency(scenario.latency, self.answers, scenario.latency.whose)
+            scenario = scenario.but(latency=shared)
+        self.latencies[kernels] = scenario.setting.latency
+        return scenario
 
 
 @dataclass(slots=True)
@@ -114,11 +114,11 @@ class Pricer:
             if isinstance(plan, Refused):
                 yield [plan]
                 continue
-            found = self._priced(plan)
-            if plan.narrow is not None and any(isinstance(each, Priced) for each in found):
+            priced = self._priced(plan)
+            if plan.narrow is not None and any(isinstance(each, Priced) for each in priced):
                 # what does not fit so either is no news
-                found += [each for each in self._priced(plan.narrow) if isinstance(each, Priced)]
-            yield found
+                priced += [each for each in self._priced(plan.narrow) if isinstance(each, Priced)]
+            yield priced
 
     def _planned(self, setup: SetUp, card: Card) -> Planned | Refused:
         gpu, needed = card.gpu, FORMATS[setup.precision].dtype
@@ -132,12 +132,12 @@ class Pricer:
         share = self._weights_of_a_gpu(setup)
         if isinstance(share, MedusaSimError) or share > gpu.memory_bytes:
             return Refused(
-                setup.told, str(share) if isinstance(share, MedusaSimError) else _no_room(share, gpu)
+                setup.words, str(share) if isinstance(share, MedusaSimError) else _no_room(share, gpu)
             )
         try:
             plan = self._with_drafters(setup, card, self.asked)
         except _NoRoomError as error:  # nor with another drafter
-            return Refused(setup.told, str(error))
+            return Refused(setup.words, str(error))
         first = 0 if PLAIN in setup.drafters else 1
         rooms = [s.max_batch[0, first:].max() for s in plan.surfaces.values() if isinstance(s, Surface)]
         beyond = tuple(batch for batch in self.asked.tried if rooms and batch > max(rooms))
@@ -164,7 +164,7 @@ class Pricer:
     def _priced(self, plan: Planned) -> list[Priced | Refused]:
         """Refused once where all drafters are, for one reason."""
         setup, first = plan.setup, None
-        found: list[Priced | Refused] = []
+        priced: list[Priced | Refused] = []
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
             surface = plan.surfaces.get(drafter, first)
             try:
@@ -175,13 +175,13 @@ class Pricer:
                 if first is not None and surface is not first:
                     surface.take_steps(first)
                 first = all_priced(surface)
-                found.append(rows_of(first, setup.key(first.scenario.model, drafter), plan.asked))
+                priced.append(rows_of(first, setup.key(first.scenario.model, drafter), plan.asked))
             except MedusaSimError as error:
-                found.append(Refused(f"{setup.told}, {drafter}", str(error)))
-        reasons = {item.reason if isinstance(item, Refused) else None for item in found}
+                priced.append(Refused(f"{setup.words}, {drafter}", str(error)))
+        reasons = {item.reason if isinstance(item, Refused) else None for item in priced}
         if len(reasons) == 1 and (reason := reasons.pop()) is not None:
-            return [Refused(setup.told, reason)]
-        return found
+            return [Refused(setup.words, reason)]
+        return priced
 
     def _weights_of_a_gpu(self, setup: SetUp) -> float | MedusaSimError:
         """Bytes of the weights of one GPU, or why the model cannot be split so; of every card alike."""

@@ -55,7 +55,7 @@ class Routed:
             return np.arange(whole.count, dtype=np.int64) % self.copies
         stay_s = self.first_s + whole.output_tokens * self.token_s
         there: list[list[float]] = [[] for _ in range(self.copies)]
-        found = np.empty(whole.count, dtype=np.int64)
+        places = np.empty(whole.count, dtype=np.int64)
         for i, (now, stay) in enumerate(zip(whole.arrival_s.tolist(), stay_s.tolist(), strict=True)):
             for copy in there:
                 while copy and copy[0] <= now:
@@ -64,5 +64,5 @@ class Routed:
             turn = [(i + step) % self.copies for step in range(self.copies)]
             place = min(turn, key=lambda copy: len(there[copy]))
             heapq.heappush(there[place], now + stay)
-            found[i] = place
-        return found
+            places[i] = place
+        return places

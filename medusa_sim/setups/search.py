@@ -89,13 +89,13 @@ def compare(
     for card, of_card in groupby(todo, key=lambda setup: setup.gpu):
         usd = prices.get(card) if isinstance(prices, Mapping) else prices
         for setup in pricer.of_card(card, list(of_card), usd):
-            for found in setup:
-                if isinstance(found, Refused):
+            for priced in setup:
+                if isinstance(priced, Refused):
                     # what scenarios call --tp is --gpus of a comparison
-                    refused[replace(found, reason=found.reason.replace("--tp", "--gpus"))] = None
+                    refused[replace(priced, reason=priced.reason.replace("--tp", "--gpus"))] = None
                 else:
-                    rows.append(found.rows)
-                    scenarios[found.key] = found.scenario
+                    rows.append(priced.rows)
+                    scenarios[priced.key] = priced.scenario
             done += 1
             if advance is not None:
                 advance(done, len(todo))
@@ -146,15 +146,15 @@ def refined(answer: Comparison) -> Comparison:
     grid = answer.table.batch.isin(answer.question.tried)
     if not grid.all():  # what another target added
         answer = replace(answer, table=answer.table[grid].reset_index(drop=True)).for_target()
-    found = []
+    refined_rows = []
     for plain in (True, False):
         rows = answer.table[(answer.table.drafter == PLAIN) == plain]
         for key, batches in _gaps(answer, rows):
             best = _best(answer, _between(answer, key, batches))
-            found += [] if best is None else [best]
-    if not found:
+            refined_rows += [] if best is None else [best]
+    if not refined_rows:
         return answer
-    table = pd.concat([answer.table, pd.DataFrame(found)], ignore_index=True)
+    table = pd.concat([answer.table, pd.DataFrame(refined_rows)], ignore_index=True)
     groups = table.groupby(list(SET_UP), sort=False).ngroup().to_numpy()
     order = np.lexsort((table.batch.to_numpy(), groups))  # a set-up's rows stay together
     table = table.iloc[order].reset_index(drop=True).astype(answer.table.dtypes.to_dict())
@@ -175,7 +175,7 @@ def _gaps(answer: Comparison, rows: pd.DataFrame) -> list[tuple[tuple[Any, ...],
     of_batch = dict(zip(zip(groups, batches, strict=True), values, strict=True))
     within = np.flatnonzero(known.meets_limits)
     last = {groups[place]: int(place) for place in within[np.argsort(known.batch.to_numpy()[within])]}
-    found = []
+    gaps = []
     for group, place in sorted(last.items()):
         batch = batches[place]
         larger = tried[tried > batch]
@@ -184,9 +184,9 @@ def _gaps(answer: Comparison, rows: pd.DataFrame) -> list[tuple[tuple[Any, ...],
         share = float(larger[0] / batch)  # at most: as if a step took no longer
         hoped = of_batch.get((group, larger[0]), values[place] * (1.0 / share if lower else share))
         if hoped < best if lower else hoped > best:
-            found.append((hoped, place, tuple(range(batch + 1, int(larger[0])))))
-    found.sort(key=lambda each: each[0], reverse=not lower)
-    return [(Comparison.key(known.iloc[place]), batches) for _, place, batches in found[:MOST]]
+            gaps.append((hoped, place, tuple(range(batch + 1, int(larger[0])))))
+    gaps.sort(key=lambda each: each[0], reverse=not lower)
+    return [(Comparison.key(known.iloc[place]), batches) for _, place, batches in gaps[:MOST]]
 
 
 _APART = 2

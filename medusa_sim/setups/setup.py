@@ -75,12 +75,12 @@ class SetUp:
         return (self.gpu, self.tp, self.ep, self.dp_attention, self.precision, cache, self.engine, drafter)
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         """`8 x h200-sxm, TP 8, EP 8, fp8_block, sglang`."""
-        return told_of({name: getattr(self, name) for name in SET_UP[:-1]} | {"gpus": self.tp})
+        return name_of({name: getattr(self, name) for name in SET_UP[:-1]} | {"gpus": self.tp})
 
 
-def told_of(row: Mapping[Any, Any]) -> str:
+def name_of(row: Mapping[Any, Any]) -> str:
     """`8 x h200-sxm, TP 4, EP 4, fp8_block, sglang`: all GPUs of a row first."""
     ways = [f"TP {row['tp']}"] if row["tp"] > 1 else []
     ways += [f"EP {row['ep']}"] if row["ep"] > 1 else []

@@ -147,13 +147,13 @@ def prices(data_dir: DataDir = None) -> tuple[Price, ...]:
     Raises SpecError naming file and key for a row without date or source, one dated in the future, or a
     malformed file.
     """
-    found: list[Price] = []
+    listed: list[Price] = []
     for root in data.data_roots(data_dir):
         path = root / "profiles" / PRICES
         if path.is_file():
-            known = {price.gpu for price in found}
-            found += [price for price in _read(file_state(path)) if price.gpu not in known]
-    return tuple(found)
+            known = {price.gpu for price in listed}
+            listed += [price for price in _read(file_state(path)) if price.gpu not in known]
+    return tuple(listed)
 
 
 @lru_cache(maxsize=8)

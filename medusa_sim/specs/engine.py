@@ -263,16 +263,16 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
     settings = convert(
         {key: value for key, value in given.items() if key not in UNITS}, _SettingsToml, where, key=key
     )
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, unit in UNITS.items():
         if name in given or relative is None:
             if name not in given:
                 words = f"a table with value ({unit or 'a ratio'}) and source"
                 raise SpecError(f"{where}: {key}.{name}: missing; {words} is needed")
             term = convert(given[name], _TermToml, where, key=f"{key}.{name}")
-            found[name] = Term(**msgspec.structs.asdict(term))
+            values[name] = Term(**msgspec.structs.asdict(term))
         else:
-            found[name] = _inherited(relative[1].terms[name], relative[0], settings.widen)
+            values[name] = _inherited(relative[1].terms[name], relative[0], settings.widen)
     for name in _SettingsToml.__struct_fields__:
         if name in ("widen", "several_gpus", *_OWN):
             continue
@@ -281,18 +281,18 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
             raise SpecError(
                 f"{where}: {key}.{name}: missing; an engine that inherits from none says it itself"
             )
-        found[name] = getattr(cast("tuple[str, Engine]", relative)[1], name) if value is None else value
+        values[name] = getattr(cast("tuple[str, Engine]", relative)[1], name) if value is None else value
     lent_there = "" if relative is None else relative[1].several_gpus
-    found["several_gpus"] = lent_there if settings.several_gpus is None else settings.several_gpus
-    found |= {name: getattr(settings, name) for name in _OWN}
+    values["several_gpus"] = lent_there if settings.several_gpus is None else settings.several_gpus
+    values |= {name: getattr(settings, name) for name in _OWN}
     if settings.graph_sizes is not None:
-        found["graph_sizes"] = _sizes(settings.graph_sizes, f"{where}: {key}.graph_sizes")
-    last = found["step_limits"][-1]
+        values["graph_sizes"] = _sizes(settings.graph_sizes, f"{where}: {key}.graph_sizes")
+    last = values["step_limits"][-1]
     if last.memory_gib or last.but:
         raise SpecError(
             f"{where}: {key}.step_limits: the last entry holds for every card: no memory_gib, no but"
         )
-    engine = Engine(**found)
+    engine = Engine(**values)
     if relative is None:
         return engine
     known = {of: engine.is_measured("", of) for of in ("", DRAFTING)}
@@ -326,7 +326,7 @@ def _sizes(given: list[int | list[int]], where: str) -> tuple[int, ...]:
     """`[1, 2, 4, [8, 256, 8]]`: single sizes, and [first, last, step]."""
     parts = [part if isinstance(part, list) else [part, part, 1] for part in given]
     valid = all(len(part) == 3 and all(1 <= n <= _MAX_GRAPH_SIZE for n in part) for part in parts)
-    found = [n for first, last, step in parts for n in range(first, last + 1, step)] if valid else []
-    if not valid or found != sorted(set(found)):
+    sizes = [n for first, last, step in parts for n in range(first, last + 1, step)] if valid else []
+    if not valid or sizes != sorted(set(sizes)):
         raise SpecError(f"{where}: given {shown(given)}; allowed: {_SIZES}")
-    return tuple(found)
+    return tuple(sizes)

@@ -174,8 +174,8 @@ _WORDS: Sequence[tuple[tuple[str, ...], Backend]] = (
 
 def backend_of_row(kernel: str) -> Backend | None:
     """The kernel that a row of a table names in words of its library; None where they say none of these."""
-    told = kernel.lower()
-    return next((backend for words, backend in _WORDS if any(word in told for word in words)), None)
+    name = kernel.lower()
+    return next((backend for words, backend in _WORDS if any(word in name for word in words)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ def as_served(model: Model, library: str) -> Model:
     return dataclasses.replace(model, groups=tuple(groups))
 
 
-def told_of_states(library: str, model: Model, drafter: str) -> tuple[str, ...]:
+def state_notes(library: str, model: Model, drafter: str) -> tuple[str, ...]:
     """What an answer says of an engine's states; nothing of models without them, or of unknown engines."""
     rules = RULES.get(library)
     if rules is None or not model.keeps_states:

@@ -68,10 +68,10 @@ class Parallel:
     @property
     def ways(self) -> str:
         """`tp 8, ep 8, data-parallel attention`."""
-        found = [f"tp {self.tp}"]
-        found += [f"ep {self.ep}"] if self.ep > 1 else []
-        found += ["data-parallel attention"] if self.dp_attention else []
-        return ", ".join(found)
+        ways = [f"tp {self.tp}"]
+        ways += [f"ep {self.ep}"] if self.ep > 1 else []
+        ways += ["data-parallel attention"] if self.dp_attention else []
+        return ", ".join(ways)
 
     def __str__(self) -> str:
         """`8 GPUs (tp 8, ep 8)`; `1 GPU`."""

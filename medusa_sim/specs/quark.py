@@ -96,9 +96,9 @@ def _form(rule: _Rule, where: str, notes: dict[str, None]) -> str:
     weight, inputs = (_listed(each) for each in (rule.weight, rule.input_tensors))
     pair = tuple(tuple(each.dtype.partition("_")[0] for each in part) for part in (weight, inputs))
     if pair not in _FORMS:
-        told = " with inputs ".join("+".join(part) or "none" for part in pair)
+        text = " with inputs ".join("+".join(part) or "none" for part in pair)
         raise SpecError(
-            f"{where}: given weights {told}; allowed: fp4 (alone, with fp4 or fp8), fp8 with fp8, int8 "
+            f"{where}: given weights {text}; allowed: fp4 (alone, with fp4 or fp8), fp8 with fp8, int8 "
             "(alone or with int8), int4 alone"
         )
     if pair == (("fp4",), ("fp4",)):

@@ -160,13 +160,13 @@ def _shipped() -> tuple[dict[str, Runtime], dict[str, str]]:
 def _runtimes(state: FileState) -> tuple[dict[str, Runtime], dict[str, str]]:
     content = read_toml(state.path, "a file of runtimes")
     names = convert(content.pop(_NAMES, {}), dict[str, str], state.path, key=_NAMES)
-    found: dict[str, Runtime] = {}
+    runtimes: dict[str, Runtime] = {}
     for name, given in content.items():
-        found[name] = _runtime(name, given, f"{state.path}", name, found)
+        runtimes[name] = _runtime(name, given, f"{state.path}", name, runtimes)
     for alias, name in names.items():
-        if name not in found:
-            raise SpecError(f"{state.path}: {_NAMES}.{alias}: {unknown_name('runtime', name, found)}")
-    return found, names
+        if name not in runtimes:
+            raise SpecError(f"{state.path}: {_NAMES}.{alias}: {unknown_name('runtime', name, runtimes)}")
+    return runtimes, names
 
 
 @lru_cache(maxsize=16)

@@ -132,14 +132,14 @@ def _struct(form: Any, value: object = None) -> Any:
     if origin is Annotated:
         return _struct(typing.get_args(form)[0], value)
     if origin in _UNIONS:
-        found = [struct for option in typing.get_args(form) if (struct := _struct(option, value))]
-        tags = [getattr(struct, "__struct_config__", None) for struct in found]
+        structs = [struct for option in typing.get_args(form) if (struct := _struct(option, value))]
+        tags = [getattr(struct, "__struct_config__", None) for struct in structs]
         if isinstance(value, dict):
             named_one = [
-                s for s, tag in zip(found, tags, strict=True) if tag and value.get(tag.tag_field) == tag.tag
+                s for s, tag in zip(structs, tags, strict=True) if tag and value.get(tag.tag_field) == tag.tag
             ]
-            found = named_one or found
-        return next(iter(found), None)
+            structs = named_one or structs
+        return next(iter(structs), None)
     base = origin or form
     return form if isinstance(base, type) and issubclass(base, msgspec.Struct) else None
 

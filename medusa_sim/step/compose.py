@@ -336,13 +336,13 @@ def padded_tokens(engine: Engine, batch: Size, query_tokens: Size) -> FloatArray
     sizes = np.asarray(engine.graph_sizes, dtype=np.float64)
     match engine.graph_unit:
         case "requests":
-            found = _next(sizes, requests) * width
+            padded = _next(sizes, requests) * width
         case "tokens":
-            found = _next(sizes, tokens)
+            padded = _next(sizes, tokens)
         case "multiples":
             # the least size whose next multiple of the width holds the tokens
-            found = np.ceil(_next(sizes, tokens - width + 1.0) / width) * width
-    return np.where(np.isfinite(found), np.maximum(found, tokens), tokens)
+            padded = np.ceil(_next(sizes, tokens - width + 1.0) / width) * width
+    return np.where(np.isfinite(padded), np.maximum(padded, tokens), tokens)
 
 
 def _next(sizes: FloatArray, wanted: FloatArray) -> FloatArray:

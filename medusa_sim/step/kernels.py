@@ -98,15 +98,15 @@ class Kernels:
 
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Kernels:
         """The sums with every array replaced by what `take` makes of it."""
-        found = Kernels(timed=())
-        vars(found).update(
+        kernels = Kernels(timed=())
+        vars(kernels).update(
             device_us=take(self.device_us),
             spread=tuple(map(take, self.spread)),
             parts_us={part: take(time_us) for part, time_us in self.parts_us.items()},
             waits_us={code: take(time_us) for code, time_us in self.waits_us.items()},
             source=take(self.source.astype(np.float64)).astype(np.int8),
         )
-        return found
+        return kernels
 
 
 def timed(
@@ -177,14 +177,14 @@ def priced(latency: LatencyModel, launches: Iterable[Launch]) -> Iterator[Launch
 def launch_time(latency: LatencyModel, launch: Launch) -> OperatorTime:
     """One launch; verification of one token is the kernel of a plain step."""
     operator = launch.operator
-    found = _widened(latency, launch, latency.time(operator))
+    time = _widened(latency, launch, latency.time(operator))
     if not has_phase(operator) or operator.phase != VERIFY:
-        return found
+        return time
     is_one = np.equal(operator.q_len, 1)
     if not is_one.any():
-        return found
+        return time
     one = replace(launch, operator=replace(operator, phase=GENERATION))
-    return filled(found, launch_time(latency, one), is_one)
+    return filled(time, launch_time(latency, one), is_one)
 
 
 def _widened(latency: LatencyModel, launch: Launch, time: OperatorTime) -> OperatorTime:

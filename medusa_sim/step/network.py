@@ -65,10 +65,10 @@ _MIXERS: dict[str, str] = {
 def _launcher(kind: str) -> Callable[[Any, Mixing[Any]], list[Launch]]:
     """What builds the kernels of layers with that mixer; it is handed the mixer without its window."""
     module, _, name = _MIXERS[kind].partition(":")
-    found: Callable[[Any, Mixing[Any]], list[Launch]] = getattr(
+    launcher: Callable[[Any, Mixing[Any]], list[Launch]] = getattr(
         import_module(f"medusa_sim.step.{module}"), name
     )
-    return found
+    return launcher
 
 
 def mixer_launches(

@@ -75,12 +75,12 @@ def _phase_columns(
         "verify": verify(batch, seq_len, candidates),
     }[phase]
     tokens = seq_len if phase == "prefill" else candidates
-    found: list[dict[str, object]] = []
+    columns: list[dict[str, object]] = []
     for launch in priced(latency, block_launches(model, workload, runtime)):
         operator = launch.operator
         time = launch_time(latency, launch)
         flops, size = np.broadcast_arrays(operator.flops, batch)
-        found.append(
+        columns.append(
             {
                 "gpu": [gpu.name] * batch.size,
                 "model": [model.name] * batch.size,
@@ -104,4 +104,4 @@ def _phase_columns(
                 ],
             }
         )
-    return found
+    return columns

@@ -75,7 +75,7 @@ def predicted_rows(
                     serves=runtime.library,
                     **asked,
                 )
-            found = models[chosen].time(operator)
+            predicted = models[chosen].time(operator)
         except SpecError as error:
             is_kept[index] = False
             if leave_out is None or not is_kept.any():
@@ -83,16 +83,16 @@ def predicted_rows(
             leave_out(str(error))
             continue
         host_us = runtime.host_us_per_launch
-        device_us = found.time_us + runtime.launch_us
+        device_us = predicted.time_us + runtime.launch_us
         time_us[index] = step_us(device_us, host_us)
-        low_us[index] = step_us(found.low_us + runtime.launch_us, host_us)
-        high_us[index] = step_us(found.high_us + runtime.launch_us, host_us)
-        waits = np.where(runtime.launch_us > found.time_us, np.int8(Bound.LATENCY), found.bound)
+        low_us[index] = step_us(predicted.low_us + runtime.launch_us, host_us)
+        high_us[index] = step_us(predicted.high_us + runtime.launch_us, host_us)
+        waits = np.where(runtime.launch_us > predicted.time_us, np.int8(Bound.LATENCY), predicted.bound)
         bound[index] = np.where(host_us > device_us, np.int8(Bound.HOST), waits)
-        source[index] = found.source
-        places[index] = found.kernels or (chosen[0] if latency == "calibrated" else latency)
-    told = {CHOSEN_COLUMN: places} if by else {}
-    kept = frame.rename(columns={name: f"{GIVEN_PREFIX}{name}" for name in (*PREDICTED_COLUMNS, *told)})
+        source[index] = predicted.source
+        places[index] = predicted.kernels or (chosen[0] if latency == "calibrated" else latency)
+    more = {CHOSEN_COLUMN: places} if by else {}
+    kept = frame.rename(columns={name: f"{GIVEN_PREFIX}{name}" for name in (*PREDICTED_COLUMNS, *more)})
     whole = kept.assign(
         **{column: _whole_numbers(kept[column]) for column in WHOLE_COLUMNS if column in kept},
         predicted_us=time_us,
@@ -100,7 +100,7 @@ def predicted_rows(
         high_us=high_us,
         bound=_labels(bound, tuple(code.name.lower() for code in Bound)),
         source=_labels(source, tuple(code.name.lower() for code in Source)),
-        **told,
+        **more,
     )
     return whole if is_kept.all() else whole[is_kept].reset_index(drop=True)
 

@@ -90,19 +90,19 @@ def whole_numbers(name: str, sizes: Sizes) -> list[int]:
 
 def names(name: str, given: object) -> tuple[str, ...]:
     """Names, one or several. Raises UsageError for what is none."""
-    found = several(given)
-    for each in found:
+    listed = several(given)
+    for each in listed:
         check_kind(name, each, "a name, or several", (str,))
-    return tuple(found)
+    return tuple(listed)
 
 
 def numbers(name: str, given: float | Iterable[float]) -> list[float]:
     """Numbers as a list, each once. Raises UsageError for what is none, such as text."""
-    found = several(given)
-    for number in found:
+    listed = several(given)
+    for number in listed:
         if isinstance(number, bool) or not isinstance(number, Real):
             raise UsageError(f"{name} {shown(number)}: numbers are allowed, one or several")
-    return list(dict.fromkeys(float(number) for number in found))
+    return list(dict.fromkeys(float(number) for number in listed))
 
 
 _NEARLY_ALL = 1.0 - 1e-12

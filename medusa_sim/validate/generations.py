@@ -99,7 +99,7 @@ def _cells(
 ) -> list[RunsCell]:
     keys = sorted({(row.batch, row.candidates) for row in rows})
     passes = {key: [row for row in rows if (row.batch, row.candidates) == key] for key in keys}
-    step_us = {key: min(row.step_us for row in found) for key, found in passes.items()}
+    step_us = {key: min(row.step_us for row in group) for key, group in passes.items()}
     plain_batches = {batch for batch, count in keys if count == 1}
     if any(batch not in plain_batches for batch, _ in keys) or len(keys) == len(plain_batches):
         raise DataError(
@@ -109,7 +109,7 @@ def _cells(
     beside = {kind: max(0.0, step_us[key] - kernels_us[key]) for kind, key in first.items()}
     order = optimal_order(heads, max(count for _, count in keys))
     predicted_us = {key: kernels_us[key] + beside[key[1] > 1] for key in keys}
-    found = []
+    group = []
     for key in keys:
         batch, count = key
         tokens = expected_tokens_per_step(order.tree(count), heads) if count > 1 else 1.0
@@ -119,7 +119,7 @@ def _cells(
             row.tokens_per_step * base.step_us / row.step_us
             for row, base in zip(passes[key], plain, strict=True)
         )
-        found.append(
+        group.append(
             RunsCell(
                 model=rows[0].model,
                 batch=batch,
@@ -134,7 +134,7 @@ def _cells(
                 is_fitted=key in first.values(),
             )
         )
-    return found
+    return group
 
 
 def _comparisons(cells: Sequence[RunsCell]) -> list[Deviation]:
@@ -142,20 +142,20 @@ def _comparisons(cells: Sequence[RunsCell]) -> list[Deviation]:
     first = min(cell.batch for cell in cells)
     trees = [cell for cell in cells if cell.candidates > 1 and cell.batch == first]
     tokens = np.asarray([cell.predicted_tokens_per_step / cell.tokens_per_step for cell in trees])
-    found = [comparison("tokens per step", tokens, [0.0] * len(trees), [cell.where for cell in trees])]
+    deviations = [comparison("tokens per step", tokens, [0.0] * len(trees), [cell.where for cell in trees])]
     scored = [cell for cell in cells if cell.candidates > 1 and not cell.is_fitted]
     if scored:
         gain = np.asarray([cell.predicted_speedup / cell.speedup for cell in scored])
         floors = [disagreement(cell.speedups) for cell in scored]
-        found.append(comparison("speedup, wall clock", gain, floors, [cell.where for cell in scored]))
-    return found
+        deviations.append(comparison("speedup, wall clock", gain, floors, [cell.where for cell in scored]))
+    return deviations
 
 
 def _choices(cells: Sequence[RunsCell]) -> list[CountChoice]:
-    found = []
+    choices = []
     for model, batch in dict.fromkeys((cell.model, cell.batch) for cell in cells):
         grid = [cell for cell in cells if (cell.model, cell.batch) == (model, batch)]
-        found.append(
+        choices.append(
             choice_of(
                 model,
                 batch,
@@ -164,4 +164,4 @@ def _choices(cells: Sequence[RunsCell]) -> list[CountChoice]:
                 np.asarray([cell.predicted_speedup for cell in grid]),
             )
         )
-    return found
+    return choices

@@ -89,7 +89,7 @@ def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:
 
     Rows that were predicted by different kernels (CHOSEN_COLUMN) are told apart.
     """
-    found: list[Score] = []
+    judged: list[Score] = []
     for index, operator in operators_of(frame, by=(CHOSEN_COLUMN,)):
         rows = frame.iloc[index]
         name = "linear" if operator.kind == "gemm" else operator.kind
@@ -97,14 +97,14 @@ def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:
         for label, keep in _ranges(operator, gpu):
             if keep.any():
                 score = _score(rows[keep], name, operator.form, label)
-                found.append(replace(score, kernels=place))
-    return found
+                judged.append(replace(score, kernels=place))
+    return judged
 
 
 def _ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
     """Labels and masks of the sizes that are told apart; the last one is `all`."""
-    found = _RANGES[operator.FAMILY](operator, gpu) if operator.FAMILY in _RANGES else []
-    return [*found, ("all", np.ones(np.shape(operator.size), dtype=bool))]
+    ranges = _RANGES[operator.FAMILY](operator, gpu) if operator.FAMILY in _RANGES else []
+    return [*ranges, ("all", np.ones(np.shape(operator.size), dtype=bool))]
 
 
 def _kv_ranges(operator: Attention, gpu: Gpu) -> list[tuple[str, Mask]]:
@@ -119,10 +119,10 @@ def _deciding_range(operator: Operator, _: Gpu) -> list[tuple[str, Mask]]:
 def _m_ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
     m = operator.size
     edges = (0, *SIZE_EDGES)
-    found = [
+    ranges = [
         (f"m {lower + 1}..{upper}", (m > lower) & (m <= upper)) for lower, upper in itertools.pairwise(edges)
     ]
-    return [*found, (f"m > {edges[-1]}", m > edges[-1]), *_deciding_range(operator, gpu)]
+    return [*ranges, (f"m > {edges[-1]}", m > edges[-1]), *_deciding_range(operator, gpu)]
 
 
 def _token_ranges(operator: Operator, _: Gpu) -> list[tuple[str, Mask]]:
@@ -200,11 +200,11 @@ def regrets(frame: pd.DataFrame, acceptance: AcceptanceProfile) -> list[Regret]:
     linear = linear[~linear["op"].isin(_NOT_IN_A_LAYER)]
     if groups is None or linear.empty:
         return []
-    found = []
+    by_model = []
     for model, rows in linear.groupby(groups, sort=True):
         if rows["op"].nunique() >= 2:
-            found += _model_regret(str(model), rows, acceptance)
-    return found
+            by_model += _model_regret(str(model), rows, acceptance)
+    return by_model
 
 
 def _model_regret(model: str, rows: pd.DataFrame, acceptance: AcceptanceProfile) -> list[Regret]:
@@ -217,7 +217,7 @@ def _model_regret(model: str, rows: pd.DataFrame, acceptance: AcceptanceProfile)
     predicted = predicted_at.to_numpy(dtype=np.float64).sum(axis=1)
     candidates = np.asarray(REGRET_CANDIDATES, dtype=np.int64)
     tokens = acceptance.tokens_per_step(candidates)
-    regret, always, told = [], [], []
+    regret, always, baseline = [], [], []
     for batch in REGRET_BATCHES:
         present = np.isin(batch * candidates, sizes)
         if present.sum() < _FEWEST_COUNTS or not present[0]:
@@ -226,7 +226,7 @@ def _model_regret(model: str, rows: pd.DataFrame, acceptance: AcceptanceProfile)
         truth = measured[None, at]
         choice = choice_regret(predicted[None, at], truth, candidates[present], tokens[present])
         regret.append(float(choice.regret[0]))
-        told.append(f"batch {batch}: {choice.chosen[0]} for {choice.best[0]}")
+        baseline.append(f"batch {batch}: {choice.chosen[0]} for {choice.best[0]}")
         gain = tokens[present] / truth[0]
         if 64 in candidates[present]:
             always.append(1.0 - float(gain[candidates[present] == 64][0] / gain.max()))
@@ -239,7 +239,7 @@ def _model_regret(model: str, rows: pd.DataFrame, acceptance: AcceptanceProfile)
             cases=len(regret),
             mean=float(np.mean(regret)),
             worst=regret[worst],
-            worst_at=told[worst],
+            worst_at=baseline[worst],
             always_64=float(np.mean(always)) if always else float("nan"),
         )
     ]
@@ -275,12 +275,12 @@ def step_operators(
     asked = _Asked(gpu)
     for batch, candidates, depth in cells:
         decoder_step(model, asked, batch, seq_len, candidates, depth)
-    found: dict[tuple[object, ...], Gemm | Elementwise | Attention] = {}
+    distinct: dict[tuple[object, ...], Gemm | Elementwise | Attention] = {}
     for operator in asked.operators:
         if operator.name == MASK or not isinstance(operator, Gemm | Elementwise | Attention):
             continue  # the decoder has no other kinds
         whole = operator.with_columns(**{name: int(size) for name, size in operator.sizes.items()})
         if whole.kind != "gemm":  # a place in a model is no name of a row
             whole = dataclasses.replace(whole, name=whole.kind)
-        found.setdefault((*whole.key, *whole.axes), whole)
-    return list(found.values())
+        distinct.setdefault((*whole.key, *whole.axes), whole)
+    return list(distinct.values())

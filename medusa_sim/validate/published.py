@@ -188,13 +188,13 @@ def child_vectors(table: Path) -> dict[VectorKey, FloatArray]:
     if frame.shape[1] != 3 or frame.columns[0] != "name" or frame.columns[2] != "prob":
         raise DataError(f"{table}: columns {', '.join(frame.columns)[:80]}: expected name, child index, prob")
     frame.columns = ["name", "child", "prob"]
-    found: dict[VectorKey, list[FloatArray]] = {}
+    by_key: dict[VectorKey, list[FloatArray]] = {}
     for name, rows in frame[frame["child"] != "none"].groupby("name"):
         if match := _VECTOR_NAME.fullmatch(str(name)):
             order = rows["child"].astype(int).to_numpy().argsort()
             vector = rows["prob"].to_numpy(dtype=np.float64)[order]
-            found.setdefault((match[1], match[2], _temperature(match[3])), []).append(vector)
-    return {key: np.mean(vectors, axis=0) for key, vectors in found.items()}
+            by_key.setdefault((match[1], match[2], _temperature(match[3])), []).append(vector)
+    return {key: np.mean(vectors, axis=0) for key, vectors in by_key.items()}
 
 
 def _tree(growmap: str, shared_map: FloatArray | None) -> CandidateTree | None:

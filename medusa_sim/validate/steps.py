@@ -144,8 +144,8 @@ def validate_decoder(
     for name in dict.fromkeys(row.model for row in rows):
         mine = [row for row in rows if row.model == name]
         model = decoder_model(folder, name, mine[0].dtype)
-        fitted[name], found = _cells(model, mine, model_of, gaps, graphed=meta.launched == GRAPHED)
-        cells += found
+        fitted[name], cells_of = _cells(model, mine, model_of, gaps, graphed=meta.launched == GRAPHED)
+        cells += cells_of
     return DecoderValidation(
         meta=meta,
         cells=tuple(cells),
@@ -158,14 +158,14 @@ def validate_decoder(
 def refuse_different(gpu: Gpu, steps: Environment, dtypes: Iterable[str], data_dir: DataDir = None) -> None:
     """Raise UsageError where predictions of `gpu` say nothing about the device of the steps."""
     profile = profile_meta(gpu.name, data_dir)
-    found = [] if gpu.name == steps.name else [f"name {gpu.name!r} and {steps.name!r}"]
+    unlike = [] if gpu.name == steps.name else [f"name {gpu.name!r} and {steps.name!r}"]
     if profile is not None:
-        found = differences(profile.environment, steps)
+        unlike = differences(profile.environment, steps)
         missing = sorted(set(dtypes) - set(profile.dtypes))
-        found += [f"dtype {', '.join(profile.dtypes)} and {', '.join(missing)}"] if missing else []
-    if found:
+        unlike += [f"dtype {', '.join(profile.dtypes)} and {', '.join(missing)}"] if missing else []
+    if unlike:
         raise UsageError(
-            f"the profile of {gpu.name} and the measured steps are not of one device ({'; '.join(found)}); "
+            f"the profile of {gpu.name} and the measured steps are not of one device ({'; '.join(unlike)}); "
             "measure both in one place, or compare them with --allow-different"
         )
 
@@ -271,13 +271,13 @@ def _kernels_us(model: Model, latency: LatencyModel, cell: tuple[int, int, int, 
 def _comparisons(cells: Sequence[StepCell]) -> list[Deviation]:
     """Decoding steps, verification steps, and speedups at equal batch and length."""
     scored = [cell for cell in cells if not cell.is_fitted]
-    found = []
+    deviations = []
     for quantity, keep in (("decode step", True), ("verify step", False)):
         chosen = [cell for cell in scored if (cell.candidates == 1) == keep]
         if chosen:
             ratio = np.asarray([cell.predicted_us / cell.measured_us for cell in chosen])
             floors = [halves_differ(cell.passes_us, lower_quartile) for cell in chosen]
-            found.append(comparison(quantity, ratio, floors, [cell.where for cell in chosen]))
+            deviations.append(comparison(quantity, ratio, floors, [cell.where for cell in chosen]))
     pairs = [(_baseline(cells, cell), cell) for cell in scored if cell.candidates > 1]
     if pairs:
         ratio = np.asarray(
@@ -287,8 +287,8 @@ def _comparisons(cells: Sequence[StepCell]) -> list[Deviation]:
             ]
         )
         floors = [_gain_differs(base, cell) for base, cell in pairs]
-        found.append(comparison("speedup", ratio, floors, [cell.where for _, cell in pairs]))
-    return found
+        deviations.append(comparison("speedup", ratio, floors, [cell.where for _, cell in pairs]))
+    return deviations
 
 
 def _gain_differs(base: StepCell, cell: StepCell) -> float:
@@ -348,7 +348,7 @@ def _baseline(cells: Sequence[StepCell], cell: StepCell) -> StepCell:
 
 def _choices(cells: Sequence[StepCell]) -> list[CountChoice]:
     """Best counts of every model and batch with two counts or more."""
-    found = []
+    choices = []
     for place in dict.fromkeys((cell.model, cell.batch, cell.seq_len) for cell in cells):
         grid = sorted(
             (cell for cell in cells if (cell.model, cell.batch, cell.seq_len) == place),
@@ -359,7 +359,7 @@ def _choices(cells: Sequence[StepCell]) -> list[CountChoice]:
         tokens = np.asarray([cell.tokens_per_step for cell in grid])
         measured = tokens / np.asarray([cell.measured_us for cell in grid])
         plain, best = grid[0], grid[1 + int(np.argmax(measured[1:]))]
-        found.append(
+        choices.append(
             choice_of(
                 place[0],
                 place[1],
@@ -370,4 +370,4 @@ def _choices(cells: Sequence[StepCell]) -> list[CountChoice]:
                 floor=_floor(cells, plain, best),
             )
         )
-    return found
+    return choices

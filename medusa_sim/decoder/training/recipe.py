@@ -171,8 +171,8 @@ def _heads(recipe: Recipe, subject: _Subject, note: Callable[[str], None] | None
     """Heads to train: those of the checkpoint, else new ones; None for a backbone."""
     if recipe.method == "backbone":
         return None
-    found = subject.heads
-    if found is None:
+    heads = subject.heads
+    if heads is None:
         return new_heads(
             subject.model.lm_head,
             count=recipe.medusa_heads or 5,
@@ -180,9 +180,9 @@ def _heads(recipe: Recipe, subject: _Subject, note: Callable[[str], None] | None
             own_output=recipe.own_output is not False,
         )
     for name, given, has in (
-        ("--medusa-heads", recipe.medusa_heads, found.count),
-        ("--medusa-layers", recipe.medusa_layers, found.layers),
-        ("--own-output", recipe.own_output, found.own_output),
+        ("--medusa-heads", recipe.medusa_heads, heads.count),
+        ("--medusa-layers", recipe.medusa_layers, heads.layers),
+        ("--own-output", recipe.own_output, heads.own_output),
     ):
         if given is not None and given != has:
             raise UsageError(
@@ -190,8 +190,8 @@ def _heads(recipe: Recipe, subject: _Subject, note: Callable[[str], None] | None
                 f"{has}; leave it out, or start from a checkpoint without heads"
             )
     if note is not None:
-        note(f"training goes on from the {found.count} heads of {recipe.checkpoint}")
-    return found
+        note(f"training goes on from the {heads.count} heads of {recipe.checkpoint}")
+    return heads
 
 
 def _origin(recipe: Recipe, texts: corpus.Corpus) -> dict[str, Any]:

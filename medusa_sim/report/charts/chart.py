@@ -88,11 +88,11 @@ class LineChart:
     @property
     def names(self) -> dict[str, Series]:
         """Name -> the series that gives it its look, in order."""
-        found: dict[str, Series] = {}
+        names: dict[str, Series] = {}
         for each in self.series:
             if each.name:
-                found.setdefault(each.name, each)
-        return found
+                names.setdefault(each.name, each)
+        return names
 
     @property
     def legend_names(self) -> list[str]:

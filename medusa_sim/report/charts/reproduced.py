@@ -167,19 +167,19 @@ def _both(
     for place, (name, rows, predicted, published) in enumerate(lines):
         at, given = rows[x].to_numpy(), rows[published].to_numpy(dtype=np.float64)
         kept = np.flatnonzero(~np.isnan(given))
-        told: list[dict[str, Any]] = [
+        drawn: list[dict[str, Any]] = [
             {"name": name, "x": row[x], "predicted": row[predicted]} for row in rows.to_dict("records")
         ]
         for i, value in zip(kept, given[kept].tolist(), strict=True):
-            told[i]["published"] = value
+            drawn[i]["published"] = value
         series += [
             Series(
-                name=name, x=at, y=rows[predicted].to_numpy(), rows=told, colour=colour_of(place),
+                name=name, x=at, y=rows[predicted].to_numpy(), rows=drawn, colour=colour_of(place),
                 line=line_of(place),
             ),
             Series(
                 name=name, x=at[kept], y=given[kept], marker=marker_of(place), filled=False, size=6.0,
-                colour=colour_of(place), rows=[told[i] for i in kept],
+                colour=colour_of(place), rows=[drawn[i] for i in kept],
             ),
         ]  # fmt: skip
     return LineChart(

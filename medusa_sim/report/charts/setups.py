@@ -18,7 +18,7 @@ from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, 
 from medusa_sim.report.formats import json_row
 from medusa_sim.setups.columns import COLUMNS, on_frontier
 from medusa_sim.setups.measured import Beside, nearest
-from medusa_sim.setups.setup import PLAIN, told_of
+from medusa_sim.setups.setup import PLAIN, name_of
 
 if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
@@ -75,16 +75,16 @@ def setups_chart(answer: Comparison, column: str | None = None) -> LineChart:
     ]
     if best is not None and np.isfinite(best[column]):
         series.append(_one(ANSWER, best[_SPEED], best[column], best, marker="o", filled=False, size=11.0))
-    found = nearest(answer)
-    if found is not None and found.near and np.isfinite(found.value(column)):
-        colour, _ = look_of(found.row["gpu"])
-        speed, text = found.figure.tokens_per_s_per_user, f"measured; predicted {found.error:+.0%}"
+    measured = nearest(answer)
+    if measured is not None and measured.near and np.isfinite(measured.value(column)):
+        colour, _ = look_of(measured.row["gpu"])
+        speed, text = measured.figure.tokens_per_s_per_user, f"measured; predicted {measured.error:+.0%}"
         series.append(
             _one(
                 MEASURED,
                 speed,
-                found.value(column),
-                found.row,
+                measured.value(column),
+                measured.row,
                 marker="X",
                 size=8.0,
                 colour=colour,
@@ -154,7 +154,7 @@ def _label(row: Mapping[Any, Any]) -> str:
 
 
 def _tip(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {**json_row(row), "set_up": told_of(row)}
+    return {**json_row(row), "set_up": name_of(row)}
 
 
 def _named(rows: Sequence[Mapping[Any, Any]], column: str) -> list[Mapping[Any, Any]]:
@@ -171,9 +171,9 @@ def _named(rows: Sequence[Mapping[Any, Any]], column: str) -> list[Mapping[Any, 
     return [rows[i] for i in kept]
 
 
-def measured_chart(found: Beside) -> LineChart:
+def measured_chart(beside: Beside) -> LineChart:
     """tokens/s a user by batch as predicted for a measured set-up, with its band, and the measurement."""
-    curve, figure = found.curve, found.figure
+    curve, figure = beside.curve, beside.figure
     colour, _ = look_of(figure.set_up["gpu"])
     speed = figure.tokens_per_s_per_user
     return LineChart(

@@ -55,8 +55,8 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
     for place, line in enumerate(shown):
         gain, ring = view.speedup[line], int(view.best[line])
         count = int(counts[ring])
-        told = "off" if view.counts[ring] == 1 else f"{count} ({gain[ring]:.2f}x)"
-        name = f"batch {view.batch[line]}: {told}"
+        label = "off" if view.counts[ring] == 1 else f"{count} ({gain[ring]:.2f}x)"
+        name = f"batch {view.batch[line]}: {label}"
         rows = [
             {
                 "name": name,
@@ -123,14 +123,14 @@ def heat_map(view: LengthView, title: str, *, chains: bool = False) -> HeatMap:
 
 def step_bars(view: LengthView, title: str) -> BarChart:
     """Plain step and marked verification step of each batch, part by part, in its plain steps."""
-    found = []
+    rows = []
     for line in np.flatnonzero(among(view.batch, evenly(view.batch, _MOST_BARS))):
         best = int(view.best[line])
         steps = [("1", {name: part[line] for name, part in view.decode_parts_us.items()})]
         if view.counts[best] > 1:
             drafted = {name: part[line, best] for name, part in view.parts_us.items()}
             steps.append((str(view.counts[best]), drafted))
-        found += [
+        rows += [
             Bar(
                 group=f"batch {view.batch[line]}",
                 name=name,
@@ -140,7 +140,7 @@ def step_bars(view: LengthView, title: str) -> BarChart:
             for name, parts_us in steps
         ]
     return bars(title, "step / plain step of that batch (at the ends: ms)",
-                f"candidates: plain decoding, and {view.marked}", found)  # fmt: skip
+                f"candidates: plain decoding, and {view.marked}", rows)  # fmt: skip
 
 
 def two_steps(steps: Sequence[tuple[str, StepTime]]) -> BarChart:

@@ -203,7 +203,7 @@ def map_figure(chart: HeatMap, *, slim: bool = False) -> Figure:
     size = max(4.5, min(0.6 * len(across) + 2.2, 11.0)), max(2.6, min(0.3 * len(down) + 1.5, 11.0))
     size = (_SLIM, size[1] + 0.7) if slim else size
     letters = min(7.5, 200.0 / len(across)) if slim else 7.5  # points: four of them in a cell
-    told = len(chart.cells) <= _MOST_CELL_TEXTS and letters >= _SMALLEST_TEXT
+    with_texts = len(chart.cells) <= _MOST_CELL_TEXTS and letters >= _SMALLEST_TEXT
     with drawing(*size) as (figure, axes):
         axis = axes[0]
         colours = np.ones((len(down), len(across), 3))
@@ -211,7 +211,7 @@ def map_figure(chart: HeatMap, *, slim: bool = False) -> Figure:
             x, y = across[cell.batch], down[cell.count]
             if cell.fits:
                 colours[y, x] = to_rgb(map_colour(cell.speedup))
-            if told:
+            if with_texts:
                 ink = cell.ink if cell.fits else INK
                 where: Look = {"ha": "center", "va": "center", "in_layout": False}
                 axis.text(x, y, cell.text, fontsize=letters, color=ink, **where)

@@ -35,8 +35,8 @@ _CLASSES = {
 class _Drafters(Mapping[str, "type[Drafter]"]):
     def __getitem__(self, name: str) -> type[Drafter]:
         module, kind = _CLASSES[name]
-        found: type[Drafter] = getattr(import_module(f"medusa_sim.step.drafter.{module}"), kind)
-        return found
+        drafter: type[Drafter] = getattr(import_module(f"medusa_sim.step.drafter.{module}"), kind)
+        return drafter
 
     def __iter__(self) -> Iterator[str]:
         return iter(_CLASSES)
