@@ -26,7 +26,7 @@ BATCHES = (
 """Requests in one copy of the model that are tried."""
 DRAFTS = (1, 2, 3, 5)
 """Draft lengths that are tried: those that recipes of engines use."""
-SURE, SURER = 0.75, 0.9
+SURE, SURER = 0.7, 0.9
 """Probability with which the speed that is asked for is kept: at least, and by what is told beside it."""
 _MOST = 10**9
 """Of any number that is asked."""
