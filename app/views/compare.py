@@ -53,7 +53,7 @@ _AXES = {
 """What the chart may show, and the column that has it."""
 _AT = {"cost": "costs least", "throughput": "emits most tokens a GPU", "energy": "takes least energy"}
 """What was saved, as the answer begins."""
-_CERTAINTIES = ("50%", "75%", "80%", "90%", "95%")
+_CERTAINTIES = ("50%", f"{SURE:.0%}", "80%", "90%", "95%")
 _PHONE = ("", "set-up", "batch", "tokens/s/user", "$/M tokens")
 
 

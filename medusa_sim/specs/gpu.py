@@ -40,7 +40,7 @@ WIDE = "wide"
 """Kernel set of the collectives of more GPUs than the link joins."""
 
 # Wide enough for any chip, narrow enough to refuse a number in the wrong unit (GB, TFLOP/s).
-_Peaks: TypeAlias = dict[str, Sourced[Annotated[float, Meta(ge=1e10, le=1e18, description="FLOP/s, dense")]]]
+_Peaks: TypeAlias = dict[str, Sourced[Annotated[float, Meta(ge=1e9, le=1e18, description="FLOP/s, dense")]]]
 
 
 class _KernelSetFile(KernelSet, frozen=True, forbid_unknown_fields=True, kw_only=True):
