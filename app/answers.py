@@ -1,8 +1,8 @@
 """Cached calls into the package. Arguments are names and numbers: no cache can answer for another question.
 
 Results are shared between sessions and never changed. Every cache also depends on the files that answers
-are computed from (`data_version`): a GPU that was measured while the app runs is seen at once. They are kept
-by bytes (`kept`): a search holds up to 85 MB.
+are computed from (`data_version`): a GPU that was measured while the app runs is seen within a second. They
+are kept by bytes (`kept`): a search holds up to 85 MB.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from medusa_sim.acceptance.tree import CandidateTree
+    from medusa_sim.export.chains import ChainPlan
     from medusa_sim.export.settings import EngineSettings
     from medusa_sim.latency.by_name import CachedLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
@@ -143,6 +144,13 @@ def launch_settings(
     """What `recommend --export` prints. Raises UsageError for what the engine cannot do."""
     answer = recommendation(set_up, batch_max, objective, request)
     return engine_settings(answer, set_up.export, draft_path=draft_path)
+
+
+def launch_plan(
+    set_up: SetUp, batch_max: int, objective: Objective, request: tuple[int, int] | None = None
+) -> ChainPlan | None:
+    """What the settings run by batch, whichever checkpoint drafts. Raises UsageError as they do."""
+    return launch_settings(set_up, batch_max, objective, "x", request).plan
 
 
 @KEPT

@@ -19,5 +19,5 @@ def first_page() -> None:
     with contextlib.suppress(MedusaSimError):
         set_up = SetUp(dtype=sidebar.dtype_for(given["gpu"], sidebar.PUBLISHED), **given)
         answers.recommendation(set_up, page.BATCH_MAX, "latency", None)
-        answers.launch_settings(set_up, page.BATCH_MAX, "latency", "x", None)
+        answers.launch_plan(set_up, page.BATCH_MAX, "latency")
         answers.measured_beside(set_up)

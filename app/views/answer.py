@@ -383,7 +383,7 @@ def _as_launched(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> Non
     """Where the engine's settings cannot say what is recommended at this batch."""
     asked = answer.question
     try:
-        plan = answers.launch_settings(set_up, asked.batch_max, asked.objective, "x", asked.request).plan
+        plan = answers.launch_plan(set_up, asked.batch_max, asked.objective, asked.request)
     except UsageError:  # said where the settings would stand
         return
     if plan is not None and row.candidates > 1 and plan.drafts_at(row.batch_max) != row.candidates - 1:

@@ -281,7 +281,7 @@ class Sparse(Stream):
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
         """The choice once there are keys to leave out, keys of a request in turn, waves of tokens."""
-        total = as_float(self.prefix) + as_float(self.q_len)
+        total = self._total
         chooses, ones = self._chooses * float(self._indexes), np.ones_like(self.size + total)
         topk, keys = max(self.choice.topk, 1), total / self.choice.ratio
         choice = np.clip(keys / topk - 1.0, 0.0, 1.0) * (keys <= _SHORT + topk)
@@ -320,15 +320,20 @@ class Sparse(Stream):
         return self._family == "dsa" and self.phase != GENERATION and self._indexes
 
     @property
+    def _total(self) -> FloatArray:
+        """Tokens of a request, its new ones included."""
+        return as_float(self.prefix) + as_float(self.q_len)
+
+    @property
     def _chooses(self) -> FloatArray:
         """1 where there are keys to leave out."""
-        total = as_float(self.prefix) + as_float(self.q_len)
+        total = self._total
         reach = self.choice.topk * self.choice.ratio
         return np.asarray((total > reach) * float(reach > 0))
 
     def _prompt_choices(self, sms: int) -> tuple[FloatArray, FloatArray]:
         """Tokens with keys to leave out, and these by how hard that is, at most 1; later passes leave few."""
-        before, total = as_float(self.prefix), as_float(self.prefix) + as_float(self.q_len)
+        before, total = as_float(self.prefix), self._total
         reach = float(max(self.choice.topk * self.choice.ratio, 1))
         behind = np.clip(total - np.maximum(before, reach), 0.0, as_float(self.q_len))
         chosen: FloatArray = as_float(self.batch) * behind / sms * float(self._indexes)
@@ -363,7 +368,7 @@ class Sparse(Stream):
     @property
     def _scored(self) -> FloatArray:
         """Index keys of a request."""
-        return (as_float(self.prefix) + as_float(self.q_len)) / self.choice.ratio
+        return self._total / self.choice.ratio
 
     def _keys(self, total: FloatArray) -> FloatArray:
         layer = self.choice
@@ -375,7 +380,7 @@ class Sparse(Stream):
     @property
     def _most_keys(self) -> FloatArray:
         """Rows that the requests' queries read: of each its own choice, at most all that there are."""
-        total = as_float(self.prefix) + as_float(self.q_len)
+        total = self._total
         every = total / self.choice.ratio + (
             np.minimum(total, self.choice.window) if self.choice.window else 0.0
         )

@@ -116,18 +116,26 @@ class WindowAttention(Stream):
         return as_float(self.batch) * as_float(self.q_len)
 
     @property
+    def _total(self) -> FloatArray:
+        """Tokens of a sequence, its new ones included."""
+        return as_float(self.prefix) + as_float(self.q_len)
+
+    @property
+    def _rows(self) -> FloatArray:
+        """Queries of a sequence that share a K/V head."""
+        return as_float(self.q_len) * as_float(self.heads) / as_float(self.kv_heads)
+
+    @property
     def kv_len(self) -> FloatArray:
         """Cached rows that a sequence reads, its new tokens included."""
-        whole, seen = as_float(self.prefix) + as_float(self.q_len), as_float(self.window)
-        kept: FloatArray = np.minimum(whole, seen + as_float(self.q_len) - 1.0)
+        kept: FloatArray = np.minimum(self._total, as_float(self.window) + as_float(self.q_len) - 1.0)
         return kept
 
     @property
     def pairs(self) -> FloatArray:
         """(query, key) pairs of one head of one sequence: sum over its queries of min(position, window)."""
-        return _below(as_float(self.prefix) + as_float(self.q_len), as_float(self.window)) - _below(
-            as_float(self.prefix), as_float(self.window)
-        )
+        window = as_float(self.window)
+        return _below(self._total, window) - _below(as_float(self.prefix), window)
 
     @property
     def kv_bytes(self) -> FloatArray:
@@ -150,16 +158,15 @@ class WindowAttention(Stream):
     def work(self) -> Mapping[str, FloatArray]:
         """Both products, and what is computed for each head with whole tiles of keys."""
         per_pair = 4.0 * as_float(self.batch) * as_float(self.heads) * as_float(self.head_dim)
-        whole, before = (as_float(self.prefix) + as_float(self.q_len), as_float(self.prefix))
+        whole, before = self._total, as_float(self.prefix)
         every = 0.5 * (whole * (whole + 1.0) - before * (before + 1.0))
         return {"pairs": per_pair * self.pairs, "masked": per_pair * (every - self.pairs)}
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
         """Blocks over the multiprocessors, by K/V head and by query head, alone and for each tile of keys."""
-        total = as_float(self.prefix) + as_float(self.q_len)
+        total, rows = self._total, self._rows
         tiles = np.ceil(as_float(self.q_len) / _TILE) * as_float(self.batch)
         seen = np.ceil(np.minimum(self.kv_len, as_float(self.window) + _TILE) / _TILE)
-        rows = as_float(self.q_len) * as_float(self.heads) / as_float(self.kv_heads)
         groups, heads = tiles * as_float(self.kv_heads) / sms, tiles * as_float(self.heads) / sms
         shared = as_float(self.heads) / as_float(self.kv_heads)
         sequences = as_float(self.batch) * as_float(self.kv_heads) / sms
@@ -186,9 +193,8 @@ class WindowAttention(Stream):
 
     def _shared_or_alone(self, sms: int) -> dict[str, FloatArray]:
         """Blocks of K/V heads whose keys are split (W1), or of query heads, in waves."""
-        keys, batch = as_float(self.prefix) + as_float(self.q_len), as_float(self.batch)
+        keys, rows, batch = self._total, self._rows, as_float(self.batch)
         sequences = batch * as_float(self.kv_heads)
-        rows = as_float(self.q_len) * as_float(self.heads) / as_float(self.kv_heads)
         spans = np.floor(keys / _SPLIT_KEYS)
         shares = (rows > 1.0) & (rows <= _WIDEST)
         if self.stored_dtype == self.dtype:

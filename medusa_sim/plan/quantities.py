@@ -114,23 +114,23 @@ class Priced:
     @cached_property
     def overhead(self) -> FloatArray:
         """Over the plain step that is divided by: at the same batch and length, or the one of the paper."""
-        counts = self.surface.by_count
+        steps = self.surface.by_count
         if self.scenario.baseline == "same":
-            return counts.overhead
+            return steps.overhead
         one = decode_step(self.scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN)
-        return counts.step_us / one.time_us
+        return steps.step_us / one.time_us
 
     @cached_property
     def speedup(self) -> FloatArray:
         """Over the same plain step."""
-        counts = self.surface.by_count
-        return counts.speedup if self.scenario.baseline == "same" else counts.tokens_per_step / self.overhead
+        steps = self.surface.by_count
+        return steps.speedup if self.scenario.baseline == "same" else steps.tokens_per_step / self.overhead
 
     @cached_property
     def band(self) -> tuple[FloatArray, FloatArray]:
         """80 % interval of the speedup."""
-        counts = self.surface.by_count
-        return counts.band if self.scenario.baseline == "same" else counts.speedup_band(self.speedup)
+        steps = self.surface.by_count
+        return steps.band if self.scenario.baseline == "same" else steps.speedup_band(self.speedup)
 
     @cached_property
     def watts(self) -> FloatArray:
@@ -140,11 +140,11 @@ class Priced:
     @cached_property
     def memory(self) -> FloatArray:
         """Bytes of one GPU."""
-        shard, counts = self.scenario.shard, self.surface.by_count
-        beside = [drafter_bytes(shard, option.drafter) for option in counts.options]
-        weights, kv, slots = (counts.by_option([added[i] for added in beside]) for i in range(3))
+        shard, steps = self.scenario.shard, self.surface.by_count
+        beside = [drafter_bytes(shard, option.drafter) for option in steps.options]
+        weights, kv, slots = (steps.by_option([added[i] for added in beside]) for i in range(3))
         batch, seq_len = self.surface.batch[:, None, None], self.surface.seq_len[None, :, None]
-        return memory_parts(shard, weights, kv, slots, batch, seq_len, counts.counts).total
+        return memory_parts(shard, weights, kv, slots, batch, seq_len, steps.counts).total
 
     @cached_property
     def fits(self) -> BoolArray:

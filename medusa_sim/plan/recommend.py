@@ -225,10 +225,9 @@ def request_at(answer: Recommendation, batch: int, seq_len: int) -> RequestLaten
     Raises UsageError for a batch or length that was not searched.
     """
     i, j = _place(answer, batch, seq_len)
-    asked = answer.question.request
-    return (
-        None if asked is None else _request(answer.surface, asked, batch, _configuration(answer.ranges[j], i))
-    )
+    if (asked := answer.question.request) is None:
+        return None
+    return _request(answer.surface, asked, batch, _configuration(answer.ranges[j], i))
 
 
 def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:

@@ -240,18 +240,21 @@ class Surface(PricedSteps):
         steps = self.in_flight
         if self._is_step_alone:
             return steps.band
-        share = steps.step_us / steps.tokens_per_step / self.served.token_us
-        return _server_band(self.server_speedup, share, steps.speedup, steps.band)
+        return _server_band(self.server_speedup, self._step_share, steps.speedup, steps.band)
+
+    @cached_property
+    def _step_share(self) -> FloatArray:
+        """(B, S, 1 + C) of the time per token, what its step takes."""
+        steps = self.in_flight
+        return np.asarray(steps.step_us / steps.tokens_per_step / self.served.token_us)
 
     @cached_property
     def token_band(self) -> tuple[FloatArray, FloatArray]:
         """(low, high) 80 % of the time per token, over it: bands of step and tokens, in quadrature."""
-        steps, time_us = self.in_flight, self.served.token_us
-        own_us = steps.step_us / steps.tokens_per_step
+        steps, share = self.in_flight, self._step_share
         fewer, more = steps.token_halves
         faster = np.exp(-in_quadrature(np.log(steps.step_us / steps.low_us), more))
         slower = np.exp(in_quadrature(np.log(steps.high_us / steps.step_us), fewer))
-        share = own_us / time_us
         return 1.0 + share * (faster - 1.0), 1.0 + share * (slower - 1.0)
 
     @cached_property
