@@ -1,16 +1,16 @@
-"""Every column of a comparison, declared once: its values, and how tables, charts and sentences tell it."""
+"""Every column of a comparison: its values, and how tables, charts and sentences tell it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.errors import CoverageError
 from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_million_tokens
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SET_UP
@@ -18,189 +18,116 @@ from medusa_sim.step.server import first_token_us
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Every batch of a set-up with one drafter that fits, each with its best draft length: (N,) arrays.
+@dataclass(frozen=True, slots=True)
+class Column:
+    """How a column is told.
 
-    key: its SET_UP.
+    title: heading in tables for people (empty: not shown there); axis: what the vertical axis of the chart
+    says (empty: never there); phrase: of a sentence, with {} for the number; falls_with_speed: whether it is
+    the larger the longer a token takes.
     """
 
-    surface: Surface
-    key: tuple[Any, ...]
-    asked: Question
+    title: str = ""
+    axis: str = ""
+    phrase: str = ""
+    falls_with_speed: bool = False
 
-    def named(self, name: str) -> Any:
-        """A value of SET_UP, in every row."""
-        return np.full(self.batch.shape, self.key[SET_UP.index(name)])
 
-    @cached_property
-    def _places(self) -> tuple[IntArray, IntArray]:
-        """(rows of the surface that fit, the draft length that emits most tokens there)."""
-        rates = self.surface.tokens_per_s[:, 0]
-        fits: BoolArray = np.broadcast_to(self.surface.in_flight.fits, self.surface.served.tpot_us.shape)[
-            :, 0
-        ]
-        first, last = (0, 1) if self.key[SET_UP.index("drafter")] == PLAIN else (1, rates.shape[-1])
-        allowed = np.where(fits, rates, -np.inf)[:, first:last]
-        places = first + np.argmax(allowed, axis=-1)
-        kept = np.flatnonzero(fits[np.arange(places.size), places])
-        return kept, places[kept]
-
-    def at(self, values: FloatArray) -> FloatArray:
-        """Of an array that broadcasts with the surface."""
-        kept, places = self._places
-        whole = np.broadcast_to(values, self.surface.served.tpot_us.shape)
-        return np.asarray(whole[kept, 0, places])
-
-    @property
-    def gpus(self) -> int:
-        """Of one copy."""
-        return self.surface.scenario.gpus
-
-    @cached_property
-    def batch(self) -> IntArray:
-        """Requests of one copy."""
-        batch: IntArray = self.surface.batch[self._places[0]]
-        return batch
-
-    @cached_property
-    def drafts(self) -> IntArray:
-        """Draft length; 0 of plain decoding."""
-        steps = self.surface.in_flight
-        return self.at(np.broadcast_to(steps.drafts, steps.tokens_per_step.shape)).astype(np.int64)
-
-    @cached_property
-    def rate(self) -> FloatArray:
-        """Output tokens a second of one copy."""
-        return self.at(self.surface.tokens_per_s)
-
-    @cached_property
-    def tpot_us(self) -> FloatArray:
-        """Time per output token."""
-        return self.at(self.surface.served.tpot_us)
-
-    @cached_property
-    def slower(self) -> FloatArray:
-        """The slow end of the 80 % band of the time per token over it."""
-        return self.at(self.surface.token_band[1])
-
-    @cached_property
-    def faster(self) -> FloatArray:
-        """The fast end of the 80 % band of the time per token over it."""
-        return self.at(self.surface.token_band[0])
-
-    @cached_property
-    def copies(self) -> IntArray:
-        """Copies of the model that carry the traffic, each at this batch."""
-        if self.asked.users is not None:
-            return np.ceil(self.asked.users / self.batch).astype(np.int64)
-        if self.asked.rate is not None:
-            return np.ceil(self.asked.rate * self.asked.output_tokens / self.rate).astype(np.int64)
-        return np.ones(self.batch.shape, dtype=np.int64)
-
-    @cached_property
-    def usd(self) -> FloatArray:
-        """Dollars per million tokens of what is carried."""
-        asked, carried = self.asked, self.rate
-        if asked.rate is not None:
-            carried = np.full(carried.shape, asked.rate * asked.output_tokens) / self.copies
-        return usd_per_million_tokens(self.surface.scenario.usd_per_gpu_hour, self.gpus, carried)
-
-    @cached_property
-    def joules(self) -> FloatArray:
-        """Joules per token."""
-        return joule_per_token(self.at(step_watts(self.surface)), self.rate)
-
-    @cached_property
-    def ttft_us(self) -> FloatArray:
-        """Time to the first token."""
-        surface = self.surface
-        return self.at(first_token_us(surface.setting, surface.in_flight.step_us, surface.served))
-
-    @cached_property
-    def e2e_us(self) -> FloatArray:
-        """Time of a whole request: its prompt is in the time to the first token, and in no other."""
-        return self.ttft_us + (self.asked.output_tokens - 1.0) * self.tpot_us
+COLUMNS: dict[str, Column] = dict.fromkeys(
+    (
+        "gpu", "gpus", "tp", "ep", "dp_attention", "precision", "engine", "drafter", "drafts", "batch",
+        "tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_million_tokens", "on_frontier", "chosen",
+        "replicas", "kv_precision", "tokens_per_s_per_gpu_low", "tokens_per_s_per_gpu_high",
+        "tokens_per_s_per_user_low", "tokens_per_s_per_user_high", "usd_per_million_tokens_low",
+        "usd_per_million_tokens_high", "tpot_ms", "ttft_ms", "e2e_ms", "joule_per_token",
+        "tokens_per_s_per_mw", "sure", "meets_limits",
+    ),
+    Column(),
+) | {
+    "drafter": Column("drafter"),
+    "drafts": Column("drafts"),
+    "batch": Column("batch"),
+    "tokens_per_s_per_gpu": Column("tokens/s/GPU", "output tokens/s a GPU", "{} tokens/s a GPU"),
+    "tokens_per_s_per_user": Column("tokens/s/user"),
+    "usd_per_million_tokens": Column(
+        "$/M tokens", "dollars per million output tokens", "${} a million tokens", falls_with_speed=True
+    ),
+    "joule_per_token": Column("J/token", "joules per output token", "{} J a token", falls_with_speed=True),
+    "tokens_per_s_per_mw": Column(axis="output tokens/s per megawatt of GPUs"),
+    "sure": Column("sure"),
+}  # fmt: skip
+"""In the order of the table; rates are of output tokens, of all copies where they count GPUs or dollars."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column."""
+class Priced:
+    """Rows of one set-up with one drafter, as columns. key: its SET_UP."""
 
-    name: str
-    of: Callable[[Rows], Any] | None = None
-    """Its values; None of what is told of all rows together."""
-    title: str = ""
-    """Heading in tables for people; empty: not shown there."""
-    axis: str = ""
-    """What the vertical axis of the chart says; empty: never there."""
-    phrase: str = ""
-    """How a sentence tells it, with {} for the number."""
-    falls_with_speed: bool = False
-    """Whether it is the larger the longer a token takes."""
+    key: tuple[Any, ...]
+    scenario: Scenario
+    rows: dict[str, Any]
 
 
-def _named(name: str, title: str = "") -> Column:
-    return Column(name, lambda at: at.named(name), title)
+def rows_of(surface: Surface, key: tuple[Any, ...], asked: Question) -> Priced:
+    """Rows of every batch that fits, each with the draft length that emits most tokens.
 
+    key: as of `Priced`. What is told of all rows together (`sure`, `chosen`, ...) is added by
+    `Comparison.for_target`. Raises CoverageError where no batch fits.
+    """
+    scenario, rates, shape = surface.scenario, surface.tokens_per_s[:, 0], surface.served.tpot_us.shape
+    fits: BoolArray = np.broadcast_to(surface.in_flight.fits, shape)[:, 0]
+    first, last = (0, 1) if key[SET_UP.index("drafter")] == PLAIN else (1, rates.shape[-1])
+    places = first + np.argmax(np.where(fits, rates, -np.inf)[:, first:last], axis=-1)
+    kept = np.flatnonzero(fits[np.arange(places.size), places])
+    if not kept.size:
+        raise CoverageError("the drafter and its drafts leave no room for a request")
 
-def _with_band(
-    column: Column, low: Callable[[Rows], Any], high: Callable[[Rows], Any]
-) -> tuple[Column, Column]:
-    return Column(f"{column.name}_low", low), Column(f"{column.name}_high", high)
+    def at(values: FloatArray) -> FloatArray:
+        return np.asarray(np.broadcast_to(values, shape)[kept, 0, places[kept]])
 
-
-_PER_GPU = Column(
-    "tokens_per_s_per_gpu", lambda at: at.rate / at.gpus, "tokens/s/GPU", "output tokens/s a GPU",
-    "{} tokens/s a GPU",
-)  # fmt: skip
-_PER_USER = Column("tokens_per_s_per_user", lambda at: US_PER_S / at.tpot_us, "tokens/s/user")
-_USD = Column(
-    "usd_per_million_tokens", lambda at: at.usd, "$/M tokens", "dollars per million output tokens",
-    "${} a million tokens", falls_with_speed=True,
-)  # fmt: skip
-_COLUMNS = (
-    _named("gpu"),
-    Column("gpus", lambda at: at.copies * at.gpus),
-    _named("tp"),
-    _named("ep"),
-    _named("dp_attention"),
-    _named("precision"),
-    _named("engine"),
-    _named("drafter", "drafter"),
-    Column("drafts", lambda at: at.drafts, "drafts"),
-    Column("batch", lambda at: at.batch, "batch"),
-    _PER_GPU,
-    _PER_USER,
-    _USD,
-    Column("on_frontier"),
-    Column("chosen"),
-    Column("replicas", lambda at: at.copies),
-    _named("kv_precision"),
-    *_with_band(_PER_GPU, lambda at: at.rate / at.gpus / at.slower, lambda at: at.rate / at.gpus / at.faster),
-    *_with_band(
-        _PER_USER,
-        lambda at: US_PER_S / (at.tpot_us * at.slower),
-        lambda at: US_PER_S / (at.tpot_us * at.faster),
-    ),
-    *_with_band(_USD, lambda at: at.usd * at.faster, lambda at: at.usd * at.slower),
-    Column("tpot_ms", lambda at: at.tpot_us / US_PER_MS),
-    Column("ttft_ms", lambda at: at.ttft_us / US_PER_MS),
-    Column("e2e_ms", lambda at: at.e2e_us / US_PER_MS),
-    Column(
-        "joule_per_token",
-        lambda at: at.joules,
-        "J/token",
-        "joules per output token",
-        "{} J a token",
-        falls_with_speed=True,
-    ),
-    Column("tokens_per_s_per_mw", lambda at: 1e6 / at.joules, axis="output tokens/s per megawatt of GPUs"),
-    Column("sure", title="sure"),
-    Column("meets_limits"),
-)
-COLUMNS = {column.name: column for column in _COLUMNS}
-"""In the order of the table; rates are of output tokens, of all copies where they count GPUs or dollars."""
+    batch, gpus, rate, tpot_us = (
+        surface.batch[kept],
+        scenario.gpus,
+        at(surface.tokens_per_s),
+        at(surface.served.tpot_us),
+    )
+    faster, slower = map(at, surface.token_band)  # ends of the 80 % band of the time per token over it
+    copies, carried = np.ones(batch.shape, dtype=np.int64), rate
+    if asked.users is not None:
+        copies = np.ceil(asked.users / batch).astype(np.int64)
+    elif asked.rate is not None:
+        copies = np.ceil(asked.rate * asked.output_tokens / rate).astype(np.int64)
+        carried = np.full(rate.shape, asked.rate * asked.output_tokens) / copies
+    usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, gpus, carried)
+    joules = joule_per_token(at(step_watts(surface)), rate)
+    ttft_us = at(first_token_us(surface.setting, surface.in_flight.step_us, surface.served))
+    steps = surface.in_flight
+    return Priced(
+        key,
+        scenario,
+        {name: np.full(batch.shape, value) for name, value in zip(SET_UP, key, strict=True)}
+        | {
+            "gpus": copies * gpus,
+            "drafts": at(np.broadcast_to(steps.drafts, steps.tokens_per_step.shape)).astype(np.int64),
+            "batch": batch,
+            "tokens_per_s_per_gpu": rate / gpus,
+            "tokens_per_s_per_user": US_PER_S / tpot_us,
+            "usd_per_million_tokens": usd,
+            "replicas": copies,
+            "tokens_per_s_per_gpu_low": rate / gpus / slower,
+            "tokens_per_s_per_gpu_high": rate / gpus / faster,
+            "tokens_per_s_per_user_low": US_PER_S / (tpot_us * slower),
+            "tokens_per_s_per_user_high": US_PER_S / (tpot_us * faster),
+            "usd_per_million_tokens_low": usd * faster,
+            "usd_per_million_tokens_high": usd * slower,
+            "tpot_ms": tpot_us / US_PER_MS,
+            "ttft_ms": ttft_us / US_PER_MS,
+            # the prompt is in the time to the first token, and in no other
+            "e2e_ms": (ttft_us + (asked.output_tokens - 1.0) * tpot_us) / US_PER_MS,
+            "joule_per_token": joules,
+            "tokens_per_s_per_mw": 1e6 / joules,
+        },
+    )
 
 
 def on_frontier(speed: FloatArray, worth: FloatArray) -> BoolArray:

@@ -19,8 +19,9 @@ from medusa_sim.data import DataDir
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import all_priced
 from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.setups.columns import rows_of
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.pricing import any_drafter, rows_of, surface_of
+from medusa_sim.setups.pricing import any_drafter, surface_of
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp, own_precision
 from medusa_sim.specs.models import load_model
@@ -116,13 +117,10 @@ def nearest(answer: Comparison) -> Measured | None:
     if not known:
         return None
     figure, key = min(known, key=lambda pair: away(pair[0]))
-    return Measured(figure=figure, row=_as_measured(answer, figure, key), near=not away(figure)[0])
-
-
-def _as_measured(answer: Comparison, figure: Figure, key: tuple[Any, ...]) -> dict[str, Any]:
     version = {"runtime": figure.runtime, "latency": "calibrated"} if figure.runtime else {}
     rows = _priced(figure, answer.scenarios[key].but(**version), (figure.batch,), key)
-    return {name: values[0] for name, values in rows.items()}
+    row = {name: values[0] for name, values in rows.items()}
+    return Measured(figure=figure, row=row, near=not away(figure)[0])
 
 
 def _priced(
@@ -176,7 +174,11 @@ def beside(scenario: Scenario, batches: tuple[int, ...] = ()) -> Beside | None:
         same = {**own, "drafter": said["drafter"]} if said["drafter"] == PLAIN else own
         return tuple(_WORDS[name] for name in same if said[name] != same[name])
 
-    near = min(figures(scenario.arguments.data_dir), key=lambda figure: _weight(other(figure)), default=None)
+    near = min(
+        figures(scenario.arguments.data_dir),
+        key=lambda figure: [word in other(figure) for word in _WORDS.values()],
+        default=None,
+    )
     if near is None:
         return None
     set_up, plain = near.set_up, near.set_up["drafter"] == PLAIN
@@ -198,10 +200,4 @@ _WORDS = {
     "model": "model", "gpu": "card", "engine": "engine", "precision": "precision", "tp": "number of GPUs",
     "ep": "split of experts", "dp_attention": "data-parallel attention", "drafter": "drafter",
 }  # fmt: skip
-"""What a set-up may differ in, what counts most first."""
-
-
-def _weight(differs: tuple[str, ...]) -> int:
-    """The less, the nearer: another model outweighs all that follows it, and so on."""
-    order = [*_WORDS.values()]
-    return sum(1 << (len(order) - order.index(word)) for word in differs)
+"""What a set-up may differ in, what counts most first: another model outweighs all that follows it."""

@@ -22,7 +22,7 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
 from medusa_sim.setups.choices import FP8
-from medusa_sim.setups.columns import COLUMNS, Rows
+from medusa_sim.setups.columns import Priced, rows_of
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SetUp, own_precision
 from medusa_sim.specs.engine import Engine
@@ -41,15 +41,6 @@ class Refused:
 
     setup: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """Rows of one set-up with one drafter, as columns. key: its SET_UP."""
-
-    key: tuple[Any, ...]
-    scenario: Scenario
-    rows: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -250,12 +241,3 @@ def any_drafter(engine: str, data_dir: DataDir = None) -> str:
     """A drafter that an engine runs and that needs nothing, for a scenario that does not speculate."""
     terms: Engine | None = load_runtime(engine, data_dir).engine
     return "ngram" if terms is None or "ngram" in terms.drafters else terms.drafters[0]
-
-
-def rows_of(surface: Surface, key: tuple[Any, ...], asked: Question) -> Priced:
-    """Rows of every batch that fits. key: as of `Priced`. Raises CoverageError where none does."""
-    rows = Rows(surface, key, asked)
-    if not rows.batch.size:
-        raise CoverageError("the drafter and its drafts leave no room for a request")
-    columns = {name: column.of(rows) for name, column in COLUMNS.items() if column.of is not None}
-    return Priced(key, surface.scenario, columns)

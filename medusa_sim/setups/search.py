@@ -15,8 +15,9 @@ from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import all_priced
 from medusa_sim.setups.choices import Choices
+from medusa_sim.setups.columns import rows_of
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.pricing import Priced, Pricer, Refused, rows_of, surface_of
+from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP, model_of, setups
 from medusa_sim.specs.gpu import load_gpu
@@ -150,7 +151,7 @@ def refined(answer: Comparison) -> Comparison:
     for plain in (True, False):
         rows = answer.table[(answer.table.drafter == PLAIN) == plain]
         for key, batches in _gaps(answer, rows):
-            best = _best(answer, _between(answer, key, batches))
+            best = _best(answer, key, batches)
             refined_rows += [] if best is None else [best]
     if not refined_rows:
         return answer
@@ -193,24 +194,18 @@ _APART = 2
 """Batches between which others lie."""
 
 
-def _between(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) -> Priced | None:
-    """Rows of a set-up at further batches; None where none fits."""
+def _best(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) -> dict[str, Any] | None:
+    """The best row of a set-up at further batches within the limits, where it is better than what it had."""
+    import pandas as pd
+
     asked, scenario = replace(answer.question, batches=batches), answer.scenarios[key]
     plain = key[SET_UP.index("drafter")] == PLAIN
     try:
-        return rows_of(all_priced(surface_of(scenario, asked, plain=plain)), key, asked)
-    except CoverageError:
-        return None
-
-
-def _best(answer: Comparison, priced: Priced | None) -> dict[str, Any] | None:
-    """The best row within the limits, where it is better than what the set-up had."""
-    import pandas as pd
-
-    if priced is None:
+        priced = rows_of(all_priced(surface_of(scenario, asked, plain=plain)), key, asked)
+    except CoverageError:  # none fits
         return None
     there = answer.table
-    own = there[(there[list(SET_UP)] == list(priced.key)).all(axis=1)]
+    own = there[(there[list(SET_UP)] == list(key)).all(axis=1)]
     every = pd.concat([own[list(priced.rows)], pd.DataFrame(priced.rows)], ignore_index=True)
     chosen = replace(answer, table=every).for_target().chosen
     return None if chosen is None or int(chosen["batch"]) in set(own.batch) else chosen

@@ -21,17 +21,11 @@ PLAIN = "none"
 """The drafter of a set-up that does not speculate."""
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 _OTHERS = ("cpu-", "rtx-")
-
-
+"""How names of cards begin that are not of data centres: a workstation's, a processor measured here."""
 SET_UP = (
     "gpu", "tp", "ep", "dp_attention", "precision", "kv_precision", "engine", "drafter"
 )  # fmt: skip
 """Columns that name what is launched; a drafter with several draft lengths is one set-up."""
-
-
-def data_centre_gpus(data_dir: DataDir = None) -> tuple[str, ...]:
-    """Cards of data centres: neither a workstation's nor a processor measured here."""
-    return tuple(name for name in gpu_names(data_dir) if not name.startswith(_OTHERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +128,9 @@ def setups(
     experts.
     """
     has_experts, latent = bool(model.blocks(MoE)), bool(model.blocks(Latent))
+    of_data_centres = [name for name in gpu_names(data_dir) if not name.startswith(_OTHERS)]
     for gpu, tp, precision, kv, engine in product(
-        choices.gpus or data_centre_gpus(data_dir),
+        choices.gpus or of_data_centres,
         choices.counts or GPUS,
         precisions(model, choices.weight_dtypes),
         caches(model, choices.kv_dtypes),
