@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from medusa_sim.reproduce.published import Reproduction
-from medusa_sim.reproduce.scores import scores
-from medusa_sim.reproduce.targets import TARGETS, reproduction
+from medusa_sim.reproduce.targets import TARGETS, reproduction, scores
 
 __all__ = ["TARGETS", "Reproduction", "reproduction", "scores"]

@@ -7,7 +7,6 @@ are predicted, on each of its three GPUs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,19 +66,6 @@ def shipped(path: str) -> Path:
     if not full.is_file():
         raise SpecError(f"{path} is missing: the installation is incomplete; install medusa-sim again")
     return full
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A table or figure of a paper. caveat: one line."""
-
-    title: str
-    source: str
-    """Paper and place, or the name of the shipped table that says so (`cited`)."""
-    caveat: str
-    rows: Callable[[DataDir], pd.DataFrame]
-    """One row a cell, predicted beside published; columns that hold what the paper prints start with
-    `published_` and are empty where it gives nothing or where that is kept out of this project as a test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
