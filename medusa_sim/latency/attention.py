@@ -74,13 +74,15 @@ errs on public rows of other benchmarks, and its source is `extrapolated`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, as_float, in_quadrature
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float, in_quadrature
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
 from medusa_sim.operators.operator import Attention, Gemm, Operator
@@ -114,6 +116,13 @@ class Parts:
     memory_us: FloatArray
     walk_us: FloatArray
     fixed_us: FloatArray
+
+    def each(self, take: Callable[[FloatArray], FloatArray]) -> Parts:
+        """With every array replaced by what `take` makes of it."""
+        return Parts(**{name: take(getattr(self, name)) for name in _PARTS})
+
+
+_PARTS = tuple(field.name for field in dataclasses.fields(Parts))
 
 
 def attention_time(
@@ -272,8 +281,7 @@ def kernel_parts(
 
 
 def _chosen(where: BoolArray, first: Parts, other: Parts) -> Parts:
-    names = [field.name for field in dataclasses.fields(Parts)]
-    return Parts(**{name: np.where(where, getattr(first, name), getattr(other, name)) for name in names})
+    return Parts(**{name: np.where(where, getattr(first, name), getattr(other, name)) for name in _PARTS})
 
 
 def _faster_parts(
@@ -283,12 +291,28 @@ def _faster_parts(
 
     The walk was fitted to another chip's arithmetic: at half that rate 384 keys were dearer than 512.
     """
-    whole = _path_parts(gpu, path, operator, cold=cold)
-    least = np.min(operator.kv_len, initial=NEVER)
-    if operator.is_causal or path.split_above >= NEVER or least > path.split_above:
-        return whole
+    keys = as_float(operator.kv_len)
+    if operator.is_causal or path.split_above >= NEVER or np.min(keys, initial=NEVER) > path.split_above:
+        return _path_parts(gpu, path, operator, cold=cold)
     split = _path_parts(gpu, msgspec.structs.replace(path, split_above=0), operator, cold=cold)
-    return _chosen(split.time_us < whole.time_us, split, whole)
+    if keys.ndim != 3 or keys.shape[1] == 1:
+        whole = _path_parts(gpu, path, operator, cold=cold)
+        return _chosen(split.time_us < whole.time_us, split, whole)
+    # on a grid few lengths are as short; beyond them both are one walk
+    short = np.flatnonzero((keys <= path.split_above).any(axis=(0, 2)))
+    take = partial(_of_lengths, short)
+    whole, own = _path_parts(gpu, path, operator.each(take), cold=cold), split.each(take)
+    fastest = _chosen(own.time_us < whole.time_us, own, whole)
+    shape = split.time_us.shape
+    parts = split.each(lambda own: own if own.shape == shape else np.broadcast_to(own, shape).copy())
+    for name in _PARTS:
+        getattr(parts, name)[:, short] = getattr(fastest, name)
+    return parts
+
+
+def _of_lengths(some: IntArray, values: FloatArray) -> FloatArray:
+    """Those of the middle one of three axes; what does not vary along it stays as it is."""
+    return values[:, some] if values.ndim == 3 and values.shape[1] > 1 else values
 
 
 def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool) -> Parts:

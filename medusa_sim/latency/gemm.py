@@ -46,10 +46,9 @@ its runtime too (`UnfusedKernel.repeated`); any other kernel has it only where `
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +61,7 @@ from medusa_sim.latency.waves import (
     candidates_of,
     norm_max,
     shared_waves,
+    taken,
     wave_cost,
 )
 from medusa_sim.operators.operator import Attention, Gemm
@@ -80,9 +80,6 @@ _HALF_DIGITS = 1e-4
 """Of what a bound in single precision may be off."""
 _CHOICE_STEP = 8
 """The library's choice is made at m rounded up to a multiple of this, the finest step of any tile."""
-
-Longer: TypeAlias = Callable[[FloatArray, FloatArray, float], FloatArray]
-"""Of two times that overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ def gemm_time(
     """
     m, n, k = (as_float(size) for size in (operator.m, operator.n, operator.k))
     chosen = gemm_choice(gpu, kernel, operator)
-    times = _times(gpu, kernel, operator, (m, n, k), candidates_of(kernel).taken(chosen), cold=cold)
+    times = _times(gpu, kernel, operator, (m, n, k), candidates_of(kernel), chosen, cold=cold)
     return calibrated_time(
         gpu,
         [(kernel.fit, operator)],
@@ -127,15 +124,14 @@ def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bo
     m, n, k = _sizes(operator)
     candidates = candidates_before(kernel, m.ndim)
     times = _times(gpu, kernel, operator, (m, n, k), candidates, cold=cold)
-    return _allowed(candidates, m, n, times.time_us)
+    return _allowed(kernel, candidates, (m, n), times.time_us)
 
 
 def gemm_chosen_us(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, chosen: IntArray, *, cold: bool = True
 ) -> FloatArray:
     """Times of given choices: `chosen` indexes the first axis of `gemm_candidates_us`, per shape."""
-    candidates = candidates_of(kernel).taken(chosen)
-    return _times(gpu, kernel, operator, _sizes(operator), candidates, cold=cold).time_us
+    return _times(gpu, kernel, operator, _sizes(operator), candidates_of(kernel), chosen, cold=cold).time_us
 
 
 def _sizes(operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -175,23 +171,24 @@ def _best(
     every, before = candidates_of(kernel), candidates_before(kernel)
     m, n, _ = sizes
     if kernel.fewest_waves:
-        best = np.argmin(_allowed(before, m, n, wave_cost(gpu, before, m, n)), axis=0)
+        best = np.argmin(_allowed(kernel, before, (m, n), wave_cost(gpu, before, m, n)), axis=0)
         return best
     half: Any = tuple(size.astype(np.float32) for size in sizes)
     rough = candidates_before(kernel, kind=np.float32)
     least = _times(gpu, kernel, operator, half, rough, smooth=False).time_us
-    bound = _allowed(before, m, n, least * rough.selection_penalty)
+    bound = _allowed(kernel, before, (m, n), least * rough.selection_penalty)
 
     def cost(index: IntArray, place: IntArray | slice) -> FloatArray:
-        own: Any = (size[place] if size.ndim else size for size in sizes)
-        taken = every.taken(index)
-        return _times(gpu, kernel, operator, tuple(own), taken).time_us * taken.selection_penalty
+        own: Any = tuple(size[place] if size.ndim else size for size in sizes)
+        return _times(gpu, kernel, operator, own, every, index).time_us * taken(
+            every.selection_penalty, index
+        )
 
     index, place = _where(bound == bound.min(axis=0))
     first = np.empty(m.size, np.int64)
     first[place] = index
     reached = cost(first, slice(None))
-    index, place = _where(bound <= reached * (1.0 + _HALF_DIGITS))
+    index, place = _where(bound <= (reached * (1.0 + _HALF_DIGITS)).astype(bound.dtype))
     order = np.lexsort((cost(index, place), place))  # of equal ones the first
     best = index[order[np.searchsorted(place[order], np.arange(m.size))]]
     return best
@@ -202,28 +199,14 @@ def _where(holds: BoolArray) -> tuple[IntArray, IntArray]:
     return np.divmod(np.flatnonzero(holds), holds.shape[1])
 
 
-def _allowed(candidates: Candidates, m: FloatArray, n: FloatArray, cost: FloatArray) -> FloatArray:
+def _allowed(
+    kernel: GemmKernel, candidates: Candidates, sizes: tuple[FloatArray, FloatArray], cost: FloatArray
+) -> FloatArray:
     """(tiles x splits, *shape) costs of (tiles, splits, *shape), infinite where it chooses none."""
-    every: FloatArray = np.where(candidates.allowed(m, n), cost, np.inf)
-    return every.reshape(-1, *every.shape[2:])
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What the parts of a candidate's time are made of: sizes, element bytes, and rates a microsecond."""
-
-    gpu: Gpu
-    kernel: GemmKernel
-    candidate: Candidates
-    m: FloatArray
-    n: FloatArray
-    k: FloatArray
-    x_bytes: float
-    w_bytes: float
-    bandwidth: float
-    peak: float
-    rows: FloatArray
-    columns: FloatArray
+    allowed, shape = candidates.allowed(*sizes), cost.shape[2:]
+    every = cost if allowed.all() else np.where(allowed, cost, np.inf)
+    every = np.broadcast_to(every, (len(kernel.tiles), len(kernel.splits), *shape))
+    return every.reshape(-1, *shape)
 
 
 def _times(
@@ -231,137 +214,99 @@ def _times(
     kernel: GemmKernel,
     operator: Gemm,
     sizes: tuple[FloatArray, FloatArray, FloatArray],
-    candidate: Candidates,
+    candidates: Candidates,
+    chosen: IntArray | None = None,
     *,
     cold: bool = True,
     smooth: bool = True,
 ) -> _Times:
-    """smooth=False: max(a, b) for |a, b| of parts, a lower bound that takes no powers."""
-    m, n, k = sizes
-    work = _Work(
-        gpu=gpu,
-        kernel=kernel,
-        candidate=candidate,
-        m=m,
-        n=n,
-        k=k,
-        x_bytes=BYTES_PER_ELEMENT[operator.dtype],
-        w_bytes=BYTES_PER_ELEMENT[operator.stored_dtype],
-        bandwidth=gpu.bandwidth_bytes_per_s / US_PER_S,
-        peak=gpu.peak(operator.dtype) / US_PER_S,
-        rows=candidate.cluster * np.ceil(m / (candidate.tile_m * candidate.cluster)),
-        columns=np.ceil(n / candidate.tile_n),
-    )
-    longer: Longer = norm_max if smooth else lambda first, second, _: np.maximum(first, second)
-    step = _step_us(work)
-    tiles = _tiles_us(work, step, longer)
-    memory, hot = _memory_us(work, cold=cold)
-    ramp_us = np.where(m <= kernel.vector_rows, kernel.vector_ramp_us, kernel.ramp_us).astype(m.dtype)
-    time = ramp_us + longer(memory, tiles, kernel.memory_norm) + _reduce_us(work)
+    """Of every candidate, or of those chosen, one a shape.
+
+    smooth=False: max(a, b) for |a, b| of parts, a lower bound that takes no powers. What few axes know is put
+    together first: with all candidates at many m few arrays are large.
+    """
+    (m, n, k), longer = sizes, norm_max if smooth else _larger
+    x_bytes, w_bytes = BYTES_PER_ELEMENT[operator.dtype], BYTES_PER_ELEMENT[operator.stored_dtype]
+    bandwidth, peak = gpu.bandwidth_bytes_per_s / US_PER_S, gpu.peak(operator.dtype) / US_PER_S
+    load_bandwidth = kernel.load_ratio * bandwidth
+    tile = candidates
+    arithmetic = 2.0 * (tile.tile_m + kernel.unpack_rows) * tile.tile_n / (kernel.peak_fraction * peak)
+    loads = (tile.tile_m * x_bytes + tile.tile_n * w_bytes) / load_bandwidth
+    step = norm_max(arithmetic * gpu.sms, loads * gpu.sms, kernel.step_norm)
+    if chosen is not None:
+        tile, step = candidates.taken(chosen), taken(step, chosen)
+    rows = tile.cluster * np.ceil(m / (tile.tile_m * tile.cluster))
+    columns = np.ceil(n / tile.tile_n)
+
+    waves = shared_waves(rows * columns * (tile.split / gpu.sms), kernel.contention, kernel.wave_rounding)
+    ideal = 2.0 * m * n * k / peak
+    slowdown = 1.0 + kernel.throttle * ideal / (ideal + kernel.throttle_us)
+    tiles = waves * ((k / tile.split + kernel.tile_k) * step) * slowdown
+    if tile.has_paces:
+        tiles = tiles * _pace(gpu, tile, rows, columns, m)
+    if kernel.l2_ratio:
+        loaded = m * columns * x_bytes + n * rows * w_bytes
+        tiles = longer(tiles, k * loaded / (kernel.l2_ratio * bandwidth), kernel.step_norm)
+    if kernel.padding_ratio:
+        padded = columns * (rows * tile.tile_m - m) * k * x_bytes
+        tiles = tiles + tile.loads_padding * (padded / (kernel.padding_ratio * bandwidth))
+
+    weights = n * k * w_bytes
+    hot = np.zeros((), m.dtype) if cold else _hot_share(gpu, kernel, weights)
+    read = weights * (hot / (kernel.hot_ratio or 1.0) + (1.0 - hot) / kernel.bandwidth_fraction)
+    streamed = _activation_bytes(gpu, kernel, m * k * x_bytes, rows, columns)
+    streamed = streamed + m * n * max(x_bytes, _HALF_BYTES)
+    memory = (streamed / kernel.bandwidth_fraction + read) / bandwidth
+
+    fixed = np.where(m <= kernel.vector_rows, kernel.vector_ramp_us, kernel.ramp_us).astype(m.dtype)
     if kernel.drain_k:
-        time = time + kernel.drain_k * step
+        fixed = fixed + kernel.drain_k * step
     if kernel.quantise_ratio:
-        time = time + _quantise_us(work)
+        fixed = fixed + m * k * (_HALF_BYTES + x_bytes) / (kernel.quantise_ratio * bandwidth)
+    sums = (2.0 * _FP32_BYTES * n / load_bandwidth) * m * tile.split
+    time = longer(memory, tiles, kernel.memory_norm) + fixed + (tile.split > 1) * (kernel.split_us + sums)
     if not kernel.hot_copies and hot.any():  # rows that beat the datasheet's bandwidth were dropped there
-        ideal = (n * k * work.w_bytes + m * (n + k) * work.x_bytes) / work.bandwidth
-        time = np.where(hot > 0.0, np.maximum(time, ideal), time)
+        floor = (weights + m * (n + k) * x_bytes) / bandwidth
+        time = np.where(hot > 0.0, np.maximum(time, floor), time)
     return _Times(time_us=time, memory_us=np.broadcast_to(memory, time.shape), tiles_us=tiles)
 
 
-def _step_us(work: _Work) -> FloatArray:
-    """One k element of a tile on its SM: |arithmetic, loads|."""
-    tile_m, tile_n, sms = work.candidate.tile_m, work.candidate.tile_n, work.gpu.sms
-    load_bandwidth = work.kernel.load_ratio * work.bandwidth
-    unpacked = tile_m + work.kernel.unpack_rows
-    arithmetic = 2.0 * unpacked * tile_n * sms / (work.kernel.peak_fraction * work.peak)
-    loads = (tile_m * work.x_bytes + tile_n * work.w_bytes) * sms / load_bandwidth
-    return norm_max(arithmetic, loads, work.kernel.step_norm)
+def _larger(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
+    """A bound of `norm_max` of any norm."""
+    del norm
+    return np.maximum(first, second)
 
 
-def _tiles_us(work: _Work, step_us: FloatArray, longer: Longer) -> FloatArray:
-    """All tiles in waves over the SMs, with the chip-wide limit on their loads where the kernel has one."""
-    kernel, split = work.kernel, work.candidate.split
-    slowdown = _slowdown(kernel, 2.0 * work.m * work.n * work.k / work.peak)
-    tiles = slowdown * _waves(work) * (work.k / split + kernel.tile_k) * _pace(work) * step_us
-    if kernel.l2_ratio:
-        loaded = work.m * work.columns * work.x_bytes + work.n * work.rows * work.w_bytes
-        tiles = longer(tiles, work.k * loaded / (kernel.l2_ratio * work.bandwidth), kernel.step_norm)
-    return tiles + _padding_us(work) if kernel.padding_ratio else tiles
-
-
-def _pace(work: _Work) -> FloatArray:
+def _pace(gpu: Gpu, tile: Candidates, rows: FloatArray, columns: FloatArray, m: FloatArray) -> FloatArray:
     """The tile's own factor: in several waves, or in one whose last row of tiles is over half full or not."""
-    tile = work.candidate
-    is_alone = work.rows * work.columns * tile.split <= work.gpu.sms
-    is_filled = work.rows * tile.tile_m - work.m < tile.tile_m / 2.0
-    alone = np.where(is_filled, tile.pace_alone, tile.pace_half)
+    is_alone = rows * columns * tile.split <= gpu.sms
+    alone = np.where(rows * tile.tile_m - m < tile.tile_m / 2.0, tile.pace_alone, tile.pace_half)
     return np.asarray(tile.pace + is_alone * (alone - tile.pace))
 
 
-def _waves(work: _Work) -> FloatArray:
-    """Waves of thread blocks: whole ones or shared out; shorter than one on a chip that is not full."""
-    kernel = work.kernel
-    per_sm = work.rows * work.columns * work.candidate.split / work.gpu.sms
-    return shared_waves(per_sm, kernel.contention, kernel.wave_rounding)
-
-
-def _slowdown(kernel: GemmKernel, arithmetic_us: FloatArray) -> FloatArray:
-    """Factor by which sustained arithmetic lowers the clocks; `arithmetic_us` at the peak."""
-    return 1.0 + kernel.throttle * arithmetic_us / (arithmetic_us + kernel.throttle_us)
-
-
-def _padding_us(work: _Work) -> FloatArray:
-    """Loads of rows beyond m, for the tiles that load them."""
-    padded = work.columns * (work.rows * work.candidate.tile_m - work.m) * work.k * work.x_bytes
-    return work.candidate.loads_padding * (padded / (work.kernel.padding_ratio * work.bandwidth))
-
-
-def _memory_us(work: _Work, *, cold: bool) -> tuple[FloatArray, FloatArray]:
-    """Traffic of the memory bus, and the share of the weights still in L2 from launches before."""
-    kernel = work.kernel
-    weights = work.n * work.k * work.w_bytes
-    hot = np.zeros((), work.m.dtype) if cold else _hot_share(work, weights)
-    weights = weights * (hot / (kernel.hot_ratio or 1.0) + (1.0 - hot) / kernel.bandwidth_fraction)
-    outputs = work.m * work.n * max(work.x_bytes, _HALF_BYTES)
-    streamed = (_activation_bytes(work) + outputs) / kernel.bandwidth_fraction
-    return (streamed + weights) / work.bandwidth, hot
-
-
-def _hot_share(work: _Work, weights: FloatArray) -> FloatArray:
+def _hot_share(gpu: Gpu, kernel: GemmKernel, weights: FloatArray) -> FloatArray:
     """Share of the weights that a benchmark's repetitions find in L2.
 
     All of what fits `hot_share` of L2 and nothing of more; where it takes turns with `hot_copies` copies of
     the weights (or as many as fill L2), all where the copies fit, falling to nothing where they overflow L2
     by a tenth.
     """
-    room = work.kernel.hot_share * work.gpu.l2_bytes
-    if not work.kernel.hot_copies:
+    room = kernel.hot_share * gpu.l2_bytes
+    if not kernel.hot_copies:
         return np.where(weights <= room, 1.0, 0.0)
-    copies = np.minimum(work.kernel.hot_copies, np.ceil(work.gpu.l2_bytes / weights))
+    copies = np.minimum(kernel.hot_copies, np.ceil(gpu.l2_bytes / weights))
     return np.asarray(np.clip(1.0 - (copies * weights / room - 1.0) / _HOT_OVERFLOW, 0.0, 1.0))
 
 
-def _activation_bytes(work: _Work) -> FloatArray:
+def _activation_bytes(
+    gpu: Gpu, kernel: GemmKernel, once: FloatArray, rows: FloatArray, columns: FloatArray
+) -> FloatArray:
     """Activations, read again for every column of tiles that a wave does not cover once they outgrow L2."""
-    once = work.m * work.k * work.x_bytes
-    if not work.kernel.resident_share:
+    if not kernel.resident_share:
         return once
-    resident = work.kernel.resident_share * work.gpu.l2_bytes / once
-    again = np.maximum(1.0, work.columns / np.maximum(1.0, work.gpu.sms / work.rows)) - 1.0
+    resident = kernel.resident_share * gpu.l2_bytes / once
+    again = np.maximum(1.0, columns / np.maximum(1.0, gpu.sms / rows)) - 1.0
     return once * (1.0 + again / (1.0 + resident**_RESIDENT_SHARPNESS))
-
-
-def _reduce_us(work: _Work) -> FloatArray:
-    """The second kernel of a split k loop, which adds up partial sums in fp32."""
-    split = work.candidate.split
-    sums = 2.0 * _FP32_BYTES * work.m * work.n * split / (work.kernel.load_ratio * work.bandwidth)
-    return (split > 1) * (work.kernel.split_us + sums)
-
-
-def _quantise_us(work: _Work) -> FloatArray:
-    """The pass that brings 16-bit activations to the operand dtype before the product."""
-    moved = work.m * work.k * (_HALF_BYTES + work.x_bytes)
-    return moved / (work.kernel.quantise_ratio * work.bandwidth)
 
 
 def unfused_attention_time(

@@ -23,7 +23,7 @@ L2))^l2_sharpness). Most public rows are whole microseconds, so a time of 1 or 2
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -40,7 +40,9 @@ from medusa_sim.units import US_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Everything the library can choose: tiles, each with every split. Arrays that broadcast."""
+    """Everything the library can choose: tiles, each with every split. Arrays that broadcast, without
+    an axis where all are alike.
+    """
 
     tile_m: FloatArray
     tile_n: FloatArray
@@ -57,8 +59,8 @@ class Candidates:
     n_max: FloatArray
 
     def taken(self, index: IntArray) -> Candidates:
-        """The candidates at `index`, in its shape."""
-        return Candidates(*(column[index] for column in self.columns()))
+        """The candidates at `index`, in its shape where they differ."""
+        return Candidates(*(taken(column, index) for column in self.columns()))
 
     def allowed(self, m: FloatArray, n: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether the library uses the candidate at all for these m and n."""
@@ -67,9 +69,19 @@ class Candidates:
         )
         return inside
 
+    @property
+    def has_paces(self) -> bool:
+        """Whether any has a factor of its own."""
+        return any((pace != 1.0).any() for pace in (self.pace, self.pace_alone, self.pace_half))
+
     def columns(self) -> tuple[FloatArray, ...]:
         """In the order of the fields."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+
+def taken(values: FloatArray, index: IntArray) -> FloatArray:
+    """Those of candidates at `index`; one that all share stays as it is."""
+    return values.take(index) if values.size > 1 else values
 
 
 @lru_cache(maxsize=256)
@@ -85,17 +97,26 @@ def candidates_of(kernel: GemmKernel) -> Candidates:
         for tile in kernel.tiles
         for split in kernel.splits
     ]
-    return Candidates(*np.asarray(rows, dtype=np.float64).T)
+    columns = np.asarray(rows, dtype=np.float64).T
+    return Candidates(
+        *(np.asarray(column[0]) if (column == column[0]).all() else column for column in columns)
+    )
 
 
 @lru_cache(maxsize=256)
 def candidates_before(kernel: GemmKernel, dimensions: int = 1, kind: type = np.float64) -> Candidates:
     """Tiles by splits, with `dimensions` axes of length 1 behind: what is the same of all splits once."""
-    shape = (-1, len(kernel.splits), *(1,) * dimensions)
-    cubes: list[FloatArray] = [
-        column.reshape(shape).astype(kind) for column in candidates_of(kernel).columns()
-    ]
-    return Candidates(*(cube[:, :1] if (cube == cube[:, :1]).all() else cube for cube in cubes))
+    tiles, splits = len(kernel.tiles), len(kernel.splits)
+    columns = candidates_of(kernel).columns()
+    cubes = [_alike(np.broadcast_to(column, tiles * splits).reshape(tiles, splits)) for column in columns]
+    return Candidates(*(cube.reshape(*cube.shape, *(1,) * dimensions).astype(kind) for cube in cubes))
+
+
+def _alike(cube: FloatArray) -> FloatArray:
+    """Once along the axes along which it is the same."""
+    for first in (cube[:, :1], cube[:1]):
+        cube = cube[: len(first), : first.shape[1]] if (cube == first).all() else cube
+    return cube
 
 
 _STEPS_KEPT = 1 << 15
@@ -157,8 +178,8 @@ def shared_waves(per_sm: FloatArray, contention: float, rounding: float) -> Floa
     Written without a choice between the two, which takes longer than either.
     """
     several = np.maximum(per_sm, 1.0)
-    waves: FloatArray = rounding * np.ceil(several) + (1.0 - rounding) * several
-    return waves - contention * (several - per_sm)
+    waves: FloatArray = rounding * np.ceil(several) + (1.0 - rounding - contention) * several
+    return waves + contention * per_sm
 
 
 def waves_us(

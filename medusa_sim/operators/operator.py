@@ -178,6 +178,10 @@ class Operator(ABC):
         """The same operator at other sizes."""
         return replace(self, **sizes)  # type: ignore[arg-type]  # COLUMNS are fields that hold a Size
 
+    def each(self, take: Callable[[FloatArray], FloatArray]) -> Self:
+        """With every size replaced by what `take` makes of it."""
+        return self.with_columns(**{name: take(np.asarray(size)) for name, size in self.sizes.items()})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm(Operator):

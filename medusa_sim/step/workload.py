@@ -308,10 +308,7 @@ class Launch:
 
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Launch:
         """With every size replaced by what `take` makes of it."""
-        own, *ends = (
-            of.with_columns(**{name: take(np.asarray(size)) for name, size in of.sizes.items()})
-            for of in (self.operator, *(self.ends or ()))
-        )
+        own, *ends = (of.each(take) for of in (self.operator, *(self.ends or ())))
         return replace(self, operator=own, ends=None if self.ends is None else (ends[0], ends[1]))
 
     @property
