@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from charts.style import NEUTRAL, Spec, base, quantity
+from charts.style import NEUTRAL, Spec, base, layer, quantity
 from medusa_sim.report.charts.chart import Rows
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP, count_word
 from medusa_sim.report.figures.style import SHADES
@@ -35,37 +35,25 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
     tips = [
         quantity("batch", "requests at once"),
         quantity("drafts", "drafts") if chains else quantity("candidates", "candidates"),
-        quantity("speedup", "speedup", format=".2f"),
-        quantity("speedup_low", "80 %, low", format=".2f"),
-        quantity("speedup_high", "80 %, high", format=".2f"),
-    ]
+        *(
+            quantity(name, title, format=".2f")
+            for name, title in (
+                ("speedup", "speedup"), ("speedup_low", "80 %, low"), ("speedup_high", "80 %, high"),
+            )
+        ),
+    ]  # fmt: skip
     here = [row for row in fitting if row["batch"] == batch]
+    at = {"x": x, "y": y, "tooltip": tips}
+    band = {"x": x, "y": {**y, "field": "speedup_low"}, "y2": {"field": "speedup_high"}}
+    texts = {"x": x, "y": {**y, "field": "speedup_high"}, "text": {"field": "text"}}
     return base(
         260,
         data={"values": fitting},
         layer=[
-            {
-                "mark": {"type": "area", "opacity": 0.18, "color": SHADES[0]},
-                "encoding": {"x": x, "y": {**y, "field": "speedup_low"}, "y2": {"field": "speedup_high"}},
-            },
-            {
-                "data": {"values": [{"one": 1.0}]},
-                "mark": {"type": "rule", "color": NEUTRAL, "strokeDash": [4, 3]},
-                "encoding": {"y": quantity("one", SPEEDUP)},
-            },
-            {
-                "mark": {"type": "line", "strokeWidth": 2.4, "color": SHADES[0], "point": {"size": 22}},
-                "encoding": {"x": x, "y": y, "tooltip": tips},
-            },
-            {
-                "data": {"values": kept},
-                "mark": {"type": "text", "dy": -14, "align": "left", "fontSize": 11.5, "fontWeight": "bold"},
-                "encoding": {"x": x, "y": {**y, "field": "speedup_high"}, "text": {"field": "text"}},
-            },
-            {
-                "data": {"values": here},
-                "mark": {"type": "point", "size": 130, "strokeWidth": 2.5, "color": SHADES[1]},
-                "encoding": {"x": x, "y": y, "tooltip": tips},
-            },
+            layer("area", band, opacity=0.18, color=SHADES[0]),
+            layer("rule", {"y": quantity("one", SPEEDUP)}, [{"one": 1.0}], color=NEUTRAL, strokeDash=[4, 3]),
+            layer("line", at, strokeWidth=2.4, color=SHADES[0], point={"size": 22}),
+            layer("text", texts, kept, dy=-14, align="left", fontSize=11.5, fontWeight="bold"),
+            layer("point", at, here, size=130, strokeWidth=2.5, color=SHADES[1]),
         ],
     )

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from charts.style import NEUTRAL, Spec, base, category, columns, on_phone, quantity
+from charts.style import NEUTRAL, Spec, base, category, columns, layer, on_phone, quantity
 from medusa_sim.report.charts.chart import (
     MAP_COLOURS,
     MAP_STOPS,
@@ -62,65 +62,66 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     literal = {"type": "nominal", "scale": None, "legend": None}
     width = {"field": "width", "type": "quantitative", "scale": None, "legend": None}
     named = [each for each in chart.series if each.name]
-    layers: list[Spec] = []
-
-    def layer(values: list[Spec], mark: Spec, encoding: Spec) -> None:
-        if values:
-            layers.append({"data": {"values": values}, "mark": mark, "encoding": encoding})
-
+    lines = [each for each in named if each.line]
     bands = [
         {"id": i, "series": each.name, "x": at_x, "y": low, "high": high}
         for i, each in enumerate(named)
         if each.low is not None and each.high is not None
         for at_x, low, high in zip(_numbers(each.x), _numbers(each.low), _numbers(each.high), strict=True)
     ]
-    layer(bands, {"type": "area", "opacity": 0.12}, {**at, "y2": {"field": "high"}, "color": colour})
     outlines = [
         {"id": i, "series": each.name, "x": at_x, "y": at_y, "order": order}
         for i, each in enumerate(named)
         for order, (at_x, at_y) in enumerate(each.outline)
     ]
-    layer(
-        outlines, {"type": "line", "filled": True, "strokeWidth": 0, "fillOpacity": 0.12},
-        {**at, "order": {"field": "order", "type": "quantitative"}, "color": colour},
-    )  # fmt: skip
-    beside = [each for each in chart.series if each.line and not each.name]
-    layer(_values(beside), {"type": "line", "color": NEUTRAL}, {**at, "strokeWidth": width})
-    layer(
-        _values(each for each in named if each.line), {"type": "line"},
-        {**at, "color": colour, "strokeDash": dash, "strokeWidth": width, "tooltip": tips},
-    )  # fmt: skip
-    drawn = {"size": {**width, "field": "size"}}
-    crowded = sum(len(each.x) for each in named if each.line) > _CROWD
+    outlined = {**at, "order": {"field": "order", "type": "quantitative"}, "color": colour}
+    beside = _values(each for each in chart.series if each.line and not each.name)
+    drawn = {**at, "color": colour, "strokeDash": dash, "strokeWidth": width, "tooltip": tips}
+    layers = [
+        layer("area", {**at, "y2": {"field": "high"}, "color": colour}, bands, opacity=0.12),
+        layer("line", outlined, outlines, filled=True, strokeWidth=0, fillOpacity=0.12),
+        layer("line", {**at, "strokeWidth": width}, beside, color=NEUTRAL),
+        layer("line", drawn, _values(lines)),
+    ]
+    crowded = sum(len(each.x) for each in lines) > _CROWD
     seen: Spec = {"opacity": {"expr": on_phone(0, 1)}} if crowded else {}
+    points = {
+        **at, "size": {**width, "field": "size"}, "color": colour, "tooltip": tips,
+        "shape": {"field": "shape", **literal} if has_lines else shape,
+    }  # fmt: skip
     for filled, on_line in itertools.product((True, False), (True, False)):
-        marked = [each for each in named if each.marker not in ("", "|") and each.filled is filled]
-        layer(
-            _values(each for each in marked if bool(each.line) is on_line),
-            {"type": "point", "filled": filled, "strokeWidth": 2, **(seen if on_line else {})},
-            {**at, **drawn, "color": colour, "tooltip": tips,
-             "shape": {"field": "shape", **literal} if has_lines else shape},
-        )  # fmt: skip
-    layer(
-        _values(each for each in named if each.marker == "|"),
-        {"type": "tick", "orient": "vertical", "thickness": 2, "size": 14}, {**at, "color": colour},
-    )  # fmt: skip
-    if has_lines:  # what the pointer meets between the markers
-        layer(_values(each for each in named if each.line and each.rows),
-              {"type": "point", "opacity": 0, "size": 80}, {**at, "tooltip": tips})  # fmt: skip
+        marked = _values(
+            each
+            for each in named
+            if each.marker not in ("", "|") and each.filled is filled and bool(each.line) is on_line
+        )
+        look = seen if on_line else {}
+        layers.append(layer("point", points, marked, filled=filled, strokeWidth=2, **look))
+    ticks = _values(each for each in named if each.marker == "|")
+    tick = layer("tick", {**at, "color": colour}, ticks, orient="vertical", thickness=2, size=14)
+    # what the pointer meets between the markers
+    met = _values(each for each in lines if each.rows) if has_lines else []
     texts = [value for value in _values(named) if value.get("text")]
-    falls = any(each.y[0] > each.y[-1] for each in named if each.line)  # texts stand where no line goes on
-    beside_point = {"align": "left", "dx": 7, "dy": -8 if falls else 8}
-    layer(texts, {"type": "text", **beside_point, **seen}, {**at, "text": {"field": "text"}})
+    falls = any(each.y[0] > each.y[-1] for each in lines)  # texts stand where no line goes on
+    layers += [
+        tick,
+        layer("point", {**at, "tooltip": tips}, met, opacity=0, size=80),
+        layer(
+            "text",
+            {**at, "text": {"field": "text"}},
+            texts,
+            align="left",
+            dx=7,
+            dy=-8 if falls else 8,
+            **seen,
+        ),
+    ]
     for limit in chart.limits:
         axis, place = ("x", limit.x) if limit.x is not None else ("y", limit.y)
         shown = NEUTRAL if limit.colour == FAINT else limit.colour
-        layer(
-            [{axis: place}],
-            {"type": "rule", "color": shown, "strokeWidth": 1.3, "strokeDash": _DASHES[limit.line]},
-            {axis: x if axis == "x" else y},
-        )  # fmt: skip
-    return base(height, layer=layers)
+        look = {"color": shown, "strokeWidth": 1.3, "strokeDash": _DASHES[limit.line]}
+        layers.append(layer("rule", {axis: at[axis]}, [{axis: place}], **look))
+    return base(height, layer=[each for each in layers if each["data"]["values"]])
 
 
 def _channel(field: str, axis: Axis) -> Spec:
@@ -180,27 +181,20 @@ def bars_spec(chart: BarChart) -> Spec:
     readable = f"(datum.to - datum.from) / {max(bar.total for bar in chart.bars)} * width > 32"
     tips = [category("bar", "step"), category("part", "part"), quantity("value", chart.value, format=".3f"),
             quantity("share", "share", format=".1%")]  # fmt: skip
+    at = {"x": quantity("from", chart.value, axis=axis), "x2": {"field": "to"}, "y": y, "color": colour}
+    inside = {
+        "x": quantity("middle", chart.value, axis=axis), "y": y, "text": {"field": "text"},
+        "color": {"field": "ink", "type": "nominal", "scale": None},
+    }  # fmt: skip
+    texts = layer("text", inside, fontSize=11, fontWeight="bold")
     return base(
         55 * len(chart.bars),
         data={"values": values},
         layer=[
-            {
-                "mark": {"type": "bar", "x2Offset": -1.5, "stroke": None},
-                "encoding": {
-                    "x": quantity("from", chart.value, axis=axis), "x2": {"field": "to"}, "y": y,
-                    "color": colour, "tooltip": tips,
-                },
-            },
-            {
-                "transform": [{"filter": readable}],
-                "mark": {"type": "text", "fontSize": 11, "fontWeight": "bold"},
-                "encoding": {
-                    "x": quantity("middle", chart.value, axis=axis), "y": y, "text": {"field": "text"},
-                    "color": {"field": "ink", "type": "nominal", "scale": None},
-                },
-            },
+            layer("bar", {**at, "tooltip": tips}, x2Offset=-1.5, stroke=None),
+            {"transform": [{"filter": readable}], **texts},
         ],
-    )  # fmt: skip
+    )
 
 
 def map_spec(chart: HeatMap) -> Spec:
@@ -223,35 +217,28 @@ def map_spec(chart: HeatMap) -> Spec:
         "value": "#000000",
     }
     below, beside = chart.crossings
+    cell = {
+        "color": quantity("speedup", chart.value, scale=scale, legend=legend),
+        "opacity": {"condition": {"test": "datum.fits == 'no'", "value": 0.12}, "value": 1.0},
+        "tooltip": [
+            quantity("batch", "batch"), quantity("count", chart.counted), quantity("speedup", "speedup"),
+            category("fits", "fits in memory"),
+        ],
+    }  # fmt: skip
+    frame = layer("rect", {"stroke": ink}, fill=None, strokeWidth=1.6, cornerRadius=2)
+    text = {"text": {"field": "text"}, "color": ink}
     return base(
         21 * len(chart.counts),
         data={"values": values},
         encoding={"x": x, "y": y},
         layer=[
-            {
-                "mark": {"type": "rect"},
-                "encoding": {
-                    "color": quantity("speedup", chart.value, scale=scale, legend=legend),
-                    "opacity": {"condition": {"test": "datum.fits == 'no'", "value": 0.12}, "value": 1.0},
-                    "tooltip": [
-                        quantity("batch", "batch"), quantity("count", chart.counted),
-                        quantity("speedup", "speedup"), category("fits", "fits in memory"),
-                    ],
-                },
-            },
-            {
-                "transform": [{"filter": "datum.best"}],
-                "mark": {"type": "rect", "fill": None, "strokeWidth": 1.6, "cornerRadius": 2},
-                "encoding": {"stroke": ink},
-            },
-            {
-                "mark": {"type": "text", "fontSize": {"expr": on_phone(10, 11.5)}},
-                "encoding": {"text": {"field": "text"}, "color": ink},
-            },
+            layer("rect", cell),
+            {"transform": [{"filter": "datum.best"}], **frame},
+            layer("text", text, fontSize={"expr": on_phone(10, 11.5)}),
             *_crossing(below, "x", "y"),
             *_crossing(beside, "y", "x"),
         ],
-    )  # fmt: skip
+    )
 
 
 def _crossing(cells: Sequence[tuple[int, int]], along: str, across: str) -> list[Spec]:
@@ -265,5 +252,4 @@ def _crossing(cells: Sequence[tuple[int, int]], along: str, across: str) -> list
         across: {"field": fields[across], "type": "ordinal", "bandPosition": 1},
     }
     rows = [{"batch": batch, "count": count} for batch, count in cells]
-    rule = {"type": "rule", "color": _CROSSING, "strokeWidth": 2.4, "strokeCap": "square"}
-    return [{"data": {"values": rows}, "mark": rule, "encoding": encoding}]
+    return [layer("rule", encoding, rows, color=_CROSSING, strokeWidth=2.4, strokeCap="square")]

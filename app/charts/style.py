@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from medusa_sim.report.figures.style import SHADES
+from medusa_sim.report.charts.chart import Rows
 
 NEUTRAL = "#8a8a8a"
 TEXT = "#4b4e58"
@@ -75,6 +75,7 @@ def category(field: str, title: str | None, **more: Any) -> Spec:
     return {"field": field, "type": "nominal", "title": title, **more}
 
 
-def shades(count: int) -> list[str]:
-    """So many colours that differ in brightness as well."""
-    return [SHADES[i % len(SHADES)] for i in range(count)]
+def layer(mark: str, at: Spec, values: Rows | None = None, **look: Any) -> Spec:
+    """Marks by their channels; values: their own rows (None: the chart's); look: of the marks."""
+    own = {} if values is None else {"data": {"values": values}}
+    return {**own, "mark": {"type": mark, **look}, "encoding": at}

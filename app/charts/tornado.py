@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from charts.style import NEUTRAL, Spec, base, category, quantity
+from charts.style import NEUTRAL, Spec, base, category, layer, quantity
 from medusa_sim.report.figures.style import SHADES
 from medusa_sim.report.text import times
 
@@ -16,10 +16,8 @@ def tornado_chart(changes: Sequence[Mapping[str, Any]], speedup: float) -> Spec:
     ordered = sorted(changes, key=lambda row: -abs(row["speedup"] - speedup))
     values = [
         {
+            **{key: row[key] for key in ("what", "speedup", "drafts")},
             "name": f"{row['what']} {row['change']}",
-            "what": row["what"],
-            "speedup": row["speedup"],
-            "drafts": row["drafts"],
             "now": speedup,
             "text": times(row["speedup"]),
             "above": row["speedup"] >= speedup,
@@ -32,34 +30,29 @@ def tornado_chart(changes: Sequence[Mapping[str, Any]], speedup: float) -> Spec:
     y = category("name", None, sort=None, axis={"labelLimit": 200, "labelOverlap": False})
     axis = {"tickCount": {"expr": "ceil(width / 70)"}}
     x = quantity("speedup", title, scale=scale, axis=axis)
-    data = {"values": values}
-    bar = {
-        "data": data,
-        "mark": {"type": "bar", "height": {"band": 0.62}, "cornerRadius": 2},
-        "encoding": {
-            "y": y,
-            "x": {**x, "field": "now"},
-            "x2": {"field": "speedup"},
-            "color": {"condition": {"test": "datum.above", "value": SHADES[0]}, "value": SHADES[1]},
-            "tooltip": [
-                category("name", "changed"),
-                quantity("speedup", "speedup", format=".2f"),
-                quantity("drafts", "drafts"),
-            ],
-        },
-    }
-    texts = [
-        {
-            "data": data,
-            "transform": [{"filter": f"{'' if above else '!'}datum.above"}],
-            "mark": {"type": "text", "align": "left" if above else "right", "dx": 4 if above else -4},
-            "encoding": {"y": y, "x": x, "text": {"field": "text"}},
-        }
-        for above in (True, False)
+    colour = {"condition": {"test": "datum.above", "value": SHADES[0]}, "value": SHADES[1]}
+    tips = [
+        category("name", "changed"),
+        quantity("speedup", "speedup", format=".2f"),
+        quantity("drafts", "drafts"),
     ]
-    rule = {
-        "data": {"values": [{"now": speedup}]},
-        "mark": {"type": "rule", "color": NEUTRAL, "strokeWidth": 1.5},
-        "encoding": {"x": {**x, "field": "now"}},
+    from_now = {
+        "y": y,
+        "x": {**x, "field": "now"},
+        "x2": {"field": "speedup"},
+        "color": colour,
+        "tooltip": tips,
     }
-    return base(24 * len(values), layer=[bar, *texts, rule])
+    named = {"y": y, "x": x, "text": {"field": "text"}}
+    return base(
+        24 * len(values),
+        layer=[
+            layer("bar", from_now, values, height={"band": 0.62}, cornerRadius=2),
+            *(
+                {"transform": [{"filter": f"{'' if above else '!'}datum.above"}]}
+                | layer("text", named, values, align="left" if above else "right", dx=4 if above else -4)
+                for above in (True, False)
+            ),
+            layer("rule", {"x": {**x, "field": "now"}}, [{"now": speedup}], color=NEUTRAL, strokeWidth=1.5),
+        ],
+    )

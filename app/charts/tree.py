@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from charts.style import NEUTRAL, Spec, base, category, quantity
+from charts.style import NEUTRAL, Spec, base, category, layer, quantity
 from medusa_sim.acceptance.tree_file import node_columns
 from medusa_sim.report.figures.style import SHADES
 
@@ -39,13 +39,8 @@ def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
         for i in range(tree.candidates)
     ]
     edges = [
-        {
-            "x": nodes[i]["x"],
-            "depth": nodes[i]["depth"],
-            "x2": nodes[int(parents[i])]["x"],
-            "depth2": nodes[int(parents[i])]["depth"],
-        }
-        for i in range(1, tree.candidates)
+        {"x": node["x"], "depth": node["depth"], "x2": nodes[parent]["x"], "depth2": nodes[parent]["depth"]}
+        for node, parent in zip(nodes[1:], parents[1:].tolist(), strict=True)
     ]
     x = quantity("x", None, axis=None, scale={"padding": 14})
     y = quantity(
@@ -59,34 +54,25 @@ def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
         quantity("depth", "depth"),
         quantity("p", "accepted with probability", format=".3f"),
     ]
-    text = {
-        "mark": {"type": "text", "fontSize": 10, "dy": -13},
-        "encoding": {"x": x, "y": y, "text": {"field": "label"}, "tooltip": tips},
-    }
+    at = {"x": x, "y": y, "tooltip": tips}
+    size = quantity("p", None, scale={"domain": [0, 1], "range": [18, 420]}, legend=None)
+    scale = {"scheme": "cividis", "domain": [0, 1], "reverse": True}
+    shade = quantity("p", "probability that the node is accepted", scale=scale)
+    text = layer("text", {**at, "text": {"field": "label"}}, nodes, fontSize=10, dy=-13)
+    line = {"x": x, "y": y, "x2": {"field": "x2"}, "y2": {"field": "depth2"}}
     return base(
         110 + 80 * max(tree.depth, 1),
         layer=[
-            {
-                "data": {"values": edges},
-                "mark": {"type": "rule", "color": NEUTRAL, "strokeWidth": 1, "opacity": 0.7},
-                "encoding": {"x": x, "y": y, "x2": {"field": "x2"}, "y2": {"field": "depth2"}},
-            },
-            {
-                "data": {"values": nodes},
-                "mark": {"type": "circle", "opacity": 1, "stroke": NEUTRAL, "strokeWidth": 1},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "size": quantity("p", None, scale={"domain": [0, 1], "range": [18, 420]}, legend=None),
-                    "color": quantity(
-                        "p",
-                        "probability that the node is accepted",
-                        scale={"scheme": "cividis", "domain": [0, 1], "reverse": True},
-                    ),
-                    "tooltip": tips,
-                },
-            },
-            *([{"data": {"values": nodes}, **text}] if tree.candidates <= LABELLED else []),
+            layer("rule", line, edges, color=NEUTRAL, strokeWidth=1, opacity=0.7),
+            layer(
+                "circle",
+                {**at, "size": size, "color": shade},
+                nodes,
+                opacity=1,
+                stroke=NEUTRAL,
+                strokeWidth=1,
+            ),
+            *([text] if tree.candidates <= LABELLED else []),
         ],
     )
 
@@ -135,41 +121,26 @@ def budget_chart(curve: TreeCurve, chosen: tuple[int, float, float]) -> Spec:
         for name, value in zip(names, chosen[1:], strict=True)
     ]
     largest = int(curve.candidates[-1])
-    every = 8 if largest > 16 else 1
-    ticks = [1, *range(every * (4 if largest > 128 else 1), largest + 1, every * (4 if largest > 128 else 1))]
+    every = 32 if largest > 128 else 8 if largest > 16 else 1
+    ticks = [1, *range(every, largest + 1, every)]
     x = quantity("candidates", "candidates (root included)", axis={"values": ticks}, scale={"nice": False})
     y = quantity("value", "tokens per step, or speedup", scale={"zero": False})
-    what = category(
-        "what",
-        None,
-        scale={"domain": list(names), "range": list(SHADES[:2])},
-        legend={"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2.5},
-    )
-    dash = category("what", None, scale={"domain": list(names), "range": [[1, 0], [7, 3]]})
+    legend = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2.5}
+    what = category("what", None, scale={"domain": names, "range": SHADES[:2]}, legend=legend)
+    dash = category("what", None, scale={"domain": names, "range": [[1, 0], [7, 3]]})
     tips = [
         category("what", "line"),
         quantity("candidates", "candidates"),
         quantity("value", "value", format=".3f"),
     ]
+    at, text = {"x": x, "y": y}, {"field": "text"}
     return base(
         260,
         layer=[
-            {
-                "data": {"values": values},
-                "mark": {"type": "line", "strokeWidth": 2},
-                "encoding": {"x": x, "y": y, "color": what, "strokeDash": dash, "tooltip": tips},
-            },
-            {
-                "data": {"values": here},
-                "mark": {"type": "point", "size": 90, "strokeWidth": 2.5},
-                "encoding": {"x": x, "y": y, "color": what, "tooltip": tips},
-            },
+            layer("line", {**at, "color": what, "strokeDash": dash, "tooltip": tips}, values, strokeWidth=2),
+            layer("point", {**at, "color": what, "tooltip": tips}, here, size=90, strokeWidth=2.5),
             *(
-                {
-                    "data": {"values": [row]},
-                    "mark": {"type": "text", "dy": dy, "fontSize": 11, "fontWeight": "bold"},
-                    "encoding": {"x": x, "y": y, "text": {"field": "text"}},
-                }
+                layer("text", {**at, "text": text}, [row], dy=dy, fontSize=11, fontWeight="bold")
                 for row, dy in zip(here, (-14, 18), strict=True)
             ),
         ],

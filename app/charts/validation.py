@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from charts.style import NEUTRAL, Spec, base, category, quantity, shades
+from charts.style import NEUTRAL, Spec, base, category, layer, quantity
+from medusa_sim.report.charts.chart import colour_of
 from medusa_sim.report.figures.style import SHADES
 
 if TYPE_CHECKING:
@@ -49,44 +50,28 @@ def scatter_chart(
     shape: Spec = {"value": "circle"}
     if group is not None:
         names_in_order = [str(name) for name in sorted(kept[group].unique())]
-        colour = category(group, group, scale={"range": shades(len(names_in_order))}, sort=names_in_order)
+        shades = [colour_of(place) for place in range(len(names_in_order))]
+        colour = category(group, group, scale={"range": shades}, sort=names_in_order)
         shape = category(group, group, sort=names_in_order)
+    dashes = {"domain": ["no error", "10 % too long", "10 % too short"], "range": [[1, 0], [4, 4], [4, 4]]}
+    dash = category("line", None, legend=None, scale=dashes)
+    tips = [
+        *(category(name, name) for name in drawn),
+        *(quantity(name, name, format=".4~g") for name in ("measured", "predicted")),
+        quantity("error", "error", format="+.1%"),
+    ]
+    at = {"x": x, "y": y}
     return base(
         380,
         layer=[
-            {
-                "data": {"values": lines},
-                "mark": {"type": "line", "color": NEUTRAL, "strokeWidth": 1},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "strokeDash": category(
-                        "line",
-                        None,
-                        legend=None,
-                        scale={
-                            "domain": ["no error", "10 % too long", "10 % too short"],
-                            "range": [[1, 0], [4, 4], [4, 4]],
-                        },
-                    ),
-                },
-            },
-            {
-                "data": {"values": points},
-                "mark": {"type": "point", "size": 42, "strokeWidth": 1.6},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "color": colour,
-                    "shape": shape,
-                    "tooltip": [
-                        *(category(name, name) for name in drawn),
-                        quantity("measured", "measured", format=".4~g"),
-                        quantity("predicted", "predicted", format=".4~g"),
-                        quantity("error", "error", format="+.1%"),
-                    ],
-                },
-            },
+            layer("line", {**at, "strokeDash": dash}, lines, color=NEUTRAL, strokeWidth=1),
+            layer(
+                "point",
+                {**at, "color": colour, "shape": shape, "tooltip": tips},
+                points,
+                size=42,
+                strokeWidth=1.6,
+            ),
         ],
     )
 
@@ -99,39 +84,30 @@ def band_chart(fits: Mapping[str, Fit]) -> Spec:
         for name, fit in fits.items()
         for residual in fit.residuals
     ]
+    bar = {
+        "y": category("what", None, sort=None, axis={"labelLimit": 240, "labelOverlap": False}),
+        "x": quantity("low", title, scale={"zero": False}),
+        "x2": {"field": "high"},
+        "tooltip": [
+            category("what", "kernel and size"),
+            *(quantity(end, end, format=".2f") for end in ("low", "high")),
+        ],
+    }
     return base(
         18 * len(values),
         layer=[
-            {
-                "data": {"values": values},
-                "mark": {"type": "bar", "height": 7, "cornerRadius": 2, "color": SHADES[0]},
-                "encoding": {
-                    "y": category("what", None, sort=None, axis={"labelLimit": 240, "labelOverlap": False}),
-                    "x": quantity("low", title, scale={"zero": False}),
-                    "x2": {"field": "high"},
-                    "tooltip": [
-                        category("what", "kernel and size"),
-                        quantity("low", "low", format=".2f"),
-                        quantity("high", "high", format=".2f"),
-                    ],
-                },
-            },
-            {
-                "data": {"values": [{"one": 1.0}]},
-                "mark": {"type": "rule", "color": NEUTRAL, "strokeWidth": 1.5},
-                "encoding": {"x": quantity("one", title)},
-            },
+            layer("bar", bar, values, height=7, cornerRadius=2, color=SHADES[0]),
+            layer("rule", {"x": quantity("one", title)}, [{"one": 1.0}], color=NEUTRAL, strokeWidth=1.5),
         ],
     )
 
 
 def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
     """(published, predicted) columns that belong together, in their order."""
-    ordered = list(names)
-    known = set(ordered)
+    known = dict.fromkeys(names)
     return [
         (name, predicted)
-        for name in ordered
+        for name in known
         if name.startswith("published_")
         and (predicted := "predicted_" + name.removeprefix("published_")) in known
     ]
