@@ -80,36 +80,25 @@ def decoder_folder(gpu: str) -> Path | None:
 
 
 @KEPT
-def decoder_validation(gpu: str, folder: str, latency: LatencyName) -> DecoderValidation:
-    """The simulator against the steps of a folder, as `validate decoder` compares them."""
-    return validate_decoder(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")
+def decoder_validation(gpu: str, folder: str, latency: LatencyName) -> DecoderValidation | RunsValidation:
+    """The simulator against the steps of a folder, or against whole generations of a trained decoder.
 
-
-@KEPT
-def runs_validation(gpu: str, folder: str, latency: LatencyName) -> RunsValidation:
-    """The simulator against whole generations of a trained decoder."""
-    return validate_runs(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")
+    As `validate decoder` compares them.
+    """
+    compare = validate_decoder if (Path(folder) / STEPS).exists() else validate_runs
+    return compare(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")
 
 
 def decoder_cells(gpu: str, folder: str, latency: LatencyName) -> pd.DataFrame:
     """Every cell of either: model, batch, candidates, measured_us, predicted_us, is_fitted."""
     import pandas as pd
 
-    pairs: list[tuple[StepCell | RunsCell, float, float]]
-    if (Path(folder) / STEPS).exists():
-        steps = decoder_validation(gpu, folder, latency).cells
-        pairs = [(cell, cell.measured_us, cell.predicted_us) for cell in steps]
-    else:
-        runs = runs_validation(gpu, folder, latency).cells
-        pairs = [(cell, cell.step_us, cell.predicted_step_us) for cell in runs]
-    return pd.DataFrame(
-        {
-            "model": cell.model,
-            "batch": cell.batch,
-            "candidates": cell.candidates,
-            "measured_us": measured_us,
-            "predicted_us": predicted_us,
-            "is_fitted": cell.is_fitted,
-        }
-        for cell, measured_us, predicted_us in pairs
-    )
+    def times_us(cell: StepCell | RunsCell) -> tuple[float, float]:
+        if isinstance(cell, StepCell):
+            return cell.measured_us, cell.predicted_us
+        return cell.step_us, cell.predicted_step_us
+
+    columns = ["model", "batch", "candidates", "measured_us", "predicted_us", "is_fitted"]
+    cells = decoder_validation(gpu, folder, latency).cells
+    rows = [(cell.model, cell.batch, cell.candidates, *times_us(cell), cell.is_fitted) for cell in cells]
+    return pd.DataFrame(rows, columns=columns)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import show
 from chosen import SetUp
 
 from medusa_sim import __version__
@@ -15,8 +15,6 @@ from medusa_sim.report.recommend_reason import warnings as recommend_warnings
 from medusa_sim.report.text import percent
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.specs.gpu import Gpu
@@ -57,35 +55,21 @@ def needs_checkpoint(set_up: SetUp) -> bool:
     return method is not None and method.checkpoint
 
 
-def schedule(answer: Recommendation) -> pa.Table:
-    """The schedule in full precision."""
-    from medusa_sim.report.recommend_json import schedule_arrow
+def schedule_files(set_up: SetUp, answer: Recommendation, command: str) -> list[show.Download]:
+    """The schedule in full precision, what `recommend --format json` writes, the report of a known model."""
+    from medusa_sim.report.recommend_json import SCHEMA, recommendation_values, schedule_arrow
 
-    return schedule_arrow(answer)
+    def whole() -> str:
+        head = {"schema": SCHEMA, "version": __version__, "command": command}
+        return json.dumps({**head, **recommendation_values(answer)}, indent=1, allow_nan=False) + "\n"
 
-
-def whole_json(answer: Recommendation, command: str) -> str:
-    """What `recommend --format json` writes."""
-    from medusa_sim.report.recommend_json import SCHEMA, recommendation_values
-
-    head = {"schema": SCHEMA, "version": __version__, "command": command}
-    return json.dumps({**head, **recommendation_values(answer)}, indent=1, allow_nan=False) + "\n"
-
-
-def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows with the same columns, to be handed out."""
-    import pyarrow as pa
-
-    return pa.Table.from_pylist([dict(row) for row in rows])
-
-
-def report_file(
-    set_up: SetUp, answer: Recommendation, command: str
-) -> list[tuple[str, str, Callable[[], str]]]:
-    """The report as a download, of a known model."""
-    if set_up.config is not None:
-        return []
-    return [("html", "text/html", lambda: report_html(set_up, answer, command))]
+    files: list[show.Download] = [
+        ("csv", "text/csv", lambda: show.csv_bytes(schedule_arrow(answer))),
+        ("json", "application/json", whole),
+    ]
+    if set_up.config is None:
+        files.append(("html", "text/html", lambda: report_html(set_up, answer, command)))
+    return files
 
 
 def report_html(set_up: SetUp, answer: Recommendation, command: str) -> str:

@@ -258,13 +258,13 @@ def chart(
     name: str,
     caption: str,
     command: str | None = None,
-    rows: Callable[[], pa.Table] | None = None,
+    rows: Callable[[], Any] | None = None,
     values: Callable[[], dict[str, Any]] = dict,
     alt: str = "",
 ) -> None:
     """A chart, its caption, the command `told` that gives its numbers, and its downloads.
 
-    rows: makes the table of the numbers, when a file is asked for. values: what JSON says beside the rows.
+    rows: makes the numbers (`csv_bytes`), when a file is asked for. values: what JSON says beside them.
     """
     st.vega_lite_chart(_with_data_inside(spec), width="stretch", key=f"chart_{name}", alt=alt or caption)
     st.caption(caption)
@@ -356,15 +356,25 @@ def picture(spec: dict[str, Any], form: str) -> bytes | str:
     return bytes(vl_convert.vegalite_to_png(json.dumps(whole), vl_version=VEGA_LITE, scale=2))
 
 
-def csv_bytes(rows: pa.Table) -> bytes:
-    """As `--format csv` writes it."""
+def csv_bytes(rows: Any) -> bytes:
+    """As `--format csv` writes it. rows: an Arrow table, a frame of pandas, or mappings."""
     from medusa_sim.report.formats import csv_parts
 
-    return b"".join(csv_parts([rows]))
+    return b"".join(csv_parts([_arrow(rows)]))
 
 
-def json_bytes(rows: pa.Table, command: str, kind: str, more: dict[str, Any]) -> bytes:
+def json_bytes(rows: Any, command: str, kind: str, more: dict[str, Any]) -> bytes:
     """As `--format json` writes it."""
     from medusa_sim.report.formats import json_parts
 
-    return b"".join(json_parts([rows], command, kind, more))
+    return b"".join(json_parts([_arrow(rows)], command, kind, more))
+
+
+def _arrow(rows: Any) -> pa.Table:
+    import pyarrow as pa
+
+    if isinstance(rows, pa.Table):
+        return rows
+    if hasattr(rows, "columns"):
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    return pa.Table.from_pylist([dict(row) for row in rows])

@@ -211,15 +211,8 @@ def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
     st.markdown(show.in_words(reason(answer)))
     show.text_table(schedule_table(answer), _COLUMNS, _PHONE)
     st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
-    show.hand_out(
-        "schedule",
-        [
-            ("csv", "text/csv", lambda: show.csv_bytes(notes.schedule(answer))),
-            ("json", "application/json", lambda: notes.whole_json(answer, show.command(words))),
-            *notes.report_file(set_up, answer, show.command(words)),
-        ],
-        show.command(words),
-    )
+    command = show.command(words)
+    show.hand_out("schedule", notes.schedule_files(set_up, answer, command), command)
     with st.expander("What follows from it"):
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in findings(answer)))
 
@@ -232,7 +225,7 @@ def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
         caption=f"Band: 80 %. Named: {count_word(answer.chains)} where they change. Ringed: the slider's. "
         + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
         command=show.command([*words, "--by-count", "--format", "csv"]),
-        rows=lambda: notes.table_of(rows),
+        rows=lambda: rows,
         alt="Speedup against the batch with its interval",
     )
 
@@ -248,12 +241,9 @@ def _measured(set_up: SetUp) -> None:
             caption="Line: predicted tokens/s a user of the set-up as measured, with its 80 % interval; "
             f"cross: measured, {significant(beside.figure.tokens_per_s_per_user, 3)} "
             f"(predicted {beside.error:+.0%}).",
-            rows=lambda: notes.table_of(
-                [
-                    dict(zip(beside.curve, row, strict=True))
-                    for row in zip(*beside.curve.values(), strict=True)
-                ]
-            ),
+            rows=lambda: [
+                dict(zip(beside.curve, row, strict=True)) for row in zip(*beside.curve.values(), strict=True)
+            ],
             alt="Predicted speed of a user against the requests, and the measurement",
         )
 
@@ -319,8 +309,7 @@ def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         _OPERATOR_PHONE,
     )
     st.caption(f"Batch {row.batch_max}, all launches of a step together; {counted(answer, count)}.")
-    rows = notes.table_of(operators)
-    show.hand_out("operators", [("csv", "text/csv", lambda: show.csv_bytes(rows))])
+    show.hand_out("operators", [("csv", "text/csv", lambda: show.csv_bytes(operators))])
 
 
 def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
@@ -347,7 +336,7 @@ def _tornado(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         name="tornado",
         caption=f"Speedup at batch {row.batch_max} with one thing changed and the drafts chosen anew; "
         f"line: {times(row.speedup)} as it is. Below 1.0x speculation loses.",
-        rows=lambda: notes.table_of(changes),
+        rows=lambda: changes,
         alt="Bars of the speedup with one input changed at a time",
     )
 
@@ -366,7 +355,7 @@ def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         f"{duration(float(speculative.time_us))} with {counted(answer, count)}. "
         f"Waiting for: {'; '.join(waits)}.",
         command=show.command([*words, "--format", "csv"]),
-        rows=lambda: notes.table_of(step_rows(steps)),
+        rows=lambda: step_rows(steps),
         alt="Stacked bars of the parts of a plain and a speculative step",
     )
 

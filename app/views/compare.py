@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import answers
 import inputs
@@ -31,8 +31,8 @@ from medusa_sim.report.compare_text import (
     worth_text,
 )
 from medusa_sim.report.text import significant
-from medusa_sim.setups.choices import AUTO, FP8, GPUS
-from medusa_sim.setups.question import COLUMN, SURE
+from medusa_sim.setups.choices import AUTO, FP8, GPUS, Choices
+from medusa_sim.setups.question import COLUMN, SURE, Measure, Question
 from medusa_sim.setups.setup import ENGINES, PLAIN
 from medusa_sim.specs.runtime import load_runtime
 
@@ -62,16 +62,18 @@ def page(set_up: SetUp) -> None:
     st.title("Which GPU?", anchor=False)
     note, headline, asking = (st.container() for _ in range(3))
     with asking:
-        asked = _asked(set_up)
+        asked, choices, prices = _asked(set_up)
     with headline:
         with show.progress("set-ups") as advance:
-            answer = which.set_ups_for(set_up, asked, advance)
+            answer = which.set_ups_for(set_up, asked, choices, prices, advance)
         _answer(answer)
     if len(cards := answer.best.drop_duplicates("gpu")) > 1:
         st.subheader("The best of each card", anchor=False)
         show.text_table(rows_table(cards, ""), phone=_PHONE)
         st.caption("Star: the answer.")
-    _chart(answer, show.command(["compare", *asked.options(set_up), "--format", "csv"]))
+    _chart(
+        answer, show.command(["compare", *which.options(set_up, asked, choices, prices), "--format", "csv"])
+    )
     _launch(answer)
     st.subheader(frontier_title(answer), anchor=False)
     show.text_table(frontier_table(answer), phone=_PHONE)
@@ -83,8 +85,8 @@ def page(set_up: SetUp) -> None:
         show.ignored_note()
 
 
-def _asked(set_up: SetUp) -> which.CompareQuestion:
-    """Target and traffic, then what may be chosen: by default the sidebar's drafter and engine."""
+def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
+    """Target and traffic, then what may be chosen: by default the sidebar's drafter and engine; prices."""
     first, certain, second, third, last = st.columns(5)
     target = inputs.number(
         first, "target", "Tokens/s a user", 1, _MOST, _TARGET, "The slowest stream allowed."
@@ -123,12 +125,15 @@ def _asked(set_up: SetUp) -> which.CompareQuestion:
         st.caption(
             "Memory and bandwidth: " + "; ".join(f"{gpu} {sidebar.card_text(gpu)}" for gpu in gpus) + "."
         )
-    return which.CompareQuestion(
-        target=target, prompt_tokens=prompt, output_tokens=output, measure=measure, gpus=gpus,
-        counts=tuple(map(int, counts)), engines=engines, weight_dtypes=weights,
-        kv_dtypes=() if caches == (AUTO,) else caches, sure=float(sure.rstrip("%")) / 100.0, users=users,
-        prices=prices,
+    asked = Question(
+        tokens_per_s_per_user=target, prompt_tokens=prompt, output_tokens=output, users=users,
+        measure=cast(Measure, measure), sure=float(sure.rstrip("%")) / 100.0,
     )  # fmt: skip
+    choices = Choices(
+        gpus=gpus, counts=tuple(map(int, counts)), engines=engines, weight_dtypes=weights,
+        kv_dtypes=None if caches == (AUTO,) else caches, drafters=(PLAIN, set_up.drafter),
+    )  # fmt: skip
+    return asked, choices, prices
 
 
 def _answer(answer: Comparison) -> None:
@@ -177,8 +182,6 @@ def _chart(answer: Comparison, command: str) -> None:
     known = [name for name, column in _AXES.items() if answer.table[column].notna().any()]
     first = next(name for name in known if _AXES[name] == answer.column)
     what = inputs.one_of(st, "axis", "Against tokens/s a user", tuple(known), first)
-    import pyarrow as pa
-
     show.chart(
         lines_spec(setups_chart(answer, _AXES[what]), 380),
         name="setups",
@@ -186,7 +189,7 @@ def _chart(answer: Comparison, command: str) -> None:
         "Points: requests at once/drafts; dashed: the target; ringed: the answer."
         f"{left_out(answer, _AXES[what])} {measured_text(answer)}",
         command=command,
-        rows=lambda: pa.Table.from_pandas(answer.table, preserve_index=False),
+        rows=lambda: answer.table,
         values=lambda: compare_values(answer),
         alt="Curves of the cards: worth against tokens per second of a user",
     )

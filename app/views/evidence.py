@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import answers
 import inputs
@@ -19,10 +19,9 @@ from chosen import SetUp, from_here
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.measure.cells import STEPS
 from medusa_sim.report.charts.reproduced import published_chart
 from medusa_sim.report.compare_text import beside_text
-from medusa_sim.report.score_tables import choice_table, comparison_table, comparisons_table, score_table
+from medusa_sim.report.score_tables import choice_table, comparisons_table, score_table
 from medusa_sim.report.text import percent
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
@@ -31,14 +30,11 @@ from medusa_sim.validate.operators import scores
 from views import sources
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pandas as pd
 
-    from medusa_sim.report.text import TextTable
-    from medusa_sim.specs.fitted import Fit
-    from medusa_sim.validate.comparison import CountChoice
 
 _VIEWS = ("accuracy", "numbers in use", "method")
 _UPLOAD = "my rows (CSV)"
@@ -104,7 +100,7 @@ def _fits(gpu: str, kernels: str) -> None:
     if not fits:
         st.info(f"{gpu} has no fitted kernels: measure it (`medusa-sim measure`, `medusa-sim calibrate`).")
         return
-    lenders = sorted({_lender(fit) for fit in fits.values()} - {"", gpu})
+    lenders = sorted({fit.inherited_from.partition(":")[0] for fit in fits.values()} - {"", gpu})
     if lenders:
         st.warning(
             f"Not measured for every kernel: some are borrowed from {', '.join(lenders)}, with wider bands.",
@@ -126,7 +122,18 @@ def _fits(gpu: str, kernels: str) -> None:
     with st.expander(f"Every kernel: {len(fits)}", key=EVERY_KERNEL, on_change="rerun") as opened:
         if not opened.open:
             return
-        show.table(_fit_rows(fits), _FIT_PHONE)
+        rows = [
+            {
+                "kernel": name,
+                "held out": percent(fit.heldout_error),
+                "fit": percent(fit.fit_error),
+                "rows": f"{fit.rows:,}",
+                "borrowed from": fit.inherited_from or "-",
+                "source": fit.source.partition("): ")[2] if fit.inherited_from else fit.source,
+            }
+            for name, fit in fits.items()
+        ]
+        show.table(rows, _FIT_PHONE)
         show.chart(
             charts.band_chart({name: fit for name, fit in own.items() if "elementwise" not in name}),
             name="bands",
@@ -135,25 +142,6 @@ def _fits(gpu: str, kernels: str) -> None:
             command=show.command(["specs", gpu, "--with-kernels"]),
             alt="Bands of measured over predicted by kernel and size",
         )
-
-
-def _lender(fit: Fit) -> str:
-    """The card whose efficiencies these are; empty where it was fitted to its own rows."""
-    return fit.inherited_from.partition(":")[0]
-
-
-def _fit_rows(fits: dict[str, Fit]) -> list[dict[str, object]]:
-    return [
-        {
-            "kernel": name,
-            "held out": percent(fit.heldout_error),
-            "fit": percent(fit.fit_error),
-            "rows": f"{fit.rows:,}",
-            "borrowed from": fit.inherited_from or "-",
-            "source": fit.source.partition("): ")[2] if fit.inherited_from else fit.source,
-        }
-        for name, fit in fits.items()
-    ]
 
 
 def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
@@ -191,8 +179,6 @@ def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
         ),
         width=165,
     )
-    import pyarrow as pa
-
     runtime = ["--runtime", "paper"] if kernels == "paper" else ["--kernels", kernels]
     show.chart(
         charts.scatter_chart(rows, "time_us", "predicted_us", "time (us)", _TOLD),
@@ -200,7 +186,7 @@ def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
         caption="A point a row; dashed: 10 % off. Rows timed alone may have left operands in the cache, and "
         "are predicted so.",
         command=show.command(["validate", "rows", path, "--gpu", gpu, *runtime, "--cache", "as-measured"]),
-        rows=lambda: pa.Table.from_pandas(rows, preserve_index=False),
+        rows=lambda: rows,
         alt="Predicted over measured times",
     )
     show.text_table(score_table(judged, name), _SCORES, _SCORE_PHONE)
@@ -249,18 +235,13 @@ def _decoder(gpu: str) -> None:
     help_text = "Predicted from the measured operators themselves, or from the kernels fitted to them."
     chosen = inputs.choice(st, "latency", "Operators", _LATENCIES, _LATENCIES[0], help_text)
     latency = cast(LatencyName, chosen)
-    if (folder / STEPS).exists():
-        steps = measured.decoder_validation(gpu, str(folder), latency)
-        _decoder_tables(comparison_table(steps), steps.choices)
-    else:
-        runs = measured.runs_validation(gpu, str(folder), latency)
-        _decoder_tables(comparisons_table(runs.comparisons, ""), runs.choices)
+    judged = measured.decoder_validation(gpu, str(folder), latency)
+    for table in (comparisons_table(judged.comparisons, ""), choice_table(judged.choices)):
+        show.text_table(table)
     cells = measured.decoder_cells(gpu, str(folder), latency)
     words = ["validate", "decoder", from_here(folder), "--gpu", gpu, "--kernels", "torch"]
     words += ["--latency", latency]
     words += ["--fallback", "calibrated"] if latency == "measured" else []
-    import pyarrow as pa
-
     show.chart(
         charts.scatter_chart(
             cells, "measured_us", "predicted_us", "step (us)", ("candidates", "batch", "model")
@@ -269,15 +250,9 @@ def _decoder(gpu: str) -> None:
         caption="A point a batch and count: whole steps of the decoder, the lower quartile of the passes; "
         "dashed: 10 % off. The first cells gave the overhead outside kernels.",
         command=show.command(words),
-        rows=lambda: pa.Table.from_pandas(cells, preserve_index=False),
+        rows=lambda: cells,
         alt="Predicted over measured steps of the decoder",
     )
-
-
-def _decoder_tables(compared: TextTable, choices: Sequence[CountChoice]) -> None:
-    """How far off, and the counts that follow."""
-    for table in (compared, choice_table(choices)):
-        show.text_table(table)
 
 
 def _published() -> None:
@@ -291,11 +266,6 @@ def _published() -> None:
     with st.spinner("Predicting what the paper prints"):
         target = measured.reproduced(name)
     frame = target.frame
-    import pyarrow as pa
-
-    shown: dict[str, Any] = {"name": name, "command": show.command(["reproduce", name, "--format", "csv"])}
-    rows = pa.Table.from_pandas(frame, preserve_index=False)
-    caption = f"{target.source}. {target.caveat}"
     if "speedup_fixed" in frame:
         spec = lines_spec(published_chart(frame, f"speedup_{baseline}"), 360)
     else:
@@ -310,7 +280,12 @@ def _published() -> None:
         spec = charts.scatter_chart(frame, published, predicted, quantity, _TOLD)
     st.markdown(f"**{target.title}**")
     show.chart(
-        spec, caption=caption, rows=lambda: rows, alt=f"{target.title}, predicted and published", **shown
+        spec,
+        name=name,
+        caption=f"{target.source}. {target.caveat}",
+        command=show.command(["reproduce", name, "--format", "csv"]),
+        rows=lambda: target.frame,
+        alt=f"{target.title}, predicted and published",
     )
     with st.expander("Every cell"):
         st.dataframe(target.frame.head(500), hide_index=True, key="cells")

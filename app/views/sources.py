@@ -60,13 +60,11 @@ def numbers(set_up: SetUp) -> None:
     shown = [row for row in rows if wanted in " ".join(map(str, row.values())).lower()]
     st.markdown(f"**{len(shown)}** of {len(rows)} numbers. Each has its source.")
     show.table([_row(row) for row in shown], _PHONE)
-    import pyarrow as pa
-
-    table = pa.Table.from_pylist([{**row, "value": str(row["value"])} for row in shown]) if shown else None
+    table = [{**row, "value": str(row["value"])} for row in shown]
     command = show.command(["specs", *(name for _, name in chosen), *(["--with-kernels"] if kernels else [])])
     hardware = found_file("hardware", f"{set_up.gpu}.toml")
     files = [("toml", "application/toml", hardware.read_bytes)]
-    if table is not None:
+    if table:
         files.insert(0, ("csv", "text/csv", lambda: show.csv_bytes(table)))
     show.hand_out("numbers", files, command)
 

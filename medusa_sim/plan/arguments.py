@@ -137,10 +137,13 @@ class Argument:
             return [yes, str(value)]
         if isinstance(value, os.PathLike):
             return [yes, os.fspath(value)]
+        if isinstance(value, Sequence) and all(isinstance(each, str | Real) for each in value):
+            return [
+                yes,
+                ",".join(str(each if isinstance(each, str | int) else float(each)) for each in value),
+            ]
         if self.names and self.type is not ANY and isinstance(value, self.type.allowed):
             return [yes, str(getattr(value, "name", value))]
-        if isinstance(value, Sequence) and all(isinstance(each, str | Real) for each in value):
-            return [yes, ",".join(each if isinstance(each, str) else repr(float(each)) for each in value)]
         raise UsageError(
             f"{self.name} was given as an object of Python; a command can only name it: give its name"
         )

@@ -46,6 +46,8 @@ from medusa_sim.report.charts.sweep import heat_map, speedup_chart
 from medusa_sim.report.sweep_views import view_of
 from medusa_sim.report.text import significant
 from medusa_sim.reproduce import TARGETS
+from medusa_sim.setups.choices import Choices
+from medusa_sim.setups.question import Question
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 
@@ -155,17 +157,20 @@ def test_own_paths_and_widths(opened: Opened) -> None:
     assert "at least one guess" in page.error[0].value
 
 
+ASKED = (
+    Question(tokens_per_s_per_user=60.0, prompt_tokens=512, output_tokens=256, measure="cost"),
+    Choices(
+        gpus=("h100-sxm", "l40s"), counts=(1,), engines=("vllm",), weight_dtypes=("bf16",),
+        drafters=("none", "eagle3"),
+    ),
+)  # fmt: skip
 EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
 FEW = {"cards": "h100-sxm,l40s", "copies": "1", "weights": "bf16"}
 
 
 def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
     page = opened("compare", **EIGHT_B, **FEW, target=60)
-    asked = which.CompareQuestion(
-        target=60, prompt_tokens=512, output_tokens=256, measure="cost", gpus=("h100-sxm", "l40s"),
-        counts=(1,), engines=("vllm",), weight_dtypes=("bf16",),
-    )  # fmt: skip
-    found = which.set_ups_for(set_up(**EIGHT_B), asked)
+    found = which.set_ups_for(set_up(**EIGHT_B), *ASKED)
     assert found.chosen is not None
     said = page.success[0].value.replace("**", "")
     assert said.startswith(
@@ -185,13 +190,10 @@ def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
 
 
 def test_another_target_prices_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = which.CompareQuestion(
-        target=60, prompt_tokens=512, output_tokens=256, measure="cost", gpus=("h100-sxm", "l40s"),
-        counts=(1,), engines=("vllm",), weight_dtypes=("bf16",),
-    )  # fmt: skip
-    first = which.set_ups_for(set_up(**EIGHT_B), asked)
+    first = which.set_ups_for(set_up(**EIGHT_B), *ASKED)
     monkeypatch.setattr(which, "compare", lambda *_, **__: pytest.fail("priced again"))
-    moved = which.set_ups_for(set_up(**EIGHT_B), dataclasses.replace(asked, target=30, measure="throughput"))
+    other = dataclasses.replace(ASKED[0], tokens_per_s_per_user=30.0, measure="throughput")
+    moved = which.set_ups_for(set_up(**EIGHT_B), other, ASKED[1])
     assert moved.scenarios is first.scenarios
     assert (moved.column, moved.question.tokens_per_s_per_user) == ("tokens_per_s_per_gpu", 30.0)
 
@@ -384,8 +386,9 @@ def test_the_report_is_of_the_set_up_shown() -> None:
     assert "--heads 3" in other
     assert other != report_of(set_up())
     answer = answers.recommendation(set_up(), 4)
-    assert notes.report_file(set_up(), answer, "x")
-    assert not notes.report_file(set_up(config=b"{}"), answer, "x")
+    known, own = (notes.schedule_files(each, answer, "x") for each in (set_up(), set_up(config=b"{}")))
+    assert [suffix for suffix, _, _ in known] == ["csv", "json", "html"]
+    assert [suffix for suffix, _, _ in own] == ["csv", "json"]
 
 
 @pytest.mark.parametrize("view", VIEWS)
