@@ -14,24 +14,20 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
 from decoder import fresh_sets
 from pages import write_tables
-from recorded import data_folder, named_rows, present
-from scores import table
+from study import ROOT, measured, named_rows, table
 
 from medusa_sim.acceptance.draft_model.predict import prediction_band
 from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree_file import parsed_tree
 from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.training import corpus
 from medusa_sim.report.text import percent
 from medusa_sim.reproduce.recursive import own_pair_table, pair_comparison, published_table
 
-ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINTS = ("python-stdlib-medusa-1", "python-stdlib-medusa-2")
 SIZES = (4, 16, 64)
 PROMPTS = 64
@@ -43,11 +39,9 @@ FIRST_PARTY = {"7b": 2.565, "13b": 2.639, "33b": 2.514}
 
 def _score(found: pd.DataFrame) -> tuple[str, ...]:
     """Rates, mean error, worst, bias, share in band."""
-    error, inside = found["error"].to_numpy(dtype=float), found["inside"].to_numpy(dtype=float)
-    size = np.abs(error)
-    bias = f"{100 * float(error.mean()):+.1f} %"
-    return (str(size.size), percent(float(size.mean())), percent(float(size.max())), bias,
-            percent(float(inside.mean()), 0))  # fmt: skip
+    size, bias = found["error"].abs(), f"{100 * found['error'].mean():+.1f} %"
+    held = percent(found["inside"].mean(), 0)
+    return str(size.size), percent(size.mean()), percent(size.max()), bias, held
 
 
 def _pairs(path: Path, also: tuple[str, str] | None) -> pd.DataFrame:
@@ -62,14 +56,15 @@ def _pairs(path: Path, also: tuple[str, str] | None) -> pd.DataFrame:
 
 def _heads(seeds: Sequence[int]) -> pd.DataFrame:
     """Rates of both checkpoints on every set."""
-    texts, rows = corpus.read_corpus(), []
+    rows = []
     for name in CHECKPOINTS:
-        target = load_checkpoint(ROOT / "profiles" / "checkpoints" / name)
-        found = fresh_sets(target, texts, load_acceptance(name), seeds=seeds, count=PROMPTS, sizes=SIZES)
-        rows += [{"checkpoint": name, **row} for row in found]
-    frame = pd.DataFrame(rows)
-    frame["error"] = frame["predicted"] / frame["measured"] - 1.0
-    return frame
+        path, known = ROOT / "profiles" / "checkpoints" / name, load_acceptance(name)
+        target = load_checkpoint(path)
+        assert target.heads is not None
+        of = (target.model, target.heads, path, known)
+        found = fresh_sets(*of, seeds=seeds, count=PROMPTS, sizes=SIZES)
+        rows.append(found.assign(checkpoint=name, error=found["predicted"] / found["measured"] - 1.0))
+    return pd.concat(rows, ignore_index=True)
 
 
 def _head_row(found: pd.DataFrame) -> tuple[str, ...]:
@@ -80,7 +75,7 @@ def _head_row(found: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _public() -> pd.DataFrame:
-    path = present(data_folder() / "acceptance" / "medusa_trees.json")
+    path = measured("acceptance/medusa_trees.json")
     text = path.read_text(encoding="utf-8")
     rows = []
     for model, counted in FIRST_PARTY.items():
@@ -90,16 +85,9 @@ def _public() -> pd.DataFrame:
             raise SystemExit(f"medusa1-vicuna-{model} has no accuracies of heads")
         predicted = float(expected_tokens_per_step(tree, profile.heads))
         low, high = (float(end) / float(profile.tokens_per_step(64)) * predicted for end in profile.band(64))
-        rows.append(
-            {
-                "model": f"Vicuna-{model.upper()}",
-                "counted": counted,
-                "predicted": predicted,
-                "error": predicted / counted - 1.0,
-                "inside": low <= counted <= high,
-            }
-        )
-    return pd.DataFrame(rows)
+        name, error = f"Vicuna-{model.upper()}", predicted / counted - 1.0
+        rows.append((name, counted, predicted, error, low <= counted <= high))
+    return pd.DataFrame(rows, columns=["model", "counted", "predicted", "error", "inside"])
 
 
 def tables(seeds: Sequence[int]) -> list[str]:
@@ -118,19 +106,17 @@ def tables(seeds: Sequence[int]) -> list[str]:
         for name, seen, frame, asked in sets
         for kind, is_long in (("trees", False), ("long chains", True))
     ]
-    summary += [
-        (f"{name}, other prompts", *_score(found), "-") for name, found in heads.groupby("checkpoint")
-    ]
+    summary += [(f"{name}, other prompts", *_score(own), "-") for name, own in heads.groupby("checkpoint")]
     summary.append(("public Medusa-1 heads, MT-bench", *_score(public), "4 %"))
     errors = "rates | mean error | worst | bias | in band"
     return [
         table(f"what | {errors} | asked, mean", 1, summary),
         table(f"pair | observed | rows of | {errors}", 3, [
-            (*map(str, (pair, seen, group)), *_score(found))
+            (pair, seen, group, *_score(found))
             for _, seen, frame, _ in sets for (pair, group), found in frame.groupby(["pair", "group"])
         ]),
         table("checkpoint | candidates | sets | counted | predicted | mean error | bias | in band", 1, [
-            (*map(str, key), *_head_row(found)) for key, found in heads.groupby(["checkpoint", "candidates"])
+            (*key, *_head_row(found)) for key, found in heads.groupby(["checkpoint", "candidates"])
         ]),
         table("model | counted | predicted | error | in band", 1, [
             (row.model, f"{row.counted:.3f}", f"{row.predicted:.3f}", f"{100 * row.error:+.1f} %",
@@ -141,7 +127,7 @@ def tables(seeds: Sequence[int]) -> list[str]:
 
 def main() -> None:
     """Count, compare, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[16, 17, 18, 19])
     parser.add_argument("--print", action="store_true", help="print the tables instead of writing them")
     given = parser.parse_args()

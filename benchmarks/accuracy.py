@@ -1,20 +1,18 @@
 """Writes the rows of docs/accuracy.md: predicted against every measured file, with the roofline beside it.
 
-The rows are not part of this project (CONTRIBUTING.md); their folder is the argument, $MEDUSA_SIM_DATA, or
-../shared/data. `make accuracy` runs this.
+`make accuracy` runs this.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from pages import write_tables
-from recorded import data_folder, present
-from scores import table
+from study import measured, table
 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.latency.by_name import LatencyName
@@ -53,89 +51,82 @@ def _refuse(line: str) -> None:
     raise SystemExit(line)
 
 
+def files(pattern: str) -> Iterator[tuple[Path, Gpu]]:
+    """Files of rows with their GPU."""
+    for path in sorted(measured("measured").glob(pattern)):
+        yield path, load_gpu(GPU_OF_FILE[path.stem.split("_")[0]])
+
+
 def compared(path: Path, gpu: Gpu, latency: LatencyName) -> pd.DataFrame:
     """Rows of a file with the predictions of `medusa-sim time --runtime kernel --cache as-measured`."""
     rows = read_rows(path, need_time=True)
     return predicted_rows(rows, gpu, load_runtime("kernel"), leave_out=_refuse, latency=latency, cold=False)
 
 
-def score_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+@cache
+def scored(path: Path, gpu: Gpu, latency: LatencyName) -> dict[tuple[str, str, str], Score]:
+    """Scores of a file by operator, dtype and size."""
+    return {(s.op, s.dtype, s.size): s for s in scores(compared(path, gpu, latency), gpu)}
+
+
+def score_rows() -> Iterator[tuple[object, ...]]:
     """One line for each file, operator and dtype."""
-    for path in sorted(folder.glob("*.parquet")):
-        gpu = load_gpu(GPU_OF_FILE[path.stem.split("_")[0]])
-        found = scores(compared(path, gpu, "calibrated"), gpu)
-        ideal = {(s.op, s.dtype, s.size): s for s in scores(compared(path, gpu, "roofline"), gpu)}
-        by_key = {(s.op, s.dtype, s.size): s for s in found}
-        for op, dtype in dict.fromkeys((score.op, score.dtype) for score in found):
-            every = by_key[op, dtype, "all"]
-            part = by_key.get((op, dtype, "m <= 512")) or by_key.get((op, dtype, "KV beyond"))
+    for path, gpu in files("*.parquet"):
+        found, ideal = scored(path, gpu, "calibrated"), scored(path, gpu, "roofline")
+        for op, dtype in dict.fromkeys((op, dtype) for op, dtype, _ in found):
+            every = found[op, dtype, "all"]
+            part = found.get((op, dtype, "m <= 512")) or found.get((op, dtype, "KV beyond"))
+            deciding, ratio = (percent(part.mean), percent(part.ratio)) if part else ("-", "-")
             yield (
-                gpu.name,
-                path.stem,
-                op,
-                dtype,
-                str(every.rows),
-                percent(ideal[op, dtype, "all"].mean, 0),
-                percent(every.mean),
-                percent(heldout(gpu, every)),
-                percent(part.mean) if part else "-",
-                percent(every.worst, 0),
-                percent(part.ratio) if part else "-",
+                gpu.name, path.stem, op, dtype, every.rows, percent(ideal[op, dtype, "all"].mean, 0),
+                percent(every.mean), percent(heldout(gpu, every)), deciding, percent(every.worst, 0), ratio,
                 percent(every.within_band, 0),
-            )
+            )  # fmt: skip
 
 
-def range_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+def range_rows() -> Iterator[tuple[object, ...]]:
     """Mean and worst error of linear layers by range of m."""
-    for path in sorted(folder.glob("*_gemm_*.parquet")):
-        gpu = load_gpu(GPU_OF_FILE[path.stem.split("_")[0]])
-        found = [s for s in scores(compared(path, gpu, "calibrated"), gpu) if s.op == "linear"]
-        for dtype in dict.fromkeys(score.dtype for score in found):
-            ranges = {s.size: s for s in found if s.dtype == dtype}
-            cells = [
-                f"{percent(ranges[size].mean)} / {percent(ranges[size].worst, 0)}" if size in ranges else "-"
+    for path, gpu in files("*_gemm_*.parquet"):
+        found = scored(path, gpu, "calibrated")
+        for dtype in dict.fromkeys(dtype for op, dtype, _ in found if op == "linear"):
+            ranges = [
+                found.get(("linear", dtype, size))
                 for size in ("m 1..16", "m 17..64", "m 65..128", "m 129..512", "m > 512")
             ]
+            cells = (f"{percent(each.mean)} / {percent(each.worst, 0)}" if each else "-" for each in ranges)
             yield (gpu.name, path.stem, dtype, *cells)
 
 
-def regret_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+def regret_rows() -> Iterator[tuple[object, ...]]:
     """Choice regret over the models of each file."""
     curve = load_acceptance("paper-fig21")
-    for path in sorted(folder.glob("*_gemm_torch.parquet")):
-        gpu = load_gpu(GPU_OF_FILE[path.stem.split("_")[0]])
+    for path, gpu in files("*_gemm_torch.parquet"):
         cells = []
         for latency in ("calibrated", "roofline"):
             found = regrets(compared(path, gpu, latency), curve)
             cells += [percent(float(np.mean([r.mean for r in found]))), percent(max(r.worst for r in found))]
-        yield (gpu.name, path.stem, str(len(found)), *cells)
+        yield (gpu.name, path.stem, len(found), *cells)
 
 
-def paper_rows() -> Iterator[tuple[str, ...]]:
+def paper_rows() -> Iterator[tuple[object, ...]]:
     """Errors of the reproduction, one line for each target and quantity."""
-    for record in paper_scores().to_dict("records"):
-        words = (str(record[key]) for key in ("target", "quantity", "baseline", "cells"))
-        errors = (_error(record, key) for key in ("mean_error", "worst_error"))
-        yield (*words, *errors, str(record["worst_cell"]))
-
-
-def _error(record: Mapping[Hashable, object], key: str) -> str:
-    value = float(str(record[key]))
-    return f"{value:.2f}" if "difference" in str(record["quantity"]) else percent(value)
+    for row in paper_scores().to_dict("records"):
+        words = (row[key] for key in ("target", "quantity", "baseline", "cells"))
+        is_difference = "difference" in str(row["quantity"])
+        errors = (float(str(row[key])) for key in ("mean_error", "worst_error"))
+        told = (f"{error:.2f}" if is_difference else percent(error) for error in errors)
+        yield (*words, *told, row["worst_cell"])
 
 
 def main() -> None:
     """Write the tables: scores, linear layers by range of m, regrets, the papers."""
-    folder = present(data_folder(*sys.argv[1:2]) / "measured")
-    headers = (
-        ("GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row | ratio "
-         "| in band", 4),
-        ("GPU | file | dtype | 1..16 | 17..64 | 65..128 | 129..512 | > 512", 3),
-        ("GPU | file | models | mean | worst | roofline: mean | worst", 2),
-        ("target | quantity | baseline | cells | mean | worst | worst cell", 3),
-    )  # fmt: skip
-    found = (score_rows(folder), range_rows(folder), regret_rows(folder), paper_rows())
-    tables = [table(*titles, rows) for titles, rows in zip(headers, found, strict=True)]
+    operators = "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row"
+    tables = [
+        table(f"{operators} | ratio | in band", 4, score_rows()),
+        table("GPU | file | dtype | 1..16 | 17..64 | 65..128 | 129..512 | > 512", 3, range_rows()),
+        table("GPU | file | models | mean | worst | roofline: mean | worst", 2, regret_rows()),
+        table("target | quantity | baseline | cells | mean | worst | worst cell", 3, paper_rows()),
+    ]
     write_tables("accuracy.md", "rows", tables)
 
 

@@ -1,6 +1,6 @@
 """Is the set-up that `compare` chooses the one that was measured best? DeepSeek-R1 as InferenceX served it.
 
-    python benchmarks/compare_validation.py [FOLDER OF MEASURED DATA]
+    python benchmarks/compare_validation.py
 
 Every measured cell (card, engine, format, split, speculation, concurrency) is predicted by `ms.compare`, by
 the version of the engine that ran it. For each traffic, ten speeds between the slowest and the fastest
@@ -11,16 +11,14 @@ it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from deepseek_rows import GPUS, RUNTIMES, STATED_SHARE, drafts_of, newest, tokens_per_round
 from deepseek_rows import predicted as time_per_token
-from recorded import data_folder, named_rows
+from study import named_rows
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
@@ -34,9 +32,9 @@ CELL = ["gpu", "engine", "weights", "speculation", "tp", "ep", "dp_attention", "
 TRAFFIC = ["prompt_tokens", "output_tokens"]
 
 
-def measured(folder: Path) -> pd.DataFrame:
+def measured() -> pd.DataFrame:
     """The newest run of every cell, with `speed` (tokens/s a user) and `rate` (output tokens/s a GPU)."""
-    rows = newest(folder)
+    rows = newest()
     return rows.assign(speed=1e3 / rows.median_tpot_ms, rate=rows.output_tput_per_gpu)
 
 
@@ -97,17 +95,10 @@ def choices(rows: pd.DataFrame, sure: float) -> pd.DataFrame:
         keeps = certainty >= asked.sure
         chosen = int(np.argmax(np.where(keeps, own_rate, 0.0) if keeps.any() else own_speed))
         best = int(np.argmax(np.where(speed >= target, rate, 0.0)))
-        found.append(
-            {
-                "target": target,
-                "certainty": certainty[chosen],
-                "chosen": names[chosen],
-                "best": names[best],
-                "given_up": max(1.0 - rate[chosen] / rate[best], 0.0),
-                "missed": max(1.0 - speed[chosen] / target, 0.0),
-            }
-        )
-    return pd.DataFrame(found)
+        given_up, missed = 1.0 - rate[chosen] / rate[best], 1.0 - speed[chosen] / target
+        found.append((target, certainty[chosen], names[chosen], names[best], given_up, missed))
+    table = pd.DataFrame(found, columns=["target", "certainty", "chosen", "best", "given_up", "missed"])
+    return table.assign(given_up=table.given_up.clip(lower=0.0), missed=table.missed.clip(lower=0.0))
 
 
 def frontier_error(rows: pd.DataFrame) -> float:
@@ -118,9 +109,8 @@ def frontier_error(rows: pd.DataFrame) -> float:
     """
     speed, rate = rows.speed.to_numpy(), rows.rate.to_numpy()
     kept = on_frontier(speed, rate)
-    both = np.minimum(
-        rows.predicted_speed.to_numpy() / speed[kept, None], rows.predicted_rate.to_numpy() / rate[kept, None]
-    )
+    own_speed, own_rate = rows.predicted_speed.to_numpy(), rows.predicted_rate.to_numpy()
+    both = np.minimum(own_speed / speed[kept, None], own_rate / rate[kept, None])
     return float(np.mean(np.abs(both.max(axis=1) - 1.0)))
 
 
@@ -162,7 +152,7 @@ def scores(rows: pd.DataFrame) -> tuple[list[str], pd.DataFrame]:
 
 def main() -> None:
     """Print scores of all cells and of each card and format alone, and every choice."""
-    rows = measured(Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder())
+    rows = measured()
     for how, found in (
         ("shipped acceptance", predicted(rows)),
         ("shipped acceptance, drafts of the recipes", predicted(rows, recipes=True)),
@@ -175,12 +165,8 @@ def main() -> None:
             parts[f"{gpu} {weights} alone"] = part
         for name, part in parts.items():
             print(f"{name}:", *scores(part)[0], *by_certainty(part), sep="\n  ")
-        errors = (
-            abs(found.speed / found.predicted_speed - 1.0),
-            abs(found.predicted_rate / found.rate - 1.0),
-        )
-        names = ("time per token", "tokens/s a GPU")
-        print(", ".join(f"{name} {error.mean():.1%}" for name, error in zip(names, errors, strict=True)))
+        times, rates = found.speed / found.predicted_speed, found.predicted_rate / found.rate
+        print(f"time per token {abs(times - 1.0).mean():.1%}, tokens/s a GPU {abs(rates - 1.0).mean():.1%}")
         print(scores(found)[1].to_string(index=False, float_format="{:.3f}".format))
 
 

@@ -18,6 +18,8 @@ from typing import Any
 from unittest import mock
 
 import torch
+from decoder import heldout_windows
+from study import table
 from torch import Tensor
 from torch.nn import functional
 
@@ -27,10 +29,6 @@ from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.decoder.draft import MedusaDrafter
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.model import Llama
-from medusa_sim.decoder.prompts import load_tokenizer
-from medusa_sim.decoder.training import corpus
-
-PROMPT_TOKENS = 48
 
 
 class MinimalLoop:
@@ -43,15 +41,10 @@ class MinimalLoop:
     def __init__(self, model: Llama, capacity: int, *, fused: bool) -> None:
         self.fused = fused
         c = model.config
-        self.heads, self.kv_heads, self.dim, self.eps = (
-            *(c.num_attention_heads, c.num_key_value_heads, c.head_dim),
-            c.rms_norm_eps,
-        )
-        self.embedding, self.norm, self.head = (
-            model.model.embed_tokens.weight,
-            model.model.norm.weight,
-            model.lm_head.weight,
-        )
+        self.heads, self.kv_heads = c.num_attention_heads, c.num_key_value_heads
+        self.dim, self.eps = c.head_dim, c.rms_norm_eps
+        self.embedding, self.norm = model.model.embed_tokens.weight, model.model.norm.weight
+        self.head = model.lm_head.weight
         layers: list[Any] = list(model.model.layers)
         self.layers = [
             (
@@ -66,9 +59,8 @@ class MinimalLoop:
             )
             for layer in layers
         ]
-        angles = torch.arange(capacity)[:, None] * (
-            c.rope_theta ** (-torch.arange(0, c.head_dim, 2) / c.head_dim)
-        )
+        turns = c.rope_theta ** (-torch.arange(0, c.head_dim, 2) / c.head_dim)
+        angles = torch.arange(capacity)[:, None] * turns
         angles = torch.cat((angles, angles), -1)
         self.cos, self.sin = angles.cos(), angles.sin()
 
@@ -84,11 +76,8 @@ class MinimalLoop:
         size, half, group = x.shape[-1:], dim // 2, heads // kv
         for first, qkv, out, second, gate_up, down, keys, values in self.layers:
             normal = functional.rms_norm(x, size, first, self.eps)
-            mixed = (
-                functional.linear(normal, qkv[0])
-                if self.fused
-                else torch.cat([functional.linear(normal, w) for w in qkv], -1)
-            )
+            parts = [functional.linear(normal, weight) for weight in qkv]
+            mixed = parts[0] if self.fused else torch.cat(parts, -1)
             mixed = mixed.view(q, heads + 2 * kv, dim).transpose(0, 1)
             turned = mixed[: heads + kv]
             turned = turned * cos + torch.cat((-turned[..., half:], turned[..., :half]), -1) * sin
@@ -104,10 +93,8 @@ class MinimalLoop:
             )
             x = x + functional.linear(seen_rows.view(heads, q, dim).transpose(0, 1).reshape(q, -1), out)
             normal = functional.rms_norm(x, size, second, self.eps)
-            if self.fused:
-                gate, up = functional.linear(normal, gate_up[0]).chunk(2, -1)
-            else:
-                gate, up = (functional.linear(normal, w) for w in gate_up)
+            parts = [functional.linear(normal, weight) for weight in gate_up]
+            gate, up = parts[0].chunk(2, -1) if self.fused else parts
             x = x + functional.linear(functional.silu(gate) * up, down)
         return functional.linear(functional.rms_norm(x[-1:], size, self.norm, self.eps), self.head)[0]
 
@@ -159,10 +146,8 @@ def _plain(target: Checkpoint, prompt: list[int], new_tokens: int, rounds: int) 
 
 
 @torch.inference_mode()
-def _steps(
-    target: Checkpoint, prompt: list[int], sizes: list[int], new_tokens: int, rounds: int
-) -> list[dict[str, object]]:
-    """Whole greedy steps by tree size, and the products of such a step: heads, forward and LM head."""
+def _steps(target: Checkpoint, prompt: list[int], sizes: list[int], new_tokens: int, rounds: int) -> Rounds:
+    """Whole greedy steps by tree size (`step SIZE`); their heads, forward and LM head (`products SIZE`)."""
     model, heads = target.model, target.heads
     accuracy = load_acceptance(target.path.resolve().name).heads
     if heads is None or accuracy is None:
@@ -199,45 +184,28 @@ def _steps(
             return run.decode_s / run.steps
 
         turns |= {f"products {size}": products, f"step {size}": step}
-    found = Rounds(turns, rounds)
-    return [
-        {
-            "candidates": size,
-            "step / plain step": found.ratio(f"step {size}", f"step {sizes[0]}"),
-            "step / its products": found.ratio(f"step {size}", f"products {size}"),
-        }
-        for size in sizes
-    ]
+    return Rounds(turns, rounds)
 
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--new-tokens", type=int, default=17)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     given = parser.parse_args()
     torch.set_num_threads(1)
+    target, (prompt,) = load_checkpoint(given.checkpoint), heldout_windows(given.checkpoint, 1)
     with mock.patch("time.perf_counter", time.thread_time):  # one thread: what others take is not counted
-        _compare(given)
-
-
-def _compare(given: argparse.Namespace) -> None:
-    target = load_checkpoint(given.checkpoint)
-    texts = corpus.read_corpus()
-    (prompt,) = corpus.heldout_prompts(
-        texts.heldout, load_tokenizer(given.checkpoint), count=1, prompt_tokens=PROMPT_TOKENS, seed=1
-    )
-    plain = _plain(target, prompt, given.new_tokens, given.rounds)
-    print("| plain decoding, one sequence, one thread | tokens/s over those of decode |")
-    print("| --- | ---: |")
-    for name in plain.seconds:
-        print(f"| {name} | {plain.ratio('decode', name):.2f} |")
-    print("\n| candidates | step / plain step | step / its products |")
-    print("| ---: | ---: | ---: |")
-    for row in _steps(target, prompt, given.sizes, given.new_tokens, given.rounds):
-        print(f"| {row['candidates']} | {row['step / plain step']:.2f} | {row['step / its products']:.2f} |")
+        plain = _plain(target, prompt, given.new_tokens, given.rounds)
+        ratios = [(name, f"{plain.ratio('decode', name):.2f}") for name in plain.seconds]
+        print(table("plain decoding, one sequence, one thread | tokens/s over those of decode", 1, ratios))
+        found = _steps(target, prompt, given.sizes, given.new_tokens, given.rounds)
+    print(table("candidates | step / plain step | step / its products", 0, [
+        (size, f"{found.ratio(f'step {size}', f'step {given.sizes[0]}'):.2f}",
+         f"{found.ratio(f'step {size}', f'products {size}'):.2f}") for size in given.sizes
+    ]))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@ r"""DeepSeek-R1 as served on four and eight GPUs (InferenceX), plain and with MT
     python benchmarks/deepseek_rows.py            # errors, each engine, card and format held out
     python benchmarks/deepseek_rows.py --rows     # every row as well
 
-Rows of `engines/inferencex_deepseek_r1.csv` ($MEDUSA_SIM_DATA), which are not part of this project; the
-newest run of every set-up and version. Lengths are nine tenths of those stated, as random ones around them
-are.
+Rows: the newest run of every set-up and version. Lengths are nine tenths of those stated, as random ones
+around them are.
 
 How many tokens a round emits is no column, but follows from means: requests that stream every tenth step
 (TensorRT-LLM) or at every tenth token (SGLang, where a round meets it once in ten rounds) wait ten rounds
@@ -23,14 +22,12 @@ import argparse
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from recorded import data_folder, named_rows, present
 from scipy.optimize import OptimizeResult, brentq
-from scores import left_out, mean_bias_worst, table
+from study import left_out, mean_bias_worst, measured_rows, named_rows, table
 from terms import Fitted, engine_of, print_terms, priors, solved, stored, terms_table, with_values
 
 import medusa_sim as ms
@@ -43,31 +40,31 @@ GPUS = {"b200": "b200", "h200": "h200-sxm"}
 BORROWING = {"mi300x": "mi300x"}
 """Those that borrow theirs: their rows fit how many times as long kernels take there (`Fit.slower`)."""
 SETUP = [
-    "gpu", "engine", "weights", "speculation", "tp", "ep", "dp_attention", "prompt_tokens", "output_tokens",
-]  # fmt: skip
+    "gpu",
+    "engine",
+    "weights",
+    "speculation",
+    "tp",
+    "ep",
+    "dp_attention",
+    "prompt_tokens",
+    "output_tokens",
+]
 ENGINES = ("tensorrt-llm", "sglang")
 OLDER = ("tensorrt-llm-1.1", "tensorrt-llm", "2026-01-29")
 """A version with terms of its own, its engine, and the first runs of a later one (images 1.2 and 1.3)."""
 RUNTIMES = (*ENGINES, OLDER[0])
+ROUNDS = {"none": "plain", "mtp": "MTP"}
 ROUNDS_A_CHUNK = 10.0
 STATED_SHARE = 0.9
-
-
 TERMS = (
     Fitted(("tensorrt-llm", "sglang"), "experts_share", 1.0, 0.2, (0.5, 1.0)),
     Fitted(OLDER[:1], "kernels_share", 1.0, 0.2, (1.0, 1.3)),
     Fitted(("tensorrt-llm",), "expert_parallel_us_per_layer", 50.0, 50.0, (0.0, 100.0)),
-    Fitted(
-        ("tensorrt-llm",),
-        "draft_us_per_pass",
-        349.0,
-        200.0,
-        (0.0, 300.0, 600.0, 900.0, 1500.0),
-        of_rounds=True,
-    ),
+    Fitted(("tensorrt-llm",), "draft_us_per_pass", 349.0, 200.0, (0.0, 300.0, 600.0, 900.0, 1500.0), True),
     Fitted(("tensorrt-llm",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 15.0, 30.0, 60.0, 100.0)),
-    Fitted(("sglang",), "plan_us_per_pass", 4000.0, 4000.0, (0.0, 8000.0), of_rounds=True),
-    Fitted(("sglang",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 60.0, 90.0, 120.0, 160.0), of_rounds=True),
+    Fitted(("sglang",), "plan_us_per_pass", 4000.0, 4000.0, (0.0, 8000.0), True),
+    Fitted(("sglang",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 60.0, 90.0, 120.0, 160.0), True),
 )
 PRIOR, _ = priors(TERMS)
 SIGMA = 0.08
@@ -91,17 +88,17 @@ def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
     return found
 
 
-def newest(folder: Path, cards: Iterable[str] = GPUS, *, versions: bool = False) -> pd.DataFrame:
+def newest(cards: Iterable[str] = GPUS, *, versions: bool = False) -> pd.DataFrame:
     """The newest run of every set-up and concurrency on these cards, with its group and its runtime.
 
     versions: of each version, not of the newest alone.
     """
-    table = pd.read_csv(present(folder / "engines" / "inferencex_deepseek_r1.csv"))
-    table = table[table.gpu.isin(list(cards))]
+    rows = measured_rows("inferencex_deepseek_r1")
+    rows = rows[rows.gpu.isin(list(cards))]
     version, engine, later = OLDER
-    table["runtime"] = np.where((table.engine == engine) & (table.date < later), version, table.engine)
+    rows["runtime"] = np.where((rows.engine == engine) & (rows.date < later), version, rows.engine)
     cell = [*SETUP, "concurrency", *["runtime"] * versions]
-    rows = table.sort_values("date").groupby(cell, as_index=False).last()
+    rows = rows.sort_values("date").groupby(cell, as_index=False).last()
     rows["shared"] = np.where(rows.dp_attention, "ep, dp attention", np.where(rows.ep > 1, "ep", "tp"))
     rows["group"] = rows.engine + ", " + rows.gpu + ", " + rows.weights + ", " + rows.shared
     return rows
@@ -206,9 +203,9 @@ class Priced:
         return solved(TERMS, residuals)
 
 
-def compared(folder: Path) -> tuple[pd.DataFrame, OptimizeResult]:
+def compared() -> tuple[pd.DataFrame, OptimizeResult]:
     """(rows with errors by the stored terms, by priors, by a fit without their group; a fit to all)."""
-    rows = newest(folder, versions=True)
+    rows = newest(versions=True)
     rows["tokens"] = np.round(tokens_per_round(rows), 6)
     priced = Priced(rows)
     shipped = {name: load_runtime(name) for name in RUNTIMES}
@@ -225,8 +222,7 @@ def table_of(found: pd.DataFrame) -> str:
         errors = (mean_bias_worst(part[name]) for name in ("error", "left_out", "priors"))
         last = part.groupby([*SETUP, "concurrency"]).runtime.transform("last") == part.runtime
         newest_run = f"{100 * part.error[last].abs().mean():.1f} of {last.sum()}"
-        rounds = "MTP" if speculation == "mtp" else "plain"
-        lines.append((str(group), rounds, str(len(part)), *errors, newest_run))
+        lines.append((group, ROUNDS[str(speculation)], len(part), *errors, newest_run))
     words = "engine, card, weights, shared by | rounds"
     return table(f"{words} | cells | shipped % | left out % | priors % | newest runs %", 2, lines)
 
@@ -239,17 +235,16 @@ def summary(found: pd.DataFrame) -> str:
         runs = "of TensorRT-LLM 1.1" if old else "of the newest versions"
         names = {"error": "shipped", "left_out": "left out", "priors": "priors"}
         means = ", ".join(f"{word} {100 * part[name].abs().mean():.1f} %" for name, word in names.items())
-        lines.append(f"- {'MTP' if speculation == 'mtp' else 'plain'}, {len(part)} cells {runs}: {means}")
+        lines.append(f"- {ROUNDS[str(speculation)]}, {len(part)} cells {runs}: {means}")
     return "\n".join(lines)
 
 
-def borrowed_table(folder: Path) -> str:
+def borrowed_table() -> str:
     """Cards that borrow their kernels: errors, and how much longer these take by each traffic."""
-    rows = newest(folder, BORROWING)
+    rows = newest(BORROWING)
     rows = rows[rows.speculation == "none"].assign(tokens=1.0)
-    rows["error"] = (
-        predicted(rows, {name: load_runtime(name) for name in ENGINES}) / rows.median_tpot_ms - 1.0
-    )
+    runtimes = {name: load_runtime(name) for name in ENGINES}
+    rows["error"] = predicted(rows, runtimes) / rows.median_tpot_ms - 1.0
     rows["own"] = rows.date >= BORROWING_SINCE
     lines = []
     for (card, prompt, output, own), part in rows.groupby(["gpu", "prompt_tokens", "output_tokens", "own"]):
@@ -257,31 +252,35 @@ def borrowed_table(folder: Path) -> str:
         stored_slower = max(kernel.fit.slower for kernel in inherited)
         asked = stored_slower * float(np.exp(-np.log1p(part.error).mean()))
         name = f"{card}, {prompt} + {output} tokens" + ("" if own else ", SGLang 0.5.9")
-        lines.append(
-            (name, str(len(part)), mean_bias_worst(part.error), f"{stored_slower:g}", f"{asked:.2f}")
-        )
+        factors = f"{stored_slower:g}", f"{asked:.2f}"
+        lines.append((name, len(part), mean_bias_worst(part.error), *factors))
     return table("card, traffic | cells | shipped % | slower | slower by these cells", 1, lines)
 
 
 def main() -> None:
     """Print errors, terms and, where asked, every row."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", action="store_true", help="print every row")
     asked = parser.parse_args()
-    found, fitted = compared(data_folder())
+    found, fitted = compared()
     print(table_of(found))
     print(summary(found))
     print_terms(TERMS, fitted.x)
     print(f"\n{terms_table(TERMS, fitted)}")
-    print(f"\n{borrowed_table(data_folder())}")
+    print(f"\n{borrowed_table()}")
     if asked.rows:
         names = [
-            "group", "speculation", "tokens", "tp", "prompt_tokens", "output_tokens", "concurrency", "date",
-        ]  # fmt: skip
+            "group",
+            "speculation",
+            "tokens",
+            "tp",
+            "prompt_tokens",
+            "output_tokens",
+            "concurrency",
+            "date",
+        ]
         percent = (100 * found[["error", "left_out"]]).round(1)
-        print(pd.concat([found[names], percent], axis=1).to_string())
+        print(found[names].join(percent).to_string())
 
 
 if __name__ == "__main__":

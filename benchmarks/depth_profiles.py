@@ -1,33 +1,30 @@
 """Mean acceptance lengths by draft length -> shipped profiles by position.
 
-The lengths are not part of this project (CONTRIBUTING.md); their folder is the argument, $MEDUSA_SIM_DATA, or
-../shared/data. Rates are fitted: lengths good to NOISE each, and rates behind accepted drafts (LEAST_BEHIND
-and more) whose slope changes by about BEND from one to the next, so that noise in a length does not become
-a jump of a rate. A profile ends at the last draft length whose mean is within END of the largest: beyond it
-the drafter is out of the depth that it was trained for. Prints every profile and what its fit errs;
-`--write` writes them to profiles/acceptance.
+Rates are fitted: lengths good to NOISE each, and rates behind accepted drafts (LEAST_BEHIND and more) whose
+slope changes by about BEND from one to the next, so that noise in a length does not become a jump of a rate.
+A profile ends at the last draft length whose mean is within END of the largest: beyond it the drafter is out
+of the depth that it was trained for. Prints every profile and what its fit errs; `--write` writes them to
+profiles/acceptance. Those of one or two published figures stand in published/single_lengths.toml.
 """
 
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from msgspec import structs
-from recorded import data_folder, present
 from scipy.optimize import brentq, least_squares
+from study import ROOT, measured_rows
 
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile, read_profile
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.acceptance import MEAN_LENGTH_ERROR
 
-ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "profiles" / "acceptance"
 END = 0.03
 NOISE, BEND = 0.02, 0.1
 DIGITS = 4
@@ -35,7 +32,6 @@ DIGITS = 4
 LEAST_BEHIND = 0.1
 LEAST_ERROR = 0.05
 """80 % half-width of accepted drafts that a profile has at least: another task of the same kind."""
-
 GOLDEN = {
     ("DeepSeek-V4-Pro", "MTP"): "mtp-deepseek-v4-pro",
     ("DeepSeek-V4-Pro-0813", "DSpark"): "dspark-deepseek-v4-pro",
@@ -47,6 +43,15 @@ GOLDEN = {
     ("DeepSeek-R1", "MTP"): "mtp-deepseek-r1",
 }
 """Model and drafter of the table -> name of the profile."""
+HOW = {
+    "on": ", thinking, SPEED-Bench coding",
+    "off": ", not thinking, SPEED-Bench coding",
+    "": ", strict acceptance",
+}
+PUBLISHED_BY = (
+    "InferenceX golden acceptance lengths (github SemiAnalysisAI/InferenceX, 843c6254f), vLLM, B300"
+)
+PUBLISHED_STRICT = "published mean acceptance lengths of 1 to 5 MTP drafts, strict acceptance"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +66,7 @@ class Fitted:
     def predicted(self) -> FloatArray:
         """Mean lengths that its rates give."""
         rates = np.array([row.rate for row in self.file.positions])
-        if self.file.rates == "conditional":
-            rates = np.cumprod(rates)
-        return 1.0 + np.cumsum(rates)
+        return 1.0 + np.cumsum(np.cumprod(rates) if self.file.rates == "conditional" else rates)
 
 
 def smooth_rates(lengths: FloatArray, drafts: IntArray | None = None) -> FloatArray:
@@ -92,56 +95,39 @@ def trained_depth(lengths: FloatArray) -> int:
     return int(np.flatnonzero(lengths >= lengths.max() * (1.0 - END))[-1]) + 1
 
 
-def golden(folder: Path) -> Iterator[Fitted]:
+def golden() -> Iterator[Fitted]:
     """A profile for each model, drafter and way of thinking of the table."""
-    table = pd.read_csv(present(folder / "engines" / "moe_acceptance.csv"), keep_default_na=False)
+    table = measured_rows("moe_acceptance", keep_default_na=False)
     for key, rows in table.groupby(["model", "drafter", "thinking"], sort=False):
         model, drafter, thinking = (str(part) for part in key)
         if (model, drafter) not in GOLDEN:
             continue
         every = rows.sort_values("draft_tokens").tokens_per_step.to_numpy(dtype=np.float64)
-        lengths = every[: trained_depth(every)]
-        rates = smooth_rates(lengths)
+        rates = smooth_rates(every[: trained_depth(every)])
         rates = rates[rates.round(DIGITS) > 0.0]
-        lengths = lengths[: rates.size]
+        lengths = every[: rates.size]
         error = (1.0 + np.cumsum(rates) - lengths) / (lengths - 1.0)
-        how = {
-            "on": ", thinking, SPEED-Bench coding",
-            "off": ", not thinking, SPEED-Bench coding",
-            "": ", strict acceptance",
-        }
-        where = (
-            "InferenceX golden acceptance lengths (github SemiAnalysisAI/InferenceX, 843c6254f), vLLM, B300"
-            if thinking
-            else "published mean acceptance lengths of 1 to 5 MTP drafts, strict acceptance"
+        told = (
+            f"fitted (benchmarks/depth_profiles.py) to the {PUBLISHED_BY if thinking else PUBLISHED_STRICT}; "
+            f"rates that fall smoothly with depth, to lengths of 1 to {lengths.size} of {every.size} drafts, "
+            f"mean error {abs(error).mean():.1%} of accepted drafts. model_error: its 80 % half-width, at "
+            "least 5 %"
         )
-        yield Fitted(
-            name=GOLDEN[model, drafter] + ("-no-thinking" if thinking == "off" else ""),
-            file=profile(
-                f"{drafter} on {model}{how[thinking]}",
-                f"fitted (benchmarks/depth_profiles.py) to the {where}; rates that fall smoothly with depth, "
-                f"to lengths of 1 to {lengths.size} of {every.size} drafts, mean error "
-                f"{abs(error).mean():.1%} of accepted drafts. model_error: its 80 % half-width, at least 5 %",
-                rates,
-                max(LEAST_ERROR, NORMAL_90TH * float(np.sqrt(np.mean(error**2)))),
-            ),
-            lengths=lengths,
-        )
+        wide = max(LEAST_ERROR, NORMAL_90TH * float(np.sqrt(np.mean(error**2))))
+        name = GOLDEN[model, drafter] + ("-no-thinking" if thinking == "off" else "")
+        file = profile(f"{drafter} on {model}{HOW[thinking]}", told, rates, wide)
+        yield Fitted(name=name, file=file, lengths=lengths)
 
 
 def profile(
-    title: str, source: str, rates: FloatArray, error: float, kind: str = "unconditional"
+    title: str, source: str, rates: FloatArray, error: float, *, conditional: bool = False
 ) -> PositionFile:
     """A profile of rates by position."""
     return PositionFile(
-        schema=1,
-        title=title,
-        source=source,
-        agreement="target",
-        rates=kind,  # type: ignore[arg-type]
-        model_error=round(error, 3),
+        schema=1, title=title, source=source, agreement="target",
+        rates="conditional" if conditional else "unconditional", model_error=round(error, 3),
         positions=[PositionRow(rate=round(float(rate), DIGITS)) for rate in rates],
-    )
+    )  # fmt: skip
 
 
 def constant(length: float, first: float | None, drafts: int) -> FloatArray:
@@ -156,79 +142,40 @@ def constant(length: float, first: float | None, drafts: int) -> FloatArray:
 
 
 def single() -> Iterator[Fitted]:
-    """Profiles from one or two published figures."""
-    for name, title, source, length, first, drafts in (
-        (
-            "mtp-deepseek-v3",
-            "MTP on DeepSeek-V3, temperature 0",
-            "the module's first draft is accepted in 85 to 90 % of the steps (arXiv 2412.19437, 5.4.3); "
-            "3.2 tokens a step with 7 drafts of that module (nebius/MTP-DeepSeek-V3-0324, Hugging Face)",
-            3.2,
-            0.875,
-            7,
-        ),
-        (
-            "dflash-qwen3-8b",
-            "DFlash (block 16) on Qwen3-8B without reasoning, MT-bench, 8 drafts",
-            "2.93 tokens a step with 8 drafts (vLLM pull request 32206; SGLang gives 2.95)",
-            2.93,
-            None,
-            8,
-        ),
-        (
-            "p-eagle-gpt-oss-120b",
-            "P-EAGLE on gpt-oss-120b, MT-bench, 5 drafts",
-            "2.68 tokens a step with 5 drafts (huggingface.co/amazon/gpt-oss-120b-p-eagle: HumanEval 3.15, "
-            "GSM8K 3.55)",
-            2.68,
-            None,
-            5,
-        ),
-    ):
-        after = "behind the first " if first else ""
-        told = (
-            f"{source}; rates {after}taken as one conditional rate that gives this mean. model_error: that "
-            "of a mean length at other depths (docs/method.md)"
-        )
-        rates = constant(length, first, drafts)
-        made = profile(title, told, rates, MEAN_LENGTH_ERROR, "conditional")
-        yield Fitted(name=name, file=made, lengths=1.0 + np.cumsum(np.cumprod(rates)))
-    yield Fitted(
-        name="eagle3-gpt-oss-20b",
-        file=profile(
-            "EAGLE-3 chain on gpt-oss-20b, MT-bench",
-            "expected rates in vLLM's acceptance-length regression test (test_acceptance_length): MT-bench, "
-            "temperature 0, 3 draft tokens, greedy drafting; the test itself tolerates 5 %. model_error: "
-            "that tolerance",
-            np.array([0.7165, 0.512, 0.3337]),
-            LEAST_ERROR,
-        ),
-        lengths=1.0 + np.cumsum([0.7165, 0.512, 0.3337]),
-    )
+    """Profiles from one or two published figures, or rates as they are published."""
+    path = Path(__file__).parent / "published" / "single_lengths.toml"
+    for given in tomllib.loads(path.read_text(encoding="utf-8"))["profile"]:
+        told, first = given["source"], given.get("first")
+        if "rates" in given:
+            reached = np.array(given["rates"])
+            file = profile(given["title"], told, reached, LEAST_ERROR)
+        else:
+            told += f"; rates {'behind the first ' if first else ''}taken as one conditional rate that gives "
+            told += "this mean. model_error: that of a mean length at other depths (docs/method.md)"
+            rates = constant(given["length"], first, given["drafts"])
+            reached = np.cumprod(rates)
+            file = profile(given["title"], told, rates, MEAN_LENGTH_ERROR, conditional=True)
+        yield Fitted(name=given["name"], file=file, lengths=1.0 + np.cumsum(reached))
 
 
-def main(arguments: list[str]) -> int:
+def main() -> None:
     """Print the profiles; with --write, write them."""
-    given = [word for word in arguments if word != "--write"]
-    folder = data_folder(*given[:1])
     worst, apart = 0.0, []
-    for found in (*golden(folder), *single()):
+    for found in (*golden(), *single()):
         error = np.abs(found.predicted - found.lengths) / (found.lengths - 1.0)
         worst = max(worst, float(error.max()))
         if found.lengths.size > 3 and error.max() > 1e-6:  # not made of one mean
             apart.append(np.abs(left_out(found.lengths)))
         told = " ".join(f"{length:.2f}" for length in found.predicted)
         print(f"{found.name:42} {told:45} mean error {error.mean():.1%}, worst {error.max():.1%}")
-        if len(given) < len(arguments):
-            path = FOLDER / f"{found.name}.toml"
+        if "--write" in sys.argv:
+            path = ROOT / "profiles" / "acceptance" / f"{found.name}.toml"
             known = read_profile(path) if path.exists() else found.file
             kept = getattr(known, "by_output", ())  # fitted by acceptance_by_output.py
             path.write_text(encoded_profile(structs.replace(found.file, by_output=kept)))
-    print(
-        f"worst error of accepted drafts {worst:.1%}, of lengths left out {np.concatenate(apart).mean():.1%}"
-    )
-    return 0
+    out = np.concatenate(apart).mean()
+    print(f"worst error of accepted drafts {worst:.1%}, of lengths left out {out:.1%}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

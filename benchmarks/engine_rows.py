@@ -7,14 +7,13 @@ its residuals in sight where the remark says so: contexts, prompt lengths, accep
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from recorded import named_rows, present
+from study import measured, measured_rows, named_rows
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.by_name import cached, latency_model
@@ -71,12 +70,11 @@ class Row:
     """One published cell. formats: of arithmetic, weights, and K and V (None: as the arithmetic).
 
     kind: `step` (microseconds), `itl` (microseconds, median), `ratio` (throughput over plain decoding, with
-    tokens_per_step). group: what is left out together.
+    tokens_per_step). group: what is left out together, else its source.
     """
 
     kind: str
     source: str
-    group: str
     cell: str
     runtime: str
     gpu: str = "h100-sxm"
@@ -93,39 +91,32 @@ class Row:
     tp: int = 1
     traffic: Traffic | None = None
     weight: float = 1.0
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "group", self.group or self.source)
 
 
-@dataclass
 class Kernels:
     """Device times of a row, which no fitted term changes, and how they grow with length."""
 
-    row: Row
-    setting: Setting
-    plain_us: float = field(init=False)
-    longer_us: float = field(init=False)
-    passes: list[StepTime] = field(default_factory=list)
-    plain: StepTime = field(init=False)
-    verify: StepTime = field(init=False)
-    share: float = 0.0
-    carried_us: float = 0.0
-
-    def __post_init__(self) -> None:
-        row, setting = self.row, self.setting
+    def __init__(self, row: Row) -> None:
+        self.row, self.setting = row, setting_of(row)
         batch, length = np.asarray(row.batch), np.asarray(row.seq_len)
-        self.plain = self.verify = decode_step(setting, batch, length)
+        self.plain = self.verify = decode_step(self.setting, batch, length)
         self.plain_us = float(self.plain.device_us)
-        self.longer_us = 0.0
+        self.longer_us = self.share = self.carried_us = 0.0
+        self.passes: list[StepTime] = []
         if row.drafts:
             counts = np.asarray(row.drafts + 1)
-            parts = drafting_steps(setting, batch, length, counts)
-            verify = verification_step(setting, batch, length, counts)
-            self.verify = verify
+            parts = drafting_steps(self.setting, batch, length, counts)
+            self.verify = verification_step(self.setting, batch, length, counts)
             self.passes = [part for part in parts if part.works and part.works[0].of == "draft"]
         if row.traffic is not None:
             longer = 0.1 * row.traffic.output_tokens
-            step = decode_step(setting, batch, length + longer)
+            step = decode_step(self.setting, batch, length + longer)
             self.longer_us = (float(step.device_us) - self.plain_us) / longer
-            share, carried = carried_prompts(setting, batch, batch, np.ones(()), row.traffic)
+            share, carried = carried_prompts(self.setting, batch, batch, np.ones(()), row.traffic)
             self.share, self.carried_us = float(share), float(carried)
 
     def predicted(self, engine: Engine) -> float:
@@ -168,47 +159,15 @@ def _step_us(device: float, hidden: float, exposed: float) -> float:
     return float(step_us(np.asarray(device), np.asarray(hidden), exposed))
 
 
-def kernels_of(row: Row) -> Kernels:
-    """Device times of a row."""
-    return Kernels(row, setting_of(row))
-
-
-@dataclass(frozen=True)
-class Banded:
-    """A row's step, or its speedup, with the half-widths (of the logarithm) of its 80 % interval.
-
-    kind: `plain`, `round` or `speedup`. times: predicted by the stored terms, and by terms that were fitted
-    without its group. halves: of the interval below and above the prediction.
-    """
-
-    row: Row
-    kind: str
-    measured: float
-    times: FloatArray
-    halves: tuple[FloatArray, FloatArray]
-
-    @property
-    def predicted(self) -> float:
-        """By the stored terms."""
-        return float(self.times[0])
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Both ends, around the stored terms' prediction."""
-        low, high = self.halves
-        return self.predicted * float(np.exp(-low)), self.predicted * float(np.exp(high))
-
-    def holds(self, *, left_out: bool = False) -> bool:
-        """Whether the interval, around the one prediction or the other, holds the measurement."""
-        low, high = self.halves
-        return bool(-low <= np.log(self.measured / self.times[int(left_out)]) <= high)
-
-
-def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -> list[Banded]:
+def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -> pd.DataFrame:
     """Every step of the rows and every published speedup, those that follow from two steps included.
 
     shipped, left_out: relative errors of the rows by the stored terms and by a fit without their group. A
     published mean of tokens per step is good to 4 %; where two steps were measured it cancels.
+
+    Columns: source, cell, group, runtime, of (the row's kind), kind (`plain`, `round` or `speedup`),
+    measured, predicted by the stored terms, low and high: half-widths (of the logarithm) of its interval,
+    held and held_out: whether that holds the measurement, around the stored terms' and the fit's prediction.
     """
     ratios = np.column_stack([shipped, left_out]) + 1.0
     plain = {
@@ -217,25 +176,30 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
         if of.row.kind == "step" and not of.row.drafts
     }
     found = []
+
+    def add(row: Row, kind: str, measured: float, gain: FloatArray, low: Any, high: Any) -> None:
+        inside = (-low <= -np.log(gain)) & (-np.log(gain) <= high)
+        place = row.source, row.cell, row.group, row.runtime, row.kind, kind
+        found.append((*place, measured, measured * gain[0], float(low), float(high), *inside.tolist()))
+
     for of, ratio in zip(rows, ratios, strict=True):
         row, batch, length = of.row, np.asarray(of.row.batch), np.asarray(of.row.seq_len)
-        decode = decode_step(of.setting, batch, length).cost
-        step = (
-            verify_step(of.setting, batch, length, np.asarray(row.drafts + 1)).cost if row.drafts else decode
-        )
-        if row.kind != "ratio":
-            halves = np.log(step.time_us / step.low_us), np.log(step.high_us / step.time_us)
-            kind = "round" if row.drafts else "plain"
-            found.append(Banded(row, kind, row.measured, row.measured * ratio, halves))
+        step = decode = decode_step(of.setting, batch, length).cost
         if row.drafts:
-            halves, measured, gain = overhead_halves(step, decode), row.measured, ratio
+            step = verify_step(of.setting, batch, length, np.asarray(row.drafts + 1)).cost
+        if row.kind != "ratio":
+            low, high = np.log(step.time_us / step.low_us), np.log(step.high_us / step.time_us)
+            add(row, "round" if row.drafts else "plain", row.measured, ratio, low, high)
+        if row.drafts:
+            (low, high), measured, gain = overhead_halves(step, decode), row.measured, ratio
             if row.kind == "ratio":
-                halves = (np.hypot(halves[0], ACCEPTANCE_ERROR), np.hypot(halves[1], ACCEPTANCE_ERROR))
+                low, high = np.hypot(low, ACCEPTANCE_ERROR), np.hypot(high, ACCEPTANCE_ERROR)
             else:
                 of_plain, its_ratio = plain[row.source, row.model, row.batch]
                 measured, gain = of_plain / row.measured, its_ratio / ratio
-            found.append(Banded(row, "speedup", measured, measured * gain, halves))
-    return found
+            add(row, "speedup", measured, gain, low, high)
+    columns = "source cell group runtime of kind measured predicted low high held held_out"
+    return pd.DataFrame(found, columns=columns.split())
 
 
 def setting_of(row: Row) -> Setting:
@@ -245,46 +209,37 @@ def setting_of(row: Row) -> Setting:
         drafter = Eagle(depth=row.drafts)
     elif row.drafter == "eagle3":
         drafter = Eagle3(depth=row.drafts, width=row.width, draft_vocab=EAGLE3_VOCAB)
-    base = _plain_setting(row.gpu, row.model, row.runtime, row.formats, row.tp)
+    base = plain_setting(row.gpu, row.model, row.runtime, row.formats, row.tp)
     return replace(base, drafter=drafter, depth=max(row.drafts, 1), match_rate=row.match_rate)
 
 
 @lru_cache(maxsize=64)
-def _plain_setting(
-    gpu: str, model: str, runtime: str, formats: tuple[str, str | None, str | None], tp: int
+def plain_setting(
+    gpu: str, model: str, runtime: str, formats: tuple[str, str | None, str | None], tp: int = 1
 ) -> Setting:
-    launched = load_runtime(runtime)
-    device = load_gpu(gpu)
+    """The same without a drafter."""
+    launched, device = load_runtime(runtime), load_gpu(gpu)
+    kernels, library = step_kernels(device, launched, formats[0]), launched.library
     return Setting(
-        latency=cached(
-            latency_model(
-                device,
-                "calibrated",
-                step_kernels(device, launched, formats[0]),
-                library=launched.library,
-                serves=launched.library,
-            )
-        ),
-        model=with_dtypes(load_model(model), *formats),
-        parallel=Parallel(tp=tp),
-        runtime=launched,
-        scope="model",
-        drafter=FreeDrafter(),
-    )
+        latency=cached(latency_model(device, "calibrated", kernels, library=library, serves=library)),
+        model=with_dtypes(load_model(model), *formats), parallel=Parallel(tp=tp),
+        runtime=launched, scope="model", drafter=FreeDrafter(),
+    )  # fmt: skip
 
 
-def published_rows(folder: Path) -> list[Row]:
+def published_rows() -> list[Row]:
     """Every row of the given files that the model describes: dense, one GPU."""
+    eagle3 = pd.read_csv(measured("acceptance/batch_speedups_eagle.csv"))
     return [
-        *_served(pd.read_csv(present(folder / "engines" / "plain_decode_mlenergy.csv"))),
-        *_reported(pd.read_csv(present(folder / "engines" / "issues_and_blogs.csv"))),
-        *_bench_plain(pd.read_csv(present(folder / "engines" / "specdecode_bench_tokens_per_s.csv"))),
-        *_bench_ratios(pd.read_csv(present(folder / "engines" / "specdecode_bench_speedups.csv"))),
-        *_eagle3_paper(pd.read_csv(present(folder / "acceptance" / "batch_speedups_eagle.csv"))),
-        *_a100(pd.read_csv(present(folder / "engines" / "vllm024_a100_eagle3.csv"))),
-        *_specbundle(pd.read_csv(present(folder / "engines" / "specbundle_eagle3.csv"))),
-        Row(kind="step", source="nightly V0", group="nightly V0", cell="A100 8B b8", runtime="vllm-v0",
-            gpu="a100-80gb-sxm", batch=8.0, seq_len=96.0, measured=12_338.0),
+        *_served(measured_rows("plain_decode_mlenergy")),
+        *_reported(measured_rows("issues_and_blogs")),
+        *_bench_plain(measured_rows("specdecode_bench_tokens_per_s")),
+        *_bench_ratios(measured_rows("specdecode_bench_speedups")),
+        *_eagle3_paper(eagle3),
+        *_a100(measured_rows("vllm024_a100_eagle3")),
+        *_specbundle(measured_rows("specbundle_eagle3")),
+        Row(kind="step", source="nightly V0", cell="A100 8B b8", runtime="vllm-v0", gpu="a100-80gb-sxm",
+            batch=8.0, seq_len=96.0, measured=12_338.0),
     ]  # fmt: skip
 
 
@@ -301,14 +256,25 @@ def _served(table: pd.DataFrame) -> Iterator[Row]:
         )  # fmt: skip
 
 
+ONE_REQUEST = (
+    ("PR 16937", "llama-3.1-8b", 133.0, (("eagle", 2, 201.69, 2.1), ("eagle", 4, 198.0, 2.39),
+                                         ("eagle", 7, 169.92, 2.47), ("eagle3", 2, 220.21, 2.36))),
+    ("PR 16035", "llama-3-8b", 128.64, (("eagle", 2, 175.49, 1.89), ("eagle", 4, 165.65, 2.08))),
+)  # fmt: skip
+"""Tokens/s of one request in vLLM 0.8: plain; drafter, drafts, rate, tokens of a round."""
+
+
 def _reported(table: pd.DataFrame) -> Iterator[Row]:
     def step(source: str, runtime: str, cell: str, **other: Any) -> Row:
-        return Row(kind="step", source=source, group=source, runtime=runtime, cell=cell, **other)
+        return Row(kind="step", source=source, runtime=runtime, cell=cell, **other)
 
     profiled = table[table.source.str.endswith("32374")]
     for batch in sorted(set(profiled.batch_or_concurrency.astype(float))):
         lines = profiled[profiled.batch_or_concurrency.astype(float) == batch]
-        at = {"batch": batch, "seq_len": 250.0}  # no context is stated: chosen with residuals in sight
+        at: dict[str, Any] = {
+            "batch": batch,
+            "seq_len": 250.0,
+        }  # no context is stated: chosen with residuals in sight
         yield step(
             "PR 32374", "vllm-0.14", f"b{batch:.0f} K0", measured=1e3 * lines.baseline_value.iloc[0], **at
         )
@@ -324,26 +290,19 @@ def _reported(table: pd.DataFrame) -> Iterator[Row]:
         weight = 0.1 if drafter == "eagle3" else 1.0
         yield step("issue 20780", "vllm-0.10", f"{drafter} K{drafts}", drafter=drafter, drafts=drafts,
                    measured=1e3 * line.spec_value * line.acceptance_length, weight=weight, **at)  # fmt: skip
-    at = {"batch": 1.0, "seq_len": 300.0}
-    yield step("PR 16937", "vllm-0.8", "K0", measured=1e6 / 133.0, **at)
-    for drafts, rate, tokens in ((2, 201.69, 2.1), (4, 198.0, 2.39), (7, 169.92, 2.47)):
-        yield step("PR 16937", "vllm-0.8", f"eagle K{drafts}", drafter="eagle", drafts=drafts,
-                   measured=1e6 * tokens / rate, **at)  # fmt: skip
-    yield step(
-        "PR 16937", "vllm-0.8", "eagle3 K2", drafter="eagle3", drafts=2, measured=1e6 * 2.36 / 220.21, **at
-    )
-    older = {"model": "llama-3-8b", **at}
-    yield step("PR 16035", "vllm-0.8", "K0", measured=1e6 / 128.64, **older)
-    for drafts, rate, tokens in ((2, 175.49, 1.89), (4, 165.65, 2.08)):
-        yield step("PR 16035", "vllm-0.8", f"eagle K{drafts}", drafter="eagle", drafts=drafts,
-                   measured=1e6 * tokens / rate, **older)  # fmt: skip
+    for source, model, plain, rounds in ONE_REQUEST:
+        at = {"batch": 1.0, "seq_len": 300.0, "model": model}
+        yield step(source, "vllm-0.8", "K0", measured=1e6 / plain, **at)
+        for drafter, drafts, rate, tokens in rounds:
+            yield step(source, "vllm-0.8", f"{drafter} K{drafts}", drafter=drafter, drafts=drafts,
+                       measured=1e6 * tokens / rate, **at)  # fmt: skip
 
 
 def _bench_plain(table: pd.DataFrame) -> Iterator[Row]:
     first = table.groupby("batch_or_concurrency").baseline_value.first()
     for batch, rate in zip(first.index.tolist(), first.tolist(), strict=True):
         # 700 tokens would follow from the data set; 1000 leaves no trend over batches
-        yield Row(kind="step", source="specdecode-bench plain", group="specdecode-bench plain",
+        yield Row(kind="step", source="specdecode-bench plain",
                   cell=f"qwen3-8b b{batch}", runtime="vllm-0.10", model="qwen3-8b", batch=float(batch),
                   seq_len=1000.0, measured=1e6 * batch / rate)  # fmt: skip
 
@@ -356,7 +315,7 @@ def _bench_ratios(table: pd.DataFrame) -> Iterator[Row]:
         data = "gsm8k" if "GSM8K" in line.note else "cnn"
         drafter = "ngram" if line.method == "ngram" else "eagle3"
         yield Row(
-            kind="ratio", source=f"specdecode-bench {drafter}", group=f"specdecode-bench {drafter}",
+            kind="ratio", source=f"specdecode-bench {drafter}",
             cell=f"{data} b{line.batch_or_concurrency}", runtime="vllm-0.10",
             batch=float(line.batch_or_concurrency), seq_len=lengths[data], measured=float(line.speedup),
             drafter=drafter, drafts=3, tokens_per_step=tokens[data, line.method],
@@ -409,7 +368,7 @@ def _eagle3_paper(table: pd.DataFrame) -> Iterator[Row]:
         # that the EAGLE rows of table 5 ran in V0 and the EAGLE-3 rows in 0.8 is an inference
         vllm = "vllm-v0" if drafter == "eagle" else "vllm-0.8"
         yield Row(
-            kind="ratio", source=source, group=source, cell=f"b{line.batch_or_concurrency}",
+            kind="ratio", source=source, cell=f"b{line.batch_or_concurrency}",
             runtime="sglang-0.4" if is_sglang else vllm, gpu="h100-sxm" if is_sglang else "a100-80gb-sxm",
             batch=float(line.batch_or_concurrency), seq_len=400.0,
             measured=float(line.throughput_ratio_vs_no_spec), drafter=drafter, drafts=drafts,

@@ -104,7 +104,11 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "", spread: fl
     from medusa_sim.plan.scenario import Scenario
 
     lengths = Lengths(prompt_tokens=1155, output_tokens=211)
-    source = Traced(read_trace(_recorded(trace))) if trace else Drawn(lengths=lengths, count=count)
+    source = (
+        Traced(read_trace(import_module("study").measured(trace)))
+        if trace
+        else Drawn(lengths=lengths, count=count)
+    )
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
     test = LoadTest(scenario=scenario, source=source, policies=(policy,), seeds=1, spread=spread)
     drawn, _ = test.requests(None if trace else 5.5, 0)
@@ -114,12 +118,6 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "", spread: fl
         return f"{drawn.count:,} requests"
 
     return act
-
-
-def _recorded(name: str) -> Path:
-    from recorded import data_folder, present
-
-    return present(data_folder() / name)
 
 
 def set_ups(model: str, formats: str, drafters: str, engines: str = "vllm") -> Act:

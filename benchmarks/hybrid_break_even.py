@@ -8,7 +8,7 @@ costs one EAGLE-3 layer of its width. Batches are those of one step, whether so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from pages import DOCS, write_tables
+from study import table
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
-from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.engine_facts import RULES
 from medusa_sim.step.workload import Grid
 
@@ -58,22 +58,13 @@ PANELS = {
 }
 
 
-def acceptance() -> str:
-    """Chances by position, as `--acceptance` takes them."""
-    return ",".join(f"{ACCEPTED**depth:.4f}" for depth in range(1, max(DRAFTS) + 1))
-
-
 def speedups(case: Case) -> FloatArray:
     """Speedup by batch and draft length, shape (BATCHES, DRAFTS)."""
+    rates = ",".join(f"{ACCEPTED**depth:.4f}" for depth in range(1, max(DRAFTS) + 1))
     scenario = Scenario(
-        model=case.model,
-        gpu="h200-sxm",
-        tp=case.gpus,
-        weight_dtype=case.weights,
-        drafter="eagle3",
-        acceptance=acceptance(),
-        runtime=RUNTIME,
-    )
+        model=case.model, gpu="h200-sxm", tp=case.gpus, weight_dtype=case.weights, runtime=RUNTIME,
+        drafter="eagle3", acceptance=rates,
+    )  # fmt: skip
     (table,) = sweep([scenario], Grid.of(BATCHES, [LENGTH], [count + 1 for count in DRAFTS]))
     return np.asarray(table.numbers["speedup"], dtype=np.float64).reshape(len(BATCHES), len(DRAFTS))
 
@@ -90,30 +81,16 @@ def break_even(found: FloatArray) -> list[str]:
 
 def tables(found: dict[str, dict[Case, FloatArray]]) -> Iterator[str]:
     """Of each panel where chains lose and what three drafts gain; then what engines do with states."""
-    three = DRAFTS.index(3)
+    three, every = DRAFTS.index(3), range(0, len(BATCHES), 2)
     for cases in found.values():
-        yield _table(
-            {"model": case.model, "layers": case.layers}
-            | {f"{count} drafts": batch for count, batch in zip(DRAFTS, break_even(of), strict=True)}
-            for case, of in cases.items()
-        )
-        yield _table(
-            {"model": case.model}
-            | {f"batch {BATCHES[row]}": f"{of[row, three]:.2f}" for row in range(0, len(BATCHES), 2)}
-            for case, of in cases.items()
-        )
-    yield _table(
-        {"engine": each.engine, "drafts": each.drafts, "states": each.states, "prompts": each.prefixes}
-        | {"said in": each.source}
-        for each in RULES.values()
-    )
-
-
-def _table(rows: Iterable[dict[str, str]]) -> str:
-    first, *others = rows
-    cells = tuple(tuple(row.values()) for row in (first, *others))
-    right = tuple(cell[:1].isdigit() or cell == "-" for cell in cells[0])
-    return markdown(TextTable(tuple(first), cells, right))
+        yield table(" | ".join(["model", "layers", *(f"{count} drafts" for count in DRAFTS)]), 2, [
+            (case.model, case.layers, *break_even(of)) for case, of in cases.items()
+        ])  # fmt: skip
+        yield table(" | ".join(["model", *(f"batch {BATCHES[row]}" for row in every)]), 1, [
+            (case.model, *(f"{of[row, three]:.2f}" for row in every)) for case, of in cases.items()
+        ])  # fmt: skip
+    rules = [(each.engine, each.drafts, each.states, each.prefixes, each.source) for each in RULES.values()]
+    yield table("engine | drafts | states | prompts | said in", 5, rules)
 
 
 def draw(found: dict[str, dict[Case, FloatArray]], file: Path) -> None:

@@ -1,7 +1,6 @@
 """Measured rows of engines' kernels, and what each kernel of latent attention, collectives and dispatch ran.
 
-The rows are not part of this project (CONTRIBUTING.md): `moe_tp` and `kernels_2026` lie in $MEDUSA_SIM_DATA,
-else ../shared/data. Rows with a word in `suspect` are left out, and an L40S beyond two ranks: bad data.
+Rows with a word in `suspect` are left out, and an L40S beyond two ranks: bad data.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from recorded import GPU_OF_ROWS, data_folder, present
+from study import GPU_OF_ROWS, measured
 
 from medusa_sim.calibrate.collective import fit_collective, fit_dispatch
 from medusa_sim.calibrate.fit import LEAST_ROWS, Rows, mape
@@ -32,7 +31,7 @@ SHARED_ERROR = 0.03
 
 def by_card(name: str, gpus: list[str]) -> Iterator[tuple[Gpu, pd.DataFrame]]:
     """Rows of `moe_tp/NAME.parquet` by card, of those that are named (all without a name)."""
-    frame = pd.read_parquet(present(data_folder() / "moe_tp" / f"{name}.parquet"))
+    frame = pd.read_parquet(measured(f"moe_tp/{name}.parquet"))
     frame = frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, str))
     for recorded, rows in frame[frame["gpu"].isin(GPU_OF_ROWS)].groupby("gpu"):
         if GPU_OF_ROWS[str(recorded)] in (gpus or GPU_OF_ROWS.values()):
@@ -50,14 +49,13 @@ def experts(gpus: list[str], *, spread: bool = False) -> Iterator[tuple[Gpu, str
 
 def mixers(*names: str) -> Iterator[pd.DataFrame]:
     """Checked rows of each file of `kernels_2026`."""
-    folder = present(data_folder() / "kernels_2026")
     for name in names or MIXERS:
-        yield read_rows(folder / f"{name}.parquet", need_time=True)
+        yield read_rows(measured(f"kernels_2026/{name}.parquet"), need_time=True)
 
 
 def linear(gpus: list[str]) -> Iterator[tuple[Gpu, str, Rows[Any]]]:
     """Quantised linear layers by card, engine and format."""
-    frame = read_rows(present(data_folder() / "moe_tp" / "quant_gemm.parquet"), need_time=True)
+    frame = read_rows(measured("moe_tp/quant_gemm.parquet"), need_time=True)
     for (recorded, engine), part in frame.groupby(["gpu", "engine"], observed=True):
         gpu, rows = load_gpu(GPU_OF_ROWS[str(recorded)]), part.reset_index(drop=True)
         times = rows["time_us"].to_numpy(dtype=np.float64)
@@ -75,6 +73,31 @@ class Measured:
     rows: Rows[Any]
     versions: str
     recorded: str
+
+    @staticmethod
+    def read(name: str, gpu: str) -> Iterator[Measured]:
+        """Rows of a card by engine, kernel, operator and, for collectives, version."""
+        for card, rows in by_card(name, [gpu]):
+            keep = rows["suspect"] == "" if "suspect" in rows else pd.Series(data=True, index=rows.index)
+            if name == "collectives" and card.name == "l40s":
+                keep &= rows["ranks"] <= 2
+            frame = check_rows(rows[keep], name, need_time=True)
+            frame["release"] = frame["version"]
+            if name != "collectives":
+                frame["version"] = ""
+            for index, operator in operators_of(frame, by=("engine", "kernel", "version")):
+                part = frame.iloc[index]
+                first = {column: str(part[column].iloc[0]) for column in ("engine", "kernel", "version")}
+                times = part["time_us"].to_numpy(dtype=np.float64)
+                yield Measured(
+                    **first, rows=Rows(operator, times), versions=", ".join(sorted(part["release"].unique())),
+                    recorded=str(part["gpu"].iloc[0]),
+                )  # fmt: skip
+
+    @property
+    def is_few(self) -> bool:
+        """Whether there are too few rows for a fit."""
+        return self.rows.time_us.size < LEAST_ROWS
 
     @property
     def form(self) -> str:
@@ -99,26 +122,6 @@ class Measured:
         return tuple(-number for number in numbers)
 
 
-def measured(name: str, gpu: str) -> Iterator[Measured]:
-    """Rows of a card by engine, kernel, operator and, for collectives, version."""
-    for card, rows in by_card(name, [gpu]):
-        keep = rows["suspect"] == "" if "suspect" in rows else pd.Series(data=True, index=rows.index)
-        if name == "collectives" and card.name == "l40s":
-            keep &= rows["ranks"] <= 2
-        frame = check_rows(rows[keep], name, need_time=True)
-        frame["release"] = frame["version"]
-        if name != "collectives":
-            frame["version"] = ""
-        for index, operator in operators_of(frame, by=("engine", "kernel", "version")):
-            part = frame.iloc[index]
-            first = {column: str(part[column].iloc[0]) for column in ("engine", "kernel", "version")}
-            times = part["time_us"].to_numpy(dtype=np.float64)
-            yield Measured(
-                **first, rows=Rows(operator, times), versions=", ".join(sorted(part["release"].unique())),
-                recorded=str(part["gpu"].iloc[0]),
-            )  # fmt: skip
-
-
 Found = Iterator[tuple[str, FittedKernel]]
 
 
@@ -128,10 +131,10 @@ def serving_kernels(gpu: str) -> Found:
     An engine takes by itself the latent kernel of most rows, and what dispatches with the least latency.
     """
     card = load_gpu(gpu)
-    latent = sorted(measured("mla", gpu), key=lambda each: -len(each.rows.time_us))
+    latent = sorted(Measured.read("mla", gpu), key=lambda each: -len(each.rows.time_us))
     yield from _keyed(latent, "mla", fit_latent, card)
     yield from _collectives(gpu, card)
-    dispatch = sorted(measured("moe_dispatch", gpu), key=lambda each: each.is_other)
+    dispatch = sorted(Measured.read("moe_dispatch", gpu), key=lambda each: each.is_other)
     yield from _keyed(dispatch, "dispatch", fit_dispatch, card)
 
 
@@ -139,7 +142,7 @@ def _keyed(rows: list[Measured], section: str, fit: Callable[..., Any], card: Gp
     """The first kernel of an engine and form has the form as its key, others their name behind it."""
     taken: set[tuple[str, str]] = set()
     for each in rows:
-        if len(each.rows.time_us) < LEAST_ROWS:
+        if each.is_few:
             continue
         mark = f"@{each.kernel}" if (each.engine, each.form) in taken else ""
         taken.add((each.engine, each.form))
@@ -149,7 +152,9 @@ def _keyed(rows: list[Measured], section: str, fit: Callable[..., Any], card: Gp
 
 def _collectives(gpu: str, card: Gpu) -> Found:
     """The newest release, and older ones that differ."""
-    rows = sorted(_joined(measured("collectives", gpu)), key=lambda each: (each.is_other, each.newest_first))
+    rows = sorted(
+        _joined(Measured.read("collectives", gpu)), key=lambda each: (each.is_other, each.newest_first)
+    )
     known: dict[tuple[str, str, str], Any] = {}
     for each in rows:
         newest = known.get((each.engine, each.kernel, each.form))
@@ -157,7 +162,7 @@ def _collectives(gpu: str, card: Gpu) -> Found:
             error = mape(collective_time(card, newest, each.rows.operator).time_us, each.rows.time_us)
             if error < max(SHARED_ERROR, newest.fit.fit_error):
                 continue
-        if len(each.rows.time_us) < LEAST_ROWS:
+        if each.is_few:
             continue
         kernel = fit_collective(each.rows, card, source=each.source, name=each.kernel)
         others = {name for engine, name, form in known if (engine, form) == (each.engine, each.form)}
@@ -171,7 +176,7 @@ def _joined(found: Iterator[Measured]) -> Iterator[Measured]:
     """Too few rows for a fit are joined with those of other dtypes and releases of the same kernel."""
     few: dict[tuple[str, str, str], list[Measured]] = {}
     for each in found:
-        if len(each.rows.time_us) >= LEAST_ROWS:
+        if not each.is_few:
             yield each
         else:
             few.setdefault((each.engine, each.kernel, each.rows.operator.kind), []).append(each)

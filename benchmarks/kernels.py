@@ -24,21 +24,19 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pandas as pd
 from accuracy import GPU_OF_FILE
-from kernel_rows import SOURCE, experts, linear, measured, mixers, serving_kernels
+from kernel_rows import SOURCE, Measured, experts, linear, mixers, serving_kernels
 from mixer_rows import left_out_mixers, transfer_mixers
-from recorded import GPU_OF_ROWS, data_folder, present
-from scores import Beside, left_out_us, table, width_to_add
+from study import GPU_OF_ROWS, ROOT, Beside, left_out_us, measured, table, width_to_add
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.collective import fit_collective
-from medusa_sim.calibrate.fit import FOLDS, LEAST_ROWS, Rows, growth_mape, mape
+from medusa_sim.calibrate.fit import FOLDS, Rows, growth_mape, mape
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats, unscored_gemm
 from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.calibrate.moe import refitted_experts
@@ -57,7 +55,7 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels as stored_kernels
 from medusa_sim.units import SCALED
 
-HARDWARE = Path(__file__).resolve().parents[1] / "hardware"
+HARDWARE = ROOT / "hardware"
 SECTIONS = {
     "serving": ("mla", "collective", "dispatch"),
     "mixers": ("recurrent", "window", "sparse", "hyper"),
@@ -74,8 +72,7 @@ LARGE_BYTES = 32e6
 DECIDING_M = 512
 LARGEST_ERROR = 0.6
 """Held-out error beyond which rows are no kernel's: TensorRT-LLM's prompts of MiniMax-M3 on a B200 take 3 to
-300 ms whatever their size.
-"""
+300 ms whatever their size."""
 
 
 def _write(card: str, engine: str, kernels: list[FittedKernel]) -> None:
@@ -134,24 +131,21 @@ def fit_int4(_: list[str]) -> None:
 
 def stored(study: str, gpus: list[str]) -> None:
     """Fit and held-out errors by card, set and group of kernels, weighted by rows; then by group alone."""
-    found: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
-    for gpu in gpus or GPU_OF_ROWS.values():
-        for name, held in load_gpu(gpu).kernels.items():
-            for section in SECTIONS[study]:
-                for key, kernel in held.table(section).items():
-                    if not kernel.fit.inherited_from:
-                        label = getattr(kernel, "name", "")
-                        found[gpu, name, _group(section, key, label)].append(kernel.fit)
-    lines = []
-    for place, fits in found.items():
-        weights = [each.rows for each in fits]
-        both = [[each.fit_error for each in fits], [each.heldout_error for each in fits]]
-        means = (percent(float(np.average(each, weights=weights))) for each in both)
-        lines.append((*place, str(len(fits)), str(sum(weights)), *means))
-    print(table("GPU | set | operator | kernels | rows | fit | held out", 3, lines))
-    for group in sorted({group for _, _, group in found}):
-        every = [each.heldout_error for place, fits in found.items() if place[2] == group for each in fits]
-        errors = f"median {np.median(every):.1%}, worst {max(every):.1%}"
+    found = pd.DataFrame([
+        {"gpu": gpu, "set": name, "group": _group(section, key, getattr(kernel, "name", "")),
+         "rows": kernel.fit.rows, "fit": kernel.fit.fit_error, "held": kernel.fit.heldout_error}
+        for gpu in gpus or GPU_OF_ROWS.values()
+        for name, held in load_gpu(gpu).kernels.items()
+        for section in SECTIONS[study]
+        for key, kernel in held.table(section).items() if not kernel.fit.inherited_from
+    ])  # fmt: skip
+    print(table("GPU | set | operator | kernels | rows | fit | held out", 3, [
+        (*place, len(own), own.rows.sum(),
+         *(percent(float(np.average(own[each], weights=own.rows))) for each in ("fit", "held")))
+        for place, own in found.groupby(["gpu", "set", "group"], sort=False)
+    ]))  # fmt: skip
+    for group, every in found.groupby("group").held:
+        errors = f"median {every.median():.1%}, worst {every.max():.1%}"
         print(f"{group:40} {len(every):4} kernels, held out: {errors}")
 
 
@@ -202,7 +196,7 @@ def left_out_experts(gpus: list[str]) -> None:
         growth = growth_mape(held_us, rows.time_us, tokens, layer)
         inside = (rows.time_us >= found.low_us) & (rows.time_us <= found.high_us)
         lines.append((
-            gpu.name, place, kernel.name, str(len(errors)), str(len(by_model)),
+            gpu.name, place, kernel.name, len(errors), len(by_model),
             percent(mape(found.time_us, rows.time_us)),
             percent(kernel.fit.heldout_error if alone else float(errors.mean())),
             NOTHING if alone else f"{percent(float(by_model.max()))} {by_model.idxmax()}",
@@ -243,10 +237,10 @@ def left_out_heads(gpus: list[str]) -> None:
     lines = []
     for gpu in gpus or GPU_OF_ROWS.values():
         card = load_gpu(gpu)
-        for each in measured("mla", gpu):
+        for each in Measured.read("mla", gpu):
             rows, heads = each.rows, np.asarray(each.rows.operator.sizes["heads"])
             counts = np.unique(heads)
-            if rows.time_us.size < LEAST_ROWS or counts.size < 4 or rows.operator.kind != "mla_decode":
+            if each.is_few or counts.size < 4 or rows.operator.kind != "mla_decode":
                 continue
             errors = []
             for count in counts[1:-1]:
@@ -261,10 +255,10 @@ def left_out_heads(gpus: list[str]) -> None:
 def left_out_ranks(_: list[str]) -> None:
     """Four ranks of a GB200 from two and eight of a B200 with the same library."""
     card, lines = load_gpu("b200"), []
-    four = {(e.engine, e.kernel, e.version, e.form): e for e in measured("collectives", "gb200")}
-    for each in measured("collectives", "b200"):
+    four = {(e.engine, e.kernel, e.version, e.form): e for e in Measured.read("collectives", "gb200")}
+    for each in Measured.read("collectives", "b200"):
         other = four.get((each.engine, each.kernel, each.version, each.form))
-        if other is None or each.rows.time_us.size < LEAST_ROWS or each.is_other:
+        if other is None or each.is_few or each.is_other:
             continue
         kernel = fit_collective(each.rows, card, source="held out", name=each.kernel)
         ranks = np.asarray(other.rows.operator.sizes["ranks"])
@@ -282,9 +276,7 @@ def transfer_linear(_: list[str]) -> None:
         print(f"{place:27} {lender.name:>15} -> {taker.name:15} error {rows.error:6.1%}, "
               f"inside the kernel's own band {rows.coverage():4.0%}")  # fmt: skip
     for (alike, family), group in sorted(found.items(), key=lambda each: not each[0][0]):
-        error, own = (
-            float(np.mean(each)) for each in ([e.error for e in group], [e.coverage() for e in group])
-        )
+        error, own = (np.mean([each.error for each in group]), np.mean([each.coverage() for each in group]))
         kin = "the same" if alike else "another"
         print(f"{family}, {kin} architecture: {len(group)} pairs, error {error:.1%}, inside the own band "
               f"{own:.0%}, for 80% add {width_to_add(group):.2f}")  # fmt: skip
@@ -296,7 +288,7 @@ Pair = tuple[str, str, Gpu, Gpu, Beside]
 def _transfers() -> Iterator[Pair]:
     """Every pair of GPUs with rows and a kernel of one library, for linear layers and fused attention."""
     gpus = {name: load_gpu(name) for name in dict.fromkeys(GPU_OF_FILE.values())}
-    for path in sorted(present(data_folder() / "measured").glob("*.parquet")):
+    for path in sorted(measured("measured").glob("*.parquet")):
         taker, kernel_set = gpus[GPU_OF_FILE[path.stem.split("_")[0]]], path.stem.split("_")[-1]
         frame = read_rows(path, need_time=True)
         times = frame["time_us"].to_numpy(dtype=np.float64)
@@ -338,7 +330,7 @@ def transfer_spread(gpus: list[str]) -> None:
         each = Beside(rows.time_us / predicted, *residual_band(kernel.fit.residuals, rows.operator.size))
         found.append(each)
         shares = (percent(each.coverage(more), 0) for more in (0.0, SPREAD_ERROR))
-        sizes = str(predicted.size), percent(each.error), percent(each.bias)
+        sizes = predicted.size, percent(each.error), percent(float(each.errors.mean()))
         lines.append((gpu.name, place, kernel.name, *sizes, *shares))
     headers = "GPU | kernels | kernel | rows | error | too long by | in its own band"
     print(table(f"{headers} | in the band of spread experts", 3, lines))

@@ -3,8 +3,7 @@
     python benchmarks/load_validation.py            # the page
     python benchmarks/load_validation.py --print    # the same to the terminal
 
-Rows of the ML.ENERGY benchmark (leaderboard 3.0, vLLM 0.11.1 through its server, H100), which are not part of
-this project ($MEDUSA_SIM_DATA).
+Rows of the ML.ENERGY benchmark (leaderboard 3.0, vLLM 0.11.1 through its server, H100).
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from engine_fit import engines_of, fit
-from engine_rows import PROMPT_CV, PROMPTS, SERVED_MODELS, kernels_of, published_rows
-from pages import write_section
-from recorded import data_folder, named_rows, present
-from scores import mean_bias_worst, table
+from engine_rows import PROMPT_CV, PROMPTS, SERVED_MODELS, Kernels, published_rows
+from pages import filled, write_section
+from study import mean_bias_worst, measured_rows, named_rows, table
 
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import MedusaSimError
@@ -41,8 +39,8 @@ SENT_AGAIN = {"llama-3.1-8b": (256, 768), "llama-3.1-70b": (512,), "qwen3-30b-a3
 CHAT = Lengths(prompt_tokens=150.0, output_tokens=400.0, prompt_cv=4.0, output_cv=0.5)
 CHAT_TURNS = 1.3
 OUTPUT_CV = {"lm-arena-chat": 0.5, "gpqa": 0.4}
-"""A prompt and its answer, turns of a conversation (Chatbot Arena, arXiv 2403.04132, table 1, has 1.3 turns), and
-the spread of outputs. Each turn is a request with what was said before, and they follow each other: of a
+"""A prompt and its answer, turns of a conversation (Chatbot Arena, arXiv 2403.04132, table 1, has 1.3 turns),
+and the spread of outputs. Each turn is a request with what was said before, and they follow each other: of a
 prompt the one before it is in the cache, its answer, which comes from the data, is not. The lengths are
 assumed: of eight choices that fit the dense rows on one GPU about alike, with those on several in sight."""
 PASSES = 3
@@ -65,30 +63,11 @@ LARGER = {
     "meta-llama/Llama-3.1-70B-Instruct": "llama-3.1-70b",
     "meta-llama/Llama-3.3-70B-Instruct": "llama-3.3-70b",
 }
-PAGE = """# A full server
-
-Written by `python benchmarks/load_validation.py`: runs of the ML.ENERGY benchmark (leaderboard 3.0, vLLM 0.11.1 through its server,
-H100), simulated with `medusa_sim.load` as the benchmark's code runs them: 1,024 requests of a chat (198 of gpqa) sent at once, from some
-batch on the same ones two or three times; `max_num_seqs` caps the batch. Gaps are those of the whole run, its beginning and its end
-too, tokens/s those between. The measurements are not part of this project.
-
-**What this shows and what not.** Terms of the engine come from a fit that leaves the model out (`benchmarks/engine_fit.py`), so each
-row of a dense model on one GPU is held-out; the form of the terms was chosen with all of them in sight. Rows on several GPUs and of
-mixtures of experts were in no fit of an engine: they take the terms of one GPU as they are. Assumed, since the file has them not:
-turns of {prompt:.0f} prompt and {answer:.0f} answer tokens in the mean (coefficients of variation of {prompt_cv:g} and {answer_cv:g}), {turns} a conversation, each a request with
-what was said before; prompts of 250 tokens (gpqa, 0.8). The cache holds what the turn before left, and what a request that was sent
-before left where its blocks are in use or not yet taken. Turns and spreads of outputs were chosen with all rows in sight, among
-eight choices that fit one GPU about alike, so the rows on several GPUs are not held out from them. Errors are simulated
-over measured.
-
-{summary}
-{rows}
-{left}"""
 
 
 def left_out_runtimes() -> dict[str, Runtime]:
     """The runtime by model, from a fit to everything but that model; `""`: from a fit to everything."""
-    rows = [kernels_of(row) for row in published_rows(data_folder())]
+    rows = [Kernels(row) for row in published_rows()]
     found = {}
     for model in ("", *SERVED_MODELS.values()):
         values = fit([row for row in rows if row.row.group != model])
@@ -98,7 +77,7 @@ def left_out_runtimes() -> dict[str, Runtime]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Turns(Requests):
-    """Requests of which each finds so many tokens of its prompt (requests,) where the one before left them."""
+    """Requests of which each finds so many tokens of its prompt (requests,) as the one before left there."""
 
     found: IntArray
 
@@ -124,12 +103,9 @@ def chat_prompts(count: int) -> tuple[IntArray, IntArray]:
 def requests_of(line: Any, model: str) -> Turns:
     """What a run of the benchmark sends, all at once."""
     count = REQUESTS[line.task]
-    lengths = Lengths(
-        prompt_tokens=PROMPTS[line.task],
-        output_tokens=float(line.avg_output_len),
-        prompt_cv=PROMPT_CV[line.task],
-        output_cv=OUTPUT_CV[line.task],
-    )
+    prompt_tokens, prompt_cv, output_cv = (of[line.task] for of in (PROMPTS, PROMPT_CV, OUTPUT_CV))
+    spread = {"prompt_cv": prompt_cv, "output_cv": output_cv}
+    lengths = Lengths(prompt_tokens=prompt_tokens, output_tokens=float(line.avg_output_len), **spread)
     times = 1 + sum(int(line.max_num_seqs) >= least for least in SENT_AGAIN.get(model, ()))
     prompt, output = lengths.drawn(count * times, seed=0)
     found = np.zeros(count, dtype=np.int64)
@@ -144,7 +120,7 @@ def requests_of(line: Any, model: str) -> Turns:
 
 
 def found_again(sent: Turns, record: Record, kv_tokens: int, once: int) -> IntArray:
-    """`found` of requests that were sent before: all, where the first one's blocks are in use or not yet taken.
+    """`found` of requests that were sent before: all, where the first one's blocks are in use or untaken.
 
     Freed blocks are taken in the order in which they were freed. once: requests that differ.
     """
@@ -166,15 +142,9 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
     there are slots and the end of all but as many and one.
     """
     scenario = Scenario(
-        gpu="h100-sxm",
-        model=model,
-        runtime=runtime,
-        drafter="ngram",
-        acceptance=0.1,
-        dtype="bf16",
-        tp=int(line.n_gpus),
-        ep=int(line.ep) if int(line.ep) > 1 else 1,
-    )
+        gpu="h100-sxm", model=model, runtime=runtime, drafter="ngram", acceptance=0.1, dtype="bf16",
+        tp=int(line.n_gpus), ep=int(line.ep) if int(line.ep) > 1 else 1,
+    )  # fmt: skip
     most, once, sent = int(line.max_num_seqs), REQUESTS[line.task], requests_of(line, model)
     test = LoadTest(
         scenario=scenario,
@@ -192,23 +162,16 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
     start = np.sort(record.first_token_s)[most - 1]
     end = np.sort(record.finish_s)[record.finish_s.size - most - 2]
     steady = (time_s >= start) & (time_s <= end)
-    return {
-        **point.mean,
-        "tokens_per_s": float(record.timeline.tokens_per_s[steady].mean()),
-        "requests_decoding": float(record.timeline.requests[steady].mean()),
-    }
+    return {**point.mean, "tokens_per_s": float(record.timeline.tokens_per_s[steady].mean())}
 
 
 def compared() -> tuple[pd.DataFrame, list[str]]:
     """(a row of every measurement that can be simulated with relative errors, why others are left out)."""
-    table = pd.read_csv(present(data_folder() / "engines" / "plain_decode_mlenergy.csv"))
-    table = table[table.dtype == "bfloat16"].drop_duplicates(
-        ["model", "task", "n_gpus", "ep", "max_num_seqs"]
-    )
-    runtimes = left_out_runtimes()
+    rows = measured_rows("plain_decode_mlenergy").query("dtype == 'bfloat16'")
+    runtimes, models = left_out_runtimes(), {**SERVED_MODELS, **LARGER, **MIXTURES}
     found, left = [], []
-    for line in named_rows(table):
-        model = {**SERVED_MODELS, **LARGER, **MIXTURES}.get(line.model)
+    for line in named_rows(rows.drop_duplicates(["model", "task", "n_gpus", "ep", "max_num_seqs"])):
+        model = models.get(line.model)
         kind = "dense, one GPU" if line.n_gpus == 1 else "dense, several GPUs"
         if line.model in MIXTURES:
             kind = "mixtures of experts"
@@ -220,45 +183,26 @@ def compared() -> tuple[pd.DataFrame, list[str]]:
         except MedusaSimError as error:
             left.append(f"{model} on {line.n_gpus} GPUs: {error}")
             continue
-        found.append(
-            {
-                "kind": kind,
-                "model": model,
-                "task": line.task,
-                "GPUs": line.n_gpus,
-                "batch": line.avg_batch,
-                "in flight": metrics["requests_decoding"],
-                **{name: metrics[ours] * unit / getattr(line, theirs) - 1.0
-                   for name, theirs, ours, unit in QUANTITIES},
-            }
-        )  # fmt: skip
-    return pd.DataFrame(found), list(dict.fromkeys(left))
+        errors = (metrics[ours] * unit / getattr(line, theirs) - 1.0 for _, theirs, ours, unit in QUANTITIES)
+        found.append((kind, model, line.task, line.n_gpus, line.avg_batch, *errors))
+    columns = ["kind", "model", "task", "GPUs", "batch", *(name for name, *_ in QUANTITIES)]
+    return pd.DataFrame(found, columns=columns), list(dict.fromkeys(left))
 
 
 def page(rows: pd.DataFrame, left: list[str]) -> str:
     """The section `load` of docs/validation-engines.md."""
     names = [name for name, *_ in QUANTITIES]
-    lines = [
-        (str(kind), str(len(part)), *(mean_bias_worst(part[name]) for name in names))
+    summary = table(" | ".join(["rows", "n", *(f"{name}, mean % (bias; worst)" for name in names)]), 1, [
+        (kind, len(part), *(mean_bias_worst(part[name]) for name in names))
         for kind, part in rows.groupby("kind", sort=False)
-    ]
-    summary = table(" | ".join(["rows", "n", *(f"{name}, mean % (bias; worst)" for name in names)]), 1, lines)
-    each = [
-        (
-            row["model"],
-            row["task"],
-            str(row["GPUs"]),
-            f"{row['batch']:.0f}",
-            *(f"{100 * row[n]:+.1f}" for n in names),
-        )
+    ])  # fmt: skip
+    single = table(" | ".join(["model", "task", "GPUs", "batch", *(f"{name} %" for name in names)]), 2, [
+        (row["model"], row["task"], row["GPUs"], f"{row['batch']:.0f}",
+         *(f"{100 * row[name]:+.1f}" for name in names))
         for _, row in rows.iterrows()
-    ]
-    single = table(" | ".join(["model", "task", "GPUs", "batch", *(f"{name} %" for name in names)]), 2, each)
+    ])  # fmt: skip
     told = "".join(f"- left out: {line}\n" for line in left)
-    return PAGE.format(
-        prompt=CHAT.prompt_tokens, prompt_cv=CHAT.prompt_cv, answer=CHAT.output_tokens, answer_cv=CHAT.output_cv,
-        turns=CHAT_TURNS, summary=summary, rows=single, left=told,
-    )  # fmt: skip
+    return filled("load_validation", chat=CHAT, turns=CHAT_TURNS, summary=summary, rows=single, left=told)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from kernel_rows import mixers
 from pages import write_tables
-from scores import Beside, left_out_us, table, width_to_add
+from study import Beside, left_out_us, table, width_to_add
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.fit import FOLDS, LEAST_ROWS, Rows, heldout_groups, ratio_mape, residual_bands
@@ -93,7 +93,7 @@ def left_out_mixers(gpus: list[str]) -> None:
             told = np.isfinite(each)
             mean = float(np.average(each[told], weights=sizes[told])) if told.any() else None
             cells.append(NOTHING if mean is None else percent(mean, digits))
-        lines.append((what, str(len(every)), f"{sizes.sum():.0f}", *cells))
+        lines.append((what, len(every), f"{sizes.sum():.0f}", *cells))
     headers = "operator | kernels | rows | in stored bands | held out, in bands | held out | T(batch) / T(1)"
     written = table(f"{headers} | T(q) / T(first q)", 1, lines)
     print(written)

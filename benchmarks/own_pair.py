@@ -16,16 +16,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from decoder import PROMPT_TOKENS, heldout_windows
 
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.generate import Generation, GenerationSettings, generate
 from medusa_sim.decoder.methods import SHIPPED_DRAFT, make_method
-from medusa_sim.decoder.prompts import load_tokenizer
-from medusa_sim.decoder.training import corpus
 
 ROOT = Path(__file__).resolve().parents[1] / "profiles" / "checkpoints"
 TARGET = "python-stdlib-medusa-1"
-PROMPT_TOKENS, NEW_TOKENS = 48, 112
+NEW_TOKENS = 112
 DECODERS = {"sd": "SD", "spectr": "SpecTr", "rsd-c": "RSD-C", "rsd-s": "RSD-S"}
 SHAPES = {
     "sd": ("1", "2", "3", "4", "5", "7", "10"),
@@ -34,19 +33,6 @@ SHAPES = {
     "rsd-s": ("2x2", "2x3", "4x3", "8x4"),
 }
 COLUMNS = "target draft task experiment decoder spec block_efficiency error draft_ratio"
-
-
-def heldout_prompts(count: int, seed: int) -> list[list[int]]:
-    """Prompts that neither model was trained on."""
-    windows = corpus.heldout_prompts(
-        corpus.read_corpus().heldout,
-        load_tokenizer(ROOT / TARGET),
-        count=count,
-        prompt_tokens=PROMPT_TOKENS,
-        continuation_tokens=NEW_TOKENS,
-        seed=seed,
-    )
-    return [window[:PROMPT_TOKENS] for window in windows]
 
 
 def efficiency(sequences: Sequence[Generation]) -> tuple[float, float]:
@@ -60,14 +46,15 @@ def efficiency(sequences: Sequence[Generation]) -> tuple[float, float]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--prompts", type=int, default=96)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[1.0, 0.6])
     given = parser.parse_args()
     torch.set_num_threads(1)
     target, draft = load_checkpoint(ROOT / TARGET), load_checkpoint(ROOT / SHIPPED_DRAFT)
-    prompts = heldout_prompts(given.prompts, given.seed)
+    windows = heldout_windows(ROOT / TARGET, given.prompts, NEW_TOKENS, given.seed)
+    prompts = [window[:PROMPT_TOKENS] for window in windows]
     ratio = draft.model.config.parameter_count / target.model.config.parameter_count
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(COLUMNS.split())
@@ -75,16 +62,14 @@ def main() -> None:
         settings = GenerationSettings(
             max_new_tokens=NEW_TOKENS, temperature=temperature, stop_at_end_of_text=False
         )
-        for name, shapes in SHAPES.items():
-            for spec in shapes:
-                method = make_method(name, target, draft=draft.model, tree=spec, temperature=temperature)
-                found = generate(target.model, prompts, settings, method.drafter)
-                rate, error = efficiency(found.sequences)
-                experiment = "length" if name == "sd" else "budget"
-                task = f"standard library T {temperature:g}"
-                row = (TARGET, SHIPPED_DRAFT, task, experiment, DECODERS[name], spec)
-                out.writerow((*row, f"{rate:.4f}", f"{error:.4f}", f"{ratio:.4f}"))
-                sys.stdout.flush()
+        for name, spec in ((name, spec) for name, shapes in SHAPES.items() for spec in shapes):
+            method = make_method(name, target, draft=draft.model, tree=spec, temperature=temperature)
+            found = generate(target.model, prompts, settings, method.drafter)
+            rate, error = efficiency(found.sequences)
+            experiment = "length" if name == "sd" else "budget"
+            row = (TARGET, SHIPPED_DRAFT, f"standard library T {temperature:g}", experiment, DECODERS[name])
+            out.writerow((*row, spec, f"{rate:.4f}", f"{error:.4f}", f"{ratio:.4f}"))
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

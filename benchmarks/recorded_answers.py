@@ -33,68 +33,9 @@ _LEFT_OUT = ("command", "version", "schema")
 _SHOWN = 3
 """Differing values that are printed of an answer."""
 
-_H100 = "--gpu h100-sxm --model llama-3.1-8b"
-_EAGLE3 = f"{_H100} --drafter eagle3 --acceptance eagle3-llama-3.1-8b"
-_R1 = "--gpu h200-sxm --tp 8 --model deepseek-r1 --drafter mtp"
-_RATES = "--acceptance 0.78,0.6,0.42"
-_RUNTIMES = ("cuda-graph", "hf-eager", "vllm-v0", "vllm-0.8", "vllm-0.10", "vllm-0.11", "vllm-0.33",
-             "sglang-0.5", "tensorrt-llm-1.2")  # fmt: skip
-
-SCENARIOS = (
-    "",
-    "--model vicuna-13b --lossless",
-    "--model zephyr-7b --heads 3",
-    "--model vicuna-7b --workload coding",
-    "--latency roofline",
-    *(f"{_EAGLE3} --runtime {runtime}" for runtime in _RUNTIMES),
-    *(
-        f"{_H100} --drafter medusa --acceptance medusa1-vicuna-7b --runtime {runtime}"
-        for runtime in _RUNTIMES[:4]
-    ),
-    f"{_EAGLE3} --runtime vllm --max-drafts 5",
-    f"{_EAGLE3} --runtime sglang --trees",
-    f"{_H100} --drafter eagle {_RATES}",
-    f"{_H100} --drafter p-eagle {_RATES}",
-    f"{_H100} --drafter pard --draft-model llama-3.2-1b {_RATES}",
-    f"{_H100} --drafter draft-model --draft-model llama-3.2-1b {_RATES}",
-    f"{_H100} --drafter ngram {_RATES} --match-rate 0.4",
-    f"{_H100} --drafter suffix {_RATES}",
-    f"{_H100} --drafter eagle3 --acceptance 2.8@3",
-    f"{_H100} --drafter eagle3 --acceptance 0.7 --dtype fp8",
-    f"{_H100} --drafter eagle3 --acceptance 0.7 --weight-dtype int4",
-    f"{_H100} --drafter eagle3 --acceptance 0.7 --kv-dtype fp8",
-    f"{_H100} --drafter eagle3 --acceptance 0.7 --dtype fp8_block --kv-dtype fp8",
-    f"{_H100} --drafter eagle3 --acceptance 0.7 --tp 2",
-    "--gpu b200 --model llama-3.3-70b --drafter eagle3 --acceptance 0.7 --dtype nvfp4 --tp 2",
-    "--gpu gb200 --model qwen3-32b --drafter eagle3 --acceptance 0.7",
-    "--gpu h100-sxm --model qwen3-8b --drafter dflash",
-    "--gpu h100-sxm --model qwen3-8b --drafter dspark --acceptance 0.7",
-    "--gpu a100-80gb-sxm --model llama-2-7b --drafter draft-model --draft-model llama-160m --acceptance 0.7",
-    "--gpu rtx-4090 --model mistral-7b --drafter eagle --acceptance 0.6",
-    "--gpu l40s --model qwen2.5-14b --drafter eagle --acceptance 0.6 --dtype fp8",
-    "--gpu rtx-pro-6000 --model gemma-3-12b --drafter eagle --acceptance 0.6",
-    "--gpu h100-sxm --model gemma-3-27b --drafter eagle --acceptance 0.6 --tp 2",
-    "--gpu a40 --model opt-13b --drafter medusa --acceptance medusa1-vicuna-7b",
-    "--gpu l4 --model llama-3.2-1b --drafter eagle --acceptance 0.6",
-    "--gpu h100-sxm --model gpt-oss-20b --drafter eagle3",
-    "--gpu b200 --model gpt-oss-120b --drafter p-eagle",
-    "--gpu h100-sxm --model gpt-oss-120b --drafter eagle3 --acceptance 0.6 --tp 2",
-    "--gpu h100-sxm --model mixtral-8x7b --drafter eagle --acceptance 0.6 --tp 2",
-    "--gpu h200-sxm --model qwen3-30b-a3b --drafter eagle3 --acceptance 0.6 --runtime vllm",
-    "--gpu h200-sxm --model qwen3-235b-a22b --drafter eagle3 --acceptance 0.6 --runtime sglang --tp 8",
-    "--gpu h200-sxm --model qwen3-235b-a22b --drafter eagle3 --acceptance 0.6 --tp 8 --ep 8",
-    "--gpu h200-sxm --model llama-4-scout --drafter eagle3 --acceptance 0.6 --tp 4",
-    "--gpu h200-sxm --model glm-4.5-air --drafter mtp --acceptance 0.6 --tp 4",
-    "--gpu h200-sxm --model minimax-m2 --drafter eagle3 --acceptance 0.6 --tp 8",
-    "--gpu h100-sxm --model deepseek-v2-lite --drafter eagle3 --acceptance 0.6",
-    *(f"{_R1} --runtime {runtime}" for runtime in ("vllm", "sglang", "tensorrt-llm", "cuda-graph")),
-    f"{_R1} --runtime sglang --ep 8",
-    f"{_R1} --runtime sglang --ep 8 --dp-attention",
-    "--gpu b200 --tp 8 --model deepseek-r1 --drafter mtp --runtime tensorrt-llm --dtype nvfp4",
-    "--gpu h200-sxm --tp 16 --model kimi-k2 --drafter eagle3 --acceptance 0.6 --runtime sglang",
-)
-"""Scenarios, as options of the commands that take one."""
-
+ASKED = Path(__file__).parent / "asked"
+SCENARIOS = ("", *(ASKED / "scenarios.txt").read_text(encoding="utf-8").splitlines())
+"""Scenarios, as options of the commands that take one; the first has the defaults."""
 QUESTIONS = (
     "sweep {} --batch 1,8,64 --seq 512,4096 --candidates 1,2,4,6,16 --format csv",
     "sweep {} --batch 1,32",
@@ -102,29 +43,7 @@ QUESTIONS = (
 )
 """What every scenario is asked."""
 
-OTHERS = (
-    f"load {_EAGLE3} --policy none,3 --rate 5,20 --requests 150 --seeds 1 --no-search --format json",
-    f"load {_EAGLE3} --policy schedule,adaptive --users 16 --requests 100 --seeds 1 --no-search --format csv",
-    f"load {_H100} --drafter ngram --acceptance 0.6 --policy none,2 --rate 4 --requests 100 --seeds 1 "
-    "--no-search --runtime sglang --format json",
-    f"load {_R1} --runtime sglang --policy none,2 --rate 4 --requests 60 --seeds 1 --no-search --format json",
-    "recommend --batch 4 --seq 2048 --max-latency-ms 15",
-    f"recommend {_EAGLE3} --batch 4 --seq 2048 --max-latency-ms 15",
-    "sweep --runtime paper --model vicuna-33b --acceptance paper-fig21 --scope block --batch 1,8",
-    "sweep --batch 1,8 --format json",
-    f"sweep {_R1} --runtime sglang --batch 1,8 --format json",
-    "roofline --gpu h100-sxm --model llama-3.1-8b --format csv",
-    "roofline --format json",
-    "specs --format json",
-    "specs h100-sxm",
-    "specs vllm-0.33",
-    "specs deepseek-r1",
-    "acceptance show medusa1-vicuna-7b",
-    f"recommend {_EAGLE3} --batch 1..64 --draft-path my/draft --export vllm",
-    f"recommend {_EAGLE3} --batch 1..64 --draft-path my/draft --export sglang --runtime sglang",
-    f"recommend {_R1} --batch 1..64 --export tensorrt-llm --runtime tensorrt-llm",
-    f"recommend {_EAGLE3} --batch 16 --prompt-tokens 512 --output-tokens 256 --format json",
-)
+OTHERS = (ASKED / "commands.txt").read_text(encoding="utf-8").splitlines()
 """Further command lines."""
 
 _GPUS = ("a100-80gb-pcie", "a40", "h100-sxm", "h200-sxm", "l40s", "rtx-5090", "b200", "cpu-epyc-genoa-50m")
@@ -193,9 +112,8 @@ def record(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(answers, indent=0), encoding="utf-8")
     refused = sum(answer.get("exit", 0) != 0 for answer in answers.values())
-    print(
-        f"{path}: {len(answers)} answers, {refused} of them refusals; {time.perf_counter() - started:.0f} s"
-    )
+    took = time.perf_counter() - started
+    print(f"{path}: {len(answers)} answers, {refused} of them refusals; {took:.0f} s")
 
 
 def steps() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -224,13 +142,12 @@ def compare(before: Path, after: Path) -> int:
     lost, added = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
     differing = 0
     for key in [key for key in old if key in new]:
-        found = list(differences(old[key], new[key], ""))
-        if found:
+        if found := list(differences(old[key], new[key], "")):
             differing += 1
-            print(f"{key}\n" + "\n".join(f"    {line}" for line in found[:_SHOWN]), end="")
-            print(f"\n    and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
-    for word, keys in (("only before", lost), ("only after", added)):
-        print(*(f"{word}: {key}" for key in keys), sep="\n", end="\n" if keys else "")
+            more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+            print(key, *found[:_SHOWN], *more, sep="\n    ")
+    for key in lost + added:
+        print(f"only {'before' if key in old else 'after'}: {key}")
     print(f"{len(old)} and {len(new)} answers: {differing} differ by more than {TOLERANCE:g}")
     return differing + len(lost) + len(added)
 

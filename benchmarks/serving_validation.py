@@ -4,8 +4,7 @@ r"""A server under Poisson load, simulated, beside public measurements of vLLM 0
     python benchmarks/serving_validation.py --rows        # every row as well
     python benchmarks/serving_validation.py --write       # `serving` of docs/validation-engines.md
 
-Rows of `engines/vllm015_serving.csv` ($MEDUSA_SIM_DATA), which are not part of this project; rows that the
-server could not carry are left out. Every row is what this prints:
+Rows that the server could not carry are left out. Every row is what this prints:
 
     medusa-sim load --policy none --runtime vllm-0.15 --gpu G --tp T --model M --rate R --prompt-tokens P \
         --output-tokens N --length-cv 0 --prefix-hit-rate H --max-num-seqs S --max-num-batched-tokens B
@@ -24,10 +23,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pages import write_section
-from recorded import data_folder, named_rows, present
+from pages import filled, write_section
 from scipy.optimize import nnls
-from scores import mean_bias_worst, table
+from study import mean_bias_worst, measured_rows, named_rows, table
 from terms import with_values
 
 from medusa_sim.load.question import load_test, run_load
@@ -52,28 +50,11 @@ OTHERS = (
     ("BLIS", "11.8", "its own 38 runs (pull request 944), of which AIConfigurator ran 19 and Vidur 4"),
 )
 """Other simulators: name, mean error of E2E as it was published (%), on what."""
-PAGE = """# A real server under Poisson load
-
-Written by `python benchmarks/serving_validation.py --write`: the simulation behind `medusa-sim load`,
-beside public runs of vLLM 0.15.1 on H100s (open arrivals, 7B to 70B and Mixtral, one to four GPUs;
-overloaded runs left out). Three terms of the runtime are fitted to these runs; *held out* fits them to the
-other models alone. Errors are simulated over measured: mean % (bias; worst).
-
-{table}
-As others published them, mean error of the end-to-end time:
-
-{others}
-Of those 88 cells the {rows} here were given to this project; it never saw the rest. Where it falls short:
-the slowest hundredth of requests at the first rate of a run, where servers of Mixtral (TP 2) and Llama-2-70B
-(TP 4) stall; at their second rate, twice as high and more, they are met. And Llama-3.1-8B at high rates, 12 %
-fast.
-"""
 
 
 def served_rows() -> pd.DataFrame:
     """The rows that the server could carry."""
-    table = pd.read_csv(present(data_folder() / "engines" / "vllm015_serving.csv"))
-    return table[table.overloaded == 0].reset_index(drop=True)
+    return measured_rows("vllm015_serving").query("overloaded == 0").reset_index(drop=True)
 
 
 def test_of(line: Any, runtime: Runtime, **more: Any) -> LoadTest:
@@ -101,8 +82,7 @@ def compared(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
     found = []
     for line in named_rows(table):
         point = simulated(line, runtime)
-        row = {"model": line.model, "gpu": line.gpu, "tp": line.tp, "rate": line.rate_per_s}
-        row["stage"] = line.stage
+        row = {"model": line.model, "tp": line.tp, "rate": line.rate_per_s, "stage": line.stage}
         for name, theirs, ours in QUANTITIES:
             seconds = getattr(line, theirs) / KILO
             row[name] = point.mean[ours] / seconds - 1.0
@@ -130,18 +110,14 @@ def left_beside(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
         chunk = (int(line.prompt_tokens - new.found_tokens(int(line.prompt_tokens))), int(line.prompt_tokens))
         prompt_us = US_PER_MS * KILO * steps.prompts_s(0, max(whole, 1), [chunk])
         tpot_us = US_PER_MS * line.tpot_mean_ms
-        found.append(
-            {
-                "model": line.model,
-                "requests": requests,
-                "step_us": tpot_us,
-                "beside_step_us": tpot_us - own_us - line.rate_per_s * tpot_us / 1e6 * prompt_us,
-                "first_us": US_PER_MS * line.ttft_mean_ms,
-                # half of the step that it comes in, the one after, its own
-                "beside_first_us": US_PER_MS * line.ttft_mean_ms - 2.5 * tpot_us - prompt_us,
-            }
-        )
-    return pd.DataFrame(found)
+        first_us = US_PER_MS * line.ttft_mean_ms
+        beside_step_us = tpot_us - own_us - line.rate_per_s * tpot_us / 1e6 * prompt_us
+        beside_first_us = (
+            first_us - 2.5 * tpot_us - prompt_us
+        )  # half of the step it comes in, the next, its own
+        found.append((line.model, requests, tpot_us, beside_step_us, first_us, beside_first_us))
+    columns = ["model", "requests", "step_us", "beside_step_us", "first_us", "beside_first_us"]
+    return pd.DataFrame(found, columns=columns)
 
 
 def robust(columns: Sequence[np.ndarray], wanted: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -197,18 +173,15 @@ def page(shipped: pd.DataFrame, others: pd.DataFrame) -> str:
     parts = [("every model, shipped terms", shipped), ("every model, held out", others)]
     parts += by_part(others)
     names = [name for name, *_ in QUANTITIES]
-    lines = [(told, str(len(part)), *(mean_bias_worst(part[name]) for name in names)) for told, part in parts]
+    lines = [(told, len(part), *(mean_bias_worst(part[name]) for name in names)) for told, part in parts]
     published = table("simulator | E2E, mean % | on", 1, OTHERS)
-    return PAGE.format(
-        table=table(" | ".join(["models", "runs", *names]), 1, lines), others=published, rows=len(others)
-    )
+    every = table(" | ".join(["models", "runs", *names]), 1, lines)
+    return filled("serving_validation", table=every, others=published, rows=len(others))
 
 
 def main() -> None:
     """Print the means, what others published, and every row where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runtime", default=RUNTIME, help="[%(default)s]")
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--write", action="store_true", help="write the section of the page instead")

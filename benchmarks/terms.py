@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
-from scores import table
+from study import table
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.specs.engine import Engine, Term
@@ -80,16 +80,11 @@ def determined(terms: Sequence[Fitted], found: OptimizeResult) -> tuple[FloatArr
 def terms_table(terms: Sequence[Fitted], found: OptimizeResult) -> str:
     """Terms with what the rows say of them, best known first."""
     shares, deviations = determined(terms, found)
-    lines = [
-        (
-            f"{', '.join(terms[i].runtimes)}: `{terms[i].term}`",
-            f"{terms[i].prior:g} ± {terms[i].spread:g}",
-            f"{found.x[i]:.3g} ± {deviations[i]:.2g}",
-            f"{100 * shares[i]:.0f}",
-        )
+    return table("term | prior | with the cells | decided by cells %", 1, [
+        (f"{', '.join(terms[i].runtimes)}: `{terms[i].term}`", f"{terms[i].prior:g} ± {terms[i].spread:g}",
+         f"{found.x[i]:.3g} ± {deviations[i]:.2g}", f"{100 * shares[i]:.0f}")
         for i in np.argsort(-shares)
-    ]
-    return table("term | prior | with the cells | decided by cells %", 1, lines)
+    ])  # fmt: skip
 
 
 def print_terms(terms: Sequence[Fitted], values: FloatArray) -> None:

@@ -1,7 +1,7 @@
 """Writes tables of docs/: the simulator beside a decoder on this project's own CPUs, and beside papers.
 
-validation-decoder.md, `steps`, and validation.md, `published`. Everything comes from files that are part of the
-project: profiles/operators and profiles/decoder hold what was measured, profiles/published what papers print.
+validation-decoder.md, `steps`, and validation.md, `published`. Everything comes from files that are part of
+the project: profiles/operators and profiles/decoder hold what was measured, profiles/published papers.
 `make docs` runs this; what a table sums up, `medusa-sim validate decoder` and `reproduce` print in full.
 """
 
@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from pages import write_tables
-from scores import table
+from study import table
 
 from medusa_sim import data
 from medusa_sim.latency.by_name import LatencyName
@@ -61,9 +60,8 @@ def _summary(name: str, latency: str, found: DecoderValidation) -> tuple[str, ..
         if each.mean > each.floor + (REACH if each is speedup else ALLOWANCE)
     ]
     short += [f"count gives away {percent(regret)}"] if regret >= REACH else []
-    steps = (percent(by_name[quantity].mean) for quantity in ("decode step", "verify step"))
-    errors = (percent(speedup.mean), percent(speedup.floor), *steps, percent(regret))
-    return name, latency, ", ".join(short), *errors
+    steps = (by_name[quantity].mean for quantity in ("decode step", "verify step"))
+    return name, latency, ", ".join(short), *map(percent, (speedup.mean, speedup.floor, *steps, regret))
 
 
 def _place(folder: Path) -> tuple[str, bool, float]:
@@ -75,9 +73,26 @@ def _place(folder: Path) -> tuple[str, bool, float]:
 
 def published_tables() -> Iterator[str]:
     """Rates that papers print: plain decoding of two tables, draft lengths, methods of drafting."""
-    yield from map(_baselines, ("table1-rates", "table4"))
-    yield _figure7b()
-    yield _rsd()
+    for name in ("table1-rates", "table4"):
+        headers = "model | published tokens/s | predicted | error | fitted | device (ms) | published overhead"
+        yield table(f"{headers} | predicted", 1, [
+            (row["model"], f"{row['published_tokens_per_s']:.1f}", f"{row['predicted_tokens_per_s']:.1f}",
+             _signed(row["error"]), "yes" if row["is_fitted"] else "", f"{row['device_us'] / 1e3:.1f}",
+             f"{row['published_overhead']:.2f}", f"{row['predicted_overhead']:.2f}")
+            for row in reproduction(name).frame.to_dict("records")
+        ])  # fmt: skip
+    headers = "draft | acceptance rate | mean error | worst | best length, published | predicted"
+    drafts = reproduction("figure7b").frame.groupby("draft")
+    yield table(headers, 1, [
+        (draft, f"{found['acceptance_rate'].iloc[0]:.3f}", *_errors(found[~found["is_fitted"]]),
+         _best_length(found, "published"), _best_length(found, "predicted"))
+        for draft, found in drafts
+    ])  # fmt: skip
+    frame = reproduction("rsd-token-rates").frame
+    yield table("target | method | rows | mean error | worst | bias", 2, [
+        (*key, len(found), *_errors(found), _signed(found["error"].mean()))
+        for key, found in frame[~frame["is_fitted"]].groupby(["target", "decoder"])
+    ])  # fmt: skip
 
 
 def _signed(error: float) -> str:
@@ -90,42 +105,10 @@ def _errors(found: pd.DataFrame) -> tuple[str, str]:
     return percent(size.mean()), percent(size.max())
 
 
-def _baselines(name: str) -> str:
-    headers = "model | published tokens/s | predicted | error | fitted | device (ms) | published overhead | predicted"
-    return table(headers, 1, [
-        (row["model"], f"{row['published_tokens_per_s']:.1f}", f"{row['predicted_tokens_per_s']:.1f}",
-         _signed(row["error"]), "yes" if row["is_fitted"] else "", f"{row['device_us'] / 1e3:.1f}",
-         f"{row['published_overhead']:.2f}", f"{row['predicted_overhead']:.2f}")
-        for row in reproduction(name).frame.to_dict("records")
-    ])  # fmt: skip
-
-
-def _figure7b() -> str:
-    def row(draft: Any, found: pd.DataFrame) -> tuple[str, ...]:
-        best, chosen = (
-            found.iloc[int(found[f"{of}_tokens_per_s"].argmax())] for of in ("published", "predicted")
-        )
-        lengths = (
-            f"{best['gamma']}: {best['published_tokens_per_s']:.1f}",
-            f"{chosen['gamma']}: {chosen['predicted_tokens_per_s']:.1f}",
-        )
-        return (
-            str(draft),
-            f"{found['acceptance_rate'].iloc[0]:.3f}",
-            *_errors(found[~found["is_fitted"]]),
-            *lengths,
-        )
-
-    headers = "draft | acceptance rate | mean error | worst | best length, published | predicted"
-    return table(headers, 1, [row(*each) for each in reproduction("figure7b").frame.groupby("draft")])
-
-
-def _rsd() -> str:
-    frame = reproduction("rsd-token-rates").frame
-    return table("target | method | rows | mean error | worst | bias", 2, [
-        (*map(str, key), str(len(found)), *_errors(found), _signed(found["error"].mean()))
-        for key, found in frame[~frame["is_fitted"]].groupby(["target", "decoder"])
-    ])  # fmt: skip
+def _best_length(found: pd.DataFrame, of: str) -> str:
+    """The draft length of the most tokens/s, and these."""
+    best = found.iloc[int(found[f"{of}_tokens_per_s"].argmax())]
+    return f"{best['gamma']}: {best[f'{of}_tokens_per_s']:.1f}"
 
 
 def main() -> None:

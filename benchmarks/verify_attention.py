@@ -4,25 +4,22 @@ r"""Attention with several queries beside public rows: errors by kernel; fits of
     python benchmarks/verify_attention.py --rows     # every row as well
     python benchmarks/verify_attention.py --fit      # writes FlashMLA and FlashAttention-3 MLA into hardware/
 
-Rows of `engines/verify_attention_kernels.csv` ($MEDUSA_SIM_DATA), which are not part of this project. Where
-they are silent: Hopper is an H100, Blackwell a B200; blocks A and B of vLLM's benchmark have 64 and 128 heads
-(as many as a model has, and half of them), vLLM's script for trtllm-gen 64 on 8, Qwen3-Coder-480B its 96 on 8
-(what its rows read asks for no fewer). Rows without heads on other cards, ratios, and cards that have no
-kernels here are left out. Fits of the latent kernels hold whole numbers of heads out.
+Where rows are silent: Hopper is an H100, Blackwell a B200; blocks A and B of vLLM's benchmark have 64 and 128
+heads (as many as a model has, and half of them), vLLM's script for trtllm-gen 64 on 8, Qwen3-Coder-480B its
+96 on 8 (what its rows read asks for no fewer). Rows without heads on other cards, ratios, and cards that have
+no kernels here are left out. Fits of the latent kernels hold whole numbers of heads out.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from msgspec.structs import replace
-from recorded import data_folder, named_rows, present
-from scores import table
+from study import ROOT, measured_rows, named_rows, table
 
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.latent import fit_latent
@@ -35,7 +32,6 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 
-ROOT = Path(__file__).resolve().parents[1]
 CARDS = (("RTX 3090", "rtx-3090"), ("SM100", "b200"), ("H100", "h100-sxm"), ("Hopper", "h100-sxm"))
 """How a row's card begins, and what it is here."""
 BLOCKS = (("block A", 64), ("block B", 128))
@@ -48,13 +44,8 @@ WRITTEN = ("h100-sxm", "h200-sxm")
 SOURCE = "vLLM's attention benchmark, FLASHMLA and FLASH_ATTN_MLA on Hopper; FlashMLA issue 30 (H100)"
 
 
-def operator_rows(folder: Path) -> pd.DataFrame:
-    """Rows as `medusa-sim time --ops` reads them, with `card` and the measured `time_us`."""
-    table = pd.read_csv(present(folder / "engines" / "verify_attention_kernels.csv"))
-    return pd.DataFrame(row for line in named_rows(table) if (row := _row(line)))
-
-
 def _row(line: Any) -> dict[str, object] | None:
+    """A row as `medusa-sim time --ops` reads it, with `card` and the measured `time_us`."""
     card = next((name for begins, name in CARDS if str(line.gpu).startswith(begins)), None)
     if card is None or "ratio" in line.metric or "variable lengths" in line.metric:
         return None
@@ -67,10 +58,9 @@ def _row(line: Any) -> dict[str, object] | None:
     if pd.isna(pd.to_numeric(heads, errors="coerce")):
         return None
     latent = width == LATENT_DIM
-    dtype = str(line.dtype).partition("_")[0]
     kind = "mla_decode" if latent else "decode_attention" if line.q_len == 1 else "verify_attention"
     return {
-        "op": kind, "card": card, "kernel": name, "dtype": dtype,
+        "op": kind, "card": card, "kernel": name, "dtype": str(line.dtype).partition("_")[0],
         "kv_dtype": str(line.kv_dtype).partition("_")[0],
         "batch": line.batch, "q_len": line.q_len, "kv_len": line.kv_len, "heads": float(heads),
         "kv_heads": np.nan if latent else float(kv_heads), "head_dim": np.nan if latent else width,
@@ -83,72 +73,54 @@ def scored(rows: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for card, part in rows.groupby("card"):
         asked = check_rows(part.drop(columns="card").reset_index(drop=True), "rows", need_time=True)
-        found = predicted_rows(asked, load_gpu(str(card)), load_runtime("kernel"), cold=True)
-        parts.append(found.assign(card=card))
+        parts.append(predicted_rows(asked, load_gpu(str(card)), load_runtime("kernel"), cold=True))
+        parts[-1]["card"] = card
     found = pd.concat(parts, ignore_index=True)
-    return found.assign(error=found.predicted_us / found.time_us - 1.0)
+    held = (found.low_us <= found.time_us) & (found.time_us <= found.high_us)
+    return found.assign(error=found.predicted_us / found.time_us - 1.0, held=held)
 
 
 def table_of(found: pd.DataFrame) -> str:
     """Mean, bias and worst error, and the share that bands hold, by kernel."""
     lines = []
-    for (kernel, card), part in found.groupby(["kernel", "card"], sort=False):
+    for key, part in found.groupby(["kernel", "card"], sort=False):
         percent = 100.0 * part.error
-        held = (part.low_us <= part.time_us) & (part.time_us <= part.high_us)
         worst = percent.iloc[int(np.argmax(percent.abs()))]
-        errors = (
-            f"{percent.abs().mean():.1f}",
-            f"{percent.mean():+.1f}",
-            f"{worst:+.1f}",
-            f"{100 * held.mean():.0f}",
-        )
-        lines.append((str(kernel), str(card), str(len(part)), *errors))
+        errors = (f"{percent.abs().mean():.1f}", f"{percent.mean():+.1f}", f"{worst:+.1f}")
+        lines.append((*key, len(part), *errors, f"{100 * part.held.mean():.0f}"))
     return table("kernel | card | rows | mean % | bias % | worst % | in band %", 2, lines)
-
-
-def latent_rows(rows: pd.DataFrame, begins: tuple[str, ...]) -> Rows[LatentAttention]:
-    """Rows of one latent kernel."""
-    own = rows[rows.kernel.str.startswith(begins)]
-    batch, queries, keys, heads = own[["batch", "q_len", "kv_len", "heads"]].to_numpy(dtype=np.float64).T
-    operator = LatentAttention(
-        name="mla_decode",
-        kind="mla_decode",
-        dtype="bf16",
-        batch=batch,
-        q_len=queries,
-        kv_len=keys,
-        heads=heads,
-    )
-    return Rows(operator, own.time_us.to_numpy(dtype=np.float64))
 
 
 def with_memory(kernel: LatentKernel, card: str) -> LatentKernel:
     """The kernel with the memory of the card's other latent kernel: rows of 1,024 keys hardly leave L2."""
     known = load_gpu(card).kernels["sglang"].mla["decode_bf16"].wide
     names = ("bandwidth_fraction", "l2_ratio", "l2_fill", "l2_sharpness")
-    memory = {name: getattr(known, name) for name in names}
-    return replace(kernel, wide=replace(kernel.wide, **memory))
+    return replace(kernel, wide=replace(kernel.wide, **{name: getattr(known, name) for name in names}))
 
 
 def fitted(rows: pd.DataFrame, card: str) -> Iterator[FittedKernel]:
     """Latent kernels of vLLM, which rows ask for by name."""
     for name, begins in FITTED.items():
-        part = latent_rows(rows, begins)
+        own = rows[rows.kernel.str.startswith(begins)]
+        sizes: dict[str, Any] = {
+            size: own[size].to_numpy(dtype=np.float64) for size in ("batch", "q_len", "kv_len", "heads")
+        }
+        operator = LatentAttention(name="mla_decode", kind="mla_decode", dtype="bf16", **sizes)
+        part = Rows(operator, own.time_us.to_numpy(dtype=np.float64))
         kernel = with_memory(fit_latent(part, load_gpu(card), source=SOURCE, name=name), card)
         errors = f"fit {kernel.fit.fit_error:.3f}, heads held out {kernel.fit.heldout_error:.3f}"
         print(f"{card} {name}: {part.time_us.size} rows, {errors}")
-        yield FittedKernel(section="mla", key=f"{part.operator.form}{NAME_MARK}{name}", kernel=kernel)
+        yield FittedKernel(section="mla", key=f"{operator.form}{NAME_MARK}{name}", kernel=kernel)
 
 
 def main() -> None:
     """Print errors, or fit and write."""
-    parser = argparse.ArgumentParser(
-        description="errors of attention with several queries beside public rows"
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--fit", action="store_true", help="fit vLLM's latent kernels and write them")
     asked = parser.parse_args()
-    rows = operator_rows(data_folder())
+    every = named_rows(measured_rows("verify_attention_kernels"))
+    rows = pd.DataFrame(row for line in every if (row := _row(line)))
     if asked.fit:
         for card in WRITTEN:
             write_kernels(ROOT / "hardware", load_gpu(card), "vllm", list(fitted(rows, card)))

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
-from pages import DOCS, write_section
+from pages import DOCS, filled, write_section
+from study import table
 
 from medusa_sim.api import Scenario, time_rows
 from medusa_sim.report.figures.style import BESIDE, INK, OTHER, PARTS, SMALLEST_SHARE, drawing, label_end
 from medusa_sim.report.frames import SingleStep
-from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.gpu import load_gpu
@@ -32,47 +32,12 @@ LAYER = ("gate_up_proj", 28672, 4096)
 """The layer that the text takes apart: its launch, n and k."""
 WRITTEN_MS = 0.25
 """A part at least so wide carries its figure in the picture."""
-PAGE = """# A worked example
-
-Llama-3.1-8B in bf16 on an H100 serves {batch} requests of {length:,} tokens in vLLM. EAGLE-3 proposes {drafts} drafts, so that a
-verification step holds {candidates} candidates a request and {tokens} tokens in all. Does it pay?
-
-**Kernels.** The bytes are (O1) and (O3), the next column what they take at the datasheet's {bandwidth:.2f} TB/s: the floor. The
-fitted kernels follow, in microseconds, all launches of a pass together.
-
-{kernels}
-{layer} is the layer to check by hand (G7, G9): ({n:,} x {k:,} weights + {batch} x ({n:,} + {k:,}) activations) x 2 bytes / ({fraction:.3f} x
-{bandwidth:.2f} TB/s) = {memory:.1f} us, and {ramp:.1f} us to start and end: {launch:.1f} us a layer, {all:,.0f} in {layers} layers. {tokens} tokens take nearly as long
-as {batch}: the weights are read once. That is all that speculation lives on.
-
-**Host** (N1, N2). What vLLM does for a step of {batch} requests and cannot hide behind the device: {per_step:.0f} + {batch} x {per_request:.0f} - {hidden:.0f} = {host:.0f} us.
-A drafting pass takes |its kernels, {per_pass:.0f}|_3, and each request {per_draft:.1f} us more a step.
-
-    plain T         = |{plain_kernels:,.0f}, {hidden:.0f}|_3 + {host:.0f} = {plain:,.0f} us
-    verification V  = |{verify_kernels:,.0f}, {hidden:.0f}|_3 + {host:.0f} = {verify:,.0f} us
-    drafting D      = {passes} + {batch} x {per_draft:.1f} = {drafting:,.0f} us
-    overhead        = (V + D) / T = {spent:,.0f} / {plain:,.0f} = {overhead:.3f}    (Q3)
-
-**Tokens** (T3). The profile says how often each draft is accepted once those before it were: {rates}.
-
-    tokens per step = {sum} = {tau:.3f}
-    speedup         = {tau:.3f} / {overhead:.3f} = {speedup:.2f}    (Q4)
-    tokens/s        = {batch} x {tau:.3f} / {spent_ms:.3f} ms = {rate:,.0f}    (Q5)
-
-With its 80 % band the speedup is {low:.2f} to {high:.2f}. `medusa-sim sweep --gpu {gpu} --model {model} --drafter eagle3 --batch {batch}
---seq {length} --candidates {candidates}` prints it.
-
-![a plain step and a step that drafts, stacked by part](images/step.png)
-"""
 
 
 def steps() -> tuple[SingleStep, SingleStep]:
     """The plain step and the one that drafts."""
     scenario = Scenario(gpu=GPU, model=MODEL, drafter="eagle3", acceptance=f"eagle3-{MODEL}")
-    plain, drafted = (
-        scenario.step(batch=BATCH, seq_len=LENGTH, candidates=count) for count in (1, CANDIDATES)
-    )
-    return plain, drafted
+    return scenario.step(BATCH, LENGTH, 1), scenario.step(BATCH, LENGTH, CANDIDATES)
 
 
 def bytes_of(step: SingleStep) -> dict[str, float]:
@@ -97,117 +62,71 @@ def bytes_of(step: SingleStep) -> dict[str, float]:
 def kernel_rows(plain: SingleStep, drafted: SingleStep) -> list[tuple[str, ...]]:
     """One line a kernel: bytes, floor, plain step, verification, all drafting passes."""
     read, bandwidth = bytes_of(plain), load_gpu(GPU).bandwidth_bytes_per_s
-    times = [
-        _by_kernel(plain, "target"),
-        _by_kernel(drafted, "target"),
-        _by_kernel(drafted, "draft"),
-    ]
+    times = [_by_kernel(*of) for of in ((plain, "target"), (drafted, "target"), (drafted, "draft"))]
+
+    def sizes(size: float) -> tuple[str, str]:
+        return f"{size / 1e9:.3f} GB", f"{US_PER_S * size / bandwidth:,.0f}"
+
     rows = []
     for name in dict.fromkeys(name for part in times for name in part.index):
-        size = read.get(name)
-        floor = (
-            ("-", "-") if size is None else (f"{size / 1e9:.3f} GB", f"{US_PER_S * size / bandwidth:,.0f}")
-        )
+        floor = sizes(read[name]) if name in read else ("-", "-")
         rows.append((name, *floor, *(f"{part[name]:,.1f}" if name in part else "-" for part in times)))
-    total = sum(read.values())
-    sums = (f"{part.sum():,.1f}" for part in times)
-    rows.append(("all", f"{total / 1e9:.3f} GB", f"{US_PER_S * total / bandwidth:,.0f}", *sums))
+    rows.append(("all", *sizes(sum(read.values())), *(f"{part.sum():,.1f}" for part in times)))
     return rows
 
 
 def _by_kernel(step: SingleStep, owner: str) -> pd.Series[float]:
     frame = step.breakdown()
     frame = frame[frame["pass"].str.startswith(owner)]
-    return (
-        frame["time_us"]
-        .groupby(frame["op"].str.replace(r".*_attention", "attention", regex=True), sort=False)
-        .sum()
-    )
+    kernel = frame["op"].str.replace(r".*_attention", "attention", regex=True)
+    return frame["time_us"].groupby(kernel, sort=False).sum()
 
 
 def pass_kernels_us(step: SingleStep) -> list[float]:
     """Kernels of each drafting pass."""
     frame = step.breakdown()
-    return [
-        float(part) for part in frame[frame["pass"].str.startswith("draft")].groupby("pass")["time_us"].sum()
-    ]
+    return frame[frame["pass"].str.startswith("draft")].groupby("pass")["time_us"].sum().tolist()
 
 
 def section() -> str:
     """The text."""
     plain, drafted = steps()
-    engine = plain.scenario.runtime.engine
+    engine, gpu, model = plain.scenario.runtime.engine, load_gpu(GPU), plain.scenario.model
+    heads, tau = plain.scenario.profile.heads, drafted.tokens_per_step
     assert isinstance(engine, Engine)
-    gpu = load_gpu(GPU)
+    assert heads is not None
+    assert tau is not None
     fitted = gpu.kernels["sglang"].gemm["bf16"]
     name, n, k = LAYER
     bandwidth = gpu.bandwidth_bytes_per_s / 1e12
-    memory = (n * k + BATCH * (n + k)) * 2 / (fitted.bandwidth_fraction * bandwidth) / 1e6
     kernels, verify_kernels = _by_kernel(plain, "target"), float(_by_kernel(drafted, "target").sum())
-    host = (
-        engine.host_us_per_step.value
-        + BATCH * engine.host_us_per_request.value
-        - engine.hidden_us_per_step.value
-    )
-    verify = _norm(verify_kernels, engine.hidden_us_per_step.value) + host
-    heads, tau = plain.scenario.profile.heads, drafted.tokens_per_step
-    assert heads is not None
-    assert tau is not None
+    per_step, per_request, hidden, per_pass, per_draft = (
+        engine.terms[term].value
+        for term in ("host_us_per_step", "host_us_per_request", "hidden_us_per_step", "draft_us_per_pass",
+                     "draft_us_per_request")
+    )  # fmt: skip
+    host = per_step + BATCH * per_request - hidden
+    verify = _norm(verify_kernels, hidden) + host
     rates = heads.accuracy[: CANDIDATES - 1, 0]
-    chances = np.cumprod(rates)
-    row = (
-        cast(Scenario, plain.scenario).sweep(batch=[BATCH], seq_len=[LENGTH], candidates=[CANDIDATES]).iloc[0]
-    )
+    chances = ["1", *(f"{chance:.4f}" for chance in np.cumprod(rates))]
+    sweep = cast(Scenario, plain.scenario).sweep(batch=[BATCH], seq_len=[LENGTH], candidates=[CANDIDATES])
     own = pass_kernels_us(drafted)
-    per_pass = engine.draft_us_per_pass.value
-    return PAGE.format(
-        gpu=GPU,
-        model=MODEL,
-        batch=BATCH,
-        length=LENGTH,
-        candidates=CANDIDATES,
-        drafts=CANDIDATES - 1,
-        tokens=BATCH * CANDIDATES,
-        bandwidth=bandwidth,
-        kernels=markdown(
-            TextTable(
-                headers=("kernel", "weights, K and V", "floor", f"plain, {BATCH} tokens", f"verification, {BATCH * CANDIDATES} tokens",
-                         f"drafting, {len(own)} passes"),
-                rows=tuple(kernel_rows(plain, drafted)),
-                right=(False, True, True, True, True, True),
-            )
-        ),
-        layer=f"`{name}`",
-        n=n,
-        k=k,
-        fraction=fitted.bandwidth_fraction,
-        memory=memory,
-        ramp=fitted.ramp_us,
-        launch=kernels[name] / plain.scenario.model.layers,
-        all=kernels[name],
-        layers=plain.scenario.model.layers,
-        per_step=engine.host_us_per_step.value,
-        per_request=engine.host_us_per_request.value,
-        hidden=engine.hidden_us_per_step.value,
-        host=host,
-        per_pass=per_pass,
-        per_draft=engine.draft_us_per_request.value,
-        plain_kernels=float(kernels.sum()),
-        plain=plain.time_us,
-        verify_kernels=verify_kernels,
-        verify=verify,
+    headers = f"kernel | weights, K and V | floor | plain, {BATCH} tokens | verification, {BATCH * CANDIDATES} tokens"
+    return filled(
+        "worked_example",
+        gpu=GPU, model=MODEL, batch=BATCH, length=LENGTH, candidates=CANDIDATES, drafts=CANDIDATES - 1,
+        tokens=BATCH * CANDIDATES, bandwidth=bandwidth,
+        kernels=table(f"{headers} | drafting, {len(own)} passes", 1, kernel_rows(plain, drafted)),
+        layer=f"`{name}`", n=n, k=k, fitted=fitted,
+        memory=(n * k + BATCH * (n + k)) * 2 / (fitted.bandwidth_fraction * bandwidth) / 1e6,
+        launch=kernels[name] / model.layers, all=kernels[name], layers=model.layers,
+        per_step=per_step, per_request=per_request, hidden=hidden, host=host, per_pass=per_pass,
+        per_draft=per_draft, plain_kernels=float(kernels.sum()), plain=plain, drafted=drafted,
+        verify_kernels=verify_kernels, verify=verify,
         passes=" + ".join(f"|{time:.0f}, {per_pass:.0f}|_3" for time in own),
-        drafting=drafted.time_us - verify,
-        spent=drafted.time_us,
-        overhead=drafted.overhead,
-        rates=", ".join(f"{rate:.4f}" for rate in rates),
-        sum=" + ".join(["1", *(f"{chance:.4f}" for chance in chances)]),
-        tau=tau,
-        speedup=drafted.speedup,
-        spent_ms=drafted.time_us / US_PER_MS,
-        rate=BATCH * tau / drafted.time_us * US_PER_S,
-        low=row["speedup_low"],
-        high=row["speedup_high"],
+        drafting=drafted.time_us - verify, rates=", ".join(f"{rate:.4f}" for rate in rates),
+        sum=" + ".join(chances), tau=tau, spent_ms=drafted.time_us / US_PER_MS,
+        rate=BATCH * tau / drafted.time_us * US_PER_S, band=sweep.iloc[0],
     )  # fmt: skip
 
 

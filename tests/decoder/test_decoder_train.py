@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from decoder import counts_of_texts, design_effect
 from decoder_models import ragged_prompts, tiny_config, tiny_llama
-from decoder_study import counts_of_texts, design_effect
 
 from medusa_sim.decoder.arguments import Recipe
 from medusa_sim.decoder.generate import GenerationSettings, generate

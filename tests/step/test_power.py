@@ -124,7 +124,7 @@ def test_a_power_that_says_nothing_is_refused(old, new, told, tmp_path):
 
 def test_the_stored_parameters_are_those_of_the_rows(shared_data):
     power = power_of(H100)
-    found = power_fit.scored(power_fit.rows_of(shared_data), power.limit_watts)
+    found = power_fit.scored(power_fit.served_rows(), power.limit_watts)
     again = power_fit.power_fit(found, power.limit_watts)
     for name in ("idle_watts", "joule_per_byte", "joule_per_flop", "sampling_watts"):
         assert getattr(power.fit, name) == pytest.approx(getattr(again, name), rel=0.05)

@@ -16,7 +16,7 @@ from medusa_sim.step.step import decode_step, work_time
 
 @pytest.fixture(scope="module")
 def rows(shared_data: Path) -> list[object]:
-    return [fit.kernels_of(row) for row in fit.published_rows(shared_data)]
+    return [fit.Kernels(row) for row in fit.published_rows()]
 
 
 def test_stored_terms_are_the_fitted_ones(rows):
@@ -50,17 +50,16 @@ def test_a_served_model_that_was_left_out(rows, model):
 
 def test_intervals_hold_seven_to_nine_of_ten_published_speedups(rows):
     shipped = fit.errors(fit.stored(fit.TERMS), rows)
-    found = [one for one in fit.banded(rows, shipped, shipped) if one.kind == "speedup"]
+    found = fit.banded(rows, shipped, shipped).query("kind == 'speedup'")
     assert len(found) > 130
     # groups of many cells weigh as little as in the fit: one served model is a third of all cells
-    groups = [one.row.group for one in found]
-    weight = [1.0 / max(groups.count(group), 8) for group in groups]
-    assert 0.70 <= np.average([one.holds() for one in found], weights=weight) <= 0.90
+    weight = 1.0 / found.groupby("group").group.transform("size").clip(lower=8)
+    assert 0.70 <= np.average(found.held, weights=weight) <= 0.90
 
 
 def test_served_deepseek_plain_and_with_mtp(shared_data):
     """The shipped terms of several GPUs; groups left out: benchmarks/deepseek_rows.py."""
-    rows = deepseek_rows.newest(shared_data)
+    rows = deepseek_rows.newest()
     rows = rows[(rows.runtime == rows.engine) & (rows.prompt_tokens == 1024)]
     shipped = {name: deepseek_rows.load_runtime(name) for name in deepseek_rows.RUNTIMES}
     rows["tokens"] = deepseek_rows.tokens_per_round(rows)
@@ -75,7 +74,7 @@ def test_served_deepseek_plain_and_with_mtp(shared_data):
 
 def test_several_gpus_and_experts_as_served(shared_data):
     """Nothing is fitted to these rows."""
-    found = engine_parallel.served(shared_data)
+    found = engine_parallel.served()
     errors = found.error.abs().groupby(found.experts)
     assert (errors.size() >= 15).all()
     assert errors.mean()[False] < 0.075
@@ -87,7 +86,7 @@ def test_forward_passes_that_no_fit_saw(shared_data):
     """Qwen3-1.7B in vLLM 0.28, 1 to 64 requests of 1 to 32,000 tokens; the passes end before the LM head."""
     table = pd.read_csv(shared_data / "engines" / "vllm028_forward_steps.csv")
     table = table[table.tokens_in_step == table.requests]
-    setting = engine_rows._plain_setting("h100-sxm", "qwen3-1.7b", "vllm-0.24", ("bf16", None, None), 1)
+    setting = engine_rows.plain_setting("h100-sxm", "qwen3-1.7b", "vllm-0.24", ("bf16", None, None))
     errors = []
     for row in table.itertuples():
         length = np.asarray(max(float(row.context_per_request), 1.0))

@@ -1,12 +1,20 @@
-"""How studies score: groups held out of a refit, mean (bias; worst), bands, tables in Markdown."""
+"""What studies share: measured rows, groups held out of a refit, mean (bias; worst), bands, Markdown tables.
+
+The rows are not part of this project (CONTRIBUTING.md): they lie in $MEDUSA_SIM_DATA, else in ../shared/data
+beside the checkout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import brentq
 
 from medusa_sim.arrays import FloatArray
@@ -14,14 +22,47 @@ from medusa_sim.calibrate.fit import Rows
 from medusa_sim.latency.base import OperatorTime
 from medusa_sim.report.text import TextTable, markdown
 
+ROOT = Path(__file__).resolve().parents[1]
 PROMISED = 0.8
 """Share of the rows that a band is to hold."""
+GPU_OF_ROWS = {
+    "a100_sxm": "a100-80gb-sxm",
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200-sxm",
+    "b200_sxm": "b200",
+    "gb200": "gb200",
+    "l40s": "l40s",
+    "rtx_pro_6000_server": "rtx-pro-6000",
+}
+"""`gpu` of rows under moe_tp -> hardware file."""
 
 
-def table(headers: str, words: int, rows: Iterable[Sequence[str]]) -> str:
+def measured(name: str) -> Path:
+    """A file or folder of measured rows; where it is not there, the script ends with a line that says so."""
+    path = Path(os.environ.get("MEDUSA_SIM_DATA") or ROOT.parent / "shared" / "data") / name
+    if not path.exists():
+        sys.exit(
+            f"no rows at {path}: they are not part of this project (CONTRIBUTING.md); give the folder that "
+            "holds them in MEDUSA_SIM_DATA"
+        )
+    return path
+
+
+def measured_rows(name: str, **options: Any) -> pd.DataFrame:
+    """The rows of `engines/NAME.csv`. options: of `pandas.read_csv`."""
+    rows: pd.DataFrame = pd.read_csv(measured(f"engines/{name}.csv"), **options)
+    return rows
+
+
+def named_rows(table: pd.DataFrame) -> Iterator[Any]:
+    """Rows as named tuples; only the file knows the types of their columns."""
+    return iter(table.itertuples())
+
+
+def table(headers: str, words: int, rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table; headers: divided by `|`; the first `words` columns stand left."""
     names = tuple(header.strip() for header in headers.split("|"))
-    cells = tuple(tuple(row) for row in rows)
+    cells = tuple(tuple(map(str, row)) for row in rows)
     return markdown(TextTable(names, cells, tuple(i >= words for i in range(len(names)))))
 
 
@@ -66,14 +107,14 @@ class Beside:
     high: FloatArray
 
     @property
-    def error(self) -> float:
-        """Mean absolute error of the prediction."""
-        return float(np.mean(np.abs(1.0 / self.ratio - 1.0)))
+    def errors(self) -> FloatArray:
+        """Relative errors of the prediction."""
+        return 1.0 / self.ratio - 1.0
 
     @property
-    def bias(self) -> float:
-        """Mean error of the prediction."""
-        return float(np.mean(1.0 / self.ratio)) - 1.0
+    def error(self) -> float:
+        """Their mean size."""
+        return float(np.mean(np.abs(self.errors)))
 
     def coverage(self, more: float = 0.0) -> float:
         """Share of the rows in the band, `more` added to its half-width (of the logarithm) in quadrature."""
