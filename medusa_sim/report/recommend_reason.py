@@ -22,8 +22,7 @@ def reason(answer: Recommendation) -> str:
     lines = [_decision(answer)]
     if answer.enable:
         lines.append(_gain(answer))
-    elif paying := _joined([row for row in _kept(answer) if row.candidates > 1]):
-        at = ", ".join(span(first, last) for first, last in paying)
+    elif at := _batches([row for row in _kept(answer) if row.candidates > 1]):
         lines.append(f"At batch {at} it still shortens the time per token.")
     elif not answer.where_it_fits and _kept(answer):
         lines.append(_need(answer))
@@ -45,20 +44,16 @@ def _kept(answer: Recommendation) -> list[ScheduleRow]:
 def _decision(answer: Recommendation) -> str:
     question = answer.question
     if question.max_latency_ms is not None and not _kept(answer):
-        return _nothing_in_time(answer)
+        fastest = max(answer.schedule, key=lambda row: row.tokens_per_s_per_user)
+        per_token = duration(US_PER_S / fastest.tokens_per_s_per_user)
+        how = counted(answer, fastest.candidates) if fastest.candidates > 1 else "no drafts"
+        return (
+            f"No batch stays within {question.max_latency_ms:g} ms a token, with or without speculation: at "
+            f"batch {fastest.batch_max} it takes {per_token} with {how}."
+        )
     if question.objective == "throughput":
         return _throughput_decision(answer)
     return f"{_verdict(answer)}{_late(answer)}."
-
-
-def _nothing_in_time(answer: Recommendation) -> str:
-    fastest = max(answer.schedule, key=lambda row: row.tokens_per_s_per_user)
-    per_token = duration(US_PER_S / fastest.tokens_per_s_per_user)
-    how = counted(answer, fastest.candidates) if fastest.candidates > 1 else "no drafts"
-    return (
-        f"No batch stays within {answer.question.max_latency_ms:g} ms a token, with or without speculation: "
-        f"at batch {fastest.batch_max} it takes {per_token} with {how}."
-    )
 
 
 def _late(answer: Recommendation) -> str:
@@ -70,8 +65,7 @@ def _late(answer: Recommendation) -> str:
     plain = surface.batch[(surface.tpot_us[..., 0] <= limit).all(axis=1) & surface.fits[:, :, 0].all(axis=1)]
     within = f"{answer.question.max_latency_ms:g} ms a token"
     alone = f"up to batch {plain[-1]}" if plain.size else "at no batch"
-    over = ", ".join(span(first, last) for first, last in _joined(late))
-    text = f"; batch {over} takes longer than {within} with or without it" if late else ""
+    text = f"; batch {_batches(late)} takes longer than {within} with or without it" if late else ""
     return f"{text}; plain decoding keeps {within} {alone}"
 
 
@@ -91,9 +85,7 @@ def _verdict(answer: Recommendation) -> str:
         return f"{said}: {fits}"
     parts = []
     for seq_len in question.seq_len:
-        speculating = [row for row in rows if row.seq_len == seq_len]
-        spans = ", ".join(span(first, last) for first, last in _joined(speculating))
-        if spans:
+        if spans := _batches([row for row in rows if row.seq_len == seq_len]):
             at = f" (length {seq_len})" if len(question.seq_len) > 1 else ""
             parts.append(f"batch {spans}{at}")
     whole = all(row.candidates > 1 or not row.fits_memory for row in answer.schedule)
@@ -122,14 +114,15 @@ def _throughput_decision(answer: Recommendation) -> str:
     )
 
 
-def _joined(rows: Sequence[ScheduleRow]) -> list[tuple[int, int]]:
+def _batches(rows: Sequence[ScheduleRow]) -> str:
+    """`1..40, 64..128`: neighbouring rows joined."""
     spans: list[tuple[int, int]] = []
     for row in rows:
         if spans and spans[-1][1] + 1 >= row.batch_min:
             spans[-1] = (spans[-1][0], row.batch_max)
         else:
             spans.append((row.batch_min, row.batch_max))
-    return spans
+    return ", ".join(span(first, last) for first, last in spans)
 
 
 def _gain(answer: Recommendation) -> str:
@@ -162,10 +155,9 @@ def _choice(answer: Recommendation, row: ScheduleRow, speedup: float) -> str:
         shape = f"a chain of {drafts}"
     elif row.chain:
         shape = f"a chain of {drafts} ({row.candidates} candidates)"
-    elif row.paths is not None:
-        shape = f"a tree of {row.candidates} candidates ({drafts})"
     else:
-        shape = f"{row.candidates} candidates ({drafts})"
+        tree = "" if row.paths is None else "a tree of "
+        shape = f"{tree}{row.candidates} candidates ({drafts})"
     return f"{shape}, {row.tokens_per_step:.2f} tokens per step, {times(speedup)}"
 
 
@@ -187,15 +179,14 @@ def _need(answer: Recommendation) -> str:
 
 
 def _break_even(answer: Recommendation) -> str:
-    parts = []
-    for seq_len, crossing in zip(answer.question.seq_len, answer.break_even_batches, strict=True):
-        at = f" at length {seq_len}" if len(answer.question.seq_len) > 1 else ""
-        parts.append(f"{crossing_text(crossing, 'batch')}{at}")
-    distinct = list(dict.fromkeys(crossing_text(f, "batch") for f in answer.break_even_batches))
-    if len(distinct) == 1:
-        parts = distinct
+    question = answer.question
+    told = [crossing_text(crossing, "batch") for crossing in answer.break_even_batches]
+    if len(set(told)) == 1:
+        told = told[:1]
+    else:
+        told = [f"{text} at length {n}" for n, text in zip(question.seq_len, told, strict=True)]
     context = crossing_text(answer.break_even_context, "length")
-    return f"It {'; '.join(parts)}. At batch {answer.question.batch_max} it {context}."
+    return f"It {'; '.join(told)}. At batch {question.batch_max} it {context}."
 
 
 def _experts(answer: Recommendation) -> list[str]:
@@ -221,14 +212,10 @@ def crossing_text(crossing: BreakEven, what: str) -> str:
         where = ", ".join(span(first, last) for first, last in crossing.spans)
         return f"pays at {what} {where} and loses elsewhere (searched to {crossing.searched_to})"
     match crossing.direction:
-        case "loses from":
-            return f"loses from {what} {crossing.at} on (searched to {crossing.searched_to})"
-        case "pays from":
-            return f"pays from {what} {crossing.at} on (searched to {crossing.searched_to})"
-        case "pays throughout":
-            return f"pays at every {searched}"
-        case "loses throughout":
-            return f"loses at every {searched}"
+        case "loses from" | "pays from":
+            return f"{crossing.direction} {what} {crossing.at} on (searched to {crossing.searched_to})"
+        case "pays throughout" | "loses throughout":
+            return f"{crossing.direction.removesuffix(' throughout')} at every {searched}"
         case "does not fit":
             return f"does not fit at any {what}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -36,20 +36,16 @@ _MOST_HINTS = 4
 
 def headline(answer: Recommendation) -> str:
     """What was asked, on one line."""
-    question = answer.question
-    limits = [
-        f"batch {span(question.batch_min, question.batch_max)}",
-        *([_chains(answer)] if answer.scenario.chain_only else []),
-        *([f"at most {question.max_latency_ms:g} ms a token"] if question.max_latency_ms else []),
-    ]
+    question, runtime = answer.question, answer.setting.runtime
+    limits = [f"batch {span(question.batch_min, question.batch_max)}"]
+    if answer.scenario.chain_only:  # why there are no trees
+        limits.append(
+            "chains only" + (f" ({runtime.name} has no tree attention)" if runtime.chain_only else "")
+        )
+    if question.max_latency_ms:
+        limits.append(f"at most {question.max_latency_ms:g} ms a token")
     asked = f"{scenario_text(answer.scenario, drafter_text(answer.scenario))}; {', '.join(limits)}"
     return f"{asked}{served_text(answer.scenario)}"
-
-
-def _chains(answer: Recommendation) -> str:
-    """Why there are no trees."""
-    runtime = answer.setting.runtime
-    return f"chains only ({runtime.name} has no tree attention)" if runtime.chain_only else "chains only"
 
 
 def schedule_table(answer: Recommendation) -> TextTable:
@@ -65,10 +61,12 @@ def schedule_table(answer: Recommendation) -> TextTable:
         "length": lambda row: str(row.seq_len),
         "candidates": lambda row: count(row, row.candidates),
         drafts: lambda row: count(row, row.drafts) if chains or row.candidates > 1 else NOTHING,
-        **{name: _speculating(shown) for name, shown in _OF_DRAFTS.items()},
-        **{name: _where_it_fits(shown) for name, shown in _OF_A_STEP.items()},
-        "free": _where_it_fits(lambda row: str(row.free_candidates - chains)),
-        "max batch": _max_batch,
+        **{name: _where(lambda row: row.candidates > 1, shown) for name, shown in _OF_DRAFTS.items()},
+        **{name: _where(lambda row: row.fits_memory, shown) for name, shown in _OF_A_STEP.items()},
+        "free": _where(lambda row: row.fits_memory, lambda row: str(row.free_candidates - chains)),
+        "max batch": lambda row: " -> ".join(
+            dict.fromkeys((str(row.max_batch_without), str(row.max_batch_with)))
+        ),
     }
     if chains:  # drafts say it all
         del columns["candidates"]
@@ -95,19 +93,11 @@ _OF_A_STEP: dict[str, Callable[[ScheduleRow], str]] = {
 }
 
 
-def _speculating(shown: Callable[[ScheduleRow], str]) -> Callable[[ScheduleRow], str]:
-    """Nothing of a row that does not speculate."""
-    return lambda row: NOTHING if row.candidates == 1 else shown(row)
-
-
-def _where_it_fits(shown: Callable[[ScheduleRow], str]) -> Callable[[ScheduleRow], str]:
-    """Nothing of a batch that cannot be run."""
-    return lambda row: shown(row) if row.fits_memory else NOTHING
-
-
-def _max_batch(row: ScheduleRow) -> str:
-    with_drafts, without = row.max_batch_with, row.max_batch_without
-    return str(without) if with_drafts == without else f"{without} -> {with_drafts}"
+def _where(
+    holds: Callable[[ScheduleRow], bool], shown: Callable[[ScheduleRow], str]
+) -> Callable[[ScheduleRow], str]:
+    """Nothing of a row for which it does not hold."""
+    return lambda row: shown(row) if holds(row) else NOTHING
 
 
 def search_note(answer: Recommendation) -> list[str]:
@@ -124,35 +114,49 @@ def search_note(answer: Recommendation) -> list[str]:
 
 def findings(answer: Recommendation) -> list[str]:
     """What follows from the schedule, one line each."""
-    rows = [row for row in answer.schedule if row.candidates > 1]
-    lines = [
+    return [
         "A row's speedup and its 80 % interval are the lowest to the highest of its batches, other figures "
         "those of its fullest batch.",
         *search_note(answer),
+        *_of_speculation(answer, [row for row in answer.schedule if row.candidates > 1]),
+        *_of_the_server(answer),
+        *acceptance_basis(answer.profile),
     ]
-    if rows:
-        lines += _why_not_more(answer, dict.fromkeys((rows[0], rows[-1])))
-        lines += _drafts(answer)
-        lines += _accepted_rows(rows[0])
-        lines += _trees(answer, rows)
-        lines += _sensitivity(rows[-1])
-    lines += _within_latency(answer)
-    lines += _cheaper(answer)
-    lines += _memory(answer)
-    lines += _cost(answer)
-    lines += _requests(answer)
-    lines += acceptance_basis(answer.profile)
-    return lines
 
 
-def _why_not_more(answer: Recommendation, rows: Iterable[ScheduleRow]) -> list[str]:
-    """What decided against more at the fullest batch of these rows."""
-    reasons: dict[str, list[str]] = {}
+def _of_speculation(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Iterator[str]:
+    """What decided the counts of rows that speculate, what other drafts would give, what it rests on."""
+    if not rows:
+        return
+    first, last = rows[0], rows[-1]
     several = len(answer.question.seq_len) > 1
-    for row in rows:
+    reasons: dict[str, list[str]] = {}
+    for row in dict.fromkeys((first, last)):
         where = f"{row.batch_max}" + (f" (length {row.seq_len})" if several else "")
         reasons.setdefault(_held_by(answer, row), []).append(where)
-    return [f"Why not more at batch {' and '.join(where)}: {why}." for why, where in reasons.items()]
+    for why, places in reasons.items():
+        yield f"Why not more at batch {' and '.join(places)}: {why}."
+    if len(answer.by_drafts) > 1:
+        yield _drafts(answer)
+    on_accepted = first.speedup_heads_on_accepted_row
+    if on_accepted is not None and on_accepted >= first.speedup * 1.01:
+        yield (
+            f"Heads on the accepted row alone, not on all candidates: {times(on_accepted)} instead of "
+            f"{times(first.speedup)} at batch {first.batch_max}."
+        )
+    if first.chain_speedup is not None and first.chain_candidates is not None and not first.chain:
+        yield (
+            f"The tree gains {percent(first.speedup / first.chain_speedup - 1.0)} over the best chain "
+            f"({first.chain_candidates} candidates, {times(first.chain_speedup)}) at batch "
+            f"{first.batch_max}, length {first.seq_len}."
+        )
+    if last.required_acceptance_factor is not None:
+        yield (
+            f"Acceptance 10 % lower or higher: {times(last.speedup_acceptance_minus_10_percent)} or "
+            f"{times(last.speedup_acceptance_plus_10_percent)} at batch {last.batch_max}; it breaks even at "
+            f"{last.required_tokens_per_step:.2f} tokens per step, {last.required_acceptance_factor:.2f} of "
+            "the assumed accuracies."
+        )
 
 
 def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
@@ -183,104 +187,65 @@ def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
     )
 
 
-def _drafts(answer: Recommendation) -> list[str]:
+def _drafts(answer: Recommendation) -> str:
     """What is recommended at the smallest batch, what others would give, and which are as good."""
-    if len(answer.by_drafts) < 2:
-        return []
     row, batch = answer.schedule[0], answer.question.batch_min
     listed = ", ".join(f"{entry.drafts}: {times(entry.speedup)}" for entry in answer.by_drafts)
     is_head = answer.drafting.kind.unit == "head" and not answer.chains
-    what = "Heads to run" if is_head else "Drafts"
     gains = np.asarray([entry.speedup for entry in answer.by_drafts])
     counts = np.asarray([entry.drafts for entry in answer.by_drafts])
     best = int(np.argmax(gains))
     low, high = near_best(counts + 1, gains, np.ones(gains.size, dtype=np.bool_), best)
+    what = "Heads to run" if is_head else "Drafts"
     text = f"{what} at batch {batch}: {row.drafts or 'none'} ({listed})"
     if row.drafts and low - 1 <= row.drafts <= high - 1:
-        return [text + (f"; {low - 1} to {high - 1} are as good, within 1 %." if low < high else ".")]
+        return text + (f"; {low - 1} to {high - 1} are as good, within 1 %." if low < high else ".")
     if row.drafts:
         lost = 1.0 - row.speedup_at_batch_min / answer.by_drafts[best].speedup
         shared = span(row.batch_min, row.batch_max)
-        return [
-            f"{text}; {counts[best]} would be {percent(lost)} faster there, but the row is batch {shared}."
+        return f"{text}; {counts[best]} would be {percent(lost)} faster there, but the row is batch {shared}."
+    return f"{text}."
+
+
+def _of_the_server(answer: Recommendation) -> Iterator[str]:
+    """Limits, memory, costs and whole requests."""
+    if (limit := answer.question.max_latency_ms) is not None:
+        points = (("with speculation", answer.best_with), ("without", answer.best_without))
+        parts = [
+            f"{name} no batch"
+            if point is None
+            else f"{name} {point.tokens_per_s:,.0f} tokens/s (batch {point.batch}, length {point.seq_len})"
+            for name, point in points
         ]
-    return [f"{text}."]
-
-
-def _accepted_rows(row: ScheduleRow) -> list[str]:
-    speedup = row.speedup_heads_on_accepted_row
-    if speedup is None or speedup < row.speedup * 1.01:
-        return []
-    return [
-        f"Heads on the accepted row alone, not on all candidates: {times(speedup)} instead of "
-        f"{times(row.speedup)} at batch {row.batch_max}."
+        yield f"Within {limit:g} ms a token: {', '.join(parts)}."
+    hints = [
+        f"{counted(answer, more)} than {counted(answer, less)} (batch {row.batch_max}, length {row.seq_len})"
+        for row in answer.schedule
+        for less, more in [pair for pair in row.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)][-1:]
     ]
-
-
-def _trees(answer: Recommendation, rows: Sequence[ScheduleRow]) -> list[str]:
-    row = rows[0]
-    if row.chain_speedup is None or row.chain_candidates is None or row.chain:
-        return []
-    gain = row.speedup / row.chain_speedup - 1.0
-    return [
-        f"The tree gains {percent(gain)} over the best chain ({row.chain_candidates} candidates, "
-        f"{times(row.chain_speedup)}) at batch {row.batch_max}, length {row.seq_len}."
-    ]
-
-
-def _sensitivity(row: ScheduleRow) -> list[str]:
-    if row.required_acceptance_factor is None:
-        return []
-    return [
-        f"Acceptance 10 % lower or higher: {times(row.speedup_acceptance_minus_10_percent)} or "
-        f"{times(row.speedup_acceptance_plus_10_percent)} at batch {row.batch_max}; it breaks even at "
-        f"{row.required_tokens_per_step:.2f} tokens per step, {row.required_acceptance_factor:.2f} of the "
-        "assumed accuracies."
-    ]
-
-
-def _within_latency(answer: Recommendation) -> list[str]:
-    limit = answer.question.max_latency_ms
-    if limit is None:
-        return []
-    points = (("with speculation", answer.best_with), ("without", answer.best_without))
-    parts = [
-        f"{name} no batch"
-        if point is None
-        else f"{name} {point.tokens_per_s:,.0f} tokens/s (batch {point.batch}, length {point.seq_len})"
-        for name, point in points
-    ]
-    return [f"Within {limit:g} ms a token: {', '.join(parts)}."]
-
-
-def _cheaper(answer: Recommendation) -> list[str]:
-    hints = []
-    for row in answer.schedule:
-        near = [pair for pair in row.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
-        hints += [
-            f"{counted(answer, more)} than {counted(answer, less)} "
-            f"(batch {row.batch_max}, length {row.seq_len})"
-            for less, more in near[-1:]
-        ]
-    if not hints:
-        return []
-    return ["Larger but faster: " + "; ".join(hints[:_MOST_HINTS]) + "."]
-
-
-def _memory(answer: Recommendation) -> list[str]:
-    lines = []
+    if hints:
+        yield "Larger but faster: " + "; ".join(hints[:_MOST_HINTS]) + "."
     for capacity in answer.capacities:
         best, plain = capacity.with_speculation, capacity.without_speculation
         if best is None or plain is None or capacity.gain is None:
             continue
-        lines.append(
+        yield (
             f"Memory at length {capacity.seq_len}: the largest batch is {capacity.max_batch_without} without "
             f"and {capacity.max_batch_with} with {counted(answer, best.candidates)}; the card then gives at "
             f"most {plain.tokens_per_s:,.0f} tokens/s without (batch {plain.batch}) and "
             f"{best.tokens_per_s:,.0f} with (batch {best.batch}): {times(capacity.gain)}. At batch "
             f"{best.max_batch} a GPU holds {memory_text(best.memory)}."
         )
-    return lines
+    yield from _cost(answer)
+    for r in answer.requests:
+        yield (
+            f"A request of {r.prompt_tokens} + {r.output_tokens} tokens at batch {r.batch}"
+            f"{', all begun together' if r.batch > 1 else ''}: first token after "
+            f"{duration(r.first_token_us)} (plain {duration(r.plain_first_token_us)}), all after "
+            f"{duration(r.total_us)} (plain {duration(r.plain_total_us)}): {times(r.speedup)} end to end with "
+            f"{counted(answer, r.candidates) if r.candidates > 1 else 'no drafts'}, "
+            f"{significant(US_PER_S / r.per_token_us, 3)} tokens/s."
+        )
 
 
 def _cost(answer: Recommendation) -> list[str]:
@@ -303,15 +268,3 @@ def _cost(answer: Recommendation) -> list[str]:
 
 def _known(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def _requests(answer: Recommendation) -> list[str]:
-    return [
-        f"A request of {r.prompt_tokens} + {r.output_tokens} tokens at batch {r.batch}"
-        f"{', all begun together' if r.batch > 1 else ''}: first token after "
-        f"{duration(r.first_token_us)} (plain {duration(r.plain_first_token_us)}), all after "
-        f"{duration(r.total_us)} (plain {duration(r.plain_total_us)}): {times(r.speedup)} end to end with "
-        f"{counted(answer, r.candidates) if r.candidates > 1 else 'no drafts'}, "
-        f"{significant(US_PER_S / r.per_token_us, 3)} tokens/s."
-        for r in answer.requests
-    ]

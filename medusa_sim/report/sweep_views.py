@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among
-from medusa_sim.plan.best_by_count import ByCount
-from medusa_sim.plan.insights import cliffs
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
 from medusa_sim.report.figures.style import BESIDE
@@ -23,82 +20,26 @@ MOST_BATCHES = 64
 class LengthView:
     """Steps and speedups at one length: arrays (batch, count) for every count described, from 1 up.
 
-    surface: what they are read from, at rows `lines` and place `length`. grid_counts: the counts that were
-    asked for. best: index into `counts` of the count that is marked, per batch; marked: what that is.
+    grid_counts: the counts that were asked for. best: index into `counts` of the count that is marked, per
+    batch; marked: what that is. speedup: over plain decoding, of the step, with traffic the server's; low,
+    high: its 80 % interval. fits: in memory. verify_us: the whole step; parts_us: its slices, and what is
+    beside its kernels; decode_us: (batch,) the plain step.
     """
 
-    surface: Surface
-    lines: IntArray
-    length: int
     seq_len: int
     batch: IntArray
+    counts: IntArray
     grid_counts: IntArray
     best: IntArray
     marked: str
-
-    @property
-    def found(self) -> ByCount:
-        """The best drafting of each count."""
-        return self.surface.by_count
-
-    def _at(self, values: FloatArray) -> FloatArray:
-        return np.asarray(np.broadcast_to(values, self.found.fits.shape)[self.lines, self.length])
-
-    @property
-    def counts(self) -> IntArray:
-        """Every count."""
-        return self.found.counts
-
-    @cached_property
-    def speedup(self) -> FloatArray:
-        """Over plain decoding: the step's, with traffic the server's."""
-        return self._at(self.surface.gain_by_count)
-
-    @property
-    def speedup_low(self) -> FloatArray:
-        """Lower end of the 80 % interval."""
-        return self._at(self.surface.band_by_count[0])
-
-    @property
-    def speedup_high(self) -> FloatArray:
-        """Upper end."""
-        return self._at(self.surface.band_by_count[1])
-
-    @property
-    def tokens_per_step(self) -> FloatArray:
-        """Of each count."""
-        return self._at(self.found.tokens_per_step)
-
-    @property
-    def fits(self) -> BoolArray:
-        """Whether it fits in memory."""
-        return np.asarray(self.found.fits[self.lines, self.length])
-
-    @cached_property
-    def verify_us(self) -> FloatArray:
-        """The whole step."""
-        return self._at(self.found.step_us)
-
-    @cached_property
-    def decode_us(self) -> FloatArray:
-        """(batch,) the plain step."""
-        return np.asarray(self.found.decode_us[self.lines, self.length, 0])
-
-    @cached_property
-    def parts_us(self) -> dict[str, FloatArray]:
-        """Slices of the step, and what is beside its kernels."""
-        parts: dict[str, FloatArray] = {name: self._at(part) for name, part in self.found.parts_us.items()}
-        return parts | {BESIDE: self.verify_us - sum(parts.values(), start=np.zeros(()))}
-
-    @property
-    def decode_parts_us(self) -> dict[str, FloatArray]:
-        """(batch,) slices of the plain step."""
-        return {name: part[:, 0] for name, part in self.parts_us.items()}
-
-    @cached_property
-    def cliffs(self) -> tuple[IntArray, ...]:
-        """Per batch, counts after which the next one costs clearly more."""
-        return tuple(cliffs(row) for row in self.verify_us)
+    speedup: FloatArray
+    speedup_low: FloatArray
+    speedup_high: FloatArray
+    tokens_per_step: FloatArray
+    fits: BoolArray
+    verify_us: FloatArray
+    decode_us: FloatArray
+    parts_us: dict[str, FloatArray]
 
 
 def length_view(
@@ -123,23 +64,34 @@ def view_of(
 
     recommended: batch -> count that is marked, of the batches shown; None: all of them, the best asked for.
     """
-    by_count, s = surface.by_count, int(np.searchsorted(surface.seq_len, seq_len))
+    found, s = surface.by_count, int(np.searchsorted(surface.seq_len, seq_len))
     lines = np.flatnonzero(among(surface.batch, list(recommended or surface.batch)))
-    asked_for = among(by_count.counts, asked)
+    asked_for = among(found.counts, asked)
+
+    def at(values: FloatArray) -> FloatArray:
+        return np.asarray(np.broadcast_to(values, found.fits.shape)[lines, s])
+
+    speedup, verify_us = at(surface.gain_by_count), at(found.step_us)
     if recommended is None:
-        gain = np.broadcast_to(surface.gain_by_count, by_count.fits.shape)[:, s]
-        best = np.argmax(np.where(asked_for, gain, -np.inf), axis=1)
+        best = np.argmax(np.where(asked_for, speedup, -np.inf), axis=1)
     else:
-        best = np.searchsorted(by_count.counts, [recommended[int(size)] for size in surface.batch[lines]])
+        best = np.searchsorted(found.counts, [recommended[int(size)] for size in surface.batch[lines]])
+    parts_us: dict[str, FloatArray] = {name: at(part) for name, part in found.parts_us.items()}
     return LengthView(
-        surface=surface,
-        lines=lines,
-        length=s,
         seq_len=seq_len,
         batch=surface.batch[lines],
-        grid_counts=by_count.counts[asked_for],
+        counts=found.counts,
+        grid_counts=found.counts[asked_for],
         best=best,
         marked="the best count of the grid" if recommended is None else "what is recommended",
+        speedup=speedup,
+        speedup_low=at(surface.band_by_count[0]),
+        speedup_high=at(surface.band_by_count[1]),
+        tokens_per_step=at(found.tokens_per_step),
+        fits=np.asarray(found.fits[lines, s]),
+        verify_us=verify_us,
+        decode_us=np.asarray(found.decode_us[lines, s, 0]),
+        parts_us=parts_us | {BESIDE: verify_us - sum(parts_us.values(), start=np.zeros(()))},
     )
 
 

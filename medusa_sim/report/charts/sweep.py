@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.arrays import among
+from medusa_sim.plan.insights import cliffs
 from medusa_sim.report.charts.chart import (
     Axis,
     Bar,
@@ -67,15 +68,15 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
             }
             for i in range(counts.size)
         ]
-        cliffs = view.cliffs[line] - 1 if counts.size > _FEW else view.cliffs[line][:0]
-        cliffs = cliffs[gain[cliffs] >= _CLIFFS_MATTER]
+        steep = cliffs(view.verify_us[line])[: None if counts.size > _FEW else 0] - 1
+        steep = steep[gain[steep] >= _CLIFFS_MATTER]
         series += [
             Series(
                 name=name, x=counts, y=gain, low=view.speedup_low[line], high=view.speedup_high[line],
                 rows=rows, colour=colour_of(place), line=line_of(place),
             ),
             Series(
-                name=name, x=counts[cliffs], y=gain[cliffs], colour=colour_of(place), marker="|", size=9.0
+                name=name, x=counts[steep], y=gain[steep], colour=colour_of(place), marker="|", size=9.0
             ),
             Series(
                 name=name, x=counts[[ring]], y=gain[[ring]], colour=colour_of(place), marker="o",
@@ -126,7 +127,7 @@ def step_bars(view: LengthView, title: str) -> BarChart:
     rows = []
     for line in np.flatnonzero(among(view.batch, evenly(view.batch, _MOST_BARS))):
         best = int(view.best[line])
-        steps = [("1", {name: part[line] for name, part in view.decode_parts_us.items()})]
+        steps = [("1", {name: part[line, 0] for name, part in view.parts_us.items()})]
         if view.counts[best] > 1:
             drafted = {name: part[line, best] for name, part in view.parts_us.items()}
             steps.append((str(view.counts[best]), drafted))
