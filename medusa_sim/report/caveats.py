@@ -12,7 +12,6 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.plan.scenario import Scenario, beyond_known
 from medusa_sim.report.text import percent, significant
 from medusa_sim.specs.costs import GIVEN
-from medusa_sim.specs.fitted import Fit
 from medusa_sim.step.memory import MemoryParts
 from medusa_sim.step.workload import Grid
 from medusa_sim.units import GIGA
@@ -83,20 +82,16 @@ def _latency_caveats(item: Scenario) -> Iterator[str]:
         return
     gemm = item.linear_fit
     if gemm is not None:
-        yield f"Linear layers of `{item.gpu.name}` ({item.kernels}): {_fit_text(gemm)}."
+        yield (
+            f"Linear layers of `{item.gpu.name}` ({item.kernels}): mean error {percent(gemm.fit_error)} on "
+            f"the {gemm.rows} rows of the fit, {percent(gemm.heldout_error)} on held-out shapes."
+        )
     if item.backend is not None:
         yield (
             f"Verification attends with {item.backend.name} ({item.backend.source}); few rows of it with 2 "
             "to 128 queries are public: its time is put together from decode and prefill kernels where "
             "keys are split, and follows rows of an RTX 3090 where they are not."
         )
-
-
-def _fit_text(fit: Fit) -> str:
-    return (
-        f"mean error {percent(fit.fit_error)} on the {fit.rows} rows of the fit, "
-        f"{percent(fit.heldout_error)} on held-out shapes"
-    )
 
 
 _LEAST_GB = 0.01
@@ -165,13 +160,18 @@ def shortfall_text(short: Shortfall) -> str:
 
 
 def memory_text(parts: MemoryParts) -> str:
-    """`weights 13.5, KV cache 0.5, activations 0.1 GB`: of one GPU, what is nothing left out."""
+    """`weights 13.5, KV cache 0.5, activations 0.1 GB`: of one GPU, what is nothing left out.
+
+    A tenth from 1 GB on, a hundredth below: figures of a sum, which nobody reads finer.
+    """
     named = zip(("weights", "drafter", "KV cache", "activations"), parts, strict=True)
-    sizes = [f"{name} {_gigabytes(float(value))}" for name, value in named if float(value) > 0.0]
-    return f"{', '.join(sizes)} GB"
-
-
-def _gigabytes(value: float) -> str:
-    """A tenth from 1 GB on, a hundredth below: figures of a sum, which nobody reads finer."""
-    size = value / GIGA
-    return f"{size:,.1f}" if size >= 1.0 else f"{size:.2f}" if size >= _LEAST_GB else f"< {_LEAST_GB}"
+    sizes = {name: float(value) / GIGA for name, value in named if float(value) > 0.0}
+    texts = [
+        f"{name} {size:,.1f}"
+        if size >= 1.0
+        else f"{name} {size:.2f}"
+        if size >= _LEAST_GB
+        else f"{name} < {_LEAST_GB}"
+        for name, size in sizes.items()
+    ]
+    return f"{', '.join(texts)} GB"

@@ -21,20 +21,16 @@ _CSV_ROWS = 65_536
 
 def csv_parts(tables: Iterable[pa.Table]) -> Iterator[bytes]:
     """CSV with one header; empty cells for missing values, shortest digits that read back exactly."""
-    for number, table in enumerate(tables):
-        if number == 0:
-            yield _csv_bytes(_header(table), header=False)
-        for start in range(0, table.num_rows, _CSV_ROWS):
-            yield _csv_bytes(table.slice(start, _CSV_ROWS), header=False)
-
-
-def _header(table: pa.Table) -> pa.Table:
     import pyarrow as pa
 
-    return pa.table({str(i): [name] for i, name in enumerate(table.column_names)})
+    for number, table in enumerate(tables):
+        if number == 0:
+            yield _csv_bytes(pa.table({str(i): [name] for i, name in enumerate(table.column_names)}))
+        for start in range(0, table.num_rows, _CSV_ROWS):
+            yield _csv_bytes(table.slice(start, _CSV_ROWS))
 
 
-def _csv_bytes(table: pa.Table, *, header: bool) -> bytes:
+def _csv_bytes(table: pa.Table) -> bytes:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -42,7 +38,7 @@ def _csv_bytes(table: pa.Table, *, header: bool) -> bytes:
     for style in ("none", "needed"):
         buffer = io.BytesIO()
         try:
-            csv.write_csv(table, buffer, csv.WriteOptions(include_header=header, quoting_style=style))
+            csv.write_csv(table, buffer, csv.WriteOptions(include_header=False, quoting_style=style))
         except pa.ArrowInvalid:
             if style == "needed":
                 raise

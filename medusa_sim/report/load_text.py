@@ -23,16 +23,24 @@ _MOST_EATEN = 0.5
 
 def headline(test: LoadTest) -> str:
     """Scenario, where requests come from, limits of the server."""
-    limits = test.limits(0)
-    requests, _ = test.requests(test.any_rate, 0)
-    lengths = (
-        f"{requests.prompt_tokens.mean():.0f} prompt and {requests.output_tokens.mean():.0f} output tokens"
-    )
-    return (
-        f"{scenario_line(test.scenario)}; {runs_text(test)}; {lengths} in the mean, at most "
-        f"{limits.max_requests} in a step of at most {limits.token_budget} tokens{_whose(test)}"
-        f"{_shares(test)}{spread_text(test)}{only_chains(test)}"
-    )
+    limits, requests = test.limits(0), test.requests(test.any_rate, 0)[0]
+    prompts, outputs = requests.prompt_tokens.mean(), requests.output_tokens.mean()
+    runtime, server = test.scenario.runtime, test.server
+    own = runtime.engine is not None and server.max_requests is None and server.token_budget is None
+    parts = [
+        scenario_line(test.scenario),
+        runs_text(test),
+        f"{prompts:.0f} prompt and {outputs:.0f} output tokens in the mean, at most {limits.max_requests} in "
+        f"a step of at most {limits.token_budget} tokens"
+        + (f" ({runtime.name}'s own on this card)" if own else ""),
+    ]
+    if share := server.prefix_hit_rate:
+        parts.append(f"{percent(share, 0)} of prompts found in the cache ({server.prefix})")
+    if test.cancelled:
+        parts.append(f"{percent(test.cancelled, 0)} of requests cancelled")
+    if test.spread and test.drafts_max:
+        parts.append(f"requests differ by {significant(test.spread, 3)} on the logit of their acceptance")
+    return "; ".join(parts) + only_chains(test)
 
 
 def runs_text(test: LoadTest) -> str:
@@ -42,63 +50,29 @@ def runs_text(test: LoadTest) -> str:
     return runs if searched == requests else f"{runs}, searches with the first {searched} of each"
 
 
-def _shares(test: LoadTest) -> str:
-    """Of prompts that the cache holds, and of requests that are cancelled; empty where there are none."""
-    share, whose = test.server.prefix_hit_rate, test.server.prefix
-    held = f"; {percent(share, 0)} of prompts found in the cache ({whose})" if share else ""
-    return held + (f"; {percent(test.cancelled, 0)} of requests cancelled" if test.cancelled else "")
-
-
-def spread_text(test: LoadTest) -> str:
-    """How far requests differ; empty where they do not, or nothing is drafted."""
-    if not test.spread or not test.drafts_max:
-        return ""
-    return f"; requests differ by {significant(test.spread, 3)} on the logit of their acceptance"
-
-
 def only_chains(test: LoadTest) -> str:
     """That trees, which the runtime could run, are not simulated; empty where nothing is left out."""
     has_trees = any(not option.chain for option in test.scenario.options())
     return "; drafts as chains: trees are not simulated under load" if has_trees and test.drafts_max else ""
 
 
-def _whose(test: LoadTest) -> str:
-    """Whether these are the engine's own limits on this card."""
-    given = (test.server.max_requests, test.server.token_budget)
-    if test.scenario.runtime.engine is None or None not in given:
-        return ""
-    return f" ({test.scenario.runtime.name}'s own on this card)" if given == (None, None) else ""
+_POLICIES = {
+    "none": "plain decoding",
+    "schedule": "a schedule by batch",
+    "schedule-context": "a schedule by batch and context",
+    "adaptive": "drafts by measured acceptance",
+    "throughput_aware": "drafts by measured acceptance and cost",
+    "adaptive-verification": "the likeliest drafts verified",
+    "budget": "a budget chosen at every step",
+    "budget-by-request": "a budget shared out by what each request accepted",
+}
 
 
 def policy_text(name: str) -> str:
     """`K=3` as a sentence has it: `3 drafts a step`."""
     if name.startswith("K="):
         return f"{name[2:]} draft{'' if name == 'K=1' else 's'} a step"
-    known = {
-        "none": "plain decoding",
-        "schedule": "a schedule by batch",
-        "schedule-context": "a schedule by batch and context",
-        "adaptive": "drafts by measured acceptance",
-        "throughput_aware": "drafts by measured acceptance and cost",
-        "adaptive-verification": "the likeliest drafts verified",
-        "budget": "a budget chosen at every step",
-        "budget-by-request": "a budget shared out by what each request accepted",
-    }
-    return known.get(name, name)
-
-
-def limits_text(goals: Goals) -> str:
-    """`50 ms a token`, with every limit that was given."""
-    parts = [
-        f"{significant(KILO * limit, 3)} ms {what}"
-        for limit, what in (
-            (goals.ttft_s, "to the first token"),
-            (goals.tpot_s, "a token"),
-            (goals.e2e_s, "in all"),
-        )
-        if limit is not None
-    ]
-    return " and ".join(parts)
+    return _POLICIES.get(name, name)
 
 
 def sentence(answer: LoadAnswer) -> str:
@@ -116,7 +90,10 @@ def sentence(answer: LoadAnswer) -> str:
 def _within_limits(goals: Goals, plain: Carried | None, drafting: Sequence[Carried]) -> str:
     every = [*drafting, *([plain] if plain else [])]
     best = max(every, key=lambda each: each.largest_per_s or 0.0)
-    within = limits_text(goals)
+    limits = {"to the first token": goals.ttft_s, "a token": goals.tpot_s, "in all": goals.e2e_s}
+    within = " and ".join(
+        f"{significant(KILO * limit, 3)} ms {what}" for what, limit in limits.items() if limit is not None
+    )
     if not best.largest_per_s:
         nearest = max(every, key=lambda each: each.best_share or 0.0)
         return (
@@ -225,33 +202,25 @@ def tables_text(answer: LoadAnswer) -> list[str]:
         else:
             sign = "too much" if each.cost_error > 0.0 else "too little"
             own = (
-                f": its engine's table of costs, made at {_tokens(each.context)} of context, says "
+                f": its engine's table of costs, made at {each.context:.0f} "
+                f"token{'' if each.context == 1.0 else 's'} of context, says "
                 f"{percent(abs(each.cost_error), 0)} {sign} of its steps at {each.length:.0f}"
             )
             right = "a right one"
-        interval = (
-            ""
-            if math.isnan(each.e2e_ratio_low)
-            else f" (95 %: {each.e2e_ratio_low:.3f} to {each.e2e_ratio_high:.3f})"
-        )
+        low, high = each.e2e_ratio_low, each.e2e_ratio_high
+        interval = "" if math.isnan(low) else f" (95 %: {low:.3f} to {high:.3f})"
         lines.append(
             f"{each.policy}{own}; with {right} a request takes {each.e2e_ratio:.3f} times as long{interval}"
         )
     return lines
 
 
-def _tokens(count: float) -> str:
-    return "1 token" if count == 1.0 else f"{count:.0f} tokens"
-
-
 def _entries(entries: Sequence[tuple[int, int]]) -> str:
     parts = []
     for (first, drafts), after in zip(entries, [*entries[1:], None], strict=True):
-        last = "on" if after is None else f"to {after[0] - 1}"
+        last = "on" if after is None else f"to {after[0] - 1} requests"
         what = f"{drafts} draft{'' if drafts == 1 else 's'}" if drafts else "none"
-        parts.append(
-            f"{what} from {first} {last} requests" if after is not None else f"{what} from {first} on"
-        )
+        parts.append(f"{what} from {first} {last}")
     return ", ".join(parts)
 
 

@@ -218,11 +218,11 @@ def _of_the_server(answer: Recommendation) -> Iterator[str]:
             for name, point in points
         ]
         yield f"Within {limit:g} ms a token: {', '.join(parts)}."
-    hints = [
-        f"{counted(answer, more)} than {counted(answer, less)} (batch {row.batch_max}, length {row.seq_len})"
-        for row in answer.schedule
-        for less, more in [pair for pair in row.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)][-1:]
-    ]
+    hints = []
+    for row in answer.schedule:
+        near = [pair for pair in row.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
+        at = f"(batch {row.batch_max}, length {row.seq_len})"
+        hints += [f"{counted(answer, more)} than {counted(answer, less)} {at}" for less, more in near[-1:]]
     if hints:
         yield "Larger but faster: " + "; ".join(hints[:_MOST_HINTS]) + "."
     for capacity in answer.capacities:
@@ -242,8 +242,8 @@ def _of_the_server(answer: Recommendation) -> Iterator[str]:
             f"A request of {r.prompt_tokens} + {r.output_tokens} tokens at batch {r.batch}"
             f"{', all begun together' if r.batch > 1 else ''}: first token after "
             f"{duration(r.first_token_us)} (plain {duration(r.plain_first_token_us)}), all after "
-            f"{duration(r.total_us)} (plain {duration(r.plain_total_us)}): {times(r.speedup)} end to end with "
-            f"{counted(answer, r.candidates) if r.candidates > 1 else 'no drafts'}, "
+            f"{duration(r.total_us)} (plain {duration(r.plain_total_us)}): {times(r.speedup)} end to end "
+            f"with {counted(answer, r.candidates) if r.candidates > 1 else 'no drafts'}, "
             f"{significant(US_PER_S / r.per_token_us, 3)} tokens/s."
         )
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.plan import FREE_WITHIN
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.insights import NEAR_BEST, Answer, Free, InEngine
@@ -33,7 +32,6 @@ from medusa_sim.report.text import (
     span,
     times,
 )
-from medusa_sim.specs.fitted import Fit
 from medusa_sim.units import GIGA
 
 _EXPENDABLE = (
@@ -77,13 +75,10 @@ def scenario_text(scenario: Scenario, drafting: str) -> str:
     latency += "" if scenario.backend is None else f", verified by {scenario.backend.name}"
     return (
         f"{scenario.cards}, {scenario.model.name} {scenario.model.numbers}, {drafting}, "
-        f"{scenario.runtime.name}, {latency}, acceptance {acceptance_text(scenario.profile)}"
+        f"{scenario.runtime.name}, {latency}, acceptance {scenario.profile.name}"
+        # counted against a text and not the model's output
+        f"{' (teacher-forced)' if scenario.profile.agreement == 'teacher-forced' else ''}"
     )
-
-
-def acceptance_text(profile: AcceptanceProfile) -> str:
-    """A profile by name, with what it was counted against where that is a text and not the model's output."""
-    return f"{profile.name} (teacher-forced)" if profile.agreement == "teacher-forced" else profile.name
 
 
 def drafter_text(scenario: Scenario) -> str:
@@ -105,6 +100,7 @@ def best_table(answer: Answer) -> TextTable:
     """
     best = answer.best
     column = {name: values.tolist() for name, values in best.columns.items()}
+    unit = "drafts" if answer.surface.chains else f"{answer.scenario.drafting.kind.unit}s"
 
     def shown(*names: str) -> dict[str, list[str]]:
         """Columns under the titles of their quantities."""
@@ -116,8 +112,8 @@ def best_table(answer: Answer) -> TextTable:
         "length": [str(value) for value in column["seq_len"]],
         "candidates": [str(value) for value in column["candidates"]],
         "as good": [NOTHING if low == high else f"{span(low, high)}" for low, high in best.near.tolist()],
-        _unit(answer): [str(value) if value else NOTHING for value in column["drafts"]],
-        "fits": [_fits(value) for value in column["fits_memory"]],
+        unit: [str(value) if value else NOTHING for value in column["drafts"]],
+        "fits": [{True: "yes", False: "NO"}.get(value, NOTHING) for value in column["fits_memory"]],
         "speedup": [times(value) for value, _, _ in answer.gains],
         "80 %": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],
         "of the step": [NOTHING if answer.scenario.traffic is None else times(v) for v in column["speedup"]],
@@ -154,11 +150,6 @@ def best_table(answer: Answer) -> TextTable:
     )
 
 
-def _unit(answer: Answer) -> str:
-    """Heads of a tree; of chains drafts, whatever drafts them."""
-    return "drafts" if answer.surface.chains else f"{answer.scenario.drafting.kind.unit}s"
-
-
 def free_text(count: int, free: Free) -> str:
     """A free budget; `256+` where the search ended before it did."""
     return f"{count}+" if count >= free.largest else str(count)
@@ -175,34 +166,34 @@ def _rate(tokens_per_s: float) -> str:
     return NOTHING if math.isnan(tokens_per_s) else f"{tokens_per_s:,.0f}"
 
 
-def _fits(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "NO"
-    return NOTHING
-
-
 def verdicts(answer: Answer) -> list[str]:
     """What follows from the grid: where it stops paying, what is free, where a larger count is cheaper."""
-    hints = cheaper_hints(answer)
+    several = answer.grid.seq_len.size > 1
+    shortfall = [] if answer.shortfall is None else [shortfall_text(answer.shortfall)]
     if not any(answer.fits):
-        return [] if answer.shortfall is None else [shortfall_text(answer.shortfall)]
-    lines = [
-        _paying(answer),
+        return shortfall
+    ranges = [
+        paying_range(crossing) + (f" at length {answer.grid.seq_len[place]}" if several else "")
+        for place, crossing in enumerate(answer.paying)
+    ]
+    hints = [
+        f"{pair.larger} candidates than {pair.smaller} (batch {pair.batch}"
+        f"{f', length {pair.seq_len}' if several else ''})"
+        for pair in answer.cheaper[:6]
+    ]
+    return [
+        f"Pays {'; '.join(ranges)}.",
         *engine_line(answer.in_engine),
         *_memory(answer),
         *_cost(answer),
         _free(answer),
         *([f"Larger but faster: {'; '.join(hints)}."] if hints else []),
-    ]
-    if answer.shortfall is not None:
-        lines.append(shortfall_text(answer.shortfall))
-    lines += slower_format(answer.surface)
-    if answer.ends_profile:
-        lines.append(as_sentence(more_may_pay(answer.scenario)))
-    lines += kernels_line(answer.scenario)
-    lines += acceptance_basis(answer.scenario.profile)
-    return lines + [
-        as_sentence(line) for line in beyond_known(answer.scenario, int(answer.grid.seq_len.max()))
+        *shortfall,
+        *slower_format(answer.surface),
+        *([as_sentence(more_may_pay(answer.scenario))] if answer.ends_profile else []),
+        *kernels_line(answer.scenario),
+        *acceptance_basis(answer.scenario.profile),
+        *map(as_sentence, beyond_known(answer.scenario, int(answer.grid.seq_len.max()))),
     ]
 
 
@@ -215,11 +206,6 @@ def slower_format(surface: Surface) -> list[str]:
         f"Slower than as published: a plain step at batch {surface.batch[0]} takes {duration(own)} in "
         f"{surface.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype."
     ]
-
-
-def _paying(answer: Answer) -> str:
-    ranges = [f"{text}{_at_length(answer, i)}" for i, text in enumerate(map(paying_range, answer.paying))]
-    return f"Pays {'; '.join(ranges)}."
 
 
 def engine_line(engine: InEngine | None) -> list[str]:
@@ -279,10 +265,6 @@ def _memory(answer: Answer) -> list[str]:
     ]
 
 
-def _at_length(answer: Answer, case: int) -> str:
-    return f" at length {answer.grid.seq_len[case]}" if answer.grid.seq_len.size > 1 else ""
-
-
 def paying_range(crossing: BreakEven) -> str:
     """`up to batch 52`, `at batch 4..64`, or that it pays wherever it fits."""
     if crossing.direction == "does not fit":
@@ -313,16 +295,6 @@ def _free(answer: Answer) -> str:
     )
 
 
-def cheaper_hints(answer: Answer) -> list[str]:
-    """Up to six hints such as `96 candidates than 80 (batch 4)`."""
-    several = answer.grid.seq_len.size > 1
-    return [
-        f"{pair.larger} candidates than {pair.smaller} (batch {pair.batch}"
-        f"{f', length {pair.seq_len}' if several else ''})"
-        for pair in answer.cheaper[:6]
-    ]
-
-
 def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
     """Where the numbers of a sweep come from: GPU, model, runtime, kernels, acceptance."""
     sources_of: dict[str, dict[str, str]] = {}
@@ -338,16 +310,12 @@ def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
         sources_of[f"acceptance {item.profile.name}"] = {"tokens_per_step": item.profile.source}
         if item.fits:
             kernels = sources_of.setdefault(f"kernels {gpu.name} {item.kernels}", {})
-            kernels |= {name: fit_source(fit) for name, fit in item.fits.items()}
+            kernels |= {
+                name: f"{fit.source}; {fit.rows} rows, mean error {fit.fit_error:.1%} of the fit, "
+                f"{fit.heldout_error:.1%} on held-out shapes"
+                for name, fit in item.fits.items()
+            }
     return sources_of
-
-
-def fit_source(fit: Fit) -> str:
-    """Source, rows and errors of a fitted kernel."""
-    return (
-        f"{fit.source}; {fit.rows} rows, mean error {fit.fit_error:.1%} of the fit, "
-        f"{fit.heldout_error:.1%} on held-out shapes"
-    )
 
 
 def kernels_line(scenario: Scenario) -> list[str]:

@@ -127,16 +127,11 @@ class TextTable:
 
         between: characters that separate two columns.
         """
-        table = self
+        widths, kept = self.widths, list(range(len(self.headers)))
         for name in self.expendable:
-            if sum(table.widths) + between * (len(table.widths) - 1) <= width:
+            if sum(widths[i] for i in kept) + between * (len(kept) - 1) <= width:
                 break
-            table = table.without(name)
-        return table
-
-    def without(self, name: str) -> TextTable:
-        """The table without the columns of that name."""
-        kept = [i for i, header in enumerate(self.headers) if header != name]
+            kept = [i for i in kept if self.headers[i] != name]
         return replace(
             self,
             headers=tuple(self.headers[i] for i in kept),
@@ -173,7 +168,11 @@ class TextTable:
         """
         columns = dict(table)
         if fold_constants and len(next(iter(columns.values()), ())) > 1:
-            same = {name: values[0] for name, values in columns.items() if _is_one_word(values)}
+            same = {
+                name: values[0]
+                for name, values in columns.items()
+                if isinstance(values[0], str) and all(value == values[0] for value in values)
+            }
             columns = {name: values for name, values in columns.items() if name not in same}
             title = "  ".join(
                 [*([title] if title else []), *(f"{name}={value}" for name, value in same.items())]
@@ -185,10 +184,6 @@ class TextTable:
             right=tuple(is_number(values) for values in columns.values()),
             title=title,
         )
-
-
-def _is_one_word(values: Sequence[object]) -> bool:
-    return isinstance(values[0], str) and all(value == values[0] for value in values)
 
 
 def plain(table: TextTable) -> str:
@@ -232,7 +227,8 @@ def on_terminal(table: TextTable, width: int) -> str | None:
         size if right or size <= _LONG_TEXT else _NARROWEST
         for size, right in zip(table.widths, table.right, strict=True)
     ]
-    if _rich_width(shortest) > width:
+    # three characters between columns, one at each side
+    if sum(shortest) + 3 * (len(shortest) - 1) + 2 > width:
         return None
     drawn = Table(box=box.SIMPLE_HEAD, title=table.title or None, title_justify="left", pad_edge=False)
     for header, right, size in zip(table.headers, table.right, table.widths, strict=True):
@@ -250,8 +246,3 @@ def on_terminal(table: TextTable, width: int) -> str | None:
     with console.capture() as captured:
         console.print(drawn, markup=False, highlight=False)
     return captured.get()
-
-
-def _rich_width(widths: Sequence[int]) -> int:
-    """Characters of a rich table without outer padding: three between columns, one at each side."""
-    return sum(widths) + 3 * (len(widths) - 1) + 2
