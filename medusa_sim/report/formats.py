@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from medusa_sim import __version__
@@ -66,6 +67,13 @@ def json_parts(tables: Iterable[pa.Table], command: str, kind: str, more: dict[s
 def json_value(value: Any) -> Any:
     """A value as JSON has it: what is not known is null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def notebook_html(sentence: str, frame: pd.DataFrame, lines: Iterable[str]) -> str:
+    """A sentence, a table and warnings for notebooks."""
+    table = frame.to_html(index=False, float_format=lambda value: f"{value:.3g}")
+    listed = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<p>{escape(sentence)}</p>{table}" + (f"<ul>{listed}</ul>" if listed else "")
 
 
 def json_row(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -164,10 +164,8 @@ class Answer:
 
     def _repr_html_(self) -> str:
         """Sentence, schedule and warnings for notebooks."""
-        from html import escape
+        from medusa_sim.report.formats import notebook_html
 
         shown = ["batch_min", "batch_max", "seq_len", "candidates", "drafts", "tokens_per_step", "speedup",
                  "speedup_low", "speedup_high", "tokens_per_s", "plain_tokens_per_s"]  # fmt: skip
-        table = self.schedule[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
-        listed = "".join(f"<li>{escape(line)}</li>" for line in self.warnings)
-        return f"<p>{escape(self.sentence)}</p>{table}" + (f"<ul>{listed}</ul>" if listed else "")
+        return notebook_html(self.sentence, self.schedule[shown], self.warnings)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.load.question import LoadAnswer
+from medusa_sim.report.formats import notebook_html
 from medusa_sim.report.load_rows import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load_text import sentence, warnings
 
@@ -77,6 +77,4 @@ class Simulation:
     def _repr_html_(self) -> str:
         """Sentence, what each policy carries and warnings for notebooks."""
         shown = ["policy", "rate_per_s", "ttft_p50_s", "tpot_mean_s", "tokens_per_s", "goodput_share"]
-        table = self.frame[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
-        listed = "".join(f"<li>{escape(line)}</li>" for line in self.warnings)
-        return f"<p>{escape(self.sentence)}</p>{table}" + (f"<ul>{listed}</ul>" if listed else "")
+        return notebook_html(self.sentence, self.frame[shown], self.warnings)

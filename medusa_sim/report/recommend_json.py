@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from medusa_sim.plan.break_even import BreakEven
-from medusa_sim.plan.capacity import Capacity
 from medusa_sim.plan.quantities import scenario_values
 from medusa_sim.plan.recommend import steps_at
-from medusa_sim.plan.recommendation import Recommendation, RequestLatency
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.formats import json_value
 from medusa_sim.report.recommend_reason import reason, warnings
@@ -29,12 +27,13 @@ _OF_THE_SCENARIO = (
 
 def recommendation_values(answer: Recommendation) -> dict[str, Any]:
     """The answer as JSON holds it: rows have the fields of `ScheduleRow`, points of `OperatingPoint`."""
-    context = answer.break_even_context
+    context, price = answer.break_even_context, answer.scenario.price
+    best, plain = answer.best_with, answer.best_without
     return {
         **scenario_values(answer.scenario, *_OF_THE_SCENARIO),
         "verified_by": None if answer.scenario.backend is None else answer.scenario.backend.name,
         "acceptance_agreement": answer.profile.agreement,
-        "price": _price_values(answer.scenario),
+        "price": price and {**msgspec.structs.asdict(price), "date": price.date.isoformat()},
         "objective": answer.question.objective,
         "counted_in": "drafts" if answer.chains else "candidates",
         "enable": answer.enable,
@@ -61,20 +60,20 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "schedule_all_lengths": [row_values(row) for row in answer.schedule_all_lengths],
         "by_drafts": [dataclasses.asdict(entry) for entry in answer.by_drafts],
         "steps": _steps_values(answer),
-        "best_with_speculation": _maybe(answer.best_with),
-        "best_without_speculation": _maybe(answer.best_without),
-        "memory": [_capacity_values(capacity) for capacity in answer.capacities],
-        "requests": [_request_values(request) for request in answer.requests],
+        "best_with_speculation": best and dataclasses.asdict(best),
+        "best_without_speculation": plain and dataclasses.asdict(plain),
+        "memory": [
+            {**dataclasses.asdict(capacity), "throughput_gain": capacity.gain}
+            for capacity in answer.capacities
+        ],
+        "requests": [
+            {**dataclasses.asdict(each), "speedup": each.speedup, "decode_speedup": each.decode_speedup}
+            for each in answer.requests
+        ],
         "does_not_fit": _shortfall_values(answer),
         "where_it_fits": [row_values(row) for row in answer.where_it_fits],
         "warnings": warnings(answer),
     }
-
-
-def _price_values(scenario: Scenario) -> dict[str, Any] | None:
-    """The price that tokens are priced with; None where there is none."""
-    price = scenario.price
-    return None if price is None else {**msgspec.structs.asdict(price), "date": price.date.isoformat()}
 
 
 def _steps_values(answer: Recommendation) -> dict[str, Any]:
@@ -126,22 +125,6 @@ def break_even_values(crossing: BreakEven) -> dict[str, Any]:
         "searched": [crossing.searched_from, crossing.searched_to],
         "pays": [list(span) for span in crossing.spans],
     }
-
-
-def _capacity_values(capacity: Capacity) -> dict[str, Any]:
-    return {**dataclasses.asdict(capacity), "throughput_gain": capacity.gain}
-
-
-def _request_values(request: RequestLatency) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(request),
-        "speedup": request.speedup,
-        "decode_speedup": request.decode_speedup,
-    }
-
-
-def _maybe(point: Any) -> dict[str, Any] | None:
-    return None if point is None else dataclasses.asdict(point)
 
 
 def _shortfall_values(answer: Recommendation) -> dict[str, Any] | None:

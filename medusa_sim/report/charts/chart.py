@@ -100,6 +100,16 @@ class LineChart:
         return [name for name, each in self.names.items() if each.in_legend]
 
 
+def line(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:
+    """A line in the look of the place-th name of a chart."""
+    return Series(name=name, x=x, y=y, colour=colour_of(place), line=line_of(place), **more)
+
+
+def marks(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:
+    """Points in the look of the place-th name of a chart."""
+    return Series(name=name, x=x, y=y, colour=colour_of(place), marker=marker_of(place), **more)
+
+
 def colour_of(place: int) -> str:
     """The colour of the place-th name of a chart."""
     return SHADES[place % len(SHADES)]

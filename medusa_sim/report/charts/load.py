@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, line_of, marker_of
+from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, line, marker_of
 from medusa_sim.units import KILO
 
 if TYPE_CHECKING:
@@ -61,37 +61,28 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
     y_title = metric_title(metric, goals.share)
     series: list[Series] = []
     for policy, place in places.items():
-        line = [point for point in answer.points if point.policy == policy]
-        x = np.array([point.rate for point in line])
+        own = [point for point in answer.points if point.policy == policy]
+        x = np.array([point.rate for point in own])
         y, half = (np.array([unit * value for value in values]) for values in (
-            [point.mean[metric] for point in line], [point.half_width(metric) for point in line]
+            [point.mean[metric] for point in own], [point.half_width(metric) for point in own]
         ))  # fmt: skip
         half = np.nan_to_num(half)
         rows: list[dict[str, Any]] = [
             {"policy": policy, "rate": point.rate, "value": value, "tokens": point.mean["tokens_per_s"],
              "share": point.mean["goodput_share"]}
-            for point, value in zip(line, y.tolist(), strict=True)
+            for point, value in zip(own, y.tolist(), strict=True)
         ]  # fmt: skip
         is_sure, most = bool((half > 0.0).any()), x if metric == "goodput_per_s" else np.inf
         series.append(
-            Series(
-                name=_called(policy), x=x, y=y, marker=marker_of(place), rows=rows, colour=colour_of(place),
-                line=line_of(place), low=np.maximum(y - half, 0.0) if is_sure else None,
+            line(
+                _called(policy), place, x, y, marker=marker_of(place), rows=rows,
+                low=np.maximum(y - half, 0.0) if is_sure else None,
                 high=np.maximum(np.minimum(y + half, most), y) if is_sure else None,
             )
         )  # fmt: skip
         if metric.endswith("_at_share_s"):
-            medians = np.array([unit * point.mean[metric.replace("at_share", "p50")] for point in line])
-            series.append(
-                Series(
-                    name=_called(policy),
-                    x=x,
-                    y=medians,
-                    width=0.9,
-                    colour=colour_of(place),
-                    line=line_of(place),
-                )
-            )
+            medians = np.array([unit * point.mean[metric.replace("at_share", "p50")] for point in own])
+            series.append(line(_called(policy), place, x, medians, width=0.9))
     limits = [] if limit_s is None else [Limit(y=KILO * limit_s, text="limit")]
     if metric == "goodput_per_s":
         ends = np.array([0.0, max(point.rate for point in answer.points)])
@@ -118,24 +109,14 @@ def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> Line
     """The first seed of each policy over the seconds of its run. field: of `OVER_TIME`."""
     series = []
     for place, point in enumerate(points):
-        line = point.first.timeline
-        step = max(1, line.time_s.size // _MOST_POINTS)
-        x, y = line.time_s[::step], getattr(line, field)[::step]
+        run = point.first.timeline
+        step = max(1, run.time_s.size // _MOST_POINTS)
+        x, y = run.time_s[::step], getattr(run, field)[::step]
         rows = [
             {"policy": point.policy, "time": time_s, "value": value}
             for time_s, value in zip(x.tolist(), y.tolist(), strict=True)
         ]
-        series.append(
-            Series(
-                name=_called(point.policy),
-                x=x,
-                y=y,
-                width=1.4,
-                rows=rows,
-                colour=colour_of(place),
-                line=line_of(place),
-            )
-        )
+        series.append(line(_called(point.policy), place, x, y, width=1.4, rows=rows))
     return LineChart(
         title=title,
         x=Axis(title="seconds"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
-from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, line_of, marker_of
+from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, line, marks
 from medusa_sim.report.text import with_prefix
 from medusa_sim.reproduce.published import Reproduction, paper_roof
 from medusa_sim.specs.gpu import Gpu
@@ -56,9 +56,7 @@ def roofline_chart(points: pa.Table, gpu: Gpu, dtype: str, group: str | None = N
         ]
         x = np.array([row["operational_intensity"] for row in given if row["phase"] == phase])
         y = np.array([row["tflops"] for row in rows])
-        series.append(
-            Series(name=name, x=x, y=y, marker=marker_of(place), size=6.0, rows=rows, colour=colour_of(place))
-        )
+        series.append(marks(name, place, x, y, size=6.0, rows=rows))
     title = f"{group or 'operators'} of {whole[0]['model']} on {gpu.name}, {dtype}"
     intensity = np.array([row["operational_intensity"] for row in given])
     return on_roof(title, gpu, dtype, intensity, series, _TIPS)
@@ -118,8 +116,8 @@ def reproduction_charts(target: Reproduction, gpu: Gpu) -> list[LineChart]:
         return _speedups(target)
     if "series" in columns:
         series = [
-            _points(str(name), rows, "flops_per_s", colour=colour_of(i), marker=marker_of(i))
-            for i, (name, rows) in enumerate(frame.groupby("series", sort=True))
+            _speeds(str(name), place, rows, "flops_per_s")
+            for place, (name, rows) in enumerate(frame.groupby("series", sort=True))
         ]
         return [on_roof(target.title, paper_roof(gpu), "fp16", _intensity(frame), series)]
     if "predicted_flops_per_s" not in columns:
@@ -173,15 +171,9 @@ def _both(
         for i, value in zip(kept, given[kept].tolist(), strict=True):
             drawn[i]["published"] = value
         series += [
-            Series(
-                name=name, x=at, y=rows[predicted].to_numpy(), rows=drawn, colour=colour_of(place),
-                line=line_of(place),
-            ),
-            Series(
-                name=name, x=at[kept], y=given[kept], marker=marker_of(place), filled=False, size=6.0,
-                colour=colour_of(place), rows=[drawn[i] for i in kept],
-            ),
-        ]  # fmt: skip
+            line(name, place, at, rows[predicted].to_numpy(), rows=drawn),
+            marks(name, place, at[kept], given[kept], filled=False, size=6.0, rows=[drawn[i] for i in kept]),
+        ]
     return LineChart(
         title=title, x=Axis(title=x_title), y=Axis(title=y, base=base, zero=base == 0), series=series,
         limits=limits,
@@ -194,34 +186,26 @@ def _intensity(frame: pd.DataFrame) -> np.ndarray:
     return frame["operational_intensity"].to_numpy(dtype=np.float64)
 
 
-def _points(name: str, rows: pd.DataFrame, column: str, **drawn: object) -> Series:
+def _speeds(name: str, place: int, rows: pd.DataFrame, column: str, **more: Any) -> Series:
     """FLOP/s of rows over their intensity."""
-    speed = rows[column].to_numpy(dtype=np.float64) / TERA
-    return Series(name=name, x=_intensity(rows), y=speed, **drawn)  # type: ignore[arg-type]
+    return marks(name, place, _intensity(rows), rows[column].to_numpy(dtype=np.float64) / TERA, **more)
 
 
 def _cells(frame: pd.DataFrame, gpu: Gpu, title: str) -> LineChart:
     """Predicted and published FLOP/s of the cells of a table, on the roofline."""
-    series = [
-        _points("published", frame, "published_flops_per_s", filled=False, colour=colour_of(0), marker="o"),
-        _points("predicted", frame, "predicted_flops_per_s", colour=colour_of(1), marker="P"),
-    ]  # fmt: skip
+    speed = frame["predicted_flops_per_s"].to_numpy(dtype=np.float64) / TERA
+    predicted = Series(name="predicted", x=_intensity(frame), y=speed, colour=colour_of(1), marker="P")
+    series = [_speeds("published", 0, frame, "published_flops_per_s", filled=False), predicted]
     return on_roof(title, gpu, "fp16", _intensity(frame), series)
 
 
 def _bernoulli(frame: pd.DataFrame, draft: float) -> LineChart:
     """RSD Figure 1: acceptance by the target's probability, of one draft."""
     rows = frame[frame["draft_p"] == draft]
-    series = [
-        Series(
-            name=name,
-            x=rows[rows["method"] == method]["target_q"].to_numpy(),
-            y=rows[rows["method"] == method]["predicted_acceptance"].to_numpy(),
-            colour=colour_of(place),
-            line=line_of(place),
-        )
-        for place, (method, name) in enumerate(_METHODS.items())
-    ]
+    series = []
+    for place, (method, name) in enumerate(_METHODS.items()):
+        own = rows[rows["method"] == method]
+        series.append(line(name, place, own["target_q"].to_numpy(), own["predicted_acceptance"].to_numpy()))
     return LineChart(
         title=f"draft Ber({draft:g})",
         x=Axis(title="target probability q"),

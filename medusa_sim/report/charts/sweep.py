@@ -20,7 +20,7 @@ from medusa_sim.report.charts.chart import (
     Series,
     bars,
     colour_of,
-    line_of,
+    line,
 )
 from medusa_sim.report.figures.style import BESIDE, PARTS
 from medusa_sim.report.sweep_views import LengthView, evenly
@@ -53,31 +53,26 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
     shown = np.flatnonzero(among(view.batch, evenly(view.batch, _MOST_LINES)))
     counts = view.counts - chains
     few = counts.size <= _FEW_TICKS
-    for place, line in enumerate(shown):
-        gain, ring = view.speedup[line], int(view.best[line])
+    for place, at in enumerate(shown):
+        gain, ring = view.speedup[at], int(view.best[at])
         count = int(counts[ring])
         label = "off" if view.counts[ring] == 1 else f"{count} ({gain[ring]:.2f}x)"
-        name = f"batch {view.batch[line]}: {label}"
+        name = f"batch {view.batch[at]}: {label}"
         rows = [
             {
                 "name": name,
                 "count": int(counts[i]),
                 "speedup": float(gain[i]),
-                "tokens_per_step": float(view.tokens_per_step[line, i]),
-                "overhead": float(view.verify_us[line, i] / view.decode_us[line]),
+                "tokens_per_step": float(view.tokens_per_step[at, i]),
+                "overhead": float(view.verify_us[at, i] / view.decode_us[at]),
             }
             for i in range(counts.size)
         ]
-        steep = cliffs(view.verify_us[line])[: None if counts.size > _FEW else 0] - 1
+        steep = cliffs(view.verify_us[at])[: None if counts.size > _FEW else 0] - 1
         steep = steep[gain[steep] >= _CLIFFS_MATTER]
         series += [
-            Series(
-                name=name, x=counts, y=gain, low=view.speedup_low[line], high=view.speedup_high[line],
-                rows=rows, colour=colour_of(place), line=line_of(place),
-            ),
-            Series(
-                name=name, x=counts[steep], y=gain[steep], colour=colour_of(place), marker="|", size=9.0
-            ),
+            line(name, place, counts, gain, low=view.speedup_low[at], high=view.speedup_high[at], rows=rows),
+            Series(name=name, x=counts[steep], y=gain[steep], colour=colour_of(place), marker="|", size=9.0),
             Series(
                 name=name, x=counts[[ring]], y=gain[[ring]], colour=colour_of(place), marker="o",
                 filled=False, size=9.0, rows=[rows[ring]],
@@ -125,17 +120,17 @@ def heat_map(view: LengthView, title: str, *, chains: bool = False) -> HeatMap:
 def step_bars(view: LengthView, title: str) -> BarChart:
     """Plain step and marked verification step of each batch, part by part, in its plain steps."""
     rows = []
-    for line in np.flatnonzero(among(view.batch, evenly(view.batch, _MOST_BARS))):
-        best = int(view.best[line])
-        steps = [("1", {name: part[line, 0] for name, part in view.parts_us.items()})]
+    for at in np.flatnonzero(among(view.batch, evenly(view.batch, _MOST_BARS))):
+        best = int(view.best[at])
+        steps = [("1", {name: part[at, 0] for name, part in view.parts_us.items()})]
         if view.counts[best] > 1:
-            drafted = {name: part[line, best] for name, part in view.parts_us.items()}
+            drafted = {name: part[at, best] for name, part in view.parts_us.items()}
             steps.append((str(view.counts[best]), drafted))
         rows += [
             Bar(
-                group=f"batch {view.batch[line]}",
+                group=f"batch {view.batch[at]}",
                 name=name,
-                parts={part: float(us / view.decode_us[line]) for part, us in parts_us.items()},
+                parts={part: float(us / view.decode_us[at]) for part, us in parts_us.items()},
                 text=significant(sum(parts_us.values()) / US_PER_MS, 3),
             )
             for name, parts_us in steps
