@@ -30,16 +30,7 @@ from medusa_sim.latency.gemm import gemm_time, unfused_attention_time
 from medusa_sim.latency.waves import elementwise_time
 from medusa_sim.operators.kinds import KIND_OF, Kind, is_in_window, is_sparse
 from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Elementwise, Gemm, Operator
-from medusa_sim.specs.engine_facts import (
-    FA2,
-    FA2_SPLIT,
-    TRITON,
-    TRTLLM_CALL,
-    TRTLLM_PREFILL_CALL,
-    Backend,
-    backend_of,
-    backend_of_row,
-)
+from medusa_sim.specs.engine_facts import Backend, backend_of, backend_of_row
 from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR
 from medusa_sim.specs.kernels import SECTIONS, GemmKernel, Kernel, KernelSet, SerialGemm
@@ -290,7 +281,7 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
 
         return serial_attention_time(model.gpu, serial[operator.kind], operator)
     backend = model.backend(operator)
-    if backend in (TRTLLM_CALL, TRTLLM_PREFILL_CALL):
+    if backend.timed_as == "call":
         decode = model.kernel("attention", fused, "decode_attention")
         time = called_attention_time(model.gpu, decode, operator, splits=backend.splits)
         return replace(time, kernels=f"{model.kernels}: {backend.name}")
@@ -298,7 +289,7 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
         decode, prefill = (
             model.kernel("attention", fused, kind) for kind in ("decode_attention", "prefill_attention")
         )
-        if backend in (FA2, TRITON, FA2_SPLIT):
+        if backend.timed_as == "walk":
             time = whole_attention_time(model.gpu, decode, operator, splits=backend.splits, cold=model.cold)
         else:
             time = verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
