@@ -1,4 +1,4 @@
-"""What engines are known to do with attention and with recurrent states when they speculate: `engine_facts.toml`.
+"""What engines do with attention and with recurrent states when they speculate: `engine_facts.toml`.
 
 FACTS: which attention kernel an engine calls when a step has several queries a sequence. A plain decoding
 kernel splits the keys of a sequence over the chip. With two queries or more an engine may call another one
