@@ -15,9 +15,9 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
-    Bounds,
     Law,
     Rows,
+    bounds_of,
     limits_of,
     refined,
     require_rows,
@@ -32,22 +32,7 @@ from medusa_sim.specs.fitted import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import UnfusedKernel
 
-_BOUNDS: Bounds = {
-    "ramp_us": (8.0, 0.1, 30.0),
-    "cta_us": (3.0, 0.02, 30.0),
-    "row_us": (3e-3, 1e-5, 0.5),
-    "whole_fraction": (0.5, 0.02, 3.0),
-    "split_fraction": (0.5, 0.02, 3.0),
-    "split_us": (3.0, 0.01, 20.0),
-    "split_step_us": (0.5, 1e-3, 5.0),
-    "bandwidth_fraction": (0.85, 0.6, 1.0),
-    "l2_ratio": (3.0, 1.0, 12.0),
-    "l2_fill": (0.8, 0.3, 3.0),
-    "l2_sharpness": (6.0, 1.0, 30.0),
-    "store_passes": (1.0, 1e-3, 2.5),
-    "append_ratio": (0.1, 1e-3, 5.0),
-    "sharing": (0.5, 0.01, 1.0),
-}
+_BOUNDS = bounds_of("attention")
 _LIMITS = limits_of(_BOUNDS)
 _Law = Law[Attention, AttentionKernel]
 
@@ -205,14 +190,7 @@ def _rows_per_head(operator: Attention) -> FloatArray:
 ROW_TILES = (64, 128)
 """Query rows of the library's tiles: Table 6 steps between 64 and 80 candidates and nowhere else."""
 
-_UNFUSED_BOUNDS: Bounds = {
-    "ramp_us": (30.0, 0.5, 200.0),
-    "vector_ramp_us": (30.0, 0.5, 200.0),
-    "bandwidth_fraction": (0.8, 0.3, 1.0),
-    "peak_fraction": (0.8, 0.1, 1.0),
-    "l2_ratio": (2.5, 1.0, 4.0),
-    "norm": (2.0, 1.0, 20.0),
-}
+_UNFUSED_BOUNDS = bounds_of("unfused")
 _SCALE = 0.01
 
 

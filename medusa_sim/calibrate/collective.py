@@ -20,7 +20,17 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.calibrate.fit import UNFITTED, Bounds, Law, Rows, limits_of, require_rows, starts_of, with_fit
+from medusa_sim.calibrate.fit import (
+    UNFITTED,
+    Bounds,
+    Law,
+    Rows,
+    bounds_of,
+    limits_of,
+    require_rows,
+    starts_of,
+    with_fit,
+)
 from medusa_sim.latency.collective import collective_time, dispatch_time, sent_bytes
 from medusa_sim.operators.experts import ONE_NODE, Collective, Dispatch
 from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime, DispatchKernel
@@ -191,24 +201,8 @@ def _regime(rows: Rows[Collective], gpu: Gpu, *, one_shot: bool = False, in_swit
     return _Part(regime, float(np.sum(np.abs(relative @ values - 1.0))))
 
 
-_DISPATCH_BOUNDS: Bounds = {
-    "start_us": (15.0, 0.1, 600.0),
-    "width_us": (1.0, 1e-3, 60.0),
-    "spread_us": (0.5, 1e-3, 10.0),
-    "rank_us": (1.0, 1e-3, 60.0),
-    "fill_us": (1.0, 1e-3, 60.0),
-    "fill_tokens": (100.0, 1.0, 1000.0),
-    "token_us": (0.1, 1e-4, 20.0),
-    "own_us": (0.1, 1e-4, 20.0),
-    "copy_us": (0.1, 1e-4, 20.0),
-    "link_fraction": (0.5, 0.02, 1000.0),
-    "norm": (3.0, 1.0, 20.0),
-}
-_FAR_BOUNDS: Bounds = {
-    "far_us": (10.0, 0.1, 200.0),
-    "far_fraction": (0.1, 0.005, 1.0),
-    "far_growth": (1.0, 0.05, 4.0),
-}
+_DISPATCH_BOUNDS = bounds_of("dispatch")
+_FAR_BOUNDS = bounds_of("far_dispatch")
 _BAND_ROWS = 10
 _FIT_ROWS = 1500
 _EVALUATIONS = 60

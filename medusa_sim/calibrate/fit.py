@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -23,10 +24,12 @@ from medusa_sim.errors import DataError
 from medusa_sim.latency.base import OperatorTime
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
+from medusa_sim.reading import read_toml
 from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import widen_band
 from medusa_sim.specs.kernels import Kernel
+from medusa_sim.specs.strict import T, convert
 
 
 def mape(predicted: FloatArray, measured: FloatArray) -> float:
@@ -115,6 +118,20 @@ Bounds = Mapping[str, tuple[float, float, float]]
 """Start, lowest and highest value of each parameter that least squares finds."""
 Limits = Mapping[str, tuple[float, float]]
 """Lowest and highest value by name."""
+_STARTS = Path(__file__).with_name("starts.toml")
+
+
+@cache
+def starts(section: str, form: type[T]) -> T:
+    """A section of `starts.toml`: where fits begin, and what is known of libraries."""
+    return convert(read_toml(_STARTS)[section], form, _STARTS, key=section)
+
+
+def bounds_of(kind: str) -> Bounds:
+    """Where a fit begins, and how far it may go."""
+    bounds: Bounds = starts("bounds", dict[str, dict[str, tuple[float, float, float]]])[kind]
+    return bounds
+
 
 FOLDS = 5
 LEAST_ROWS = 20

@@ -14,9 +14,9 @@ import numpy as np
 from medusa_sim.arrays import as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
-    Bounds,
     Law,
     Rows,
+    bounds_of,
     least_log_errors,
     limits_of,
     require_rows,
@@ -28,27 +28,8 @@ from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.specs.fitted import AttentionPath, LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu
 
-_PATH: Bounds = {
-    "ramp_us": (8.0, 0.1, 60.0),
-    "cta_us": (3.0, 0.02, 60.0),
-    "row_us": (3e-3, 1e-5, 0.5),
-    "whole_fraction": (0.5, 0.02, 3.0),
-    "split_fraction": (0.5, 0.02, 3.0),
-    "split_us": (3.0, 0.01, 30.0),
-    "split_step_us": (0.5, 1e-3, 5.0),
-    "bandwidth_fraction": (0.85, 0.3, 1.0),
-    "l2_ratio": (3.0, 1.0, 12.0),
-    "l2_fill": (0.8, 0.3, 3.0),
-    "l2_sharpness": (6.0, 1.0, 30.0),
-    "sharing": (0.5, 0.01, 1.0),
-}
-_PROJECTIONS: Bounds = {
-    "launch_us": (20.0, 0.1, 500.0),
-    "token_us": (1e-3, 1e-6, 1.0),
-    "head_us": (1e-5, 1e-8, 0.1),
-    "bandwidth_fraction": (0.7, 0.1, 1.0),
-    "peak_fraction": (0.6, 0.03, 1.0),
-}
+_PATH = bounds_of("latent")
+_PROJECTIONS = bounds_of("projections")
 _CHOICES: dict[str, tuple[object, ...]] = {
     "tile_rows": (16, 32, 64, 128),
     "split_above": (64, 128, 256, NEVER),

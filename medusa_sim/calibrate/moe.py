@@ -3,13 +3,8 @@
 The library's rule for tiles and whether it computes gates that are not there are tried, the rest is found by
 least squares. Held-out errors leave out whole models: layers of one width, number of experts and top-k.
 
-A fit begins with the library's tiles, its rules for them and the shapes that it tuned. Most libraries choose
-among tiles by what was timed: the fit begins with the common ones and finds out. The Triton kernels of SGLang
-and vLLM have a rule instead (`get_default_config`, Apache-2.0; SGLang 0.5.14,
-sglang/srt/layers/moe/fused_moe_triton; vLLM 0.24, vllm/model_executor/layers/fused_moe), and files of tuned
-tiles for some shapes and devices, whose names say for which. The rows say so as well: beyond one token an
-expert SGLang's time steps up by half where no file is. FlashInfer's TensorRT-LLM kernels step at 8, 16 and 32
-rows an expert (in the mean, however they are spread).
+A fit begins with the library's tiles, its rules for them and the shapes that it tuned (`starts.toml`). Most
+libraries choose among tiles by what was timed: the fit begins with the common ones and finds out.
 """
 
 from __future__ import annotations
@@ -23,12 +18,13 @@ import numpy as np
 from medusa_sim.arrays import as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
-    Bounds,
     Law,
     Limits,
     Rows,
+    bounds_of,
     limits_of,
     require_rows,
+    starts,
     starts_of,
     warm,
 )
@@ -41,75 +37,12 @@ TILES = tuple(ExpertTile(rows=rows, columns=128) for rows in (16, 32, 64, 128))
 """What a library chooses from by time."""
 
 
-class Rule(NamedTuple):
+class _Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A library's rule for tiles in some formats, and by GPU the shapes (experts, width) that it tuned."""
 
     forms: tuple[str, ...]
     tiles: tuple[ExpertTile, ...]
-    tuned: dict[str, tuple[tuple[int, int], ...]]
-
-
-_HALVES = ("bf16", "fp16")
-_MIXTRAL = ((8, 1792), (8, 3584), (8, 7168))
-_VLLM_8 = ((8, 2048), (8, 4096), *_MIXTRAL)
-
-RULES: tuple[Rule, ...] = (
-    Rule(  # SGLang: small tiles up to one token an expert
-        _HALVES,
-        (ExpertTile(rows=16, columns=32, tokens_per_expert_max=1.0), ExpertTile(rows=64, columns=64)),
-        {
-            "a100-80gb-sxm": (*_VLLM_8, (64, 640), (64, 1280), (128, 768)),
-            "h100-sxm": (*_VLLM_8, (64, 320), (64, 640), (64, 1280), (128, 192), (128, 352), (128, 384),
-                         (128, 704), (128, 768), (128, 1344), (128, 1856), (256, 2688), (512, 128),
-                         (512, 2688)),
-            "h200-sxm": (*_VLLM_8, (8, 14336), (64, 320), (64, 640), (64, 1280), (64, 2560), (128, 96),
-                         (128, 192), (128, 384), (128, 704), (128, 768), (256, 128), (512, 128), (512, 256)),
-            "b200": ((128, 232), (128, 1856), (256, 512), (512, 128), (512, 256), (512, 336), (512, 1344)),
-            "l40s": ((8, 3584), (128, 928), (128, 1856)),
-            "rtx-pro-6000": ((256, 512),),
-        },
-    ),
-    Rule(  # vLLM: by tokens
-        _HALVES,
-        (
-            ExpertTile(rows=16, columns=64, tokens_max=32),
-            ExpertTile(rows=32, columns=64, tokens_max=64),
-            ExpertTile(rows=32, columns=128, tokens_max=96),
-            ExpertTile(rows=64, columns=128, tokens_max=512),
-            ExpertTile(rows=128, columns=128),
-        ),
-        {
-            "h100-sxm": (*_VLLM_8, (62, 256), (62, 512), (64, 320), (64, 640), (64, 1280), (64, 1536),
-                         (72, 384), (72, 768), (128, 192), (128, 384), (128, 512), (128, 928), (128, 1856),
-                         (128, 2880), (256, 512), (512, 128), (512, 256), (512, 512)),
-        },
-    ),
-    Rule(  # SGLang, block scales
-        ("fp8_block",),
-        (ExpertTile(rows=64, columns=128),),
-        {
-            "h100-sxm": ((128, 384), (128, 768), (256, 128)),
-            "h200-sxm": ((64, 512), (128, 384), (128, 768), (160, 640), (256, 128), (256, 256), (256, 512)),
-            "b200": ((128, 768), (384, 256)),
-        },
-    ),
-    Rule(  # FlashInfer's TensorRT-LLM kernels on Blackwell: the power of two above the rows of an expert
-        ("bf16", "fp16", "fp8_block", "fp8", "nvfp4", "mxfp4_fp8"),
-        (
-            ExpertTile(rows=8, columns=128, rows_per_expert_max=8.0),
-            ExpertTile(rows=16, columns=128, rows_per_expert_max=16.0),
-            ExpertTile(rows=32, columns=128, rows_per_expert_max=32.0),
-            ExpertTile(rows=64, columns=128, rows_per_expert_max=64.0),
-            ExpertTile(rows=128, columns=128),
-        ),
-        {},
-    ),
-    Rule(  # vLLM, block scales
-        ("fp8_block",),
-        (ExpertTile(rows=16, columns=128, tokens_max=64), ExpertTile(rows=64, columns=128)),
-        {"h100-sxm": ((256, 128), (256, 384), (512, 128), (512, 256))},
-    ),
-)  # fmt: skip
+    tuned: dict[str, tuple[tuple[int, int], ...]] = {}
 
 
 class Choices(NamedTuple):
@@ -122,7 +55,7 @@ class Choices(NamedTuple):
 def rules_of(form: str, gpu: Gpu) -> list[Choices]:
     """How kernels of that format choose their tiles, without a rule first."""
     rules = [Choices()]
-    for rule in RULES:
+    for rule in starts("moe", dict[str, tuple[_Rule, ...]])["rules"]:
         if form in rule.forms:
             shapes = rule.tuned.get(gpu.name, ())
             tuned = tuple(TunedShape(experts=experts, inter=inter) for experts, inter in shapes)
@@ -130,27 +63,7 @@ def rules_of(form: str, gpu: Gpu) -> list[Choices]:
     return rules
 
 
-_BOUNDS: Bounds = {
-    "ramp_us": (15.0, 0.5, 300.0),
-    "expert_us": (0.005, 1e-5, 1.0),
-    "token_us": (0.01, 1e-5, 1.0),
-    "pair_us": (0.001, 1e-6, 0.1),
-    "bandwidth_fraction": (0.85, 0.05, 1.0),
-    "peak_fraction": (0.6, 0.02, 1.0),
-    "activation_ratio": (1.0, 0.02, 20.0),
-    "load_ratio": (3.0, 0.05, 60.0),
-    "tile_k": (200.0, 1.0, 8000.0),
-    "memory_norm": (3.0, 1.0, 20.0),
-    "step_norm": (3.0, 1.0, 20.0),
-    "wave_rounding": (0.5, 0.01, 1.0),
-    "contention": (0.3, 0.01, 0.99),
-    "throttle": (0.2, 0.001, 3.0),
-    "throttle_us": (1000.0, 10.0, 20_000.0),
-    "l2_ratio": (2.0, 0.5, 6.0),
-    "l2_fill": (0.9, 0.3, 2.5),
-    "l2_sharpness": (6.0, 1.0, 30.0),
-    "unaligned_ratio": (1.5, 1.0, 8.0),
-}
+_BOUNDS = bounds_of("moe")
 _L2 = ("l2_ratio", "l2_fill", "l2_sharpness")
 _FIT_ROWS = 800
 _BAND_ROWS = 20

@@ -19,6 +19,7 @@ from medusa_sim.calibrate.fit import (
     Bounds,
     Law,
     Rows,
+    bounds_of,
     least_log_errors,
     limits_of,
     require_rows,
@@ -32,16 +33,11 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import SerialAttention, SerialGemm, SerialLine
 from medusa_sim.units import MIB
 
-_RATES: Bounds = {"bandwidth_fraction": (0.7, 0.05, 4.0), "peak_fraction": (0.4, 0.02, 4.0)}
-_GEMM: Bounds = {"ramp_us": (3.0, 0.02, 100.0), "activation_ratio": (2.0, 0.1, 100.0)}
-_ATTENTION: Bounds = {
-    "ramp_us": (10.0, 0.02, 500.0),
-    "head_us": (0.5, 1e-3, 20.0),
-    "query_us": (0.05, 1e-4, 2.0),
-    "cached_ratio": (1.0, 1.0, 5.0),
-}
-_FEW: Bounds = {"bandwidth_fraction": (0.8, 0.05, 4.0), "peak_fraction": (0.25, 0.02, 4.0)}
-_MANY: Bounds = {"bandwidth_fraction": (0.5, 0.02, 4.0), "peak_fraction": (0.6, 0.02, 4.0)}
+_RATES = bounds_of("serial_rates")
+_GEMM = bounds_of("serial_gemm")
+_ATTENTION = bounds_of("serial_attention")
+_FEW = bounds_of("serial_few")
+_MANY = bounds_of("serial_many")
 _FEW_ROWS = 32
 """Kernels for few rows end below this."""
 _CACHED_BYTES = (0.0, 1.0 * MIB, 2.0 * MIB, 4.0 * MIB, 8.0 * MIB, 16.0 * MIB, 32.0 * MIB)

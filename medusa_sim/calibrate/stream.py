@@ -17,9 +17,9 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
-    Bounds,
     Law,
     Rows,
+    bounds_of,
     least_log_errors,
     limits_of,
     require_rows,
@@ -36,15 +36,7 @@ from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
 
-_OWN: Bounds = {
-    "ramp_us": (4.0, 0.1, 10000.0),
-    "host_us": (0.1, 1e-3, 10000.0),
-    "host_share": (0.1, 1e-4, 1.0),
-    "norm": (2.0, 1.0, 20.0),
-    "l2_ratio": (3.0, 1.0, 12.0),
-    "l2_fill": (0.8, 0.1, 4.0),
-    "l2_sharpness": (4.0, 1.0, 20.0),
-}
+_OWN = bounds_of("stream")
 _LOAD = (1.2, 1e-3, 100.0)
 _WORK = (3.0, 1e-2, 3000.0)
 _STEP = (0.1, 1e-6, 5000.0)
@@ -221,16 +213,7 @@ def _values(kernel: StreamKernel, classes: Sequence[tuple[str, str, object]]) ->
     return [*own, *(getattr(kernel, table).get(each, _STEP[1]) for table, each, _ in classes)]
 
 
-_PASS_BOUNDS: Bounds = {
-    "ramp_us": (2.0, 0.1, 40.0),
-    "row_ratio": (1.0, 0.02, 50.0),
-    "sharing": (0.3, 0.01, 1.0),
-    "bandwidth_fraction": (0.8, 0.05, 1.0),
-    "l2_ratio": (2.0, 1.0, 12.0),
-    "l2_fill": (0.8, 0.2, 3.0),
-    "l2_sharpness": (6.0, 1.0, 30.0),
-    "serial_row_us": (0.5, 1e-3, 20.0),
-}
+_PASS_BOUNDS = bounds_of("elementwise")
 _ROWS_PER_SM = (1, 2, 4, 8, 16)
 _SERIAL_ROWS = 16
 """PyTorch gathers up to 16 indices with one block that loops over them (indexSelectSmallIndex)."""
