@@ -18,7 +18,7 @@ from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import SPEC_BYTES, named, read_json
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import CLASSES, FAMILIES, TYPES, WRAPPERS, read_family, unmodelled
-from medusa_sim.specs.hf_layers import Given, Refusal
+from medusa_sim.specs.hf_given import Given, Refusal
 from medusa_sim.specs.model import RUN_IN_FP16, Layers, Length, Model, Vocab, Width
 from medusa_sim.specs.quantisation import quantised
 from medusa_sim.specs.strict import convert

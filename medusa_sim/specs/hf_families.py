@@ -14,32 +14,9 @@ import msgspec
 
 from medusa_sim.errors import shown
 from medusa_sim.reading import read_toml
+from medusa_sim.specs import hf_hybrids, hf_layers
 from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.hf_hybrids import deci, gemma4, mimo_v2, step
-from medusa_sim.specs.hf_layers import (
-    Given,
-    Own,
-    Reader,
-    afmoe,
-    deepseek,
-    dense,
-    glm,
-    gpt_oss,
-    hunyuan,
-    llama4,
-    minimax,
-    mixtral,
-    qwen,
-)
-from medusa_sim.specs.hf_recurrent import (
-    deepseek_v4,
-    granite,
-    kimi_linear,
-    minimax_m3,
-    nemotron_h,
-    qwen_hybrid,
-    sparse_latent,
-)
+from medusa_sim.specs.hf_given import Given, Own
 from medusa_sim.specs.strict import convert
 
 
@@ -76,13 +53,9 @@ WRAPPERS = {about.wrapper: family for family, about in FAMILIES.items() if about
 """Class of a multimodal checkpoint -> the family of its `text_config`."""
 TYPES = {name: family for family, about in FAMILIES.items() for name in (family, *about.types)}
 """`model_type` -> its family."""
-READERS: dict[str, Reader] = {
-    read.__name__: read
-    for read in (
-        dense, mixtral, qwen, deepseek, glm, afmoe, hunyuan, gpt_oss, llama4, minimax, qwen_hybrid,
-        kimi_linear, nemotron_h, granite, sparse_latent, minimax_m3, deepseek_v4, gemma4, mimo_v2, step, deci,
-    )
-}  # fmt: skip
+
+
+_READERS: dict[str, Any] = {**vars(hf_layers), **vars(hf_hybrids)}
 
 
 def unmodelled(name: str) -> str | None:
@@ -104,7 +77,7 @@ def read_family(family: str, given: Given) -> Own:
         given.refuse(
             "block_configs", f"layers of their own sizes; allowed: none in {family} (DeciLM's are read)"
         )
-    own = READERS[FAMILIES[family].read](given)
+    own: Own = _READERS[FAMILIES[family].read](given)
     mixtures = [layer.feed_forward for layer in own.layers if isinstance(layer.feed_forward, MoE)]
     if FAMILIES[family].read == "dense":
         for key in ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"):

@@ -1,4 +1,7 @@
-"""Readers of families whose layers differ in width, window or parts: Gemma 4, MiMo, Step, Nemotron NAS.
+"""Readers of families with layers of several kinds.
+
+Recurrent ones (Qwen3-Next to 3.6, Kimi Linear, Nemotron-H, Granite), attention to a choice of the keys
+(DeepSeek-V3.2 and V4, GLM-5, MiniMax-M3), heads of several widths (Gemma 4, MiMo, Step).
 
 Keys, and what they leave out, as in the configuration classes of huggingface/transformers and, for models
 that it lacks, in the shapes of github.com/ai-dynamo/aiconfigurator.
@@ -10,72 +13,271 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from medusa_sim.errors import shown
-from medusa_sim.specs.feed_forwards import FeedForward, MoE
-from medusa_sim.specs.hf_layers import (
-    SINKS,
-    Count,
-    ExpertCount,
-    Flags,
-    Given,
-    Own,
-    WindowSize,
-    experts_of,
-    kind_of,
-    layered,
-    one_each,
-)
-from medusa_sim.specs.mixers import Mixer
-from medusa_sim.specs.model import LayerGroup, Width
+from medusa_sim.specs.feed_forwards import FeedForward
+from medusa_sim.specs.hf_given import LOCAL, ROUTED, Count, Given, Own
+from medusa_sim.specs.hf_layers import SINKS, dense_first, latent, qwen_experts, routed
+from medusa_sim.specs.mixers import Indexer, Mixer, Window
+from medusa_sim.specs.model import LayerGroup, Layers, Width
+from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
+from medusa_sim.specs.sparse import BlockSparse, Compressed
+
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-class _Gemma4(msgspec.Struct, frozen=True, kw_only=True):
-    layer_types: list[str] | None = None
-    sliding_window: WindowSize
-    global_head_dim: Width = 512
-    num_global_key_value_heads: Width | None = None
-    attention_k_eq_v: bool = False
-    enable_moe_block: bool = False
-    num_kv_shared_layers: Count | None = None
-    hidden_size_per_layer_input: Count | None = None
+def _state_dtype(given: Given, key: str) -> str:
+    name = given.maybe(key, str)
+    if name is not None and name not in _DTYPES:
+        given.refuse(key, f"given {name[:60]!r}; allowed: {', '.join(_DTYPES)}")
+    return _DTYPES[name or "float32"]
+
+
+def qwen_hybrid(given: Given) -> Own:
+    """Qwen3-Next, 3.5 and 3.6: three layers of four are linear, the others gated grouped attention."""
+    linear = given.of(
+        GatedDelta,
+        fixed={"state_dtype": _state_dtype(given, "mamba_ssm_dtype")},
+        key_heads="linear_num_key_heads",
+        value_heads="linear_num_value_heads",
+        key_dim="linear_key_head_dim",
+        value_dim="linear_value_head_dim",
+        conv="linear_conv_kernel_dim",
+    )
+    full = given.attention(gate="element" if given.get("attn_output_gate", bool, True) else "none")
+    every, names = given.get("full_attention_interval", Layers, 4), ("linear_attention", "full_attention")
+    usual = [names[(layer + 1) % every == 0] for layer in range(given.layers)]
+    has_experts = given.content.get("num_experts") not in (None, 0)
+    return given.own(
+        given.by_type(dict(zip(names, (linear, full), strict=True)), usual),
+        qwen_experts(given) if has_experts else given.mlp,
+        mtp_layers=given.get("mtp_num_hidden_layers", Count, 1),
+    )
+
+
+def kimi_linear(given: Given) -> Own:
+    """Kimi-Linear and K3: layers of Kimi delta attention, every fourth one latent; numbered from 1."""
+    heads = "linear_attn_config"
+    linear = given.of(
+        KimiDelta,
+        at=heads,
+        heads="num_heads",
+        head_dim="head_dim",
+        conv="short_conv_kernel_size",
+        full_gate="use_full_rank_gate",
+    )
+    full = latent(
+        given,
+        rotates=not given.get("mla_use_nope", bool, False),
+        gate=given.get("mla_use_output_gate", bool, False),
+    )
+    is_linear, is_full = (
+        given.get(key, list[Layers], at=heads) for key in ("kda_layers", "full_attn_layers")
+    )
+    if sorted([*is_linear, *is_full]) != list(range(1, given.layers + 1)):
+        given.refuse(
+            heads, f"kda_layers and full_attn_layers do not name each of the {given.layers} layers once"
+        )
+    experts = given.experts(
+        ("num_experts", "num_experts_per_token", "moe_intermediate_size"),
+        shared_experts=given.get("num_shared_experts", Count, 0),
+        latent=given.maybe("routed_expert_hidden_size", Width),
+    )
+    residuals = "attention residuals: small kernels between the layers, not counted"
+    return given.own(
+        [linear if layer + 1 in is_linear else full for layer in range(given.layers)],
+        dense_first(given, experts),
+        mtp_layers=given.nextn,
+        notes=(residuals,) if given.content.get("attn_res_block_size") else (),
+    )
+
+
+_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_KINDS = {**_PATTERN, "linear_attention": "mamba", "full_attention": "attention"}
+"""What patterns and later versions of transformers call them."""
+
+
+def nemotron_h(given: Given) -> Own:
+    """Nemotron-H and Nemotron-3: a layer is one block, of Mamba-2, attention, an MLP or experts."""
+    pattern = given.maybe("hybrid_override_pattern", str)
+    key = "layers_block_type" if pattern is None else "hybrid_override_pattern"
+    listed = pattern or given.maybe("layers_block_type", list[str])
+    kinds = given.one_each(key, [_KINDS.get(kind, kind) for kind in listed] if listed else None)
+    gated = given.get("mlp_hidden_act", str, "relu2") not in ("relu2", "relu")
+    mamba = given.of(
+        Mamba2,
+        fixed={"state_dtype": _state_dtype(given, "mamba_ssm_cache_dtype")},
+        heads="mamba_num_heads",
+        head_dim="mamba_head_dim",
+        groups="n_groups",
+        state="ssm_state_size",
+        conv="conv_kernel",
+        conv_bias="use_conv_bias",
+    )
+    blocks: dict[str, tuple[Mixer | None, FeedForward | None]] = {
+        "mamba": (mamba, None),
+        "attention": (given.attention(rotates=False), None),
+    }
+    if "mlp" in kinds:
+        blocks["mlp"] = (None, replace(given.mlp, gated=gated))
+    if "moe" in kinds:
+        shared = [
+            given.get(f"{name}", Count, 0)
+            for name in ("n_shared_experts", "moe_shared_expert_intermediate_size")
+        ]
+        wide = given.maybe("moe_latent_size", Width)
+        blocks["moe"] = (None, given.experts(shared=shared[0] * shared[1], latent=wide, gated=gated))
+    for kind in kinds:
+        if kind not in blocks:
+            given.refuse(key, f"holds {kind[:60]!r}; allowed: {', '.join(_PATTERN.values())}")
+    mixers, parts = zip(*(blocks[kind] for kind in kinds), strict=True)
+    return given.own(mixers, parts, mtp_layers=given.nextn)
+
+
+def granite(given: Given) -> Own:
+    """Granite 4: Mamba-2 and attention, each with experts beside a shared MLP, or with that alone.
+
+    Engines keep its states in the model's dtype (vLLM's mamba_ssm_cache_dtype auto), not in fp32.
+    """
+    width = given.get("mamba_d_head", Width | str, "auto")
+    if isinstance(width, str):
+        width = given.get("mamba_expand", Width, 2) * given.hidden // given.get("mamba_n_heads", Width)
+    mamba = given.of(
+        Mamba2,
+        fixed={
+            "state_dtype": "bf16",
+            "head_dim": width,
+            "groups": given.get("mamba_n_groups", Width, 1),
+        },
+        heads="mamba_n_heads",
+        state="mamba_d_state",
+        conv="mamba_d_conv",
+        conv_bias="mamba_conv_bias",
+    )
+    full = given.attention(rotates=given.maybe("position_embedding_type", str) == "rope")
+    kinds = {"mamba": mamba, "attention": full, "linear_attention": mamba, "full_attention": full}
+    shared = given.get("shared_intermediate_size", Width)
+    has_experts = given.get("num_local_experts", Count, 0)
+    return given.own(
+        given.by_type(kinds),
+        given.experts(LOCAL, shared=shared) if has_experts else given.layout.mlp(shared),
+    )
+
+
+def _indexer(given: Given) -> Indexer:
+    return given.of(Indexer, topk="index_topk", heads="index_n_heads", dim="index_head_dim")
+
+
+def sparse_latent(given: Given) -> Own:
+    """DeepSeek-V3.2 and GLM-5: latent attention to the keys that an indexer chooses, or a layer before."""
+    kinds = given.maybe("indexer_types", list[str])
+    pattern = given.maybe("index_topk_pattern", str | list[str])
+    every, offset = (
+        given.maybe("index_topk_freq", Layers),
+        given.get("index_skip_topk_offset", Count, 2),
+    )
+    if kinds is None and pattern is not None:
+        kinds = [{"F": "full", "S": "shared"}.get(each, each) for each in pattern]
+    elif kinds is None and every is not None:
+        since = [max(layer - offset + 1, 0) for layer in range(given.layers)]
+        kinds = ["full" if each % every == 0 else "shared" for each in since]
+    choices = given.one_each("indexer_types", kinds or ["full"] * given.layers)
+    if choices[0] != "full":
+        given.refuse(
+            "indexer_types", f"begins with {choices[0][:60]!r}; the first layer has no choice to share"
+        )
+    full = latent(given, indexer=_indexer(given))
+    known = {"full": full, "shared": replace(full, indexer=replace(_indexer(given), reuses=True))}
+    mixers = [given.known("indexer_types", kind, known) for kind in choices]
+    return given.own(mixers, routed(given), mtp_layers=given.nextn)
+
+
+def minimax_m3(given: Given) -> Own:
+    """MiniMax-M3: dense layers first, then attention to chosen blocks and experts."""
+    blocks = "sparse_attention_config"
+    gate = "element" if given.get("attention_output_gate", bool, False) else "none"
+    full = given.attention(qk_norm=given.get("use_qk_norm", bool, True), gate=gate)
+    sparse = given.of(
+        BlockSparse,
+        at=blocks,
+        fixed=msgspec.structs.asdict(full),
+        index_heads="sparse_num_index_heads",
+        index_dim="sparse_index_dim",
+        block="sparse_block_size",
+        blocks="sparse_topk_blocks",
+    )
+    is_used = given.get("use_sparse_attention", bool, True, at=blocks)
+    width = ROUTED[2] if given.maybe(ROUTED[2], Width) else LOCAL[2]
+    shared = given.get("n_shared_experts", Count, 0) * given.get("shared_intermediate_size", Count, 0)
+    experts = given.experts((*LOCAL[:2], width), shared=shared)
+    mlp = given.layout.mlp(given.maybe("dense_intermediate_size", Width) or given.width)
+    return given.own(
+        given.flagged("sparse_attention_freq", sparse if is_used else full, full, at=blocks),
+        given.flagged("moe_layer_freq", experts, mlp),
+        notes=("multi-token prediction: its modules are not released (llama.cpp issue 24908)",),
+    )
+
+
+_CHOSEN, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
+_NARROW_RATIO = 4
+"""Tokens behind a compressed key among which an indexer chooses; its keys overlap (DeepSeek-V4's CSA)."""
+_Tokens = Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+def deepseek_v4(given: Given) -> Own:
+    """DeepSeek-V4: compressed attention of two ratios, hyper-connections; MTP modules see a window alone."""
+    near = given.of(
+        Compressed,
+        fixed={"heads": given.heads, "head_dim": given.head_dim},
+        rope_dim="qk_rope_head_dim",
+        q_rank="q_lora_rank",
+        o_rank="o_lora_rank",
+        o_groups="o_groups",
+        size="sliding_window",
+    )
+    index = _indexer(given)
+    form = given.maybe("expert_dtype", str)
+    if form not in (None, "fp4", "fp8"):
+        given.refuse("expert_dtype", f"given {form[:60]!r}; allowed: fp4, fp8")
+    experts = given.experts(
+        shared_experts=given.get("n_shared_experts", Count, 0), form="mxfp4_fp8" if form == "fp4" else None
+    )
+    rates = given.get("compress_rates", dict[str, Annotated[int, Meta(ge=1, le=1_000_000)]], {})
+    ratios = given.maybe("compress_ratios", list[_Tokens])
+    if not ratios and given.content.get("layer_types"):
+        ratios = given.by_type({"sliding_attention": 0, _CHOSEN: _NARROW_RATIO, _HEAVY: 128, **rates})
+    of_ratio = {ratio: replace(near, ratio=ratio) for ratio in ratios or ()}
+    if _NARROW_RATIO in of_ratio:
+        of_ratio[_NARROW_RATIO] = replace(of_ratio[_NARROW_RATIO], overlap=True, indexer=index)
+    return given.own(
+        [of_ratio[ratio] for ratio in given.one_each("compress_ratios", ratios or None)],
+        experts,
+        mtp_layers=given.nextn,
+        mtp=LayerGroup(1, near, experts),
+        streams=given.get("hc_mult", Annotated[int, Meta(ge=1, le=64)], 1),
+    )
 
 
 def gemma4(given: Given) -> Own:
     """Gemma 4: windowed layers, and full ones with wider heads whose keys are their values."""
-    config = given.read(_Gemma4)
     for key in ("num_kv_shared_layers", "hidden_size_per_layer_input"):
-        if getattr(config, key):
-            given.refuse(key, f"given {getattr(config, key)}; allowed: 0 (others are not modelled)")
-    full = msgspec.structs.replace(
-        given.attention(),
-        head_dim=config.global_head_dim,
-        kv_heads=(config.attention_k_eq_v and config.num_global_key_value_heads) or given.kv_heads,
-        keys_are_values=config.attention_k_eq_v,
+        if value := given.maybe(key, Count):
+            given.refuse(key, f"given {value}; allowed: 0 (others are not modelled)")
+    shares = given.get("attention_k_eq_v", bool, False)
+    heads = given.maybe("num_global_key_value_heads", Width)
+    full = given.attention(
+        head_dim=given.get("global_head_dim", Width, 512),
+        kv_heads=(shares and heads) or given.kv_heads,
+        keys_are_values=shares,
     )
-    near = given.attention(config.sliding_window)
     part: FeedForward = given.mlp
-    if config.enable_moe_block:
-        part = experts_of(
-            given, ("num_experts", "top_k_experts", "moe_intermediate_size"), shared=given.width
-        )
-    kinds = {"full_attention": full, "sliding_attention": near}
+    if given.get("enable_moe_block", bool, False):
+        keys = ("num_experts", "top_k_experts", "moe_intermediate_size")
+        part = given.experts(keys, shared=given.width)
+    near = given.attention(given.get("sliding_window", Window))
     usual = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(given.layers)]
-    types = one_each(given, "layer_types", config.layer_types or usual)
-    mixers = [kind_of(given, kind, kinds) for kind in types]
-    return Own(layers=layered(mixers, [part] * given.layers))
-
-
-class _MiMo2(msgspec.Struct, frozen=True, kw_only=True):
-    hybrid_layer_pattern: Flags
-    sliding_window: WindowSize
-    v_head_dim: Width
-    swa_num_attention_heads: Width
-    swa_num_key_value_heads: Width
-    swa_head_dim: Width
-    swa_v_head_dim: Width
-    moe_layer_freq: Flags
-    n_shared_experts: Count | None = None
+    return given.own(given.by_type({"full_attention": full, "sliding_attention": near}, usual), part)
 
 
 _MIMO_MODULES = 3
@@ -84,163 +286,59 @@ _MIMO_MODULES = 3
 
 def mimo_v2(given: Given) -> Own:
     """MiMo-V2: nine full layers of 48, the others see 128 tokens; values narrower than keys."""
-    config = given.read(_MiMo2)
-    full = msgspec.structs.replace(given.attention(), v_dim=config.v_head_dim)
-    near = given.layout.attention(
-        config.swa_num_attention_heads,
-        config.swa_num_key_value_heads,
-        config.swa_head_dim,
-        config.sliding_window,
+    full = given.attention(v_dim=given.get("v_head_dim", Width))
+    near = given.of(
+        type(full),
+        fixed={name: getattr(full, name) for name in ("qkv_bias", "output_bias", "qk_norm")},
+        heads="swa_num_attention_heads",
+        kv_heads="swa_num_key_value_heads",
+        head_dim="swa_head_dim",
+        v_dim="swa_v_head_dim",
+        size="sliding_window",
     )
-    near = msgspec.structs.replace(near, v_dim=config.swa_v_head_dim)
-    experts = experts_of(given, shared_experts=config.n_shared_experts or 0)
-    pattern = one_each(given, "hybrid_layer_pattern", config.hybrid_layer_pattern)
-    sparse = one_each(given, "moe_layer_freq", config.moe_layer_freq)
-    return Own(
-        layers=layered(
-            [near if each else full for each in pattern], [experts if each else given.mlp for each in sparse]
-        ),
+    experts = given.experts(shared_experts=given.maybe("n_shared_experts", Count) or 0)
+    return given.own(
+        given.flagged("hybrid_layer_pattern", near, full),
+        given.flagged("moe_layer_freq", experts, given.mlp),
         mtp_layers=_MIMO_MODULES,
         mtp=LayerGroup(1, near, given.mlp),
         notes=(SINKS,),
     )
 
 
-class _Other(msgspec.Struct, frozen=True, kw_only=True):
-    num_attention_heads: Width
-    num_attention_groups: Width | None = None
-    head_dim: Width | None = None
-
-
-class _Step(msgspec.Struct, frozen=True, kw_only=True):
-    layer_types: list[str]
-    num_attention_groups: Width
-    sliding_window: WindowSize | None = None
-    attention_other_setting: _Other | None = None
-    num_sliding_attention_heads: Width | None = None
-    use_head_wise_attn_gate: bool = True
-    use_qk_norm: bool = True
-    moe_layers_enum: str | list[Count] | None = None
-    mlp_layer_types: list[str] | None = None
-    share_expert_dim: Count = 0
-    num_nextn_predict_layers: Count | None = None
-
-
 def step(given: Given) -> Own:
     """Step-3.5 and 3.7: one full layer to three windowed ones with more query heads, gates a head."""
-    config = given.read(_Step)
-    gate = "head" if config.use_head_wise_attn_gate else "none"
-    full = given.layout.attention(given.heads, config.num_attention_groups, given.head_dim)
-    full = msgspec.structs.replace(full, gate=gate, qk_norm=config.use_qk_norm)
-    near = msgspec.structs.replace(full, size=config.sliding_window)
-    other = config.attention_other_setting
-    if other is None and config.num_sliding_attention_heads is not None:
-        other = _Other(num_attention_heads=config.num_sliding_attention_heads)
-    if other is not None:
-        near = msgspec.structs.replace(
+    groups = given.get("num_attention_groups", Width)
+    gate = "head" if given.get("use_head_wise_attn_gate", bool, True) else "none"
+    full = given.attention(kv_heads=groups, gate=gate, qk_norm=given.get("use_qk_norm", bool, True))
+    near = replace(full, size=given.maybe("sliding_window", Window))
+    at, heads = "attention_other_setting", given.maybe("num_sliding_attention_heads", Width)
+    if given.maybe(at, dict[str, Any]) is not None:
+        near = replace(
             near,
-            heads=other.num_attention_heads,
-            kv_heads=other.num_attention_groups or config.num_attention_groups,
-            head_dim=other.head_dim or given.head_dim,
+            heads=given.get("num_attention_heads", Width, at=at),
+            kv_heads=given.maybe("num_attention_groups", Width, at=at) or groups,
+            head_dim=given.maybe("head_dim", Width, at=at) or given.head_dim,
         )
-    named = config.moe_layers_enum
-    if config.mlp_layer_types is not None:
-        named = [layer for layer, kind in enumerate(config.mlp_layer_types) if kind == "sparse"]
+    elif heads is not None:
+        near = replace(near, heads=heads)
+    named = given.maybe("moe_layers_enum", str | list[Count])
+    kinds = given.maybe("mlp_layer_types", list[str])
+    if kinds is not None:
+        named = [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
     if named is None:
         given.refuse("moe_layers_enum", "missing; the numbers of the layers with experts are needed")
     try:
         sparse = [int(each) for each in (named.split(",") if isinstance(named, str) else named)]
     except ValueError:
         given.refuse("moe_layers_enum", f"given {shown(named)}; allowed: whole numbers with commas between")
-    keys = ("moe_num_experts", "moe_top_k", "moe_intermediate_size")
-    experts = experts_of(given, keys, shared=config.share_expert_dim)
-    kinds = {"full_attention": full, "sliding_attention": near}
-    modules = config.num_nextn_predict_layers or 0
-    types = one_each(given, "layer_types", config.layer_types, given.layers + modules)
-    return Own(
-        layers=layered(
-            [kind_of(given, kind, kinds) for kind in types],
-            [experts if layer in sparse else given.mlp for layer in range(given.layers)],
-        ),
-        mtp_layers=modules,
-        mtp=LayerGroup(1, near, given.mlp),
-        notes=(),
+    experts = given.experts(
+        ("moe_num_experts", "moe_top_k", "moe_intermediate_size"),
+        shared=given.get("share_expert_dim", Count, 0),
     )
-
-
-class _NasPart(msgspec.Struct, frozen=True, kw_only=True):
-    no_op: bool = False
-    replace_with_linear: bool = False
-    mamba: Any = None
-    llama4: Any = None
-
-
-class _NasAttention(_NasPart, frozen=True, kw_only=True):
-    n_heads_in_group: Width | None = None
-    num_key_value_heads: Width | None = None
-    window_length: WindowSize | None = None
-
-
-class _NasExperts(msgspec.Struct, frozen=True, kw_only=True):
-    num_local_experts: ExpertCount
-    num_experts_per_tok: ExpertCount
-    expert_intermediate_dim: Width
-    shared_expert_intermediate_dim: Count = 0
-
-
-class _NasMlp(_NasPart, frozen=True, kw_only=True):
-    ffn_mult: Annotated[float, Meta(gt=0, le=1000)] | None = None
-    intermediate_size: Width | None = None
-    gated: bool | None = True
-    moe: _NasExperts | None = None
-
-
-class _NasBlock(msgspec.Struct, frozen=True, kw_only=True):
-    attention: _NasAttention
-    ffn: _NasMlp
-
-
-class _Nas(msgspec.Struct, frozen=True, kw_only=True):
-    block_configs: list[_NasBlock]
-
-
-_ROUNDED_TO = 256
-
-
-def deci(given: Given) -> Own:
-    """DeciLM (Llama-Nemotron): every layer has its own K/V heads and width, or lacks a part.
-
-    Newer files give K/V heads, widths and experts themselves (`block_config.py` of NVIDIA/Model-Optimizer).
-    """
-    blocks = one_each(given, "block_configs", given.read(_Nas).block_configs)
-    layers = []
-    for index, block in enumerate(blocks):
-        at = f"block_configs[{index}]"
-        for name, part in (("attention", block.attention), ("ffn", block.ffn)):
-            for key in ("replace_with_linear", "mamba", "llama4"):
-                if getattr(part, key):
-                    given.refuse(f"{at}.{name}.{key}", "given; allowed: none (others are not modelled)")
-        mixer: Mixer | None = None
-        if not block.attention.no_op:
-            own = block.attention
-            key = "n_heads_in_group" if own.num_key_value_heads is None else "num_key_value_heads"
-            if (count := getattr(own, key)) is None or given.heads % count:
-                given.refuse(f"{at}.attention.{key}", f"given {count}; a divisor of {given.heads}")
-            kv_heads = own.num_key_value_heads or given.heads // count
-            mixer = given.layout.attention(given.heads, kv_heads, given.head_dim, own.window_length)
-        layers.append(LayerGroup(1, mixer, None if block.ffn.no_op else _nas_part(given, block.ffn, at)))
-    return Own(layers=tuple(layers))
-
-
-def _nas_part(given: Given, ffn: _NasMlp, at: str) -> FeedForward:
-    """Experts, or an MLP of a width or of a multiple of the hidden size."""
-    if (moe := ffn.moe) is not None:
-        return MoE(
-            experts=moe.num_local_experts, topk=moe.num_experts_per_tok, inter=moe.expert_intermediate_dim,
-            shared=moe.shared_expert_intermediate_dim,
-        )  # fmt: skip
-    if (width := ffn.intermediate_size) is None:
-        if ffn.ffn_mult is None:
-            given.refuse(f"{at}.ffn.ffn_mult", "missing; a number above 0 is needed, or intermediate_size")
-        width = -(-int(2 * ffn.ffn_mult * given.hidden / 3) // _ROUNDED_TO) * _ROUNDED_TO
-    return msgspec.structs.replace(given.layout.mlp(width), gated=ffn.gated is not False)
+    return given.own(
+        given.by_type({"full_attention": full, "sliding_attention": near}, more=given.nextn),
+        [experts if layer in sparse else given.mlp for layer in range(given.layers)],
+        mtp_layers=given.nextn,
+        mtp=LayerGroup(1, near, given.mlp),
+    )

@@ -1,0 +1,171 @@
+"""What readers of families are given of a `config.json` (`Given`), and what they return (`Own`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import msgspec
+from msgspec import NODEFAULT, Meta
+
+from medusa_sim.errors import SpecError
+from medusa_sim.reading import named
+from medusa_sim.specs.feed_forwards import Mlp, MoE
+from medusa_sim.specs.mixers import Grouped, Mixer
+from medusa_sim.specs.model import LayerGroup
+from medusa_sim.specs.strict import convert
+from medusa_sim.specs.variants import Architecture
+
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Flags = list[Annotated[int, Meta(ge=0, le=1)]]
+
+
+class Refusal:
+    """Raises SpecError for a key of a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self, key: str, problem: str) -> NoReturn:
+        """One line: file, key, problem."""
+        raise SpecError(f"{named(self.file)}: {key}: {problem}")
+
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+ROUTED = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
+"""Keys of the number of experts, of those that a token takes, and of their width."""
+LOCAL = ("num_local_experts", "num_experts_per_tok", "intermediate_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What a family's reader found."""
+
+    layers: tuple[LayerGroup, ...]
+    """One by one, from the first."""
+    mlp_width: int | None = None
+    """Of dense MLPs that no layer has, where it stands under a key of its own."""
+    mtp_layers: int = 0
+    mtp: LayerGroup | None = None
+    """The layer of an MTP module, where it is not like the last ones."""
+    streams: int = 1
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What every config says, for the reader of its family; its methods raise SpecError naming a key."""
+
+    content: dict[str, Any]
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    own_head_dim: int | None
+    own_width: int | None
+    width_key: str
+    layout: Architecture
+    """The family's, with the biases that the config switches."""
+    refuse: Refusal
+
+    def get(self, key: str, form: Any, default: Any = NODEFAULT, *, at: str = "") -> Any:
+        """A key that a family adds, as a `form`; default: where it is missing. at: its table."""
+        if default is not NODEFAULT and key not in self._table(at):
+            return default
+        return getattr(self._read(((key, form, NODEFAULT),), at), key)
+
+    def maybe(self, key: str, form: Any, *, at: str = "") -> Any:
+        """The same, or None where it is missing or null."""
+        return self.get(key, form | None, None, at=at)
+
+    def of(self, form: type[StructT], *, at: str = "", fixed: Any = None, **keys: str) -> StructT:
+        """A `form` whose fields stand under these keys, in its own ranges. fixed: its other fields."""
+        types = {field.name: field for field in msgspec.structs.fields(form)}
+        asked = ((key, types[name].type, types[name].default) for name, key in keys.items())
+        read = self._read(tuple(asked), at)
+        return form(**{name: getattr(read, key) for name, key in keys.items()}, **(fixed or {}))
+
+    def _table(self, at: str) -> dict[str, Any]:
+        table: dict[str, Any] = self.get(at, dict[str, Any]) if at else self.content
+        return table
+
+    def _read(self, keys: tuple[tuple[str, Any, Any], ...], at: str) -> Any:
+        table = self._table(at)
+        given = {key: table[key] for key, _, _ in keys if key in table}
+        return convert(given, _keys(keys), self.refuse.file, key=at)
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head, where it is given or a whole share."""
+        if self.own_head_dim is None and self.hidden % self.heads:
+            self.refuse(
+                "num_attention_heads",
+                f"given {self.heads}, which does not divide hidden_size = {self.hidden}; add head_dim",
+            )
+        return self.own_head_dim or self.hidden // self.heads
+
+    @property
+    def width(self) -> int:
+        """Width of a dense MLP."""
+        if self.own_width is None:
+            self.refuse(self.width_key, "missing; a whole number from 1 to 1e+06 is needed")
+        return self.own_width
+
+    @property
+    def mlp(self) -> Mlp:
+        """A dense MLP."""
+        return self.layout.mlp(self.width)
+
+    @property
+    def nextn(self) -> int:
+        """Modules for multi-token prediction."""
+        return self.maybe("num_nextn_predict_layers", Count) or 0
+
+    def attention(self, size: int | None = None, **more: Any) -> Grouped:
+        """Attention of its heads; `size` and more as in `Grouped`."""
+        plain = self.layout.attention(self.heads, self.kv_heads, self.head_dim, size)
+        return msgspec.structs.replace(plain, **more)
+
+    def experts(self, keys: Sequence[str] = ROUTED, *, shared_experts: int = 0, **fixed: Any) -> MoE:
+        """Experts whose sizes stand under these keys; shared_experts: as wide as these; fixed: of `MoE`."""
+        experts = self.of(MoE, fixed=fixed, **dict(zip(("experts", "topk", "inter"), keys, strict=True)))
+        shared = shared_experts * experts.inter
+        return msgspec.structs.replace(experts, shared=shared) if shared_experts else experts
+
+    def one_each(self, key: str, entries: Sequence[Any] | None, more: int = 0) -> list[Any]:
+        """A list with an entry a layer. more: layers of modules behind them, which it may name too."""
+        if entries is None or not self.layers + more <= len(entries) <= self.layers + more + 1:
+            held = "missing" if entries is None else f"{len(entries)} entries"
+            self.refuse(key, f"{held}; num_hidden_layers is {self.layers}")
+        return list(entries[: self.layers])
+
+    def flagged(self, key: str, on: Any, off: Any, *, at: str = "") -> list[Any]:
+        """`on` for each layer whose flag is 1 under that key."""
+        return [on if flag else off for flag in self.one_each(key, self.get(key, Flags, at=at))]
+
+    def by_type(self, known: dict[str, Any], usual: Sequence[str] | None = None, more: int = 0) -> list[Any]:
+        """What `layer_types` names for each layer; usual: where it is missing; more: as of `one_each`."""
+        kinds = self.maybe("layer_types", list[str]) or usual
+        return [self.known("layer_types", kind, known) for kind in self.one_each("layer_types", kinds, more)]
+
+    def known(self, key: str, name: str, known: dict[str, Any]) -> Any:
+        """What a name stands for."""
+        if name not in known:
+            self.refuse(key, f"given {name[:60]!r}; allowed: {', '.join(known)}")
+        return known[name]
+
+    def own(self, mixers: Mixer | Sequence[Mixer | None], parts: Any, **more: Any) -> Own:
+        """Layers of these mixers and feed-forward parts: one by one, or one for all. more: of `Own`."""
+        each = (
+            [given] * self.layers if isinstance(given, msgspec.Struct) else given for given in (mixers, parts)
+        )
+        return Own(layers=tuple(LayerGroup(1, *layer) for layer in zip(*each, strict=True)), **more)
+
+
+@cache
+def _keys(keys: tuple[tuple[str, Any, Any], ...]) -> type[msgspec.Struct]:
+    return msgspec.defstruct("Keys", keys, kw_only=True, frozen=True)
