@@ -12,7 +12,7 @@ The equations are those of `step/compose.py` and `step/server.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, cast, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -31,20 +31,25 @@ DRAFTING = "draft_"
 GraphUnit = Literal["tokens", "multiples", "requests"]
 
 
-class Term(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of an engine.
+class _GivenTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One number of an engine as a file has it.
 
     band: relative half-width of its 80 % interval. valid: on what it was measured. heldout_error: mean
     relative error of the step times that it predicts where they were left out of the fit; None where none
-    was. inherited_from: the engine that was measured instead.
+    was.
     """
 
-    value: float
-    source: str
-    band: float = 0.0
+    value: Annotated[float, Meta(ge=0.0, le=1e6)]
+    source: Text
+    band: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
     valid: str = ""
-    heldout_error: float | None = None
+    heldout_error: Error | None = None
     note: str = ""
+
+
+class Term(_GivenTerm, frozen=True, kw_only=True):
+    """One number of an engine. inherited_from: the engine that was measured instead."""
+
     inherited_from: str = ""
 
     @property
@@ -57,6 +62,7 @@ _Us: TypeAlias = Annotated[Term, "us"]
 _Bytes: TypeAlias = Annotated[Term, "bytes"]
 _Steps: TypeAlias = Annotated[Term, "steps"]
 _Share: TypeAlias = Annotated[Term, ""]
+_Names: TypeAlias = Annotated[tuple[Text, ...], Meta(description="a list of names")]
 
 
 class StepLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -138,19 +144,19 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     server_us_per_request: _Us
     graph_sizes: tuple[int, ...]
     graph_unit: GraphUnit
-    graph_source: str
+    graph_source: Text
     prompts_apart: bool
     fused_residual: bool
     chain_only: bool
-    drafters: tuple[str, ...]
-    synchronous_drafters: tuple[str, ...]
-    settings_source: str
-    step_limits: tuple[StepLimit, ...]
-    limits_source: str
-    free_memory_share: float
-    memory_source: str
-    several_gpus: str
-    measured_drafters: tuple[str, ...]
+    drafters: _Names
+    synchronous_drafters: _Names
+    settings_source: Text
+    step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)]
+    limits_source: Text
+    free_memory_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    memory_source: str = ""
+    several_gpus: str = ""
+    measured_drafters: tuple[Text, ...] = ()
 
     def step_limit(self, gpu: Gpu) -> StepLimit:
         """What one step may hold on a card unless it is told otherwise."""
@@ -212,40 +218,14 @@ UNITS: dict[str, str] = {
 """Unit of every term, in the order in which they are listed."""
 _MAX_GRAPH_SIZE = 1 << 20
 _SIZES = "a rising list of sizes and of [first, last, step]"
-_Sizes = Annotated[list[int | list[int]], Meta(description=_SIZES)]
-_Ratio = Annotated[float, Meta(ge=0.0, le=1e6)]
-
-
-class _TermToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    value: _Ratio
-    source: Text
-    band: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
-    valid: str = ""
-    heldout_error: Error | None = None
-    note: str = ""
-
-
-class _SettingsToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an `engine` table may say beside its terms."""
-
-    widen: Annotated[float, Meta(ge=1.0, le=10.0)] = 1.0
-    prompts_apart: bool | None = None
-    fused_residual: bool | None = None
-    chain_only: bool | None = None
-    graph_source: Text | None = None
-    settings_source: Text | None = None
-    graph_sizes: _Sizes | None = None
-    graph_unit: GraphUnit | None = None
-    drafters: Annotated[tuple[Text, ...], Meta(description="a list of names")] | None = None
-    step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)] | None = None
-    limits_source: Text | None = None
-    free_memory_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
-    memory_source: str = ""
-    synchronous_drafters: Annotated[tuple[Text, ...], Meta(description="a list of names")] | None = None
-    several_gpus: str | None = None
-    measured_drafters: tuple[Text, ...] = ()
-
-
+_FORMS: dict[str, Any] = {
+    "widen": Annotated[float, Meta(ge=1.0, le=10.0)],
+    **{field.name: field.type for field in msgspec.structs.fields(Engine)},
+    **dict.fromkeys(UNITS, _GivenTerm),
+    "graph_sizes": Annotated[list[int | list[int]], Meta(description=_SIZES)],
+}
+"""What an `engine` table may say."""
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Engine) if not field.required}
 _OWN = ("measured_drafters", "free_memory_share", "memory_source")
 """Settings that are no other version's."""
 EngineToml: TypeAlias = dict[str, Any]
@@ -260,33 +240,27 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
     Raises SpecError naming file (`where`) and key: a term that neither gives, a value without
     a source, an unknown key.
     """
-    settings = convert(
-        {key: value for key, value in given.items() if key not in UNITS}, _SettingsToml, where, key=key
-    )
-    values: dict[str, Any] = {}
-    for name, unit in UNITS.items():
-        if name in given or relative is None:
-            if name not in given:
-                words = f"a table with value ({unit or 'a ratio'}) and source"
-                raise SpecError(f"{where}: {key}.{name}: missing; {words} is needed")
-            term = convert(given[name], _TermToml, where, key=f"{key}.{name}")
-            values[name] = Term(**msgspec.structs.asdict(term))
-        else:
-            values[name] = _inherited(relative[1].terms[name], relative[0], settings.widen)
-    for name in _SettingsToml.__struct_fields__:
-        if name in ("widen", "several_gpus", *_OWN):
-            continue
-        value = getattr(settings, name)
-        if value is None and relative is None:
-            raise SpecError(
-                f"{where}: {key}.{name}: missing; an engine that inherits from none says it itself"
-            )
-        values[name] = getattr(cast("tuple[str, Engine]", relative)[1], name) if value is None else value
-    lent_there = "" if relative is None else relative[1].several_gpus
-    values["several_gpus"] = lent_there if settings.several_gpus is None else settings.several_gpus
-    values |= {name: getattr(settings, name) for name in _OWN}
-    if settings.graph_sizes is not None:
-        values["graph_sizes"] = _sizes(settings.graph_sizes, f"{where}: {key}.graph_sizes")
+    if unknown := sorted(given.keys() - _FORMS.keys()):
+        raise SpecError(
+            f"{where}: {key}.{unknown[0]}: unknown key; allowed here: {', '.join(sorted(_FORMS))}"
+        )
+    said = {name: convert(value, _FORMS[name], where, key=f"{key}.{name}") for name, value in given.items()}
+    widen = said.pop("widen", 1.0)
+    values: dict[str, Any] = dict(_DEFAULTS)
+    for name in Engine.__struct_fields__:
+        if name in said:
+            value = said[name]
+            values[name] = Term(**msgspec.structs.asdict(value)) if name in UNITS else value
+        elif relative is not None and name not in _OWN:
+            lent = getattr(relative[1], name)
+            values[name] = _inherited(lent, relative[0], widen) if name in UNITS else lent
+        elif name not in _DEFAULTS:
+            words = "an engine that inherits from none says it itself"
+            if name in UNITS:
+                words = f"a table with value ({UNITS[name] or 'a ratio'}) and source is needed"
+            raise SpecError(f"{where}: {key}.{name}: missing; {words}")
+    if "graph_sizes" in said:
+        values["graph_sizes"] = _sizes(said["graph_sizes"], f"{where}: {key}.graph_sizes")
     last = values["step_limits"][-1]
     if last.memory_gib or last.but:
         raise SpecError(

@@ -42,6 +42,8 @@ WIDE = "wide"
 # Wide enough for any chip, narrow enough to refuse a number in the wrong unit (GB, TFLOP/s).
 _Peaks: TypeAlias = dict[str, Sourced[Annotated[float, Meta(ge=1e9, le=1e18, description="FLOP/s, dense")]]]
 
+_Link: TypeAlias = Sourced[Annotated[float, Meta(ge=1e8, le=1e14, description="bytes/s, one direction")]]
+
 
 class _KernelSetFile(KernelSet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     inherit: InheritFile | None = None
@@ -58,18 +60,21 @@ class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     l2_bytes: Sourced[Annotated[float, Meta(ge=1e5, le=1e11, description="bytes")]]
     memory_bytes: Sourced[Annotated[float, Meta(ge=1e8, le=1e14, description="bytes")]]
     bandwidth_bytes_per_s: Sourced[Annotated[float, Meta(ge=1e9, le=1e15, description="bytes/s")]]
-    link_bandwidth_bytes_per_s: (
-        Sourced[Annotated[float, Meta(ge=1e8, le=1e14, description="bytes/s, one direction")]] | None
-    ) = None
+    link_bandwidth_bytes_per_s: _Link | None = None
     linked_gpus: Sourced[Annotated[int, Meta(ge=2, le=1_024, description="GPUs")]] | None = None
-    wide_link_bandwidth_bytes_per_s: (
-        Sourced[Annotated[float, Meta(ge=1e8, le=1e14, description="bytes/s, one direction")]] | None
-    ) = None
+    wide_link_bandwidth_bytes_per_s: _Link | None = None
     peak_flops_per_s: _Peaks
     paper_peak_flops_per_s: _Peaks = {}
     power: PowerToml | None = None
     step_kernels: Sourced[dict[str, str]] | None = None
     kernels: dict[str, _KernelSetFile] = {}
+
+
+_NUMBERS = (
+    "sms", "l2_bytes", "memory_bytes", "bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s", "linked_gpus",
+    "wide_link_bandwidth_bytes_per_s",
+)  # fmt: skip
+"""Numbers of a file that are numbers of a `Gpu`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -305,34 +310,20 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
     if file.power is not None:
         check_power(file.power, str(path))
     numbers: dict[str, Sourced[Any]] = {
-        name: value
-        for name in file.__struct_fields__
-        if isinstance(value := getattr(file, name), Sourced) and name != "step_kernels"
+        name: value for name in _NUMBERS if (value := getattr(file, name)) is not None
     }
+    values = {name: number.value for name, number in numbers.items()}
     if file.power is not None:
         numbers["power.limit_watts"] = file.power.limit_watts
-    numbers |= {f"peak_flops_per_s.{dtype}": peak for dtype, peak in file.peak_flops_per_s.items()}
-    numbers |= {
-        f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in file.paper_peak_flops_per_s.items()
-    }
-    link, linked, wide = (
-        file.link_bandwidth_bytes_per_s,
-        file.linked_gpus,
-        file.wide_link_bandwidth_bytes_per_s,
-    )
+    for table in ("peak_flops_per_s", "paper_peak_flops_per_s"):
+        peaks: dict[str, Sourced[float]] = getattr(file, table)
+        numbers |= {f"{table}.{dtype}": peak for dtype, peak in peaks.items()}
+        values[table] = {dtype: peak.value for dtype, peak in peaks.items()}
     gpu = Gpu(
         name=file.name,
         title=file.title,
         architecture=file.architecture,
-        sms=file.sms.value,
-        l2_bytes=file.l2_bytes.value,
-        memory_bytes=file.memory_bytes.value,
-        bandwidth_bytes_per_s=file.bandwidth_bytes_per_s.value,
-        link_bandwidth_bytes_per_s=0.0 if link is None else link.value,
-        linked_gpus=0 if linked is None else linked.value,
-        wide_link_bandwidth_bytes_per_s=0.0 if wide is None else wide.value,
-        peak_flops_per_s={dtype: peak.value for dtype, peak in file.peak_flops_per_s.items()},
-        paper_peak_flops_per_s={dtype: peak.value for dtype, peak in file.paper_peak_flops_per_s.items()},
+        **values,
         sources={key: number.source for key, number in numbers.items()},
         notes={key: number.note for key, number in numbers.items() if number.note},
         kernels={

@@ -27,7 +27,6 @@ RUNTIMES_FILE = Path(__file__).with_name("runtimes.toml")
 FOLDER = "profiles/runtimes"
 _NAMES = "names"
 """The table of `runtimes.toml` that says which version a bare name stands for."""
-_TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step", "host_us_per_drafted_step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -211,34 +210,24 @@ def _runtime(name: str, content: object, where: str, key: str, known: dict[str, 
     """The runtime that `content` describes, at `key` of the file `where`. known: it may inherit from one."""
     below = f"{key}." if key else ""
     if isinstance(content, dict) and "inherits" in content:
-        given = convert(content, _Relative, where, key=key)
+        relative = convert(content, _Relative, where, key=key)
         engines = {name: of.engine for name, of in known.items() if of.engine is not None}
-        if given.inherits not in engines:
-            raise SpecError(f"{where}: {below}inherits: {unknown_name('engine', given.inherits, engines)}")
-        engine = engine_of(given.engine, (given.inherits, engines[given.inherits]), where, f"{below}engine")
-        library = known[given.inherits].library if given.library is None else given.library
-        return replace(known[given.inherits], name=name, title=given.title, library=library, engine=engine)
+        if relative.inherits not in engines:
+            raise SpecError(f"{where}: {below}inherits: {unknown_name('engine', relative.inherits, engines)}")
+        lender = known[relative.inherits]
+        lent = (relative.inherits, engines[relative.inherits])
+        engine = engine_of(relative.engine, lent, where, f"{below}engine")
+        library = lender.library if relative.library is None else relative.library
+        return replace(lender, name=name, title=relative.title, library=library, engine=engine)
     whole = convert(content, _Whole, where, key=key)
     check_dtypes(whole.kernels, where, f"{below}kernels")
-    times: dict[str, Sourced[float]] = {
-        key: given for key in _TIMES if (given := getattr(whole, key)) is not None
-    }
-    drafted = whole.host_us_per_drafted_step
+    fields = {name: value for name in whole.__struct_fields__ if (value := getattr(whole, name)) is not None}
+    if whole.engine is not None:
+        fields["engine"] = engine_of(whole.engine, None, where, f"{below}engine")
+    times = {name: value for name, value in fields.items() if isinstance(value, Sourced)}
     return Runtime(
         name=name,
-        title=whole.title,
-        kernels=whole.kernels,
-        fused_qkv=whole.fused_qkv,
-        fused_gate_up=whole.fused_gate_up,
-        attention=whole.attention,
-        head_rows=whole.head_rows,
-        launch_us=whole.launch_us.value,
-        host_us_per_launch=whole.host_us_per_launch.value,
-        host_us_per_step=whole.host_us_per_step.value,
-        host_us_per_drafted_step=0.0 if drafted is None else drafted.value,
-        repeats_kv=whole.repeats_kv,
-        library=whole.library,
-        engine=None if whole.engine is None else engine_of(whole.engine, None, where, f"{below}engine"),
+        **fields | {name: number.value for name, number in times.items()},
         sources={key: number.source for key, number in times.items()},
         notes={key: number.note for key, number in times.items() if number.note},
     )
