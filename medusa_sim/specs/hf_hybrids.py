@@ -166,7 +166,8 @@ def granite(given: Given) -> Own:
 
 
 def _indexer(given: Given) -> Indexer:
-    return given.of(Indexer, topk="index_topk", heads="index_n_heads", dim="index_head_dim")
+    topk, heads, dim = (given.get(f"index_{key}", Width) for key in ("topk", "n_heads", "head_dim"))
+    return Indexer(topk=topk, heads=heads, dim=dim)
 
 
 def sparse_latent(given: Given) -> Own:
@@ -287,14 +288,12 @@ _MIMO_MODULES = 3
 def mimo_v2(given: Given) -> Own:
     """MiMo-V2: nine full layers of 48, the others see 128 tokens; values narrower than keys."""
     full = given.attention(v_dim=given.get("v_head_dim", Width))
-    near = given.of(
-        type(full),
-        fixed={name: getattr(full, name) for name in ("qkv_bias", "output_bias", "qk_norm")},
-        heads="swa_num_attention_heads",
-        kv_heads="swa_num_key_value_heads",
-        head_dim="swa_head_dim",
-        v_dim="swa_v_head_dim",
-        size="sliding_window",
+    near = given.attention(
+        given.get("sliding_window", Window),
+        heads=given.get("swa_num_attention_heads", Width),
+        kv_heads=given.get("swa_num_key_value_heads", Width),
+        head_dim=given.get("swa_head_dim", Width),
+        v_dim=given.get("swa_v_head_dim", Width),
     )
     experts = given.experts(shared_experts=given.maybe("n_shared_experts", Count) or 0)
     return given.own(

@@ -25,7 +25,7 @@ from medusa_sim.specs.strict import Sourced, Text, Us, convert
 
 FORMS = (
     gpu._GpuToml, measurement.Meta, measurement.PublishedMeta, hf_config._Config, models._Entry,
-    engine._SettingsToml, engine._TermToml, runtime._Relative, runtime._Whole, cells.StepRow, cells.RunRow,
+    *engine._FORMS.values(), runtime._Relative, runtime._Whole, cells.StepRow, cells.RunRow,
     cells.StepMeta, *typing.get_args(profile_file.ProfileFile),
 )  # fmt: skip
 
