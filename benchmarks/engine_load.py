@@ -13,22 +13,20 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
-
-sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
 from agreement import walked_draft
-from validate_engine import CHECKPOINT, DRAFT, NGRAM, ROOT, run_engine, shipped_prompts, write_model
+from pages import filled
+from scipy.optimize import nnls
+from study import ROOT, table
+from validate_engine import run_engine, shipped_pair, shipped_plan
 
 from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spread
 from medusa_sim.arrays import FloatArray
-from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.load.arrivals import Lengths, open_loop
 from medusa_sim.load.limits import Limits
@@ -119,28 +117,15 @@ def latencies(first: FloatArray, finish: FloatArray, asked: Requests) -> dict[st
 
 def plan_of(work: Path, threads: int, passes: int, loads: dict[str, Requests]) -> dict[str, Any]:
     """A plan for `engine/run_vllm.py`: the ramp, and loads by their rate, in runs of the reference."""
-    return {
-        "job": "load",
-        "target": str(work / "target"),
-        "draft": str(work / "draft"),
-        "dtype": "float32",
-        "threads": threads,
-        "seconds": 600.0,
-        "max_tokens": MAX_TOKENS,
-        "kv_bytes": 256 << 20,
-        "batches": list(BATCHES),
-        "ngram": NGRAM,
-        "beside_every": BESIDE_EVERY,
-        "prefix_caching": False,
-        "engines": [["plain", 0], ["draft", DRAFTS]],
-        "prompts": str(work / "prompts.json"),
-        "passes": passes,
-        "loads": [
-            {"load": name, "in_steps": name == "ramp", "arrival": asked.arrival_s.tolist(),
-             "output_tokens": asked.output_tokens.tolist()}
-            for name, asked in {"ramp": ramp(), **loads}.items()
-        ],
-    }  # fmt: skip
+    sent = [
+        {"load": name, "in_steps": name == "ramp", "arrival": asked.arrival_s.tolist(),
+         "output_tokens": asked.output_tokens.tolist()}
+        for name, asked in {"ramp": ramp(), **loads}.items()
+    ]  # fmt: skip
+    return shipped_plan(
+        work, threads, job="load", passes=passes, seconds=600.0, max_tokens=MAX_TOKENS, batches=list(BATCHES),
+        beside_every=BESIDE_EVERY, prefix_caching=False, engines=[["plain", 0], ["draft", DRAFTS]], loads=sent,
+    )  # fmt: skip
 
 
 MOST = MAX_TOKENS - DRAFTS - 1
@@ -160,7 +145,7 @@ def loads(full_per_s: float) -> dict[str, Requests]:
 
 def main() -> None:
     """Time steps, predict, serve, compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
     parser.add_argument("--threads", type=int, default=1)
@@ -168,20 +153,14 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     work = given.folder / "work-load"
     work.mkdir(parents=True, exist_ok=True)
-    target = load_checkpoint(ROOT / "profiles" / "checkpoints" / CHECKPOINT)
-    draft = load_checkpoint(ROOT / "profiles" / "checkpoints" / DRAFT)
-    for name, model in (("target", target.model), ("draft", draft.model)):
-        write_model(work / name, model, torch.float32)
-    first_half, second_half = shipped_prompts(64)
-    (work / "prompts.json").write_text(json.dumps(second_half), encoding="utf-8")
+    target, draft, first_half, _ = shipped_pair(work, 64)
     settings = GenerationSettings(max_new_tokens=OUTPUT_TOKENS, stop_at_end_of_text=False)
     known = [s.prompt + s.token_ids for s in generate(target.model, first_half, settings).sequences]
     walked = walked_draft(draft.model, known, PROMPT_TOKENS, DRAFTS)
     accepted = np.array([count for text in walked for count in text])
     rates = np.array([(accepted >= i).mean() for i in range(1, DRAFTS + 1)])
-    spread = request_spread(
-        [counts_of_listed([DRAFTS] * len(text), text, engine="decoder") for text in walked]
-    )
+    counts = [counts_of_listed([DRAFTS] * len(text), text, engine="decoder") for text in walked]
+    spread = request_spread(counts) or 0.0
 
     def served(name: str, passes: int, asked: dict[str, Requests]) -> list[dict[str, Any]]:
         return run_engine(given.engine_python, work, name, plan_of(work, given.threads, passes, asked))
@@ -189,9 +168,9 @@ def main() -> None:
     table = held_out(served("ramp", WARM_PASSES + 1, {}), "", 0, rates)
     asked = loads(max(BATCHES) / (float(table.step_s[0, -1, 0]) * OUTPUT_TOKENS))
     found = served("load", PASSES, asked)
-    rows = compared(found, asked, rates, spread or 0.0)
+    rows = compared(found, asked, rates, spread)
     write_text(given.folder / "engine-load.json", json.dumps(rows, indent=1))
-    text = page(rows, spread or 0.0)
+    text = page(rows, spread)
     write_text(given.folder / "validation-engine-load.md", text)
     print(text)
 
@@ -228,33 +207,19 @@ def compared(
 def page(rows: list[dict[str, Any]], spread: float) -> str:
     """Predicted beside measured."""
     names = list(rows[0]["measured"])
-    lines = [
-        "## Open load",
-        "",
-        f"The shipped pair in vLLM, Poisson arrivals of {REQUESTS} requests, {PROMPT_TOKENS} prompt and {OUTPUT_TOKENS} output "
-        "tokens in the mean. Latencies are predicted from the steps of the other rates and of a ramp, and measured, in this order. "
-        f"Acceptance, and how requests differ in it (a deviation of {spread:.2f} on the logit), are of other prompts.",
-        "",
-        "| requests/s | method | " + " | ".join(names) + " | accepted |",
-        "| ---: | --- | " + " | ".join("---:" for _ in names) + " | ---: |",
-    ]
-    errors: dict[str, list[float]] = {name: [] for name in names}
-    for row in rows:
-        cells = []
-        for name in names:
-            ours, theirs = row["predicted"][name], row["measured"][name]
-            errors[name].append(ours / theirs - 1.0)
-            cells.append(f"{ours:.3g} / {theirs:.3g} ({100 * errors[name][-1]:+.0f} %)")
-        drafted = (
-            f"{row['predicted_accepted']:.2f} / {row['measured_accepted']:.2f}"
-            if row["method"] != "plain"
-            else "-"
-        )
-        lines.append(
-            f"| {row['rate_per_s']:.3g} | {row['method']} | " + " | ".join(cells) + f" | {drafted} |"
-        )
+    errors = {name: [row["predicted"][name] / row["measured"][name] - 1.0 for row in rows] for name in names}
+    lines = []
+    for i, row in enumerate(rows):
+        ours, theirs = row["predicted"], row["measured"]
+        cells = (f"{ours[n]:.3g} / {theirs[n]:.3g} ({100 * errors[n][i]:+.0f} %)" for n in names)
+        drafted = f"{row['predicted_accepted']:.2f} / {row['measured_accepted']:.2f}"
+        accepted = drafted if row["method"] != "plain" else "-"
+        lines.append((f"{row['rate_per_s']:.3g}", row["method"], *cells, accepted))
     told = ", ".join(f"{name} {100 * float(np.abs(found).mean()):.0f} %" for name, found in errors.items())
-    return "\n".join([*lines, "", f"Mean errors: {told}.", ""])
+    return filled(
+        "engine_load", requests=REQUESTS, prompt_tokens=PROMPT_TOKENS, output_tokens=OUTPUT_TOKENS,
+        spread=spread, errors=told, rows=table(" | ".join(["requests/s", "method", *names, "accepted"]), 2, lines),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

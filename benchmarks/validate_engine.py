@@ -4,13 +4,14 @@
 
 Decodes models with random weights in vLLM (plain, n-gram and draft-model chains), with the operators of these
 very modules timed between, and the shipped checkpoints on held-out prompts in vLLM and in the decoder.
-The record is kept in OUT/NAME; `engine/steps_compared.py` reads such a folder and scores the simulator.
+The record is kept in OUT/NAME; `steps_compared.py` reads such a folder and scores the simulator.
 Exit 3 where the passes differ too much to judge, or where a mean error exceeds --fail-above.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -20,24 +21,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from agreement import EarliestNgram, chain_rows, walked_draft, walked_lookup
+from decoder import PROMPT_TOKENS as SHIPPED_PROMPT_TOKENS
+from decoder import heldout_windows
+from engine_page import page
+from steps_compared import validate_engine
+from steps_record import text_rows, write_record
+from study import ROOT
 
-from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
+from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from medusa_sim.decoder.config import read_config
 from medusa_sim.decoder.draft import NgramDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Drafter, GenerationSettings, generate
 from medusa_sim.decoder.model import Llama, random_llama
-from medusa_sim.decoder.prompts import load_tokenizer
-from medusa_sim.decoder.training import corpus
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.measure.environment import environment
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
-import record
-from agreement import EarliestNgram, chain_rows, walked_draft, walked_lookup
-from page import page
-from steps_compared import validate_engine
-
-ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT, DRAFT = "python-stdlib-medusa-1", "python-stdlib-draft"
 TARGETS = ("llama-36m", "llama-110m")
 RANDOM_DRAFT = "llama-2m"
@@ -47,20 +46,13 @@ NGRAM = (1, 3)
 PROMPT_TOKENS, STEPS = 97, 4
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 KV_LENGTHS = (128, 384)
-SHIPPED_DRAFTS, SHIPPED_PROMPT_TOKENS, SHIPPED_NEW_TOKENS = 7, 48, 128
+SHIPPED_DRAFTS, SHIPPED_NEW_TOKENS = 7, 128
 BLOCK_TOKENS, BLOCKS = 32, 1100
 """Of an engine's K/V cache: enough for all requests at the longest context that an operator is timed at."""
 
 
-def kv_bytes(folder: Path) -> int:
-    """Of BLOCKS blocks of a model."""
-    config = read_config(folder)
-    token_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 2
-    return BLOCKS * BLOCK_TOKENS * token_bytes
-
-
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
     parser.add_argument("--name", default="vllm-cpu", help="of the record, a folder below OUT")
@@ -96,18 +88,10 @@ def run_engine(python: Path, folder: Path, name: str, plan: dict[str, Any]) -> l
     variables = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), threads)
     started = time.monotonic()
     with (folder / f"{name}.log").open("w", encoding="utf-8") as log:
-        done = subprocess.run(
-            [
-                str(python),
-                str(ROOT / "benchmarks" / "engine" / "run_vllm.py"),
-                str(plan_file),
-                str(rows_file),
-            ],
-            env={**os.environ, **variables},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
+        script = ROOT / "benchmarks" / "engine" / "run_vllm.py"
+        command = [str(each) for each in (python, script, plan_file, rows_file)]
+        own = {**os.environ, **variables}
+        done = subprocess.run(command, env=own, stdout=log, stderr=subprocess.STDOUT, check=False)
     print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
     if done.returncode:
         last = (folder / f"{name}.log").read_text(encoding="utf-8").strip().splitlines()[-1:]
@@ -118,87 +102,67 @@ def run_engine(python: Path, folder: Path, name: str, plan: dict[str, Any]) -> l
 def steps_plan(given: argparse.Namespace, models: Path, target: str, seconds: float) -> dict[str, Any]:
     """Every method of one target."""
     config = read_config(models / target)
-    widths = sorted({1, *(k + 1 for k in given.drafts)})
-    attention = [[b, q, kv] for b in sorted(given.batches) for q in widths for kv in KV_LENGTHS]
-    draft_widths = sorted({1, *(k + 2 for k in given.drafts)})
-    draft_attention = [[b, q, kv] for b in sorted(given.batches) for q in draft_widths for kv in KV_LENGTHS]
+    token_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 2
+
+    def attention(more: int) -> list[tuple[int, int, int]]:
+        widths = sorted({1, *(drafts + more for drafts in given.drafts)})
+        return list(itertools.product(sorted(given.batches), widths, KV_LENGTHS))
+
     engines: list[list[object]] = [["plain", 0]]
     for drafts in given.drafts:
         engines += [["ngram", drafts], ["draft", drafts]]
     return {
-        "job": "steps",
-        "target": str(models / target),
-        "draft": str(models / RANDOM_DRAFT),
-        "dtype": "bfloat16",
-        "threads": given.threads,
-        "seconds": seconds,
-        "passes": given.passes,
-        "max_tokens": 1024,
-        "kv_bytes": kv_bytes(models / target),
-        "vocab": config.vocab_size,
-        "batches": given.batches,
-        "prompt_tokens": PROMPT_TOKENS,
-        "steps": STEPS,
-        "beside_every": 1,
-        "ngram": NGRAM,
-        "engines": engines,
-        "operators": {
-            "tokens": TOKENS,
-            "attention": attention,
-            "draft_attention": draft_attention,
-        },
-    }
+        "job": "steps", "target": str(models / target), "draft": str(models / RANDOM_DRAFT),
+        "dtype": "bfloat16", "threads": given.threads, "seconds": seconds, "passes": given.passes,
+        "max_tokens": 1024, "kv_bytes": BLOCKS * BLOCK_TOKENS * token_bytes, "vocab": config.vocab_size,
+        "batches": given.batches, "prompt_tokens": PROMPT_TOKENS, "steps": STEPS, "beside_every": 1,
+        "ngram": NGRAM, "engines": engines,
+        "operators": {"tokens": TOKENS, "attention": attention(1), "draft_attention": attention(2)},
+    }  # fmt: skip
 
 
-def shipped_prompts(count: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Two halves of held-out prompts: the first for predictions, the second to be decoded."""
-    windows = corpus.heldout_prompts(
-        corpus.read_corpus().heldout,
-        load_tokenizer(ROOT / "profiles" / "checkpoints" / CHECKPOINT),
-        count=2 * count,
-        prompt_tokens=SHIPPED_PROMPT_TOKENS,
-        continuation_tokens=SHIPPED_NEW_TOKENS,
-        seed=1,
-    )
-    prompts = [window[:SHIPPED_PROMPT_TOKENS] for window in windows]
-    return prompts[0::2], prompts[1::2]
+def shipped_plan(work: Path, threads: int, **more: Any) -> dict[str, Any]:
+    """What jobs of the shipped pair have in common (`shipped_pair`)."""
+    return {
+        "target": str(work / "target"), "draft": str(work / "draft"), "prompts": str(work / "prompts.json"),
+        "dtype": "float32", "threads": threads, "kv_bytes": 256 << 20, "ngram": NGRAM, **more,
+    }  # fmt: skip
+
+
+Prompts = list[list[int]]
+
+
+def shipped_pair(work: Path, prompts: int) -> tuple[Checkpoint, Checkpoint, Prompts, Prompts]:
+    """Target, draft and two halves of held-out prompts: for predictions, and to be decoded by the engine.
+
+    Both models and the second half are written for the engine.
+    """
+    root = ROOT / "profiles" / "checkpoints"
+    target, draft = load_checkpoint(root / CHECKPOINT), load_checkpoint(root / DRAFT)
+    write_model(work / "target", target.model, torch.float32)  # vLLM takes no Medusa heads with it
+    write_model(work / "draft", draft.model, torch.float32)
+    windows = heldout_windows(root / CHECKPOINT, 2 * prompts, SHIPPED_NEW_TOKENS)
+    texts = [window[:SHIPPED_PROMPT_TOKENS] for window in windows]
+    (work / "prompts.json").write_text(json.dumps(texts[1::2]), encoding="utf-8")
+    return target, draft, texts[0::2], texts[1::2]
 
 
 def decode_shipped(
     given: argparse.Namespace, work: Path
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The shipped pair in the engine and in the decoder: acceptance by position, and texts compared."""
-    target = load_checkpoint(ROOT / "profiles" / "checkpoints" / CHECKPOINT)
-    draft = load_checkpoint(ROOT / "profiles" / "checkpoints" / DRAFT)
-    write_model(work / "target", target.model, torch.float32)  # vLLM takes no Medusa heads with it
-    write_model(work / "draft", draft.model, torch.float32)
-    first, second = shipped_prompts(given.prompts)
-    (work / "prompts.json").write_text(json.dumps(second), encoding="utf-8")
-    plan = {
-        "job": "tokens",
-        "passes": 1,
-        "target": str(work / "target"),
-        "draft": str(work / "draft"),
-        "dtype": "float32",
-        "threads": given.threads,
-        "seconds": given.seconds,
-        "max_tokens": 512,
-        "kv_bytes": 256 << 20,
-        "batches": [given.prompts],
-        "ngram": NGRAM,
-        "engines": [["plain", 0], ["ngram", SHIPPED_DRAFTS], ["draft", SHIPPED_DRAFTS]],
-        "prompts": str(work / "prompts.json"),
-        "new_tokens": SHIPPED_NEW_TOKENS,
-    }
-    seen = {
-        row["method"]: row
-        for row in run_engine(given.engine_python, work, "tokens", plan)
-        if row["row"] == "tokens"
-    }
+    target, draft, first, second = shipped_pair(work, given.prompts)
+    engines = [["plain", 0], ["ngram", SHIPPED_DRAFTS], ["draft", SHIPPED_DRAFTS]]
+    plan = shipped_plan(
+        work, given.threads, job="tokens", passes=1, seconds=given.seconds, max_tokens=512,
+        batches=[given.prompts], engines=engines, new_tokens=SHIPPED_NEW_TOKENS,
+    )  # fmt: skip
+    found = run_engine(given.engine_python, work, "tokens", plan)
+    seen = {row["method"]: row for row in found if row["row"] == "tokens"}
     settings = GenerationSettings(max_new_tokens=SHIPPED_NEW_TOKENS, stop_at_end_of_text=False)
     own = generate(target.model, second, settings).sequences
     texts = [sequence.token_ids for sequence in own]
-    same = record.text_rows(texts, {name: row["texts"] for name, row in seen.items()})
+    same = text_rows(texts, {name: row["texts"] for name, row in seen.items()})
     rows: list[dict[str, Any]] = []
     calibration = [s.prompt + s.token_ids for s in generate(target.model, first, settings).sequences]
     length = SHIPPED_DRAFTS
@@ -218,8 +182,8 @@ def decode_shipped(
         engine = [[count - 1 for count in text[1:]] for text in seen[method]["emitted"]]
         rows += chain_rows(method, "vLLM", engine, length=length)
         for source, drafter in chosen:
-            found = [s.accepted_lengths for s in generate(target.model, second, settings, drafter).sequences]
-            rows += chain_rows(method, source, found, length=length)
+            run = generate(target.model, second, settings, drafter)
+            rows += chain_rows(method, source, [s.accepted_lengths for s in run.sequences], length=length)
         rows += chain_rows(method, "predicted", predicted[method], length=length)
     return rows, same
 
@@ -242,15 +206,11 @@ def main() -> None:
     for target, share in zip(given.targets, shares, strict=True):
         plan = steps_plan(given, work, target, left * share / sum(shares))
         rows[target] = run_engine(given.engine_python, work, f"steps-{target}", plan)
-    record.write(
-        kept,
-        rows,
-        acceptance,
-        texts,
+    write_record(
+        kept, rows, acceptance, texts,
         models={name: ROOT / "benchmarks" / "models" / name for name in (*given.targets, RANDOM_DRAFT)},
-        device=environment(torch.device("cpu"), given.name),
-        seconds=time.monotonic() - started,
-    )
+        device=environment(torch.device("cpu"), given.name), seconds=time.monotonic() - started,
+    )  # fmt: skip
     found = validate_engine(kept)
     text = page(found)
     (given.folder / "validation-engine.md").write_text(text, encoding="utf-8")

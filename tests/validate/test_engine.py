@@ -4,8 +4,8 @@ import math
 import shutil
 from pathlib import Path
 
+import engine_page
 import msgspec
-import page
 import pandas as pd
 import pytest
 from steps_compared import EngineTerms, EngineValidation, tokens_per_step, validate_engine
@@ -162,12 +162,12 @@ def test_one_pass_or_passes_far_apart_cannot_judge(folder, slower):
     meta.write_text(meta.read_text().replace("passes = 2", f"passes = {len(slower)}"))
     found = validate_engine(folder)
     assert not found.is_steady
-    assert "too much to judge" in page.page(found) or len(slower) == 1
+    assert "too much to judge" in engine_page.page(found) or len(slower) == 1
 
 
 def test_the_page_prints_the_scores(folder):
     found = validate_engine(folder)
-    text = page.page(found)
+    text = engine_page.page(found)
     for target, score in found.scores:
         assert f"| {target} | {score.quantity} | {score.cells} | {score.mean:.1%}" in text
     assert "nan" not in text

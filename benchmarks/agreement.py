@@ -58,17 +58,8 @@ def chain_rows(
         reached = np.array([sum(count >= i for count in text[:-1]) for text in accepted], dtype=float)
         share = reached.sum() / steps.sum()
         error = float(np.sqrt(np.sum((reached - share * steps) ** 2)) / steps.sum())
-        rows.append(
-            {
-                "method": method,
-                "source": source,
-                "position": i,
-                "steps": int(steps.sum()),
-                "accepted": int(reached.sum()),
-                "share": share,
-                "error": error,
-            }
-        )
+        counts = {"steps": int(steps.sum()), "accepted": int(reached.sum()), "share": share, "error": error}
+        rows.append({"method": method, "source": source, "position": i, **counts})
     return rows
 
 
@@ -83,11 +74,10 @@ def walked_draft(
         guesses = draft.logits(draft(tokens[None])[0]).argmax(-1)
         is_right = (guesses[:-1] == tokens[1:]).tolist()
 
-        def agreeing(end: int, is_right: list[bool] = is_right) -> int:
-            ahead = is_right[end - 1 : end - 1 + length]
-            return ahead.index(False) if False in ahead else len(ahead)
+        def ahead(end: int, is_right: list[bool] = is_right) -> list[bool]:
+            return is_right[end - 1 : end - 1 + length]
 
-        found.append(_walk(len(text), prompt_tokens, agreeing))
+        found.append(_walk(len(text), prompt_tokens, ahead))
     return found
 
 
@@ -98,19 +88,22 @@ def walked_lookup(
     found = []
     for text in texts:
 
-        def agreeing(end: int, text: Sequence[int] = text) -> int:
+        def ahead(end: int, text: Sequence[int] = text) -> list[bool]:
             drafted = earliest_continuation(text[:end], length, sizes)
-            ahead = [a == b for a, b in zip(drafted, text[end:], strict=False)]
-            return ahead.index(False) if False in ahead else len(ahead)
+            return [a == b for a, b in zip(drafted, text[end:], strict=False)]
 
-        found.append(_walk(len(text), prompt_tokens, agreeing))
+        found.append(_walk(len(text), prompt_tokens, ahead))
     return found
 
 
-def _walk(end: int, prompt_tokens: int, agreeing: Callable[[int], int]) -> list[int]:
-    """Steps along a text: each starts behind what the one before accepted, and its own token."""
+def _walk(end: int, prompt_tokens: int, ahead: Callable[[int], list[bool]]) -> list[int]:
+    """Steps along a text: each starts behind what the one before accepted, and its own token.
+
+    ahead: whether each draft of a step is the text's token.
+    """
     at, accepted = prompt_tokens + 1, []
     while at < end:
-        accepted.append(agreeing(at))
+        right = ahead(at)
+        accepted.append(right.index(False) if False in right else len(right))
         at += accepted[-1] + 1
     return accepted
