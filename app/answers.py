@@ -138,8 +138,8 @@ def launch_settings(
     set_up: SetUp,
     batch_max: int,
     objective: Objective,
-    draft_path: str | None,
     request: tuple[int, int] | None = None,
+    draft_path: str | None = None,
 ) -> EngineSettings:
     """What `recommend --export` prints. Raises UsageError for what the engine cannot do."""
     answer = recommendation(set_up, batch_max, objective, request)
@@ -150,7 +150,7 @@ def launch_plan(
     set_up: SetUp, batch_max: int, objective: Objective, request: tuple[int, int] | None = None
 ) -> ChainPlan | None:
     """What the settings run by batch, whichever checkpoint drafts. Raises UsageError as they do."""
-    return launch_settings(set_up, batch_max, objective, "x", request).plan
+    return launch_settings(set_up, batch_max, objective, request, "x").plan
 
 
 @KEPT

@@ -27,22 +27,12 @@ if TYPE_CHECKING:
     from medusa_sim.report.text import TextTable
 
 _LABELS = {
-    "acceptance": "Acceptance",
-    "batch": "Plan for requests at once",
-    "candidates": "Candidates",
-    "draft-model": "Draft model",
-    "draft-path": "Draft checkpoint",
-    "drafter": "Drafter",
-    "dtype": "Dtype",
-    "gpu": "GPU",
-    "heads": "Medusa heads",
-    "kv-dtype": "KV cache",
-    "model": "Model",
-    "runtime": "Runtime",
-    "seq": "Context",
-    "tp": "GPUs",
-    "weight-dtype": "Weights",
-}
+    "acceptance": "Acceptance", "batch": "Plan for requests at once", "candidates": "Candidates",
+    "draft-model": "Draft model", "draft-path": "Draft checkpoint", "drafter": "Drafter", "dtype": "Dtype",
+    "gpu": "GPU", "heads": "Medusa heads", "kv-dtype": "KV cache", "model": "Model", "runtime": "Runtime",
+    "seq": "Context", "tp": "GPUs", "weight-dtype": "Weights",
+}  # fmt: skip
+"""What inputs are called here, by their options of the command line."""
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: [A-Z][A-Z_]*\b)?")
 """`--acceptance FILE`."""
 _OTHER = re.compile(r"(?<![\w`-])--[a-z][a-z-]*")
@@ -332,17 +322,16 @@ def warm_up(suffix: str) -> None:
     threading.Thread(target=_FIRST[suffix], daemon=True).start()
 
 
-def _first_picture() -> None:
-    picture({"mark": "point", "data": {"values": []}}, "svg")
-
-
 def _drawing_library() -> None:
     import matplotlib.backends.backend_svg
     import matplotlib.colorbar
     import matplotlib.figure  # noqa: F401
 
 
-_FIRST = {"png": _first_picture, "html": _drawing_library}
+_FIRST: dict[str, Callable[[], object]] = {
+    "png": lambda: picture({"mark": "point", "data": {"values": []}}, "svg"),
+    "html": _drawing_library,
+}
 """What each kind of file waits for the first time."""
 
 

@@ -52,28 +52,18 @@ def set_up(where: Any, *, searched: bool = False) -> SetUp:
     gpu = gpu_choice(away)
     model = model_choice(given, gpu)
     config = _own_config(given) if model == OWN_MODEL else None
-    seq_len = inputs.number(
-        away,
-        "seq",
-        "Context (tokens)",
-        1,
-        _LARGEST_SEQ_LEN,
-        DEFAULT_SEQ_LEN,
-        "Committed tokens before the step.",
-    )
+    label, help_text = "Context (tokens)", "Committed tokens before the step."
+    seq_len = inputs.number(away, "seq", label, 1, _LARGEST_SEQ_LEN, DEFAULT_SEQ_LEN, help_text)
     drafter = drafter_choice(given, engine)
     heads: int | None = None
     draft_model = None
     if drafter_kind(drafter).unit == "head":
-        trained = inputs.whole(
-            given, "heads", "Medusa heads", 1, _HEADS, _HEADS, "Trained; fewer may be run."
-        )
+        help_text = "Trained; fewer may be run."
+        trained = inputs.whole(given, "heads", "Medusa heads", 1, _HEADS, _HEADS, help_text)
         heads = None if trained == _HEADS else trained
     if drafter_kind(drafter).takes_draft_model:
-        help_text = "A smaller model of the same family and vocabulary."
-        draft_model = inputs.choice(
-            given, "draft_model", "Draft model", model_names(), "llama-68m", help_text
-        )
+        label, help_text = "Draft model", "A smaller model of the same family and vocabulary."
+        draft_model = inputs.choice(given, "draft_model", label, model_names(), "llama-68m", help_text)
     acceptance = acceptance_choice(given, drafter)
     tp = inputs.step_of(away, "tp", "GPUs", GPUS, 1, "They share the model by tensor parallelism.")
     with away if searched else given.expander("More"):
@@ -81,29 +71,18 @@ def set_up(where: Any, *, searched: bool = False) -> SetUp:
             "Arithmetic of the linear layers. A device that was measured in one dtype alone takes that one."
         )
         dtype = inputs.choice(st, "dtype", "Dtype", DTYPES, PUBLISHED, help_text)
-        weights = inputs.choice(
-            st, "weight_dtype", "Weights", WEIGHTS, SAME, "int4: weights alone, as AWQ and GPTQ store them."
-        )
+        help_text = "int4: weights alone, as AWQ and GPTQ store them."
+        weights = inputs.choice(st, "weight_dtype", "Weights", WEIGHTS, SAME, help_text)
         whole_experts = tp > 1 and inputs.on_off(
             st, "ep", "Whole experts on each GPU", False, "Expert parallelism, for mixtures of experts."
         )
         cache = inputs.choice(st, "kv_dtype", "KV cache", CACHES, SAME, "fp8: half the bytes of fp16.")
     return SetUp(
-        gpu=gpu,
-        model=model if config is None else "config.json",
-        engine=engine,
-        seq_len=seq_len,
-        drafter=drafter,
-        heads=heads,
-        draft_model=draft_model,
-        acceptance=acceptance,
-        config=config,
-        dtype=dtype_for(gpu, dtype),
-        weight_dtype=None if weights == SAME else weights,
-        kv_dtype=None if cache == SAME else cache,
-        tp=tp,
-        ep=tp if whole_experts else 1,
-    )
+        gpu=gpu, model=model if config is None else "config.json", engine=engine, seq_len=seq_len,
+        drafter=drafter, heads=heads, draft_model=draft_model, acceptance=acceptance, config=config,
+        dtype=dtype_for(gpu, dtype), weight_dtype=None if weights == SAME else weights,
+        kv_dtype=None if cache == SAME else cache, tp=tp, ep=tp if whole_experts else 1,
+    )  # fmt: skip
 
 
 def runs_trees() -> bool:
@@ -118,19 +97,11 @@ def runs_trees() -> bool:
 def take(preset: Mapping[str, str | int]) -> None:
     """Set every input to a preset, or to its default where that says nothing: the callback of a button."""
     defaults: dict[str, str | int | bool] = {
-        "runtime": default_engine(str(preset.get("drafter", DEFAULT_DRAFTER))),
-        "gpu": DEFAULT_GPU,
-        "model": DEFAULT_MODEL,
-        "seq": DEFAULT_SEQ_LEN,
-        "drafter": DEFAULT_DRAFTER,
-        "heads": _HEADS,
-        "acceptance": SHIPPED,
-        "tp": 1,
-        "dtype": PUBLISHED,
-        "weight_dtype": SAME,
-        "ep": False,
+        "runtime": default_engine(str(preset.get("drafter", DEFAULT_DRAFTER))), "gpu": DEFAULT_GPU,
+        "model": DEFAULT_MODEL, "seq": DEFAULT_SEQ_LEN, "drafter": DEFAULT_DRAFTER, "heads": _HEADS,
+        "acceptance": SHIPPED, "tp": 1, "dtype": PUBLISHED, "weight_dtype": SAME, "ep": False,
         "kv_dtype": SAME,
-    }
+    }  # fmt: skip
     for name, value in (defaults | dict(preset)).items():
         if name in preset or name in st.session_state:
             st.session_state[name] = value
@@ -212,15 +183,11 @@ def drafters_of(engine: str) -> tuple[str, ...]:
 def acceptance_choice(where: Any, drafter: str) -> str | None:
     """A profile, or rates as the user types them; None for what ships."""
     profiles = profiles_of(drafter)
-    chosen = inputs.choice(
-        where,
-        "acceptance",
-        "Acceptance",
-        (SHIPPED, *profiles),
-        SHIPPED,
-        f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours.",
-        typed=True,
+    options = (SHIPPED, *profiles)
+    help_text = (
+        f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours."
     )
+    chosen = inputs.choice(where, "acceptance", "Acceptance", options, SHIPPED, help_text, typed=True)
     if chosen == SHIPPED:
         return None
     # What is typed is never opened as a file: the app may be open to others.

@@ -40,9 +40,7 @@ def as_file(name: str, content: bytes) -> Iterator[Path]:
 
 def model_of(content: bytes) -> Model:
     """The model that a config.json describes."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
-        path.write_bytes(content)
+    with as_file("config.json", content) as path:
         try:
             return model_from_config(path)
         except SpecError as error:  # the path is ours, the name the user's

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import answers
 import inputs
@@ -54,8 +54,7 @@ _LOOKS = ("by count", "map", "operators", "roofline", "what would change it")
 _OPERATOR_PHONE = ("operator", "speculative", "share")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(NamedTuple):
     """What is planned for beside the set-up; request: prompt and output tokens where both are given."""
 
     batch_max: int
@@ -78,13 +77,13 @@ def page(set_up: SetUp) -> None:
     with below:
         st.subheader("Schedule by batch", anchor=False)
         asked = _asked()
-    answer = answers.recommendation(set_up, asked.batch_max, asked.objective, asked.request)
+    answer = answers.recommendation(set_up, *asked)
     words = ["recommend", *set_up.options, *asked.options]
     with place:
         _at_a_batch(set_up, asked, words)
     if answer.fits:
         with launch:
-            _launch(set_up, answer, words)
+            _launch(set_up, answer, asked, words)
         with below:
             _schedule(answer, words, set_up)
     with note:  # every input of the page has read its own by now
@@ -94,14 +93,8 @@ def page(set_up: SetUp) -> None:
 def _asked() -> _Asked:
     """What is planned for beside the set-up."""
     first, second, third, last = st.columns(4)
-    batch_max = inputs.step_of(
-        first,
-        "batch_max",
-        "Plan for requests at once, 1 to",
-        _BATCHES,
-        BATCH_MAX,
-        "Every number is searched.",
-    )
+    label, help_text = "Plan for requests at once, 1 to", "Every number is searched."
+    batch_max = inputs.step_of(first, "batch_max", label, _BATCHES, BATCH_MAX, help_text)
     help_text = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
     objective = inputs.choice(second, "objective", "Objective", OBJECTIVES, OBJECTIVES[0], help_text)
     help_text = (
@@ -110,7 +103,7 @@ def _asked() -> _Asked:
     prompt = inputs.perhaps(third, "prompt", "Prompt tokens", 1, _LONGEST, help_text)
     output = inputs.perhaps(last, "output_tokens", "Output tokens", 1, _LONGEST, "Tokens to write.")
     request = None if prompt is None or output is None else (prompt, output)
-    return _Asked(batch_max=batch_max, objective=cast(Objective, objective), request=request)
+    return _Asked(batch_max, cast(Objective, objective), request)
 
 
 @st.fragment
@@ -118,23 +111,16 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
     """The answer at the batch looked at: moving it runs this part alone."""
     with show.errors():
         headline = st.container()  # the answer stands above its inputs, and is filled once they are known
-        batch = inputs.whole(
-            st,
-            "batch",
-            "Requests at once (batch)",
-            1,
-            asked.batch_max,
-            1,
-            "Decoded together in one step.",
-        )
-        answer = answers.recommendation(set_up, asked.batch_max, asked.objective, asked.request)
+        label, help_text = "Requests at once (batch)", "Decoded together in one step."
+        batch = inputs.whole(st, "batch", label, 1, asked.batch_max, 1, help_text)
+        answer = answers.recommendation(set_up, *asked)
         row = scheduled_row_at(answer, batch, set_up.seq_len)
         whole = request_at(answer, batch, set_up.seq_len)
         with headline:
             verdict_of(set_up, answer, row, whole)
             if row.fits_memory:
                 _figures(answer, row, whole)
-                _as_launched(set_up, answer, row)
+                _as_launched(set_up, asked, row)
             show.beside(notes.warnings(answer)[0])
         show.warn(*notes.warnings(answer)[1])
         if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
@@ -251,12 +237,9 @@ def _measured(set_up: SetUp) -> None:
 def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, words: list[str]) -> None:
     """One of the closer looks: only what is looked at is computed and sent."""
     look = inputs.one_of(st, "look", "A closer look", _LOOKS, _LOOKS[0])
-    if look == "operators":
-        _operators(answer, row, set_up)
-    elif look == "roofline":
-        _roofline(answer, row, set_up)
-    elif look == "what would change it":
-        _tornado(answer, row, set_up)
+    drawn = {"operators": _operators, "roofline": _roofline, "what would change it": _tornado}.get(look)
+    if drawn is not None:
+        drawn(answer, row, set_up)
     else:
         _counts(answer, row, words, is_map=look == "map")
 
@@ -368,11 +351,10 @@ def _waits(step: StepTime) -> str:
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.05)
 
 
-def _as_launched(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> None:
+def _as_launched(set_up: SetUp, asked: _Asked, row: ScheduleRow) -> None:
     """Where the engine's settings cannot say what is recommended at this batch."""
-    asked = answer.question
     try:
-        plan = answers.launch_plan(set_up, asked.batch_max, asked.objective, asked.request)
+        plan = answers.launch_plan(set_up, *asked)
     except UsageError:  # said where the settings would stand
         return
     if plan is not None and row.candidates > 1 and plan.drafts_at(row.batch_max) != row.candidates - 1:
@@ -384,7 +366,7 @@ def _as_launched(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> Non
         )
 
 
-def _launch(set_up: SetUp, answer: Recommendation, command_words: list[str]) -> None:
+def _launch(set_up: SetUp, answer: Recommendation, asked: _Asked, command_words: list[str]) -> None:
     st.subheader("Launch settings", anchor=False)
     if set_up.own_code:
         st.caption(
@@ -395,18 +377,15 @@ def _launch(set_up: SetUp, answer: Recommendation, command_words: list[str]) -> 
         known = drafter_id(set_up.drafter, answer.scenario.model.name, set_up.export) or "PATH_OF_THE_DRAFT"
         meaning = "Folder or id, to be named in the settings."
         draft_path = inputs.text(st, "draft_path", "Draft checkpoint", "", meaning, empty=known) or known
-    question = answer.question
     try:
-        settings = answers.launch_settings(
-            set_up, question.batch_max, question.objective, draft_path or None, question.request
-        )
+        settings = answers.launch_settings(set_up, *asked, draft_path or None)
     except UsageError as error:  # what an engine cannot do is an answer here, and the rest of the page stands
         st.info(show.in_words(str(error)))
         return
-    if set_up.own_code:
-        with st.expander("The schedule with its trees, for code of your own"):
-            show.code(settings.text)
-    else:
+    folded = (
+        st.expander("The schedule with its trees, for code of your own") if set_up.own_code else nullcontext()
+    )
+    with folded:
         show.code(settings.text)
     for note in settings.notes:
         st.caption(show.in_words(as_sentence(note)))

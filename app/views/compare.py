@@ -88,9 +88,8 @@ def page(set_up: SetUp) -> None:
 def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
     """Target and traffic, then what may be chosen: by default the sidebar's drafter and engine; prices."""
     first, certain, second, third, last = st.columns(5)
-    target = inputs.number(
-        first, "target", "Tokens/s a user", 1, _MOST, _TARGET, "The slowest stream allowed."
-    )
+    help_text = "The slowest stream allowed."
+    target = inputs.number(first, "target", "Tokens/s a user", 1, _MOST, _TARGET, help_text)
     help_text = "That a stream is so fast: the set-up's own interval is counted."
     sure = inputs.choice(certain, "sure", "Certainty", _CERTAINTIES, f"{SURE:.0%}", help_text)
     help_text = "Of a request, in the mean."
@@ -103,23 +102,19 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
         help_text = "Cost where every card has a price, else tokens/s a GPU."
         measure = inputs.choice(left, "measure", "Save", tuple(COLUMN), "cost", help_text)
         help_text = "Dollars per GPU-hour: 2.5, or by card. A reserved card is its reserved price."
-        prices = inputs.text(
-            right, "price", "Your prices", "", help_text, empty="as listed; h100-sxm=1.9,b200=4"
-        )
-        gpus = inputs.several(
-            st, "cards", "Cards", sidebar.cards(), _CARDS, "Of every kind; more take longer."
-        )
+        empty = "as listed; h100-sxm=1.9,b200=4"
+        prices = inputs.text(right, "price", "Your prices", "", help_text, empty=empty)
+        help_text = "Of every kind; more take longer."
+        gpus = inputs.several(st, "cards", "Cards", sidebar.cards(), _CARDS, help_text)
         left, middle, right, last = st.columns(4)
         near = [str(count) for count in GPUS if set_up.tp <= 2 * count <= 4 * set_up.tp] or ["8"]
-        counts = inputs.several(
-            left, "copies", "GPUs of a copy", tuple(map(str, GPUS)), near, "Of one copy of the model."
-        )
+        sizes, help_text = tuple(map(str, GPUS)), "Of one copy of the model."
+        counts = inputs.several(left, "copies", "GPUs of a copy", sizes, near, help_text)
         own = next((name for name in ENGINES if set_up.engine.startswith(name)), ENGINES[0])
         engines = inputs.several(middle, "engines", "Engines", ENGINES, (own,), "Serving engines.")
         dtypes = tuple(dict.fromkeys((answers.model_of(set_up).form, "fp8", "nvfp4")))
-        weights = inputs.several(
-            right, "weights", "Weights", dtypes, dtypes[:2], "Other weights may answer worse."
-        )
+        help_text = "Other weights may answer worse."
+        weights = inputs.several(right, "weights", "Weights", dtypes, dtypes[:2], help_text)
         help_text = "auto: as published, and fp8 for batches beyond what that holds; both: at every batch."
         caches = inputs.several(last, "caches", "KV cache", (AUTO, FP8), (AUTO,), help_text)
         st.caption(

@@ -146,9 +146,8 @@ def _fits(gpu: str, kernels: str) -> None:
 
 def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
     names = (*files, _UPLOAD)
-    name = inputs.choice(
-        st, "rows", "Rows", names, names[0], "Shipped or measured rows of this GPU, or your own."
-    )
+    help_text = "Shipped or measured rows of this GPU, or your own."
+    name = inputs.choice(st, "rows", "Rows", names, names[0], help_text)
     path = "rows.csv" if name == _UPLOAD else from_here(files[name])
     try:
         frame = _uploaded() if name == _UPLOAD else measured.rows_of(files[name])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import answers
 import inputs
@@ -15,6 +15,7 @@ from chosen import SetUp
 from medusa_sim.load.arguments import LOAD, PLAIN, LoadArguments
 from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.load.question import LoadAnswer
+from medusa_sim.load.search import Carried
 from medusa_sim.plan.arguments import words_of
 from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.charts.load import METRICS, OVER_TIME, rate_chart, time_chart
@@ -74,9 +75,8 @@ def _asked(recommended: int) -> LoadArguments:
     left, middle, right, last = st.columns(4)
     prompt = inputs.number(left, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, "Mean; lengths scatter.")
     output = inputs.number(middle, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, "Mean; lengths scatter.")
-    tpot = inputs.number(
-        right, "tpot", "Limit, ms a token", 1, _MOST_MS, _TPOT_MS, "Longest mean time per token of a request."
-    )
+    label, help_text = "Limit, ms a token", "Longest mean time per token of a request."
+    tpot = inputs.number(right, "tpot", label, 1, _MOST_MS, _TPOT_MS, help_text)
     ttft = inputs.perhaps(last, "ttft", "Limit, ms to first token", 1, _MOST_MS, "Longest wait for it.")
     left, middle, right, last = st.columns(4)
     policies = tuple(inputs.WORDS["policy"])
@@ -86,27 +86,15 @@ def _asked(recommended: int) -> LoadArguments:
         help_text = f"In every step; where none are typed, {recommended}, as recommended at batch 1."
         typed = inputs.perhaps(middle, "drafts", "Drafts", 1, _MOST_DRAFTS, help_text, empty=f"{recommended}")
         drafts = typed or recommended
-    most = inputs.perhaps(
-        right,
-        "seqs",
-        "Requests in a step",
-        1,
-        MOST_REQUESTS,
-        "At most.",
-        empty="what the engine allows",
-    )
-    bursts = inputs.step_of(
-        last, "bursts", "Bursts", (1, 2, 4, 8), 1, "1: Poisson; larger: in bursts (burstiness 1 / that)."
-    )
+    label, empty = "Requests in a step", "what the engine allows"
+    most = inputs.perhaps(right, "seqs", label, 1, MOST_REQUESTS, "At most.", empty=empty)
+    help_text = "1: Poisson; larger: in bursts (burstiness 1 / that)."
+    bursts = inputs.step_of(last, "bursts", "Bursts", (1, 2, 4, 8), 1, help_text)
     return LoadArguments(
-        policies=(PLAIN, str(drafts) if policy == _FIXED else policy),
-        prompt_tokens=float(prompt),
-        output_tokens=float(output),
-        tpot_ms=float(tpot),
-        ttft_ms=None if ttft is None else float(ttft),
-        max_num_seqs=most,
-        burstiness=1.0 / bursts,
-    )
+        policies=(PLAIN, str(drafts) if policy == _FIXED else policy), prompt_tokens=float(prompt),
+        output_tokens=float(output), tpot_ms=float(tpot), ttft_ms=None if ttft is None else float(ttft),
+        max_num_seqs=most, burstiness=1.0 / bursts,
+    )  # fmt: skip
 
 
 def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
@@ -119,39 +107,24 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
     plain, drafting = answer.carried[0], answer.carried[-1]
     last = {point.policy: point.mean for point in answer.last}
     rate = f"at {significant(answer.last[0].rate, 3)} requests/s"
-    figures: list[Any] = [
-        show.Figure(
-            "Carried within the limits",
-            f"{significant(drafting.largest_per_s or 0.0, 3)}/s",
-            f"{significant(plain.largest_per_s or 0.0, 3)}/s without drafts",
-            "Requests a second of which 90 % keep the limits.",
-        ),
-        show.Figure(
-            "Always full",
-            f"{significant(drafting.saturated_per_s, 3)}/s",
-            f"{significant(plain.saturated_per_s, 3)}/s without drafts",
-            "Requests a second with the server always full; above it queues grow without end.",
-        ),
-        show.Figure(
-            "Time per token",
-            f"{significant(KILO * last[drafting.policy]['tpot_mean_s'], 3)} ms",
-            f"{significant(KILO * last[plain.policy]['tpot_mean_s'], 3)} ms without drafts",
-            f"Mean of the requests, {rate}.",
-        ),
-        show.Figure(
-            "Time to first token",
-            f"{significant(KILO * last[drafting.policy]['ttft_p50_s'], 3)} ms",
-            f"{significant(KILO * last[plain.policy]['ttft_p50_s'], 3)} ms without drafts",
-            f"Median of the requests, {rate}.",
-        ),
-        show.Figure(
-            "Switch off from",
-            "never" if drafting.off_from is None else f"{drafting.off_from}",
-            "requests in flight",
-            "From there every step with drafts emits fewer tokens a second than a plain one.",
-        ),
-    ]
-    show.figures(*figures, width=165)
+
+    def both(label: str, of: Callable[[Carried], float | None], unit: str, meaning: str) -> show.Figure:
+        own, without = (f"{significant(of(each) or 0.0, 3)}{unit}" for each in (drafting, plain))
+        return show.Figure(label, own, f"{without} without drafts", meaning)
+
+    off = "never" if drafting.off_from is None else f"{drafting.off_from}"
+    full = "Requests a second with the server always full; above it queues grow without end."
+    fewer = "From there every step with drafts emits fewer tokens a second than a plain one."
+    within = "Requests a second of which 90 % keep the limits."
+    mean, median = f"Mean of the requests, {rate}.", f"Median of the requests, {rate}."
+    show.figures(
+        both("Carried within the limits", lambda each: each.largest_per_s, "/s", within),
+        both("Always full", lambda each: each.saturated_per_s, "/s", full),
+        both("Time per token", lambda each: KILO * last[each.policy]["tpot_mean_s"], " ms", mean),
+        both("Time to first token", lambda each: KILO * last[each.policy]["ttft_p50_s"], " ms", median),
+        show.Figure("Switch off from", off, "requests in flight", fewer),
+        width=165,
+    )
     for line in (*load_text.context_text(answer), *load_text.tables_text(answer)):
         st.markdown(f"{line[0].upper()}{line[1:]}.")
     show.beside(load_text.warnings(answer))

@@ -96,20 +96,13 @@ def found_file(kind: str, name: str) -> Path:
 
 def method() -> None:
     """A document of docs/method*.md, whole or a section."""
-    document = inputs.choice(
-        st,
-        "document",
-        "Document",
-        tuple(DOCUMENTS),
-        next(iter(DOCUMENTS)),
-        "The way, or what is behind it.",
-    )
+    known, help_text = tuple(DOCUMENTS), "The way, or what is behind it."
+    document = inputs.choice(st, "document", "Document", known, known[0], help_text)
     text = method_text(DOCUMENTS[document])
     parts = re.split(r"(?m)^## ", without_relative_links(text))
     titles = [part.partition("\n")[0] for part in parts[1:]]
-    chosen = inputs.choice(
-        st, "section", "Section", ("everything", *titles), "everything", "Jump to a section."
-    )
+    sections = ("everything", *titles)
+    chosen = inputs.choice(st, "section", "Section", sections, sections[0], "Jump to a section.")
     shown = parts if chosen == "everything" else [parts[1 + titles.index(chosen)]]
     for i, part in enumerate(shown):
         st.markdown(part if chosen == "everything" and i == 0 else f"## {part}")

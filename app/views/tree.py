@@ -19,7 +19,6 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.tree_speedup import TreeAnswer, accuracies_of
 from medusa_sim.report.text import times
 
@@ -51,7 +50,12 @@ def page(set_up: SetUp) -> None:
         return
     answer = answers.tree(set_up, tree, batch)
     with headline:
-        _headline(set_up, tree, answer, batch)
+        box = st.success if answer.speedup > 1.0 else st.error
+        box(
+            f"**{set_up.title}, batch {batch}: {tree.candidates} candidates, {tree.depth} drafts deep, "
+            f"{times(answer.speedup)}**, {answer.tokens_per_step:.2f} tokens per step.",
+            icon=":material/account_tree:",
+        )
         show.beside(scenario.warnings)
     show.warn(*notes.warnings(answers.recommendation(set_up, _BATCH_MAX))[1])
     _figures(tree, answer)
@@ -73,44 +77,29 @@ def page(set_up: SetUp) -> None:
     _mask(tree, help_text)
 
 
-def _headline(set_up: SetUp, tree: CandidateTree, answer: TreeAnswer, batch: int) -> None:
-    where = f"{set_up.title}, batch {batch}"
-    box = st.success if answer.speedup > 1.0 else st.error
-    box(
-        f"**{where}: {tree.candidates} candidates, {tree.depth} drafts deep, {times(answer.speedup)}**, "
-        f"{answer.tokens_per_step:.2f} tokens per step.",
-        icon=":material/account_tree:",
-    )
-
-
 def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[CandidateTree, str]:
     """The tree, and the command that gives it."""
     accuracy, profile = accuracies_of(scenario), scenario.profile.name
     if kind == _KINDS[0]:
         row = answers.row_at(set_up, _BATCH_MAX, batch)
         size = row.candidates if row.candidates > 1 else row.speculative_candidates
-        tree = answers.best_tree(set_up, size, batch) if row.paths in (None, ()) else _of(row)
+        tree = answers.best_tree(set_up, size, batch) if row.paths in (None, ()) else CandidateTree(row.paths)
         if row.candidates == 1:
             st.caption("Speculation is not recommended at this batch; this is the best of it.")
-        words = ["tree", "build", "--head-accuracy", profile, "--candidates", str(tree.candidates)]
-        return tree, show.command([*words, "--heads", str(tree.depth)])
+        return tree, _build_command(profile, tree)
     if kind == _KINDS[1]:
         help_text = "The fastest tree of that size in this set-up: nodes and the root."
         size = inputs.whole(st, "size", "Candidates", 2, _LARGEST, 32, help_text)
         tree = answers.best_tree(set_up, size, batch)
         if tree.candidates < size:
             st.caption(f"Trees of at most {tree.candidates} candidates are described by {profile} here.")
-        words = ["tree", "build", "--head-accuracy", profile, "--candidates", str(tree.candidates)]
-        return tree, show.command([*words, "--heads", str(tree.depth)])
+        return tree, _build_command(profile, tree)
     if kind == _KINDS[2]:
         widths = []
         for i, column in enumerate(st.columns(min(accuracy.heads, 8))):
+            name, label, first = f"w{i + 1}", f"Head {i + 1}", (4, 3, 2, 0, 0, 0, 0, 0)[i]
             help_text = "Guesses of this head that follow every node of the level above; 0 ends the tree."
-            widths.append(
-                inputs.number(
-                    column, f"w{i + 1}", f"Head {i + 1}", 0, 16, (4, 3, 2, 0, 0, 0, 0, 0)[i], help_text
-                )
-            )
+            widths.append(inputs.number(column, name, label, 0, 16, first, help_text))
         stop = widths.index(0) if 0 in widths else len(widths)
         nodes = int(np.cumprod(widths[:stop]).sum()) + 1 if stop else 1
         if nodes > _LARGEST:
@@ -119,9 +108,8 @@ def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[Can
             raise UsageError("head 1 has width 0: give it at least one guess")
         return CandidateTree.cartesian(widths[:stop]), _score_command(profile)
     if kind == _KINDS[3]:
-        text = inputs.text(
-            st, "paths", "Paths: ranks from the root, as JSON", _EXAMPLE, "The public choices format."
-        )
+        label = "Paths: ranks from the root, as JSON"
+        text = inputs.text(st, "paths", label, _EXAMPLE, "The public choices format.")
         return _small(parsed_tree(text, where="paths")), _score_command(profile)
     given = st.file_uploader("Tree file", type=["json", "py", "txt"], help="Read as data, never run.")
     if given is None:
@@ -131,14 +119,15 @@ def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[Can
     return _small(parsed_tree(uploads.text(given.name, content), where=given.name)), _score_command(profile)
 
 
-def _of(row: ScheduleRow) -> CandidateTree:
-    return CandidateTree(row.paths or ())
-
-
 def _small(tree: CandidateTree) -> CandidateTree:
     if tree.candidates > _LARGEST:
         raise UsageError(f"the tree has {tree.candidates} candidates; at most {_LARGEST} are shown here")
     return tree
+
+
+def _build_command(profile: str, tree: CandidateTree) -> str:
+    words = ["tree", "build", "--head-accuracy", profile, "--candidates", str(tree.candidates)]
+    return show.command([*words, "--heads", str(tree.depth)])
 
 
 def _score_command(profile: str) -> str:

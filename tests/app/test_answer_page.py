@@ -145,7 +145,7 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
     assert metrics(tree)["Speedup"] == metrics(page)["Speedup"]
     assert metrics(tree)["Drafts deep"] == str(row.drafts)
     if runtime == "vllm-0.33":
-        settings = answers.launch_settings(set_up(engine=runtime), 64, "latency", "x")
+        settings = answers.launch_settings(set_up(engine=runtime), 64, "latency", None, "x")
         assert settings.plan is not None
         drafts = settings.plan.drafts_at(batch)
         said = [part.value for part in page.markdown if f"{drafts} drafts at batch {batch}" in part.value]
