@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import Counters, asked, is_given, output_options
+from medusa_sim.cli.options import (
+    DATA_DIR,
+    FILE,
+    OUTPUT,
+    Counters,
+    arg,
+    command,
+    flag,
+    is_given,
+    opt,
+    record,
+)  # fmt: skip
 from medusa_sim.cli.output import Output
-from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, GridType
+from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, grid
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.reading import read_csv_table
 
@@ -30,23 +41,26 @@ def acceptance() -> None:
     """Tokens per step: profiles, other shapes predicted from a few measured ones, your own measurements."""
 
 
-@acceptance.command(
-    epilog=examples("medusa-sim acceptance predict --observations sd.csv --targets all.csv --format csv")
+@command(
+    into=acceptance,
+    epilog=examples("medusa-sim acceptance predict --observations sd.csv --targets all.csv --format csv"),
 )
-@click.option(
-    "--observations",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="CSV decoder,spec,block_efficiency of one (target, draft, task); SD rows of a few lengths suffice.",
-)
-@click.option(
-    "--targets",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="CSV decoder,spec of what to predict; a block_efficiency column is compared.",
-)
-@output_options
-def predict(observations: Path, targets: Path, output: Output, data_dir: Path | None) -> None:
+def predict(
+    *,
+    observations: Path = opt(
+        "CSV decoder,spec,block_efficiency of one (target, draft, task); SD rows of a few lengths suffice.",
+        None,
+        FILE,
+        required=True,
+    ),
+    targets: Path = opt(
+        "CSV decoder,spec of what to predict; a block_efficiency column is compared.",
+        None,
+        FILE,
+        required=True,
+    ),
+    output: Output = OUTPUT,
+) -> None:
     """Block efficiency of longer chains, SpecTr, RSD-C and RSD-S from a few measured chains.
 
     Decoders: SD, SpecTr, RSD-C, RSD-S. Specs: 4 is a chain of 4 drafts, 2-2-1 are branching factors, 5x4
@@ -55,7 +69,6 @@ def predict(observations: Path, targets: Path, output: Output, data_dir: Path | 
     """
     from medusa_sim.acceptance.draft_model.predict import predict_block_efficiency, prediction_band
 
-    del data_dir
     seen = _rows(observations, ("decoder", "spec", "block_efficiency"))
     wanted = _rows(targets, ("decoder", "spec"))
     named = list(zip(wanted["decoder"], wanted["spec"], strict=True))
@@ -96,17 +109,14 @@ def _rows(path: Path, needed: tuple[str, ...]) -> pd.DataFrame:
     return frame
 
 
-@acceptance.command(epilog=examples("medusa-sim acceptance show medusa1-vicuna-7b --candidates 1..64"))
-@click.argument("profile", type=ACCEPTANCE)
-@click.option(
-    "--candidates",
-    type=GridType(CANDIDATES),
-    default="1,2,4,8,16,32,64",
-    show_default=True,
-    help="Root included.",
-)
-@output_options
-def show(profile: str, candidates: tuple[int, ...], output: Output, data_dir: Path | None) -> None:
+@command(into=acceptance, epilog=examples("medusa-sim acceptance show medusa1-vicuna-7b --candidates 1..64"))
+def show(
+    *,
+    profile: str = arg(type=ACCEPTANCE),
+    candidates: tuple[int, ...] = opt("Root included.", "1,2,4,8,16,32,64", grid(CANDIDATES)),
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
+) -> None:
     """Tokens per step of a profile or file by candidates, with its 80 % band and the heads that are used."""
     import numpy as np
     import pyarrow as pa
@@ -138,47 +148,33 @@ def show(profile: str, candidates: tuple[int, ...], output: Output, data_dir: Pa
     output.rows(pa.table(columns), "acceptance", profile=loaded.name, source=loaded.source)
 
 
-@acceptance.command(
+_WRITTEN = opt("Profile to write (TOML).", None, FILE, "-o", "--output", required=True)
+
+
+@command(
+    into=acceptance,
     epilog=examples(
         "medusa-sim acceptance fit --head-accuracy heads.csv --source 'our eval' -o ours.toml",
         "medusa-sim acceptance fit --head-accuracy heads.csv --source 'our eval' --tree tree.json "
         "--tokens-per-step 2.71 -o ours.toml",
-    )
-)
-@click.option(
-    "--head-accuracy",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="CSV of accuracies per head and rank.",
-)
-@click.option("--of", "of_model", default=None, help="Rows of this model, where the file has a model column.")
-@click.option("--title", default=None, help="What was measured [the file's name].")
-@click.option("--source", required=True, help="Where the numbers come from; every profile says so.")
-@click.option(
-    "--agreement",
-    type=click.Choice(("target", "teacher-forced")),
-    default="target",
-    show_default=True,
-    help="What right means: what the target emits in its own text, or the next token of a given text.",
-)
-@click.option(
-    "--tree", "tree_file", type=click.Path(path_type=Path), default=None, help="A tree that was run."
-)
-@click.option(
-    "--tokens-per-step", type=float, default=None, help="What it gave; fits the correlation of the heads."
-)
-@click.option(
-    "-o", "--output", "path", type=click.Path(path_type=Path), required=True, help="Profile to write (TOML)."
+    ),
 )
 def fit(
-    head_accuracy: Path,
-    of_model: str | None,
-    title: str | None,
-    source: str,
-    agreement: str,
-    tree_file: Path | None,
-    tokens_per_step: float | None,
-    path: Path,
+    *,
+    head_accuracy: Path = opt("CSV of accuracies per head and rank.", None, FILE, required=True),
+    of_model: str | None = opt("Rows of this model, where the file has a model column.", None, None, "--of"),
+    title: str | None = opt("What was measured [the file's name]."),
+    source: str = opt("Where the numbers come from; every profile says so.", required=True),
+    agreement: Any = opt(
+        "What right means: what the target emits in its own text, or the next token of a given text.",
+        "target",
+        click.Choice(("target", "teacher-forced")),
+    ),
+    tree_file: Path | None = opt("A tree that was run.", None, FILE, "--tree"),
+    tokens_per_step: float | None = opt(
+        "What it gave; fits the correlation of the heads.", None, click.FLOAT
+    ),
+    path: Path = _WRITTEN,
 ) -> None:
     """A profile (TOML) of your own heads, with the correlation that one measured tree implies."""
     from medusa_sim.acceptance.head_table import fitted_correlation, read_accuracies
@@ -207,7 +203,7 @@ def fit(
         schema=SCHEMA,
         title=title or head_accuracy.stem,
         source=source,
-        agreement="teacher-forced" if agreement == "teacher-forced" else "target",
+        agreement=agreement,
         heads=rows,
         correlation=correlation,
     )
@@ -215,36 +211,26 @@ def fit(
     say(f"wrote {path} ({heads.heads} heads, {heads.ranks} ranks, correlation {correlation:.3f})")
 
 
-@acceptance.command(
+@command(
     "from-engine",
+    into=acceptance,
     epilog=examples(
         "medusa-sim acceptance from-engine after.txt --before before.txt -o ours.toml",
         "medusa-sim acceptance from-engine http://127.0.0.1:8000/metrics --wait 60 -o ours.toml",
         "medusa-sim acceptance from-engine profile_export.jsonl --of llama-3.1-8b -o ours.toml",
     ),
 )
-@click.argument("sources", nargs=-1, required=True, metavar="FILE|URL...")
-@asked(Counters, into="counters")
-@click.option("--of", "of_model", default=None, help="Counts of this model, where there are several.")
-@click.option(
-    "--lookup",
-    is_flag=True,
-    help="Drafts are looked up in the text (n-gram, suffix): count steps that found none too.",
-)
-@click.option("--title", default=None, help="What was measured [engine and model].")
-@click.option("--source", default=None, help="Where the numbers come from [the files' names].")
-@click.option(
-    "-o", "--output", "path", type=click.Path(path_type=Path), required=True, help="Profile to write (TOML)."
-)
 def from_engine(
-    sources: tuple[str, ...],
-    counters: Counters,
-    of_model: str | None,
-    title: str | None,
-    source: str | None,
-    path: Path,
     *,
-    lookup: bool,
+    sources: tuple[str, ...] = arg(nargs=-1, required=True, metavar="FILE|URL..."),
+    counters: Counters = record(Counters),
+    of_model: str | None = opt("Counts of this model, where there are several.", None, None, "--of"),
+    lookup: bool = flag(
+        "Drafts are looked up in the text (n-gram, suffix): count steps that found none too."
+    ),
+    title: str | None = opt("What was measured [engine and model]."),
+    source: str | None = opt("Where the numbers come from [the files' names]."),
+    path: Path = _WRITTEN,
 ) -> None:
     """A profile (TOML) by position from what a serving engine counted.
 

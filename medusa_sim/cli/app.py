@@ -14,21 +14,21 @@ from typing import Any
 import click
 
 from medusa_sim.cli import examples, say
+from medusa_sim.cli.options import command, opt
 from medusa_sim.errors import UsageError, shown
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
-@click.command(epilog=examples("medusa-sim app", "medusa-sim app --port 8600 --no-browser"))
-@click.option("--port", type=click.IntRange(1, 65535), default=8501, show_default=True, help="Port.")
-@click.option(
-    "--address",
-    default="localhost",
-    show_default=True,
-    help="Address to listen on; anything but localhost lets others on the network in.",
-)
-@click.option("--browser/--no-browser", default=True, show_default=True, help="Open a browser window.")
-def app(port: int, address: str, *, browser: bool) -> None:
+@command(epilog=examples("medusa-sim app", "medusa-sim app --port 8600 --no-browser"))
+def app(
+    *,
+    port: int = opt("Port.", 8501, click.IntRange(1, 65535)),
+    address: str = opt(
+        "Address to listen on; anything but localhost lets others on the network in.", "localhost"
+    ),
+    browser: bool = opt("Open a browser window.", True, None, "--browser/--no-browser"),
+) -> None:
     """Explore in a browser: the answer, under load, which GPU, evidence.
 
     Needs Streamlit (pip install 'medusa-sim[app]'). Nothing leaves this machine. Ctrl-C ends it.

@@ -8,12 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from medusa_sim.calibrate.engine_bench import Shape
 from medusa_sim.cli import examples, say
 from medusa_sim.cli.modes import Moded
-from medusa_sim.cli.options import Sectioned, asked, options, output_options, overwrite_option
+from medusa_sim.cli.options import (
+    DATA_DIR,
+    FILES,
+    OUTPUT,
+    OVERWRITE,
+    arg,
+    arguments,
+    command,
+    flag,
+    opt,
+    record,
+)  # fmt: skip
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import DRAFTER, RUNTIME
 from medusa_sim.errors import DataError, UsageError
@@ -24,30 +33,20 @@ if TYPE_CHECKING:
     from medusa_sim.step.step import Setting
 
 
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Fit and print, write nothing.")
-_FILES = click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+_DRY_RUN = flag("Fit and print, write nothing.")
 
 
-@click.command("rows", cls=Sectioned)
-@_FILES
-@options(ARGUMENTS, "gpu")
-@click.option(
-    "--kernels", required=True, help="Kernel set to write: torch, sglang, paper, or one of your own."
-)
-@click.option("--source", default=None, help="One line kept with the parameters [default: the files' names].")
-@_DRY_RUN
-@overwrite_option
-@output_options
+@command("rows")
 def _rows(
-    files: tuple[Path, ...],
-    gpu: str,
-    kernels: str,
-    source: str | None,
-    output: Output,
-    data_dir: Path | None,
     *,
-    dry_run: bool,
-    overwrite: bool,
+    files: tuple[Path, ...] = arg(**FILES),
+    gpu: dict[str, str] = arguments(ARGUMENTS, "gpu"),
+    kernels: str = opt("Kernel set to write: torch, sglang, paper, or one of your own.", required=True),
+    source: str | None = opt("One line kept with the parameters [default: the files' names]."),
+    dry_run: bool = _DRY_RUN,
+    overwrite: bool = OVERWRITE,
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
 ) -> None:
     """Kernel parameters of one GPU and kernel library, fitted to measured operator rows.
 
@@ -67,7 +66,7 @@ def _rows(
     if not files:
         raise UsageError("calibrate needs rows: FILE (operator rows with a time_us column)")
     check_set_name(kernels)
-    card = load_gpu(gpu, data_dir)
+    card = load_gpu(gpu["gpu"], data_dir)
     folder = user_data_dir(data_dir) / "hardware"
     if not dry_run:
         make_folder(folder)
@@ -108,31 +107,29 @@ WORTH_A_WORD = 0.10
 """Relative error of a run in the fit from which something else than the terms is wrong."""
 
 
-@click.command("engine", cls=Sectioned)
-@_FILES
-@options(
-    ARGUMENTS, "gpu", "model", "kernels", "draft_model", "draft_vocab", "dtype",
-    changes={"model": {"default": None, "help": "The model that was served."}},
-)  # fmt: skip
-@click.option(
-    "--runtime", type=RUNTIME, default="vllm", show_default=True, help="The engine to inherit from."
-)
-@click.option("--name", default=None, help="Name of the runtime to write.")
-@click.option("--title", default=None, help="One line kept with the runtime.")
-@click.option("--drafter", type=DRAFTER, default=None, help="What drafted in the runs that speculated.")
-@asked(Shape, into="shape")
-@_DRY_RUN
-@overwrite_option
-@output_options
+@command("engine")
 def _engine(
-    files: tuple[Path, ...],
-    shape: Shape,
-    output: Output,
-    data_dir: Path | None,
     *,
-    dry_run: bool,
-    overwrite: bool,
-    **names: Any,
+    files: tuple[Path, ...] = arg(**FILES),
+    names: dict[str, Any] = arguments(
+        ARGUMENTS,
+        "gpu",
+        "model",
+        "kernels",
+        "draft_model",
+        "draft_vocab",
+        "dtype",
+        changes={"model": {"default": None, "help": "The model that was served."}},
+    ),
+    runtime: str = opt("The engine to inherit from.", "vllm", RUNTIME),
+    name: str | None = opt("Name of the runtime to write."),
+    title: str | None = opt("One line kept with the runtime."),
+    drafter: str | None = opt("What drafted in the runs that speculated.", None, DRAFTER),
+    shape: Shape = record(Shape),
+    dry_run: bool = _DRY_RUN,
+    overwrite: bool = OVERWRITE,
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
 ) -> None:
     """A runtime of one's own, fitted to results of a load generator, printed beside every run.
 
@@ -152,26 +149,26 @@ def _engine(
     from medusa_sim.data import user_data_dir
     from medusa_sim.writing import check_new
 
-    if names["name"] is None or names["model"] is None:
+    if name is None or names["model"] is None:
         raise UsageError(
             "calibrate engine needs --model MODEL that was served, and --name NAME for the runtime"
         )
-    check_runtime_name(names["name"])
+    check_runtime_name(name)
     if not dry_run:
-        check_new(runtime_path(user_data_dir(data_dir), names["name"]), overwrite=overwrite)
+        check_new(runtime_path(user_data_dir(data_dir), name), overwrite=overwrite)
     rows = [row for path in files for row in read_bench(path, shape)]
-    setting = _setting(names, data_dir)
+    setting = _setting(names, runtime, data_dir)
     fitted = fitted_runtime(
         setting,
         rows,
-        name=names["name"],
-        title=names["title"] or f"{setting.runtime.title}, as measured with {setting.model.name}",
-        drafter=_drafter_of(names),
+        name=name,
+        title=title or f"{setting.runtime.title}, as measured with {setting.model.name}",
+        drafter=None if drafter is None else _drafter_of(drafter, names),
     )
     _tell(fitted)
     if not dry_run:
         path = write_runtime(user_data_dir(data_dir), fitted, setting.runtime.name)
-        say(f"wrote {path}; use it with --runtime {names['name']}")
+        say(f"wrote {path}; use it with --runtime {name}")
     records = [
         {
             "source": each.row.source,
@@ -215,7 +212,7 @@ def _tell(fitted: FittedRuntime) -> None:
             )
 
 
-def _setting(names: dict[str, Any], data_dir: Path | None) -> Setting:
+def _setting(names: dict[str, Any], runtime: str, data_dir: Path | None) -> Setting:
     from medusa_sim.plan.scenario import Scenario
 
     # Plain decoding: drafts that cost nothing, which every engine runs.
@@ -224,23 +221,23 @@ def _setting(names: dict[str, Any], data_dir: Path | None) -> Setting:
         model=names["model"],
         drafter="ngram",
         acceptance=1.0,
-        **{key: names[key] for key in ("runtime", "kernels", "dtype")},
+        runtime=runtime,
+        kernels=names["kernels"],
+        dtype=names["dtype"],
         data_dir=data_dir,
     )
     return scenario.setting
 
 
-def _drafter_of(names: dict[str, Any]) -> DrafterOf | None:
-    """What makes so many drafts in a row; None where no drafter was named."""
+def _drafter_of(drafter: str, names: dict[str, Any]) -> DrafterOf:
+    """What makes so many drafts in a row."""
     from medusa_sim.plan.draft_options import Drafting
     from medusa_sim.specs.models import load_model
     from medusa_sim.step.drafter.base import Parts
 
-    if names["drafter"] is None:
-        return None
     draft = names["draft_model"]
     parts = Parts(draft=None if draft is None else load_model(draft), draft_vocab=names["draft_vocab"])
-    return Drafting(method=names["drafter"], parts=parts).drafter
+    return Drafting(method=drafter, parts=parts).drafter
 
 
 calibrate = Moded(

@@ -5,17 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
-
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import Counters, Sectioned, asked, output_options, scenario_options, scenarios
+from medusa_sim.cli.options import (
+    FILE,
+    FILES,
+    OUTPUT,
+    Counters,
+    arg,
+    command,
+    opt,
+    record,
+    scenario,
+    scenarios,
+)  # fmt: skip
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 from medusa_sim.plan.question import Measured
 
 
-@click.command(
-    cls=Sectioned,
+@command(
     epilog=examples(
         "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --bench spec.json plain.json",
         "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --seq 600 "
@@ -24,32 +32,24 @@ from medusa_sim.plan.question import Measured
         "--measured-tpot-ms 5.1 --accepted-by-position 0.70,0.42,0.21",
     ),
 )
-@click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@scenario_options("scope", "baseline")
-@click.option(
-    "--bench",
-    "files",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Result of a load generator (as `calibrate engine`); beside the run with drafts also one without.",
-)
-@click.option(
-    "--counters",
-    default=None,
-    help="Acceptance as the engine counted it (as `acceptance from-engine`): a file, or the URL of its "
-    "/metrics page, which in vLLM also tells speed and batch.",
-)
-@asked(Counters, into="how")
-@asked(Measured)
-@output_options
 def check(
-    more: tuple[Path, ...],
-    files: tuple[Path, ...],
-    counters: str | None,
-    how: Counters,
-    asked: Measured,
-    output: Output,
-    **names: Any,
+    *,
+    more: tuple[Path, ...] = arg(**FILES),
+    given: dict[str, Any] = scenario("scope", "baseline"),
+    files: tuple[Path, ...] = opt(
+        "Result of a load generator (as `calibrate engine`); beside the run with drafts also one without.",
+        None,
+        FILE,
+        "--bench",
+        multiple=True,
+    ),
+    counters: str | None = opt(
+        "Acceptance as the engine counted it (as `acceptance from-engine`): a file, or the URL of its "
+        "/metrics page, which in vLLM also tells speed and batch."
+    ),
+    how: Counters = record(Counters),
+    asked: Measured = record(Measured),
+    output: Output = OUTPUT,
 ) -> None:
     """Whether a running engine is as fast as predicted, or which part is off and by how much.
 
@@ -67,8 +67,8 @@ def check(
     if how.before is not None and not counters:
         raise UsageError("--before belongs to the page after it; give --counters FILE")
     counts = None if counters is None else combined(how.read(counters))
-    (scenario,) = scenarios(names)
-    answer = Checked(check=checked(*engine_run(scenario, (*files, *more), counts, asked)))
+    (one,) = scenarios(given)
+    answer = Checked(check=checked(*engine_run(one, (*files, *more), counts, asked)))
     for line in answer.check.scenario.warnings:
         say(line)
     if output.form == "table":

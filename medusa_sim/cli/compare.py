@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import Sectioned, options, output_options
-from medusa_sim.cli.options import asked as takes
+from medusa_sim.cli.options import DATA_DIR, OUTPUT, arguments, command, flag, opt, record
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.setups.choices import Choices, prices_of
@@ -16,6 +15,7 @@ from medusa_sim.setups.question import Question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from medusa_sim.setups.comparison import Comparison
     from medusa_sim.setups.loaded import Loaded
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 _UNTOLD = {"show_default": False}
 
 
-@click.command(
-    cls=Sectioned,
+@command(
     epilog=examples(
         "medusa-sim compare --model llama-3.1-8b --tokens-per-s-per-user 50",
         "medusa-sim compare --gpu h200-sxm,b200 --model deepseek-r1 --gpus 4,8 --drafter none,mtp "
@@ -33,38 +32,29 @@ _UNTOLD = {"show_default": False}
         "medusa-sim compare --model llama-3.1-8b --rate 40 --tpot-ms 15 --price h100-sxm=2.5,b200=5",
     ),
 )
-@takes(Choices, into="choices")
-@takes(Question, into="question", batches=_UNTOLD, drafts=_UNTOLD)
-@click.option(
-    "--price", "prices", default=None, help="Dollars per GPU-hour: 2.5, or by card h100-sxm=2.5,b200=5."
-)
-@click.option("--draft-path", default=None, help="Draft checkpoint to name in the launch command.")
-@click.option(
-    "--under-load",
-    is_flag=True,
-    help="Also simulate the best set-ups, with and without speculation, under the rate or the users.",
-)
-@click.option(
-    "--router",
-    type=click.Choice(("least-load", "round-robin")),
-    default="least-load",
-    help="Of --under-load: how the requests of a rate are spread over copies.",
-)
-@options(ARGUMENTS, "model", "acceptance", "draft_model", "latency", "fallback", "kernels")
-@takes(ReportPlace, into="report")
-@output_options
 def compare(
-    output: Output,
-    report: ReportPlace,
-    prices: str | None,
-    model: str,
-    draft_path: str | None,
     *,
-    question: Question,
-    choices: Choices,
-    under_load: bool,
-    router: Router,
-    **names: Any,
+    choices: Choices = record(Choices),
+    question: Question = record(Question, batches=_UNTOLD, drafts=_UNTOLD),
+    prices: str | None = opt(
+        "Dollars per GPU-hour: 2.5, or by card h100-sxm=2.5,b200=5.", None, None, "--price"
+    ),
+    draft_path: str | None = opt("Draft checkpoint to name in the launch command."),
+    under_load: bool = flag(
+        "Also simulate the best set-ups, with and without speculation, under the rate or the users."
+    ),
+    router: Router = opt(
+        "Of --under-load: how the requests of a rate are spread over copies.",
+        "least-load",
+        click.Choice(("least-load", "round-robin")),
+        show_default=False,
+    ),
+    names: dict[str, Any] = arguments(
+        ARGUMENTS, "model", "acceptance", "draft_model", "latency", "fallback", "kernels"
+    ),
+    report: ReportPlace = record(ReportPlace),
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
 ) -> None:
     """Which set-up: every one that the model, the cards and the engines allow, priced at steady batches.
 
@@ -78,11 +68,12 @@ def compare(
 
     with progress("set-ups") as advance:
         answer = compared(
-            model,
+            names.pop("model"),
             question,
             choices,
             prices=prices_of(prices),
             advance=lambda done, total: advance(done, total, None),
+            data_dir=data_dir,
             **names,
         )
     if report.folder is not None:

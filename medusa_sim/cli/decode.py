@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import Sectioned, options, output_options, require_decoder_extra
+from medusa_sim.cli.options import DATA_DIR, OUTPUT, arguments, command, opt, require_decoder_extra
 from medusa_sim.cli.output import Output
 from medusa_sim.decoder.arguments import Request
 from medusa_sim.errors import DataError, UsageError
@@ -23,27 +23,25 @@ _SHOWN = (
 """Columns of the table."""
 
 
-@click.command(
-    cls=Sectioned,
+@command(
     epilog=examples(
         'medusa-sim decode --prompt "def "',
         'medusa-sim decode --prompt "class " --method rsd-s --tree 4x3 --temperature 0.7 --format json',
     ),
 )
-@click.option("--prompt", "prompts", multiple=True, help="Text to continue; give it again for a batch.")
-@click.option(
-    "--prompt-file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File whose whole text is one more prompt.",
-)
-@options(declared(Request))
-@output_options
 def decode(
-    prompts: tuple[str, ...],
-    prompt_file: Path | None,
-    output: Output,
-    data_dir: Path | None,
-    **values: Any,
+    *,
+    prompts: tuple[str, ...] = opt(
+        "Text to continue; give it again for a batch.", None, None, "--prompt", multiple=True
+    ),
+    prompt_file: Path | None = opt(
+        "File whose whole text is one more prompt.",
+        None,
+        click.Path(path_type=Path, exists=True, dir_okay=False),
+    ),
+    values: dict[str, Any] = arguments(declared(Request)),
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
 ) -> None:
     """Continue prompts with a real model, beside plain decoding: what is gained here, and why.
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import (
+    OUTPUT,
     PositiveFloat,
-    Sectioned,
-    asked,
-    options,
-    output_options,
-    scenario_options,
+    arguments,
+    command,
+    flag,
+    opt,
+    record,
+    scenario,
     scenarios,
-)
+)  # fmt: skip
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, command_line, write_parts
-from medusa_sim.cli.values import DRAFTERS, GPUS, MODELS
+from medusa_sim.cli.values import DRAFTERS, GPUS, MODELS, Reading, numbers
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 
@@ -29,47 +29,33 @@ _ENTRY = re.compile(r"[0-9]+:[0-9]+")
 _MOST_RATES = 100
 
 
-class Rates(click.ParamType[tuple[float, ...]]):
-    """Requests a second, or a list of them."""
-
-    name = "rates"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        """Finite numbers above 0, each once, in their order."""
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in str(value).split(",")]
-        if len(parts) > _MOST_RATES:
-            self.fail(f"{len(parts)} rates; at most {_MOST_RATES} are run at once", param, ctx)
-        return tuple(dict.fromkeys(PositiveFloat().convert(part, param, ctx) for part in parts))
+def rates_of(text: str) -> tuple[float, ...]:
+    """Requests a second: finite numbers above 0, each once, in their order. Raises UsageError for many."""
+    if (count := 1 + text.count(",")) > _MOST_RATES:
+        raise UsageError(f"{count} rates; at most {_MOST_RATES} are run at once")
+    return tuple(dict.fromkeys(numbers(text, PositiveFloat())))
 
 
-class Policies(click.ParamType[tuple[str, ...]]):
-    """Names of policies; the entries of a schedule may have commas of their own."""
+def policies_of(text: str) -> tuple[str, ...]:
+    """Names of policies, each once; the entries of a schedule may have commas of their own.
 
-    name = "policies"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Each name once; what it means is checked with the scenario."""
-        if isinstance(value, tuple):
-            return value
-        names: list[str] = []
-        for part in (part.strip() for part in str(value).split(",")):
-            if not part:
-                self.fail(f"{value!r} holds an empty name", param, ctx)
-            if names and "=" in names[-1] and _ENTRY.fullmatch(part):
-                names[-1] += f",{part}"
-            else:
-                names.append(part)
-        return tuple(dict.fromkeys(names))
+    What they mean is checked with the scenario. Raises UsageError for an empty name.
+    """
+    names: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if not part:
+            raise UsageError(f"{text!r} holds an empty name")
+        if names and "=" in names[-1] and _ENTRY.fullmatch(part):
+            names[-1] += f",{part}"
+        else:
+            names.append(part)
+    return tuple(dict.fromkeys(names))
 
 
-@click.command(
-    cls=Sectioned,
+_POLICIES = {"type": Reading("policies", policies_of), "default": ",".join(DEFAULT_POLICIES)}
+
+
+@command(
     epilog=examples(
         "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --policy none,3 --tpot-ms 20",
         "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --rate 5,20,30 --report out",
@@ -77,41 +63,36 @@ class Policies(click.ParamType[tuple[str, ...]]):
         "--trace azure_conv.csv",
     ),
 )
-@scenario_options(
-    "scope",
-    "baseline",
-    "prompt_tokens",
-    "output_tokens",
-    lists={"gpu": GPUS, "model": MODELS, "drafter": DRAFTERS},
-    lists_say=" With --out also a list a,b.",
-)
-@options(LOAD, changes={"policies": {"type": Policies(), "default": ",".join(DEFAULT_POLICIES)}})
-@click.option(
-    "--rate",
-    "rates",
-    type=Rates(),
-    default=None,
-    help="Requests a second, or a list 4,8,16; of a trace: to stretch it to [a quarter to nine tenths of "
-    "what the server carries; of a trace its own].",
-)
-@click.option(
-    "--target-rate", type=PositiveFloat(), default=None, help="Count the GPUs that carry this rate."
-)
-@click.option("--search/--no-search", default=True, help="Find what each policy carries, and where it loses.")
-@click.option("--timeline", is_flag=True, help="Rows over time instead, of the first seed.")
-@asked(ReportPlace, into="report")
-@asked(PartsPlace, into="parts")
-@output_options
 def load(
-    output: Output,
-    parts: PartsPlace,
-    rates: tuple[float, ...] | None,
-    target_rate: float | None,
-    report: ReportPlace,
     *,
-    search: bool,
-    timeline: bool,
-    **names: Any,
+    given: dict[str, Any] = scenario(
+        "scope",
+        "baseline",
+        "prompt_tokens",
+        "output_tokens",
+        lists={"gpu": GPUS, "model": MODELS, "drafter": DRAFTERS},
+        lists_say=" With --out also a list a,b.",
+    ),
+    asked: dict[str, Any] = arguments(LOAD, changes={"policies": _POLICIES}),
+    rates: tuple[float, ...] | None = opt(
+        "Requests a second, or a list 4,8,16; of a trace: to stretch it to [a quarter to nine tenths of what "
+        "the server carries; of a trace its own].",
+        None,
+        Reading("rates", rates_of),
+        "--rate",
+    ),
+    target_rate: float | None = opt("Count the GPUs that carry this rate.", None, PositiveFloat()),
+    search: bool = opt(
+        "Find what each policy carries, and where it loses.",
+        True,
+        None,
+        "--search/--no-search",
+        show_default=False,
+    ),
+    timeline: bool = flag("Rows over time instead, of the first seed."),
+    report: ReportPlace = record(ReportPlace),
+    parts: PartsPlace = record(PartsPlace),
+    output: Output = OUTPUT,
 ) -> None:
     """Requests over time on an engine: latencies, throughput and goodput of policies of speculation.
 
@@ -123,7 +104,7 @@ def load(
     from medusa_sim.load.question import load_test, run_load
 
     parts.check(output)
-    several = scenarios(names, "prompt_tokens", "output_tokens")
+    several = scenarios(given)
     if parts.out is not None:
         of_one = {"--report": report.folder, "--timeline": timeline, "--target-rate": target_rate}
         for option, value in of_one.items():
@@ -137,12 +118,12 @@ def load(
         warnings = (line for item in several for line in item.warnings)
         for line in dict.fromkeys((*warnings, *price_lines(several))):
             say(line)
-        work = LoadParts.of(several, rates, names)
+        work = LoadParts.of(several, rates, asked)
         write_parts(work, parts, "requests")
         return
     if len(several) > 1:
         raise UsageError("several GPUs, models or drafters: say where their rows go with --out DIR")
-    test = load_test(several[0], **names)
+    test = load_test(several[0], **asked)
     with progress("requests") as tell:
         answer = run_load(
             test,

@@ -11,7 +11,7 @@ import click
 
 from medusa_sim.cli import examples, say
 from medusa_sim.cli.modes import Moded
-from medusa_sim.cli.options import Sectioned, asked, is_given, require_decoder_extra
+from medusa_sim.cli.options import arg, command, flag, is_given, opt, record, require_decoder_extra
 from medusa_sim.cli.output import progress
 from medusa_sim.cli.values import Threads
 from medusa_sim.errors import DataError, UsageError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("fp32", "bf16", "fp16")
 _DEFAULT_DTYPE = {"cpu": "fp32", "cuda": "fp16"}
-_FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER")
+_FOLDER = arg(type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER")
 
 
 def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
@@ -48,17 +48,17 @@ def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
     return device, parts
 
 
-@click.command("steps", cls=Sectioned)
-@_FOLDER
-@asked(StepGrid, into="grid")
-@asked(Device)
-@click.option(
-    "--with-operators",
-    is_flag=True,
-    help="On a CPU: also the operators, alternating with the steps and a reference kernel, so that a shared "
-    "machine can be measured.",
-)
-def measure_steps(folder: Path, grid: StepGrid, asked: Device, *, with_operators: bool) -> None:
+@command("steps")
+def measure_steps(
+    *,
+    folder: Path = _FOLDER,
+    grid: StepGrid = record(StepGrid),
+    asked: Device = record(Device),
+    with_operators: bool = flag(
+        "On a CPU: also the operators, alternating with the steps and a reference kernel, so that a shared "
+        "machine can be measured."
+    ),
+) -> None:
     """Times of whole steps of models with random weights, for `validate decoder`."""
     way = "with" if with_operators else "without"
     for name in ("repeats", "passes", "tree_attention") if with_operators else ("budget", "out"):
@@ -77,11 +77,13 @@ def measure_steps(folder: Path, grid: StepGrid, asked: Device, *, with_operators
     _say_next(folder, meta.environment.name)
 
 
-@click.command("runs", cls=Sectioned)
-@_FOLDER
-@asked(RunGrid)
-@click.option("--threads", type=Threads(), default=None, help="CPU threads [default: torch's].")
-def measure_runs(folder: Path, asked: RunGrid, threads: int | None) -> None:
+@command("runs")
+def measure_runs(
+    *,
+    folder: Path = _FOLDER,
+    asked: RunGrid = record(RunGrid),
+    threads: int | None = opt("CPU threads [default: torch's].", None, Threads()),
+) -> None:
     """Times of whole generations of trained checkpoints, for `validate decoder`."""
     require_decoder_extra()
     import torch
@@ -192,15 +194,13 @@ _EXAMPLES = examples(
 )
 
 
-@click.command("operators", cls=Sectioned, epilog=_EXAMPLES)
-@asked(Device)
-@click.option(
-    "--resume", is_flag=True, help="Go on with a folder that holds rows; noisy ones are measured again."
-)
-@click.option(
-    "--allow-different", is_flag=True, help="Also where its rows are of another device, torch or clocks."
-)
-def _operators(asked: Device, *, resume: bool, allow_different: bool) -> None:
+@command("operators", epilog=_EXAMPLES)
+def _operators(
+    *,
+    asked: Device = record(Device),
+    resume: bool = flag("Go on with a folder that holds rows; noisy ones are measured again."),
+    allow_different: bool = flag("Also where its rows are of another device, torch or clocks."),
+) -> None:
     """Times of the operators of models on this device, for `calibrate rows`.
 
     Linear layers (m 1 to 4096, fused and separate projections, LM head), fused attention under a tree mask

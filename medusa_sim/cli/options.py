@@ -1,4 +1,10 @@
-"""Options that mean the same in every command.
+"""Options that mean the same in every command, and how a command is made from its signature.
+
+    @command(epilog=examples("medusa-sim time --ops rows.csv"))
+    def time(*, ops: Path = opt("Rows.", None, FILE, required=True), output: Output = OUTPUT) -> None:
+
+Each parameter's default says which options it is made from: one (`opt`, `flag`, `arg`), the arguments of a
+record (`record`), or some declared ones as a dictionary (`arguments`, `scenario`).
 
 Help pages of commands with many options list those that matter first, the others by what they are about.
 """
@@ -7,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -38,8 +45,9 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.engine_counters import AcceptanceCounts
     from medusa_sim.plan.scenario import Scenario
 
-
-Command = Callable[..., Any]
+FILE = click.Path(path_type=Path)
+FILES = {"nargs": -1, "type": FILE, "metavar": "[FILE]..."}
+"""Of an argument."""
 
 
 class PositiveFloat(click.FloatRange):
@@ -56,58 +64,10 @@ class PositiveFloat(click.FloatRange):
         return number
 
 
-def _data_dir(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """The folder; that it is not there yet is said, since then only shipped data is found."""
-    del ctx, param
-    if value is not None and not value.expanduser().is_dir():
-        say(f"--data-dir {value}: no such folder, so only shipped data is found")
-    return value
-
-
 def is_given(option: str) -> bool:
     """Whether an option of the running command was typed."""
     source = click.get_current_context().get_parameter_source(option)
     return source is not click.core.ParameterSource.DEFAULT
-
-
-def output_options(command: Command) -> Command:
-    """--format, -o/--output, --wide and --data-dir; the command gets `output` (an Output) and `data_dir`."""
-
-    @click.option(
-        "--format",
-        "format_",
-        type=click.Choice(FORMATS),
-        default=None,
-        help="Form of the result [default: from the suffix of -o, else table]. JSON has full precision.",
-    )
-    @click.option(
-        "-o",
-        "--output",
-        "output_path",
-        type=click.Path(path_type=Path),
-        default=None,
-        help="Write the result to this file instead of stdout (parquet needs one).",
-    )
-    @click.option(
-        "--wide",
-        "is_wide",
-        is_flag=True,
-        help="Every column of a table [default: as many as fit 120 characters].",
-    )
-    @click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=None,
-        callback=_data_dir,
-        help=ARGUMENTS["data_dir"].help,
-    )
-    @functools.wraps(command)
-    def wrapped(
-        *args: Any, format_: str | None, output_path: Path | None, is_wide: bool, **kwargs: Any
-    ) -> Any:
-        return command(*args, output=Output.of(format_, output_path, is_wide=is_wide), **kwargs)
-
-    return wrapped
 
 
 class ArgumentOption(click.Option):
@@ -146,11 +106,65 @@ def _number(argument: Argument) -> click.ParamType[float]:
     return click.FloatRange(least if above is None else above, most, min_open=above is not None)
 
 
-def option(argument: Argument, **changes: Any) -> Callable[[Command], Command]:
-    """The option of an argument, which the command gets by the argument's name; changes: as of click."""
-    flag = argument.type is FLAG
+@dataclass(frozen=True)
+class Taken:
+    """What a parameter of a command is made from: the options of its name, and its value of all values."""
+
+    options: Callable[[str], list[click.Parameter]]
+    value: Callable[[dict[str, Any], str], Any] = dict.__getitem__
+
+
+def command(
+    name: str | None = None, *, into: click.Group | None = None, **more: Any
+) -> Callable[[Callable[..., None]], click.Command]:
+    """The command of a function whose every parameter has a `Taken` as its default; more: of click's."""
+
+    def of(function: Callable[..., None]) -> click.Command:
+        taken = {each.name: each.default for each in inspect.signature(function).parameters.values()}
+
+        def call(**values: Any) -> None:
+            function(**{name: each.value(values, name) for name, each in taken.items()})
+
+        made = Sectioned(
+            name or function.__name__,
+            callback=call,
+            params=[option for name, each in taken.items() for option in each.options(name)],
+            help=inspect.getdoc(function),
+            **more,
+        )
+        if into is not None:
+            into.add_command(made)
+        return made
+
+    return of
+
+
+def opt(help_: str, default: Any = None, type_: Any = None, *words: str, **more: Any) -> Any:
+    """One option; words: how it is typed, where not as the parameter is called. more: of click's."""
+    told = {"default": default, "show_default": True} if default is not None else {}
+    return Taken(
+        lambda name: [click.Option([*(words or [_typed(name)]), name], help=help_, type=type_, **told | more)]
+    )
+
+
+def flag(help_: str, *words: str) -> Any:
+    """An option without a value."""
+    return opt(help_, False, None, *words, is_flag=True, show_default=False)
+
+
+def arg(**settings: Any) -> Any:
+    """An argument that stands without a name; settings: of click's."""
+    return Taken(lambda name: [click.Argument([name], **settings)])
+
+
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def declared_option(argument: Argument, **changes: Any) -> click.Option:
+    """The option of a declared argument; changes: as of click."""
     typed: dict[str, Any] = {"help": argument.help, "default": argument.default, "metavar": argument.metavar}
-    if flag:
+    if argument.type is FLAG:
         typed["is_flag"] = True
     elif argument.many:
         typed |= {"type": _type(argument), "multiple": True}
@@ -159,59 +173,81 @@ def option(argument: Argument, **changes: Any) -> Callable[[Command], Command]:
     if argument.required:
         del typed["default"]
         typed["required"] = True
-    return click.option(argument.option, argument.name, cls=ArgumentOption, **typed | changes)
+    return ArgumentOption([argument.option, argument.name], **typed | changes)
 
 
-def options(
+def arguments(
     known: Mapping[str, Argument], *names: str, changes: Mapping[str, dict[str, Any]] | None = None
-) -> Callable[[Command], Command]:
-    """Options of declared arguments (all, or those named), in their order; changes: by argument."""
-
-    def decorate(command: Command) -> Command:
-        for each in reversed(list(known.values())):
-            if not names or each.name in names:
-                command = option(each, **(changes or {}).get(each.name, {}))(command)
-        return command
-
-    return decorate
+) -> Any:
+    """Declared arguments (all, or those named) in their order, as a dictionary; changes: by argument."""
+    chosen = [each for name, each in known.items() if not names or name in names]
+    return Taken(
+        lambda _: [declared_option(each, **(changes or {}).get(each.name, {})) for each in chosen],
+        lambda values, _: {each.name: values[each.name] for each in chosen},
+    )
 
 
-def asked(
-    record: Callable[..., Any], into: str = "asked", without: tuple[str, ...] = (), **changes: dict[str, Any]
-) -> Callable[[Command], Command]:
-    """Options of a record's arguments; the command gets the record as `into`.
+def record(of: Callable[..., Any], without: tuple[str, ...] = (), **changes: dict[str, Any]) -> Any:
+    """The arguments of a record, as the record.
 
     without: arguments that keep their defaults. changes: of click, by argument.
     """
-    known = {name: each for name, each in declared(record).items() if name not in without}
-
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def wrapped(*args: Any, **given: Any) -> Any:
-            return command(*args, **{into: record(**{name: given.pop(name) for name in known})}, **given)
-
-        return options(known, changes=changes)(wrapped)
-
-    return decorate
+    taken = arguments(declared(of), *(name for name in declared(of) if name not in without), changes=changes)
+    return Taken(taken.options, lambda values, name: of(**taken.value(values, name)))
 
 
-def scenario_options(
+def _data_dir(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """The folder; that it is not there yet is said, since then only shipped data is found."""
+    del ctx, param
+    if value is not None and not value.expanduser().is_dir():
+        say(f"--data-dir {value}: no such folder, so only shipped data is found")
+    return value
+
+
+_OUTPUT = {
+    "format_": opt(
+        "Form of the result [default: from the suffix of -o, else table]. JSON has full precision.",
+        None, click.Choice(FORMATS), "--format",
+    ),
+    "output_path": opt(
+        "Write the result to this file instead of stdout (parquet needs one).", None, FILE, "-o", "--output"
+    ),
+    "is_wide": flag("Every column of a table [default: as many as fit 120 characters].", "--wide"),
+    "data_dir": opt(
+        ARGUMENTS["data_dir"].help, None, click.Path(path_type=Path, file_okay=False), callback=_data_dir
+    ),
+}  # fmt: skip
+OUTPUT: Any = Taken(
+    lambda _: [option for name, each in _OUTPUT.items() for option in each.options(name)],
+    lambda values, _: Output.of(values["format_"], values["output_path"], is_wide=values["is_wide"]),
+)
+"""--format, -o/--output, --wide and --data-dir, as an `Output`."""
+DATA_DIR: Any = Taken(lambda _: [])
+"""The value of --data-dir, an option of OUTPUT."""
+
+
+def scenario(
     *without: str, lists: Mapping[str, Any] | None = None, lists_say: str = " Or a list a,b."
-) -> Callable[[Command], Command]:
-    """What a scenario takes, beside --data-dir and what is left out; lists: types of those that take many."""
+) -> Any:
+    """What a scenario takes but what is left out, as a dictionary; lists: types of those that take many.
+
+    --data-dir is an option of OUTPUT.
+    """
     names = [name for name in ARGUMENTS if name not in (*without, "data_dir")]
     changes = {
         name: {"type": of, "help": f"{ARGUMENTS[name].help}{lists_say}"} for name, of in (lists or {}).items()
     }
-    added = options(ARGUMENTS, *names, changes=changes)
-    return lambda command: added(_PIPELINE(command))
+    taken = arguments(ARGUMENTS, *names, changes=changes)
+    return Taken(
+        lambda name: [*taken.options(name), *_PIPELINE.options("pp")],
+        lambda values, name: {**taken.value(values, name), "data_dir": values["data_dir"]},
+    )
 
 
-def scenarios(names: dict[str, Any], *without: str) -> tuple[Scenario, ...]:
-    """Takes the arguments of scenarios out of a command's options; lists are crossed, the first outermost."""
+def scenarios(given: Mapping[str, Any]) -> tuple[Scenario, ...]:
+    """The scenarios of arguments of which some are lists, which are crossed, the first outermost."""
     from medusa_sim.plan.scenario import Scenario
 
-    given = {name: names.pop(name) for name in ARGUMENTS if name in names and name not in without}
     many = [name for name, value in given.items() if isinstance(value, tuple)]
     crossed = product(*(given[name] for name in many))
     return tuple(Scenario(**{**given, **dict(zip(many, each, strict=True))}) for each in crossed)
@@ -226,33 +262,16 @@ def _no_pipeline(ctx: click.Context, param: click.Parameter, value: int) -> None
         )
 
 
-_PIPELINE = click.option(
-    "--pp", type=click.IntRange(1), default=1, callback=_no_pipeline, expose_value=False, hidden=True
-)
-
-
-def overwrite_option(command: Command) -> Command:
-    """--overwrite; the command gets `overwrite`."""
-    return option(declared(ReportPlace)["overwrite"])(command)
-
-
-def row_options(command: Command) -> Command:
-    """--gpu, --runtime, --latency and its companions, --cache: how rows of operators are predicted."""
-    command = click.option(
-        "--cache",
-        type=click.Choice(("cold", "as-measured")),
-        default="cold",
-        show_default=True,
-        help="cold: operands come from HBM, as in a step. as-measured: they may lie in L2.",
-    )(command)
-    command = click.option(
-        "--runtime",
-        type=RUNTIME,
-        default="kernel",
-        show_default=True,
-        help="Launch-overhead model (kernel: none).",
-    )(command)
-    return options(ARGUMENTS, "gpu", "latency", "fallback", "kernels")(command)
+_PIPELINE = opt("", 1, click.IntRange(1), callback=_no_pipeline, expose_value=False, hidden=True)
+OVERWRITE: Any = Taken(lambda _: [declared_option(declared(ReportPlace)["overwrite"])])
+ROWS = arguments(ARGUMENTS, "gpu", "latency", "fallback", "kernels")
+"""--gpu, --latency and its companions: with --runtime and --cache how rows of operators are predicted."""
+ROW_RUNTIME = opt("Launch-overhead model (kernel: none).", "kernel", RUNTIME)
+ROW_CACHE = opt(
+    "cold: operands come from HBM, as in a step. as-measured: they may lie in L2.", "cold",
+    click.Choice(("cold", "as-measured")),
+)  # fmt: skip
+PLOT = opt("Also draw it: FILE.png, .svg or .pdf.", None, FILE)
 
 
 def require_decoder_extra(*more: str) -> None:

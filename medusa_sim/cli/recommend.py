@@ -10,16 +10,18 @@ import click
 
 from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import (
-    Sectioned,
-    asked,
+    OUTPUT,
+    arguments,
+    command,
+    flag,
     is_given,
-    options,
-    output_options,
-    scenario_options,
+    opt,
+    record,
+    scenario,
     scenarios,
 )  # fmt: skip
 from medusa_sim.cli.output import Output, ReportPlace, command_line
-from medusa_sim.cli.values import BATCH, SEQ_LEN, Axis, GridType
+from medusa_sim.cli.values import BATCH, SEQ_LEN, Axis, grid
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES
 from medusa_sim.plan import DEFAULT_BATCHES, DEFAULT_SEQ_LEN
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
 _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 
 
-@click.command(
-    cls=Sectioned,
+@command(
     epilog=examples(
         "medusa-sim recommend --gpu a100-80gb-pcie --model vicuna-7b --batch 1..64 --seq 1024,4096",
         "medusa-sim recommend --gpu h100-sxm --model llama-3.1-8b --drafter eagle --draft-vocab 32000 "
@@ -40,59 +41,31 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
         "medusa-sim recommend --acceptance heads.csv --format json -o answer.json",
     ),
 )
-@scenario_options("scope", "baseline", "prompt_tokens", "output_tokens")
-@click.option(
-    "--batch",
-    type=GridType(_EVERY_BATCH),
-    default=f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
-    show_default=True,
-    help=f"Range of batches; every size to {EVERY_BATCH_TO} is searched, every 2 % beyond.",
-)
-@click.option(
-    "--seq",
-    "seq_len",
-    type=GridType(SEQ_LEN),
-    default=str(DEFAULT_SEQ_LEN),
-    show_default=True,
-    help="Committed tokens.",
-)
-@options(QUESTION)
-@click.option(
-    "--prompt-tokens",
-    type=click.IntRange(1),
-    default=None,
-    help="Prompt tokens of a request (with --output-tokens): speedups and rates are the server's.",
-)
-@click.option("--output-tokens", type=click.IntRange(1), default=None, help="Output tokens of that request.")
-@click.option(
-    "--export", "engine", type=click.Choice(ENGINES), default=None, help="Write an engine's launch settings."
-)
-@click.option(
-    "--engine-version", default=None, help="Version of that engine [the one that the export names]."
-)
-@click.option(
-    "--ab",
-    is_flag=True,
-    help="With --export: commands that check the answer on the engine, with synthetic acceptance.",
-)
-@click.option(
-    "--by-count",
-    is_flag=True,
-    help="A row for every batch and count instead: the curves behind the answer.",
-)
-@click.option("--draft-path", default=None, help="Draft checkpoint to name in the engine's settings.")
-@asked(ReportPlace, into="report")
-@output_options
 def recommend(
-    output: Output,
-    report: ReportPlace,
-    engine: str | None,
-    engine_version: str | None,
-    draft_path: str | None,
     *,
-    by_count: bool,
-    ab: bool,
-    **names: Any,
+    names: dict[str, Any] = scenario("scope", "baseline", "prompt_tokens", "output_tokens"),
+    batch: tuple[int, ...] = opt(
+        f"Range of batches; every size to {EVERY_BATCH_TO} is searched, every 2 % beyond.",
+        f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
+        grid(_EVERY_BATCH),
+    ),
+    seq_len: tuple[int, ...] = opt("Committed tokens.", str(DEFAULT_SEQ_LEN), grid(SEQ_LEN), "--seq"),
+    asked: dict[str, Any] = arguments(QUESTION),
+    prompt_tokens: int | None = opt(
+        "Prompt tokens of a request (with --output-tokens): speedups and rates are the server's.",
+        None,
+        click.IntRange(1),
+    ),
+    output_tokens: int | None = opt("Output tokens of that request.", None, click.IntRange(1)),
+    engine: str | None = opt("Write an engine's launch settings.", None, click.Choice(ENGINES), "--export"),
+    engine_version: str | None = opt("Version of that engine [the one that the export names]."),
+    ab: bool = flag(
+        "With --export: commands that check the answer on the engine, with synthetic acceptance."
+    ),
+    by_count: bool = flag("A row for every batch and count instead: the curves behind the answer."),
+    draft_path: str | None = opt("Draft checkpoint to name in the engine's settings."),
+    report: ReportPlace = record(ReportPlace),
+    output: Output = OUTPUT,
 ) -> None:
     """Whether speculation pays, and how many candidates to verify at which batch and context.
 
@@ -104,13 +77,16 @@ def recommend(
 
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
-    question = question_of(names)
+    if (prompt_tokens is None) != (output_tokens is None):
+        raise UsageError("--prompt-tokens and --output-tokens describe one request: give both or neither")
+    request = None if prompt_tokens is None or output_tokens is None else (prompt_tokens, output_tokens)
+    question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, request=request, **asked)
     if engine is not None and not is_given("runtime"):
         names["runtime"] = runtime_of(engine, names["drafter"])
-    (scenario,) = scenarios(names)
-    answer = answered(scenario, question)
+    (one,) = scenarios(names)
+    answer = answered(one, question)
     if engine is not None or by_count or output.form not in ("table", "md"):  # which say them themselves
-        for line in scenario.warnings:
+        for line in one.warnings:
             say(line)
     if by_count or engine is not None or output.form in ("csv", "json", "parquet"):
         for line in search_note(answer):
@@ -124,10 +100,16 @@ def recommend(
 
         output.rows(count_table(answer.surface), "recommend-by-count")
         return
-    if engine is not None:
-        _export(output, answer, engine, engine_version, draft_path, ab=ab)
+    if engine is None:
+        _show(output, answer)
         return
-    _show(output, answer)
+    from medusa_sim.export.ab import ab_script
+    from medusa_sim.export.engines import engine_settings
+
+    settings = engine_settings(answer, engine, version=engine_version, draft_path=draft_path)
+    for note in settings.notes:
+        say(f"note: {note}")
+    output.text(ab_script(answer, settings) if ab else settings.text)
 
 
 def runtime_of(engine: str, drafter: str) -> str | None:
@@ -145,20 +127,6 @@ def runtime_of(engine: str, drafter: str) -> str | None:
         return LIMIT
     terms = load_runtime(engine).engine
     return engine if terms is not None and drafter in terms.drafters else LIMIT
-
-
-def question_of(names: dict[str, Any]) -> Question:
-    """What is asked, taken out of the options. Raises UsageError for what does not fit together."""
-    prompt, tokens = names.pop("prompt_tokens"), names.pop("output_tokens")
-    if (prompt is None) != (tokens is None):
-        raise UsageError("--prompt-tokens and --output-tokens describe one request: give both or neither")
-    return Question(
-        batch_min=min(names["batch"]),
-        batch_max=max(names["batch"]),
-        seq_len=names["seq_len"],
-        request=None if prompt is None else (prompt, tokens),
-        **{name: names[name] for name in QUESTION},
-    )
 
 
 def _show(output: Output, answer: Recommendation) -> None:
@@ -208,21 +176,3 @@ def _wrapped(part: str, output: Output) -> str:
         return part
     width = max(40, min(shutil.get_terminal_size().columns, 120))
     return textwrap.fill(part, width, subsequent_indent="  ")
-
-
-def _export(
-    output: Output,
-    answer: Recommendation,
-    engine: str,
-    version: str | None,
-    draft_path: str | None,
-    *,
-    ab: bool,
-) -> None:
-    from medusa_sim.export.ab import ab_script
-    from medusa_sim.export.engines import engine_settings
-
-    settings = engine_settings(answer, engine, version=version, draft_path=draft_path)
-    for note in settings.notes:
-        say(f"note: {note}")
-    output.text(ab_script(answer, settings) if ab else settings.text)

@@ -4,46 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-from click.shell_completion import CompletionItem
-
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import output_options
+from medusa_sim.cli.options import DATA_DIR, OUTPUT, PLOT, arg, command, flag
 from medusa_sim.cli.output import Output
+from medusa_sim.cli.values import NameType
 from medusa_sim.errors import UsageError
 from medusa_sim.plan import DEFAULT_GPU
 
 
-class _TargetType(click.ParamType[str]):
-    """A table or figure; completes in the shell."""
-
-    name = "target"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Targets that go on from what is typed."""
-        from medusa_sim.reproduce import TARGETS
-
-        del ctx, param
-        return [CompletionItem(name) for name in TARGETS if name.startswith(incomplete)]
-
-
-@click.command(
+@command(
     epilog=examples(
         "medusa-sim reproduce",
         "medusa-sim reproduce table6 --format csv",
         "medusa-sim reproduce figure22 --plot figure22.png",
     ),
 )
-@click.argument("target", type=_TargetType(), required=False)
-@click.option("--list", "list_targets", is_flag=True, help="List the tables and figures.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path), default=None, help="Also draw it: FILE.png, .svg or .pdf."
-)
-@output_options
 def reproduce(
-    target: str | None, list_targets: bool, plot: Path | None, output: Output, data_dir: Path | None
+    *,
+    target: str | None = arg(type=NameType("target"), required=False),
+    list_targets: bool = flag("List the tables and figures.", "--list"),
+    plot: Path | None = PLOT,
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
 ) -> None:
     """A table or figure of the papers, predicted beside published.
 
@@ -59,7 +41,10 @@ def reproduce(
             raise UsageError("--plot needs a table or figure, such as `medusa-sim reproduce figure22`")
         check_plot_path(plot)
     if list_targets:
-        _list(output)
+        import pyarrow as pa
+
+        titles = [each.title for each in TARGETS.values()]
+        output.rows(pa.table({"target": [*TARGETS], "title": titles}), "reproduce-targets")
         return
     if target is None:
         output.rows(scores(data_dir), "reproduce-scores")
@@ -82,15 +67,3 @@ def reproduce(
         title = "" if len(charts) == 1 else result.title
         save(lines_figure(*charts, columns=columns, title=title, width=width, height=height), plot)
         say(f"wrote {plot}")
-
-
-def _list(output: Output) -> None:
-    """Name and title of every target."""
-    import pyarrow as pa
-
-    from medusa_sim.reproduce import TARGETS
-
-    output.rows(
-        pa.table({"target": [*TARGETS], "title": [each.title for each in TARGETS.values()]}),
-        "reproduce-targets",
-    )

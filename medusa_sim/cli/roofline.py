@@ -5,49 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
-
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import Sectioned, options, output_options
+from medusa_sim.cli.options import DATA_DIR, OUTPUT, PLOT, arguments, command, opt
 from medusa_sim.cli.output import Output
-from medusa_sim.cli.values import BATCH, CANDIDATES, RUNTIME, SEQ_LEN, GridType, echo_grid
+from medusa_sim.cli.values import BATCH, CANDIDATES, RUNTIME, SEQ_LEN, echo_grid, grid
 from medusa_sim.plan.arguments import ARGUMENTS
 
 
-@click.command(
-    cls=Sectioned,
+@command(
     epilog=examples(
         "medusa-sim roofline --model llama-33b --runtime paper --batch 16 --plot roofline.png",
         "medusa-sim roofline --gpu h100-sxm --model llama-3-8b --batch 1..64 --format csv",
     ),
 )
-@options(
-    ARGUMENTS, "gpu", "model", "tp", "ep", "dtype", "weight_dtype", "kv_dtype", "latency", "fallback",
-    "kernels",
-)  # fmt: skip
-@click.option("--batch", type=GridType(BATCH), default="1,16", show_default=True)
-@click.option("--seq", "seq_len", type=GridType(SEQ_LEN), default="1024", show_default=True)
-@click.option("--candidates", type=GridType(CANDIDATES), default="1,16..112:16", show_default=True)
-@click.option(
-    "--runtime",
-    type=RUNTIME,
-    default="kernel",
-    show_default=True,
-    help="What is fused; paper has the separate operators of the Medusa paper's Table 5.",
-)
-@click.option(
-    "--plot", type=click.Path(path_type=Path), default=None, help="Also draw it: FILE.png, .svg or .pdf."
-)
-@output_options
 def roofline(
-    batch: tuple[int, ...],
-    seq_len: tuple[int, ...],
-    candidates: tuple[int, ...],
-    runtime: str,
-    plot: Path | None,
-    output: Output,
-    data_dir: Path | None,
-    **names: Any,
+    *,
+    names: dict[str, Any] = arguments(
+        ARGUMENTS,
+        "gpu",
+        "model",
+        "tp",
+        "ep",
+        "dtype",
+        "weight_dtype",
+        "kv_dtype",
+        "latency",
+        "fallback",
+        "kernels",
+    ),
+    batch: tuple[int, ...] = opt("", "1,16", grid(BATCH)),
+    seq_len: tuple[int, ...] = opt("", "1024", grid(SEQ_LEN), "--seq"),
+    candidates: tuple[int, ...] = opt("", "1,16..112:16", grid(CANDIDATES)),
+    runtime: str = opt(
+        "What is fused; paper has the separate operators of the Medusa paper's Table 5.", "kernel", RUNTIME
+    ),
+    plot: Path | None = PLOT,
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
 ) -> None:
     """FLOP/s and operational intensity of each operator in prefill, decode and verification.
 

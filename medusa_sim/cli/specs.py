@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import output_options, overwrite_option
+from medusa_sim.cli.options import DATA_DIR, OUTPUT, OVERWRITE, arg, command, flag, opt
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import SpecError, unknown_name
 
@@ -22,7 +22,7 @@ EXAMPLES = ("example_config.json", "example_rows.csv")
 KINDS = ("gpu", "model", "runtime", "acceptance", "price")
 
 
-@click.command(
+@command(
     epilog=examples(
         "medusa-sim specs",
         "medusa-sim specs h100-sxm",
@@ -31,27 +31,20 @@ KINDS = ("gpu", "model", "runtime", "acceptance", "price")
         "medusa-sim specs --examples docs",
     ),
 )
-@click.argument("names", nargs=-1)
-@click.option("--kind", type=click.Choice(KINDS), default=None, help="Only these.")
-@click.option("--with-kernels", is_flag=True, help="With a GPU: its fitted kernel parameters too.")
-@click.option(
-    "--examples",
-    "examples_dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="Write an example config.json and example operator rows into this folder, and nothing else.",
-)
-@overwrite_option
-@output_options
 def specs(
-    names: tuple[str, ...],
-    kind: str | None,
-    with_kernels: bool,
-    examples_dir: Path | None,
-    output: Output,
-    data_dir: Path | None,
     *,
-    overwrite: bool,
+    names: tuple[str, ...] = arg(nargs=-1),
+    kind: str | None = opt("Only these.", None, click.Choice(KINDS)),
+    with_kernels: bool = flag("With a GPU: its fitted kernel parameters too."),
+    examples_dir: Path | None = opt(
+        "Write an example config.json and example operator rows into this folder, and nothing else.",
+        None,
+        click.Path(path_type=Path, file_okay=False),
+        "--examples",
+    ),
+    overwrite: bool = OVERWRITE,
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
 ) -> None:
     """What is known of GPUs, models, runtimes, acceptance profiles and prices, and where it comes from.
 

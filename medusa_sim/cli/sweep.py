@@ -6,12 +6,10 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import Sectioned, asked, is_given, output_options, scenario_options, scenarios
+from medusa_sim.cli.options import OUTPUT, command, flag, is_given, opt, record, scenario, scenarios
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, write_parts
-from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, SEQ_LEN, TP, GridType, echo_grid
+from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, SEQ_LEN, TP, echo_grid, grid
 from medusa_sim.errors import UsageError
 from medusa_sim.plan import DEFAULT_CANDIDATES, DEFAULT_SEQ_LEN
 
@@ -23,8 +21,7 @@ _MOST_ROWS_SHOWN = 20_000
 _MOST_CASES_SHOWN = 2_000
 
 
-@click.command(
-    cls=Sectioned,
+@command(
     epilog=examples(
         "medusa-sim sweep --batch 1..64",
         "medusa-sim sweep --gpu a100-80gb-pcie,h100-sxm --model llama-3-8b --batch 1..64 --seq 1024..8192",
@@ -32,38 +29,22 @@ _MOST_CASES_SHOWN = 2_000
         "medusa-sim sweep --batch 1..1024:1 --seq 128..131072:128 --out grid --shard 3/8",
     ),
 )
-@scenario_options(lists={"gpu": GPUS, "model": MODELS, "tp": GridType(TP)})
-@click.option("--batch", type=GridType(BATCH), default="1", show_default=True, help="Sequences in a batch.")
-@click.option(
-    "--seq",
-    "seq_len",
-    type=GridType(SEQ_LEN),
-    default=str(DEFAULT_SEQ_LEN),
-    show_default=True,
-    help="Committed tokens of each sequence before the step.",
-)
-@click.option(
-    "--candidates",
-    type=GridType(CANDIDATES),
-    default=",".join(map(str, DEFAULT_CANDIDATES)),
-    show_default=True,
-    help="Tokens that one verification step processes per sequence, root included.",
-)
-@click.option(
-    "--all-rows", is_flag=True, help="In a table and with --out: every row, not the best of each batch."
-)
-@asked(ReportPlace, into="report")
-@asked(PartsPlace, into="parts")
-@output_options
 def sweep(
-    batch: tuple[int, ...],
-    seq_len: tuple[int, ...],
-    candidates: tuple[int, ...],
-    all_rows: bool,
-    report: ReportPlace,
-    output: Output,
-    parts: PartsPlace,
-    **names: Any,
+    *,
+    names: dict[str, Any] = scenario(lists={"gpu": GPUS, "model": MODELS, "tp": grid(TP)}),
+    batch: tuple[int, ...] = opt("Sequences in a batch.", "1", grid(BATCH)),
+    seq_len: tuple[int, ...] = opt(
+        "Committed tokens of each sequence before the step.", str(DEFAULT_SEQ_LEN), grid(SEQ_LEN), "--seq"
+    ),
+    candidates: tuple[int, ...] = opt(
+        "Tokens that one verification step processes per sequence, root included.",
+        ",".join(map(str, DEFAULT_CANDIDATES)),
+        grid(CANDIDATES),
+    ),
+    all_rows: bool = flag("In a table and with --out: every row, not the best of each batch."),
+    report: ReportPlace = record(ReportPlace),
+    parts: PartsPlace = record(PartsPlace),
+    output: Output = OUTPUT,
 ) -> None:
     """Speedup of speculative verification over a grid of GPUs, models, --tp, batches, lengths and counts.
 
@@ -165,10 +146,10 @@ def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, warn
             f"{cases} batches and lengths are too many for a table; choose --format csv or -o FILE.parquet"
         )
     parts = []
-    for scenario in scenarios:
-        answered = answer(scenario, grid)
+    for one in scenarios:
+        answered = answer(one, grid)
         table = [output.drawn(best_table(answered)).strip("\n"), ""] if any(answered.fits) else []
-        parts.append("\n".join([headline(scenario), "", *table, *verdicts(answered), ""]))
+        parts.append("\n".join([headline(one), "", *table, *verdicts(answered), ""]))
     _echo(scenarios, grid, warnings)
     output.text("\n".join(parts))
     rows = rows_of(scenarios, grid)

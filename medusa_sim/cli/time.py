@@ -5,29 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
-
 from medusa_sim.cli import examples
-from medusa_sim.cli.options import output_options, row_options
+from medusa_sim.cli.options import DATA_DIR, FILE, OUTPUT, ROW_CACHE, ROW_RUNTIME, ROWS, command, opt
 from medusa_sim.cli.output import Output
 
+_OPS = "CSV or Parquet with op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us]."
 
-@click.command(
+
+@command(
     epilog=examples(
         "medusa-sim time --gpu h100-sxm --ops rows.csv --format csv",
         "medusa-sim time --gpu a100-80gb-pcie --ops rows.parquet --cache as-measured -o predicted.parquet",
     ),
 )
-@click.option(
-    "--ops",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="CSV or Parquet with op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us].",
-)
-@row_options
-@output_options
 def time(
-    ops: Path, gpu: str, runtime: str, cache: str, output: Output, data_dir: Path | None, **names: Any
+    *,
+    ops: Path = opt(_OPS, None, FILE, required=True),
+    names: dict[str, Any] = ROWS,
+    runtime: str = ROW_RUNTIME,
+    cache: str = ROW_CACHE,
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
 ) -> None:
     """Predicted time of every row of operators: predicted_us, low_us, high_us, bound, source.
 
@@ -52,7 +50,7 @@ def time(
     from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.step.rows import predicted_rows
 
-    card, launched = load_gpu(gpu, data_dir), load_runtime(runtime, data_dir)
+    card, launched = load_gpu(names.pop("gpu"), data_dir), load_runtime(runtime, data_dir)
     parts = (
         predicted_rows(rows, card, launched, cold=cache == "cold", data_dir=data_dir, **names)
         for rows in row_chunks(ops)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -10,14 +11,13 @@ from typing import Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import Sectioned, options, output_options, require_decoder_extra
+from medusa_sim.cli.options import FILE, OUTPUT, arguments, command, opt, require_decoder_extra
 from medusa_sim.cli.output import Output
 from medusa_sim.decoder.arguments import Recipe
 from medusa_sim.plan.arguments import declared
 
 
-@click.command(
-    cls=Sectioned,
+@command(
     epilog=examples(
         "medusa-sim train --method backbone --save run/base --steps 2000",
         "medusa-sim train --method medusa-1 --checkpoint run/base --save run/medusa-1 --steps 800",
@@ -25,15 +25,16 @@ from medusa_sim.plan.arguments import declared
         "medusa-sim train --method medusa-2 --data self --checkpoint run/medusa-1 --save run/self",
     ),
 )
-@options(
-    declared(Recipe),
-    changes={"text_folder": {"type": click.Path(path_type=Path, exists=True, file_okay=False)}},
-)
-@click.option("--plot", type=click.Path(path_type=Path), help="Also draw the losses into this PNG file.")
-@output_options
-def train(plot: Path | None, output: Output, data_dir: Path | None, **values: Any) -> None:
+def train(
+    *,
+    values: dict[str, Any] = arguments(
+        declared(Recipe),
+        changes={"text_folder": {"type": click.Path(path_type=Path, exists=True, file_okay=False)}},
+    ),
+    plot: Path | None = opt("Also draw the losses into this PNG file.", None, FILE),
+    output: Output = OUTPUT,
+) -> None:
     """Train a checkpoint that `decode` runs. A killed run goes on when the same command is given again."""
-    del data_dir
     recipe = Recipe(**values)
     require_decoder_extra(*(["peft"] if recipe.method == "medusa-2" else []))
     import pandas as pd
@@ -46,17 +47,12 @@ def train(plot: Path | None, output: Output, data_dir: Path | None, **values: An
     trained = run_recipe(recipe, _Progress(recipe.steps), lambda text: say(f"note: {text}"))
     if plot is not None:
         _plot(trained.history, plot)
-    row = {
-        "method": trained.method,
-        "steps": trained.steps,
-        "parameters": trained.parameters,
-        "first_loss": trained.first_loss,
-        "last_loss": trained.last_loss,
-        "heldout_loss": trained.heldout_loss,
-        **{f"heldout_top1_head_{i}": value for i, value in enumerate(trained.heldout_top1)},
-        "train_s": trained.train_s,
-        "checkpoint": str(trained.checkpoint),
-    }
+    row: dict[str, Any] = {}
+    for name, value in dataclasses.asdict(trained).items():
+        if name == "heldout_top1":
+            row |= {f"heldout_top1_head_{i}": top1 for i, top1 in enumerate(value)}
+        elif name != "history":
+            row[name] = str(value) if name == "checkpoint" else value
     output.rows(pd.DataFrame([row]), "train")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import asked, output_options
+from medusa_sim.cli.options import DATA_DIR, FILE, OUTPUT, command, opt, record
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.plan.arguments import FLAG, PATH, REQUIRED, WHOLE, WORD, Declared, argument
@@ -81,15 +81,20 @@ class Accuracies(Declared):
 
 
 _NEEDED: dict[str, Any] = {"required": True}
+_TREE = record(TreeFile)
 
 
-@tree.command(
-    epilog=examples("medusa-sim tree build --head-accuracy heads.csv --candidates 64 --format json")
+@command(
+    into=tree,
+    epilog=examples("medusa-sim tree build --head-accuracy heads.csv --candidates 64 --format json"),
 )
-@asked(Accuracies, head_accuracy=_NEEDED)
-@click.option("--candidates", type=click.IntRange(1, 65536), required=True, help="Nodes and root.")
-@output_options
-def build(asked: Accuracies, candidates: int, output: Output, data_dir: Path | None) -> None:
+def build(
+    *,
+    asked: Accuracies = record(Accuracies, head_accuracy=_NEEDED),
+    candidates: int = opt("Nodes and root.", None, click.IntRange(1, 65536), required=True),
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
+) -> None:
     """The tree of that many candidates with the most expected tokens per step."""
     from medusa_sim.acceptance.heads import optimal_order
 
@@ -97,18 +102,21 @@ def build(asked: Accuracies, candidates: int, output: Output, data_dir: Path | N
     _show(output, optimal_order(accuracy, candidates).tree(candidates), accuracy)
 
 
-@tree.command(epilog=examples("medusa-sim tree score --tree mc_sim_7b_63.json --head-accuracy heads.csv"))
-@asked(TreeFile, into="given")
-@asked(Accuracies, head_accuracy=_NEEDED)
-@click.option(
-    "--tail",
-    type=click.Choice(("refuse", "zeros", "fit")),
-    default="refuse",
-    show_default=True,
-    help="Ranks beyond the measured ones: refuse, never right, or a power law fitted to the head.",
+@command(
+    into=tree, epilog=examples("medusa-sim tree score --tree mc_sim_7b_63.json --head-accuracy heads.csv")
 )
-@output_options
-def score(given: TreeFile, asked: Accuracies, tail: str, output: Output, data_dir: Path | None) -> None:
+def score(
+    *,
+    given: TreeFile = _TREE,
+    asked: Accuracies = record(Accuracies, head_accuracy=_NEEDED),
+    tail: str = opt(
+        "Ranks beyond the measured ones: refuse, never right, or a power law fitted to the head.",
+        "refuse",
+        click.Choice(("refuse", "zeros", "fit")),
+    ),
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
+) -> None:
     """Expected tokens per step of a given tree."""
     accuracy, read = asked.read(data_dir), given.read()
     if tail == "zeros":
@@ -118,13 +126,16 @@ def score(given: TreeFile, asked: Accuracies, tail: str, output: Output, data_di
     _show(output, read, accuracy)
 
 
-@tree.command(epilog=examples("medusa-sim tree draw --tree tree.json --head-accuracy heads.csv -o tree.png"))
-@asked(TreeFile, into="given")
-@asked(Accuracies)
-@click.option(
-    "-o", "--output", "path", type=click.Path(path_type=Path), default=None, help="FILE.svg or FILE.png."
+@command(
+    into=tree,
+    epilog=examples("medusa-sim tree draw --tree tree.json --head-accuracy heads.csv -o tree.png"),
 )
-def draw(given: TreeFile, asked: Accuracies, path: Path | None) -> None:
+def draw(
+    *,
+    given: TreeFile = _TREE,
+    asked: Accuracies = record(Accuracies),
+    path: Path | None = opt("FILE.svg or FILE.png.", None, FILE, "-o", "--output"),
+) -> None:
     """The tree as text, or as a picture in a file."""
     from medusa_sim.acceptance.heads import node_probabilities
     from medusa_sim.acceptance.tree_file import svg_tree, text_tree, write_png
@@ -146,17 +157,16 @@ def draw(given: TreeFile, asked: Accuracies, path: Path | None) -> None:
     say(f"wrote {path}")
 
 
-@tree.command(
-    epilog=examples("medusa-sim tree convert --tree medusa_choices.py --name mc_sim_7b_63 --to json")
+@command(
+    into=tree,
+    epilog=examples("medusa-sim tree convert --tree medusa_choices.py --name mc_sim_7b_63 --to json"),
 )
-@asked(TreeFile, into="given")
-@click.option(
-    "--to", "form", type=click.Choice(FORMS), default="paths", show_default=True, help="Form to write."
-)
-@click.option(
-    "-o", "--output", "path", type=click.Path(path_type=Path), default=None, help="File instead of stdout."
-)
-def convert(given: TreeFile, form: Any, path: Path | None) -> None:
+def convert(
+    *,
+    given: TreeFile = _TREE,
+    form: Any = opt("Form to write.", "paths", click.Choice(FORMS), "--to"),
+    path: Path | None = opt("File instead of stdout.", None, FILE, "-o", "--output"),
+) -> None:
     """The same tree in another form."""
     from medusa_sim.acceptance.tree_file import tree_text
     from medusa_sim.writing import check_writable, write_text

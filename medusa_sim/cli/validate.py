@@ -9,14 +9,24 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from medusa_sim.cli import examples, say
 from medusa_sim.cli.modes import Moded
-from medusa_sim.cli.options import PositiveFloat, Sectioned, options, output_options, row_options
+from medusa_sim.cli.options import (
+    DATA_DIR,
+    FILE,
+    FILES,
+    OUTPUT,
+    ROW_CACHE,
+    ROW_RUNTIME,
+    ROWS,
+    PositiveFloat,
+    arg,
+    command,
+    flag,
+    opt,
+)
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
-from medusa_sim.plan.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
     from medusa_sim.report.text import TextTable
@@ -27,31 +37,25 @@ if TYPE_CHECKING:
     from medusa_sim.validate.steps import DecoderValidation
 
 
-_FAIL_ABOVE = click.option(
-    "--fail-above",
-    type=PositiveFloat(),
-    default=None,
-    metavar="PCT",
-    help="Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent; "
+_FAIL_ABOVE = opt(
+    "Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent; "
     "of the decoder: allowed error on top of run-to-run spread.",
+    None,
+    PositiveFloat(),
+    metavar="PCT",
 )
-_FILE = click.Path(path_type=Path)
 
 
-@click.command("rows", cls=Sectioned)
-@click.argument("files", nargs=-1, type=_FILE, metavar="[FILE]...")
-@_FAIL_ABOVE
-@row_options
-@output_options
+@command("rows")
 def _rows(
-    files: tuple[Path, ...],
-    fail_above: float | None,
-    gpu: str,
-    runtime: str,
-    cache: str,
-    output: Output,
-    data_dir: Path | None,
-    **names: Any,
+    *,
+    files: tuple[Path, ...] = arg(**FILES),
+    fail_above: float | None = _FAIL_ABOVE,
+    names: dict[str, Any] = ROWS,
+    runtime: str = ROW_RUNTIME,
+    cache: str = ROW_CACHE,
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
 ) -> None:
     """Errors of predicted times of operators by kind, dtype and size, the worst cell beside the mean.
 
@@ -72,7 +76,7 @@ def _rows(
     if not files:
         raise UsageError("validate needs rows: FILE (operator rows with a time_us column)")
     judged, lost = [], []
-    card = load_gpu(gpu, data_dir)
+    card = load_gpu(names.pop("gpu"), data_dir)
     for path in files:
         rows = predicted_rows(
             read_rows(path, need_time=True),
@@ -103,26 +107,22 @@ def _rows(
         _check([score for _, score in judged], fail_above)
 
 
-@click.command("trees")
-@click.option(
-    "--tree-runs",
-    type=_FILE,
-    required=True,
-    help="CSV of runs with k-ary or optimised trees and their tokens per step.",
-)
-@click.option(
-    "--child-vectors",
-    type=_FILE,
-    required=True,
-    help="CSV of the probabilities that the k-th child is accepted, from which --tree-runs are predicted.",
-)
-@_FAIL_ABOVE
-@output_options
+@command("trees")
 def _trees(
-    tree_runs: Path, child_vectors: Path, fail_above: float | None, output: Output, data_dir: Path | None
+    *,
+    tree_runs: Path = opt(
+        "CSV of runs with k-ary or optimised trees and their tokens per step.", None, FILE, required=True
+    ),
+    child_vectors: Path = opt(
+        "CSV of the probabilities that the k-th child is accepted, from which --tree-runs are predicted.",
+        None,
+        FILE,
+        required=True,
+    ),
+    fail_above: float | None = _FAIL_ABOVE,
+    output: Output = OUTPUT,
 ) -> None:
     """Errors of predicted tokens per step of trees: every run in files, mean errors by kind at a terminal."""
-    del data_dir
     from medusa_sim.validate.published import error_summary, tree_comparison
 
     comparison = tree_comparison(child_vectors, tree_runs)
@@ -139,11 +139,14 @@ def _trees(
     _check_mean("tokens per step of trees", summary["all"]["mean_absolute"], fail_above)
 
 
-@click.command("curves")
-@click.argument("file", type=_FILE)
-@_FAIL_ABOVE
-@output_options
-def _curves(file: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
+@command("curves")
+def _curves(
+    *,
+    file: Path = arg(type=FILE),
+    fail_above: float | None = _FAIL_ABOVE,
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
+) -> None:
     """Published throughput ratios by batch (CSV) beside what an engine must add to a step to explain them."""
     from medusa_sim.validate.published import batch_curves
 
@@ -171,31 +174,21 @@ def _check(judged: list[Score], fail_above: float) -> None:
         )
 
 
-@click.command("decoder", cls=Sectioned)
-@click.argument("folder", type=_FILE)
-@click.option(
-    "--allow-different",
-    is_flag=True,
-    help="Also where the profile and the steps differ in device, dtype or clocks.",
-)
-@_FAIL_ABOVE
-@options(ARGUMENTS, "gpu", "latency", "fallback", "kernels")
-@output_options
+@command("decoder")
 def _decoder(
-    folder: Path,
-    gpu: str,
-    fail_above: float | None,
-    output: Output,
-    data_dir: Path | None,
     *,
-    allow_different: bool,
-    **names: Any,
+    folder: Path = arg(type=FILE),
+    allow_different: bool = flag("Also where the profile and the steps differ in device, dtype or clocks."),
+    fail_above: float | None = _FAIL_ABOVE,
+    names: dict[str, Any] = ROWS,
+    output: Output = OUTPUT,
+    data_dir: Path | None = DATA_DIR,
 ) -> None:
     """Errors of predicted steps or generations of the decoder, in a FOLDER of `measure`; CSV: every cell."""
     from medusa_sim.measure.cells import RUNS, STEPS
     from medusa_sim.specs.gpu import load_gpu
 
-    card = load_gpu(gpu, data_dir)
+    card = load_gpu(names.pop("gpu"), data_dir)
     given = {**names, "kernels": names["kernels"] or "torch", "data_dir": data_dir}
     compared: list[Deviation] = []
     both = (folder / STEPS).is_file() and (folder / RUNS).is_file()

@@ -72,27 +72,21 @@ class Axis:
         first, last = self._checked(match["first"], text), self._checked(match["last"], text)
         if last < first:
             raise self._error(text, f"{part!r} runs backwards", f"{last}..{first}")
-        if match["step"] is None:
-            return self._plain_range(first, last, text)
-        step = int(match["step"][:9])
+        if match["step"] is None and self.powers_of_two:
+            powers = [2**p for p in range(self.largest.bit_length()) if first <= 2**p <= last]
+            if not powers:
+                given = f"no power of two lies in {first}..{last}"
+                raise self._error(text, given, f"{first}..{last}:1 for every integer")
+            return powers
+        step = int((match["step"] or "1")[:9])
         if match["factor"]:
             if step < 2:
                 raise self._error(text, f"the factor x{step} does not grow", "x2 or more")
-            return _multiples(first, last, step)
+            powers = [first * step**p for p in range(last.bit_length())]
+            return [value for value in powers if value <= last]
         if step < 1:
             raise self._error(text, "a step of 0 never ends", "a step from 1")
-        return self._bounded(range(first, last + 1, step), text)
-
-    def _plain_range(self, first: int, last: int, text: str) -> Sequence[int]:
-        if not self.powers_of_two:
-            return self._bounded(range(first, last + 1), text)
-        powers = [2**p for p in range(self.largest.bit_length()) if first <= 2**p <= last]
-        if not powers:
-            given = f"no power of two lies in {first}..{last}"
-            raise self._error(text, given, f"{first}..{last}:1 for every integer")
-        return powers
-
-    def _bounded(self, values: range, text: str) -> range:
+        values = range(first, last + 1, step)
         if len(values) > MAX_VALUES:
             raise self._error(text, f"{len(values)} values, more than {MAX_VALUES}", "a coarser step")
         return values
@@ -103,6 +97,13 @@ class Axis:
             shown = digits if len(digits) < 20 else f"{digits[:12]}..."
             raise self._error(text, f"{shown} is out of range", f"whole numbers from 1 to {self.largest}")
         return value
+
+    def one(self, text: str) -> int:
+        """The one value that `text` stands for. Raises UsageError for several too."""
+        values = self.values(text)
+        if len(values) > 1:
+            raise UsageError(f"{','.join(map(str, values))}: one value is taken at a time")
+        return values[0]
 
     def _error(self, text: str, problem: str, allowed: str) -> UsageError:
         given = text if len(text) <= 40 else f"{text[:37]}..."
@@ -116,45 +117,25 @@ TP = Axis("tp", powers_of_two=True, largest=1024)
 DRAFTS = Axis("drafts", powers_of_two=False, largest=64)
 
 
-def _multiples(first: int, last: int, factor: int) -> list[int]:
-    values = []
-    while first <= last:
-        values.append(first)
-        first *= factor
-    return values
+class Reading(click.ParamType[Any]):
+    """What `read` makes of text; what is none was read before."""
 
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name, self.read = name, read
 
-class GridType(click.ParamType[tuple[int, ...]]):
-    """A click parameter that takes a grid and gives its values."""
-
-    name = "grid"
-
-    def __init__(self, axis: Axis) -> None:
-        self.axis = axis
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Values of a grid; text that is none is a usage error (exit 2)."""
-        if isinstance(value, tuple):
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value; what `read` refuses is a usage error (exit 2)."""
+        if not isinstance(value, str):
             return value
         try:
-            return self.axis.values(str(value))
+            return self.read(value)
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
 
-class OneOf(GridType):
-    """One value of a grid's axis, typed as the grid is (4k)."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value; several are a usage error (exit 2)."""
-        if isinstance(value, int):
-            return value
-        values = super().convert(value, param, ctx)
-        if len(values) > 1:
-            self.fail(f"{','.join(map(str, values))}: one value is taken at a time", param, ctx)
-        return values[0]
+def grid(axis: Axis) -> Reading:
+    """The type of a grid on an axis."""
+    return Reading("grid", axis.values)
 
 
 def echo_grid(**axes: Sequence[int]) -> None:
@@ -178,6 +159,9 @@ _KNOWN: dict[str, tuple[str, str]] = {
     "engine": ("specs.runtime", "runtime_aliases"),
     "format": ("units", "FORMATS"),
     "profile": ("acceptance.profile", "acceptance_names"),
+    "target": ("reproduce", "TARGETS"),
+    "plain": ("setups.setup", "PLAIN"),
+    "auto": ("setups.choices", "AUTO"),
 }
 """Where the names of a kind stand, which is imported when they are asked for."""
 _OF_USERS = ("gpu", "runtime", "profile")
@@ -189,24 +173,22 @@ def known_names(kind: str, data_dir: str | None) -> Iterable[str]:
     module, name = _KNOWN[kind]
     names: Any = getattr(import_module(f"medusa_sim.{module}"), name)
     if not callable(names):
-        return tuple(names)
+        return (names,) if isinstance(names, str) else tuple(names)
     return tuple(names(data_dir) if kind in _OF_USERS else names())
 
 
 class NameType(click.ParamType[str | tuple[str, ...]]):
     """One name, or with `many` a comma-separated list; whether it exists is the loader's to say.
 
-    kinds: whose names there are; before: further ones that come first.
+    kinds: whose names there are.
     """
 
-    def __init__(
-        self, name: str, *kinds: str, many: bool = False, before: Callable[[], Iterable[str]] = tuple
-    ) -> None:
-        self.name, self.kinds, self.many, self.before = name, kinds or (name,), many, before
+    def __init__(self, name: str, *kinds: str, many: bool = False) -> None:
+        self.name, self.kinds, self.many = name, kinds or (name,), many
 
     def known(self, data_dir: str | None) -> Iterable[str]:
         """What may be given."""
-        return (*self.before(), *(name for kind in self.kinds for name in known_names(kind, data_dir)))
+        return [name for kind in self.kinds for name in known_names(kind, data_dir)]
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -232,19 +214,9 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
             return []
 
 
-class Shares(click.ParamType[tuple[float, ...]]):
-    """Shares of the steps, by position."""
-
-    name = "shares"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        """Numbers in their order; what they may be is checked with the run."""
-        if isinstance(value, tuple):
-            return value
-        parts: list[Any] = str(value).split(",")
-        return tuple(float(click.FLOAT.convert(part, param, ctx)) for part in parts)
+def numbers(text: str, of: click.ParamType[float] = click.FLOAT) -> tuple[float, ...]:
+    """Numbers between commas, in their order; what they may be is checked with what they are for."""
+    return tuple(of.convert(part.strip(), None, None) for part in text.split(","))
 
 
 class Threads(click.IntRange):
@@ -263,30 +235,18 @@ class Threads(click.IntRange):
         return threads
 
 
-def _plain() -> Iterable[str]:
-    from medusa_sim.setups.setup import PLAIN
-
-    return (PLAIN,)
-
-
-def _auto() -> Iterable[str]:
-    from medusa_sim.setups.choices import AUTO
-
-    return (AUTO,)
-
-
 MODEL, DRAFTER, ACCEPTANCE = NameType("model"), NameType("drafter"), NameType("profile")
 RUNTIME = NameType("runtime", "engine", "runtime")
 GPUS, MODELS = NameType("gpus", "gpu", many=True), NameType("models", "model", many=True)
 DRAFTERS = NameType("drafters", "drafter", many=True)
 NAMES: dict[str, click.ParamType[Any]] = {
     "gpu": NameType("gpu"), "model": MODEL, "models": MODELS, "runtime": RUNTIME, "drafter": DRAFTER,
-    "profile": ACCEPTANCE, "batch": GridType(BATCH), "seq_len": GridType(SEQ_LEN),
-    "candidates": GridType(CANDIDATES), "length": OneOf(SEQ_LEN), "threads": Threads(),
-    "processes": Threads("processes"), "shares": Shares(), "cards": GPUS, "counts": GridType(TP),
-    "drafts": GridType(DRAFTS), "formats": NameType("formats", "format", many=True),
-    "caches": NameType("formats", "format", many=True, before=_auto),
+    "profile": ACCEPTANCE, "batch": grid(BATCH), "seq_len": grid(SEQ_LEN), "candidates": grid(CANDIDATES),
+    "length": Reading("grid", SEQ_LEN.one), "threads": Threads(), "processes": Threads("processes"),
+    "shares": Reading("shares", numbers), "cards": GPUS, "counts": grid(TP), "drafts": grid(DRAFTS),
+    "formats": NameType("formats", "format", many=True),
+    "caches": NameType("formats", "auto", "format", many=True),
     "engines": NameType("engines", "engine", many=True),
-    "drafters": NameType("drafters", "drafter", many=True, before=_plain),
+    "drafters": NameType("drafters", "plain", "drafter", many=True),
 }  # fmt: skip
 """Types by what their values are of (`plan.arguments.Argument.names`)."""
