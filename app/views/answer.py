@@ -16,7 +16,7 @@ from charts.tornado import tornado_chart
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
-from medusa_sim.export.checkpoints import drafter_id
+from medusa_sim.export.settings import drafter_id
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import OBJECTIVES, Objective
 from medusa_sim.plan.recommend import gains_by_batch, request_at, scheduled_counts, scheduled_row_at, steps_at

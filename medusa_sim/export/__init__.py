@@ -1,17 +1,11 @@
-"""A recommendation as launch settings of serving engines.
-
-This list is all that help pages and options need; `export.engines` resolves it.
-"""
+"""A recommendation as launch settings of serving engines; `export.engines` writes them."""
 
 from __future__ import annotations
 
-RECORDS = {
-    "vllm": "vllm:VLLM",
-    "sglang": "sglang:SGLANG",
-    "tensorrt-llm": "tensorrt_llm:TENSORRT_LLM",
-    "tgi": "others:TGI",
-    "llama-cpp": "others:LLAMA_CPP",
-}
-"""Engines by name, each the `module:record` of this folder that says all of it (`settings.EngineExport`)."""
-ENGINES: tuple[str, ...] = (*RECORDS, "json")
+from medusa_sim.data import shipped_dir
+from medusa_sim.reading import read_toml
+
+TABLES = read_toml(shipped_dir() / "profiles" / "exports.toml")
+"""What is known of each engine, by name (`settings.EngineExport`)."""
+ENGINES: tuple[str, ...] = (*TABLES, "json")
 """What settings are written for."""

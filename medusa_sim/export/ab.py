@@ -28,8 +28,8 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
     """
     name, plan, chosen = settings.engine, settings.plan, settings.chosen
     engine = BY_NAME.get(name)
-    if engine is None or engine.synthetic is None or chosen is None:
-        known = ", ".join(each.name for each in BY_NAME.values() if each.synthetic is not None)
+    if engine is None or not engine.serve or chosen is None:
+        known = ", ".join(each.name for each in BY_NAME.values() if each.serve)
         raise UsageError(f"{name} has no synthetic acceptance to check with; --ab knows {known}")
     if chosen.drafter in engine.unsynthetic:
         raise UsageError(

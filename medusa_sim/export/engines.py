@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
+
+import msgspec
 
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.export import ENGINES, RECORDS
+from medusa_sim.export import ENGINES, TABLES
 from medusa_sim.export.chains import best_tree, chain_plan, graph_sizes, idle_cost, tree_notes
 from medusa_sim.export.others import json_settings
 from medusa_sim.export.settings import (
@@ -25,13 +28,14 @@ from medusa_sim.specs.parallel import ONE
 from medusa_sim.step.drafter import DRAFTERS
 
 
-def _record(place: str) -> EngineExport:
-    module, _, name = place.partition(":")
-    record: EngineExport = getattr(import_module(f"medusa_sim.export.{module}"), name)
-    return record
+def _engine(name: str, table: dict[str, Any]) -> EngineExport:
+    module, _, record = table["record"].partition(":")
+    kind = getattr(import_module(f"medusa_sim.export.{module}"), record)
+    made: EngineExport = msgspec.convert({"name": name, **table}, kind)
+    return made
 
 
-BY_NAME = {name: _record(place) for name, place in RECORDS.items()}
+BY_NAME = {name: _engine(name, table) for name, table in TABLES.items()}
 METHODS = {name: engine.methods for name, engine in BY_NAME.items()}
 """What each engine calls our drafting methods."""
 
@@ -159,6 +163,6 @@ def _gpu_notes(answer: Recommendation, engine: str) -> tuple[str, ...]:
     options: list[str] = []
     if (known := BY_NAME.get(engine)) is not None and known.gpus:
         used = {"ep": parallel.ep > 1, "dp_attention": parallel.dp_attention}
-        options = [known.gpus, *(option for name, option in known.more_gpus if used[name])]
+        options = [known.gpus, *(option for name, option in known.more_gpus.items() if used[name])]
         options = [option.format(tp=parallel.tp, ep=parallel.ep) for option in options]
     return (f"computed for {answer.scenario.cards}: start the engine with {' '.join(options) or 'as many'}",)

@@ -10,14 +10,13 @@ and TensorRT-LLM 1.2 (tensorrt_llm/commands/serve.py: --tp_size, --ep_size, --ma
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.export.checkpoints import drafter_id, weights_id
-from medusa_sim.export.engines import engine_settings
-from medusa_sim.export.settings import EngineSettings
+from medusa_sim.export.engines import BY_NAME, engine_settings
+from medusa_sim.export.settings import EngineSettings, drafter_id, weights_id
 from medusa_sim.plan.question import Question as Recommended
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
@@ -30,6 +29,7 @@ from medusa_sim.units import HALVES
 _CONFIG = "serve.yaml"
 ON_LOADING = ("vllm", "sglang")
 """Engines that quantise 16-bit checkpoints to fp8 while they load them."""
+_SERVED = tuple(name for name, engine in BY_NAME.items() if engine.launch)
 
 
 def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str | None = None) -> str:
@@ -71,8 +71,38 @@ def launch_command(
                 note = f"# {known}: priced with a KV cache in {held}; one in fp8 that it brings is taken\n"
         else:
             note = f"# {checkpoint}: its {form} checkpoint has to be named instead\n"
-    text = "" if speculation is None else speculation.text
-    return note + _SERVED[engine](scenario, checkpoint, requests, max_tokens, text)
+    values = launch_values(scenario, engine, checkpoint, requests, max_tokens)
+    words = [word for option, name in BY_NAME[engine].launch.items() for word in _words(option, values[name])]
+    serve = BY_NAME[engine].serve.replace('"$MODEL"', shlex.join([checkpoint, *words]))
+    lines = [] if speculation is None else speculation.text.rstrip("\n").split("\n")
+    if engine == "tensorrt-llm":  # which reads a file
+        cache = ["kv_cache_config:", "  dtype: fp8"] if scenario.model.kv_dtype == "fp8" else []
+        lines = [*(["enable_attention_dp: true"] if scenario.parallel.dp_attention else []), *cache, *lines]
+        lines = [f"cat > {_CONFIG} <<'EOF'", *lines, "EOF", f"--config {_CONFIG}"] if lines else []
+    *before, flags = lines or [""]  # lines that write a file come first
+    return note + "\n".join([*before, f"{serve} {flags}".strip()]) + "\n"
+
+
+def launch_values(
+    scenario: Scenario, engine: str, checkpoint: str, requests: int, max_tokens: int
+) -> dict[str, int | str | bool | None]:
+    """What options of engines are given, by the names that profiles/exports.toml has for it."""
+    parallel = scenario.parallel
+    fp8, half = BY_NAME[engine].kv_dtypes
+    # `auto` would take the fp8 KV cache that NVIDIA's checkpoints may bring
+    brings = checkpoint == weights_id(scenario.model.name, scenario.model.form)
+    several = {"tp": parallel.tp, "ep": parallel.ep, "attention_tp": parallel.attention_tp}
+    return {
+        **{name: count if count > 1 else None for name, count in several.items()},
+        "is_ep": parallel.ep > 1,
+        "is_dp": parallel.dp_attention,
+        "dp": parallel.tp if parallel.dp_attention else None,
+        "requests": requests,
+        "requests_a_rank": -(-requests * parallel.attention_tp // parallel.tp),
+        "max_tokens": max_tokens,
+        "quantization": "fp8" if _quantises(engine, scenario) else None,
+        "kv_dtype": fp8 if scenario.model.kv_dtype == "fp8" else half if brings else None,
+    }
 
 
 def _quantises(engine: str, scenario: Scenario) -> bool:
@@ -87,77 +117,5 @@ def _published(scenario: Scenario) -> str:
     return (model if isinstance(model, Model) else load_model(model)).form
 
 
-def _words(options: dict[str, int | str | bool | None]) -> Iterator[str]:
-    for name, value in options.items():
-        if value is True:
-            yield name
-        elif value not in (None, False):
-            yield from (name, str(value))
-
-
-def _more_than_one(count: int) -> int | None:
-    return count if count > 1 else None
-
-
-def _kv_cache(scenario: Scenario, checkpoint: str, fp8: str, half: str) -> str | None:
-    """What names the KV cache's format; `auto` would take the fp8 one that NVIDIA's checkpoints may bring."""
-    if scenario.model.kv_dtype == "fp8":
-        return fp8
-    return half if checkpoint == weights_id(scenario.model.name, scenario.model.form) else None
-
-
-def _vllm(scenario: Scenario, checkpoint: str, requests: int, max_tokens: int, text: str) -> str:
-    parallel = scenario.parallel
-    words = _words(
-        {
-            "--tensor-parallel-size": _more_than_one(parallel.attention_tp),
-            "--data-parallel-size": parallel.tp if parallel.dp_attention else None,
-            "--enable-expert-parallel": parallel.ep > 1,
-            # of each of its data-parallel ranks
-            "--max-num-seqs": -(-requests * parallel.attention_tp // parallel.tp),
-            "--max-model-len": max_tokens,
-            "--quantization": "fp8" if _quantises("vllm", scenario) else None,
-            "--kv-cache-dtype": _kv_cache(scenario, checkpoint, "fp8", "bfloat16"),
-        }
-    )
-    return f"{shlex.join(['vllm', 'serve', checkpoint, *words])} {text}".strip() + "\n"
-
-
-def _sglang(scenario: Scenario, checkpoint: str, requests: int, max_tokens: int, text: str) -> str:
-    parallel = scenario.parallel
-    words = _words(
-        {
-            "--tp": _more_than_one(parallel.tp),
-            "--ep": _more_than_one(parallel.ep),
-            "--enable-dp-attention": parallel.dp_attention,
-            "--dp": parallel.tp if parallel.dp_attention else None,
-            "--max-running-requests": requests,
-            "--context-length": max_tokens,
-            "--quantization": "fp8" if _quantises("sglang", scenario) else None,
-            "--kv-cache-dtype": _kv_cache(scenario, checkpoint, "fp8_e4m3", "bf16"),
-        }
-    )
-    *before, flags = text.rstrip("\n").split("\n")  # lines that write a file come first
-    serve = shlex.join(["python", "-m", "sglang.launch_server", "--model-path", checkpoint, *words])
-    return "\n".join([*before, f"{serve} {flags}".strip()]) + "\n"
-
-
-def _tensorrt(scenario: Scenario, checkpoint: str, requests: int, max_tokens: int, text: str) -> str:
-    parallel = scenario.parallel
-    lines = ["enable_attention_dp: true"] if parallel.dp_attention else []
-    lines += ["kv_cache_config:", "  dtype: fp8"] if scenario.model.kv_dtype == "fp8" else []
-    config = "".join(f"{line}\n" for line in lines) + text
-    words = _words(
-        {
-            "--tp_size": _more_than_one(parallel.tp),
-            "--ep_size": _more_than_one(parallel.ep),
-            "--max_batch_size": -(-requests // parallel.tp) if parallel.dp_attention else requests,
-            "--max_seq_len": max_tokens,
-            "--config": _CONFIG if config else None,
-        }
-    )
-    serve = shlex.join(["trtllm-serve", checkpoint, *words]) + "\n"
-    return f"cat > {_CONFIG} <<'EOF'\n{config}EOF\n{serve}" if config else serve
-
-
-_SERVED = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt}
+def _words(option: str, value: int | str | bool | None) -> tuple[str, ...]:
+    return (option,) if value is True else () if value in (None, False) else (option, str(value))

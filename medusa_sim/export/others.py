@@ -18,91 +18,52 @@ import json
 import shlex
 from typing import Any
 
-from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, EngineSettings, Versions
+from medusa_sim.export.settings import Chosen, EngineExport, EngineSettings, Versions
 from medusa_sim.plan.quantities import scenario_values
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 
 
-def _tgi(chosen: Chosen) -> str:
-    """Flags for the launcher."""
-    model = ["--model-id", chosen.draft_path] if chosen.draft_path is not None else []
-    return f"{shlex.join([*model, '--speculate', str(chosen.plan.drafts)])}\n"
+class Tgi(EngineExport):
+    """The record of TGI."""
+
+    def write(self, chosen: Chosen) -> str:
+        """Flags for the launcher."""
+        model = ["--model-id", chosen.draft_path] if chosen.draft_path is not None else []
+        return f"{shlex.join([*model, '--speculate', str(chosen.plan.drafts)])}\n"
+
+    def remarks(self, chosen: Chosen) -> tuple[str, ...]:
+        """What its own documentation says of it."""
+        del chosen
+        return (
+            "TGI is in maintenance mode and recommends vLLM, SGLang or llama.cpp; of drafters they serve, "
+            "train EAGLE-3 or DFlash",
+        )
 
 
-TGI = EngineExport(
-    name="tgi",
-    title="TGI",
-    versions=Versions("tgi", ("3.3",), "3.3"),
-    # huggingface.co/docs/text-generation-inference, conceptual/speculation, 3.3.
-    methods={
-        "medusa": EngineMethod(name="medusa", checkpoint=True),
-        "ngram": EngineMethod(name="ngram", checkpoint=False),
-    },
-    write=_tgi,
-    remarks=lambda _: (
-        "TGI is in maintenance mode and recommends vLLM, SGLang or llama.cpp; of drafters they serve, train "
-        "EAGLE-3 or DFlash",
-    ),
-    captures=False,
-    idles=False,
-    margin=lambda _: 0.0,
-    one_number="TGI runs one number at every batch",
-    batch_cap="--max-batch-size",
-    length_cap="--max-total-tokens",
-    gpus="--num-shard {tp}",
-)
+class LlamaCpp(EngineExport):
+    """The record of llama.cpp."""
 
-
-def _llama_cpp(chosen: Chosen) -> str:
-    """Flags for llama-server."""
-    flags, drafts = ["--spec-type", chosen.method.name], str(chosen.plan.drafts)
-    if chosen.draft_path is not None:
-        flags += ["--spec-draft-model", chosen.draft_path]
-    if chosen.drafter == "ngram":
-        flags += ["--spec-ngram-simple-size-m", drafts]
-    else:
-        flags += ["--spec-draft-n-max", drafts, "--spec-draft-p-min", "0"]
-    return f"{shlex.join(flags)}\n"
-
-
-LLAMA_CPP = EngineExport(
-    name="llama-cpp",
-    title="llama.cpp",
-    versions=Versions("llama-cpp", ("b9235", "b10532"), "b10532", ahead=None),
-    # llama.cpp docs/speculative.md (--spec-type).
-    methods={
-        "eagle3": EngineMethod(name="draft-eagle3", checkpoint=True),
-        "mtp": EngineMethod(name="draft-mtp", checkpoint=False),
-        "draft-model": EngineMethod(name="draft-simple", checkpoint=True),
-        "ngram": EngineMethod(name="ngram-simple", checkpoint=False),
-        "dflash": EngineMethod(name="draft-dflash", checkpoint=True, versions=("b10532",)),
-    },
-    lacks={"medusa": "it was never merged", "eagle": "it reads EAGLE-3 checkpoints only"},
-    write=_llama_cpp,
-    captures=False,
-    idles=False,
-    margin=lambda _: 0.0,
-    one_number="llama.cpp drafts one number at every batch",
-    batch_cap="--parallel",
-    length_cap="--ctx-size",
-)
+    def write(self, chosen: Chosen) -> str:
+        """Flags for llama-server."""
+        flags, drafts = ["--spec-type", chosen.method.name], str(chosen.plan.drafts)
+        if chosen.draft_path is not None:
+            flags += ["--spec-draft-model", chosen.draft_path]
+        if chosen.drafter == "ngram":
+            flags += ["--spec-ngram-simple-size-m", drafts]
+        else:
+            flags += ["--spec-draft-n-max", drafts, "--spec-draft-p-min", "0"]
+        return f"{shlex.join(flags)}\n"
 
 
 def row_values(row: ScheduleRow) -> dict[str, Any]:
     """What running a row needs."""
-    return {
-        "batch_min": row.batch_min,
-        "batch_max": row.batch_max,
-        "seq_len": row.seq_len,
-        "candidates": row.candidates,
-        "drafts": row.drafts,
-        "width": row.width,
-        "chain": row.chain,
-        "paths": None if row.paths is None else [list(path) for path in row.paths],
-        "tokens_per_step": row.tokens_per_step,
-        "speedup": row.speedup,
-    }
+    names = (
+        "batch_min", "batch_max", "seq_len", "candidates", "drafts", "width", "chain", "paths",
+        "tokens_per_step", "speedup",
+    )  # fmt: skip
+    values = {name: getattr(row, name) for name in names}
+    return {**values, "paths": None if row.paths is None else [list(path) for path in row.paths]}
 
 
 def json_settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:

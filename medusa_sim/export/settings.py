@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
+from medusa_sim.data import shipped_dir
 from medusa_sim.errors import UsageError
 from medusa_sim.export.chains import ChainPlan, Tier, TreeShape
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.reading import read_toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMethod:
-    """A drafting method in an engine.
-
-    name: what the engine calls it. checkpoint: whether the settings name the drafter's weights.
-    scheduled: versions in which a schedule by batch is both read and tested for this method; elsewhere the
-    engine ignores it, refuses it or is not known to run it. untested: why not, for the reader. parallel: all
-    drafts come out of one pass, which the engine has to be told. versions: those that have it (empty: all).
-    """
+    """A drafting method in an engine; profiles/exports.toml says what each field is."""
 
     name: str
     checkpoint: bool
@@ -35,13 +32,13 @@ class Versions:
     """Versions whose settings were read, oldest first, such as `0.24`; `default` is what installs today.
 
     A version between two of them is written as for the one before it; `ahead` releases (in the second
-    number) beyond the newest one as for the newest. None: as many as come.
+    number) beyond the newest one as for the newest. Below 0: as many as come.
     """
 
     engine: str
     known: tuple[str, ...]
     default: str
-    ahead: int | None = 2
+    ahead: int = 2
 
     def chosen(self, asked: str | None) -> tuple[str, str]:
         """The known version to write for, and a note that is empty where it is the one asked for.
@@ -70,7 +67,7 @@ class Versions:
 
     def _too_new(self, wanted: tuple[int, ...]) -> bool:
         newest = _numbers(self.known[-1])
-        if self.ahead is None:
+        if self.ahead < 0:
             return False
         same_major = wanted[0] == newest[0]
         return not same_major or (len(wanted) > 1 and wanted[1] > newest[1] + self.ahead)
@@ -126,39 +123,22 @@ class Chosen:
         return tuple((1 if i == 0 else tier.batch_min, tier) for i, tier in enumerate(self.plan.tiers))
 
 
-def _no_tree(method: EngineMethod, version: str) -> None:
-    """An engine that verifies chains alone."""
-    del method, version
-
-
-def _nothing(chosen: Chosen) -> Iterable[str]:
-    del chosen
-    return ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EngineExport:
-    """An engine that settings are written for: all that is known of it stands in its module's record."""
+    """An engine that settings are written for: what stands in profiles/exports.toml, and how it is told."""
 
     name: str
     title: str
     versions: Versions
-    methods: Mapping[str, EngineMethod]
+    methods: dict[str, EngineMethod]
     """By our name of the drafter."""
-    lacks: Mapping[str, str] = field(default_factory=dict)
+    lacks: dict[str, str] = field(default_factory=dict)
     """Why it has no such method, by our name."""
-    write: Callable[[Chosen], str]
-    remarks: Callable[[Chosen], Iterable[str]] = _nothing
-    """What a reader must know beside what holds of every engine."""
-    trees: Callable[[EngineMethod, str], Callable[[TreeShape], bool] | None] = _no_tree
-    """Which trees a method may grow in a version; None: none."""
     captures: bool = True
     """Whether its graphs are known, between which a schedule switches."""
     idles: bool = True
     """Whether a plain step is longer because a drafter is loaded."""
-    margin: Callable[[Recommendation], float]
-    """What a schedule must gain over one number."""
-    one_number: str = ""
+    one_number: str
     """Why it drafts one number at every batch, where no method has a reason of its own."""
     batch_cap: str
     """Its setting that limits the batch."""
@@ -166,17 +146,60 @@ class EngineExport:
     """Its setting that limits the length of a request."""
     gpus: str = ""
     """Its option that shares the model among `{tp}` GPUs."""
-    more_gpus: tuple[tuple[str, str], ...] = ()
-    """Further options of several GPUs: `ep` or `dp_attention`, and the option."""
+    more_gpus: dict[str, str] = field(default_factory=dict)
+    """Further options of several GPUs, of `ep` or `dp_attention`."""
     serve: str = ""
     """The command that starts it, where its acceptance can be made synthetic, and the port."""
     port: int = 8000
     bench: str = ""
     """The load generator that comes with it; `{port}`, `{common}` and `{name}` are filled in."""
-    synthetic: Callable[[Chosen, float], Iterator[str]] | None = None
-    """Lines that start it with synthetic acceptance of so many tokens a step; None: it has none."""
     unsynthetic: tuple[str, ...] = ()
     """Drafters whose acceptance it cannot make synthetic."""
+    launch: dict[str, str] = field(default_factory=dict)
+    """Options of its whole command, and what each is given (`launch.launch_values`)."""
+    kv_dtypes: tuple[str, str] = ("fp8", "bfloat16")
+    """What it calls a KV cache in fp8 and one in 16 bits."""
+
+    def write(self, chosen: Chosen) -> str:
+        """The settings."""
+        raise NotImplementedError
+
+    def remarks(self, chosen: Chosen) -> Iterable[str]:
+        """What a reader must know beside what holds of every engine."""
+        del chosen
+        return ()
+
+    def trees(self, method: EngineMethod, version: str) -> Callable[[TreeShape], bool] | None:
+        """Which trees a method may grow in a version; None: none."""
+        del method, version
+        return None
+
+    def margin(self, answer: Recommendation) -> float:
+        """What a schedule must gain over one number."""
+        return answer.question.switching_gain
+
+    def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
+        """Lines that start it with synthetic acceptance of `whole` tokens a step."""
+        raise NotImplementedError
+
+
+_CHECKPOINTS = "served_checkpoints.toml"
+
+
+@cache
+def _checkpoints() -> dict[str, dict[str, dict[str, Any]]]:
+    return read_toml(shipped_dir() / "profiles" / _CHECKPOINTS)
+
+
+def weights_id(model: str, form: str) -> str | None:
+    """A published checkpoint of a named model in another format than its own; None where none is known."""
+    return _checkpoints()["weights"].get(form, {}).get(model)
+
+
+def drafter_id(drafter: str, model: str, engine: str) -> str | None:
+    """A published checkpoint of a drafter for a named model and an engine; None where none is known."""
+    known: dict[str, str] = _checkpoints()["drafters"].get(drafter, {}).get(model, {})
+    return known.get(engine, known.get("any"))
 
 
 def tree_note(answer: Recommendation) -> tuple[str, ...]:
@@ -187,17 +210,13 @@ def tree_note(answer: Recommendation) -> tuple[str, ...]:
     ]  # fmt: skip
     if not trees:
         return ()
-    row = max(trees, key=_gain_over_chain)
+    row = max(trees, key=lambda each: each.speedup / each.chain_speedup if each.chain_speedup else 0.0)
     chain_speedup = row.chain_speedup or 1.0
     return (
         f"a chain is written: at batch {row.batch_max}, length {row.seq_len} the best chain gives "
         f"{chain_speedup:.2f}x, a tree of {row.candidates} candidates would give {row.speedup:.2f}x "
         f"({row.speedup / chain_speedup - 1.0:+.0%})",
     )
-
-
-def _gain_over_chain(row: ScheduleRow) -> float:
-    return row.speedup / row.chain_speedup if row.chain_speedup else 0.0
 
 
 def length_note(answer: Recommendation, cap: str) -> str:
@@ -256,13 +275,9 @@ def tier_notes(plan: ChainPlan, why: str) -> tuple[str, ...]:
     """What a schedule by batch would be, where one number of drafts is written instead, and `why`."""
     if plan.dynamic or len(plan.possible) == 1:
         return ()
-    tiers = tiers_text(plan.possible)
+    ranges = (f"{each.drafts or 'off'} at {each.batch_min}..{each.batch_max}" for each in plan.possible)
+    tiers = ", ".join(ranges)
     return (f"one number of drafts for every batch: {plan.drafts}; by batch it would be {tiers}, but {why}",)
-
-
-def tiers_text(tiers: tuple[Tier, ...]) -> str:
-    """`4 at 1..16, 2 at 17..64, off at 65..256`."""
-    return ", ".join(f"{tier.drafts or 'off'} at {tier.batch_min}..{tier.batch_max}" for tier in tiers)
 
 
 def too_small(plan: ChainPlan, margin: float) -> str:

@@ -19,9 +19,8 @@ import msgspec
 
 from medusa_sim.export.chains import TreeShape
 from medusa_sim.export.schemas import BLOCKS, SglangAlgorithm, SglangFlags, SglangSlot
-from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod
 
-_UNTESTED = "SGLang adapts the steps of EAGLE and EAGLE3 only"
 ADAPTIVE_FILE = "speculative_adaptive.json"
 
 
@@ -84,68 +83,38 @@ def adaptive_file(flags: SglangFlags) -> str:
     return f"cat > {ADAPTIVE_FILE} <<'EOF'\n{json.dumps(slots)}\nEOF\n"
 
 
-def _write(chosen: Chosen) -> str:
-    flags = flags_of(chosen)
-    return f"{adaptive_file(flags)}{shlex.join(words(flags, chosen.draft_path))}\n"
+class Sglang(EngineExport):
+    """The record of SGLang."""
 
+    def write(self, chosen: Chosen) -> str:
+        """The flags, behind the lines that write the file."""
+        flags = flags_of(chosen)
+        return f"{adaptive_file(flags)}{shlex.join(words(flags, chosen.draft_path))}\n"
 
-def _synthetic(chosen: Chosen, whole: float) -> Iterator[str]:
-    """`SGLANG_SIMULATE_ACC_LEN` counts the bonus token."""
-    flags = flags_of(chosen)
-    if file := adaptive_file(flags):
-        yield file.rstrip("\n")
-    yield (
-        f"SGLANG_SIMULATE_ACC_LEN={whole:.2f} SGLANG_SIMULATE_ACC_METHOD=match-expected \\\n"
-        "SGLANG_SIMULATE_ACC_TOKEN_MODE=real-draft-token \\\n"
-        f"{SGLANG.serve} --port {SGLANG.port} {shlex.join(words(flags, chosen.draft_path))} &"
-    )
-
-
-def _remarks(chosen: Chosen) -> Iterator[str]:
-    if chosen.version == "0.5":
-        yield "steps by batch are not written before 0.5.23: scheduler and flags changed within 0.5"
-    if chosen.plan.dynamic and chosen.tree is None:
+    def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
+        """`SGLANG_SIMULATE_ACC_LEN` counts the bonus token."""
+        flags = flags_of(chosen)
+        if file := adaptive_file(flags):
+            yield file.rstrip("\n")
         yield (
-            "SGLang cannot switch speculation off by batch; more than one number in candidate_steps lets it "
-            "follow the acceptance that it sees"
+            f"SGLANG_SIMULATE_ACC_LEN={whole:.2f} SGLANG_SIMULATE_ACC_METHOD=match-expected \\\n"
+            "SGLANG_SIMULATE_ACC_TOKEN_MODE=real-draft-token \\\n"
+            f"{self.serve} --port {self.port} {shlex.join(words(flags, chosen.draft_path))} &"
         )
-    if chosen.drafter == "ngram":
-        yield "breadth 1 is written because a chain was priced; the engine's own default is a tree of 10"
 
+    def remarks(self, chosen: Chosen) -> Iterator[str]:
+        """What is special to versions and methods."""
+        if chosen.version == "0.5":
+            yield "steps by batch are not written before 0.5.23: scheduler and flags changed within 0.5"
+        if chosen.plan.dynamic and chosen.tree is None:
+            yield (
+                "SGLang cannot switch speculation off by batch; more than one number in candidate_steps lets "
+                "it follow the acceptance that it sees"
+            )
+        if chosen.drafter == "ngram":
+            yield "breadth 1 is written because a chain was priced; the engine's own default is a tree of 10"
 
-def _trees(method: EngineMethod, version: str) -> Callable[[TreeShape], bool] | None:
-    del version
-    return None if method.name == "NGRAM" or method.name in BLOCKS else lambda _: True
-
-
-SGLANG = EngineExport(
-    name="sglang",
-    title="SGLang",
-    versions=Versions("sglang", ("0.5", "0.5.23"), "0.5.23"),
-    # docs_new/docs/advanced_features/{speculative_decoding,adaptive_speculative_decoding}.mdx.
-    methods={
-        "eagle": EngineMethod(name="EAGLE", checkpoint=True, scheduled=("0.5.23",)),
-        "eagle3": EngineMethod(name="EAGLE3", checkpoint=True, scheduled=("0.5.23",)),
-        "mtp": EngineMethod(name="EAGLE", checkpoint=False, scheduled=("0.5.23",)),
-        "draft-model": EngineMethod(name="STANDALONE", checkpoint=True, untested=_UNTESTED),
-        "ngram": EngineMethod(name="NGRAM", checkpoint=False, untested=_UNTESTED),
-        "dflash": EngineMethod(name="DFLASH", checkpoint=True, untested=_UNTESTED, versions=("0.5.23",)),
-        "dspark": EngineMethod(name="DSPARK", checkpoint=True, untested=_UNTESTED, versions=("0.5.23",)),
-    },
-    lacks={"medusa": "it was never merged"},
-    write=_write,
-    remarks=_remarks,
-    trees=_trees,
-    idles=False,
-    margin=lambda answer: answer.question.switching_gain,
-    one_number="the version does not read it",
-    batch_cap="--max-running-requests",
-    length_cap="--context-length",
-    gpus="--tp {tp}",
-    more_gpus=(("ep", "--ep {ep}"), ("dp_attention", "--enable-dp-attention --dp {tp}")),
-    serve='python -m sglang.launch_server --model-path "$MODEL"',
-    port=30000,
-    bench="python -m sglang.bench_serving --backend sglang --port {port} {common} --random-range-ratio 1 "
-    "--output-file {name}.jsonl",
-    synthetic=_synthetic,
-)
+    def trees(self, method: EngineMethod, version: str) -> Callable[[TreeShape], bool] | None:
+        """Any, of what grows one."""
+        del version
+        return None if method.name == "NGRAM" or method.name in BLOCKS else lambda _: True

@@ -15,13 +15,17 @@ from typing import cast
 
 from medusa_sim.export.chains import TreeShape
 from medusa_sim.export.schemas import TensorrtDecoding, TensorrtSpeculativeConfig
-from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod
 
-_UNREAD = "TensorRT-LLM reads no schedule for this method in this version"
 LARGEST_BATCH = 2048
 """`max_batch_size` of the engine by default: a schedule that shall not end goes on to here."""
 SYNCHRONOUS = ("ngram", "draft-model")
 """Methods whose documentation asks for `disable_overlap_scheduler: true`."""
+
+_NUMBERS = (
+    "max_draft_len", "num_nextn_predict_layers", "speculative_model", "max_matching_ngram_size",
+    "dynamic_tree_max_topK", "max_total_draft_tokens",
+)  # fmt: skip
 
 
 def schedule(chosen: Chosen) -> dict[int, int] | None:
@@ -64,16 +68,8 @@ def yaml_lines(config: TensorrtSpeculativeConfig, *, synchronous: bool) -> Itera
         yield "disable_overlap_scheduler: true"
     yield "speculative_config:"
     yield f"  decoding_type: {config.decoding_type}"
-    for name in (
-        "max_draft_len",
-        "num_nextn_predict_layers",
-        "speculative_model",
-        "max_matching_ngram_size",
-        "dynamic_tree_max_topK",
-        "max_total_draft_tokens",
-    ):
-        value = getattr(config, name)
-        if value is not None:
+    for name in _NUMBERS:
+        if (value := getattr(config, name)) is not None:
             yield f"  {name}: {json.dumps(value)}"
     if config.use_dynamic_tree:
         yield "  use_dynamic_tree: true"
@@ -82,83 +78,46 @@ def yaml_lines(config: TensorrtSpeculativeConfig, *, synchronous: bool) -> Itera
         yield from (f"    {batch}: {drafts}" for batch, drafts in config.draft_len_schedule.items())
 
 
-def _within_top_k(shape: TreeShape) -> bool:
-    return shape.depth <= shape.candidates - 1 <= shape.width * shape.depth
+class TensorrtLlm(EngineExport):
+    """The record of TensorRT-LLM."""
 
+    def write(self, chosen: Chosen) -> str:
+        """The file."""
+        return "\n".join([f"# TensorRT-LLM {chosen.version}, written by medusa-sim", *_yaml(chosen)]) + "\n"
 
-def _trees(method: EngineMethod, version: str) -> Callable[[TreeShape], bool] | None:
-    return _within_top_k if method.name == "Eagle3" and version != "1.2" else None
-
-
-def _write(chosen: Chosen) -> str:
-    return "\n".join([f"# TensorRT-LLM {chosen.version}, written by medusa-sim", *_yaml(chosen)]) + "\n"
-
-
-def _synthetic(chosen: Chosen, whole: float) -> Iterator[str]:
-    """`TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS` does not count the bonus token."""
-    yield "cat > speculative.yaml <<'EOF'"
-    yield from _yaml(chosen)
-    yield "EOF"
-    yield (
-        f"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS={whole - 1.0:.2f} \\\n"
-        f"{TENSORRT_LLM.serve} --port {TENSORRT_LLM.port} --config speculative.yaml &"
-    )
-
-
-def _remarks(chosen: Chosen) -> Iterator[str]:
-    if chosen.is_default:
+    def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
+        """`TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS` does not count the bonus token."""
+        yield "cat > speculative.yaml <<'EOF'"
+        yield from _yaml(chosen)
+        yield "EOF"
         yield (
-            "1.2 is what pip installs; draft_len_schedule means the opposite from 1.3 on: give "
-            "--engine-version 1.3 or 1.4 for a release candidate"
-        )
-    if chosen.tree is not None:
-        yield "dynamic trees do not run with sliding-window or latent (MLA) attention"
-    plan = chosen.plan
-    if plan.dynamic and chosen.tree is None and chosen.version != "1.2" and plan.tiers[-1].drafts == 0:
-        yield (
-            "after a time at 0 drafts the drafter's own cache is stale and acceptance recovers late "
-            "(NVIDIA/TensorRT-LLM#16888, open)"
-        )
-    if chosen.method.name == "PARD":
-        yield (
-            "TensorRT-LLM runs 2 K tokens a request with PARD, not K + 1 (pull request 12262): verification "
-            "costs more than priced here where it is not free"
+            f"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS={whole - 1.0:.2f} \\\n"
+            f"{self.serve} --port {self.port} --config speculative.yaml &"
         )
 
+    def trees(self, method: EngineMethod, version: str) -> Callable[[TreeShape], bool] | None:
+        """Dynamic trees, within their top-k."""
+        if method.name != "Eagle3" or version == "1.2":
+            return None
+        return lambda shape: shape.depth <= shape.candidates - 1 <= shape.width * shape.depth
 
-TENSORRT_LLM = EngineExport(
-    name="tensorrt-llm",
-    title="TensorRT-LLM",
-    versions=Versions("tensorrt-llm", ("1.2", "1.3", "1.4"), "1.2"),
-    # tensorrt_llm/llmapi/llm_args.py (decoding_type); _torch/speculative: in 1.2 only the drafters that are
-    # models of their own and the n-gram pool read a schedule, from 1.3 only one-model drafting does
-    # (support_dynamic_draft_len: Eagle3 first, pull request 12262 adds MTP, draft target, PARD, DFlash, SA).
-    methods={
-        "eagle3": EngineMethod(name="Eagle3", checkpoint=True, scheduled=("1.3", "1.4"), untested=_UNREAD),
-        "mtp": EngineMethod(name="MTP", checkpoint=False, scheduled=("1.4",), untested=_UNREAD),
-        "draft-model": EngineMethod(
-            name="Draft_Target", checkpoint=True, scheduled=("1.2", "1.4"), untested=_UNREAD
-        ),
-        "ngram": EngineMethod(name="NGram", checkpoint=False, scheduled=("1.2",), untested=_UNREAD),
-        "pard": EngineMethod(name="PARD", checkpoint=True, scheduled=("1.4",), versions=("1.4",)),
-        "dflash": EngineMethod(name="DFlash", checkpoint=True, scheduled=("1.4",), versions=("1.4",)),
-        "dspark": EngineMethod(name="DSpark", checkpoint=True, untested=_UNREAD, versions=("1.4",)),
-        "suffix": EngineMethod(name="SA", checkpoint=False, scheduled=("1.4",), versions=("1.4",)),
-    },
-    lacks={
-        "medusa": "it went with the engine backend",
-        "eagle": "checkpoints of EAGLE-1 and 2 are incompatible with its PyTorch backend",
-    },
-    write=_write,
-    remarks=_remarks,
-    trees=_trees,
-    margin=lambda answer: answer.question.switching_gain,
-    batch_cap="max_batch_size",
-    length_cap="max_seq_len",
-    gpus="tensor_parallel_size: {tp}",
-    serve='trtllm-serve "$MODEL"',
-    bench='python -m tensorrt_llm.serve.scripts.benchmark_serving --model "$MODEL" --port {port} {common} '
-    "--ignore-eos --save-result --result-filename {name}.json",
-    synthetic=_synthetic,
-    unsynthetic=SYNCHRONOUS,
-)
+    def remarks(self, chosen: Chosen) -> Iterator[str]:
+        """What is special to versions and methods."""
+        if chosen.is_default:
+            yield (
+                "1.2 is what pip installs; draft_len_schedule means the opposite from 1.3 on: give "
+                "--engine-version 1.3 or 1.4 for a release candidate"
+            )
+        if chosen.tree is not None:
+            yield "dynamic trees do not run with sliding-window or latent (MLA) attention"
+        plan = chosen.plan
+        if plan.dynamic and chosen.tree is None and chosen.version != "1.2" and plan.tiers[-1].drafts == 0:
+            yield (
+                "after a time at 0 drafts the drafter's own cache is stale and acceptance recovers late "
+                "(NVIDIA/TensorRT-LLM#16888, open)"
+            )
+        if chosen.method.name == "PARD":
+            yield (
+                "TensorRT-LLM runs 2 K tokens a request with PARD, not K + 1 (pull request 12262): "
+                "verification costs more than priced here where it is not free"
+            )

@@ -17,12 +17,11 @@ import msgspec
 
 from medusa_sim.export.chains import idle_cost
 from medusa_sim.export.schemas import VllmMethod, VllmSpeculativeConfig
-from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions
+from medusa_sim.export.settings import Chosen, EngineExport
+from medusa_sim.plan.recommendation import Recommendation
 
 _DIGITS = 4
 
-_SCHEDULED = ("0.24", "0.26", "0.32", "0.33")
-_UNTESTED = "vLLM's documentation tests schedules by batch with EAGLE, EAGLE-3 and DFlash only"
 _ADAPTIVE = ("eagle", "eagle3", "mtp", "draft-model", "dflash", "dspark", "suffix")
 
 
@@ -47,14 +46,29 @@ def flag(config: VllmSpeculativeConfig) -> str:
     return f"--speculative-config {shlex.quote(msgspec.json.encode(config).decode())}"
 
 
-def _synthetic(chosen: Chosen, whole: float) -> Iterator[str]:
-    """`rejection_sample_method` synthetic takes unconditional rates by position."""
-    del whole
-    rates = [round(rate, _DIGITS) for rate in chosen.plan.rates]
-    config = msgspec.structs.replace(
-        speculative_config(chosen), rejection_sample_method="synthetic", synthetic_acceptance_rates=rates
-    )
-    yield f"{VLLM.serve} --port {VLLM.port} {flag(config)} &"
+class Vllm(EngineExport):
+    """The record of vLLM."""
+
+    def write(self, chosen: Chosen) -> str:
+        """The flag."""
+        return f"{flag(speculative_config(chosen))}\n"
+
+    def margin(self, answer: Recommendation) -> float:
+        """At least the least that schedules were measured to cost."""
+        return idle_cost(answer)(1)
+
+    def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
+        """`rejection_sample_method` synthetic takes unconditional rates by position."""
+        del whole
+        rates = [round(rate, _DIGITS) for rate in chosen.plan.rates]
+        config = msgspec.structs.replace(
+            speculative_config(chosen), rejection_sample_method="synthetic", synthetic_acceptance_rates=rates
+        )
+        yield f"{self.serve} --port {self.port} {flag(config)} &"
+
+    def remarks(self, chosen: Chosen) -> list[str]:
+        """What is special to versions and methods."""
+        return _remarks(chosen)
 
 
 def _remarks(chosen: Chosen) -> list[str]:
@@ -90,41 +104,3 @@ def _remarks(chosen: Chosen) -> list[str]:
             "a step is wider only where the prompt matches; --acceptance counts every step, others too"
         )
     return notes
-
-
-VLLM = EngineExport(
-    name="vllm",
-    title="vLLM",
-    versions=Versions("vllm", ("0.24", "0.26", "0.32", "0.33"), "0.33"),
-    # vllm/config/speculative.py (SpeculativeMethod); docs/features/speculative_decoding/
-    # dynamic_speculative_decoding.md; MTP schedules stop the V2 runner: vllm-project/vllm#48494.
-    methods={
-        "medusa": EngineMethod(name="medusa", checkpoint=True, untested=_UNTESTED),
-        "eagle": EngineMethod(name="eagle", checkpoint=True, scheduled=_SCHEDULED),
-        "eagle3": EngineMethod(name="eagle3", checkpoint=True, scheduled=_SCHEDULED),
-        "mtp": EngineMethod(
-            name="mtp",
-            checkpoint=False,
-            untested=f"{_UNTESTED}; with MTP the V2 model runner stops at start (vllm#48494)",
-        ),
-        "draft-model": EngineMethod(name="draft_model", checkpoint=True, untested=_UNTESTED),
-        "p-eagle": EngineMethod(name="eagle3", checkpoint=True, untested=_UNTESTED, parallel=True),
-        "pard": EngineMethod(name="draft_model", checkpoint=True, untested=_UNTESTED, parallel=True),
-        "dflash": EngineMethod(name="dflash", checkpoint=True, scheduled=_SCHEDULED),
-        "dspark": EngineMethod(name="dspark", checkpoint=True, untested=_UNTESTED, versions=("0.32", "0.33")),
-        "ngram": EngineMethod(name="ngram", checkpoint=False, untested=_UNTESTED),
-        "suffix": EngineMethod(name="suffix", checkpoint=False, untested=_UNTESTED),
-    },
-    write=lambda chosen: f"{flag(speculative_config(chosen))}\n",
-    remarks=_remarks,
-    # a schedule must gain at least the least that schedules were measured to cost
-    margin=lambda answer: idle_cost(answer)(1),
-    batch_cap="--max-num-seqs",
-    length_cap="--max-model-len",
-    gpus="--tensor-parallel-size {tp}",
-    more_gpus=(("ep", "--enable-expert-parallel"),),
-    serve='vllm serve "$MODEL"',
-    bench='vllm bench serve --model "$MODEL" --port {port} {common} --ignore-eos --save-result '
-    "--result-filename {name}.json",
-    synthetic=_synthetic,
-)

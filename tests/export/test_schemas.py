@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from medusa_sim.errors import UsageError
 from medusa_sim.export.chains import ChainGrid, best_tiers, drafts_by_batch
+from medusa_sim.export.engines import BY_NAME
 from medusa_sim.export.schemas import (
     SglangFlags,
     SglangSlot,
@@ -17,7 +18,6 @@ from medusa_sim.export.schemas import (
     VllmSpeculativeConfig,
 )
 from medusa_sim.export.settings import Versions
-from medusa_sim.export.tensorrt_llm import TENSORRT_LLM
 
 VLLM: dict[str, Any] = {"method": "eagle3", "num_speculative_tokens": 3, "model": "d"}
 TRT: dict[str, Any] = {
@@ -100,8 +100,9 @@ def test_versions_between_and_just_beyond_are_said_and_far_ones_refused():
     for asked in ("0.9", "0.40", "1.0", "new"):
         with pytest.raises(UsageError, match="known"):
             versions.chosen(asked)
-    assert TENSORRT_LLM.versions.chosen(None)[0] == "1.2"
-    assert TENSORRT_LLM.versions.chosen("1.4.0rc1") == ("1.4", "")
+    tensorrt_llm = BY_NAME["tensorrt-llm"].versions
+    assert tensorrt_llm.chosen(None)[0] == "1.2"
+    assert tensorrt_llm.chosen("1.4.0rc1") == ("1.4", "")
 
 
 def grid(values: np.ndarray) -> ChainGrid:
