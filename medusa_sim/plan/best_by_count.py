@@ -164,7 +164,9 @@ class ByCount:
 
         Broadcasts with (B, S, 1 + C).
         """
-        return self._with_plain(plain, verify + self._drafting(name, drafting))
+        drafted = self._drafting(name, drafting)  # made for this: added to in place where it fills the grid
+        out = drafted if drafted.shape == self.shape else None
+        return self._with_plain(plain, np.add(verify, drafted, out=out))
 
     def option_at(self, at: int, s: int, column: int) -> DraftOption | None:
         """How a cell drafts; None for plain decoding (column 0)."""
@@ -205,8 +207,11 @@ class ByCount:
             axes = (chosen.shape[0], *((chosen.shape[1], 1) if by_length else (1, chosen.shape[2])))
             if by_length not in self._cells:
                 places = np.arange(np.prod(axes)).reshape(axes)
-                self._cells[by_length] = chosen * np.intp(places.size) + places
-            return np.broadcast_to(table, (len(table), *axes)).take(self._cells[by_length], mode="clip")
+                self._cells[by_length] = cells = chosen.astype(np.intp)
+                cells *= places.size
+                cells += places
+            whole = table if table.shape[1:] == axes else np.broadcast_to(table, (len(table), *axes))
+            return whole.take(self._cells[by_length], mode="clip")
         picked = np.zeros(chosen.shape)
         for index, (value, place) in enumerate(zip(table, self.drafted.places, strict=True)):
             np.copyto(picked[..., place], value, where=chosen[..., place] == index)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -116,8 +117,9 @@ class StepTime:
     @cached_property
     def waits_us(self) -> dict[Bound, FloatArray]:
         """Device time by what bounds it, WAITS; the gaps and the rest of the kernels are latency."""
+        every = [kernels.waits_us for _, kernels in self.passes]
         return {
-            code: sum((kernels.waits_us[code] for _, kernels in self.passes), np.zeros(())) for code in WAITS
+            code: reduce(add, (waits[code] for waits in every)) if every else np.zeros(()) for code in WAITS
         }
 
     @cached_property
