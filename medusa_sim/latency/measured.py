@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from medusa_sim import data
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import CoverageError, SpecError
 from medusa_sim.latency.base import LatencyModel, OperatorTime, Source, filled, roofline_bound
 from medusa_sim.operators.operator import Operator
@@ -25,21 +25,16 @@ from medusa_sim.specs.measurement import check_meta
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pandas as pd
-
 
 Key: TypeAlias = tuple[str | float, ...]
 OPERATOR_PROFILES = "profiles/operators"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Times along the innermost axis (m, or kv_len), ascending, us; low and high are p10 and p90."""
+class Line(NamedTuple):
+    """Times along the innermost axis (m, or kv_len), ascending; times_us: (3, N) p10, median and p90."""
 
     at: FloatArray
-    time_us: FloatArray
-    low_us: FloatArray
-    high_us: FloatArray
+    times_us: FloatArray
 
 
 Levels: TypeAlias = "dict[float, Levels] | Line"
@@ -82,30 +77,20 @@ def load_profile(name: str, data_dir: str | os.PathLike[str] | None = None) -> P
 
 def profile_of(name: str, paths: list[Path]) -> Profile:
     """A profile from files of operator rows. Shapes recorded more than once keep the median."""
-    recorded: dict[tuple[Key, tuple[float, ...]], list[tuple[float, float, float]]] = {}
+    recorded: dict[Key, dict[tuple[float, ...], list[FloatArray]]] = {}
     for path in paths:
         frame = read_rows(path, need_time=True)
-        times = _times(frame)
+        spread = (column if column in frame else "time_us" for column in ("p10_us", "time_us", "p90_us"))
+        times_us = frame[list(spread)].to_numpy(dtype=np.float64)
         for index, operator in operators_of(frame):
-            keys = _rows(operator.key, index.size)
-            places = _rows(operator.axes, index.size)
+            keys, places = _rows(operator.key, index.size), _rows(operator.axes, index.size)
             for row, key, place in zip(index, keys, places, strict=True):
-                recorded.setdefault((key, place), []).append(times[row])
-    levels: dict[Key, dict[tuple[float, ...], tuple[float, float, float]]] = {}
-    for (key, place), values in recorded.items():
-        low, middle, high = np.median(np.asarray(values), axis=0)
-        levels.setdefault(key, {})[place] = (float(low), float(middle), float(high))
-    return Profile(name, {key: _nested(points) for key, points in levels.items()})
-
-
-def _times(frame: pd.DataFrame) -> list[tuple[float, float, float]]:
-    """(p10, median, p90) of every row; rows without a recorded spread have none."""
-    median = frame["time_us"].to_numpy(dtype=np.float64)
-    low, high = (
-        frame[column].astype(float).to_numpy() if column in frame else median
-        for column in ("p10_us", "p90_us")
-    )
-    return list(zip(low.tolist(), median.tolist(), high.tolist(), strict=True))
+                recorded.setdefault(key, {}).setdefault(place, []).append(times_us[row])
+    medians = {
+        key: {place: np.median(times, axis=0) for place, times in points.items()}
+        for key, points in recorded.items()
+    }
+    return Profile(name, {key: _nested(points) for key, points in medians.items()})
 
 
 def _rows(entries: tuple[Any, ...], rows: int) -> list[tuple[Any, ...]]:
@@ -113,57 +98,37 @@ def _rows(entries: tuple[Any, ...], rows: int) -> list[tuple[Any, ...]]:
     return list(zip(*arrays, strict=True))
 
 
-def _nested(points: dict[tuple[float, ...], tuple[float, float, float]]) -> Levels:
+def _nested(points: dict[tuple[float, ...], FloatArray]) -> Levels:
     if len(next(iter(points))) == 1:
-        ordered = sorted(points.items())
-        low, middle, high = np.asarray([times for _, times in ordered]).T
-        return Line(np.asarray([place[0] for place, _ in ordered]), middle, low, high)
-    inner: dict[float, dict[tuple[float, ...], tuple[float, float, float]]] = {}
-    for place, times in points.items():
-        inner.setdefault(place[0], {})[place[1:]] = times
+        places = sorted(points)
+        return Line(np.asarray(places)[:, 0], np.asarray([points[place] for place in places]).T)
+    inner: dict[float, dict[tuple[float, ...], FloatArray]] = {}
+    for place, times_us in points.items():
+        inner.setdefault(place[0], {})[place[1:]] = times_us
     return {outer: _nested(inner[outer]) for outer in sorted(inner)}
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Times read from a profile; NaN where it covers nothing. exact: recorded rather than interpolated."""
-
-    time_us: FloatArray
-    low_us: FloatArray
-    high_us: FloatArray
-    exact: npt.NDArray[np.bool_]
-
-
-def reading(levels: Levels, outer: tuple[float, ...], inner: FloatArray) -> Reading:
-    """Times at one point of the outer axes and many of the innermost.
+def reading(levels: Levels, outer: tuple[float, ...], inner: FloatArray) -> tuple[FloatArray, BoolArray]:
+    """(3, N) times at one point of the outer axes and N of the innermost, and which of them were recorded.
 
     Recorded points come back exactly; between two recorded values of an axis the time is linear, which
     is how bytes and FLOPs grow. Outside the recorded range, and between points that were not both
-    recorded, there is nothing.
+    recorded, it is NaN.
     """
     if isinstance(levels, Line):
-        return _along(levels, inner)
+        read = [np.interp(inner, levels.at, row, left=np.nan, right=np.nan) for row in levels.times_us]
+        return np.asarray(read), np.isin(inner, levels.at)
     recorded = list(levels)
     place = bisect_left(recorded, outer[0])
     if place < len(recorded) and recorded[place] == outer[0]:
         return reading(levels[recorded[place]], outer[1:], inner)
+    none = np.zeros(inner.shape, dtype=bool)
     if place in (0, len(recorded)):
-        nothing = np.full(inner.shape, np.nan)
-        return Reading(nothing, nothing, nothing, np.zeros(inner.shape, dtype=bool))
-    below, above = recorded[place - 1], recorded[place]
+        return np.full((3, *inner.shape), np.nan), none
+    below, above = recorded[place - 1 : place + 1]
     share = (outer[0] - below) / (above - below)
-    first = reading(levels[below], outer[1:], inner)
-    second = reading(levels[above], outer[1:], inner)
-    mixed = [(1.0 - share) * a + share * b for a, b in ((first.time_us, second.time_us),
-             (first.low_us, second.low_us), (first.high_us, second.high_us))]  # fmt: skip
-    return Reading(mixed[0], mixed[1], mixed[2], np.zeros(inner.shape, dtype=bool))
-
-
-def _along(line: Line, at: FloatArray) -> Reading:
-    def read(values: FloatArray) -> FloatArray:
-        return np.interp(at, line.at, values, left=np.nan, right=np.nan)
-
-    return Reading(read(line.time_us), read(line.low_us), read(line.high_us), np.isin(at, line.at))
+    first, second = (reading(levels[near], outer[1:], inner)[0] for near in (below, above))
+    return (1.0 - share) * first + share * second, none
 
 
 class MeasuredLatency:
@@ -187,18 +152,19 @@ class MeasuredLatency:
         exact = operator.key
         arrays = np.broadcast_arrays(*(np.asarray(entry) for entry in (*exact, *operator.axes)))
         shape = arrays[0].shape
-        read = _read(self.profile, [array.ravel() for array in arrays], len(exact))
-        missing = np.isnan(read.time_us).reshape(shape)
+        times_us, is_recorded = _read(self.profile, [array.ravel() for array in arrays], len(exact))
+        low_us, time_us, high_us = times_us.reshape(3, *shape)
+        missing = np.isnan(time_us)
         if missing.any() and self.fallback is None:
             first = int(np.argmax(missing.ravel()))
             raise CoverageError(self._uncovered(operator, [array.ravel()[first] for array in arrays]))
-        source = np.where(read.exact, np.int8(Source.MEASURED), np.int8(Source.INTERPOLATED))
+        source = np.where(is_recorded, np.int8(Source.MEASURED), np.int8(Source.INTERPOLATED))
         time = OperatorTime(
-            time_us=read.time_us.reshape(shape),
-            low_us=read.low_us.reshape(shape),
-            high_us=read.high_us.reshape(shape),
+            time_us=time_us,
+            low_us=low_us,
+            high_us=high_us,
             bound=np.broadcast_to(roofline_bound(self.gpu, operator), shape).astype(np.int8),
-            source=source.reshape(shape).astype(np.int8),
+            source=source.reshape(shape),
         )
         if not missing.any() or self.fallback is None:
             return time
@@ -224,23 +190,20 @@ def _key(entries: tuple[Any, ...]) -> tuple[str | float, ...]:
     return tuple(entry if isinstance(entry, str) else float(entry) for entry in entries)
 
 
-def _read(profile: Profile, columns: list[npt.NDArray[Any]], keys: int) -> Reading:
-    """One reading per element: elements that share key and outer axes are read together."""
+def _read(profile: Profile, columns: list[npt.NDArray[Any]], keys: int) -> tuple[FloatArray, BoolArray]:
+    """`reading` of every element: those that share key and outer axes are read together."""
     size = columns[0].size
-    time_us, low_us, high_us = (np.full(size, np.nan) for _ in range(3))
-    exact = np.zeros(size, dtype=bool)
-    outer = [np.unique(column, return_inverse=True) for column in columns[:-1]]
+    times_us, is_recorded = np.full((3, size), np.nan), np.zeros(size, dtype=bool)
     group = np.zeros(size, dtype=np.int64)
-    for values, inverse in outer:
+    for column in columns[:-1]:
+        values, inverse = np.unique(column, return_inverse=True)
         group = group * values.size + inverse
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     for rows in np.split(order, starts[1:]) if size else ():
         entries = tuple(column[rows[0]].item() for column in columns[:-1])
         levels = profile.levels.get(_key(entries[:keys]))
-        if levels is None:
-            continue
-        part = reading(levels, entries[keys:], columns[-1][rows].astype(np.float64))
-        time_us[rows], low_us[rows], high_us[rows] = part.time_us, part.low_us, part.high_us
-        exact[rows] = part.exact
-    return Reading(time_us, low_us, high_us, exact)
+        if levels is not None:
+            at = columns[-1][rows].astype(np.float64)
+            times_us[:, rows], is_recorded[rows] = reading(levels, entries[keys:], at)
+    return times_us, is_recorded

@@ -1,17 +1,18 @@
 """Columns of a table of operators and the cells of its rows as arrays.
 
-RECORDED: how tables of other projects name what a table of operators calls `op` and `dtype`. Each entry is
-recognised by the columns that it has; a new kind of table is a new entry.
+`recorded.toml`: how tables of other projects name what a table of operators calls `op` and `dtype`. Each
+entry is recognised by the columns that it has; a new kind of table is a new entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, convert, field
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.kinds import KIND_OF
@@ -19,38 +20,51 @@ from medusa_sim.operators.operator import (
     ELEMENTWISE_KINDS,
     Attention,
     Elementwise,
-    ElementwiseKind,
     Gemm,
     Operator,
     TextArray,
 )
+from medusa_sim.reading import read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-KIND_ALIASES: dict[str, str] = {"fused_moe": "moe", "alltoall": "all_to_all"}
-"""Further names in the column `op` -> kind."""
+class Word(Struct, frozen=True, forbid_unknown_fields=True):
+    """A word of each row: that of a column or, where `having` is told, one of two by whether it has that."""
+
+    column: str
+    having: str = field(name="with", default="")
+    then: str = ""
+    otherwise: str = field(name="else", default="")
+
+    def of(self, frame: pd.DataFrame) -> pd.Series[Any]:
+        """Of every row; blank without such a column."""
+        if self.column not in frame:
+            return frame.iloc[:, 0].map(lambda _: "")
+        if not self.having:
+            return frame[self.column]
+        has = frame[self.column].astype(str).str.contains(self.having)
+        return has.map({True: self.then, False: self.otherwise})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(Struct, frozen=True, forbid_unknown_fields=True):
     """A table that leaves out `op` or `dtype`.
 
     tells, lacks: columns that it has and has not. op: the operator of every row where the column is missing,
-    a name or made from the rows. dtype: the column that holds it instead. kernel: the column that holds the
-    name of the kernel instead. no_dtype: words in `dtype` that say nothing. renamed: our column -> its name
-    there. part: which part of a layer a row is, of tables without a dtype.
+    a name, a word of the row, or a key of RULES. dtype, kernel: the columns that hold these instead.
+    no_dtype: words in `dtype` that say nothing. renamed: our column -> its name there. part: which part of a
+    layer a row is, of tables without a dtype.
     """
 
     tells: frozenset[str]
-    lacks: frozenset[str]
-    op: str | Callable[[pd.DataFrame], pd.Series[Any]]
-    dtype: str = "dtype"
-    kernel: str = "kernel"
+    op: str | Word
+    lacks: frozenset[str] = frozenset()
+    dtype: str = ""
+    kernel: str = ""
     no_dtype: frozenset[str] = frozenset()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    part: Callable[[pd.DataFrame], pd.Series[Any]] | None = None
+    renamed: dict[str, str] = {}
+    part: Word | None = None
 
 
 LATENT_HEAD = 576
@@ -66,90 +80,9 @@ def _by_queries(frame: pd.DataFrame) -> pd.Series[Any]:
     return named.mask(pd.to_numeric(frame["head_dim"], errors="coerce") == LATENT_HEAD, "mla_decode")
 
 
-def _convolution(frame: pd.DataFrame) -> pd.Series[Any]:
-    """Which part of linear attention a kernel is, by its name."""
-    return frame["kernel"].astype(str).str.contains("conv1d").map({True: "conv", False: "state"})
-
-
-RECORDED: tuple[Recorded, ...] = (
-    Recorded(tells=frozenset({"tokens", "inter", "experts", "topk"}), lacks=frozenset({"m"}), op="moe"),
-    Recorded(tells=frozenset({"m", "n", "k"}), lacks=frozenset({"batch", "heads", "topk"}), op="gemm"),
-    Recorded(
-        tells=frozenset({"mla_dtype", "heads", "kv_len"}),
-        lacks=frozenset(),
-        op=lambda frame: _by_phase(frame, "mla_decode", "mla_prefill", "prefill"),
-        dtype="mla_dtype",
-    ),
-    Recorded(
-        tells=frozenset({"ep", "hidden", "topk"}),
-        lacks=frozenset({"inter"}),
-        op=lambda frame: _by_phase(frame, "dispatch", "combine", "combine"),
-        kernel="backend",
-        no_dtype=frozenset({"default"}),
-    ),
-    Recorded(
-        tells=frozenset({"q_heads", "kv_heads", "head_dim", "q_len"}),
-        lacks=frozenset({"heads"}),
-        op=_by_queries,
-        renamed={"heads": "q_heads", "engine": "engine_or_library"},
-    ),
-    Recorded(
-        tells=frozenset({"num_v_heads", "head_k_dim"}),
-        lacks=frozenset({"m"}),
-        op=lambda frame: frame["op_name"],
-        renamed={
-            "heads": "num_v_heads",
-            "key_heads": "num_k_heads",
-            "value_dim": "head_v_dim",
-            "key_dim": "head_k_dim",
-            "conv_width": "d_conv",
-        },
-        part=_convolution,
-    ),
-    Recorded(
-        tells=frozenset({"d_state", "nheads"}),
-        lacks=frozenset({"m"}),
-        op="mamba2",
-        renamed={
-            "heads": "nheads",
-            "key_heads": "n_groups",
-            "value_dim": "head_dim",
-            "key_dim": "d_state",
-            "conv_width": "d_conv",
-        },
-        part=_convolution,
-    ),
-    Recorded(
-        tells=frozenset({"hc_mult", "num_tokens"}),
-        lacks=frozenset({"m"}),
-        op="hyper_connections",
-        renamed={
-            "tokens": "num_tokens",
-            "hidden": "hidden_size",
-            "streams": "hc_mult",
-            "sites": "num_sites",
-        },
-        part=lambda frame: frame["op_name"],
-    ),
-    Recorded(
-        tells=frozenset({"window", "attn_dtype"}),
-        lacks=frozenset(),
-        op="window_attention",
-        dtype="attn_dtype",
-    ),
-    Recorded(
-        tells=frozenset({"gemm_type", "prefix", "mla_dtype"}), lacks=frozenset(), op="dsa", dtype="mla_dtype"
-    ),
-)
-ENGINES = {"tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm"}
-"""Engines whose kernel set has another name."""
-
-
-def _by_phase(frame: pd.DataFrame, first: str, second: str, word: str) -> pd.Series[Any]:
-    """The second operator where `phase` has the word, else the first; blank without such a column."""
-    if "phase" not in frame:
-        return frame.iloc[:, 0].map(lambda _: "")
-    return frame["phase"].astype(str).str.contains(word).map({True: second, False: first})
+RULES: dict[str, Callable[[pd.DataFrame], pd.Series[Any]]] = {"attention by q_len": _by_queries}
+_TOLD = read_toml(Path(__file__).with_name("recorded.toml"), "tables of other projects")
+RECORDED = convert(_TOLD["table"], tuple[Recorded, ...])
 
 
 def with_names(frame: pd.DataFrame) -> pd.DataFrame:
@@ -159,34 +92,25 @@ def with_names(frame: pd.DataFrame) -> pd.DataFrame:
     """
     columns = {str(column) for column in frame.columns}
     if "engine" in columns:
-        frame = frame.assign(engine=frame["engine"].replace(ENGINES))
+        frame = frame.assign(engine=frame["engine"].replace(_TOLD["engines"]))
     for kind in RECORDED:
         if not kind.tells <= columns or kind.lacks & columns:
             continue
-        frame = frame.assign(
-            **{ours: frame[theirs] for ours, theirs in kind.renamed.items() if theirs in frame}
-        )
-        if kind.part is not None and "part" not in columns:
-            frame = frame.assign(part=kind.part(frame))
-            columns.add("part")
-        if kind.part is not None and "dtype" not in columns:
-            frame = frame.assign(dtype="")
-            columns.add("dtype")
-        if "op" not in columns:
-            frame = frame.assign(op=kind.op if isinstance(kind.op, str) else kind.op(frame))
-            columns.add("op")
-        if kind.dtype != "dtype":
+        own = {ours: frame[theirs] for ours, theirs in kind.renamed.items() if theirs in frame}
+        told: dict[str, Any] = {} if kind.part is None else {"part": kind.part.of, "dtype": ""}
+        told["op"] = kind.op.of if isinstance(kind.op, Word) else RULES.get(kind.op, kind.op)
+        if kind.kernel in columns:
+            told["kernel"] = frame[kind.kernel]
+        frame = frame.assign(**own, **{name: told[name] for name in told if name not in columns})
+        columns |= set(told)
+        if kind.dtype:
             names = frame[kind.dtype].astype(str)
-            given = frame["dtype"].astype("string") if "dtype" in columns else None
-            filled = names if given is None else given.where(given.str.strip().fillna("") != "", names)
-            frame = frame.assign(dtype=filled)
+            given = frame["dtype"].astype("string") if "dtype" in columns else names
+            frame = frame.assign(dtype=given.where(given.str.strip().fillna("") != "", names))
             columns.add("dtype")
         if kind.no_dtype and "dtype" in columns:
             names = frame["dtype"].astype("string").str.strip()
             frame = frame.assign(dtype=names.mask(names.isin(list(kind.no_dtype)), ""))
-        if "kernel" not in columns and kind.kernel in columns:
-            frame = frame.assign(kernel=frame[kind.kernel])
-            columns.add("kernel")
     return frame
 
 
@@ -217,30 +141,7 @@ LARGEST_BYTES = 1e15
 LARGEST_SIZE = 1e9
 """Far above any real tensor extent; a larger number is a slip (a byte count, a time in ns)."""
 
-ELEMENTWISE_ALIASES: dict[str, ElementwiseKind] = {
-    "rms_norm": "rms_norm",
-    "input_layernorm": "rms_norm",
-    "post_attention_layernorm": "rms_norm",
-    "post_layernorm": "rms_norm",
-    "final_layernorm": "rms_norm",
-    "rope": "rope",
-    "attn_rope": "rope",
-    "activation": "activation",
-    "mlp_act": "activation",
-    "act_fn": "activation",
-    "residual": "residual",
-    "add": "residual",
-    "embedding": "embedding",
-    "emb": "embedding",
-    "next_token": "next_token",
-}
-"""Names under which public benchmarks record an elementwise kernel -> its kind."""
-
-KINDS: dict[str, str] = {
-    **{kind: kind for kind in OPERATORS if kind != "gemm"},
-    **ELEMENTWISE_ALIASES,
-    **KIND_ALIASES,
-}
+KINDS: dict[str, str] = {**{kind: kind for kind in OPERATORS if kind != "gemm"}, **_TOLD["aliases"]}
 """What a name in the column `op` means; rows of any other name are linear layers if they have m, n and k."""
 
 

@@ -2,9 +2,9 @@
 
 Tables of operators, latency models, fits, sections of hardware files, sources, validation and the app are
 loops over KINDS. A new kind is an operator (`operators/`), the table of its fitted parameters (`specs/`, a
-field of `KernelSet`), its time (`latency/`), its fit (`calibrate/`), and a record here. What lies further
-down the house, and operators that a dense model on one GPU has not, are named as `module:name` and imported
-where they are asked for.
+field of `KernelSet`), its time (`latency/`), its fit (`calibrate/`), and a record in `kinds.toml`. What lies
+further down the house, and operators that a dense model on one GPU has not, are named as `module:name` and
+imported where they are asked for.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-from medusa_sim.operators.operator import ATTENTION_KINDS, ELEMENTWISE_KINDS, UNFUSED_KINDS, Operator, Size
+from msgspec import convert
+
+from medusa_sim.operators.operator import Operator, Size
+from medusa_sim.reading import read_toml
 
 if TYPE_CHECKING:
     from medusa_sim.operators.experts import Experts
@@ -87,147 +91,10 @@ def _resolved(place: str) -> Callable[..., Any]:
     return function
 
 
-RANGES_OF_M = (16, 64, 128, 256, 512, 1024, 4096)
-RANGES_OF_QUERIES = (1, 8, 64, 512, 4096, 65536, 4194304)
-
-_STREAM: dict[str, Any] = {
-    "time": "latency.stream:stream_time",
-    "fit": "calibrate.stream:fit_stream",
-    "own_first": True,
-    "is_exact": True,
-}
-
-KINDS: tuple[Kind, ...] = (
-    Kind(
-        title="linear layers",
-        made="operator:Gemm",
-        names=("gemm",),
-        section="gemm",
-        serial="serial_gemm",
-        time="latency.calibrated:linear_time",
-        fit="calibrate.transfer:fit_linear",
-        serial_fit="calibrate.serial:fit_serial_gemm",
-        groups=(("n", "k"),),
-        ranges=RANGES_OF_M,
-    ),
-    Kind(
-        title="fused attention",
-        made="operator:Attention",
-        names=tuple(kind for kind in ATTENTION_KINDS if kind not in UNFUSED_KINDS),
-        section="attention",
-        serial="serial_attention",
-        time="latency.calibrated:fused_time",
-        fit="calibrate.attention:fit_attention",
-        serial_fit="calibrate.serial:fit_serial_attention",
-        groups=(("heads", "kv_heads"), ("batch", "q_len"), ("kv_len", "head_dim")),
-        ranges=RANGES_OF_QUERIES,
-        is_chosen=False,
-    ),
-    Kind(
-        title="unfused attention products",
-        made="operator:Attention",
-        names=UNFUSED_KINDS,
-        section="unfused",
-        time="latency.calibrated:unfused_time",
-        fit="calibrate.attention:fit_unfused",
-        groups=(("kv_len",),),
-        ranges=(16, 512, 1024, 4096),
-        is_chosen=False,
-    ),
-    Kind(
-        title="elementwise kernels",
-        made="operator:Elementwise",
-        names=ELEMENTWISE_KINDS,
-        section="elementwise",
-        time="latency.calibrated:pass_time",
-        fit="calibrate.stream:fit_elementwise",
-        groups=(("n",),),
-        ranges=(16, 64, 256, 1024, 4096, 65536),
-        is_chosen=False,
-    ),
-    Kind(
-        title="layers of experts",
-        made="experts:Experts",
-        names=("moe",),
-        section="moe",
-        time="latency.moe:experts_time",
-        fit="calibrate.moe:fit_experts",
-        groups=(("hidden", "experts", "topk"), ("inter",)),
-        ranges=(4, 16, 64, 256, 1024, 65536),
-    ),
-    Kind(
-        title="latent attention",
-        made="latent:LatentAttention",
-        names=("mla_decode", "mla_prefill"),
-        section="mla",
-        time="latency.attention:latent_time",
-        fit="calibrate.latent:fit_latent",
-        groups=(("heads",), ("batch",)),
-        ranges=RANGES_OF_QUERIES,
-        own_first=True,
-        is_exact=True,
-    ),
-    Kind(
-        title="collectives",
-        made="experts:Collective",
-        names=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
-        section="collective",
-        time="latency.collective:collective_time",
-        fit="calibrate.collective:fit_collective",
-        groups=(("message_bytes",),),
-        ranges=(2**14, 2**18, 2**22, 2**26, 2**31),
-        own_first=True,
-    ),
-    Kind(
-        title="dispatch of tokens to experts",
-        made="experts:Dispatch",
-        names=("dispatch", "combine"),
-        section="dispatch",
-        time="latency.collective:dispatch_time",
-        fit="calibrate.collective:fit_dispatch",
-        groups=(("ranks", "hidden"), ("tokens",)),
-        ranges=(8, 64, 512, 4096, 65536),
-        own_first=True,
-        is_exact=True,
-    ),
-    Kind(
-        title="linear attention",
-        made="recurrent:Recurrent",
-        names=("gdn", "kda", "mamba2"),
-        section="recurrent",
-        **_STREAM,
-        groups=(("heads", "key_heads"), ("batch",)),
-        ranges=RANGES_OF_QUERIES,
-    ),
-    Kind(
-        title="attention in a window",
-        made="window:WindowAttention",
-        names=("window_attention",),
-        section="window",
-        **_STREAM,
-        groups=(("heads", "kv_heads", "head_dim"), ("batch",)),
-        ranges=RANGES_OF_QUERIES,
-    ),
-    Kind(
-        title="sparse attention",
-        made="sparse:Sparse",
-        names=("dsa", "msa", "csa", "hca", "dsa_no_indexer"),
-        section="sparse",
-        **_STREAM,
-        groups=(("heads", "hidden"), ("batch",)),
-        ranges=RANGES_OF_QUERIES,
-    ),
-    Kind(
-        title="hyper-connections",
-        made="stream:HyperConnection",
-        names=("hyper_connections",),
-        section="hyper",
-        **_STREAM,
-        groups=(("tokens",),),
-        ranges=(16, 64, 512, 4096, 65536, 1048576),
-    ),
+KINDS: tuple[Kind, ...] = convert(
+    read_toml(Path(__file__).with_name("kinds.toml"), "the kinds of operators")["kind"],
+    tuple[Kind, ...],
 )
-
 KIND_OF: dict[str, Kind] = {name: kind for kind in KINDS for name in kind.names}
 """The record of each `Operator.kind`."""
 

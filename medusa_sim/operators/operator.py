@@ -50,7 +50,7 @@ GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 class Operator(ABC):
     """What everything else asks of a kernel launch.
 
-    A new operator is a subclass and a record in `kinds.KINDS`, which names its time and its fit.
+    A new operator is a subclass and a record in `kinds.toml`, which names its time and its fit.
 
     name: of its place in the model. kind: what is computed, the key of its latency, its calibration and its
     measurement. dtype: of the activations and the arithmetic.

@@ -16,8 +16,9 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among, distinct
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.priced_steps import PLAIN
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import PLAIN, Surface, at_counts, in_groups, price, unpriced
+from medusa_sim.plan.surface import Surface, at_counts, in_groups, price, unpriced
 from medusa_sim.step.memory import step_memory_bytes
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]

@@ -12,8 +12,9 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, IntArray, among, distinct
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.priced_steps import PLAIN
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import PLAIN, Surface, in_groups, unpriced
+from medusa_sim.plan.surface import Surface, in_groups, unpriced
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
 from medusa_sim.step.step import decode_step

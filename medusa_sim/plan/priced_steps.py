@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
+from itertools import chain
 from operator import add
 from typing import Any, Self
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.latency.by_name import CachedLatency
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.drafted import Drafted, of_rows
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.step.compose import along
+from medusa_sim.step.compose import Cost, along
 from medusa_sim.step.drafter.base import Drafter, PassWork
 from medusa_sim.step.kernels import Kernels, priced, timed
-from medusa_sim.step.server import launch_joules, served_length
+from medusa_sim.step.server import carrying, launch_joules, linear_work, rows_with_prompts, served_length
 from medusa_sim.step.step import (
     Setting,
     StepTime,
@@ -30,18 +32,23 @@ from medusa_sim.step.step import (
     drafting_steps,
     drafting_works,
     kernels_time,
+    processed_tokens,
     verification_work,
     work_time,
 )
 from medusa_sim.step.workload import Launch
+
+PLAIN = 0
+"""The configuration that does not speculate."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PricedSteps:
     """Steps at B batches, S lengths and C counts, each priced when it is first asked for.
 
-    counts: (C,) different counts from 2 up. options: ways of drafting. is_in_flight: steps are those of the
-    requests in flight around each length.
+    counts: (C,) different counts from 2 up. options: ways of drafting. option, candidates, tokens_per_step:
+    (J,) of the configurations; option[j] indexes `options` (-1 for plain decoding, j = 0), candidates[j] is a
+    count. is_in_flight: steps are those of the requests in flight around each length.
     """
 
     scenario: Scenario
@@ -50,6 +57,9 @@ class PricedSteps:
     seq_len: IntArray
     counts: IntArray
     options: tuple[DraftOption, ...]
+    option: IntArray
+    candidates: IntArray
+    tokens_per_step: FloatArray
     is_in_flight: bool = False
 
     @cached_property
@@ -184,6 +194,21 @@ class PricedSteps:
         vars(part).update(known)
         return part
 
+    def expect(self, answers: CachedLatency) -> None:
+        """Tell the latency model what these steps will ask of it, so that it answers all at once.
+
+        Of prompts that ride on steps, rows of every configuration.
+        """
+        works = [self.decode_work, self.verify_work, *chain.from_iterable(self.drafting_works)]
+        traffic = self.scenario.traffic
+        if traffic is not None:
+            requests = self.batch[:, None].astype(np.float64)
+            _, prompts = carrying(self.setting, requests, self.tokens_per_step, traffic)
+            rows = requests * processed_tokens(self.setting, self.candidates)
+            works.append(linear_work(self.setting, rows_with_prompts(self.setting, rows, prompts, traffic)))
+        launches = [launch for work in works for launch in work.launches]
+        answers.expect(each.operator for launch in launches for each in (launch, *launch.composed))
+
     def step_joules(self, step: StepTime) -> FloatArray:
         """Joules above idle of one GPU in a step; nan where its power is not known."""
         return self.launch_joules(launch for work in step.works for launch in work.launches)
@@ -250,3 +275,67 @@ class PricedSteps:
     @cached_property
     def _joules(self) -> dict[int, FloatArray]:
         return {}
+
+    @property
+    def chains(self) -> bool:
+        """Whether all that was searched are chains: drafts (num_speculative_tokens) then name a count."""
+        return all(option.chain for option in self.options)
+
+    @cached_property
+    def ends_profile(self) -> bool:
+        """Whether the largest count is where the acceptance ends, not the search or a limit on drafts."""
+        if not self.options:
+            return False
+        last = int(self.counts[-1])
+        further = self.scenario.options(last + 1)
+        beyond = any(int(option.candidates[-1]) > last for option in further)
+        drafts = max(option.depth for option in further)
+        return not beyond and drafts < self.scenario.drafting.max_drafts
+
+    @cached_property
+    def configurations(self) -> tuple[slice, ...]:
+        """Of each option."""
+        ends = np.cumsum([1, *(option.candidates.size for option in self.options)]).tolist()
+        return tuple(map(slice, ends[:-1], ends[1:]))
+
+    def configuration_of(self, option: DraftOption | None, count: int) -> int:
+        """The configuration that drafts so with so many candidates."""
+        if option is None:
+            return PLAIN
+        first: int = self.configurations[self.options.index(option)].start
+        return first + int(np.searchsorted(option.candidates, count))
+
+    def option_of(self, configuration: int) -> DraftOption | None:
+        """How a configuration drafts; None for plain decoding."""
+        index = int(self.option[configuration])
+        return None if index < 0 else self.options[index]
+
+    def cost_at(self, at: int | IntArray, s: int, configuration: int) -> Cost:
+        """The cost of one configuration at one batch (or several) and a length, with its band."""
+        index, column = int(self.option[configuration]), self.column(configuration)
+        if index < 0:
+            return cell(self.decode.cost, at, s, 0)
+        cost = cell(self.verify.cost, at, s, self.places(index).start + column)
+        drafting = self.drafting_of(index)
+        return cost if drafting is None else cost + cell(drafting.cost, at, s, column)
+
+    def column(self, configuration: int) -> int:
+        """Where a count stands among those of its option."""
+        index = int(self.option[configuration])
+        return 0 if index < 0 else configuration - self.configurations[index].start
+
+
+def cell(cost: Cost, at: int | IntArray, s: int, column: int) -> Cost:
+    """At one batch (or several) and a length."""
+    return cost.each(lambda values: entry(values, at, s, column))
+
+
+def entry(values: FloatArray, at: int | IntArray, s: int, column: int) -> FloatArray:
+    """Of an array that broadcasts with (B, S, columns)."""
+    if not values.ndim:
+        return values
+    index = tuple(
+        place if size > 1 else 0
+        for place, size in zip((at, s, column)[3 - values.ndim :], values.shape, strict=True)
+    )
+    return np.asarray(values[index])

@@ -21,12 +21,13 @@ from medusa_sim.plan.break_even import (
     longest_asked,
 )
 from medusa_sim.plan.capacity import OperatingPoint, batches_tried, best_operating_point, capacities
+from medusa_sim.plan.priced_steps import PLAIN
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommendation import DraftsGain, Recommendation, RequestLatency, request_latency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange, merge_batches
 from medusa_sim.plan.schedule_row import ScheduleRow, free_candidates, schedule_row
-from medusa_sim.plan.surface import PLAIN, Surface, in_groups, price
+from medusa_sim.plan.surface import Surface, in_groups, price
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 
 

@@ -25,10 +25,11 @@ from medusa_sim.plan.break_even import (
 )
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.insights import cheaper_pairs, cliffs, free_budget, near_best
+from medusa_sim.plan.priced_steps import PLAIN
 from medusa_sim.plan.quantities import joule_per_token, usd_per_million_tokens, watts_at
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.schedule import BatchRange
-from medusa_sim.plan.surface import PLAIN, Surface
+from medusa_sim.plan.surface import Surface
 from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.server import Served, served

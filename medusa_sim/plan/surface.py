@@ -12,27 +12,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.latency.by_name import CachedLatency
 from medusa_sim.plan.best_by_count import ByCount, band, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.drafted import Room
-from medusa_sim.plan.priced_steps import PricedSteps
+from medusa_sim.plan.priced_steps import PLAIN, PricedSteps, cell, entry
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.step.compose import Cost, overhead_halves
+from medusa_sim.step.compose import overhead_halves
 from medusa_sim.step.memory import drafter_bytes, memory_parts
-from medusa_sim.step.server import Served, carrying, linear_work, rows_with_prompts, served
-from medusa_sim.step.step import decode_step, processed_tokens
+from medusa_sim.step.server import Served, served
+from medusa_sim.step.step import decode_step
 from medusa_sim.step.workload import Grid
 from medusa_sim.units import US_PER_S
 
-PLAIN = 0
-"""The configuration that does not speculate."""
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""
 _TOGETHER = 4
@@ -44,14 +40,8 @@ NO_LIMIT = 1 << 40
 class Surface(PricedSteps):
     """Every configuration at every batch and length: B batches, S lengths, C counts, J configurations.
 
-    option, candidates, tokens_per_step: (J,), option[j] indexes `options` (-1 for plain decoding, j = 0),
-    candidates[j] is the count. Steps of requests in flight around each length are priced beside, unless these
-    are.
+    Steps of requests in flight around each length are priced beside, unless these are.
     """
-
-    option: IntArray
-    candidates: IntArray
-    tokens_per_step: FloatArray
 
     @cached_property
     def alone(self) -> Surface | None:
@@ -74,15 +64,9 @@ class Surface(PricedSteps):
         """(B, S, J) the whole step of every configuration."""
         step = np.empty((self.batch.size, self.seq_len.size, self.candidates.size))
         step[..., :1] = self.decode.time_us
-        for index, place in enumerate(self._configurations):
+        for index, place in enumerate(self.configurations):
             step[..., place] = self.time_of(index)
         return step
-
-    @cached_property
-    def _configurations(self) -> tuple[slice, ...]:
-        """Of each option."""
-        ends = np.cumsum([1, *(option.candidates.size for option in self.options)]).tolist()
-        return tuple(map(slice, ends[:-1], ends[1:]))
 
     @cached_property
     def speedup(self) -> FloatArray:
@@ -140,7 +124,7 @@ class Surface(PricedSteps):
         """(S, 1 + C) the same with any option, plain decoding first."""
         largest = np.zeros((self.seq_len.size, 1 + self.counts.size), dtype=np.int64)
         largest[:, 0] = self.max_batch[:, PLAIN]
-        for index, place in enumerate(self._configurations):
+        for index, place in enumerate(self.configurations):
             of_count = largest[:, self.places(index)]
             np.maximum(of_count, self.max_batch[:, place], out=of_count)
         return largest
@@ -149,7 +133,7 @@ class Surface(PricedSteps):
     def room(self) -> Room:
         """Where memory decides between options."""
         each = np.full((len(self.options), *self.max_batch_by_count.shape), NO_LIMIT)
-        for index, place in enumerate(self._configurations):
+        for index, place in enumerate(self.configurations):
             each[index][:, self.places(index)] = self.max_batch[:, place]
         return Room(
             each,
@@ -161,11 +145,6 @@ class Surface(PricedSteps):
     def fits(self) -> BoolArray:
         """(B, S, J) whether the batch fits in memory."""
         return np.asarray(self.batch[:, None, None] <= self.max_batch)
-
-    @property
-    def chains(self) -> bool:
-        """Whether all that was searched are chains: drafts (num_speculative_tokens) then name a count."""
-        return all(option.chain for option in self.options)
 
     @cached_property
     def slower_format_us(self) -> tuple[float, float] | None:
@@ -290,21 +269,6 @@ class Surface(PricedSteps):
             return None
         return price(self.scenario, self.batch, lengths, self.options)
 
-    def expect(self, answers: CachedLatency) -> None:
-        """Tell the latency model what these steps will ask of it, so that it answers all at once.
-
-        Of prompts that ride on steps, rows of every configuration.
-        """
-        works = [self.decode_work, self.verify_work, *chain.from_iterable(self.drafting_works)]
-        traffic = self.scenario.traffic
-        if traffic is not None:
-            requests = self.batch[:, None].astype(np.float64)
-            _, prompts = carrying(self.setting, requests, self.tokens_per_step, traffic)
-            rows = requests * processed_tokens(self.setting, self.candidates)
-            works.append(linear_work(self.setting, rows_with_prompts(self.setting, rows, prompts, traffic)))
-        launches = [launch for work in works for launch in work.launches]
-        answers.expect(each.operator for launch in launches for each in (launch, *launch.composed))
-
     @property
     def joules(self) -> FloatArray:
         """(B, S, 1 + C) joules above idle of one GPU in a step of those in flight."""
@@ -319,54 +283,17 @@ class Surface(PricedSteps):
             vars(part)[name] = getattr(self, name)
         return part
 
-    @cached_property
-    def ends_profile(self) -> bool:
-        """Whether the largest count is where the acceptance ends, not the search or a limit on drafts."""
-        if not self.options:
-            return False
-        last = int(self.counts[-1])
-        further = self.scenario.options(last + 1)
-        beyond = any(int(option.candidates[-1]) > last for option in further)
-        drafts = max(option.depth for option in further)
-        return not beyond and drafts < self.scenario.drafting.max_drafts
-
-    def configuration_of(self, option: DraftOption | None, count: int) -> int:
-        """The configuration that drafts so with so many candidates."""
-        if option is None:
-            return PLAIN
-        first: int = self._configurations[self.options.index(option)].start
-        return first + int(np.searchsorted(option.candidates, count))
-
-    def option_of(self, configuration: int) -> DraftOption | None:
-        """How a configuration drafts; None for plain decoding."""
-        index = int(self.option[configuration])
-        return None if index < 0 else self.options[index]
-
-    def cost_at(self, at: int | IntArray, s: int, configuration: int) -> Cost:
-        """The cost of one configuration at one batch (or several) and a length, with its band."""
-        index, column = int(self.option[configuration]), self._column(configuration)
-        if index < 0:
-            return _cell(self.decode.cost, at, s, 0)
-        cost = _cell(self.verify.cost, at, s, self.places(index).start + column)
-        drafting = self.drafting_of(index)
-        return cost if drafting is None else cost + _cell(drafting.cost, at, s, column)
-
-    def _column(self, configuration: int) -> int:
-        """Where a count stands among those of its option."""
-        index = int(self.option[configuration])
-        return 0 if index < 0 else configuration - self._configurations[index].start
-
     def joules_at(self, at: int, s: int, configuration: int) -> float:
         """Of `joules` in one configuration; nan where the GPU's power is not known."""
         steps, index, column = (
             self._flight or self,
             int(self.option[configuration]),
-            self._column(configuration),
+            self.column(configuration),
         )
         if index < 0:
-            return float(_entry(steps.plain_joules, at, s, 0))
-        verified = _entry(steps.verify_joules, at, s, steps.places(index).start + column)
-        return float(verified + _entry(steps.drafting_joules(index), at, s, column))
+            return float(entry(steps.plain_joules, at, s, 0))
+        verified = entry(steps.verify_joules, at, s, steps.places(index).start + column)
+        return float(verified + entry(steps.drafting_joules(index), at, s, column))
 
     def bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of the speedup of one configuration at several batches."""
@@ -375,8 +302,8 @@ class Surface(PricedSteps):
         if option is None or tokens == 1.0:  # exact, as plain decoding is
             return gain, gain
         steps, own_us = self._flight or self, self.own_us[at, s, configuration]
-        cost, plain = steps.cost_at(at, s, configuration), _cell(steps.decode.cost, at, s, 0)
-        fewer, more = (half[self._column(configuration)] for half in option.halves)
+        cost, plain = steps.cost_at(at, s, configuration), cell(steps.decode.cost, at, s, 0)
+        fewer, more = (half[self.column(configuration)] for half in option.halves)
         value = tokens * plain.time_us / cost.time_us
         ends = band(value, (fewer, more), overhead_halves(cost, plain))
         return _server_band(gain, own_us / self.token_us[at, s, configuration], value, ends)
@@ -388,21 +315,6 @@ def _server_band(
     """Interval of a server's speedup: that of the step's, `value`, on its share of the time per token."""
     low, high = (gain / (1.0 + share * (value / end - 1.0)) for end in ends)
     return low, high
-
-
-def _cell(cost: Cost, at: int | IntArray, s: int, column: int) -> Cost:
-    return cost.each(lambda values: _entry(values, at, s, column))
-
-
-def _entry(values: FloatArray, at: int | IntArray, s: int, column: int) -> FloatArray:
-    """Of an array that broadcasts with (B, S, columns)."""
-    if not values.ndim:
-        return values
-    index = tuple(
-        place if size > 1 else 0
-        for place, size in zip((at, s, column)[3 - values.ndim :], values.shape, strict=True)
-    )
-    return np.asarray(values[index])
 
 
 def price(

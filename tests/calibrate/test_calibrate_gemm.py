@@ -15,7 +15,7 @@ from medusa_sim.calibrate.rows import fitted_kernels, write_kernel
 from medusa_sim.errors import DataError, OutputError, SpecError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.columns import REQUIRED_COLUMNS
-from medusa_sim.operators.kinds import RANGES_OF_M
+from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Gemm, Size
 from medusa_sim.operators.table import check_rows
 from medusa_sim.specs.gpu import load_gpu
@@ -72,7 +72,9 @@ def test_a_fit_recovers_the_times_of_a_known_kernel_on_held_out_shapes():
     # Noise of 2 % alone costs 1.6 % (the mean size of a normal).
     assert kernel.fit.fit_error == pytest.approx(0.016, abs=0.005)
     assert kernel.fit.heldout_error < 0.025
-    assert [residual.size_max for residual in kernel.fit.residuals] == [float(edge) for edge in RANGES_OF_M]
+    assert [residual.size_max for residual in kernel.fit.residuals] == [
+        float(edge) for edge in KIND_OF["gemm"].ranges
+    ]
     assert all(0.9 < residual.low <= residual.high < 1.1 for residual in kernel.fit.residuals)
 
 

@@ -122,21 +122,26 @@ class Drafter(ABC):
         if parts.draft_vocab is not None and not cls.takes_draft_vocab:
             raise UsageError(f"drafter {cls.name} takes no --draft-vocab: it has no LM head of its own")
 
-    @abstractmethod
+    # a drafter says what it costs: a look-up nothing, heads no cache
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Kernels that one verification step of `workload` adds for drafting."""
+        del model, workload, runtime
+        return ()
 
-    @abstractmethod
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Kernels that reading the prompt of `workload` (phase prefill) adds before the first step."""
+        del model, workload, runtime
+        return ()
 
-    @abstractmethod
     def weight_bytes(self, model: Model) -> float:
         """Bytes of weights that drafting keeps in memory beside the model's own."""
+        del model
+        return 0.0
 
-    @abstractmethod
     def kv_bytes_per_token(self, model: Model) -> float:
         """Bytes of KV cache that drafting keeps for each committed token."""
+        del model
+        return 0.0
 
     @property
     def nodes_per_level(self) -> int:
@@ -194,26 +199,6 @@ class FreeDrafter(Drafter):
         """Nothing depends on the depth."""
         del parts, depth, width
         return cls()
-
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """Nothing."""
-        del model, workload, runtime
-        return ()
-
-    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """Nothing."""
-        del model, workload, runtime
-        return ()
-
-    def weight_bytes(self, model: Model) -> float:
-        """Nothing."""
-        del model
-        return 0.0
-
-    def kv_bytes_per_token(self, model: Model) -> float:
-        """Nothing."""
-        del model
-        return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,8 +272,3 @@ class Medusa(Drafter):
         residual = self.heads * model.hidden * (model.hidden + 1)
         output = self.heads * model.hidden * model.vocab if self.own_output_layers else 0
         return element * (residual + output)
-
-    def kv_bytes_per_token(self, model: Model) -> float:
-        """Heads read the last hidden state only."""
-        del model
-        return 0.0
