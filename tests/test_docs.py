@@ -1,7 +1,12 @@
 """The README tells the truth: its commands run, every command has a line, its links lead somewhere."""
 
+import ast
+import importlib
+import importlib.util
 import re
+import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -116,3 +121,64 @@ def test_the_loop_of_an_engine_runs_and_its_page_shows_what_it_prints():
     for new, old in zip(_NUMBER.findall(now), _NUMBER.findall(written), strict=True):
         assert float(new) == pytest.approx(float(old), rel=0.05, abs=0.02), "run `make docs`"
     assert written.count("```sh") >= 4
+
+
+SCRIPTS = sorted((ROOT / "benchmarks").rglob("*.py"))
+
+
+def imported_names(script: Path) -> list[tuple[str, str]]:
+    """(module, name) of every `from medusa_sim... import name`, inside functions too."""
+    return [
+        (node.module, alias.name)
+        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "medusa_sim"
+        for alias in node.names
+    ]
+
+
+def exists(module: str, name: str) -> bool:
+    """Whether a module has the name, or is a package with a module of that name."""
+    if hasattr(importlib.import_module(module), name):
+        return True
+    return importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT / "benchmarks")))
+def test_imports_of_a_script(script):
+    pytest.importorskip("torch")
+    missing = [f"{module}.{name}" for module, name in imported_names(script) if not exists(module, name)]
+    assert missing == []
+
+
+NEED_ROWS = [
+    script for script in SCRIPTS if re.search(r"(?<!def )\bmeasured(_rows)?\(", script.read_text("utf-8"))
+]
+WORDS = {
+    "kernels.py": ["left-out", "heads"],
+    "guards.py": ["--question=load, Azure's hour, 3"],
+    "kernel_rows.py": None,
+    "engine_rows.py": None,
+    "study.py": None,
+}
+
+
+@pytest.mark.parametrize("script", NEED_ROWS, ids=lambda path: path.name)
+def test_a_script_without_its_rows_ends_in_one_line(script, tmp_path, monkeypatch):
+    words = WORDS.get(script.name, [])
+    if words is None:
+        return
+    if script.name == "acceptance.py":
+        pytest.importorskip("torch")
+    monkeypatch.setenv("MEDUSA_SIM_DATA", str(tmp_path / "nothing"))
+    monkeypatch.syspath_prepend(str(script.parent))
+    monkeypatch.setattr(sys, "argv", [str(script), *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    told = str(ended.value)
+    assert "\n" not in told
+    assert str(tmp_path / "nothing") in told
+    assert "MEDUSA_SIM_DATA" in told
+
+
+def test_scripts_are_found():
+    assert {"validate_engine.py", "accuracy.py"} <= {script.name for script in SCRIPTS}

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from depth_profiles import constant, left_out, smooth_rates, trained_depth
+from hypothesis import given
+from hypothesis import strategies as st
 from public_trees import RANKS, compact_profile, fitted_rows, medusa_1_profile, read_public_trees
+from scipy.interpolate import PchipInterpolator
 
+from medusa_sim.acceptance.curve import LogCurve, TableCurve, fitted_log_slope, pchip_slopes
 from medusa_sim.acceptance.head_table import fitted_correlation, read_accuracies
 from medusa_sim.acceptance.heads import (
     HeadAccuracy,
@@ -25,8 +30,10 @@ from medusa_sim.acceptance.profile import (
 from medusa_sim.acceptance.profile_file import encoded_profile, read_profile
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import find
-from medusa_sim.errors import CoverageError, UsageError
+from medusa_sim.errors import CoverageError, DataError, UsageError
+from medusa_sim.plan.acceptance import acceptance_of
 from medusa_sim.reproduce.recursive import mbsu
+from medusa_sim.step.drafter import DRAFTERS, drafter_kind
 from medusa_sim.validate.published import error_summary, tree_comparison
 
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[3] / "shared" / "data")) / "acceptance"
@@ -166,3 +173,136 @@ def test_measured_k_ary_and_optimised_trees():
         assert summary[kind]["worst"] < 0.085
     wrong = comparison[comparison["left_out"] == "labels of this log are wrong"]
     assert wrong["error"].abs().max() > 0.3  # what leaving it in would have cost
+
+
+COUNTS = np.arange(1, 257)
+
+
+def test_the_papers_points_are_met():
+    curve = load_acceptance("paper-fig21").model
+    assert isinstance(curve, LogCurve)
+    # The figure is read to 0.05 of 2.4..3.3 tokens: up to 2.1 %; the curve is a fit on top of that.
+    assert np.abs(curve.residuals()).max() < 0.035
+    assert curve.residuals().size == 7
+    tau = load_acceptance("paper-fig4-sparse").tokens_per_step([1, 64, 128, 256])
+    assert tau.tolist() == [1.0, 3.15, 3.32, 3.48]
+    value = load_acceptance("paper-fig21").tokens_per_step(64)
+    assert value.shape == ()
+    assert float(value) == pytest.approx(1 + 0.477 * np.log(64), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("count", "error", "message"),
+    [
+        (257, CoverageError, r"1\.\.256, given 257"),
+        *((count, UsageError, "whole numbers from 1") for count in (0, -3, 1.5, float("nan"))),
+    ],
+)
+def test_a_count_beyond_the_data_or_that_is_none_is_refused(count, error, message):
+    for name in ("paper-fig21", "paper-fig4-sparse"):
+        with pytest.raises(error, match=message):
+            load_acceptance(name).tokens_per_step(count)
+
+
+@given(slope=st.floats(0.0, 0.9))
+def test_fit_recovers_the_slope_of_an_exact_curve(slope):
+    n = np.array([2, 8, 64])
+    assert fitted_log_slope(n, 1 + slope * np.log(n)) == pytest.approx(slope, abs=1e-12)
+
+
+def test_fit_refuses_the_root_alone():
+    with pytest.raises(DataError, match="beyond candidates = 1"):
+        fitted_log_slope([1], [1.0])
+
+
+@given(
+    gaps=st.lists(st.integers(1, 60), min_size=1, max_size=6),
+    rises=st.lists(st.floats(0.0, 1.0), min_size=6, max_size=6),
+)
+def test_interpolation_is_monotone_and_agrees_with_scipy(gaps, rises):
+    n = 1 + np.cumsum([0, *gaps])
+    tau = 1.0 + np.cumsum([0.0, *rises[: len(gaps)]])
+    curve = TableCurve("t", tuple(zip(n.tolist(), tau.tolist(), strict=True)))
+    counts = np.arange(1, n[-1] + 1)
+    value = curve.tokens_per_step(counts)
+    assert np.all(np.diff(value) >= -1e-12)
+    if n.size > 2:
+        reference = PchipInterpolator(np.log(n), tau)(np.log(counts))
+        assert value == pytest.approx(np.minimum(reference, counts), abs=1e-9)
+        assert pchip_slopes(np.log(n), tau) == pytest.approx(
+            PchipInterpolator(np.log(n), tau).derivative()(np.log(n)), abs=1e-9
+        )
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        (((64, 3.0), (128, 2.9)), "never fall"),
+        (((1, 1.1), (64, 3.0)), "exactly 1"),
+        (((2, 2.5),), "more tokens than candidates"),
+        ((), "one point beyond"),
+        (((64, float("nan")),), "finite"),
+    ],
+)
+def test_points_that_are_no_curve_are_refused(points, message):
+    with pytest.raises(DataError, match=message):
+        TableCurve("bad", points)
+
+
+CHAINS = [
+    name
+    for name in acceptance_names()
+    if name.startswith(tuple(prefix for kind in DRAFTERS.values() for prefix in kind.profiles))
+    and not name.startswith("medusa1-")
+]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_further_draft_gives_less_and_none_is_invented(name):
+    profile = load_acceptance(name)
+    depth = profile.heads.heads
+    tokens = profile.tokens_per_step(np.arange(1, depth + 2))
+    gains = np.diff(tokens)
+    assert (gains >= -1e-12).all()
+    assert (np.diff(gains) <= 1e-9).all()
+    assert gains[0] <= 1.0
+    with pytest.raises(CoverageError, match="covers"):
+        profile.tokens_per_step(depth + 2)
+    low, high = profile.band(depth + 1)
+    assert low < tokens[-1] < high
+
+
+@pytest.mark.parametrize(
+    ("drafter", "model", "profile"),
+    [
+        ("mtp", "deepseek-r1", "mtp-deepseek-r1"), ("mtp", "deepseek-v3.2", "mtp-deepseek-v3"),
+        ("mtp", "glm-4.6", "mtp-glm-5.2"), ("mtp", "qwen3-next-80b-a3b", "mtp-qwen3.5-397b-a17b"),
+        ("mtp", "minimax-m2", "mtp-deepseek-r1"), ("eagle3", "kimi-k2", "eagle3-kimi-k2.5"),
+        ("eagle3", "gpt-oss-120b", "eagle3-gpt-oss-20b"), ("eagle3", "llama-3.3-70b", "eagle3-llama-3.1-8b"),
+        ("eagle3", "opt-13b", "eagle3-llama-3.1-8b"), ("eagle", "llama-2-7b", "eagle1-vicuna-7b"),
+        ("dflash", "qwen3-30b-a3b", "dflash-qwen3-8b"), ("medusa", "zephyr-7b", "medusa1-vicuna-7b"),
+    ],
+)  # fmt: skip
+def test_the_nearest_model_of_a_family_lends_its_profile(drafter, model, profile):
+    assert acceptance_of(None, drafter_kind(drafter), model_name=model).name == profile
+
+
+def test_rates_fall_smoothly_and_a_mean_length_becomes_one():
+    conditional = 0.9 - 0.08 * np.arange(6)  # a straight line is met, and a length that is left out on it
+    lengths = 1.0 + np.cumsum(np.cumprod(conditional))
+    assert smooth_rates(lengths) == pytest.approx(np.cumprod(conditional), abs=1e-6)
+    assert left_out(lengths) == pytest.approx(0.0, abs=1e-6)
+    assert smooth_rates(np.array([1.8])) == pytest.approx([0.8], abs=1e-6)
+    noisy = smooth_rates(np.array([1.9, 2.6, 2.5, 2.7]))
+    assert (np.diff(noisy) <= 1e-12).all()
+    assert 1.0 + noisy.sum() == pytest.approx(2.65, abs=0.05)
+    jump = smooth_rates(
+        np.array([1.92, 2.58, 2.82, 2.99, 3.01])
+    )  # 0.92, 0.72, 0.36, 0.71, 0.12 by themselves
+    assert (np.diff(jump[1:] / jump[:-1]) < 0.0).all()
+    assert trained_depth(np.array([1.8, 2.5, 3.77, 3.73, 3.47])) == 4
+    assert trained_depth(np.array([1.8, 2.5, 2.4, 2.6])) == 4
+    rates = constant(2.68, None, 5)
+    assert np.ptp(rates) == 0.0
+    assert 1.0 + np.cumprod(rates).sum() == pytest.approx(2.68)
+    assert constant(3.2, 0.875, 7)[0] == 0.875

@@ -1,7 +1,5 @@
 """What a page shows, as values that are compared with direct calls of the package."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex
@@ -11,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
-
-pytest.importorskip("streamlit")
-
 from chosen import SetUp
 from click.testing import CliRunner
 from streamlit.testing.v1 import AppTest

@@ -1,18 +1,13 @@
 """The page Choose: its answer is the package's, follows its inputs, and says what it cannot do."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("streamlit")
-
 import answers
+import pytest
 import show
 import uploads
 from charts.draw import bars_spec, map_spec

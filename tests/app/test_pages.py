@@ -1,7 +1,5 @@
 """Every page: no exception, the package's values, changes followed."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json
@@ -9,16 +7,13 @@ import math
 import shlex
 from typing import Any
 
-import pytest
-
-pytest.importorskip("streamlit")
-
 import answers
 import measured
 import notes
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pytest
 import show
 import uploads
 import which

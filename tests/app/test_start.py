@@ -1,21 +1,35 @@
-"""`medusa-sim app` and `streamlit run app/main.py` start with the same options, and ask nobody anything."""
+"""How the app starts, opens and looks; answers that are kept between runs."""
 
-from __future__ import annotations
-
+import re
 import socket
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
+import answers
+import numpy as np
 import pytest
+import show
+from charts import style as charts_style
+from charts.draw import map_spec
+from charts.style import TEXT
+from chosen import PRESETS, SetUp
+from kept import KEPT_BYTES, Kept, array_bytes
 from one_line import one_line
-
-pytest.importorskip("streamlit")
-
+from pages_read import APP, Opened, commands, set_up, tables, unfolded
+from pages_read import charts as drawn
 from streamlit import config
+from streamlit.testing.v1 import AppTest
+from views.evidence import EVERY_KERNEL
 
 from medusa_sim.cli.app import check_address, leave_out_here, main_script, streamlit_options
 from medusa_sim.errors import UsageError
+from medusa_sim.report.charts.chart import map_colour
+from medusa_sim.report.charts.sweep import heat_map
+from medusa_sim.report.figures.style import PARTS, SHADES, contrast, ink_on
+from medusa_sim.report.sweep_views import view_of
+from medusa_sim.step.workload import PARTS as OF_A_STEP
 
 OPTIONS = main_script().parent / ".streamlit" / "config.toml"
 
@@ -77,3 +91,188 @@ def test_a_file_where_the_app_is_started_is_no_module(
         assert sys.path == ["kept"]
         leave_out_here()
         assert sys.path == ["kept"]
+
+
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if "json" not in str(preset)])
+def test_a_preset_answers(opened: Opened, name: str) -> None:
+    preset = PRESETS[name]
+    page = opened("answer", **preset)
+    assert page.success
+    assert not any("Ignored" in warning.value for warning in page.warning)
+    assert f"--model {preset.get('model', 'vicuna-7b')}" in commands(page)[0]
+
+
+def test_the_app_opens_on_the_first_and_keeps_what_a_link_says() -> None:
+    def opened(**url: str) -> AppTest:
+        page = AppTest.from_file(str(APP / "main.py"), default_timeout=600)
+        for name, value in url.items():
+            page.query_params[name] = value
+        return page.run()
+
+    assert opened().selectbox(key="model").value == "llama-3.1-8b"
+    assert opened(preset="defaults").selectbox(key="model").value == "vicuna-7b"
+    assert opened(gpu="l40s").selectbox(key="model").value == "vicuna-7b"
+
+
+def test_a_set_up_is_one_line() -> None:
+    line = SetUp(gpu="h200-sxm", model="deepseek-r1", drafter="mtp", tp=8, kv_dtype="fp8").line
+    assert "\n" not in line
+    for word in ("deepseek-r1", "8 x h200-sxm", "fp8 KV", "mtp", "context 1,024"):
+        assert word in line
+
+
+def test_an_answer_is_made_once() -> None:
+    made: list[int] = []
+    kept = Kept()
+
+    @kept
+    def squared(value: int) -> int:
+        made.append(value)
+        return value * value
+
+    assert [squared(3), squared(4), squared(3)] == [9, 16, 9]
+    assert made == [3, 4]
+
+
+def test_the_least_lately_used_go_first() -> None:
+    made: list[int] = []
+    kept = Kept(most_bytes=25_000)
+
+    @kept
+    def row(value: int) -> np.ndarray:
+        made.append(value)
+        return np.full(1_000, float(value))
+
+    for value in (1, 2, 3, 1, 4, 1, 2):
+        assert row(value)[0] == value
+    assert made == [1, 2, 3, 4, 2]
+    assert kept.held_bytes <= 25_000
+    huge = Kept(most_bytes=10)(lambda: np.zeros(1_000))
+    assert huge() is huge()  # the last one stays, however large
+
+
+def test_a_failure_is_not_kept() -> None:
+    asked: list[int] = []
+
+    @Kept()
+    def fails() -> None:
+        asked.append(1)
+        raise ValueError("no")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            fails()
+    assert len(asked) == 2
+
+
+def test_arrays_are_counted_once_views_included() -> None:
+    whole = np.zeros((100, 100))
+    assert whole.nbytes <= array_bytes([whole[::2], whole, {"a": whole[0]}]) < 1.1 * whole.nbytes
+
+
+def test_a_search_of_trees_holds_more_than_one_of_chains() -> None:
+    chains = array_bytes(
+        answers.recommendation(set_up(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), 64)
+    )
+    trees = array_bytes(answers.recommendation(set_up(engine="cuda-graph"), 64))
+    assert 1e5 < chains < trees / 4
+    assert chains < KEPT_BYTES / 20
+
+
+LIGHT, DARK = "#ffffff", "#171614"
+"""Pages of Streamlit's themes."""
+
+
+def test_a_part_has_one_colour_of_its_own() -> None:
+    assert set(OF_A_STEP) < set(PARTS)
+    assert (
+        len({look.colour for look in PARTS.values()})
+        == len({look.title for look in PARTS.values()})
+        == len(PARTS)
+    )
+
+
+@pytest.mark.parametrize("colour", [look.colour for look in PARTS.values()] + list(SHADES))
+def test_colours_stand_out_on_both_themes_and_their_text_reads(colour: str) -> None:
+    assert contrast(colour, LIGHT) >= 3.0
+    assert contrast(colour, DARK) >= 3.0
+    assert contrast(ink_on(colour), colour) >= 4.5
+
+
+def test_points_are_not_faded_towards_the_page() -> None:
+    faded = charts_style.base()["config"]
+    assert {faded[mark]["opacity"] for mark in ("point", "circle", "square", "tick")} == {1.0}
+
+
+def test_contrast_is_that_of_the_standard() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_cells_of_the_map_can_be_read() -> None:
+    for speedup in np.geomspace(0.1, 6.0, 200):
+        colour = map_colour(speedup)
+        assert contrast(ink_on(colour), colour) >= 4.5
+    view = view_of(answers.recommendation(set_up(), 8).surface, 1024, [1, 2, 8], {1: 2, 8: 2})
+    values = map_spec(heat_map(view, "", chains=True))["data"]["values"]
+    assert {cell["ink"] for cell in values} <= {"#000000", "#ffffff"}
+
+
+def test_text_of_charts_follows_the_page() -> None:
+    assert contrast(TEXT, LIGHT) >= 4.5
+    assert f'fill="{TEXT}"' in (APP / "look.css").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "url", [{}, {"model": "qwen3-30b-a3b", "drafter": "eagle3", "tp": 2, "gpu": "h100-sxm"}]
+)
+def test_the_breakdown_wears_the_parts_colours(opened: Opened, url: dict[str, object]) -> None:
+    spec = next(each for each in drawn(opened("answer", batch_max=8, **url)) if "'part'" in str(each))
+    scale = spec["layer"][0]["encoding"]["color"]["scale"]
+    known = {look.title: look.colour for look in PARTS.values()}
+    assert dict(zip(scale["domain"], scale["range"], strict=True)).items() <= known.items()
+    assert len(set(scale["range"])) == len(scale["range"])
+
+
+def test_tables_keep_their_text_and_name_what_a_phone_shows(opened: Opened) -> None:
+    table = tables(unfolded(opened("evidence", gpu="a100-80gb-pcie"), EVERY_KERNEL))[0]
+    assert "10,360" in set(table["rows"])
+    page = opened("answer", batch_max=8)
+    body = next(each.proto.body for each in page.get("html") if "<table>" in each.proto.body)
+    assert '<th class="number">speedup</th>' in body
+    assert "wide" in body
+    assert "<script>" not in body
+
+
+def test_cells_are_text() -> None:
+    lines: list[str] = []
+    original = show.st.html
+    show.st.html = lines.append  # type: ignore[assignment]
+    try:
+        show.table([{"a": "<b>&"}])
+    finally:
+        show.st.html = original  # type: ignore[method-assign]
+    assert "&lt;b&gt;&amp;" in lines[0]
+
+
+def test_numbers_are_text_and_no_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two dollar signs would have the page wait for the fonts of formulas."""
+    told: list[str] = []
+    monkeypatch.setattr(show.st, "markdown", lambda text, **_: told.append(text))
+    show.figures(show.Figure("a <b>", "$0.21", "$0.30 without", "& more"))
+    assert "$" not in told[0]
+    assert "a &lt;b&gt;" in told[0]
+    assert "&amp; more" in told[0]
+
+
+def test_an_option_is_not_broken_between_its_dashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(show.st, "html", told.append)
+    command = (
+        'vllm serve x \\\n  --max-num-seqs 64 --speculative-config \'{"method":"eagle3","a<b":"' + "y" * 40
+    )
+    show.code(command)
+    assert "<span>--max-num-seqs</span> <span>64</span>" in told[0]
+    assert unescape(re.sub("<[^>]*>", "", told[0])) == command
+    assert show.in_words("keep it with --max-num-seqs 64") == "keep it with `--max-num-seqs` 64"
+    assert "`" not in show.in_words("give --runtime another"), "inputs of the page have labels"

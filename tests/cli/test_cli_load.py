@@ -1,7 +1,11 @@
-"""`medusa-sim load`: what it prints, and the same numbers in Python."""
+"""`medusa-sim load` and `check`: what they print, and the same numbers in Python."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
-from asking import answered, document, frame
+from asking import answered, document, frame, refused, run
 
 import medusa_sim as ms
 from medusa_sim.writing import RECORD
@@ -71,3 +75,76 @@ def test_the_report_has_plots(tmp_path):
     html = (folder / "report.html").read_text(encoding="utf-8")
     assert html.count("<svg") == 3
     assert not {"<link", "<script", "@import"} & set(html.split())
+
+
+FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
+SET_UP = [
+    "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "eagle3", "--acceptance", "0.7,0.42,0.21",
+]  # fmt: skip
+
+
+def checked(*more: object) -> Any:
+    """What a check says in JSON, whether it found something outside or not."""
+    return json.loads(run("check", *SET_UP, *more, "--format", "json").stdout)
+
+
+def test_files_of_a_benchmark_say_all_and_what_is_outside_exits_3():
+    files = [str(FILES / f"vllm_serve_{kind}_b8.json") for kind in ("spec", "plain")]
+    result = run("check", *SET_UP, "--bench", *files, "--format", "json")
+    assert result.exit_code == 3  # recorded rounds of another, slower engine
+    assert "outside" in result.stderr
+    found = json.loads(result.stdout)
+    assert (found["batch"], found["drafts"], found["seq_len"]) == (8, 3, 384)
+    assert found["measured_accepted"] == pytest.approx([0.7, 0.42, 0.21])
+    assert found["off"] == ["round"]
+    assert found["measured_us"] == 4657.522254996032
+
+
+def test_what_a_check_predicts_by_hand_is_inside_when_a_file_says_it(tmp_path):
+    hand = ["--batch", "8", "--seq", "384", "--accepted-by-position", "0.7,0.42,0.21"]
+    hand += ["--prompt-tokens", "128", "--output-tokens", "512"]
+    predicted_us = checked(*hand, "--measured-tpot-ms", 9)["predicted_us"]
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        f"concurrency,tpot_us,prompt,output,drafts,acceptance_length\n8,{predicted_us!r},128,512,3,2.33\n"
+    )
+    found = document("check", *SET_UP, "--bench", path)
+    assert found["inside"] is True
+    assert found["predicted_us"] == pytest.approx(found["measured_us"], rel=1e-12)
+    assert found["position"] is None
+
+
+def test_a_metrics_page_tells_acceptance_speed_and_batch(tmp_path):
+    page = (FILES / "vllm_metrics_after.txt").read_text()
+    name = 'vllm:request_time_per_output_token_seconds_{}{{engine="0",model_name="m"}} {}'
+    labels = page[page.index('model_name="') + 12 :].split('"')[0]
+    lines = [
+        name.format(part, value).replace('"m"', f'"{labels}"')
+        for part, value in (("sum", 1.0), ("count", 200))
+    ]
+    path = tmp_path / "after.txt"
+    path.write_text(page + "\n" + "\n".join(lines) + "\n")
+    found = checked("--counters", path, "--seq", 600)
+    assert found["batch"] == 8
+    assert found["measured_us"] == pytest.approx(5000.0)
+    assert found["measured_accepted"] == pytest.approx([0.7, 0.42, 0.21])
+    told = 'vllm:request_{}_tokens_sum{{engine="0",model_name="{}"}} {}'
+    lengths = [told.format(*one) for one in (("prompt", labels, 110_000), ("generation", labels, 51_200))]
+    path.write_text("\n".join([path.read_text().rstrip(), *lengths, ""]))
+    served = checked("--counters", path)
+    assert served["seq_len"] == 550 + 128  # the page's own prompts and half their answers
+    assert served["predicted_us"] > found["predicted_us"]
+
+
+def test_several_runs_are_told_apart_and_a_plain_run_is_not_taken_for_one_with_drafts():
+    plain, files = FILES / "vllm_serve_plain_b8.json", sorted(FILES.glob("vllm_serve_*.json"))
+    refused("no drafts", "check", *SET_UP, "--bench", plain, "--drafts", 3, code=2)
+    refused("--batch", "check", *SET_UP, "--bench", *files, code=2)
+    assert checked("--bench", plain)["drafts"] == 0
+    found = checked("--bench", *files, "--batch", 64)
+    assert found["batch"] == 64
+    assert {row["part"] for row in found["rows"]} == {"acceptance", "round", "plain"}
+    hand = ("--batch", 8, "--drafts", 3, "--tokens-per-step", 2.33, "--measured-itl-ms", 90)
+    result = run("check", *SET_UP, *hand)
+    assert result.stdout.startswith("Outside")
+    assert "round" in result.stdout

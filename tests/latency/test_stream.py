@@ -1,17 +1,90 @@
-"""Times of linear attention, windows, sparse attention and hyper-connections."""
+"""Elementwise kernels: physics as properties, the fit as recovery, measured rows where the data is."""
 
 import dataclasses
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from medusa_sim.calibrate.fit import UNFITTED, Rows
-from medusa_sim.calibrate.stream import fit_stream
-from medusa_sim.latency.base import Source
+from medusa_sim.calibrate.stream import fit_elementwise, fit_stream
+from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.stream import stream_time
+from medusa_sim.latency.waves import elementwise_time
+from medusa_sim.operators.operator import ELEMENTWISE_KINDS, Elementwise, ElementwiseKind, Size
 from medusa_sim.operators.recurrent import Recurrent
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.kernels import StreamKernel
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
+
+GPUS = ["a100-80gb-pcie", "a40", "h100-sxm", "rtx-a6000", "h200-sxm", "l40s"]
+KINDS = [kind for kind in ELEMENTWISE_KINDS if kind != "next_token"]
+"""The choice of the next token was measured on no GPU."""
+names, kinds = st.sampled_from(GPUS), st.sampled_from(KINDS)
+
+
+def kernel_of(name: str, kind: str) -> tuple[Gpu, ElementwiseKernel]:
+    gpu = load_gpu(name)
+    return gpu, gpu.kernel_set("torch").elementwise[kind]
+
+
+def shape(kind: ElementwiseKind, m: Size, n: Size) -> Elementwise:
+    return Elementwise(name=kind, kind=kind, m=m, n=n, dtype="fp16")
+
+
+@given(names, kinds, st.integers(17, 10_000), st.integers(64, 30_000))
+def test_more_rows_never_cost_less_beyond_the_serial_look_up(name, kind, m, n):
+    gpu, kernel = kernel_of(name, kind)
+    assert kernel.serial_rows < 17
+    cost = elementwise_time(gpu, kernel, shape(kind, np.array([m, m + 1, 2 * m]), n)).time_us
+    # The last wave is priced by its own share of the traffic, so a step may undercut by a rounding error.
+    assert np.all(np.diff(cost) >= -1e-9 * cost[0])
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_few_rows_cost_the_ramp_and_one_row(name):
+    gpu, kernel = kernel_of(name, "residual")
+    few = elementwise_time(gpu, kernel, shape("residual", np.array([1, 2, 4]), 4096))
+    assert np.all(few.bound == Bound.LATENCY)
+    np.testing.assert_allclose(few.time_us, few.time_us[0], rtol=0.2)
+
+
+def test_large_tensors_are_memory_bound_double_with_m_and_halve_with_the_bandwidth():
+    gpu, kernel = kernel_of("a40", "residual")
+    twice = dataclasses.replace(gpu, bandwidth_bytes_per_s=2 * gpu.bandwidth_bytes_per_s)
+    operator = shape("residual", np.array([100_000, 200_000]), 8192)
+    cost = elementwise_time(gpu, kernel, operator)
+    assert np.all(cost.bound == Bound.MEMORY)
+    above, faster = (
+        elementwise_time(each, kernel, operator).time_us - kernel.ramp_us for each in (gpu, twice)
+    )
+    assert above[1] / above[0] == pytest.approx(2.0, rel=0.01)  # whole waves: up to one in a hundred
+    assert above / faster == pytest.approx([2.0, 2.0], rel=1e-6)
+
+
+def test_an_embedding_of_few_tokens_is_gathered_one_by_one():
+    """PyTorch's small-index kernel loops: 16 tokens take longer than 64 (published rows show 14 and 6 us)."""
+    gpu, kernel = kernel_of("a100-80gb-pcie", "embedding")
+    cost = elementwise_time(gpu, kernel, shape("embedding", np.array([16, 64]), 4096)).time_us
+    assert cost[0] > 1.5 * cost[1]
+
+
+@pytest.mark.parametrize("kind", ["rms_norm", "embedding"])
+def test_a_fit_recovers_what_made_the_rows(kind):
+    gpu, kernel = kernel_of("a100-80gb-pcie", kind)
+    m, n = (grid.ravel() for grid in np.meshgrid(2 ** np.arange(0, 14), [1024, 2048, 4096, 8192]))
+    operator = shape(kind, m, n)
+    times = elementwise_time(gpu, kernel, operator, cold=False).time_us
+    fitted = fit_elementwise(Rows(operator, times), gpu, source="made up")
+    assert fitted.fit.heldout_error < 0.03
+    assert fitted == fit_elementwise(Rows(operator, times), gpu, source="made up")
+
+
+def test_every_kind_is_fitted_on_every_card():
+    for name in GPUS:
+        assert set(load_gpu(name).kernel_set("torch").elementwise) == set(KINDS)
+
 
 H100 = load_gpu("h100-sxm")
 QUERIES = np.array([2, 4, 8])

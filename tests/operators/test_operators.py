@@ -1,19 +1,29 @@
 """Counts against the Medusa paper's tables, what must hold of any; kinds stand wherever they are listed."""
 
 import inspect
+from dataclasses import replace
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import latent
 
+from medusa_sim.errors import DataError
 from medusa_sim.operators.columns import KINDS as NAMES
 from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, operational_intensity
+from medusa_sim.operators.recurrent import Recurrent
+from medusa_sim.operators.sparse import Sparse
+from medusa_sim.operators.stream import HyperConnection
+from medusa_sim.operators.table import check_rows, operators_of
+from medusa_sim.operators.window import WindowAttention
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import BORROWED, InheritFile
 from medusa_sim.specs.kernels import SECTIONS
+from medusa_sim.specs.mixers import Grouped
 
 SIZES = st.integers(min_value=1, max_value=4096)
 
@@ -119,3 +129,171 @@ def test_sections_kinds_and_names_name_each_other_once():
     held = load_gpu("h100-sxm").kernel_set("sglang")
     for kind in KINDS:
         assert all(isinstance(kernel, msgspec.Struct) and kernel.fit for kernel in kind.table(held).values())
+
+
+LATENT = 512 + 64
+
+
+@given(heads=st.integers(1, 128), queries=st.integers(1, 16), keys=st.integers(16, 10_000))
+def test_the_latent_is_read_once_for_all_heads_and_candidates(heads, queries, keys):
+    read = latent(heads=heads, q_len=queries, kv_len=keys).kv_bytes
+    assert read == 2 * keys * LATENT
+
+
+@given(heads=st.integers(1, 64), queries=st.integers(1, 16))
+def test_candidates_cost_what_as_many_heads_cost(heads, queries):
+    several, wide = latent(heads=heads, q_len=queries), latent(heads=heads * queries)
+    assert several.flops == wide.flops
+    assert several.bytes == wide.bytes
+
+
+def test_a_cache_of_eight_bits_is_half_as_long_and_keeps_its_kernels_apart():
+    plain = latent()
+    small = replace(plain, kv_dtype="fp8")
+    assert small.kv_bytes == plain.kv_bytes / 2
+    assert (plain.form, small.form) == ("decode_bf16", "decode_bf16_fp8")
+    assert plain.form in small.forms
+    assert plain.key != small.key
+
+
+def test_prefill_expands_keys_and_values_of_each_head():
+    whole = latent("mla_prefill", q_len=1024)
+    assert whole.kv_bytes == 2 * 16 * 1024 * (192 + 128)
+    assert whole.flops == pytest.approx(2 * 16 * (1024 * 1025 / 2) * (192 + 128))
+
+
+@pytest.mark.parametrize(("kind", "layers"), [("mla_decode", 5), ("mla_prefill", 4)])
+def test_a_module_holds_the_weights_of_deepseek_v3(kind, layers):
+    module = replace(latent(kind, heads=128), scope="module")
+    assert len(module.projections) == layers
+    weights = sum(float(np.max(each.weight_bytes)) / 2 for each in module.projections)
+    # arXiv 2412.19437, section 4.2: d_c 512, d'_c 1536, 128 heads of 128, hidden 7168.
+    assert weights == 7168 * (1536 + 576) + 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * 7168
+    alone = module.kernel_alone
+    assert module.flops == alone.flops + sum(each.flops for each in module.projections)
+    assert module.bytes == alone.bytes + sum(each.bytes for each in module.projections)
+
+
+def test_rows_of_a_recorded_table_are_read():
+    frame = pd.DataFrame(
+        {
+            "engine": "vllm", "kernel": "FLASHMLA", "scope": ["kernel", "module", "module"],
+            "phase": ["decode", "decode", "prefill"], "mla_dtype": "bfloat16",
+            "kv_dtype": ["bfloat16", "fp8", "bfloat16"], "gemm_dtype": ["none", "fp8_block", "bfloat16"],
+            "heads": 16, "batch": 4, "q_len": [1, 1, 64], "kv_len": 64,
+        }
+    )  # fmt: skip
+    found = {operator.form: index.tolist() for index, operator in operators_of(check_rows(frame, "mla"))}
+    expected = {"decode_bf16": [0], "decode_bf16_fp8_module_fp8_block": [1], "prefill_bf16_module_bf16": [2]}
+    assert found == expected
+
+
+def test_a_cache_without_the_new_tokens_is_refused():
+    row = {"op": "mla_decode", "dtype": "bf16", "batch": 1, "q_len": 8, "kv_len": 4, "heads": 16}
+    with pytest.raises(DataError, match="at least q_len"):
+        check_rows(pd.DataFrame([row]), "mla")
+
+
+@given(keys=st.integers(1, 100_000), queries=st.integers(1, 64), window=st.integers(1, 8192))
+def test_a_window_ends_what_attention_reads(keys, queries, window):
+    keys = max(keys, queries)
+    oldest_seen = max(keys - queries + 1 - window, 0)
+    mixer = Grouped(heads=8, kv_heads=8, head_dim=128, size=window)
+    seen = float(mixer.keys(np.array(float(keys)), np.array(float(queries))))
+    assert seen == keys - oldest_seen
+    layer = Attention(
+        name="window", kind="verify_attention", dtype="bf16", batch=1, q_len=queries, kv_len=seen, heads=8,
+        kv_heads=2, head_dim=128,
+    )  # fmt: skip
+    assert layer.kv_bytes == 2 * 2 * 2 * 128 * seen
+    assert layer.bytes <= layer.with_columns(kv_len=keys).bytes
+
+
+K3 = Recurrent(name="kda", kind="kda", dtype="bf16", batch=1, q_len=1, heads=96, key_heads=96)
+
+
+def test_sizes_of_states_and_projections_are_as_published():
+    """6.29 MB in fp32 and 0.22 MB of convolution windows a layer (arXiv 2510.26692's sizes)."""
+    assert float(K3.state_bytes) == pytest.approx(6.29e6, rel=1e-3)
+    windows = replace(K3, part="conv")
+    assert float(windows.state_bytes) == pytest.approx(0.22e6, rel=0.01)
+    state = float(K3.state_bytes)
+    verified, prefilled = (float(replace(K3, q_len=4, phase=phase).bytes) for phase in ("verify", "context"))
+    assert verified - prefilled == pytest.approx(3.0 * state)
+    assert float(K3.flops) == 7.0 * 96 * 128 * 128
+    # 0.187 G of latent attention and 0.014 G of the indexer a layer (its config).
+    layer = Sparse(name="d", kind="dsa", dtype="bf16", batch=1, q_len=1, prefix=1, heads=128)
+    assert float(layer.weights) == pytest.approx(0.187e9 + 0.014e9, rel=0.01)
+
+
+@pytest.mark.parametrize(("prefix", "q_len", "window"), [(0, 5, 3), (10, 1, 4), (2, 6, 4), (0, 3, 8)])
+def test_pairs_of_a_window_are_those_that_one_counts(prefix, q_len, window):
+    one = WindowAttention(
+        name="w", dtype="bf16", batch=2, q_len=q_len, prefix=prefix, heads=4, kv_heads=2, head_dim=64,
+        window=window,
+    )  # fmt: skip
+    counted = sum(min(position, window) for position in range(prefix + 1, prefix + q_len + 1))
+    assert float(one.pairs) == counted
+    assert float(one.flops) == 4.0 * 2 * 4 * 64 * counted
+    assert float(one.kv_bytes) == 2 * 2 * 2 * 2 * 64 * min(prefix + q_len, window + q_len - 1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "prefix", "shared"),
+    [(16, 1, 16383, 4.0), (64, 1, 127, 1.0), (512, 1, 4095, 8.0), (64, 8, 65535, 8.0), (1, 1, 2047, 0.0)],
+)
+def test_keys_are_split_as_tensorrt_llm_does(batch, kv_heads, prefix, shared):
+    """Waves over 132 multiprocessors: 32 splits of 16,384 keys, at most eight blocks each, none for few."""
+    one = WindowAttention(
+        name="w", dtype="bf16", batch=batch, q_len=1, prefix=prefix, heads=8 * kv_heads, kv_heads=kv_heads,
+        head_dim=64, window=128,
+    )  # fmt: skip
+    steps = one.steps(132)
+    assert float(steps["split_waves"]) == shared
+    assert float(steps["alone"]) == float(shared == 0.0)
+    alone = replace(one, heads=kv_heads).steps(132)
+    assert float(alone["alone"]) == 1.0
+
+
+def test_keys_are_chosen_up_to_the_limit_and_streams_are_read_and_written():
+    few, many = (
+        Sparse(name="d", kind="dsa", dtype="bf16", batch=1, q_len=1, prefix=prefix, heads=128).loads
+        for prefix in (4095, 65535)
+    )
+    assert few["keys"] == many["keys"] == 2048 * 1152
+    assert many["index"] == 16 * few["index"]
+    before, after = (
+        float(HyperConnection(name="h", dtype="bf16", tokens=3, hidden=7168, part=part).bytes)
+        for part in ("pre", "post")
+    )
+    assert (before, after) == (3 * 7168 * 5 * 2, 3 * 7168 * 9 * 2)
+
+
+def test_rows_of_other_projects_are_read_as_they_are():
+    row = {
+        "kernel": "fused", "phase": "generation", "batch": 4, "q_len": 1, "time_us": 9.0,
+        "engine": "tensorrt-llm",
+    }  # fmt: skip
+    sizes = {"num_k_heads": 16, "head_k_dim": 128, "num_v_heads": 32, "head_v_dim": 128, "d_conv": 4}
+    frame = pd.DataFrame(
+        [row | sizes | {"op": "gdn"}, row | sizes | {"op": "gdn", "kernel": "causal_conv1d_update"}]
+    )
+    checked = check_rows(frame, "made", need_time=True)
+    assert {operator.form for _, operator in operators_of(checked)} == {
+        "gdn_state_generation",
+        "gdn_conv_generation",
+    }
+    assert set(checked["engine"]) == {"trtllm"}
+    window = {
+        "batch": 2, "q_len": 1, "heads": 8, "kv_heads": 2, "head_dim": 64, "attn_dtype": "bfloat16",
+        "kv_cache_dtype": "fp8", "prefix": 0, "window": 128.0, "phase": "generation",
+    }  # fmt: skip
+    ((_, operator),) = operators_of(check_rows(pd.DataFrame([window]), "made"))
+    assert (operator.form, operator.kind) == ("generation_bf16_fp8_64", "window_attention")
+    sparse = {
+        "op": "csa", "batch": 2, "q_len": 4, "heads": 64, "prefix": 1024, "phase": "context",
+        "verifies": True, "mla_dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3", "gemm_type": "fp8_block",
+    }  # fmt: skip
+    ((_, operator),) = operators_of(check_rows(pd.DataFrame([sparse]), "made"))
+    assert operator.form == "csa_verify_fp8_fp8_block"
+    assert np.all(operator.bytes > 0.0)

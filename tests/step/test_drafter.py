@@ -28,39 +28,33 @@ LLAMA = load_model("llama-3.1-8b")
 DRAFT = load_model("llama-68m")
 RUNTIME = load_runtime("cuda-graph")
 STEP = verify(batch=4, seq_len=1024, candidates=16)
+PARTS = Parts(draft=DRAFT)
+PARALLEL = (PEagle, Pard, DFlash, DSpark)
+
+
+def setting(drafter, model=LLAMA, gpu="h100-sxm", depth: int | None = None) -> Setting:
+    latency = RooflineLatency(load_gpu(gpu))
+    return Setting(latency=latency, model=model, runtime=RUNTIME, scope="model", drafter=drafter, depth=depth)
 
 
 def gemms(works: tuple, name: str) -> list[Gemm]:
-    return [
-        launch.operator
-        for work in works
-        for launch in work.launches
-        if launch.operator.name == name and isinstance(launch.operator, Gemm)
-    ]
+    operators = (launch.operator for work in works for launch in work.launches)
+    return [one for one in operators if one.name == name and isinstance(one, Gemm)]
 
 
-def test_medusa_heads_have_public_weights_and_cost_the_same_whichever():
+def test_medusa_heads_have_public_weights_and_run_on_all_candidates_or_the_accepted_row():
     # Vicuna-7B, five heads of 4096 x 4096 + 4096 and 32000 x 4096 in fp16: 5 x 295.7 MB
     assert Medusa(heads=5).weight_bytes(MODEL) == pytest.approx(2 * 5 * (4096 * 4096 + 4096 + 32000 * 4096))
-    shared = Medusa(heads=5, own_output_layers=False).weight_bytes(MODEL)
-    assert shared == 2 * 5 * 4096 * 4097
+    assert Medusa(heads=5, own_output_layers=False).weight_bytes(MODEL) == 2 * 5 * 4096 * 4097
     assert Medusa().kv_bytes_per_token(MODEL) == 0.0
     latency = RooflineLatency(load_gpu("a100-80gb-pcie"))
-    times = [
-        float(sum(work_time(latency, w).time_us for w in Medusa(heads=k).work(MODEL, STEP, RUNTIME)))
-        for k in (1, 2, 4)
-    ]
-    assert times[1] == pytest.approx(2 * times[0])
-    assert times[2] == pytest.approx(4 * times[0])
-
-
-def test_heads_run_on_all_candidates_or_on_the_accepted_row():
-    heads = Medusa(heads=3)
-    (output,) = gemms(heads.work(MODEL, STEP, RUNTIME), "medusa_output")
-    assert (int(output.m), output.n, output.k) == (64, 32000, 4096)
-    accepted = replace(RUNTIME, head_rows="accepted")
-    (output,) = gemms(heads.work(MODEL, STEP, accepted), "medusa_output")
-    assert int(output.m) == 4
+    works = [Medusa(heads=heads).work(MODEL, STEP, RUNTIME) for heads in (1, 2, 4)]
+    times = np.array([sum(float(work_time(latency, work).time_us) for work in each) for each in works])
+    assert times == pytest.approx(times[0] * np.array([1.0, 2.0, 4.0]))
+    for head_rows, rows in (("all", 64), ("accepted", 4)):
+        runtime = replace(RUNTIME, head_rows=head_rows)
+        (output,) = gemms(Medusa(heads=3).work(MODEL, STEP, runtime), "medusa_output")
+        assert (int(output.m), output.n, output.k) == (rows, 32000, 4096)
 
 
 def test_look_ups_run_nothing_on_the_gpu_and_hold_nothing():
@@ -74,37 +68,22 @@ def test_look_ups_run_nothing_on_the_gpu_and_hold_nothing():
 
 
 def test_a_draft_model_of_the_targets_own_size_costs_one_decode_step_a_draft():
-    latency = RooflineLatency(load_gpu("a100-80gb-pcie"))
-    setting = Setting(
-        latency=latency, model=MODEL, runtime=RUNTIME, scope="model", drafter=DraftModel(draft=MODEL, depth=3)
-    )
-    drafted = sum(float(step.time_us) for step in drafting_steps(setting, 2, 1000, 4))
-    decoded = sum(float(decode_step(setting, 2, 1000 + i).time_us) for i in range(3))
-    assert drafted == pytest.approx(decoded)
-    prompt = sum(
-        float(work_time(latency, work).time_us)
-        for work in setting.drafter.prompt_work(MODEL, prefill(2, 500), RUNTIME)
-    )
-    assert prompt == pytest.approx(float(prefill_step(setting, 2, 500).time_us))
+    of = setting(DraftModel(draft=MODEL, depth=3), MODEL)
+    drafted = sum(float(step.time_us) for step in drafting_steps(of, 2, 1000, 4))
+    assert drafted == pytest.approx(sum(float(decode_step(of, 2, 1000 + i).time_us) for i in range(3)))
+    works = of.drafter.prompt_work(MODEL, prefill(2, 500), RUNTIME)
+    prompt = sum(float(work_time(of.latency, work).time_us) for work in works)
+    assert prompt == pytest.approx(float(prefill_step(of, 2, 500).time_us))
 
 
-def test_a_draft_model_keeps_its_own_runtime_and_cache():
-    eager = load_runtime("hf-eager")
-    works = DraftModel(draft=DRAFT, depth=4, runtime=eager).work(MODEL, STEP, RUNTIME)
-    assert len(works) == 4
-    assert {work.runtime.name for work in works} == {"hf-eager"}
-    assert all(work.of == "draft" for work in works)
+def test_a_draft_model_keeps_its_own_runtime_and_cache_and_width_multiplies_later_rows():
+    works = DraftModel(draft=DRAFT, depth=4, runtime=load_runtime("hf-eager")).work(MODEL, STEP, RUNTIME)
+    assert [(work.runtime.name, work.of) for work in works] == [("hf-eager", "draft")] * 4
     drafter = DraftModel(draft=DRAFT, depth=4)
     assert drafter.weight_bytes(MODEL) == DRAFT.weight_bytes
     assert drafter.kv_bytes_per_token(MODEL) == DRAFT.kv_bytes_per_token
-
-
-def test_width_multiplies_the_rows_behind_the_first_level():
-    rows = [
-        int(g.m)
-        for g in gemms(DraftModel(draft=DRAFT, depth=3, width=4).work(MODEL, STEP, RUNTIME), "down_proj")
-    ]
-    assert rows == [4, 16, 16]
+    works = DraftModel(draft=DRAFT, depth=3, width=4).work(MODEL, STEP, RUNTIME)
+    assert [int(g.m) for g in gemms(works, "down_proj")] == [4, 16, 16]
 
 
 def test_an_eagle_layer_reads_what_was_accepted_first_and_looks_at_the_last_row():
@@ -116,40 +95,24 @@ def test_an_eagle_layer_reads_what_was_accepted_first_and_looks_at_the_last_row(
 
 def test_an_eagle_layer_of_a_pruned_vocabulary_has_a_head_of_its_own():
     pruned = Eagle(depth=2, draft_vocab=32000, fused_inputs=3)
-    assert {g.n for g in gemms(pruned.work(LLAMA, STEP, RUNTIME), "lm_head")} == {32000}
-    assert {g.k for g in gemms(pruned.work(LLAMA, STEP, RUNTIME), "draft_fusion")} == {3 * LLAMA.hidden}
+    works = pruned.work(LLAMA, STEP, RUNTIME)
+    assert {g.n for g in gemms(works, "lm_head")} == {32000}
+    assert {g.k for g in gemms(works, "draft_fusion")} == {3 * LLAMA.hidden}
     grown = pruned.weight_bytes(LLAMA) - Eagle(depth=2, fused_inputs=3).weight_bytes(LLAMA)
     assert grown == 2 * 32000 * LLAMA.hidden
     assert pruned.kv_bytes_per_token(LLAMA) == pytest.approx(LLAMA.kv_bytes_per_token / 32)
 
 
 def test_drafting_is_a_small_share_and_grows_with_depth():
-    latency = RooflineLatency(load_gpu("h100-sxm"))
-    decode = float(
-        decode_step(
-            Setting(latency=latency, model=LLAMA, runtime=RUNTIME, scope="model", drafter=FreeDrafter()),
-            1,
-            1024,
-        ).time_us
-    )
-    shares = []
-    for depth in (1, 2, 4):
-        works = Eagle(depth=depth).work(LLAMA, verify(1, 1024, depth + 1), RUNTIME)
-        shares.append(float(sum(np.asarray(work_time(latency, work).time_us) for work in works)) / decode)
+    decode = float(decode_step(setting(FreeDrafter()), 1, 1024).time_us)
+    shares = [drafting_us(Eagle, depth, batch=1) / decode for depth in (1, 4)]
     assert shares[0] < 0.15  # one of 32 layers, the LM head and the fusion layer
-    assert shares[2] == pytest.approx(4 * shares[0], rel=0.05)
-
-
-PARTS = Parts(draft=DRAFT)
-PARALLEL = (PEagle, Pard, DFlash, DSpark)
+    assert shares[1] == pytest.approx(4 * shares[0], rel=0.05)
 
 
 def drafting_us(kind: type, depth: int, batch: int = 8, seq_len: int = 1024) -> float:
-    setting = Setting(
-        latency=RooflineLatency(load_gpu("h100-sxm")), model=LLAMA, runtime=RUNTIME, scope="model",
-        drafter=kind.of(PARTS, depth), depth=depth,
-    )  # fmt: skip
-    return float(sum(np.asarray(step.time_us) for step in drafting_steps(setting, batch, seq_len, depth + 1)))
+    steps = drafting_steps(setting(kind.of(PARTS, depth), depth=depth), batch, seq_len, depth + 1)
+    return float(sum(np.asarray(step.time_us) for step in steps))
 
 
 @pytest.mark.parametrize("kind", DRAFTERS.values(), ids=DRAFTERS)
@@ -239,15 +202,14 @@ def test_layers_of_a_quantised_target_are_drafted_as_they_are_stored():
         assert down.dtype == dtype
 
 
-def test_parts_that_a_drafter_lacks_are_named():
-    with pytest.raises(UsageError, match="pard needs --draft-model"):
-        Pard.check(Parts(), LLAMA)
-    with pytest.raises(UsageError, match="such a pair cannot speculate"):
-        Pard.check(Parts(draft=DRAFT), LLAMA)
-    with pytest.raises(UsageError, match="dflash takes no --draft-model"):
-        DFlash.check(PARTS, LLAMA)
-    with pytest.raises(UsageError, match="no MTP module"):
-        Mtp.check(Parts(), LLAMA)
+@pytest.mark.parametrize(
+    ("kind", "parts", "told"),
+    [(Pard, Parts(), "pard needs --draft-model"), (Pard, PARTS, "such a pair cannot speculate"),
+     (DFlash, PARTS, "dflash takes no --draft-model"), (Mtp, Parts(), "no MTP module")],
+)  # fmt: skip
+def test_parts_that_a_drafter_lacks_are_named(kind, parts, told):
+    with pytest.raises(UsageError, match=told):
+        kind.check(parts, LLAMA)
 
 
 def test_an_mtp_module_is_a_layer_of_experts_that_wakes_its_own():
@@ -277,20 +239,17 @@ def test_draft_layers_are_dense_whatever_the_target_is(kind):
 
 def test_drafters_are_split_as_the_target_is():
     target = load_model("llama-3.1-70b")
-    small = load_model("llama-3.2-1b")
     for kind in (Eagle3, PEagle, DFlash, DSpark, DraftModel, Pard):
-        drafter = kind.of(Parts(draft=small if kind.takes_draft_model else None), 3)
+        drafter = kind.of(Parts(draft=load_model("llama-3.2-1b") if kind.takes_draft_model else None), 3)
         shard = on_one_gpu(target, Parallel(tp=4))
         share = drafter.weight_bytes(shard) / drafter.weight_bytes(target)
         assert 0.25 <= share < 0.45, kind.name  # what fuses features is not split
         assert drafter.kv_bytes_per_token(shard) <= drafter.kv_bytes_per_token(target) / 2
         works = drafter.work(shard, verify(8, 512, 4), RUNTIME)
-        gathers = [
-            one.operator for work in works for one in work.launches if one.operator.name == "logit_gather"
-        ]
-        heads = gemms(works, "lm_head")
+        launched = [one.operator for work in works for one in work.launches]
+        gathers = [operator for operator in launched if operator.name == "logit_gather"]
         vocab = drafter.own_vocab if kind in (Eagle3, PEagle) else target.vocab
-        for head, gather in zip(heads, gathers, strict=True):
+        for head, gather in zip(gemms(works, "lm_head"), gathers, strict=True):
             assert float(np.asarray(gather.message_bytes)) == int(head.m) * vocab * 2
 
 

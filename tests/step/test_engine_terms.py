@@ -35,10 +35,10 @@ ENGINES = tuple(name for name in runtime_names() if load_runtime(name).engine is
 BATCHES = np.array([1, 2, 7, 16, 33, 64, 100, 200, 256])
 
 
-def engine(name: str = "vllm-0.10") -> Engine:
-    found = load_runtime(name).engine
-    assert found is not None
-    return found
+def engine(name: str = "vllm-0.10", **values: float) -> Engine:
+    """Its terms, some of another value."""
+    terms = {term: Term(value=value, source="a test") for term, value in values.items()}
+    return load_runtime(name).engine.with_terms(terms)
 
 
 def setting(runtime: str = "vllm-0.10", drafter: Drafter | None = None, **other: object) -> Setting:
@@ -47,9 +47,12 @@ def setting(runtime: str = "vllm-0.10", drafter: Drafter | None = None, **other:
     return Setting(**(given | other))
 
 
-def with_term(of: Setting, **values: float) -> Setting:
-    terms = {name: Term(value=value, source="a test") for name, value in values.items()}
-    return replace(of, runtime=replace(of.runtime, engine=of.runtime.engine.with_terms(terms)))
+def with_terms(of: Setting, terms: Engine) -> Setting:
+    return replace(of, runtime=replace(of.runtime, engine=terms))
+
+
+def verified_us(of: Setting, batch: int, candidates: int = 4) -> float:
+    return float(verification_step(of, batch, 512, candidates).time_us)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -65,13 +68,13 @@ def test_an_engine_adds_to_its_own_kernels_and_more_with_requests(name):
 @pytest.mark.parametrize("name", ENGINES)
 def test_drafting_costs_more_with_each_pass_and_a_look_up_less_than_any(name):
     terms = engine(name)
-    costs = [
-        float(drafting_us(terms, "eagle", passes, 8).time_us)
-        + passes * (300.0 + float(pass_us(terms, 1, np.asarray(300.0)).time_us))
-        for passes in (1, 2, 5)
-    ]
+    kernels_and_host = 300.0 + float(pass_us(terms, 1, np.asarray(300.0)).time_us)
+    looked_up, *costs = (
+        float(drafting_us(terms, method, passes, 8).time_us) + passes * kernels_and_host
+        for method, passes in (("ngram", 0), ("eagle", 1), ("eagle", 2), ("eagle", 5))
+    )
     assert costs == sorted(costs)
-    assert float(drafting_us(terms, "ngram", 0, 8).time_us) < costs[0]
+    assert looked_up < costs[0]
 
 
 def test_a_pass_is_as_long_as_the_longer_of_its_kernels_and_its_host():
@@ -84,28 +87,24 @@ def test_a_pass_is_as_long_as_the_longer_of_its_kernels_and_its_host():
 
 
 def test_what_is_charged_ends_where_it_was_measured_and_what_is_hidden_is_not_added():
-    terms = engine()
     added = [
-        float(host_us(terms, size).time_us + drafting_us(terms, "eagle", 3, size).time_us)
+        float(host_us(engine(), size).time_us + drafting_us(engine(), "eagle", 3, size).time_us)
         for size in (255, 256, 2000)
     ]
     assert added[0] < added[1] == added[2]
-    free = engine().with_terms({"hidden_us_per_step": Term(value=1e5, source="a test")})
-    assert float(host_us(free, 4).time_us) == 0.0
-    partly = engine().with_terms({"hidden_us_per_step": Term(value=100.0, source="a test")})
-    assert float(host_us(engine(), 4).time_us - host_us(partly, 4).time_us) == pytest.approx(100.0)
+    whole, partly, free = (
+        float(host_us(engine(**hidden), 4).time_us)
+        for hidden in ({}, {"hidden_us_per_step": 100.0}, {"hidden_us_per_step": 1e5})
+    )
+    assert (whole - partly, free) == (pytest.approx(100.0), 0.0)
 
 
 def test_drafters_without_asynchronous_scheduling_pay_the_host_that_others_hide():
     """n-grams cost an engine 12 % of a step of an 8B model, where 2 % were charged."""
-    asked = setting("vllm-0.14", model=load_model("llama-3.1-8b"))
-    plain = float(decode_step(asked, 1, 512).time_us)
-    bare = [
-        float(verification_step(replace(asked, method=method), 1, 512, 4).time_us)
-        for method in ("eagle3", "ngram", "medusa")
-    ]
+    asked = setting("vllm-0.14")
+    bare = [verified_us(replace(asked, method=method), 1) for method in ("eagle3", "ngram", "medusa")]
+    assert bare[0] < 1.03 * float(decode_step(asked, 1, 512).time_us)
     hidden = engine("vllm-0.14").hidden_us_per_step.value
-    assert bare[0] < 1.03 * plain
     assert bare[1] == bare[2] == pytest.approx(bare[0] + hidden, rel=0.01)
 
 
@@ -118,19 +117,20 @@ def test_no_model_is_faster_than_the_host_of_its_engine():
 
 
 def test_an_fp8_cache_on_ampere_costs_a_plan_every_pass_and_a_round_in_pieces():
-    def costs(kv_dtype: str | None, gpu: str) -> tuple[float, float]:
+    def added(gpu: str) -> np.ndarray:
+        """What the cache adds to a plain step and to a verification, in us."""
         latency = latency_model(load_gpu(gpu), "calibrated", "torch", serves="vllm")
-        model = with_dtypes(load_model("llama-3.1-8b"), "fp16", None, kv_dtype)
-        asked = setting("vllm-0.24", model=model, latency=latency, method="eagle3")
-        return float(decode_step(asked, 1, 512).time_us), float(verification_step(asked, 1, 512, 6).time_us)
+        models = (with_dtypes(load_model("llama-3.1-8b"), "fp16", None, cache) for cache in (None, "fp8"))
+        asked = [setting("vllm-0.24", model=each, latency=latency, method="eagle3") for each in models]
+        plain, cached = ((float(decode_step(of, 1, 512).time_us), verified_us(of, 1, 6)) for of in asked)
+        return np.subtract(cached, plain)
 
     terms = engine("vllm-0.24")
     plan, pieces = terms.plan_us_per_pass.value, 32 * terms.pieces_us_per_layer.value
-    plain, cached = costs(None, "a100-80gb-sxm"), costs("fp8", "a100-80gb-sxm")
-    assert cached[0] - plain[0] == pytest.approx(plan, abs=200.0)
-    assert cached[1] - plain[1] == pytest.approx(plan + pieces, abs=600.0)
-    plain, cached = costs(None, "h100-sxm"), costs("fp8", "h100-sxm")
-    assert abs(cached[1] - plain[1]) < 100.0
+    step_us, round_us = added("a100-80gb-sxm")
+    assert step_us == pytest.approx(plan, abs=200.0)
+    assert round_us == pytest.approx(plan + pieces, abs=600.0)
+    assert abs(added("h100-sxm")[1]) < 100.0
 
 
 @given(
@@ -160,76 +160,63 @@ def test_padding_fills_up_to_a_captured_size(batch, width, unit):
 
 
 def test_beyond_the_captured_sizes_small_models_wait_for_their_launches():
-    small = with_term(setting(model=load_model("qwen3-0.6b")), eager_us_per_layer=500.0)
-    inside = decode_step(small, np.array(512), np.array(64))
-    outside = decode_step(small, np.array(513), np.array(64))
+    small = with_terms(setting(model=load_model("qwen3-0.6b")), engine(eager_us_per_layer=500.0))
+    inside, outside = decode_step(small, 512, 64), decode_step(small, 513, 64)
     floor = 500.0 * small.model.layers
     assert float(inside.device_us) < floor
-    assert float(inside.time_us - host_us(engine(), 512).time_us) == pytest.approx(float(inside.device_us))
-    assert float(outside.time_us - host_us(engine(), 513).time_us) == pytest.approx(floor)
+    for step, batch, expected in ((inside, 512, float(inside.device_us)), (outside, 513, floor)):
+        assert float(step.time_us - host_us(engine(), batch).time_us) == pytest.approx(expected)
 
 
 def test_a_pass_of_a_draft_model_takes_its_launches_at_least():
     draft = load_model("qwen3-0.6b")
     of = setting(drafter=DraftModel(draft=draft, depth=3), model=load_model("qwen3-8b"))
-    *passes, _ = drafting_steps(of, np.array(1), np.array(512), np.array(4))
     floor = engine().draft_us_per_layer.value * draft.layers
+    *passes, _ = drafting_steps(of, 1, 512, 4)
     assert all(floor <= float(step.time_us) < 1.1 * floor for step in passes)
-    free = with_term(of, draft_us_per_layer=0.0, draft_us_per_pass=0.0)
-    for step in drafting_steps(free, np.array(1), np.array(512), np.array(4))[:-1]:
-        assert float(step.time_us) == pytest.approx(float(step.device_us))
+    *passes, _ = drafting_steps(
+        with_terms(of, engine(draft_us_per_layer=0.0, draft_us_per_pass=0.0)), 1, 512, 4
+    )
+    assert [float(each.time_us) for each in passes] == pytest.approx(
+        [float(each.device_us) for each in passes]
+    )
 
 
 def test_a_look_up_that_never_matches_is_a_plain_step_and_one_that_always_does_a_full_one():
-    plain = decode_step(setting(), BATCHES, np.array(512))
+    plain = decode_step(setting(), BATCHES, 512)
     for match_rate, candidates in ((0.0, 8), (1.0, 1), (0.3, 1)):
-        step = verification_step(setting(match_rate=match_rate), BATCHES, np.array(512), np.array(candidates))
+        step = verification_step(setting(match_rate=match_rate), BATCHES, 512, candidates)
         # attention is a verification kernel at one query: the decode kernel
         assert step.time_us == pytest.approx(plain.time_us, rel=1e-9)
-    rising = [
-        float(verification_step(setting(match_rate=rate), np.array(64), np.array(512), np.array(8)).time_us)
-        for rate in (0.0, 0.2, 0.5, 1.0)
-    ]
+    rising = [verified_us(setting(match_rate=rate), 64, 8) for rate in (0.0, 0.2, 0.5, 1.0)]
     assert rising == sorted(rising)
-    whole = verification_step(setting(), np.array(64), np.array(512), np.array(8))
-    assert rising[-1] == float(whole.time_us)
+    assert rising[-1] == verified_us(setting(), 64, 8)
 
 
 def test_small_kernels_are_merged_and_the_choice_is_the_engines():
-    here, alone = (decode_step(setting(name), np.array(8), np.array(512)) for name in ("vllm", "cuda-graph"))
-    assert float(here.parts_us["norm_rope"]) < 0.7 * float(alone.parts_us["norm_rope"])
-    assert float(here.parts_us["accept"]) < float(alone.parts_us["accept"])
+    here, alone = (decode_step(setting(name), 8, 512).parts_us for name in ("vllm", "cuda-graph"))
+    assert float(here["norm_rope"]) < 0.7 * float(alone["norm_rope"])
+    assert float(here["accept"]) < float(alone["accept"])
     for part in ("qkv", "attention", "o_proj", "lm_head"):
-        assert float(here.parts_us[part]) == pytest.approx(float(alone.parts_us[part]))
+        assert float(here[part]) == pytest.approx(float(alone[part]))
 
 
 def test_terms_that_both_steps_share_hardly_move_a_speedup():
-    drafter = Eagle(depth=3)
-    of = setting(drafter=drafter)
-    decode = decode_step(of, np.array(4), np.array(512)).cost
-    verify = verify_step(of, np.array(4), np.array(512), np.array(4)).cost
-    slower, _ = overhead_halves(verify, decode)
-    terms = {
-        name: Term(value=term.value, band=0.0 if name.startswith("host") else term.band, source="a test")
-        for name, term in of.runtime.engine.terms.items()
-    }
-    sure = replace(of, runtime=replace(of.runtime, engine=of.runtime.engine.with_terms(terms)))
-    without, _ = overhead_halves(
-        verify_step(sure, np.array(4), np.array(512), np.array(4)).cost,
-        decode_step(sure, np.array(4), np.array(512)).cost,
-    )
+    def slower(of: Setting) -> float:
+        return float(overhead_halves(verify_step(of, 4, 512, 4).cost, decode_step(of, 4, 512).cost)[0])
+
+    of = setting(drafter=Eagle(depth=3))
+    host = [name for name in engine().terms if name.startswith("host")]
+    sure = with_terms(of, engine(**{name: engine().terms[name].value for name in host}))
     # a quarter of a step uncertain by 40 % would move either step by several per cent
-    assert 0.0 <= float(slower - without) < 0.005
-    kernels, _ = verify.kernel_halves
+    assert 0.0 <= slower(of) - slower(sure) < 0.005
     # of kernels, too, what is common to both steps cancels
-    assert float(slower) > RATIO_SHARE * float(kernels)
+    assert slower(of) > RATIO_SHARE * float(verify_step(of, 4, 512, 4).cost.kernel_halves[0])
 
 
-@pytest.mark.parametrize("name", [name for name in runtime_names() if name not in ENGINES])
+@pytest.mark.parametrize("name", sorted({*runtime_names()} - {*ENGINES, "paper"}))  # paper: of other GPUs
 def test_kernels_alone_keep_their_band(name):
-    if name == "paper":
-        return  # its kernels are of other GPUs
-    step = decode_step(setting(name), np.array(4), np.array(512))
+    step = decode_step(setting(name), 4, 512)
     assert not step.cost.has_engine_band
     slower, faster = overhead_halves(step.cost, step.cost)
     assert float(step.high_us) == pytest.approx(float(step.time_us * np.exp(slower)))
@@ -256,11 +243,9 @@ def test_a_guessed_engine_is_known_no_better_than_the_measured_one(model, tp, tm
 
 
 def test_an_older_version_takes_its_share_of_every_kernel_and_nothing_else():
-    def step(name: str):
-        model = load_model("llama-3.1-8b")
-        return decode_step(setting(name, model=model), np.array([1, 64]), np.array(1024))
-
-    older, newest = step("tensorrt-llm-1.1"), step("tensorrt-llm-1.2")
+    older, newest = (
+        decode_step(setting(f"tensorrt-llm-{of}"), np.array([1, 64]), 1024) for of in ("1.1", "1.2")
+    )
     share = engine("tensorrt-llm-1.1").kernels_share.value
     assert 1.05 <= share <= 1.20  # pairs of one set-up on both versions
     assert older.parts_us["mlp"] == pytest.approx(share * newest.parts_us["mlp"])

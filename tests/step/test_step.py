@@ -1,5 +1,7 @@
 """A step as the sum of what it launches: physics that any latency model must keep."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from medusa_sim.api import Scenario
 from medusa_sim.latency.base import Bound, RooflineLatency, Source
-from medusa_sim.operators.operator import Attention
+from medusa_sim.operators.operator import Attention, Operator
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
@@ -25,7 +27,7 @@ from medusa_sim.step.step import (
     verification_step,
     verify_step,
 )
-from medusa_sim.step.workload import PARTS, decode, prefill, verify
+from medusa_sim.step.workload import PARTS, Workload, decode, prefill, verify
 
 GPU = load_gpu("a100-80gb-pcie")
 
@@ -64,55 +66,49 @@ def test_a_decode_step_reads_every_weight_once(model, runtime):
 
 def test_three_phases_share_one_set_of_formulas():
     model, runtime = load_model("llama-3-8b"), load_runtime("cuda-graph")
-    as_prefill = step_launches(model, prefill(2, 512), runtime, "block")
-    as_verify = step_launches(model, verify(2, 512, 512), runtime, "block")
-    for one, other in zip(as_prefill, as_verify, strict=True):
-        if not isinstance(one.operator, Attention):
-            assert one.operator.flops == other.operator.flops
-    one_token = step_launches(model, verify(2, 512, 1), runtime, "model")
-    plain = step_launches(model, decode(2, 512), runtime, "model")
-    for one, other in zip(one_token, plain, strict=True):
-        assert one.operator.flops == other.operator.flops
-        assert one.operator.bytes == other.operator.bytes
+
+    def operators(workload: Workload, scope: str) -> list[Operator]:
+        return [launch.operator for launch in step_launches(model, workload, runtime, scope)]
+
+    for one, other in zip(
+        operators(prefill(2, 512), "block"), operators(verify(2, 512, 512), "block"), strict=True
+    ):
+        assert isinstance(one, Attention) or one.flops == other.flops
+    for one, other in zip(
+        operators(verify(2, 512, 1), "model"), operators(decode(2, 512), "model"), strict=True
+    ):
+        assert (one.flops, one.bytes) == (other.flops, other.bytes)
 
 
 def test_verification_reads_the_kv_once_for_all_candidates():
     """Charging the cache once per candidate is the commonest fault of simulators: 9 to 30 times too slow."""
     long = setting("llama-2-7b")
-    batch, seq_len = 16, 8192
-    at = [float(verification_step(long, batch, seq_len, c).parts_us["attention"]) for c in (1, 16, 64)]
+    at = [float(verification_step(long, 16, 8192, count).parts_us["attention"]) for count in (1, 16, 64)]
     assert at[1] == pytest.approx(at[0], rel=0.01)
     assert at[2] < 1.1 * at[0]
 
 
 @given(batch=st.integers(1, 256), seq_len=st.integers(1, 16384), candidates=st.integers(1, 256))
 def test_roofline_steps_grow_with_everything(batch, seq_len, candidates):
-    base = setting()
-    time_us = verify_step(base, batch, seq_len, candidates).time_us
+    at = np.array([batch, seq_len, candidates])
+    time_us = verify_step(setting(), *at).time_us
     assert time_us > 0
-    for bigger in (
-        (batch + 1, seq_len, candidates),
-        (batch, seq_len + 1, candidates),
-        (batch, seq_len, candidates + 1),
-    ):
-        assert verify_step(base, *bigger).time_us >= time_us
+    for more in np.eye(3, dtype=int):
+        assert verify_step(setting(), *(at + more)).time_us >= time_us
 
 
-def test_a_grid_equals_its_points():
-    base = setting()
-    batch, seq_len, candidates = np.array([1, 7, 64]), np.array([128, 4096]), np.array([1, 17, 112])
-    grid = verify_step(base, batch[:, None, None], seq_len[None, :, None], candidates[None, None, :])
+def test_a_grid_equals_its_points_and_parts_and_launches_add_up_to_the_step():
+    sizes = np.array([1, 7, 64]), np.array([128, 4096]), np.array([1, 17, 112])
+    grid = verify_step(setting(), *np.ix_(*sizes))
     assert grid.time_us.shape == (3, 2, 3)
-    for b, s, c in ((0, 0, 0), (1, 1, 2), (2, 0, 1)):
-        point = verify_step(base, int(batch[b]), int(seq_len[s]), int(candidates[c]))
-        assert grid.time_us[b, s, c] == pytest.approx(float(point.time_us), rel=1e-12)
-        assert grid.bound[b, s, c] == point.bound
-
-
-def test_parts_and_launches_add_up_to_the_step():
-    step = verify_step(setting(), 4, 1024, 64)
-    assert set(step.parts_us) <= set(PARTS)
-    assert sum(step.parts_us.values()) + step.launch_us == pytest.approx(float(step.device_us), rel=1e-12)
+    for at in ((0, 0, 0), (1, 1, 2), (2, 0, 1)):
+        point = verify_step(setting(), *(int(axis[place]) for axis, place in zip(sizes, at, strict=True)))
+        assert grid.time_us[at] == pytest.approx(float(point.time_us), rel=1e-12)
+        assert grid.bound[at] == point.bound
+        assert set(point.parts_us) <= set(PARTS)
+        assert sum(point.parts_us.values()) + point.launch_us == pytest.approx(
+            float(point.device_us), rel=1e-12
+        )
 
 
 def test_a_host_bound_runtime_takes_a_smooth_maximum_of_device_and_host():
@@ -163,35 +159,25 @@ def test_heads_cost_what_they_read_a_block_no_drafting_and_a_slow_draft_its_host
 
 
 def test_quantised_weights_make_decoding_faster_and_prefill_runs_one_head():
-    spec = load_model("llama-2-7b")
-    latency, runtime = RooflineLatency(GPU), load_runtime("cuda-graph")
-    shared = {"latency": latency, "runtime": runtime, "scope": "model", "drafter": FreeDrafter()}
-    int4 = Setting(model=with_dtypes(spec, weight_dtype="int4"), **shared)
-    full = Setting(model=spec, **shared)
-    quantised, plain = decode_step(int4, 1, 128), decode_step(full, 1, 128)
-    assert quantised.parts_us["mlp"] < 0.3 * plain.parts_us["mlp"]
-    assert quantised.parts_us["lm_head"] == plain.parts_us["lm_head"]
-    long = prefill_step(setting(), 1, 4096)
-    short = prefill_step(setting(), 1, 128)
-    assert long.parts_us["lm_head"] == short.parts_us["lm_head"]
-    assert long.parts_us["mlp"] > 10 * short.parts_us["mlp"]
+    full = setting("llama-2-7b", drafter=FreeDrafter())
+    int4 = replace(full, model=with_dtypes(full.model, weight_dtype="int4"))
+    quantised, plain = (decode_step(of, 1, 128).parts_us for of in (int4, full))
+    assert quantised["mlp"] < 0.3 * plain["mlp"]
+    assert quantised["lm_head"] == plain["lm_head"]
+    long, short = (prefill_step(setting(), 1, tokens).parts_us for tokens in (4096, 128))
+    assert long["lm_head"] == short["lm_head"]
+    assert long["mlp"] > 10 * short["mlp"]
 
 
 def test_kernels_that_nobody_measured_share_their_error():
     """The band of a step adds their half-widths, so it is as wide relatively as that of its kernels."""
-    setting = Scenario(
-        gpu="l4", model="llama-3.2-1b", runtime="cuda-graph", drafter="ngram", acceptance=0.6
-    ).setting
-    step = decode_step(setting, 1, 1024)
+    asked = {"gpu": "l4", "model": "llama-3.2-1b", "runtime": "cuda-graph", "drafter": "ngram"}
+    of = Scenario(**asked, acceptance=0.6).setting
+    step = decode_step(of, 1, 1024)
     assert step.source == Source.BORROWED
-    narrowest = min(
-        float(
-            np.min(
-                setting.latency.time(launch.operator).high_us / setting.latency.time(launch.operator).time_us
-            )
-        )
-        for launch in step_launches(setting.model, decode(1, 1024), setting.runtime, "model")
-    )
+    launches = step_launches(of.model, decode(1, 1024), of.runtime, "model")
+    times = [of.latency.time(launch.operator) for launch in launches]
+    narrowest = min(float(np.min(time.high_us / time.time_us)) for time in times)
     kernels_us = step.cost.device_us - step.launch_us
     assert np.sqrt(step.cost.above_square) >= (narrowest - 1.0) * kernels_us * (1.0 - 1e-9)
 
@@ -218,9 +204,6 @@ def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest_and_what_is_know
     # InferenceX serves DeepSeek-R1 in fp8 on four B200 with TensorRT-LLM: 32 requests of 8192 + 1024 tokens
     found = served("tensorrt-llm", tp=4).sweep([1, 32, 512], 8192 + 512, [1])
     assert found.fits_memory.tolist() == [True, True, False]
-
-
-@pytest.mark.parametrize("runtime", ["tensorrt-llm", "sglang"])
-def test_what_the_weights_alone_overfill_never_fits(runtime):
-    scenario = Scenario(gpu="h200-sxm", model="deepseek-r1", drafter="mtp", runtime=runtime, tp=4)
-    assert scenario.usable_memory_bytes < scenario.shard.weight_bytes
+    for runtime in ("tensorrt-llm", "sglang"):  # the weights alone overfill
+        small = served(runtime, tp=4).but(gpu="h200-sxm")
+        assert small.usable_memory_bytes < small.shard.weight_bytes
