@@ -28,7 +28,7 @@ def short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
-    """Opens a page as main.py does, with parameters in its URL."""
+    """Opens a page as main.py does, with parameters in its URL; what every page keeps is asked of each."""
     monkeypatch.setenv("MEDUSA_SIM_DATA_DIR", str(tmp_path / "own"))
 
     def run(view: str, /, **url: Any) -> AppTest:
@@ -45,6 +45,10 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
         assert not page.exception, page.exception
         faults = [error.value for error in page.error if error.icon == show.FAULT]
         assert faults == [], faults
+        assert page.title
+        assert all("\n" not in error.value for error in page.error)
+        told = [line.value for line in (*page.error, *page.warning, *page.info, *page.success)]
+        assert not [line for line in told if "--" in line or "Traceback" in line], "inputs, no options"
         return page
 
     return run

@@ -1,7 +1,6 @@
 """Every page: no exception, the package's values, changes followed."""
 
 import dataclasses
-import io
 import json
 import math
 import shlex
@@ -30,12 +29,7 @@ from medusa_sim.acceptance.heads import node_probabilities, optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
-from medusa_sim.plan.recommend import (
-    gains_by_batch,
-    scheduled_counts,
-    scheduled_row_at,
-    steps_at,
-)
+from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.reproduced import published_chart, roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart
 from medusa_sim.report.sweep_views import view_of
@@ -48,6 +42,8 @@ from medusa_sim.specs.inheritance import fitted_kernels
 
 pytestmark = pytest.mark.usefixtures("short_loads")
 VIEWS = ("answer", "load", "tree", "compare", "evidence")
+EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
+FEW = {"cards": "h100-sxm,l40s", "copies": "1", "weights": "bf16"}
 
 
 def test_the_named_operators_add_up_to_both_steps(opened: Opened) -> None:
@@ -63,34 +59,25 @@ def test_the_named_operators_add_up_to_both_steps(opened: Opened) -> None:
 
 
 def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> None:
-    chosen = SetUp(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
+    chosen = SetUp(**EIGHT_B)
     changes = {f"{row['what']} {row['change']}": row["speedup"] for row in answers.changes(chosen, 8, None)}
-    assert {"acceptance -10%", "acceptance +10%", "context 2,048", "batch 16", "engine sglang"} <= set(
-        changes
-    )
+    assert {"acceptance -10%", "acceptance +10%"} <= changes.keys()
     for name, other, batch in (
         ("context 2,048", dataclasses.replace(chosen, seq_len=2048), 8),
         ("batch 16", chosen, 16),
         ("engine sglang", dataclasses.replace(chosen, engine="sglang-0.5"), 8),
     ):
-        row = scheduled_row_at(
-            answers.recommendation(other, batch, "latency", None, batch), batch, other.seq_len
-        )
-        assert changes[name] == pytest.approx(row.speedup), name
+        answer = answers.recommendation(other, batch, "latency", None, batch)
+        speedup = scheduled_row_at(answer, batch, other.seq_len).speedup
+        assert changes[name] == pytest.approx(speedup), name
     assert changes["acceptance -10%"] < changes["acceptance +10%"]
-    url = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "batch": 8}
-    page = opened("answer", look="what would change it", **url)
+    page = opened("answer", look="what would change it", **EIGHT_B, batch=8)
     bars = chart_specs(page)[-1]["layer"][0]["data"]["values"]
     assert {bar["name"]: bar["speedup"] for bar in bars} == changes
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        {"tp": 2, "ep": "true"},
-        {"weight_dtype": "int4", "kv_dtype": "fp8"},
-        {"runtime": "sglang"},
-    ],
+    "url", [{"tp": 2, "ep": "true"}, {"weight_dtype": "int4", "kv_dtype": "fp8"}, {"runtime": "sglang"}]
 )
 def test_roofline_follows_the_whole_set_up(opened: Opened, url: dict[str, Any]) -> None:
     url = {"gpu": "h100-sxm", "model": "qwen3-30b-a3b", "drafter": "eagle3", "acceptance": "0.6", **url}
@@ -112,7 +99,7 @@ def test_every_fitted_kernel_of_a_set_is_listed(opened: Opened, gpu: str, kernel
 
 
 def test_links_may_use_other_names(opened: Opened) -> None:
-    eagle = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs": 64}
+    eagle = {**EIGHT_B, "seqs": 64}
     page = opened("load", **eagle, policy="schedule", runtime="sglang")
     assert "--policy none,schedule" in commands(page)[0]
     assert "--runtime sglang-0.5" in commands(page)[0]
@@ -163,7 +150,9 @@ EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
 FEW = {"cards": "h100-sxm,l40s", "copies": "1", "weights": "bf16"}
 
 
-def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
+def test_which_gpu_is_the_commands_answer_and_another_target_prices_nothing(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = opened("compare", **EIGHT_B, **FEW, target=60)
     found = which.set_ups_for(set_up(**EIGHT_B), *ASKED)
     assert found.chosen is not None
@@ -171,39 +160,28 @@ def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
     assert said.startswith(
         f"1 x {found.chosen['gpu']} costs least where llama-3.1-8b gives a user 60 tokens/s: bf16, vllm"
     )
-    assert list(tables(page)[0]["set-up"]) == [
-        f"1 x {gpu}, bf16, vllm" for gpu in dict.fromkeys(found.best.gpu)
-    ]
+    best = [f"1 x {gpu}, bf16, vllm" for gpu in dict.fromkeys(found.best.gpu)]
+    assert list(tables(page)[0]["set-up"]) == best
     assert metrics(page)["Tokens/s a user"] == significant(found.chosen["tokens_per_s_per_user"], 3)
     rows = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim compare"))))
-    assert len(rows) == len(found.table)
-    assert [float(row["usd_per_million_tokens"]) for row in rows] == pytest.approx(
-        found.table.usd_per_million_tokens.tolist()
-    )
-    chosen = [row for row in rows if row["chosen"].lower() == "true"]
-    assert [row["gpu"] for row in chosen] == [found.chosen["gpu"]]
-
-
-def test_another_target_prices_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = which.set_ups_for(set_up(**EIGHT_B), *ASKED)
+    costs = [float(row["usd_per_million_tokens"]) for row in rows]
+    assert costs == pytest.approx(found.table.usd_per_million_tokens.tolist())
+    assert [row["gpu"] for row in rows if row["chosen"].lower() == "true"] == [found.chosen["gpu"]]
     monkeypatch.setattr(which, "compare", lambda *_, **__: pytest.fail("priced again"))
     other = dataclasses.replace(ASKED[0], tokens_per_s_per_user=30.0, measure="throughput")
     moved = which.set_ups_for(set_up(**EIGHT_B), other, ASKED[1])
-    assert moved.scenarios is first.scenarios
+    assert moved.scenarios is found.scenarios
     assert (moved.column, moved.question.tokens_per_s_per_user) == ("tokens_per_s_per_gpu", 30.0)
 
 
-def test_which_gpu_says_what_cannot_be(opened: Opened) -> None:
+def test_which_gpu_says_what_cannot_be_and_draws_every_axis(opened: Opened) -> None:
     page = opened("compare", **EIGHT_B, **FEW, target=100_000)
     assert "No set-up of llama-3.1-8b keeps the limits" in page.error[0].value
     assert chart_specs(page), "what can be had is drawn all the same"
     refused = opened("compare", **EIGHT_B, cards="a100-80gb-sxm", copies="1", weights="bf16,fp8")
     assert "the card has no fp8 arithmetic" in text_of(refused)
-
-
-@pytest.mark.parametrize("axis", ["tokens/s a GPU", "energy", "tokens/s a megawatt"])
-def test_which_gpu_draws_every_axis(opened: Opened, axis: str) -> None:
-    drawn(chart_specs(opened("compare", **EIGHT_B, **FEW, axis=axis))[0])
+    for axis in ("tokens/s a GPU", "energy", "tokens/s a megawatt"):
+        drawn(chart_specs(opened("compare", **EIGHT_B, **FEW, axis=axis))[0])
 
 
 def test_names_of_points_do_not_stand_on_each_other(opened: Opened) -> None:
@@ -256,16 +234,6 @@ def test_borrowed_kernels_and_acceptance_are_told(opened: Opened) -> None:
     assert "was not measured" in notes.accuracy(scenario.gpu, scenario.kernels, scenario.model)
 
 
-def test_method_is_the_document(opened: Opened) -> None:
-    from views.sources import method_text
-
-    page = opened("evidence", view="method")
-    shown = "".join(part.value for part in page.markdown)
-    assert len(shown) > 0.9 * len(method_text())
-    section = opened("evidence", view="method", section="Symbols")
-    assert len(section.markdown) == 3, "the nearest measurement, how far off the card is, and the section"
-
-
 def test_uploads_are_read_as_data() -> None:
     assert uploads.text("a", b"[[0]]") == "[[0]]"
     with pytest.raises(DataError, match="UTF-8"):
@@ -311,14 +279,7 @@ def test_charts_are_valid_specifications() -> None:
 def test_downloads_are_the_command_lines_formats() -> None:
     table = pa.table({"batch": [1, 2], "speedup": [1.5, None]})
     assert show.csv_bytes(table) == b"batch,speedup\n1,1.5\n2,\n"
-    assert (
-        json.load(io.BytesIO(show.json_bytes(table, "medusa-sim x", "rows", {})))["rows"][1]["speedup"]
-        is None
-    )
-
-
-def report_of(shown: SetUp) -> str:
-    return notes.report_html(shown, answers.recommendation(shown, 4), show.command(list(shown.options)))
+    assert json.loads(show.json_bytes(table, "medusa-sim x", "rows", {}))["rows"][1]["speedup"] is None
 
 
 def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,11 +336,13 @@ def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
 
 
 def test_the_report_is_of_the_set_up_shown() -> None:
-    assert "<html" in report_of(set_up(seq_len=512))[:200]
+    def report_of(shown: SetUp) -> str:
+        return notes.report_html(shown, answers.recommendation(shown, 4), show.command(list(shown.options)))
+
+    assert "<html" in report_of(set_up())[:200]
     other = report_of(set_up(acceptance="python-stdlib-medusa-1", heads=3))
     assert "--acceptance python-stdlib-medusa-1" in other
     assert "--heads 3" in other
-    assert other != report_of(set_up())
     answer = answers.recommendation(set_up(), 4)
     known, own = (notes.schedule_files(each, answer, "x") for each in (set_up(), set_up(config=b"{}")))
     assert [suffix for suffix, _, _ in known] == ["csv", "json", "html"]
@@ -397,15 +360,12 @@ def test_the_report_is_of_the_set_up_shown() -> None:
          "kind": "my paths"},
     ],
 )  # fmt: skip
-def test_every_page_opens_and_its_commands_are_those_that_the_command_line_takes(
+def test_commands_of_every_page_are_those_that_the_command_line_takes(
     opened: Opened, view: str, url: dict[str, object]
 ) -> None:
     from medusa_sim.cli import cli
 
-    page = opened(view, **url)
-    assert page.title
-    assert all("\n" not in error.value for error in page.error)
-    for told in commands(page):
+    for told in commands(opened(view, **url)):
         program, name, *words = shlex.split(told)
         assert program == "medusa-sim"
         context = cli.make_context("medusa-sim", [name, *words], resilient_parsing=False)

@@ -3,9 +3,11 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from decoder_models import noisy_copy, ragged_prompts, tiny_heads, tiny_llama
@@ -13,6 +15,7 @@ from decoder_models import noisy_copy, ragged_prompts, tiny_heads, tiny_llama
 from medusa_sim.acceptance.heads import HeadAccuracy, optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import shipped_dir
+from medusa_sim.decoder.accept import Rule
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter
@@ -72,10 +75,15 @@ def _ties(model: Llama, expected: Sequence[Generation], found: Sequence[Generati
 
 
 def _both(
-    model: Llama, prompts: list[list[int]], drafter: Drafter
-) -> tuple[list[Generation], list[Generation]]:
+    model: Llama, prompts: list[list[int]], drafter: Drafter, bound: float | None = None
+) -> tuple[int, int]:
+    """Texts with the drafter and without it: (texts that part at a tie, drafts that were accepted)."""
+    if bound is None:
+        bound = 0.0 if model.dtype == torch.float64 else TIE
     settings = GenerationSettings(max_new_tokens=NEW_TOKENS)
-    return generate(model, prompts, settings).sequences, generate(model, prompts, settings, drafter).sequences
+    found = generate(model, prompts, settings, drafter).sequences
+    ties = _ties(model, generate(model, prompts, settings).sequences, found, bound)
+    return ties, sum(sum(text.accepted_lengths) for text in found)
 
 
 def test_autoregressive_decoding_is_the_argmax_of_full_forwards():
@@ -95,15 +103,12 @@ def test_autoregressive_decoding_is_the_argmax_of_full_forwards():
 @pytest.mark.parametrize("name", _own_trees())
 def test_medusa_is_lossless_on_own_trees(name, batch):
     """fp64 exactly, fp32 but for ties. 12 prompts each: 144 over the trees and batches, in each precision."""
-    tree = _own_trees()[name]
     for dtype in (torch.float64, torch.float32):
         model = tiny_llama(VOCAB, dtype=dtype)
-        drafter = MedusaDrafter(model, tiny_heads(model), tree)
+        drafter = MedusaDrafter(model, tiny_heads(model), _own_trees()[name])
         prompts = ragged_prompts(12, VOCAB, seed=batch)
         for start in range(0, 12, batch):
-            expected, found = _both(model, prompts[start : start + batch], drafter)
-            ties = _ties(model, expected, found, 0.0 if dtype == torch.float64 else TIE)
-            assert ties <= 1
+            assert _both(model, prompts[start : start + batch], drafter)[0] <= 1
 
 
 @pytest.mark.slow
@@ -111,28 +116,32 @@ def test_medusa_is_lossless_on_every_public_tree(shared_data):
     """Nine public 64-candidate trees, 24 ragged prompts each (216), fp64 exactly and fp32 but for ties."""
     trees = json.loads((shared_data / "acceptance" / "medusa_trees.json").read_text())
     assert len(trees) == 9
-    ties = accepted = 0
+    counts = np.zeros(2)
     for dtype in (torch.float64, torch.float32):
         model = tiny_llama(VOCAB, dtype=dtype)
         heads = tiny_heads(model)
         for i, paths in enumerate(trees.values()):
             drafter = MedusaDrafter(model, heads, CandidateTree.from_paths(paths))
-            expected, found = _both(model, ragged_prompts(24, VOCAB, seed=i), drafter)
-            ties += _ties(model, expected, found, 0.0 if dtype == torch.float64 else TIE)
-            accepted += sum(sum(s.accepted_lengths) for s in found)
-    assert ties <= 2
-    assert accepted > 1000  # drafts were accepted, or the test would show nothing
+            counts += _both(model, ragged_prompts(24, VOCAB, seed=i), drafter)
+    assert counts[0] <= 2
+    assert counts[1] > 1000  # drafts were accepted, or the test would show nothing
 
 
 DRAFTS: dict[str, Callable[[Llama], Drafter]] = {
-    "sd": lambda d: TreeDrafter(d, [1] * 4, temperature=0.0, independent=True, rule="multi-round"),
-    "specinfer": lambda d: TreeDrafter(d, [3, 2, 1], temperature=0.0, independent=True, rule="multi-round"),
-    "spectr": lambda d: TreeDrafter(d, [4, 1, 1], temperature=0.0, independent=True, rule="k-seq"),
-    "rsd-c": lambda d: TreeDrafter(d, [2, 2, 2], temperature=0.0, independent=False, rule="recursive"),
-    "rsd-s": lambda d: BeamDrafter(d, width=4, depth=3, temperature=0.0),
-    "rsd-s-wide": lambda d: BeamDrafter(d, width=40, depth=2, temperature=0.0),
+    "medusa": lambda m: MedusaDrafter(m, tiny_heads(m), CandidateTree.cartesian([4, 2, 2])),
+    "sd": lambda m: _tree(m, [1] * 4, "multi-round"),
+    "specinfer": lambda m: _tree(m, [3, 2, 1], "multi-round"),
+    "spectr": lambda m: _tree(m, [4, 1, 1], "k-seq"),
+    "rsd-c": lambda m: _tree(m, [2, 2, 2], "recursive"),
+    "rsd-s": lambda m: BeamDrafter(noisy_copy(m), width=4, depth=3, temperature=0.0),
+    "rsd-s-wide": lambda m: BeamDrafter(noisy_copy(m), width=40, depth=2, temperature=0.0),
     "ngram": lambda _: NgramDrafter(length=4),
 }
+
+
+def _tree(model: Llama, branching: list[int], rule: Rule) -> Drafter:
+    draft, independent = noisy_copy(model), rule != "recursive"
+    return TreeDrafter(draft, branching, temperature=0.0, independent=independent, rule=rule)
 
 
 @pytest.mark.parametrize("method", DRAFTS)
@@ -140,48 +149,36 @@ def test_draft_methods_are_lossless(method):
     """20 ragged prompts in one batch and 4 alone, fp64 exactly and fp32 but for ties."""
     for dtype in (torch.float64, torch.float32):
         model = tiny_llama(VOCAB, dtype=dtype)
-        drafter = DRAFTS[method](noisy_copy(model))
+        drafter = DRAFTS[method](model)
         prompts = ragged_prompts(24, VOCAB, seed=5)
         for group in (prompts[:20], *([prompt] for prompt in prompts[20:])):
-            expected, found = _both(model, group, drafter)
-            assert _ties(model, expected, found, 0.0 if dtype == torch.float64 else TIE) <= 1
-            if len(group) > 1:
-                assert sum(sum(s.accepted_lengths) for s in found) > 0
+            ties, accepted = _both(model, group, drafter)
+            assert ties <= 1
+            assert accepted > 0 or len(group) == 1
 
 
 @pytest.mark.parametrize("dtype", HALF_BOUND)
 @pytest.mark.parametrize("method", ["medusa", "rsd-s", "sd"])
 def test_half_precision_diverges_at_near_ties_only(method, dtype):
     model = tiny_llama(VOCAB, dtype=dtype)
-    if method == "medusa":
-        drafter: Drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([4, 2, 2]))
-    else:
-        drafter = DRAFTS[method](noisy_copy(model))
-    expected, found = _both(model, ragged_prompts(24, VOCAB, seed=8), drafter)
-    _ties(model, expected, found, HALF_BOUND[dtype])
+    _both(model, ragged_prompts(24, VOCAB, seed=8), DRAFTS[method](model), HALF_BOUND[dtype])
 
 
-@pytest.mark.parametrize("method", ["medusa", *DRAFTS])
+@pytest.mark.parametrize("method", DRAFTS)
 def test_texts_end_exactly_at_end_of_text_and_at_the_limit(method):
     """With frequent end tokens: the text is the unlimited one, cut right behind its first end token."""
     plain = tiny_llama(VOCAB)
     ending = tiny_llama(VOCAB, eos_token_ids=(3, 7, 11, 19))
     prompts = ragged_prompts(16, VOCAB, seed=6)
+    long = generate(plain, prompts, GenerationSettings(max_new_tokens=24)).sequences
     for model, new_tokens in ((ending, 24), (ending, 7), (plain, 7), (plain, 1)):
-        drafter = (
-            MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([4, 2, 2]))
-            if method == "medusa"
-            else DRAFTS[method](noisy_copy(model))
-        )
-        long = generate(plain, prompts, GenerationSettings(max_new_tokens=24)).sequences
-        found = generate(model, prompts, GenerationSettings(max_new_tokens=new_tokens), drafter).sequences
-        ends = set(model.config.eos_token_ids)
+        settings = GenerationSettings(max_new_tokens=new_tokens)
+        found = generate(model, prompts, settings, DRAFTS[method](model)).sequences
         for whole, sequence in zip(long, found, strict=True):
             expected = whole.token_ids[:new_tokens]
-            stop = next((i for i, token in enumerate(expected) if token in ends), None)
-            expected = expected if stop is None else expected[: stop + 1]
-            assert sequence.token_ids == expected
-            assert len(expected) == 1 + sequence.steps + sum(sequence.accepted_lengths)
+            stops = [i for i, token in enumerate(expected) if token in model.config.eos_token_ids]
+            assert sequence.token_ids == expected[: stops[0] + 1 if stops else None]
+            assert len(sequence.token_ids) == 1 + sequence.steps + sum(sequence.accepted_lengths)
     unstopped = GenerationSettings(max_new_tokens=24, stop_at_end_of_text=False)
     same = generate(ending, prompts, unstopped).sequences
     assert [s.token_ids for s in same] == [s.token_ids for s in long]
@@ -198,17 +195,30 @@ def test_a_text_does_not_depend_on_its_batch():
     assert together[0].token_ids == alone[0].token_ids
 
 
-def test_static_and_compiled_steps_emit_the_same_text():
-    """The step of fixed shapes that graphs replay, tested on the CPU."""
-    model = tiny_llama(VOCAB)
-    drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([3, 2]))
-    prompts = ragged_prompts(3, VOCAB)
-    settings = GenerationSettings(max_new_tokens=10)
-    eager = generate(model, prompts, settings, drafter).sequences
-    static = generate(model, prompts, settings, drafter, make_forward=static_forward).sequences
-    assert [s.token_ids for s in static] == [s.token_ids for s in eager]
-    with pytest.raises(UsageError, match="CUDA"):
-        generate(model, prompts, settings, drafter, make_forward=graphed_forward)
+FORWARDS = [
+    static_forward,
+    pytest.param(compiled_forward, marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore")]),
+    pytest.param(graphed_forward, marks=[pytest.mark.cuda]),
+]
+
+
+@pytest.mark.parametrize("make_forward", FORWARDS)
+def test_steps_of_fixed_shapes_emit_the_same_text(make_forward):
+    """What graphs replay and compilers take."""
+    is_small, is_graph = make_forward is compiled_forward, make_forward is graphed_forward
+    model = tiny_llama(VOCAB, num_hidden_layers=1 if is_small else 2)
+    drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([2] if is_small else [3, 2]))
+    asked = [[1, 2, 3]] if is_small else ragged_prompts(3, VOCAB), GenerationSettings(max_new_tokens=10)
+    if is_graph and not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="CUDA"):
+            generate(model, *asked, drafter, make_forward=make_forward)
+        pytest.skip("no CUDA device")
+    if is_graph:
+        model = model.to("cuda")
+        drafter = MedusaDrafter(model, tiny_heads(model).to("cuda"), drafter.tree)
+    eager = generate(model, *asked, drafter).sequences
+    fixed = generate(model, *asked, drafter, make_forward=make_forward).sequences
+    assert [s.token_ids for s in fixed] == [s.token_ids for s in eager]
 
 
 def test_a_step_of_fixed_shape_scans_what_the_text_needs(monkeypatch):
@@ -257,30 +267,6 @@ def test_slots_double_from_256(capacity):
     assert all(n <= scanned_slots(n, capacity) <= max(256, 2 * n) for n in range(1, capacity + 1))
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_step_emits_the_same_text():
-    model = tiny_llama(VOCAB, num_hidden_layers=1)
-    drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([2]))
-    settings = GenerationSettings(max_new_tokens=6)
-    eager = generate(model, [[1, 2, 3]], settings, drafter).sequences
-    compiled = generate(model, [[1, 2, 3]], settings, drafter, make_forward=compiled_forward).sequences
-    assert compiled[0].token_ids == eager[0].token_ids
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_graph_emits_the_same_text():
-    model = tiny_llama(VOCAB).to("cuda")
-    drafter = MedusaDrafter(model, tiny_heads(model).to("cuda"), CandidateTree.cartesian([3, 2]))
-    settings = GenerationSettings(max_new_tokens=10)
-    eager = generate(model, [[1, 2, 3], [4]], settings, drafter).sequences
-    graphed = generate(model, [[1, 2, 3], [4]], settings, drafter, make_forward=graphed_forward).sequences
-    assert [s.token_ids for s in graphed] == [s.token_ids for s in eager]
-
-
-transformers = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 128, 48, 24
 
 
@@ -289,15 +275,11 @@ def _folder(name: str) -> Path:
 
 
 def _theirs(name: str) -> Any:
+    transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(_folder(name), dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     return model
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -327,6 +309,8 @@ def _ours(prompts: Sequence[Sequence[int]], drafter: Drafter | None = None) -> l
     return generate(model, prompts, settings, drafter).sequences
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_plain_texts_are_equal(prompts, plain):
     assert [s.token_ids for s in _ours(prompts)] == plain
 
@@ -337,9 +321,7 @@ def _chain(length: int) -> Drafter:
 
 
 METHODS: dict[str, tuple[Callable[[], Drafter], dict[str, Any]]] = {
-    "assisted-2": (lambda: _chain(2), {"assistant": 2}),
-    "assisted-4": (lambda: _chain(4), {"assistant": 4}),
-    "assisted-7": (lambda: _chain(7), {"assistant": 7}),
+    **{f"assisted-{drafts}": (partial(_chain, drafts), {"assistant": drafts}) for drafts in (2, 4, 7)},
     "prompt-lookup-5": (
         lambda: NgramDrafter(length=5, ngram_max=3),
         {"prompt_lookup_num_tokens": 5, "max_matching_ngram_size": 3},
@@ -347,6 +329,8 @@ METHODS: dict[str, tuple[Callable[[], Drafter], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", METHODS)
 def test_texts_and_forwards_of_the_target_are_equal(name, target, prompts, plain):
     """Theirs starts on prompt and first token: its first call has no root. Ours counts steps after it."""

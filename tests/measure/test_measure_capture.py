@@ -7,26 +7,24 @@ import time
 from functools import partial
 
 import pytest
+import torch
+from decoder_models import tiny_config, tiny_llama
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-torch = pytest.importorskip("torch")
-
-from decoder_models import tiny_config, tiny_llama  # noqa: E402
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode  # noqa: E402
-
-from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
-from medusa_sim.decoder.cache import KVCache  # noqa: E402
-from medusa_sim.decoder.fast_step import graphed_forward, verify_slots  # noqa: E402
-from medusa_sim.errors import UsageError  # noqa: E402
-from medusa_sim.measure import environment, hardware, timing  # noqa: E402
-from medusa_sim.measure.decoder_steps import random_weights, step_grid, step_us, steps_of  # noqa: E402
-from medusa_sim.measure.environment import torch_device  # noqa: E402
-from medusa_sim.measure.kernels import CALLS, Pool, attention_kernels, calls  # noqa: E402
-from medusa_sim.measure.shapes import Case, cases  # noqa: E402
-from medusa_sim.measure.timing import CudaBench  # noqa: E402
-from medusa_sim.specs.feed_forwards import Mlp  # noqa: E402
-from medusa_sim.specs.mixers import Grouped  # noqa: E402
-from medusa_sim.specs.model import LayerGroup  # noqa: E402
-from medusa_sim.specs.models import load_model  # noqa: E402
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.fast_step import graphed_forward, verify_slots
+from medusa_sim.errors import UsageError
+from medusa_sim.measure import environment, hardware, timing
+from medusa_sim.measure.decoder_steps import random_weights, step_grid, step_us, steps_of
+from medusa_sim.measure.environment import torch_device
+from medusa_sim.measure.kernels import CALLS, Pool, attention_kernels, calls
+from medusa_sim.measure.shapes import Case, cases
+from medusa_sim.measure.timing import CudaBench
+from medusa_sim.specs.feed_forwards import Mlp
+from medusa_sim.specs.mixers import Grouped
+from medusa_sim.specs.model import LayerGroup
+from medusa_sim.specs.models import load_model
 
 TREE = CandidateTree.cartesian([2, 2, 1])
 TREES = {1: CandidateTree.chain(0), TREE.candidates: TREE}

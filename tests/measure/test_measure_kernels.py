@@ -5,24 +5,22 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
+from asking import answered, document, run
+from decoder_models import tiny_config
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-
-from asking import answered, document, run  # noqa: E402
-from decoder_models import tiny_config  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from medusa_sim.decoder.model import Attention  # noqa: E402
-from medusa_sim.decoder.step import CachedStep  # noqa: E402
-from medusa_sim.latency.base import Source  # noqa: E402
-from medusa_sim.latency.measured import MeasuredLatency, load_profile  # noqa: E402
-from medusa_sim.measure.kernels import Pool, calls, tree_mask  # noqa: E402
-from medusa_sim.measure.shapes import Case  # noqa: E402
-from medusa_sim.measure.timing import CpuBench, results_kept  # noqa: E402
-from medusa_sim.operators.kinds import operator_of  # noqa: E402
-from medusa_sim.operators.table import operators_of, read_rows  # noqa: E402
-from medusa_sim.specs.gpu import load_gpu  # noqa: E402
-from medusa_sim.specs.measurement import Meta, read_meta  # noqa: E402
+from medusa_sim.decoder.model import Attention
+from medusa_sim.decoder.step import CachedStep
+from medusa_sim.latency.base import Source
+from medusa_sim.latency.measured import MeasuredLatency, load_profile
+from medusa_sim.measure.kernels import Pool, calls, tree_mask
+from medusa_sim.measure.shapes import Case
+from medusa_sim.measure.timing import CpuBench, results_kept
+from medusa_sim.operators.kinds import operator_of
+from medusa_sim.operators.table import operators_of, read_rows
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.measurement import Meta, read_meta
 
 CACHE = 10_000
 

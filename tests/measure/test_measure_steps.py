@@ -9,34 +9,32 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import torch
+from asking import answered, document
+from asking import run as invoke
+from decoder_models import tiny_config, tiny_heads, tiny_llama
 
-torch = pytest.importorskip("torch")
-
-from asking import answered, document  # noqa: E402
-from asking import run as invoke  # noqa: E402
-from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
-
-from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
-from medusa_sim.decoder.draft import MedusaDrafter  # noqa: E402
-from medusa_sim.decoder.generate import (  # noqa: E402
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.draft import MedusaDrafter
+from medusa_sim.decoder.generate import (
     BatchDecoder,
     GenerationSettings,
     eager_forward,
     generate,
 )
-from medusa_sim.errors import DataError, UsageError  # noqa: E402
-from medusa_sim.latency.by_name import latency_model  # noqa: E402
-from medusa_sim.measure.cells import StepMeta, StepRow, read_steps, write_steps  # noqa: E402
-from medusa_sim.measure.decoder_steps import (  # noqa: E402
+from medusa_sim.errors import DataError, UsageError
+from medusa_sim.latency.by_name import latency_model
+from medusa_sim.measure.cells import StepMeta, StepRow, read_steps, write_steps
+from medusa_sim.measure.decoder_steps import (
     full_step,
     step_grid,
     time_in_turns,
 )
-from medusa_sim.measure.record import write_meta  # noqa: E402
-from medusa_sim.specs.gpu import load_gpu  # noqa: E402
-from medusa_sim.specs.hf_config import model_from_config  # noqa: E402
-from medusa_sim.specs.measurement import Environment, Meta, Rates  # noqa: E402
-from medusa_sim.validate.steps import Gaps, decoder_step, validate_decoder  # noqa: E402
+from medusa_sim.measure.record import write_meta
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.hf_config import model_from_config
+from medusa_sim.specs.measurement import Environment, Meta, Rates
+from medusa_sim.validate.steps import Gaps, decoder_step, validate_decoder
 
 TREE = CandidateTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
 GPU = "h100-sxm"

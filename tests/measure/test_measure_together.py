@@ -10,18 +10,15 @@ from pathlib import Path
 
 import gpu_ground_truth as script
 import pytest
+from asking import answered
+from asking import run as invoke
+from click.testing import Result
+from decoder_models import tiny_config
 
-torch = pytest.importorskip("torch")
-
-from asking import answered  # noqa: E402
-from asking import run as invoke  # noqa: E402
-from click.testing import Result  # noqa: E402
-from decoder_models import tiny_config  # noqa: E402
-
-from medusa_sim.measure import together  # noqa: E402
-from medusa_sim.measure.cells import read_steps  # noqa: E402
-from medusa_sim.measure.shapes import Case, fill_up  # noqa: E402
-from medusa_sim.measure.spread import (  # noqa: E402
+from medusa_sim.measure import together
+from medusa_sim.measure.cells import read_steps
+from medusa_sim.measure.shapes import Case, fill_up
+from medusa_sim.measure.spread import (
     ReferenceKernel,
     Turns,
     Visit,
@@ -29,8 +26,8 @@ from medusa_sim.measure.spread import (  # noqa: E402
     settled_timing,
     take_turns,
 )
-from medusa_sim.operators.kinds import operator_of  # noqa: E402
-from medusa_sim.validate.comparison import CountChoice, halves_differ  # noqa: E402
+from medusa_sim.operators.kinds import operator_of
+from medusa_sim.validate.comparison import CountChoice, halves_differ
 
 
 class Machine:
@@ -204,9 +201,6 @@ def test_a_stop_keeps_what_is_there(tmp_path, monkeypatch):
     assert len(rows) == 6
     assert meta.environment.name == "here"
     assert (data / "hardware" / "here.toml").is_file()
-
-
-pytest.importorskip("torch")
 
 
 def called(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:

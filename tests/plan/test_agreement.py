@@ -52,15 +52,10 @@ SHARED = ["tokens_per_step", "decode_step_us", "verify_step_us", "overhead", "sp
 
 def scenario_of(runtime: str, drafter: str, acceptance: str, **other: object) -> Scenario | None:
     """The scenario, or None where the engine or the acceptance does not describe the drafter."""
+    given = {"gpu": "h100-sxm", "model": TARGET, "latency": "roofline", "acceptance": ACCEPTANCE[acceptance]}
+    draft = "llama-68m" if drafter_kind(drafter).takes_draft_model else None
     try:
-        scenario = Scenario(
-            gpu="h100-sxm",
-            runtime=runtime,
-            drafter=drafter,
-            acceptance=ACCEPTANCE[acceptance],
-            draft_model="llama-68m" if drafter_kind(drafter).takes_draft_model else None,
-            **{"model": TARGET, "latency": "roofline", **other},
-        )
+        scenario = Scenario(**given | other, runtime=runtime, drafter=drafter, draft_model=draft)
         scenario.options(24)
     except UsageError as refused:
         if not any(told in str(refused) for told in ("runs no", "rate per position", "knows no chains")):
@@ -78,7 +73,7 @@ def same(first: object, second: object) -> bool:
     return bool(np.allclose(np.asarray(first, float), np.asarray(second, float), rtol=EXACT, atol=0.0))
 
 
-def check_steps(scenario: Scenario, frame: pd.DataFrame, *, monotone: bool) -> int:
+def check_steps(scenario: Scenario, frame: pd.DataFrame, *, monotone: bool) -> None:
     """Each row against one step priced alone."""
     for row in frame.to_dict("records"):
         step = scenario.step(int(row["batch"]), int(row["seq_len"]), int(row["candidates"]))
@@ -90,10 +85,9 @@ def check_steps(scenario: Scenario, frame: pd.DataFrame, *, monotone: bool) -> i
         if monotone:
             assert row["overhead"] >= 1.0, row
             assert row["speedup"] <= row["tokens_per_step"] * (1.0 + EXACT), row
-    return len(frame)
 
 
-def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: bool) -> int:
+def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: bool) -> None:
     """The sweep against the search, its schedule, its curve, what the app reads, and the sweep's own best."""
     question = Question(
         batch_min=BATCHES[0], batch_max=BATCHES[-1], seq_len=tuple(LENGTHS), candidates_max=max(COUNTS)
@@ -132,37 +126,31 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
         assert same(steps_at(found, batch, seq_len).plain.time_us, row.decode_step_us)
     if monotone:
         assert all(row.required_tokens_per_step >= 1.0 for row in found.schedule)
-    return len(both)
 
 
 def scenarios(runtime: str) -> Iterator[tuple[str, str, Scenario]]:
     """Every drafter with a third of the acceptances, every acceptance once; the rest under other runtimes."""
     turn, seen = runtime_names().index(runtime), set()
     for place, (drafter, acceptance) in enumerate(product(DRAFTERS, ACCEPTANCE)):
-        if (place + turn) % 3 and acceptance in seen:
-            continue
-        scenario = scenario_of(runtime, drafter, acceptance)
-        if scenario is not None:
-            seen.add(acceptance)
-            yield drafter, acceptance, scenario
+        if (place + turn) % 3 == 0 or acceptance not in seen:
+            scenario = scenario_of(runtime, drafter, acceptance)
+            if scenario is not None:
+                seen.add(acceptance)
+                yield drafter, acceptance, scenario
 
 
 @pytest.mark.parametrize("runtime", runtime_names())
 def test_all_answers_about_a_scenario_agree(runtime):
-    cells, asked, kinds = 0, set(), set()
-    turn = runtime_names().index(runtime)
-    for drafter, acceptance, scenario in scenarios(runtime):
+    asked, turn = set(), runtime_names().index(runtime)
+    for drafter, _, scenario in scenarios(runtime):
         frame = frame_of(scenario)
-        cells += check_steps(scenario, frame.iloc[turn % 9 :: 9], monotone=True)
+        check_steps(scenario, frame.iloc[turn % 9 :: 9], monotone=True)
         assert (frame["overhead"] >= 1.0).all()
-        kinds.add((drafter, acceptance))
-        if (drafter not in asked and (turn + len(asked)) % 3 == 0) or drafter == DRAFTERS[
-            turn % len(DRAFTERS)
-        ]:
-            cells += check_recommendation(scenario, frame, monotone=True)
+        is_new = drafter not in asked and (turn + len(asked)) % 3 == 0
+        if is_new or drafter == DRAFTERS[turn % len(DRAFTERS)]:
+            check_recommendation(scenario, frame, monotone=True)
         asked.add(drafter)
     assert len(asked) > 3
-    print(f"{runtime}: {cells} cells of {len(kinds)} drafters and acceptances agree")
 
 
 @pytest.mark.parametrize(
@@ -179,31 +167,26 @@ def test_all_answers_about_a_scenario_agree(runtime):
 )
 @pytest.mark.parametrize("runtime", ["hf-eager", "vllm-0.33"])
 def test_dtypes_scopes_and_fitted_kernels_agree(runtime, other):
-    cells = 0
     for drafter, acceptance in (("medusa", "ranks"), ("eagle3", "positions")):
         scenario = scenario_of(runtime, drafter, acceptance, **other)
-        assert scenario is not None
         frame = frame_of(scenario)
         if other.get("baseline") == "fixed":
-            frame = frame.assign(
-                speedup=frame["tokens_per_step"] * frame["decode_step_us"] / frame["verify_step_us"]
-            )
+            speedup = frame["tokens_per_step"] * frame["decode_step_us"] / frame["verify_step_us"]
+            frame = frame.assign(speedup=speedup)
         monotone = "latency" not in other and "baseline" not in other
-        cells += check_steps(scenario, frame.iloc[::5], monotone=monotone)
+        check_steps(scenario, frame.iloc[::5], monotone=monotone)
         if other.get("scope") != "block":
-            cells += check_recommendation(scenario, frame, monotone=monotone)
-    print(f"{runtime}, {other}: {cells} cells agree")
+            check_recommendation(scenario, frame, monotone=monotone)
 
 
 @pytest.mark.parametrize("drafter", ["mtp", "eagle3", "dspark", "suffix"])
 @pytest.mark.parametrize("other", [{"tp": 4}, {"tp": 2, "ep": 2, "dp_attention": True}], ids=str)
 def test_mixtures_of_experts_on_several_gpus_agree(drafter, other):
     scenario = scenario_of("vllm-0.33", drafter, "positions", model=MIXTURE, **other)
-    assert scenario is not None
     frame = frame_of(scenario)
     assert set(frame["drafts"]) == ({0, 1, 2} if drafter == "mtp" else {0, 1, 2, 3})
-    cells = check_steps(scenario, frame.iloc[::5], monotone=True)
-    assert cells + check_recommendation(scenario, frame, monotone=True) > 0
+    check_steps(scenario, frame.iloc[::5], monotone=True)
+    check_recommendation(scenario, frame, monotone=True)
 
 
 def test_one_step_of_a_host_bound_runtime_is_what_is_advised():
@@ -222,16 +205,11 @@ def test_one_step_of_a_host_bound_runtime_is_what_is_advised():
     [
         {"gpu": "h100-sxm", "model": "vicuna-7b", "runtime": "cuda-graph"},
         {"gpu": "h200-sxm", "model": "qwen3-30b-a3b", "drafter": "eagle3", "acceptance": "0.6"},
-        {
-            "gpu": "h100-sxm",
-            "model": "llama-3.1-8b",
-            "drafter": "eagle3",
-            "prompt_tokens": 700.0,
-            "output_tokens": 200.0,
-        },
+        {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "prompt_tokens": 700.0,
+         "output_tokens": 200.0},
         {"gpu": "h100-sxm", "model": "gemma-3-12b", "drafter": "ngram", "acceptance": "0.6"},
     ],
-)
+)  # fmt: skip
 def test_rows_are_the_same_in_tables_of_any_size(given, monkeypatch):
     """Verification of a block takes what knows no length from all batches, the drafting is looked up."""
     grid = Grid.of([1, 2, 3, 8, 40], [300, 2000, 9000], [1, 2, 3, 4, 6])

@@ -17,7 +17,7 @@ from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan import default_runtime
 from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.sweep import sweep
+from medusa_sim.plan.sweep import SweepTable, sweep
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
@@ -25,16 +25,14 @@ from medusa_sim.step.drafter import DRAFTERS, drafter_names
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.workload import Grid
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def test_defaults_are_those_of_the_command_line():
     scenario = Scenario()
-    assert scenario.gpu.name == "a100-80gb-pcie"
-    assert scenario.model.name == "vicuna-7b"
-    assert scenario.runtime.name == "cuda-graph"
-    assert scenario.latency.name == "calibrated"
-    assert (scenario.scope, scenario.baseline) == ("model", "same")
-    assert scenario.profile.name == "medusa1-vicuna-7b"
-    assert scenario.kernels == "torch"
+    names = [getattr(scenario, name).name for name in ("gpu", "model", "runtime", "latency", "profile")]
+    assert names == ["a100-80gb-pcie", "vicuna-7b", "cuda-graph", "calibrated", "medusa1-vicuna-7b"]
+    assert (scenario.scope, scenario.baseline, scenario.kernels) == ("model", "same", "torch")
     assert scenario.warnings == ()
 
 
@@ -47,21 +45,15 @@ def test_where_no_runtime_is_named_the_drafter_decides(drafter):
 
 
 def test_names_and_objects_are_the_same():
-    loaded = Scenario(
-        gpu=load_gpu("h100-sxm"),
-        model=load_model("llama-3.1-8b"),
-        runtime=load_runtime("hf-eager"),
-        acceptance=load_acceptance("medusa1-vicuna-7b"),
-        latency="roofline",
-    )
-    named = Scenario(
-        gpu="h100-sxm",
-        model="llama-3.1-8b",
-        runtime="hf-eager",
-        acceptance="medusa1-vicuna-7b",
-        latency="roofline",
-    )
-    tables = [next(sweep([item], Grid.of([1, 8], [512], [1, 8]))) for item in (loaded, named)]
+    names = {
+        "gpu": "h100-sxm",
+        "model": "llama-3.1-8b",
+        "runtime": "hf-eager",
+        "acceptance": "medusa1-vicuna-7b",
+    }
+    readers = {"gpu": load_gpu, "model": load_model, "runtime": load_runtime, "acceptance": load_acceptance}
+    loaded = {kind: readers[kind](name) for kind, name in names.items()}
+    tables = [swept(Scenario(**given, latency="roofline"), [1, 8], 512, [1, 8]) for given in (loaded, names)]
     assert tables[0].pandas().equals(tables[1].pandas())
 
 
@@ -74,56 +66,57 @@ def test_the_kernel_set_follows_the_dtype():
     assert Scenario(latency="roofline").kernels == "none"
 
 
+def swept(scenario: Scenario, batch: list[int], length: int, candidates: list[int]) -> SweepTable:
+    (table,) = sweep([scenario], Grid.of(batch, [length], candidates))
+    assert np.isfinite(table.numbers["speedup"]).all()
+    assert (table.numbers["verify_step_us"] > 0).all()
+    return table
+
+
 def test_a_gpu_without_kernels_is_refused_in_one_line_and_has_a_roofline(bare_gpu):
     with pytest.raises(SpecError, match=r"bare has no kernel set .*\(it has: none\).*--latency roofline"):
-        next(sweep([Scenario(gpu=bare_gpu)], Grid.of([1], [1024], [1])))
-    (table,) = sweep([Scenario(gpu=bare_gpu, latency="roofline")], Grid.of([1], [1024], [1, 4]))
-    assert np.isfinite(table.numbers["speedup"]).all()
+        swept(Scenario(gpu=bare_gpu), [1], 1024, [1])
+    swept(Scenario(gpu=bare_gpu, latency="roofline"), [1], 1024, [1, 4])
 
 
 @pytest.mark.parametrize("gpu", [name for name in gpu_names() if not name.startswith("cpu-")])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_every_gpu_sweeps_by_default(gpu, dtype):
-    (table,) = sweep([Scenario(gpu=gpu, dtype=dtype)], Grid.of([1], [1024], [1, 4]))
-    assert np.isfinite(table.numbers["speedup"]).all()
-    assert (table.numbers["verify_step_us"] > 0).all()
+    swept(Scenario(gpu=gpu, dtype=dtype), [1], 1024, [1, 4])
 
 
 @pytest.mark.parametrize("gpu", [name for name in gpu_names() if name.startswith("cpu-")])
 def test_a_cpu_sweeps_in_the_dtype_that_it_was_measured_in(gpu):
     dtype = "bf16" if gpu.endswith("-bf16") else "fp32"
-    scenario = Scenario(gpu=gpu, dtype=dtype, runtime="kernel", kernels="torch")
-    (table,) = sweep([scenario], Grid.of([1], [256], [1, 8]))
-    assert np.isfinite(table.numbers["speedup"]).all()
-    if dtype == "bf16":
-        return
-    with pytest.raises(SpecError, match="fp16"):
-        next(sweep([Scenario(gpu=gpu)], Grid.of([1], [1024], [1])))
+    swept(Scenario(gpu=gpu, dtype=dtype, runtime="kernel", kernels="torch"), [1], 256, [1, 8])
+    if dtype == "fp32":
+        with pytest.raises(SpecError, match="fp16"):
+            swept(Scenario(gpu=gpu), [1], 1024, [1])
 
 
 @pytest.mark.parametrize("model", model_names())
 def test_every_model_sweeps_by_default(model):
-    if load_model(model).experts is None:
-        scenario = Scenario(model=model)
-    else:  # not every card has kernels for experts of every format
-        scenario = Scenario(
-            gpu="b200", model=model, tp=8, latency="roofline", drafter="ngram", acceptance="0.5"
-        )
-    (table,) = sweep([scenario], Grid.of([1], [512], [1, 4]))
-    assert np.isfinite(table.numbers["speedup"]).all()
+    # not every card has kernels for experts of every format
+    experts = {"gpu": "b200", "tp": 8, "latency": "roofline", "drafter": "ngram", "acceptance": "0.5"}
+    swept(Scenario(model=model, **experts if load_model(model).experts else {}), [1], 512, [1, 4])
 
 
 def test_a_config_file_is_a_model_with_its_mtp_module_and_dtype(tmp_path):
-    shipped = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(shipped.read_text()), "num_key_value_heads": 8}))
-    assert Scenario(model=str(path)).model.attention.kv_heads == 8
-    assert Scenario(model=path).model.attention.kv_heads == 8
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(shipped.read_text()), "num_nextn_predict_layers": 1}))
-    scenario = Scenario(model=path, drafter="mtp", acceptance=0.8)
+    shipped = json.loads((ROOT / "docs" / "example_config.json").read_text(encoding="utf-8"))
+
+    def config(**changes: object) -> Path:
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**shipped, **changes}), encoding="utf-8")
+        return path
+
+    for path in (config(num_key_value_heads=8), str(config(num_key_value_heads=8))):
+        assert Scenario(model=path).model.attention.kv_heads == 8
+    scenario = Scenario(model=config(num_nextn_predict_layers=1), drafter="mtp", acceptance=0.8)
     assert scenario.model.mtp_layers == 1
     assert scenario.options()
+    scenario = Scenario(model=config(torch_dtype="float32"), latency="roofline")
+    assert any("float32" in line and "fp16" in line for line in scenario.warnings)
+    assert not any("float32" in line for line in scenario.but(dtype="bf16").warnings)
 
 
 @pytest.mark.parametrize(
@@ -165,12 +158,14 @@ def test_what_is_borrowed_is_said():
     assert any("borrowed from" in line for line in Scenario(gpu="rtx-4090").warnings)
 
 
-@pytest.mark.parametrize("runtime", [name for name in runtime_names() if name != "paper"])
-def test_an_engine_that_nobody_measured_says_so(runtime):
+@pytest.mark.parametrize("runtime", [*sorted({*runtime_names()} - {"paper"}), "mine.toml"])
+def test_an_engine_that_nobody_measured_says_so(runtime, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text('inherits = "vllm-0.33"\ntitle = "mine"\n[engine]\nwiden = 2.0\n')
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
     told = " ".join(scenario.but(runtime=runtime).warnings)
-    assert "nobody measured this engine" not in told
-    assert load_runtime(runtime).is_measured
+    assert ("nobody measured this engine" in told) == (runtime == "mine.toml")
+    assert load_runtime(runtime).is_measured == (runtime != "mine.toml")
     assert ("nobody measured drafting" in told) == runtime.startswith("tensorrt-llm-")
 
 
@@ -186,24 +181,14 @@ def test_what_was_measured_on_several_gpus_is_said(runtime, measured):
     assert ("several were measured" in told) == bool(measured)
 
 
-def test_an_engine_of_ones_own_that_only_inherits_says_that_nobody_measured_it(tmp_path):
-    (tmp_path / "mine.toml").write_text('inherits = "vllm-0.33"\ntitle = "mine"\n[engine]\nwiden = 2.0\n')
-    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
-    assert "nobody measured" in " ".join(scenario.but(runtime=str(tmp_path / "mine.toml")).warnings)
-
-
-def test_nvfp4_weights_can_be_said_beside_any_activations():
+def test_nvfp4_weights_can_be_said_beside_any_activations_and_spread_experts_cost_less_in_them():
+    asked = {"gpu": "b200", "model": "deepseek-r1", "tp": 8, "runtime": "tensorrt-llm", "drafter": "mtp"}
     for dtype in (None, "bf16", "fp8", "nvfp4"):
-        found = Scenario(gpu="b200", model="deepseek-r1", tp=8, runtime="tensorrt-llm", drafter="mtp",
-                         dtype=dtype, weight_dtype="nvfp4")  # fmt: skip
+        found = Scenario(**asked, dtype=dtype, weight_dtype="nvfp4")
         assert (found.model.dtype, found.model.weight_dtype) == ("nvfp4", "nvfp4")
 
-
-def test_experts_spread_over_gpus_cost_tensorrt_llm_more_in_fp8_than_in_nvfp4():
     def step_us(ep: int, weights: str | None) -> float:
-        asked = Scenario(gpu="b200", model="deepseek-r1", tp=8, ep=ep, runtime="tensorrt-llm", drafter="mtp",
-                         weight_dtype=weights)  # fmt: skip
-        return float(decode_step(asked.setting, 4, 1024).time_us)
+        return float(decode_step(Scenario(**asked, ep=ep, weight_dtype=weights).setting, 4, 1024).time_us)
 
     fp8, nvfp4 = (step_us(8, weights) - step_us(1, weights) for weights in (None, "nvfp4"))
     assert fp8 > 3_000.0
@@ -243,17 +228,14 @@ def test_experts_spread_over_gpus_are_told(gpu, parallel):
             assert np.all(step.high_us / step.low_us > together.high_us / together.low_us)
 
 
+HALF, GIVEN = [1.5, 1.75, 1.875], [1.78, 2.38, 2.80]
+
+
 @pytest.mark.parametrize(
     ("given", "tokens"),
-    [
-        ("0.5", [1.5, 1.75, 1.875]),
-        (0.5, [1.5, 1.75, 1.875]),
-        ("0.78,0.60,0.42", [1.78, 2.38, 2.80]),
-        ([0.78, 0.60, 0.42], [1.78, 2.38, 2.80]),
-        ("1.875@3", [1.5, 1.75, 1.875]),
-        (constant_rate(0.5), [1.5, 1.75, 1.875]),
-    ],
-)
+    [("0.5", HALF), (0.5, HALF), ("1.875@3", HALF), (constant_rate(0.5), HALF), ("0.78,0.60,0.42", GIVEN),
+     ([0.78, 0.60, 0.42], GIVEN)],
+)  # fmt: skip
 @pytest.mark.parametrize("drafter", ["medusa", "eagle", "ngram"])
 def test_every_form_of_acceptance(given, tokens, drafter):
     scenario = Scenario(drafter=drafter, acceptance=given, latency="roofline")
@@ -292,8 +274,7 @@ def test_a_band_never_emits_more_tokens_than_candidates():
 
 def test_counts_that_acceptance_does_not_describe_have_no_rows():
     scenario = Scenario(drafter="eagle", acceptance="0.7,0.5,0.3", latency="roofline")
-    (table,) = sweep([scenario], Grid.of([1], [128], [1, 2, 4, 8, 16]))
-    assert list(table.numbers["candidates"]) == [1, 2, 4]
+    assert list(swept(scenario, [1], 128, [1, 2, 4, 8, 16]).numbers["candidates"]) == [1, 2, 4]
     with pytest.raises(CoverageError, match=r"covers candidates 2\.\.4"):
         scenario.covered([8, 16])
 
@@ -330,12 +311,10 @@ def test_every_drafter_is_registered_once_and_says_what_it_is():
 
 
 def test_the_measured_model_refuses_or_falls_back_by_choice():
-    gpu = load_gpu("a100-80gb-pcie")
-    far = Gemm(name="far", m=8, n=128, k=128, dtype="fp16")
+    gpu, far = load_gpu("a100-80gb-pcie"), Gemm(name="far", m=8, n=128, k=128, dtype="fp16")
     with pytest.raises(CoverageError, match="measure"):
         latency_model(gpu, "measured", "torch").time(far)
-    found = latency_model(gpu, "measured", "torch", fallback="calibrated").time(far)
-    assert found.time_us > 0.0
+    assert latency_model(gpu, "measured", "torch", fallback="calibrated").time(far).time_us > 0.0
 
 
 def test_a_scenario_is_changed_by_making_another():
@@ -350,17 +329,5 @@ def test_a_scenario_is_changed_by_making_another():
 
 def test_collectives_that_were_measured_between_two_cards_say_so_beyond():
     scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="sglang", drafter="eagle3", tp=2)
-    beyond = scenario.but(tp=4)
-    assert any("measured between 2 cards" in line for line in beyond.warnings)
-    assert not any("measured between 2 cards" in line for line in scenario.warnings)
-    measured = beyond.but(gpu="h100-sxm")
-    assert not any("measured between 2 cards" in line for line in measured.warnings)
-
-
-def test_a_config_in_fp32_says_that_it_is_priced_as_fp16(tmp_path):
-    text = (Path(__file__).resolve().parents[2] / "docs" / "example_config.json").read_text(encoding="utf-8")
-    config = {**json.loads(text), "torch_dtype": "float32"}
-    (tmp_path / "mine.json").write_text(json.dumps(config), encoding="utf-8")
-    scenario = Scenario(model=tmp_path / "mine.json", latency="roofline")
-    assert any("float32" in line and "fp16" in line for line in scenario.warnings)
-    assert not any("float32" in line for line in scenario.but(dtype="bf16").warnings)
+    for asked, is_told in (({}, False), ({"tp": 4}, True), ({"tp": 4, "gpu": "h100-sxm"}, False)):
+        assert ("measured between 2 cards" in " ".join(scenario.but(**asked).warnings)) == is_told

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import accuracy
+import agreement
 import deepseek_rows
 import engine_fit as fit
 import engine_parallel
@@ -11,7 +12,11 @@ import engine_rows
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from decoder_models import tiny_llama
 
+from medusa_sim.decoder.draft import TreeDrafter
+from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.step import decode_step, work_time
 from medusa_sim.validate.operators import scores
@@ -101,14 +106,6 @@ def test_forward_passes_that_no_fit_saw(shared_data):
     assert np.abs(errors).mean() < 0.04
     assert np.abs(errors).max() < 0.09
 
-
-torch = pytest.importorskip("torch")
-
-import agreement  # noqa: E402
-from decoder_models import tiny_llama  # noqa: E402
-
-from medusa_sim.decoder.draft import TreeDrafter  # noqa: E402
-from medusa_sim.decoder.generate import GenerationSettings, generate  # noqa: E402
 
 LENGTH, NEW_TOKENS = 4, 40
 

@@ -5,26 +5,24 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from asking import answered, document, run
+from decoder_models import tiny_config, tiny_heads, tiny_llama
 
-torch = pytest.importorskip("torch")
-
-from asking import answered, document, run  # noqa: E402
-from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
-
-from medusa_sim.acceptance.heads import (  # noqa: E402
+from medusa_sim.acceptance.heads import (
     HeadAccuracy,
     expected_tokens_per_step,
     optimal_order,
 )
-from medusa_sim.acceptance.profile import load_acceptance  # noqa: E402
-from medusa_sim.decoder.checkpoint import Checkpoint  # noqa: E402
-from medusa_sim.errors import DataError, UsageError  # noqa: E402
-from medusa_sim.latency.by_name import latency_model  # noqa: E402
-from medusa_sim.measure.cells import RunRow, read_runs, write_runs  # noqa: E402
-from medusa_sim.measure.decoder_runs import run_grid  # noqa: E402
-from medusa_sim.specs.gpu import load_gpu  # noqa: E402
-from medusa_sim.validate.generations import validate_runs  # noqa: E402
-from medusa_sim.validate.steps import decoder_model, decoder_step  # noqa: E402
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.decoder.checkpoint import Checkpoint
+from medusa_sim.errors import DataError, UsageError
+from medusa_sim.latency.by_name import latency_model
+from medusa_sim.measure.cells import RunRow, read_runs, write_runs
+from medusa_sim.measure.decoder_runs import run_grid
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.validate.generations import validate_runs
+from medusa_sim.validate.steps import decoder_model, decoder_step
 
 GPU, PROFILE = "h100-sxm", "medusa1-vicuna-7b"
 COUNTS, BATCHES = (1, 4, 16, 64), (1, 8)
