@@ -1,5 +1,8 @@
 """What a sweep says: best counts, free budgets, cliffs, where speculation stops paying; whole requests."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.insights import answer, cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation import request_latency
+from medusa_sim.plan.recommendation import RequestLatency, request_latency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.woken_experts import DEAR, waking
@@ -22,13 +25,8 @@ from medusa_sim.step.workload import Grid, union
 
 @given(st.lists(st.floats(0.9, 1.4), min_size=1, max_size=40))
 def test_free_budget_is_the_end_of_the_first_free_run(overhead):
-    budget = int(free_budget(np.asarray(overhead)))
-    expected = 0
-    for value in overhead:
-        if value > 1.1 * (1 + 1e-12):
-            break
-        expected += 1
-    assert budget == expected
+    free = itertools.takewhile(lambda value: value <= 1.1 * (1 + 1e-12), overhead)
+    assert int(free_budget(np.asarray(overhead))) == len(list(free))
 
 
 def test_free_budgets_cliffs_and_cheaper_counts_by_hand():
@@ -85,28 +83,18 @@ def test_it_never_pays_beyond_the_memory_or_the_positions_of_the_model(scenario)
     found = recommend(scenario, Question(batch_min=1, batch_max=1))
     assert found.break_even_context.searched_to == scenario.model.max_seq_len
     large = recommend(scenario, Question(batch_min=64, batch_max=64))
-    context = large.break_even_context.searched_to
-    room = price(scenario, [64], [context, context + 1]).fits[0, :, 1:].any(axis=-1)
-    assert room.tolist() == [True, False]
-    batches = large.break_even_batches[0].searched_to
-    assert price(scenario, [batches, batches + 1], [1024]).fits[:, 0, 1:].any(axis=-1).tolist() == [
-        True,
-        False,
-    ]
+    context, batches = large.break_even_context.searched_to, large.break_even_batches[0].searched_to
+    by_length = price(scenario, [64], [context, context + 1]).fits[0, :, 1:].any(axis=-1)
+    by_batch = price(scenario, [batches, batches + 1], [1024]).fits[:, 0, 1:].any(axis=-1)
+    assert by_length.tolist() == by_batch.tolist() == [True, False]
 
 
-def test_an_answer_at_the_end_of_its_profile_says_that_more_may_pay():
+def test_an_answer_at_the_end_of_its_profile_or_of_the_room_says_so():
     short = Scenario(latency="roofline", drafter="eagle", acceptance="0.9,0.85,0.8")
-    row = recommend(short, Question(batch_max=1)).schedule[0]
-    assert row.candidates == 4
-    assert row.ends_profile
+    for scenario, candidates in ((short, 4), (short.but(max_drafts=2), 3)):
+        row = recommend(scenario, Question(batch_max=1)).schedule[0]
+        assert (row.candidates, row.ends_profile) == (candidates, candidates == 4)
     assert answer(short, Grid.of([1], [1024], [1, 4])).ends_profile
-    limited = recommend(short.but(max_drafts=2), Question(batch_max=1)).schedule[0]
-    assert limited.candidates == 3
-    assert not limited.ends_profile
-
-
-def test_what_fits_is_told_where_a_batch_leaves_no_room():
     scenario = Scenario(model="vicuna-13b", runtime="cuda-graph", latency="roofline")
     found = recommend(scenario, Question(batch_min=64, batch_max=64))
     assert not found.enable
@@ -121,8 +109,13 @@ SETTING = SCENARIO.setting
 OPTION = SCENARIO.but(drafter="ngram", acceptance=0.7).options()[2]
 
 
+def requested(option: object, candidates: int, batch: int, prompt: int, output: int) -> RequestLatency:
+    sizes = {"batch": batch, "prompt_tokens": prompt, "output_tokens": output}
+    return request_latency(SETTING, option, candidates, **sizes)
+
+
 def test_without_speculation_it_is_prefill_and_decode_steps():
-    r = request_latency(SETTING, None, 1, batch=2, prompt_tokens=500, output_tokens=101)
+    r = requested(None, 1, 2, 500, 101)
     first = float(prefill_step(SETTING, 2, 500).time_us)
     steps = sum(float(decode_step(SETTING, 2, 500 + i).time_us) for i in range(1, 101))
     assert r.first_token_us == r.plain_first_token_us == first
@@ -133,37 +126,31 @@ def test_without_speculation_it_is_prefill_and_decode_steps():
 def test_speculation_divides_the_steps_and_delays_the_first_token():
     heads = SCENARIO.but(acceptance=0.6).options()[2]
     assert isinstance(heads.drafter, Medusa)
-    r = request_latency(SETTING, heads, 4, batch=1, prompt_tokens=300, output_tokens=200)
+    r = requested(heads, 4, 1, 300, 200)
     assert r.tokens_per_step == pytest.approx(1 + 0.6 + 0.36 + 0.216)
     assert r.first_token_us > r.plain_first_token_us
     assert r.total_us < r.plain_total_us
     assert r.speedup < r.plain_per_token_us / r.per_token_us  # the prompt is not accelerated
 
 
-def test_one_output_token_is_the_prefill_and_the_context_grows():
-    r = request_latency(SETTING, OPTION, 4, batch=1, prompt_tokens=10, output_tokens=1)
+def test_one_output_token_is_the_prefill_the_context_grows_and_nothing_is_no_request():
+    r = requested(OPTION, 4, 1, 10, 1)
     assert r.total_us == r.first_token_us
-    short = request_latency(SETTING, None, 1, batch=8, prompt_tokens=500, output_tokens=100)
-    long = request_latency(SETTING, None, 1, batch=8, prompt_tokens=500, output_tokens=1500)
-    assert long.plain_per_token_us > short.plain_per_token_us * 1.05
-
-
-@pytest.mark.parametrize("name", ["batch", "prompt_tokens", "output_tokens"])
-def test_nothing_is_no_request(name):
-    sizes = {"batch": 1, "prompt_tokens": 1, "output_tokens": 1, name: 0}
-    with pytest.raises(UsageError, match="from 1"):
-        request_latency(SETTING, None, 1, **sizes)
+    short, long = (requested(None, 1, 8, 500, output).plain_per_token_us for output in (100, 1500))
+    assert long > short * 1.05
+    for sizes in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
+        with pytest.raises(UsageError, match="from 1"):
+            requested(None, 1, *sizes)
 
 
 def test_requests_are_told_of_batches_that_fit():
     """At the largest batch that was asked for, which did not fit, a request had a time all the same."""
     scenario = Scenario(gpu="rtx-4090", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7)
-    found = recommend(scenario, Question(batch_max=300, seq_len=(1024,), request=(1000, 200)))
-    first, last = found.requests
-    assert first.batch == 1
-    assert last.batch == int(found.surface.batch[found.surface.fits[:, 0, 0]].max())
-    none = recommend(scenario, Question(batch_min=290, batch_max=300, seq_len=(1024,), request=(1000, 200)))
-    assert not none.requests
+    asked = Question(batch_max=300, seq_len=(1024,), request=(1000, 200))
+    found = recommend(scenario, asked)
+    fits = found.surface.batch[found.surface.fits[:, 0, 0]]
+    assert [each.batch for each in found.requests] == [1, int(fits.max())]
+    assert not recommend(scenario, replace(asked, batch_min=290)).requests
 
 
 def test_no_crossing_speaks_of_what_was_not_searched():
@@ -200,8 +187,7 @@ def test_a_range_is_named_and_its_end_only_where_the_search_found_it():
     assert (found.last, found.capped) == (4, True)
     assert "above" not in reason(recommend(MOE, Question(batch_max=4))).split("wakes more experts")[1]
     answer = recommend(MOE, Question(batch_max=128))
-    found = waking(answer.surface)
-    told = reason(answer)
+    found, told = waking(answer.surface), reason(answer)
     assert f"From {found.first} to {found.last} requests each draft wakes more experts" in told
     assert f"of {found.experts} a layer" in told
 

@@ -34,14 +34,11 @@ def test_every_change_that_is_named_does(arguments, batch, seq_len):
     assert found.needed_bytes > found.usable_bytes
     assert 1 <= len(found.changes) <= 3
     for change in found.changes:
-        given = iter(change.option.split())
-        words = {
-            name.removeprefix("--").replace("-", "_"): value for name, value in zip(given, given, strict=True)
-        }
+        names, values = (change.option.split()[start::2] for start in (0, 1))
+        words = dict(zip((name[2:].replace("-", "_") for name in names), values, strict=True))
         size, length = int(words.pop("batch", batch)), int(words.pop("seq", seq_len))
         changed = scenario.but(**{name: int(v) if name == "tp" else v for name, v in words.items()})
-        surface = price(changed, [size], [length], ())
-        assert surface.fits[0, 0, 0], change
+        assert price(changed, [size], [length], ()).fits[0, 0, 0], change
         assert change.needed_bytes <= change.usable_bytes
         assert change.option in shortfall_text(found)
 
@@ -57,8 +54,8 @@ def test_what_fits_lacks_nothing_and_what_does_not_has_no_price():
 
 def test_what_does_not_fit_ends_the_answer_with_its_warnings():
     for command in ("sweep", "recommend"):
-        words = [command, "--model", "llama-2-70b", "--drafter", "eagle", "--acceptance", "0.7"]
-        shown = run(*words).stdout
+        words = ["--model", "llama-2-70b", "--drafter", "eagle", "--acceptance", "0.7"]
+        shown = run(command, *words).stdout
         assert "Does not fit" in shown
         assert "GB are needed" in shown
         assert "$" not in shown
@@ -68,6 +65,12 @@ def test_what_does_not_fit_ends_the_answer_with_its_warnings():
         shown = run("recommend", *words, "--format", form).stdout
         assert "warning: kernels of b300 are borrowed" in shown
         assert shown.count("Does not fit") == 1
+    scenario = Scenario(gpu="l40s", model="llama-3.1-70b", drafter="eagle3")
+    told = " ".join(warnings(recommend(scenario, Question(batch_max=4))))
+    assert "batch 0" not in told
+    assert told.count("Does not fit: ") == 1
+    assert "GB are needed on each GPU at batch 1" in told
+    assert "activations < 0.01 GB" in told
 
 
 def test_the_parts_of_the_memory_are_the_memory():
@@ -80,33 +83,15 @@ def test_the_parts_of_the_memory_are_the_memory():
         assert all(float(part) > 0.0 for part in parts)
 
 
-def test_a_format_that_is_slower_is_told():
-    small = {"gpu": "b200", "model": "llama-3.1-8b", "tp": 4, "runtime": "cuda-graph", **EAGLE}
-    grid = Grid.of([1], [1024], [1, 2])
-    told = {
-        dtype: answer(Scenario(**small, dtype=dtype), grid).surface.slower_format_us
-        for dtype in (None, "fp8")
-    }
-    assert told[None] is None
-    plain = {
-        dtype: float(price(Scenario(**small, dtype=dtype), [1], [1024], ()).decode_us[0, 0]) for dtype in told
-    }
-    expected = (plain["fp8"], plain[None]) if plain["fp8"] > plain[None] else None
-    assert told["fp8"] == (None if expected is None else pytest.approx(expected))
-
-
 @pytest.mark.parametrize("dtype", [None, "fp8"])
-def test_a_decision_tells_of_a_slower_format_too(dtype):
-    scenario = Scenario(gpu="b200", model="llama-3.1-8b", tp=4, runtime="cuda-graph", dtype=dtype, **EAGLE)
-    found = recommend(scenario, Question(batch_min=1, batch_max=2))
+def test_a_format_that_is_slower_is_told(dtype):
+    small = {"gpu": "b200", "model": "llama-3.1-8b", "tp": 4, "runtime": "cuda-graph", **EAGLE}
+    asked = Scenario(**small, dtype=dtype)
+    own, published = (
+        float(price(each, [1], [1024], ()).decode_us[0, 0]) for each in (asked, Scenario(**small))
+    )
+    expected = pytest.approx((own, published)) if own > published else None
+    assert answer(asked, Grid.of([1], [1024], [1, 2])).surface.slower_format_us == expected
+    found = recommend(asked, Question(batch_min=1, batch_max=2))
     told = [line for line in warnings(found) if line.startswith("Slower") and "published" in line]
     assert len(told) == (found.surface.slower_format_us is not None)
-
-
-def test_what_never_fits_is_told_in_figures_that_can_be_read():
-    scenario = Scenario(gpu="l40s", model="llama-3.1-70b", drafter="eagle3")
-    told = " ".join(warnings(recommend(scenario, Question(batch_max=4))))
-    assert "batch 0" not in told
-    assert told.count("Does not fit: ") == 1
-    assert "GB are needed on each GPU at batch 1" in told
-    assert "activations < 0.01 GB" in told
