@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,14 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
         assert not page.exception, page.exception
         faults = [error.value for error in page.error if error.icon == show.FAULT]
         assert faults == [], faults
-        assert page.title
+        assert page.title or page.error
         assert all("\n" not in error.value for error in page.error)
         told = [line.value for line in (*page.error, *page.warning, *page.info, *page.success)]
-        assert not [line for line in told if "--" in line or "Traceback" in line], "inputs, no options"
+        options = {f"--{name}" for name in show._LABELS}
+        assert not [line for line in told if options & set(re.findall(r"--[a-z-]+", line))], (
+            "inputs have labels"
+        )
+        assert "Traceback" not in str(told)
         return page
 
     return run
