@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_models import HYBRIDS
+from tables import table
 
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.plan.scenario import Scenario
@@ -24,6 +24,8 @@ from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import decode, verify
 
+MODELS = table("models")
+HYBRIDS, IN_WORDS = MODELS["hybrids"], MODELS["in_words"]
 DELTA: dict[str, Any] = {
     "architectures": ["Qwen3_5ForConditionalGeneration"],
     "text_config": {
@@ -302,8 +304,6 @@ def test_a_format_that_only_the_name_says_is_taken_for_experts_and_said(tmp_path
     assert any("nvfp4 of its name" in note for note in model.notes)
 
 
-# Families in the words of their configuration classes (huggingface/transformers); parameters in 1e9 without
-# vision as their cards say, both recalled.
 _BASE = {"torch_dtype": "bfloat16", "max_position_embeddings": 4096}
 
 
@@ -314,65 +314,20 @@ def _sizes(kind: str, hidden: int, layers: int, heads: int, kv: int, mlp: int, v
     }  # fmt: skip
 
 
-GRANITE = {
-    **_sizes("granitemoehybrid", 4096, 40, 32, 8, 768, 100_352), "tie_word_embeddings": True,
-    "layer_types": (["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4, "shared_intermediate_size": 1536,
-    "num_local_experts": 72, "num_experts_per_tok": 10, "mamba_n_heads": 128, "mamba_d_head": 64,
-    "mamba_n_groups": 1, "mamba_d_state": 128,
-}  # fmt: skip
-NANO = {  # Nemotron-Nano-9B-v2: heads of 128, not of 4480 / 40
-    **_sizes("nemotron_h", 4480, 56, 40, 8, 15_680, 131_072), "mamba_num_heads": 128, "mamba_head_dim": 80,
-    "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
-    "n_groups": 8, "ssm_state_size": 128,
-}  # fmt: skip
-HUNYUAN = {
-    **_sizes("hunyuan_v1_moe", 4096, 32, 32, 8, 3072, 128_167), "head_dim": 128, "tie_word_embeddings": True,
-    "num_experts": 64, "moe_topk": [8] * 32, "num_shared_expert": [1] * 32, "use_cla": False,
-    "moe_intermediate_size": [3072] * 32,
-}  # fmt: skip
-ERNIE = {
-    **_sizes("ernie4_5_moe", 2560, 28, 20, 4, 12_288, 103_424), "moe_num_experts": 64, "moe_k": 6,
-    "moe_num_shared_experts": 2, "moe_intermediate_size": 1536, "moe_layer_start_index": 1,
-}  # fmt: skip
-TRINITY = {
-    **_sizes("afmoe", 3072, 60, 48, 8, 12_288, 200_192), "head_dim": 128, "num_experts": 256,
-    "num_experts_per_tok": 4, "num_shared_experts": 1, "moe_intermediate_size": 3072, "num_dense_layers": 6,
-    "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 15, "sliding_window": 4096,
-}  # fmt: skip
-SOLAR = {
-    **_sizes("solar_open", 4096, 48, 64, 8, 10_240, 196_608), "head_dim": 128, "n_routed_experts": 128,
-    "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 1280, "attention_bias": False,
-    "first_k_dense_replace": 0,
-}  # fmt: skip
-OCR = {
-    **_sizes("deepseek_v2", 1280, 12, 10, 10, 6848, 129_280), "use_mla": False, "kv_lora_rank": None,
-    "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 896,
-    "first_k_dense_replace": 1,
-}  # fmt: skip
-FAMILIES_IN_WORDS: dict[str, tuple[dict[str, Any], float]] = {
-    "granite-4.0-h-small": (GRANITE, 32.2),
-    "Nemotron-Nano-9B-v2": (NANO, 8.89),
-    "Hunyuan-A13B": (HUNYUAN, 80.4),
-    "ERNIE-4.5-21B-A3B": (ERNIE, 21.83),
-    "Trinity-Large": (TRINITY, 398.6),
-    "Solar-Open-100B": (SOLAR, 102.6),
-    "DeepSeek-OCR": (OCR, 2.93),
-    "phi-4": (_sizes("phi3", 5120, 40, 40, 10, 17_920, 100_352), 14.66),
-    "SmolLM3-3B": (_sizes("smollm3", 2048, 36, 16, 4, 11_008, 128_256), 3.075),
-    "Seed-OSS-36B": ({**_sizes("seed_oss", 5120, 64, 80, 8, 27_648, 155_136), "head_dim": 128}, 36.15),
-    "GLM-4-32B-0414": ({**_sizes("glm4", 6144, 61, 48, 2, 23_040, 151_552), "head_dim": 128}, 32.57),
-    "gemma-2-27b": ({**_sizes("gemma2", 4608, 46, 32, 16, 36_864, 256_000), "head_dim": 128}, 27.23),
-    "Olmo-3-32B": (_sizes("olmo3", 5120, 64, 40, 8, 27_648, 100_278), 32.23),
-    "EXAONE-4.0-32B": (_sizes("exaone4", 5120, 64, 40, 8, 27_392, 102_400), 32.0),
-    "command-a": (_sizes("cohere2", 12_288, 64, 96, 8, 36_864, 256_000), 111.1),
-    "Apertus-70B": (_sizes("apertus", 8192, 80, 64, 8, 43_008, 131_072), 70.6),
-}
+def _in_words(name: str) -> dict[str, Any]:
+    """The configuration of a model in the words of its family's class."""
+    of = IN_WORDS[name]
+    return {**_sizes(of["kind"], *of["sizes"]), **of.get("more", {}), **dict.fromkeys(of.get("without", ()))}
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES_IN_WORDS))
+GRANITE, NANO = _in_words("granite-4.0-h-small"), _in_words("Nemotron-Nano-9B-v2")
+HUNYUAN, ERNIE, TRINITY = map(_in_words, ("Hunyuan-A13B", "ERNIE-4.5-21B-A3B", "Trinity-Large"))
+
+
+@pytest.mark.parametrize("name", sorted(IN_WORDS))
 def test_families_near_the_deployed_ones_have_their_published_counts(tmp_path: Path, name: str) -> None:
-    config, published = FAMILIES_IN_WORDS[name]
-    assert _load(tmp_path, config).parameter_count / 1e9 == pytest.approx(published, rel=0.005)
+    read = _load(tmp_path, _in_words(name))
+    assert read.parameter_count / 1e9 == pytest.approx(IN_WORDS[name]["parameters"], rel=0.005)
 
 
 def test_minimax_m3_under_the_name_of_m2_is_m3(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_models import HYBRIDS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_line import one_line
+from tables import table
 
 from medusa_sim.errors import SpecError
 from medusa_sim.report.spec_rows import model_rows
@@ -19,55 +19,8 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.variants import with_dtypes
 
-# Parameters of the released checkpoints, as their publishers' model cards count them.
-COUNTS: dict[float, str] = {
-    6_738_415_616: "llama-7b vicuna-7b llama-2-7b",
-    13_015_864_320: "llama-13b vicuna-13b llama-2-13b",
-    32_528_943_616: "llama-33b vicuna-33b",
-    65_285_660_672: "llama-65b",
-    68_976_648_192: "llama-2-70b",
-    7_241_732_096: "zephyr-7b mistral-7b mistral-7b-v0.2",
-    7_248_023_552: "mistral-7b-v0.3",
-    12_247_782_400: "mistral-nemo-12b",
-    23_572_403_200: "mistral-small-24b",
-    6_738_546_688: "codellama-7b",
-    13_016_028_160: "codellama-13b",
-    33_743_970_304: "codellama-34b",
-    8_030_261_248: "llama-3-8b llama-3.1-8b",
-    70_553_706_496: "llama-3-70b llama-3.1-70b llama-3.3-70b",
-    405_853_388_800: "llama-3.1-405b",
-    1_235_814_400: "llama-3.2-1b",
-    3_212_749_824: "llama-3.2-3b",
-    494_032_768: "qwen2-0.5b qwen2.5-0.5b",
-    1_543_714_304: "qwen2-1.5b qwen2.5-1.5b",
-    3_085_938_688: "qwen2.5-3b",
-    7_615_616_512: "qwen2-7b qwen2.5-7b",
-    14_770_033_664: "qwen2.5-14b",
-    32_763_876_352: "qwen2.5-32b",
-    72_706_203_648: "qwen2-72b qwen2.5-72b",
-    596_049_920: "qwen3-0.6b",
-    1_720_574_976: "qwen3-1.7b",
-    4_022_468_096: "qwen3-4b",
-    8_190_735_360: "qwen3-8b",
-    14_768_307_200: "qwen3-14b",
-    32_762_123_264: "qwen3-32b",
-    125_239_296: "opt-125m",
-    1_315_758_080: "opt-1.3b",
-    2_651_596_800: "opt-2.7b",
-    6_658_473_984: "opt-6.7b",
-    12_853_473_280: "opt-13b",
-    29_974_540_288: "opt-30b",
-    66e9: "opt-66b",  # the paper prints 66 billion; no card counts it exactly
-    68_030_208: "llama-68m",
-    162_417_408: "llama-160m",
-    1_100_048_384: "tinyllama-1.1b",
-    999_885_952: "gemma-3-1b",
-    # without the vision tower: KerasHub's text models and 64 tokens that the published vocabulary has more
-    3_880_099_328 + 64 * 2560: "gemma-3-4b",
-    11_765_788_416 + 64 * 3840: "gemma-3-12b",
-    27_009_002_240 + 64 * 5376: "gemma-3-27b",
-}
-PUBLISHED = {name: count for count, names in COUNTS.items() for name in names.split()}
+MODELS = table("models")
+PUBLISHED = MODELS["counts"]
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
@@ -103,8 +56,10 @@ def _refused(folder: Path, *told: str, base: dict[str, Any] = LLAMA, **changes: 
 
 
 def test_every_named_model_has_a_published_count():
-    dense = {name for name in model_names() if load_model(name).experts is None}
-    assert set(PUBLISHED) | HYBRIDS.keys() >= dense >= set(PUBLISHED)
+    named = {name: load_model(name) for name in model_names()}
+    for counted, mixed in ((PUBLISHED, False), (MODELS["mixtures"], True)):
+        names = {name for name, model in named.items() if (model.experts is not None) is mixed}
+        assert set(counted) | MODELS["hybrids"].keys() >= names >= set(counted)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
