@@ -1,6 +1,7 @@
 """Nothing of the user's is overwritten unasked: inputs, reports, kernels and runtimes of their own."""
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import click
 import pytest
 from asking import commands
 from asking import run as _run
+from tables import table
 
 from medusa_sim.cli import cli
 from medusa_sim.cli.modes import Moded
@@ -35,46 +37,7 @@ FILES: dict[str, str | Path] = {
     "prompt.txt": "import os",
 }
 SMALL = ("--batch", "1", "--seq", "256")
-CASES: tuple[tuple[str, ...], ...] = (
-    ("sweep", *SMALL, "--candidates", "1,4", "--acceptance", "@profile.toml"),
-    ("sweep", *SMALL, "--candidates", "1,4", "--model", "@config.json"),
-    ("recommend", *SMALL, "--runtime", "@runtime.toml"),
-    ("roofline", *SMALL, "--model", "@config.json"),
-    ("load", "--trace", "@trace.csv"),
-    ("check", "--bench", "@bench.json"),
-    ("check", "--batch", "8", "--measured-tpot-ms", "9", "--counters", "@after.txt"),
-    ("check", "--batch", "8", "--measured-tpot-ms", "9", "--counters", "after.txt",
-     "--before", "@before.toml"),
-    ("time", "--ops", "@ops.csv"),
-    ("tree", "build", "--candidates", "4", "--head-accuracy", "@heads.csv"),
-    ("tree", "convert", "--tree", "@tree.json"),
-    ("tree", "draw", "--tree", "@tree.svg"),
-    ("tree", "score", "--head-accuracy", "@heads.csv", "--tree", "@tree.json"),
-    ("acceptance", "fit", "--head-accuracy", "@heads.toml", "--source", "a test"),
-    ("acceptance", "fit", "--head-accuracy", "@heads.csv", "--source", "a test", "--tree", "@tree.toml",
-     "--tokens-per-step", "1.5"),
-    ("acceptance", "from-engine", "@after.txt", "--before", "@before.toml"),
-    ("acceptance", "predict", "--observations", "@observed.csv", "--targets", "other.csv"),
-    ("acceptance", "predict", "--observations", "other.csv", "--targets", "@observed.csv"),
-    ("acceptance", "show", "@profile.toml"),
-    ("calibrate", "--gpu", "a40", "--kernels", "mine", "--dry-run", "--rows", "@ops.csv"),
-    ("calibrate", "--gpu", "a40", "--kernels", "mine", "--dry-run", "@ops.csv"),
-    ("calibrate", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--name", "mine", "--dry-run",
-     "--engine-bench", "@bench.json"),
-    ("validate", "--gpu", "a40", "--measured", "@ops.csv"),
-    ("validate", "--gpu", "a40", "@ops.csv"),
-    ("validate", "--tree-runs", "other.csv", "--child-vectors", "@heads.csv"),
-    ("validate", "--tree-runs", "@heads.csv", "--child-vectors", "@observed.csv"),
-    ("validate", "--batch-curves", "@observed.csv"),
-    ("validate", "--gpu", "cpu-emerald-rapids-3m", "--decoder", "steps", ">steps/steps.csv"),
-    ("decode", "--checkpoint", "draft", "--prompt-file", "@prompt.txt"),
-    ("decode", "--checkpoint", "draft", "--prompt", "a", ">draft/config.json"),
-    ("decode", "--checkpoint", "draft", "--prompt", "a", "--head-file", "draft/model.safetensors",
-     ">draft/model.safetensors"),
-    ("train", "--method", "medusa-1", "--checkpoint", "draft", "--save", "new", ">draft/config.json"),
-    ("train", "--method", "backbone", "--save", "new", "--text", "text", ">text/a.py"),
-    ("specs", "@config.json"),
-)  # fmt: skip
+CASES = [tuple(shlex.split(line)) for line in table("command_lines")["results"]["lines"]]
 """Commands whose result is sent to the file behind `@`, or behind `>` where no argument names it."""
 OUTPUTS = {"out", "output_path", "path", "plot", "save", "examples_dir"}
 NO_RESULT = {"measure"}
