@@ -146,8 +146,6 @@ ASKED = (
         drafters=("none", "eagle3"),
     ),
 )  # fmt: skip
-EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
-FEW = {"cards": "h100-sxm,l40s", "copies": "1", "weights": "bf16"}
 
 
 def test_which_gpu_is_the_commands_answer_and_another_target_prices_nothing(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_models import ragged_prompts, tiny_config, tiny_heads, tiny_llama
 from decoder import counts_of_texts, design_effect
+from decoder_models import ragged_prompts, tiny_config, tiny_heads, tiny_llama
 from one_line import one_line
 from safetensors.torch import load_file
 
