@@ -161,19 +161,18 @@ def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> Acc
     if not any(part.steps for part in kept):
         raise DataError(f"{engines[0]}: no step drafted anything; serve some requests with speculation first")
     whole = [part.all_steps for part in kept]
-    total = AcceptanceCounts(
-        engines[0],
-        models[0] if models else "",
-        sum(part.steps for part in kept),
-        sum((_padded(part.tried, size) for part in kept), np.zeros(size, dtype=np.int64)),
-        sum((_padded(part.accepted, size) for part in kept), np.zeros(size, dtype=np.int64)),
+    nothing = np.zeros(size, dtype=np.int64)
+    first = kept[0] if len(kept) == 1 else AcceptanceCounts(engines[0], "", 0, nothing, nothing)
+    total = replace(
+        first,
+        model=models[0] if models else "",
+        steps=sum(part.steps for part in kept),
+        tried=sum((_padded(part.tried, size) for part in kept), nothing),
+        accepted=sum((_padded(part.accepted, size) for part in kept), nothing),
         undrafted=sum(part.undrafted for part in kept),
         all_steps=None if None in whole else sum(step for step in whole if step is not None),
         notes=tuple(dict.fromkeys(note for part in kept for note in part.notes)),
-        tpot_us=kept[0].tpot_us if len(kept) == 1 else None,
-        running=kept[0].running if len(kept) == 1 else None,
-        prompt=kept[0].prompt if len(kept) == 1 else 0.0,
-        output=kept[0].output if len(kept) == 1 else 0.0,
+        is_request=False,
         followed=(sum(part.followed[0] for part in kept), sum(part.followed[1] for part in kept)),
         spread=request_spread(kept),
     )

@@ -18,10 +18,11 @@ from __future__ import annotations
 import http.client
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from medusa_sim.acceptance.engine_counters import (
@@ -44,24 +45,8 @@ _PREFIX = "vllm:spec_decode_num_"
 _SGLANG_MEAN = "sglang:spec_accept_length"
 
 
-@dataclass
-class Scrape:
-    """Counters of one page by model: drafts, draft tokens, accepted tokens by position; tokens generated and
-    requests finished; requests running, and of finished ones their number, summed seconds per token, and
-    summed tokens of prompts and outputs.
-    """
-
-    drafts: dict[str, float] = field(default_factory=dict)
-    draft_tokens: dict[str, float] = field(default_factory=dict)
-    accepted: dict[str, dict[int, float]] = field(default_factory=dict)
-    generated: dict[str, float] = field(default_factory=dict)
-    finished: dict[str, float] = field(default_factory=dict)
-    running: dict[str, float] = field(default_factory=dict)
-    timed: dict[str, float] = field(default_factory=dict)
-    token_s: dict[str, float] = field(default_factory=dict)
-    prompts: dict[str, float] = field(default_factory=dict)
-    outputs: dict[str, float] = field(default_factory=dict)
-
+Scrape: TypeAlias = dict[str, dict[str | int, float]]
+"""Counters of one page by model: those of `_BY_MODEL`, and accepted tokens by position (a number)."""
 
 _BY_MODEL = {
     "drafts": "drafts",
@@ -74,7 +59,13 @@ _BY_MODEL = {
     "vllm:request_prompt_tokens_sum": "prompts",
     "vllm:request_generation_tokens_sum": "outputs",
 }
-"""What a page calls the fields of a `Scrape` that are one number a model."""
+"""Those that are one number a model, as a page calls them. timed: requests with a time per token, of which
+the seconds (token_s) and the tokens of prompts and outputs are summed."""
+_NAMES: dict[str | int, str] = {
+    "drafts": "drafts", "draft_tokens": "draft tokens", "generated": "generated tokens",
+    "finished": "requests",
+}  # fmt: skip
+"""Of counters that never fall while a server runs."""
 
 
 def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -100,21 +91,18 @@ def scrape(text: str, where: str) -> Scrape:
 
     Raises DataError for a page without counters of speculation, saying what to do with SGLang's means.
     """
-    page = Scrape()
+    page: Scrape = defaultdict(lambda: defaultdict(float))
     means: dict[str, float] = {}
     for name, labels, value in samples(text):
-        model = labels.get("model_name", "")
+        counters = page[labels.get("model_name", "")]
+        counter = name.removeprefix(_PREFIX).removesuffix("_total")
         if name.startswith("sglang:spec_"):
             means[name] = value
-        counter = name.removeprefix(_PREFIX).removesuffix("_total")
-        if counter in _BY_MODEL:
-            by_model: dict[str, float] = getattr(page, _BY_MODEL[counter])
-            by_model[model] = by_model.get(model, 0.0) + value
+        elif counter in _BY_MODEL:
+            counters[_BY_MODEL[counter]] += value
         elif counter == "accepted_tokens_per_pos" and labels.get("position", "").isdigit():
-            by_position = page.accepted.setdefault(model, {})
-            position = int(labels["position"])
-            by_position[position] = by_position.get(position, 0.0) + value
-    if page.drafts and page.accepted:
+            counters[int(labels["position"])] += value
+    if any("drafts" in counters for counters in page.values()) and any(map(_positions, page.values())):
         return page
     if _SGLANG_MEAN in means:
         drafts = means.get("sglang:spec_num_steps")
@@ -136,48 +124,39 @@ def counts_between(before: Scrape | None, after: Scrape, where: str) -> list[Acc
     Raises DataError for a counter that went down, positions that changed, and as `counts_of_positions` does.
     """
     grown = []
-    for model, by_position in after.accepted.items():
-        earlier = {} if before is None else before.accepted.get(model, {})
-        if earlier and earlier.keys() != by_position.keys():
+    for model, now in after.items():
+        earlier = {} if before is None else before.get(model, {})
+        positions, known = _positions(now), _positions(earlier)
+        if known and known != positions:
             raise DataError(
-                f"{where}: {len(earlier)} positions before and {len(by_position)} after; the server was "
+                f"{where}: {len(known)} positions before and {len(positions)} after; the server was "
                 "started anew in between"
             )
-        first = before or Scrape()
-        drafts = _risen(first.drafts.get(model, 0.0), after.drafts.get(model, 0.0), "drafts", where)
-        tokens = _risen(
-            first.draft_tokens.get(model, 0.0), after.draft_tokens.get(model, 0.0), "draft tokens", where
+        if not positions:
+            continue
+        risen = {key: now.get(key, 0.0) - earlier.get(key, 0.0) for key in {*now, *earlier, *_NAMES}}
+        for key, what in (_NAMES | {k: f"accepted tokens of position {k}" for k in positions}).items():
+            if risen[key] < 0.0:
+                raise DataError(
+                    f"{where}: {what} went down from {earlier[key]:.0f} to {now.get(key, 0.0):.0f}; the "
+                    "server was started anew in between, or the pages are the wrong way round"
+                )
+        accepted = [risen[k] for k in positions]
+        counts = counts_of_positions(
+            accepted, steps=risen["drafts"], draft_tokens=risen["draft_tokens"], engine="vLLM", model=model
         )
-        accepted = [
-            _risen(earlier.get(k, 0.0), by_position[k], f"accepted tokens of position {k}", where)
-            for k in sorted(by_position)
-        ]
-        counts = counts_of_positions(accepted, steps=drafts, draft_tokens=tokens, engine="vLLM", model=model)
-        if model in after.generated:
-            made = _risen(first.generated.get(model, 0.0), after.generated[model], "generated tokens", where)
-            ended = _risen(first.finished.get(model, 0.0), after.finished.get(model, 0.0), "requests", where)
+        if "generated" in now:
             # a step gives one token more than it accepts; the first token of a request comes with its prompt
-            counts = replace(counts, all_steps=made - sum(accepted) - ended)
-        timed = after.timed.get(model, 0.0) - first.timed.get(model, 0.0)
-        if timed > 0.0:
-            took_s, prompts, outputs = (
-                getattr(after, name).get(model, 0.0) - getattr(first, name).get(model, 0.0)
-                for name in ("token_s", "prompts", "outputs")
-            )
-            counts = replace(
-                counts, tpot_us=took_s / timed * US_PER_S, prompt=prompts / timed, output=outputs / timed
-            )
-        grown.append(replace(counts, running=after.running.get(model)))
+            counts = replace(counts, all_steps=risen["generated"] - sum(accepted) - risen["finished"])
+        if (timed := risen.get("timed", 0.0)) > 0.0:
+            took_s, prompt, output = (risen.get(k, 0.0) / timed for k in ("token_s", "prompts", "outputs"))
+            counts = replace(counts, tpot_us=took_s * US_PER_S, prompt=prompt, output=output)
+        grown.append(replace(counts, running=now.get("running")))
     return grown
 
 
-def _risen(before: float, after: float, what: str, where: str) -> float:
-    if after < before:
-        raise DataError(
-            f"{where}: {what} went down from {before:.0f} to {after:.0f}; the server was started anew in "
-            "between, or the pages are the wrong way round"
-        )
-    return after - before
+def _positions(counters: Mapping[str | int, float]) -> list[int]:
+    return sorted(key for key in counters if isinstance(key, int))
 
 
 def fetched(url: str, timeout_s: float = TIMEOUT_S) -> str:
@@ -291,18 +270,18 @@ def _model_of(document: Any) -> str:
 
 
 def _counts_of(table: Mapping[str, Any], model: str, path: Path) -> AcceptanceCounts | None:
+    sglang = next((table[name] for name in _SGLANG_HISTOGRAMS if table.get(name)), None)
     try:
         if "acceptance_histogram" in table:
-            counts = _of_histogram(table, model, path)
-            tokens = table.get("completion_tokens")
-            if counts is None or tokens is None:
-                return counts
-            return replace(counts, all_steps=float(tokens) - 1.0 - int(counts.accepted.sum()))
-        for name in _SGLANG_HISTOGRAMS:
-            if table.get(name):
-                return _of_sglang(table, table[name], model)
+            return _of_histogram(table, model, path)
+        if sglang:
+            drafts = table.get("spec_num_proposed_drafts", table.get("spec_proposed_drafts", 0))
+            record = {"engine": "SGLang", "acceptance_histogram": sglang, "num_draft_tokens": drafts}
+            return _of_histogram(record, model, path)
         if table.get("spec_decode_num_drafts"):
-            return _of_bench(table, model)
+            rates = [float(rate) for rate in table["spec_decode_per_position_acceptance_rates"]]
+            steps, tokens = (float(table[f"spec_decode_{name}"]) for name in ("num_drafts", "draft_tokens"))
+            return _of_rates(rates, steps, tokens, "vLLM", model)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"{named(path)}: an acceptance record is malformed ({error}); give {WANTED}"
@@ -317,7 +296,7 @@ def _histogram(value: Any) -> dict[int, int]:
 
 
 def _of_histogram(table: Mapping[str, Any], model: str, path: Path) -> AcceptanceCounts | None:
-    """vLLM, TensorRT-LLM and AIPerf: exact where the length of every draft is known."""
+    """Exact where the length of every draft is known."""
     engine = str(table.get("engine", "engine"))
     histogram = _histogram(table["acceptance_histogram"])
     steps = int(table.get("num_spec_steps", sum(histogram.values())))
@@ -328,66 +307,41 @@ def _of_histogram(table: Mapping[str, Any], model: str, path: Path) -> Acceptanc
         )
     if not steps:
         return None
-    by_length = table.get("acceptance_histogram_by_draft_length")
-    if by_length:
-        lengths = {int(drafts): _histogram(part) for drafts, part in by_length.items()}
-        return counts_of_steps(lengths, engine=engine, model=model)
     accepted, drafted = table.get("per_step_accepted"), table.get("per_step_drafted")
-    if accepted and drafted:
+    if by_length := table.get("acceptance_histogram_by_draft_length"):
+        lengths = {int(drafts): _histogram(part) for drafts, part in by_length.items()}
+        counts = counts_of_steps(lengths, engine=engine, model=model)
+    elif accepted and drafted:
         listed = counts_of_listed([*map(int, drafted)], [*map(int, accepted)], engine=engine, model=model)
-        return replace(listed, all_steps=None)  # lists may leave out steps without drafts
-    tokens = int(table.get("num_draft_tokens", table.get("total_draft_tokens", 0)))
-    positions = table.get("num_spec_tokens") or max(0, *histogram, -(-tokens // steps))
-    return _of_fixed(histogram, int(positions), tokens, engine, model)
+        counts = replace(listed, all_steps=None)  # lists may leave out steps without drafts
+    else:
+        tokens = int(table.get("num_draft_tokens", table.get("total_draft_tokens", 0)))
+        positions = int(table.get("num_spec_tokens") or max(0, *histogram, -(-tokens // steps)))
+        each = [sum(count for taken, count in histogram.items() if taken > k) for k in range(positions)]
+        counts = counts_of_positions(
+            each, steps=steps, draft_tokens=tokens or steps * positions, engine=engine, model=model
+        )
+    if (generated := table.get("completion_tokens")) is None:
+        return counts
+    return replace(counts, all_steps=float(generated) - 1.0 - int(counts.accepted.sum()))
 
 
-def _of_fixed(
-    histogram: Mapping[int, int], positions: int, draft_tokens: int, engine: str, model: str
+def _of_rates(
+    rates: Sequence[float], steps: float, draft_tokens: float, engine: str, model: str = ""
 ) -> AcceptanceCounts:
-    steps = sum(histogram.values())
-    accepted = [sum(count for taken, count in histogram.items() if taken > k) for k in range(positions)]
-    return counts_of_positions(
-        accepted, steps=steps, draft_tokens=draft_tokens or steps * positions, engine=engine, model=model
-    )
-
-
-def _of_sglang(table: Mapping[str, Any], histogram: Any, model: str) -> AcceptanceCounts | None:
-    counted = _histogram(histogram)
-    steps = sum(counted.values())
-    if not steps:
-        return None
-    proposed = int(table.get("spec_num_proposed_drafts", table.get("spec_proposed_drafts", 0)))
-    return _of_fixed(counted, max(0, *counted, -(-proposed // steps)), proposed, "SGLang", model)
-
-
-def _of_bench(table: Mapping[str, Any], model: str) -> AcceptanceCounts:
-    steps = float(table["spec_decode_num_drafts"])
-    rates = [float(rate) for rate in table["spec_decode_per_position_acceptance_rates"]]
-    return counts_of_positions(
-        [rate * steps for rate in rates],
-        steps=steps,
-        draft_tokens=float(table["spec_decode_draft_tokens"]),
-        engine="vLLM",
-        model=model,
-    )
+    accepted = [rate * steps for rate in rates]
+    return counts_of_positions(accepted, steps=steps, draft_tokens=draft_tokens, engine=engine, model=model)
 
 
 def _in_log(text: str, path: Path) -> Iterator[AcceptanceCounts]:
     for engine, pattern in (("llama.cpp", _LLAMA), ("vLLM", _VLLM_LOG)):
         for match in pattern.finditer(text):
-            rates = _rates(match["rates"], path)
-            accepted, drafted = int(match["accepted"]), int(match["drafted"])
-            if not sum(rates):
-                continue  # nothing accepted: the number of steps is not in the line
-            steps = accepted / sum(rates)
-            yield counts_of_positions(
-                [rate * steps for rate in rates], steps=steps, draft_tokens=min(drafted, steps * len(rates)),
-                engine=engine,
-            )  # fmt: skip
-
-
-def _rates(text: str, path: Path) -> Sequence[float]:
-    try:
-        return [float(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise DataError(f"{named(path)}: rates per position {text[:60]!r} are no numbers") from error
+            try:
+                rates = [float(part) for part in match["rates"].split(",") if part.strip()]
+            except ValueError as error:
+                raise DataError(
+                    f"{named(path)}: rates per position {match['rates'][:60]!r} are no numbers"
+                ) from error
+            if sum(rates):  # else nothing was accepted: the number of steps is not in the line
+                steps = int(match["accepted"]) / sum(rates)
+                yield _of_rates(rates, steps, min(int(match["drafted"]), steps * len(rates)), engine)
