@@ -13,13 +13,15 @@ are fp64 on the CPU: acceptance must not be decided in half precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.decoder.cache import ancestor_mask
@@ -35,6 +37,14 @@ def law(logits: Tensor, temperature: float) -> Tensor:
         return torch.zeros_like(wide).scatter_(-1, wide.argmax(-1, keepdim=True), 1.0)
     # Shifted first: a tiny temperature must not make infinities of finite logits.
     return torch.softmax((wide - wide.amax(-1, keepdim=True)) / temperature, dim=-1)
+
+
+def padded_top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest values (..., n) in order and their places; -inf and -1 where there are no more."""
+    top = values.topk(min(count, values.shape[-1]), dim=-1)
+    padding = (0, count - top.values.shape[-1])
+    best = functional.pad(top.values, padding, value=-torch.inf)
+    return best, functional.pad(top.indices, padding, value=-1).masked_fill(best.isneginf(), -1)
 
 
 class Draws:
@@ -57,12 +67,7 @@ class Draws:
 
     def tokens_without_replacement(self, laws: Tensor, count: int) -> Tensor:
         """(rows, count) distinct tokens in the order drawn (Gumbel top-k); -1 behind the support's end."""
-        keys = laws.log() + self.gumbel(laws.shape)
-        kept = min(count, laws.shape[-1])
-        top = keys.topk(kept, dim=-1)
-        tokens = torch.where(top.values.isfinite(), top.indices, torch.full_like(top.indices, -1))
-        padding = torch.full((*laws.shape[:-1], count - kept), -1, dtype=torch.long)
-        return torch.cat((tokens, padding), dim=-1)
+        return padded_top(laws.log() + self.gumbel(laws.shape), count)[1]
 
     def gumbel(self, shape: torch.Size) -> Tensor:
         """Standard Gumbel variables, fp64."""
@@ -186,8 +191,7 @@ def accept_typical(
             for node, log_p in reached.items():
                 if not children[node]:
                     continue
-                each, entropy = _log_law(logits[b, node], temperature)
-                threshold = _threshold(entropy, epsilon, delta)
+                each, threshold = _log_law(logits[b, node], temperature, epsilon, delta)
                 own = {c: float(each[tokens[c]]) for c in children[node]}
                 deeper |= {c: log_p + value for c, value in own.items() if value > threshold}
         last = max(reached, key=lambda node: (reached[node], -node))
@@ -202,19 +206,13 @@ def typical_token(
     logits: Tensor, temperature: float, draws: Draws, *, epsilon: float = EPSILON, delta: float = DELTA
 ) -> int:
     """One token drawn from the law (vocab,) at `temperature`, of those that typical acceptance keeps."""
-    log_p, entropy = _log_law(logits, temperature)
-    p = np.where(log_p > _threshold(entropy, epsilon, delta), np.exp(log_p), 0.0)
+    log_p, threshold = _log_law(logits, temperature, epsilon, delta)
+    p = np.where(log_p > threshold, np.exp(log_p), 0.0)
     return draws.token(torch.from_numpy(p / p.sum())) if p.any() else int(logits.argmax())
 
 
-def _threshold(entropy: float, epsilon: float, delta: float) -> float:
-    """Ln of the least probability of a typical token."""
-    least = min(epsilon, delta * math.exp(-entropy))
-    return math.log(least) if least > 0.0 else -math.inf
-
-
-def _log_law(logits: Tensor, temperature: float) -> tuple[FloatArray, float]:
-    """Ln p (vocab,) in fp64 and its entropy in nats."""
+def _log_law(logits: Tensor, temperature: float, epsilon: float, delta: float) -> tuple[FloatArray, float]:
+    """Ln p (vocab,) in fp64, and ln of the least probability of a typical token."""
     wide = logits.detach().to(device="cpu", dtype=torch.float64).numpy()
     with np.errstate(over="ignore"):
         log_p = (wide - wide.max()) / temperature
@@ -222,7 +220,8 @@ def _log_law(logits: Tensor, temperature: float) -> tuple[FloatArray, float]:
     mass = p.sum()
     log_p -= np.log(mass)
     possible = p > 0.0
-    return log_p, float(-(p[possible] @ log_p[possible]) / mass)
+    least = min(epsilon, delta * math.exp(float(p[possible] @ log_p[possible]) / mass))
+    return log_p, math.log(least) if least > 0.0 else -math.inf
 
 
 def _likeliest(logits: Tensor) -> list[list[int]]:
@@ -251,37 +250,24 @@ def accept_by_rejection(
     """
     verdict = Verdict()
     for b, (tokens, shape) in enumerate(zip(draft.tokens.tolist(), draft.shapes, strict=True)):
-        path, token = _walk(draft, logits[b], b, tokens, shape.children, temperature, draws[b])
-        verdict.add(path, tokens, token)
+        laws = None if draft.laws is None else draft.laws[b]
+        rule = _RULES["recursive" if laws is None else draft.rule]
+        path: list[int] = []
+        here = [0]  # nodes with the same text: independent drafts may repeat each other, and share children
+        while True:
+            left = law(logits[b, here[0]], temperature)
+            children = sorted(node for parent in here for node in shape.children[parent])
+            drafted = [tokens[node] for node in children]
+            if not children:
+                break
+            chosen, left = rule(left, None if laws is None else laws[here[0]], drafted, draws[b])
+            if chosen is None:
+                break
+            path.append(children[chosen])
+            here = [node for node, token in zip(children, drafted, strict=True) if token == drafted[chosen]]
+            here = [children[chosen]] if draft.rule == "recursive" else here
+        verdict.add(path, tokens, draws[b].token(left))
     return verdict
-
-
-def _walk(
-    draft: Draft,
-    logits: Tensor,
-    b: int,
-    tokens: list[int],
-    children_of: list[list[int]],
-    temperature: float,
-    draws: Draws,
-) -> tuple[list[int], int]:
-    """Accepted nodes of one sequence and the token that follows them."""
-    path: list[int] = []
-    here = [0]  # nodes with the same text: independent drafts may repeat each other, and then share children
-    while True:
-        target = law(logits[here[0]], temperature)
-        children = sorted(node for parent in here for node in children_of[parent])
-        if not children:
-            return path, draws.token(target)
-        drafted = [tokens[node] for node in children]
-        draft_law = None if draft.laws is None else draft.laws[b, here[0]]
-        chosen, left = _RULES[draft.rule](target, draft_law, drafted, draws)
-        if chosen is None:
-            return path, draws.token(left)
-        path.append(children[chosen])
-        repeats = draft.rule != "recursive"
-        here = [node for node, token in zip(children, drafted, strict=True) if token == drafted[chosen]]
-        here = here if repeats else [children[chosen]]
 
 
 def _normalised(weights: Tensor, fallback: Tensor) -> Tensor:
@@ -296,43 +282,34 @@ def _ratio(target: float, draft: float) -> float:
 
 
 def recursive_rejection(
-    target: Tensor, draft: Tensor | None, drafted: Sequence[int], draws: Draws
+    target: Tensor, draft: Tensor | None, drafted: Sequence[int], draws: Draws, *, strikes: bool = True
 ) -> tuple[int | None, Tensor]:
     """Drafts without replacement, in the order drawn (RSD paper, section 3.1; Sequoia's sampler).
 
     Returns the index of the kept draft, or None and the law of the token to draw instead. After each
-    rejection target becomes norm((target - draft)+) and draft loses the rejected token and is
+    rejection target becomes norm((target - draft)+) and draft loses the rejected token (`strikes`) and is
     **renormalised**: without that the law is wrong from the third draft on. draft None: each
     draft is certain (1 on it).
     """
     for index, token in enumerate(drafted):
+        own = float(target[token])
+        if draws.happens(own if draft is None else _ratio(own, float(draft[token]))):
+            return index, target
         if draft is None:
-            if draws.happens(float(target[token])):
-                return index, target
             rest = target.clone()
             rest[token] = 0.0
-            target = _normalised(rest, target)
-            continue
-        if draws.happens(_ratio(float(target[token]), float(draft[token]))):
-            return index, target
-        target = _normalised((target - draft).clamp(min=0.0), target)
-        draft = draft.clone()
-        draft[token] = 0.0
-        draft = _normalised(draft, draft)
+        else:
+            rest = (target - draft).clamp(min=0.0)
+            if strikes:
+                draft = draft.clone()
+                draft[token] = 0.0
+                draft = _normalised(draft, draft)
+        target = _normalised(rest, target)
     return None, target
 
 
-def multi_round_rejection(
-    target: Tensor, draft: Tensor | None, drafted: Sequence[int], draws: Draws
-) -> tuple[int | None, Tensor]:
-    """Independent drafts (SpecInfer; with one, speculative decoding): their law never changes."""
-    if draft is None:
-        return recursive_rejection(target, None, drafted, draws)
-    for index, token in enumerate(drafted):
-        if draws.happens(_ratio(float(target[token]), float(draft[token]))):
-            return index, target
-        target = _normalised((target - draft).clamp(min=0.0), target)
-    return None, target
+multi_round_rejection = partial(recursive_rejection, strikes=False)
+"""Independent drafts (SpecInfer; with one, speculative decoding): their law never changes."""
 
 
 def k_seq_factor(target: Tensor, draft: Tensor, k: int) -> float:
@@ -356,12 +333,8 @@ def k_seq_factor(target: Tensor, draft: Tensor, k: int) -> float:
     return high
 
 
-def k_seq(
-    target: Tensor, draft: Tensor | None, drafted: Sequence[int], draws: Draws
-) -> tuple[int | None, Tensor]:
+def k_seq(target: Tensor, draft: Tensor, drafted: Sequence[int], draws: Draws) -> tuple[int | None, Tensor]:
     """Independent drafts, each kept with min(1, target / (gamma draft)) (SpecTr, K-SEQ)."""
-    if draft is None:
-        return recursive_rejection(target, None, drafted, draws)
     k = len(drafted)
     gamma = k_seq_factor(target, draft, k)
     for index, token in enumerate(drafted):
@@ -373,4 +346,8 @@ def k_seq(
     return None, _normalised((target - share * kept).clamp(min=0.0), target)
 
 
-_RULES = {"recursive": recursive_rejection, "multi-round": multi_round_rejection, "k-seq": k_seq}
+_RULES: dict[Rule, Callable[..., tuple[int | None, Tensor]]] = {
+    "recursive": recursive_rejection,
+    "multi-round": multi_round_rejection,
+    "k-seq": k_seq,
+}

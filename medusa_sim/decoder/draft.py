@@ -20,34 +20,26 @@ from torch import Tensor
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import IntArray
-from medusa_sim.decoder.accept import Draft, Draws, Rule, TreeShape, draft_of, law
+from medusa_sim.decoder.accept import Draft, Draws, Rule, TreeShape, draft_of, law, padded_top
 from medusa_sim.decoder.arguments import Match
-from medusa_sim.decoder.generate import Generation, prefill
+from medusa_sim.decoder.generate import Drafter, Generation, prefill
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import UsageError
 
 
-class MedusaDrafter:
+class MedusaDrafter(Drafter):
     """Node (r_0, ..., r_k) of the tree carries rank r_k of head k at the root's hidden state."""
 
     def __init__(self, model: Llama, heads: MedusaHeads, tree: CandidateTree) -> None:
         check_tree(tree, heads=heads.count, vocab=model.config.vocab_size)
-        self.model, self.heads, self.tree = model, heads, tree
+        self.model, self.heads, self.tree, self.nodes = model, heads, tree, tree.candidates
         device = model.device
         self.shape = TreeShape(tree.parents.tolist())
         self.depths = torch.from_numpy(tree.depths).to(device)
         self.mask = torch.from_numpy(tree.mask).to(device)
         # Where a node's token lies among (heads x ranks) guesses.
         self._guess = (self.depths[1:] - 1) * tree.ranks_used + torch.from_numpy(tree.ranks).to(device)[1:]
-
-    @property
-    def nodes(self) -> int:
-        """Candidates of the tree."""
-        return self.tree.candidates
-
-    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
-        """Nothing to prepare."""
 
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
         """The tree filled with the heads' best guesses."""
@@ -57,9 +49,6 @@ class MedusaDrafter:
             best = logits.topk(self.tree.ranks_used, dim=-1).indices.transpose(0, 1).flatten(1)
             tokens = torch.cat((tokens, best.index_select(1, self._guess)), dim=1)
         return Draft(tokens=tokens, parents=self.shape, depths=self.depths, mask=self.mask)
-
-    def commit(self, paths: Sequence[Sequence[int]]) -> None:
-        """The heads keep no state."""
 
 
 def check_tree(tree: CandidateTree, *, heads: int, vocab: int) -> None:
@@ -73,7 +62,7 @@ def check_tree(tree: CandidateTree, *, heads: int, vocab: int) -> None:
         raise UsageError(f"the tree uses rank {tree.ranks_used - 1}, the vocabulary has {vocab} tokens")
 
 
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """What followed an earlier copy of the text's last n tokens, longest n first.
 
     `match`: which copy. The earliest (as transformers has it) has the longer continuation, the latest
@@ -86,14 +75,9 @@ class NgramDrafter:
         if match not in get_args(Match):
             raise UsageError(f"match {match!r}: earliest or latest is needed")
         self.length, self.ngram_max, self.match = length, ngram_max, match
-        self.tree = CandidateTree.chain(length)
+        self.tree, self.nodes = CandidateTree.chain(length), length + 1
         self._texts: list[IntArray] = []
         self._lengths: list[int] = []
-
-    @property
-    def nodes(self) -> int:
-        """Nodes of the chain, root included."""
-        return self.length + 1
 
     def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
         """Copies the prompts into arrays that the texts grow in."""
@@ -117,9 +101,6 @@ class NgramDrafter:
         parents = torch.where(order <= lengths[:, None], order - 1, torch.full_like(order, -1))
         mask = torch.from_numpy(self.tree.mask).to(device)
         return Draft(tokens=torch.cat((roots[:, None], drafted), 1), parents=parents, depths=order, mask=mask)
-
-    def commit(self, paths: Sequence[Sequence[int]]) -> None:
-        """The text is all there is."""
 
     def _text(self, b: int, sequence: Generation) -> IntArray:
         """Prompt and new tokens of a sequence, those copied that came since the last step."""
@@ -198,7 +179,26 @@ class CachedDraft:
         self.missing_tokens = torch.gather(tokens, 1, torch.tensor(lost, device=tokens.device)[:, None])[:, 0]
 
 
-class TreeDrafter:
+class ModelDrafter(Drafter):
+    """Drafts with a smaller model at a temperature, whose cache follows the accepted text."""
+
+    _tokens: Tensor
+    """(batch, n) of the last trees."""
+
+    def __init__(self, model: Llama, nodes: int, temperature: float) -> None:
+        self.draft_model, self.nodes, self.temperature = CachedDraft(model), nodes, temperature
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
+        """Runs the prompts through the draft model."""
+        self.draws = draws
+        self.draft_model.begin(prompts, capacity)
+
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        """Brings the draft model's cache up to the accepted text."""
+        self.draft_model.commit(self._tokens, paths)
+
+
+class TreeDrafter(ModelDrafter):
     """`branching[d]` children for every node at depth d.
 
     with `independent` drawn with replacement, else without (Gumbel top-k, RSD-C). [1, 1, ..] is
@@ -211,22 +211,11 @@ class TreeDrafter:
         self.tree = CandidateTree.cartesian(branching)
         if not branching:
             raise UsageError("a draft tree needs at least one level, for example 4 or 2-2-1")
-        self.draft_model = CachedDraft(model)
-        self.branching, self.temperature = tuple(branching), temperature
-        self.independent, self.rule = independent, rule
+        super().__init__(model, self.tree.candidates, temperature)
+        self.branching, self.independent, self.rule = tuple(branching), independent, rule
         self.parents = torch.from_numpy(self.tree.parents).to(model.device)
         self.depths = torch.from_numpy(self.tree.depths).to(model.device)
         self.mask = torch.from_numpy(self.tree.mask).to(model.device)
-
-    @property
-    def nodes(self) -> int:
-        """Nodes of the tree, root included."""
-        return self.tree.candidates
-
-    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
-        """Runs the prompts through the draft model."""
-        self.draws = draws
-        self.draft_model.begin(prompts, capacity)
 
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
         """Draws the tree level by level."""
@@ -259,13 +248,9 @@ class TreeDrafter:
             rule=self.rule,
         )
 
-    def commit(self, paths: Sequence[Sequence[int]]) -> None:
-        """Brings the draft model's cache up to the accepted text."""
-        self.draft_model.commit(self._tokens, paths)
-
     def _children(self, logits: Tensor, drawn_from: Tensor | None, count: int) -> Tensor:
         if drawn_from is None:
-            return _likeliest(logits, count)
+            return padded_top(logits, count)[1]
         drawn = [
             draw.tokens_with_replacement(rows, count)
             if self.independent
@@ -273,13 +258,6 @@ class TreeDrafter:
             for draw, rows in zip(self.draws, drawn_from, strict=True)
         ]
         return torch.stack(drawn).to(logits.device)
-
-
-def _likeliest(logits: Tensor, count: int) -> Tensor:
-    """(..., count) best tokens in order; -1 where the vocabulary is smaller."""
-    best = logits.topk(min(count, logits.shape[-1]), dim=-1).indices
-    padding = torch.full((*best.shape[:-1], count - best.shape[-1]), -1, dtype=best.dtype, device=best.device)
-    return torch.cat((best, padding), dim=-1)
 
 
 def _laws_by_parent(laws: Sequence[Tensor | None], nodes: int) -> Tensor | None:
@@ -292,30 +270,18 @@ def _laws_by_parent(laws: Sequence[Tensor | None], nodes: int) -> Tensor | None:
     return torch.cat((joined, leaves), dim=1)
 
 
-class BeamDrafter:
+class BeamDrafter(ModelDrafter):
     """RSD-S: stochastic beam search of `width` beams and `depth` levels (RSD paper, section 3.2.2).
 
     The perturbed log probabilities only choose the tree and the order of siblings; acceptance uses
     each parent's own law.
     """
 
-    rule: Rule = "recursive"
-
     def __init__(self, model: Llama, *, width: int, depth: int, temperature: float) -> None:
         if width < 1 or depth < 1:
             raise UsageError(f"beam {width}x{depth}: width and depth must be at least 1")
-        self.draft_model = CachedDraft(model)
-        self.width, self.depth, self.temperature = width, depth, temperature
-
-    @property
-    def nodes(self) -> int:
-        """Nodes of the tree, root included."""
-        return 1 + self.width * self.depth
-
-    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
-        """Runs the prompts through the draft model."""
-        self.draws = draws
-        self.draft_model.begin(prompts, capacity)
+        super().__init__(model, 1 + width * depth, temperature)
+        self.width, self.depth = width, depth
 
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
         """Grows the beams level by level."""
@@ -336,18 +302,15 @@ class BeamDrafter:
             reach = log_p[..., None] + drawn_from.log()
             perturbed = self._perturbed(reach, keys) if self.temperature else reach
             perturbed = perturbed.masked_fill(keys.isneginf()[..., None], -torch.inf).flatten(1)
-            keys, chosen = _padded_top(perturbed, self.width)
+            keys, chosen = padded_top(perturbed, self.width)
+            chosen = chosen.clamp(min=0)  # of dead beams
             beam, token = chosen // drawn_from.shape[-1], chosen % drawn_from.shape[-1]
             alive = keys.isfinite()
             log_p = torch.gather(reach.flatten(1), 1, chosen)
             parents = torch.cat((parents, torch.where(alive, first + beam, -1).to(device)), 1)
             tokens = torch.cat((tokens, token.to(device)), 1)
         self._tokens = tokens
-        return draft_of(tokens, parents, _laws_by_parent(laws, self.nodes), self.rule)
-
-    def commit(self, paths: Sequence[Sequence[int]]) -> None:
-        """Brings the draft model's cache up to the accepted text."""
-        self.draft_model.commit(self._tokens, paths)
+        return draft_of(tokens, parents, _laws_by_parent(laws, self.nodes))
 
     def _perturbed(self, reach: Tensor, keys: Tensor) -> Tensor:
         """Gumbel keys of all children, their maximum per beam being the beam's own key.
@@ -362,13 +325,3 @@ class BeamDrafter:
         v = keys[..., None] - raw + gap
         shifted = keys[..., None] - v.clamp(min=0.0) - torch.log1p(torch.exp(-v.abs()))
         return torch.where(raw.isfinite(), shifted, torch.full_like(shifted, -torch.inf))
-
-
-def _padded_top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest values and their indices; -inf and index 0 for what does not exist."""
-    best = values.topk(min(count, values.shape[-1]), dim=-1)
-    padding = (*values.shape[:-1], count - best.values.shape[-1])
-    return (
-        torch.cat((best.values, values.new_full(padding, -torch.inf)), -1),
-        torch.cat((best.indices, best.indices.new_zeros(padding)), -1),
-    )

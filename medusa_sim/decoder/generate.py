@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -33,20 +32,10 @@ from medusa_sim.decoder.accept import (
 )
 from medusa_sim.decoder.arguments import SEED_MAX, Acceptance
 from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.fast_step import FixedForward
 from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.step import Forward
 from medusa_sim.errors import UsageError
-
-
-class MadeForward(Protocol):
-    """A forward that is made ready for a shape when the shape is first needed (see `fast_step`)."""
-
-    @property
-    def setup_s(self) -> float:
-        """Seconds that this took so far: compilation, capture, first runs."""
-
-    def __call__(self, tokens: Tensor, mask: Tensor, depths: Tensor) -> Tensor:
-        """As `Forward`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,25 +99,25 @@ class GenerationRun:
         return max(sequence.steps for sequence in self.sequences)
 
 
-class Drafter(Protocol):
+class Drafter:
     """Proposes the tree of each step."""
 
-    @property
-    def nodes(self) -> int:
-        """Tokens of the largest tree, root included."""
+    nodes: int
+    """Tokens of the largest tree, root included."""
 
     def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
         """Called once, after the arguments were checked and before the first token."""
 
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
         """A tree on each root (batch,); `hidden` (batch, hidden) is the target's, which yielded the root."""
+        raise NotImplementedError
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Nodes of each tree that the target's cache kept (see `KVCache.keep`)."""
 
 
-class NoDrafter:
-    """Autoregressive decoding."""
+class NoDrafter(Drafter):
+    """Autoregressive decoding: the root alone."""
 
     nodes = 1
 
@@ -136,19 +125,13 @@ class NoDrafter:
         self._shape = TreeShape([-1])
         self._alone: tuple[Tensor, Tensor] | None = None
 
-    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
-        """Nothing to prepare."""
-
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
-        """The root alone."""
+        """As `Drafter.propose`."""
         if self._alone is None:
             depths = torch.zeros(1, dtype=torch.long, device=roots.device)
             self._alone = depths, torch.ones(1, 1, dtype=torch.bool, device=roots.device)
         depths, mask = self._alone
         return Draft(tokens=roots.unsqueeze(1), parents=self._shape, depths=depths, mask=mask)
-
-    def commit(self, paths: Sequence[Sequence[int]]) -> None:
-        """Nothing to keep."""
 
 
 def check_request(model: Llama, prompts: Sequence[Sequence[int]], settings: GenerationSettings) -> None:
@@ -255,7 +238,7 @@ def generate(
     settings: GenerationSettings,
     drafter: Drafter | None = None,
     *,
-    make_forward: Callable[[Llama, KVCache], MadeForward] | None = None,
+    make_forward: Callable[[Llama, KVCache], FixedForward] | None = None,
     first_allowed: Tensor | None = None,
 ) -> GenerationRun:
     """Continues every prompt, in one batch of ragged lengths.

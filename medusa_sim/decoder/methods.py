@@ -16,6 +16,7 @@ from medusa_sim.decoder.arguments import METHODS, Acceptance, Match
 from medusa_sim.decoder.checkpoint import Checkpoint
 from medusa_sim.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Drafter, NoDrafter
+from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import SpecError, UsageError
 
@@ -68,39 +69,26 @@ def make_method(
     Raises UsageError or SpecError.
     """
     text = tree if tree is not None else DEFAULT_TREES.get(name, "")
-    rule = acceptance if acceptance is not None else "rejection"
-    if name == "ngram":
-        ngram = NgramDrafter(length=_count(text), ngram_max=ngram_max, match=match)
-        return Method(name, ngram, rule, text)
-    return Method(name, _drafter(name, target, draft, text, temperature, accuracy), rule, text)
-
-
-def _drafter(
-    name: str,
-    target: Checkpoint,
-    draft: Llama | None,
-    tree: str,
-    temperature: float,
-    accuracy: HeadAccuracy | None,
-) -> Drafter:
+    drafter: Drafter
     if name == "ar":
-        return NoDrafter()
-    if name == "medusa":
-        if target.heads is None:
-            raise UsageError(
-                f"{target.path} has no Medusa heads; train them (medusa-sim train) or use another --method"
-            )
-        return MedusaDrafter(target.model, target.heads, medusa_tree(tree, target, accuracy))
-    if name not in METHODS:
+        drafter = NoDrafter()
+    elif name == "ngram":
+        drafter = NgramDrafter(length=_count(text), ngram_max=ngram_max, match=match)
+    elif name == "medusa":
+        heads = required_heads(target)
+        drafter = MedusaDrafter(target.model, heads, medusa_tree(text, target, accuracy))
+    elif name not in METHODS:
         raise UsageError(f"unknown method {name!r} (known: {', '.join(METHODS)})")
-    if draft is None:
+    elif draft is None:
         raise UsageError(f"--method {name} drafts with a smaller model; give --draft DIR")
-    if draft.config.vocab_size != target.model.config.vocab_size:
+    elif draft.config.vocab_size != target.model.config.vocab_size:
         raise UsageError(
             f"the draft model has {draft.config.vocab_size} tokens, the target "
             f"{target.model.config.vocab_size}; both must share one tokenizer"
         )
-    return _model_drafter(name, draft, tree, temperature)
+    else:
+        drafter = _model_drafter(name, draft, text, temperature)
+    return Method(name, drafter, acceptance if acceptance is not None else "rejection", text)
 
 
 def _model_drafter(name: str, draft: Llama, tree: str, temperature: float) -> Drafter:
@@ -108,18 +96,23 @@ def _model_drafter(name: str, draft: Llama, tree: str, temperature: float) -> Dr
     if name == "rsd-s":
         width, depth = _beam(tree)
         return BeamDrafter(draft, width=width, depth=depth, temperature=temperature)
-    rule: Rule = "multi-round"
-    independent = True
-    if name == "sd":
-        branching = [1] * _count(tree)
-    elif name == "spectr":
+    rule: Rule = {"spectr": "k-seq", "rsd-c": "recursive"}.get(name, "multi-round")  # type: ignore[assignment]
+    if name == "spectr":
         paths, depth = _beam(tree)
-        branching, rule = [paths] + [1] * (depth - 1), "k-seq"
+        branching = [paths] + [1] * (depth - 1)
     else:
-        branching = _branching(tree)
-        if name == "rsd-c":
-            independent, rule = False, "recursive"
+        branching = [1] * _count(tree) if name == "sd" else _branching(tree)
+    independent = rule != "recursive"
     return TreeDrafter(draft, branching, temperature=temperature, independent=independent, rule=rule)
+
+
+def required_heads(target: Checkpoint) -> MedusaHeads:
+    """The checkpoint's heads. Raises UsageError where it has none."""
+    if target.heads is None:
+        raise UsageError(
+            f"{target.path} has no Medusa heads; train them (medusa-sim train) or use another --method"
+        )
+    return target.heads
 
 
 def medusa_tree(text: str, target: Checkpoint, accuracy: HeadAccuracy | None) -> CandidateTree:
@@ -138,13 +131,10 @@ def head_accuracy(target: Checkpoint, profile: str, data_dir: Path | None = None
     Raises SpecError where the profile knows no heads, UsageError where the checkpoint has none.
     """
     loaded = load_acceptance(profile, data_dir)
-    if target.heads is None:
-        raise UsageError(
-            f"{target.path} has no Medusa heads; train them (medusa-sim train) or use another --method"
-        )
+    count = required_heads(target).count
     if loaded.heads is None:
         raise SpecError(f"acceptance profile {loaded.name} knows no heads; give another or --tree FILE")
-    return loaded.heads.first(min(target.heads.count, loaded.heads.heads))
+    return loaded.heads.first(min(count, loaded.heads.heads))
 
 
 def profile_of(checkpoint: Path, data_dir: Path | None = None) -> tuple[str, str | None]:

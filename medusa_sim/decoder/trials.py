@@ -17,11 +17,11 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, 
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.checkpoint import Checkpoint
 from medusa_sim.decoder.draft import MedusaDrafter
+from medusa_sim.decoder.fast_step import FixedForward
 from medusa_sim.decoder.generate import (
     Drafter,
     GenerationRun,
     GenerationSettings,
-    MadeForward,
     NoDrafter,
     generate,
 )
@@ -67,7 +67,7 @@ def sizing(
     settings: GenerationSettings,
     *,
     budget_s: float = 0.3,
-    make_forward: Callable[[Llama, KVCache], MadeForward] | None = None,
+    make_forward: Callable[[Llama, KVCache], FixedForward] | None = None,
 ) -> Sizing:
     """Times short generations of the prompts by tree size, in turns, for about `budget_s`.
 
@@ -140,7 +140,7 @@ def compare(
     drafter: Drafter,
     *,
     baseline: bool,
-    make_forward: Callable[[Llama, KVCache], MadeForward] | None = None,
+    make_forward: Callable[[Llama, KVCache], FixedForward] | None = None,
     first_allowed: Tensor | None = None,
 ) -> BesidePlain:
     """Runs the method, and plain decoding if `baseline`, in turns; seeds are the same, so are the texts.
