@@ -4,7 +4,6 @@ Beside them the seconds of CPU that the server took for each: those hold on a bu
 alternate with those of a page of Streamlit that says "hello" alone, which no page of its can undercut.
 
     python benchmarks/app_feel.py [repeats]
-    python benchmarks/app_feel.py --memory [loads]
     python benchmarks/app_feel.py --pictures docs/images
 
 Asked: 2 s and 300 ms, medians. The server has served one page before; every opening is a fresh window.
@@ -15,7 +14,6 @@ page Answer, and one sheet a theme with every page as wide as a screen and as a 
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import shutil
 import socket
@@ -27,6 +25,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from PIL import Image
@@ -153,28 +152,6 @@ def cpu_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def held_mb(process: int) -> float:
-    """MB of memory that a process holds."""
-    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-    return float(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
-
-
-def memory(address: str, process: int, loads: int) -> None:
-    """MB of the server after so many loads of pages, each of another set-up."""
-    cards = ("h100-sxm", "a100-80gb-sxm", "l40s", "h200-sxm", "a100-80gb-pcie")
-    models = ("llama-3.1-8b", "qwen3-8b", "qwen3-30b-a3b", "vicuna-13b")
-    drafters, lengths = ("eagle3", "ngram", "medusa"), range(1024, 9216, 512)
-    asked = itertools.cycle(itertools.product(lengths, cards, models, drafters))
-    with window() as driver:
-        for load in range(1, loads + 1):
-            length, card, model, drafter = next(asked)
-            driver.get(f"{address}/?gpu={card}&model={model}&drafter={drafter}&seq_len={length}")
-            until(driver, "return !!document.querySelector('h1')")
-            until(driver, IDLE)
-            if load == 1 or load % 25 == 0:
-                print(f"{held_mb(process):.0f} MB after {load} loads")
-
-
 def first_answer_s(address: str, process: int, answered: str = ANSWERED) -> tuple[float, float]:
     """From asking for the page to the metrics on it; CPU of the server until the page is drawn."""
     with window() as driver:
@@ -198,11 +175,12 @@ def slider_s(address: str, process: int, repeats: int) -> tuple[Times, Times]:
         for done in (ANSWERED, IDLE, DRAWN, f"return !!document.querySelector({SLIDER!r})"):
             until(driver, done)
         handle = driver.find_element("css selector", SLIDER)
-        sliders = [
-            _changed_s(driver, process, lambda: handle.send_keys(Keys.ARROW_RIGHT)) for _ in range(repeats)
-        ]
         more = driver.find_element("css selector", "[data-testid=stNumberInputStepUp]")
-        return sliders, [_changed_s(driver, process, more.click) for _ in range(repeats)]
+        right: Callable[[], None] = partial(handle.send_keys, Keys.ARROW_RIGHT)
+        sliders, fields = (
+            [_changed_s(driver, process, act) for _ in range(repeats)] for act in (right, more.click)
+        )
+        return sliders, fields
 
 
 def _changed_s(driver: webdriver.Chrome, process: int, act: Callable[[], None]) -> tuple[float, float, float]:
@@ -222,22 +200,15 @@ def pictures(address: str, folder: Path) -> None:
     whole = _picture(address, PAGES["answer"], SCREEN, 1900, dark=False)
     whole.quantize(256, dither=Image.Dither.NONE).save(folder / "answer.png", optimize=True)
     for theme in ("light", "dark"):
-        shown = [
-            _picture(address, path, width, SHEET_HEIGHT, dark=theme == "dark")
-            for path in PAGES.values()
-            for width in (SCREEN, PHONE)
-        ]
-        small = [
-            each.resize((each.width * 2 // 5, each.height * 2 // 5), Image.Resampling.LANCZOS)
-            for each in shown
-        ]
-        pairs = [small[i : i + 2] for i in range(0, len(small), 2)]
-        wide, high = sum(each.width for each in pairs[0]) + 24, small[0].height + 16
-        sheet = Image.new("RGB", (3 * wide, 2 * high), "#8a8a8a")
-        for i, pair in enumerate(pairs):
-            left, top = i % 3 * wide + 8, i // 3 * high + 8
-            sheet.paste(pair[0], (left, top))
-            sheet.paste(pair[1], (left + pair[0].width + 8, top))
+        high, widths = SHEET_HEIGHT * 2 // 5, (SCREEN * 2 // 5, PHONE * 2 // 5)
+        wide = sum(widths) + 24
+        sheet = Image.new("RGB", (3 * wide, 2 * (high + 16)), "#8a8a8a")
+        for i, path in enumerate(PAGES.values()):
+            left, top = i % 3 * wide + 8, i // 3 * (high + 16) + 8
+            for width, small in zip((SCREEN, PHONE), widths, strict=True):
+                shown = _picture(address, path, width, SHEET_HEIGHT, dark=theme == "dark")
+                sheet.paste(shown.resize((small, high), Image.Resampling.LANCZOS), (left, top))
+                left += small + 8
         sheet.quantize(256, dither=Image.Dither.NONE).save(folder / f"app-{theme}.png", optimize=True)
     for path in sorted(folder.glob("*.png")):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
@@ -259,9 +230,6 @@ def main() -> None:
     with server() as (address, process):
         if "--pictures" in sys.argv:
             pictures(address, Path(sys.argv[sys.argv.index("--pictures") + 1]))
-            return
-        if "--memory" in sys.argv:
-            memory(address, process, int(next(iter(sys.argv[sys.argv.index("--memory") + 1 :]), 150)))
             return
         repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 7
         cold = first_answer_s(address, process)

@@ -132,18 +132,12 @@ def checked(asked: SetUp) -> Outcome:
     first = FIRST_BATCHES[asked.turn % len(FIRST_BATCHES)]
     try:
         scenario = Scenario(
-            gpu=gpu,
-            model=asked.model,
-            tp=asked.gpus,
-            runtime=asked.runtime,
-            latency=asked.latency,
-            drafter=asked.drafter,
-            draft_model=draft_of(asked.model) if kind.takes_draft_model else None,
+            gpu=gpu, model=asked.model, tp=asked.gpus, runtime=asked.runtime, latency=asked.latency,
+            drafter=asked.drafter, draft_model=draft_of(asked.model) if kind.takes_draft_model else None,
             acceptance=RATE if kind.lender is None else None,
-        )
-        found = recommend(
-            scenario, Question(batch_min=first, batch_max=first + BATCHES - 1, seq_len=(LENGTH,))
-        )
+        )  # fmt: skip
+        question = Question(batch_min=first, batch_max=first + BATCHES - 1, seq_len=(LENGTH,))
+        found = recommend(scenario, question)
         wrong = tuple(failures(found))
     except MedusaSimError as refused:
         told = str(refused)

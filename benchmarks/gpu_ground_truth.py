@@ -40,6 +40,7 @@ CALL_S = 510.0
 SLACK = 1.4
 """A stage may take this many times its expected seconds before it is ended; `measure` keeps its rows then."""
 SIM = "from medusa_sim.cli import main; main()"
+SIM_COMMAND = (sys.executable, "-c", SIM)
 NEEDED = ("torch", "safetensors", "tokenizers", "pytest")
 UNUSED = ("matplotlib", "jinja2")
 """What the commands here need beside the requirements of every user, and what of these they do not need."""
@@ -79,49 +80,37 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
     """Everything in order. name: of the card, as its hardware file has it."""
-    data = given.out / "data"
-    sim = (sys.executable, "-c", SIM)
-    device = ("--device", given.device)
-    named = ("--name", given.name) if given.name else ()
-    measure = (*sim, "measure", *device, "--dtype", given.dtype, *named)
-    is_gpu = given.device != "cpu"
+    data, is_gpu = given.out / "data", given.device != "cpu"
+    device, named = ("--device", given.device), ("--name", given.name) if given.name else ()
+    measure = (*SIM_COMMAND, "measure", *device, "--dtype", given.dtype, *named)
     if is_gpu:
         tests = ("tests/measure/test_measure_capture.py", "tests/decoder/test_decoder_lossless.py")
         yield Stage("check-tests", "check", 90, (sys.executable, "-m", "pytest", "-q", "-m", "cuda", *tests))
     for step in ("eager", "static", *(("cuda-graph",) if is_gpu else ())):
         words = ("decode", "--prompt", "def ", *device, "--step", step, "--tree", "8", "--temperature", "0")
-        yield Stage(f"check-decode-{step}", "check", 20, (*sim, *words))
-    first, *others = given.models.split(",")
+        yield Stage(f"check-decode-{step}", "check", 20, (*SIM_COMMAND, *words))
 
     def steps(model: str, attention: str, batches: str, grid: str, seq_len: int, seconds: float) -> Stage:
-        label = f"{name}-{_label(model)}-{seq_len}-{attention}"
+        label, folder = f"{_label(model)}-{seq_len}-{attention}", data / "profiles/decoder"
+        own = folder / f"{name}-{label}-{batches.replace(',', '-')}"
         words = ("--batch", batches, "--candidates", grid, "--seq-len", str(seq_len), "--passes", "3")
-        folder = ("--decoder-steps", str(data / "profiles/decoder" / f"{label}-{batches.replace(',', '-')}"))
-        split = ("--tree-attention", attention)
-        return Stage(
-            f"steps-{_label(model)}-{seq_len}-{attention}-{batches}",
-            "steps",
-            seconds,
-            (*measure, *folder, "--models", model, *words, *split),
-        )
+        asked = ("--decoder-steps", str(own), "--models", model, *words, "--tree-attention", attention)
+        return Stage(f"steps-{label}-{batches}", "steps", seconds, (*measure, *asked))
 
     def operators(model: str, seconds: float) -> Stage:
-        budget = given.scale * seconds
-        words = ("--models", model, "--budget", f"{budget:.0f}", "--resume", "--data-dir", str(data))
-        return Stage(
-            f"operators-{_label(model)}",
-            "operators",
-            seconds + 30,
-            (*measure, *words, "--tree-attention", given.tree_attention),
-        )
+        budget = f"{given.scale * seconds:.0f}"
+        words = ("--models", model, "--budget", budget, "--resume", "--data-dir", str(data))
+        split = ("--tree-attention", given.tree_attention)
+        return Stage(f"operators-{_label(model)}", "operators", seconds + 30, (*measure, *words, *split))
 
-    batches = "1,4,16" if is_gpu else "1"
+    first, *others = given.models.split(",")
+    batches, few = ("1,4,16", "1,4") if is_gpu else ("1", "1")
     grid, long_grid, long_len = (PLAIN_GRID, LONG_GRID, 8192) if is_gpu else ("4,16", "4", 256)
     chosen, other = given.tree_attention, "masked" if given.tree_attention == "split" else "split"
     yield steps(first, chosen, batches, grid, 1024, 90)
     yield operators(first, 200)
     yield steps(first, other, batches, grid, 1024, 90)
-    yield steps(first, chosen, "1,4" if is_gpu else "1", long_grid, long_len, 70)
+    yield steps(first, chosen, few, long_grid, long_len, 70)
     for model in others[:1]:
         yield steps(model, chosen, batches, grid, 1024, 95)
         yield operators(model, 240)
@@ -130,25 +119,18 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
         yield steps(model, other, "1,4", long_grid, long_len, 70)
     for model in others[1:]:
         yield operators(model, 200)
-    yield from fits(given, name, sim, data)
-
-
-def fits(given: argparse.Namespace, name: str, sim: tuple[str, ...], data: Path) -> Iterator[Stage]:
-    """A fit and a comparison of every folder of steps; these need no GPU."""
-    rows = sorted(str(path) for path in (data / "profiles/operators" / name).glob("*.csv"))
+    # a fit and a comparison of every folder of steps, which need no GPU
+    rows = sorted(str(path) for path in (data / "profiles/operators" / name).glob("*.csv")) or ["ROWS"]
     told = ("--gpu", name, "--kernels", "torch", "--data-dir", str(data))
-    source = ("--rows", *rows) if rows else ("--rows", "ROWS")
-    yield Stage(
-        "fit", "fit", 150, (*sim, "calibrate", *told, "--overwrite", "-o", str(given.out / "fit.md"), *source)
-    )
-    for folder in sorted((data / "profiles/decoder").glob("*/steps.csv")) or [Path("STEPS/steps.csv")]:
-        steps = folder.parent
+    fit = ("calibrate", *told, "--overwrite", "-o", str(given.out / "fit.md"), "--rows", *rows)
+    yield Stage("fit", "fit", 150, (*SIM_COMMAND, *fit))
+    for path in sorted((data / "profiles/decoder").glob("*/steps.csv")) or [Path("STEPS/steps.csv")]:
         for latency, fallback in (("measured", "calibrated"), ("calibrated", "refuse")):
-            words = ("--latency", latency, "--fallback", fallback, "--decoder", str(steps), "--format", "md")
-            target = ("-o", str(given.out / f"{steps.name}-{latency}.md"))
-            yield Stage(
-                f"compare-{steps.name}-{latency}", "compare", 5, (*sim, "validate", *told, *words, *target)
-            )
+            label = f"{path.parent.name}-{latency}"
+            words = ("--latency", latency, "--fallback", fallback, "--decoder", str(path.parent))
+            written = ("--format", "md", "-o", str(given.out / f"{label}.md"))
+            command = (*SIM_COMMAND, "validate", *told, *words, *written)
+            yield Stage(f"compare-{label}", "compare", 5, command)
 
 
 def _label(model: str) -> str:
@@ -201,13 +183,8 @@ class Run:
         print(f"{stage.name}: about {stage.seconds * self.given.scale:.0f} s", flush=True)
         began = time.monotonic()
         with log.open("w", encoding="utf-8") as file:
-            process = subprocess.Popen(
-                stage.command,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT,
-                env=_environment(self.given.out),
-            )
+            process = subprocess.Popen(stage.command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
+                                       env=_environment(self.given.out))  # fmt: skip
             try:
                 status = process.wait(max(SLACK * stage.seconds * self.given.scale, min(60.0, left_s)))
             except subprocess.TimeoutExpired:
@@ -220,24 +197,18 @@ class Run:
             except KeyboardInterrupt:
                 process.wait()
                 raise
-        is_done = status == 0
-        self.state[stage.name] = "done" if is_done else "failed"
+        self.state[stage.name] = "failed" if status else "done"
         self.path.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
-        told = log.read_text(encoding="utf-8").strip().splitlines()[-1:] or [""]
-        print(
-            f"  {'done' if is_done else f'FAILED ({status})'} in {time.monotonic() - began:.0f} s: {told[0]}"
-        )
-        return is_done
+        last = log.read_text(encoding="utf-8").strip().splitlines()[-1:] or [""]
+        ended = f"FAILED ({status})" if status else "done"
+        print(f"  {ended} in {time.monotonic() - began:.0f} s: {last[0]}")
+        return status == 0
 
 
 def _environment(out: Path) -> dict[str, str]:
     path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
-    return {
-        **os.environ,
-        "PYTHONPATH": path,
-        "PYTHONUNBUFFERED": "1",
-        "MEDUSA_SIM_DATA_DIR": str(out / "data"),
-    }
+    own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "MEDUSA_SIM_DATA_DIR": str(out / "data")}
+    return {**os.environ, **own}
 
 
 def card_name(given: argparse.Namespace) -> str:
@@ -269,9 +240,8 @@ def show(waiting: Sequence[Stage], scale: float, call_s: float) -> None:
         if not used:
             print(f"call {call}")
         used += seconds
-        words = ["medusa-sim" if word == SIM else word for word in stage.command if word != "-c"]
-        shown = [word for word in words if word != sys.executable or "medusa-sim" not in words]
-        print(f"  {seconds:4.0f} s  {stage.name}\n          {' '.join(shown)}")
+        shown = " ".join(stage.command).replace(" ".join(SIM_COMMAND), "medusa-sim")
+        print(f"  {seconds:4.0f} s  {stage.name}\n          {shown}")
     total = sum(stage.seconds for stage in waiting) * scale
     print(f"{len(waiting)} stages, {total / 60:.0f} minutes in {call} calls")
 
@@ -295,15 +265,12 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
     given.dtype = given.dtype or ("fp32" if given.device == "cpu" else "fp16")
-    missing = missing_packages()
-    if missing:
-        told = (
-            f"missing: {', '.join(missing)}; {sys.executable} -m pip install {' '.join(map(repr, missing))}"
-        )
+    if missing := missing_packages():
+        words = " ".join(map(repr, missing))
+        told = f"missing: {', '.join(missing)}; {sys.executable} -m pip install {words}"
+        print(f"{'note' if given.dry_run else 'Error'}: {told}", file=sys.stderr)
         if not given.dry_run:
-            print(f"Error: {told}", file=sys.stderr)
             return 1
-        print(f"note: {told}", file=sys.stderr)
     if given.archive and given.archive.is_file() and not given.out.exists():
         with tarfile.open(given.archive) as packed:
             packed.extractall(given.out, filter="data")

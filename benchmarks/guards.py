@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -120,7 +120,12 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "", spread: fl
     return act
 
 
-def set_ups(model: str, formats: str, drafters: str, engines: str = "vllm") -> Act:
+def set_ups(
+    model: str,
+    formats: str = "bf16 fp8 nvfp4",
+    drafters: str = "none eagle3 ngram suffix",
+    engines: str = "vllm",
+) -> Act:
     """Every set-up of a model: twelve cards, eight counts, three precisions, four drafters."""
     from medusa_sim.setups.choices import Choices
     from medusa_sim.setups.question import Question
@@ -172,16 +177,13 @@ def told(*words: str) -> Act:
     from medusa_sim.cli import main
 
     def act() -> str:
-        sys.argv, shown = ["medusa-sim", *words], sys.stdout
-        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-            sys.stdout = nowhere
+        sys.argv = ["medusa-sim", *words]
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             try:
                 main()
             except SystemExit as end:
                 if end.code:
                     raise
-            finally:
-                sys.stdout = shown
         return "1 command"
 
     return act
@@ -216,13 +218,9 @@ ALONE: dict[str, Callable[[], Act]] = {
         f"load, 200,000 drawn, spread 1, {name}": partial(requests, 200_000, name, spread=1.0)
         for name in BY_REQUEST
     },
-    "set-ups, llama-3.1-8b": partial(set_ups, "llama-3.1-8b", "bf16 fp8 nvfp4", "none eagle3 ngram suffix"),
-    "set-ups, three engines": partial(
-        set_ups, "llama-3.1-8b", "bf16 fp8 nvfp4", "none eagle3 ngram suffix", "vllm sglang tensorrt-llm"
-    ),
-    "set-ups, qwen3-235b-a22b": partial(
-        set_ups, "qwen3-235b-a22b", "bf16 fp8 nvfp4", "none eagle3 ngram suffix"
-    ),
+    "set-ups, llama-3.1-8b": partial(set_ups, "llama-3.1-8b"),
+    "set-ups, three engines": partial(set_ups, "llama-3.1-8b", engines="vllm sglang tensorrt-llm"),
+    "set-ups, qwen3-235b-a22b": partial(set_ups, "qwen3-235b-a22b"),
     "set-ups, deepseek-r1": partial(set_ups, "deepseek-r1", "bf16 fp8_block nvfp4", "none eagle3 ngram mtp"),
 }
 """Further questions of --alone, which the reference release may not know."""
@@ -231,48 +229,31 @@ ALONE: dict[str, Callable[[], Act]] = {
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
     """A temporary folder with the files of a commit."""
+    worktree = ["git", "-C", str(ROOT), "worktree"]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "reference"
-        subprocess.run(
-            ["git", "-C", str(ROOT), "worktree", "add", "--quiet", "--detach", str(place), commit], check=True
-        )
+        subprocess.run([*worktree, "add", "--quiet", "--detach", str(place), commit], check=True)
         try:
             yield place
         finally:
-            subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(place)], check=True)
+            subprocess.run([*worktree, "remove", "--force", str(place)], check=True)
 
 
 def last_release() -> str:
     """The last tag, REFERENCE without one."""
-    found = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--tags", "--abbrev=0"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["git", "-C", str(ROOT), "describe", "--tags", "--abbrev=0"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
     return found.stdout.strip() or REFERENCE
 
 
 def asked(tree: Path, name: str) -> Cost:
     """What a question costs the package of a tree, in a process of its own."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tree),
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        # As where it is installed: a start that compiles every module says little of the next ones.
-        "PYTHONDONTWRITEBYTECODE": "",
-        "PYTHONPYCACHEPREFIX": str(COMPILED),
-    }
-    began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, __file__, f"--question={name}"],
-        env=environment,
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    # As where it is installed: a start that compiles every module says little of the next ones.
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(COMPILED)}
+    own = {**os.environ, "PYTHONPATH": str(tree), **threads, **compiled}
+    began, command = time.perf_counter(), [sys.executable, __file__, f"--question={name}"]
+    done = subprocess.run(command, env=own, cwd=tree, capture_output=True, text=True, check=False)
     wall_s = time.perf_counter() - began
     if done.returncode:
         sys.exit(f"{name} failed in {tree}: {done.stderr.strip().splitlines()[-1:]}")
@@ -384,20 +365,16 @@ def main() -> None:
                 low, high = each.quartiles
                 note = "  SLIDES" if each.slides else "  disagree" if each.is_open else ""
                 note += "  (busy machine)" if each.is_busy else ""
-                print(
-                    f"{each.name:36s} {each.own:8.3g} {each.ratio:20.2f}   {low:.2f}-{high:.2f}{note}",
-                    flush=True,
-                )
+                row = f"{each.name:36s} {each.own:8.3g} {each.ratio:20.2f}   {low:.2f}-{high:.2f}{note}"
+                print(row, flush=True)
                 found.append(each)
     if slid := [f"{each.name} {each.ratio:.2f}" for each in found if each.slides]:
-        print(
-            f"slower than {given.against} by more than {ALLOWED - 1:.0%}: {'; '.join(slid)}", file=sys.stderr
-        )
+        told = f"slower than {given.against} by more than {ALLOWED - 1:.0%}: {'; '.join(slid)}"
+        print(told, file=sys.stderr)
         sys.exit(3)
     if doubtful := [each.name for each in found if each.is_open]:
-        sys.exit(
-            f"pairs disagree on {'; '.join(doubtful)}: the machine is disturbed, run these when it is idle"
-        )
+        names_told = "; ".join(doubtful)
+        sys.exit(f"pairs disagree on {names_told}: the machine is disturbed, run these when it is idle")
 
 
 if __name__ == "__main__":
