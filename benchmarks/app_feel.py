@@ -203,10 +203,10 @@ def pictures(address: str, folder: Path) -> None:
         high, widths = SHEET_HEIGHT * 2 // 5, (SCREEN * 2 // 5, PHONE * 2 // 5)
         wide = sum(widths) + 24
         sheet = Image.new("RGB", (3 * wide, 2 * (high + 16)), "#8a8a8a")
-        for i, path in enumerate(PAGES.values()):
+        for i, page in enumerate(PAGES.values()):
             left, top = i % 3 * wide + 8, i // 3 * (high + 16) + 8
             for width, small in zip((SCREEN, PHONE), widths, strict=True):
-                shown = _picture(address, path, width, SHEET_HEIGHT, dark=theme == "dark")
+                shown = _picture(address, page, width, SHEET_HEIGHT, dark=theme == "dark")
                 sheet.paste(shown.resize((small, high), Image.Resampling.LANCZOS), (left, top))
                 left += small + 8
         sheet.quantize(256, dither=Image.Dither.NONE).save(folder / f"app-{theme}.png", optimize=True)

@@ -127,9 +127,9 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
     for path in sorted((data / "profiles/decoder").glob("*/steps.csv")) or [Path("STEPS/steps.csv")]:
         for latency, fallback in (("measured", "calibrated"), ("calibrated", "refuse")):
             label = f"{path.parent.name}-{latency}"
-            words = ("--latency", latency, "--fallback", fallback, "--decoder", str(path.parent))
+            asked = ("--latency", latency, "--fallback", fallback, "--decoder", str(path.parent))
             written = ("--format", "md", "-o", str(given.out / f"{label}.md"))
-            command = (*SIM_COMMAND, "validate", *told, *words, *written)
+            command = (*SIM_COMMAND, "validate", *told, *asked, *written)
             yield Stage(f"compare-{label}", "compare", 5, command)
 
 

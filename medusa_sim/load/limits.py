@@ -10,6 +10,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arguments import BLOCK_TOKENS
+from medusa_sim.plan import LOAD_PREFIXES
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.memory import cache_bytes, drafter_bytes, profiled_bytes
@@ -31,6 +32,25 @@ def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
     ):
         if value is not None and not 1 <= value <= most:
             raise UsageError(f"{name} {shown(value)}: whole numbers from 1 to {most} are allowed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Settings of the engine, as `Limits` explains them; None: its own default on the card.
+
+    prefix: whose the found part of a prompt is, one of `LOAD_PREFIXES`.
+    """
+
+    max_requests: int | None = None
+    token_budget: int | None = None
+    block_tokens: int = BLOCK_TOKENS
+    prefix_hit_rate: float = 0.0
+    prefix: str = LOAD_PREFIXES[0]
+
+    def __post_init__(self) -> None:
+        if self.prefix not in LOAD_PREFIXES:
+            raise UsageError(f"prefix {shown(self.prefix)}: one of {', '.join(LOAD_PREFIXES)} is allowed")
+        check_sizes(self.max_requests, self.token_budget, self.block_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,24 +119,15 @@ class Limits:
         return min(self.positions, blocks * self.block_tokens - drafts - 1 - self.lookahead)
 
 
-def limits_of(
-    scenario: Scenario,
-    option: DraftOption | None,
-    *,
-    max_requests: int | None = None,
-    token_budget: int | None = None,
-    block_tokens: int = BLOCK_TOKENS,
-    prefix_hit_rate: float = 0.0,
-    shares_prefix: bool = True,
-) -> Limits:
+def limits_of(scenario: Scenario, option: DraftOption | None, server: Server | None = None) -> Limits:
     """The limits of a scenario's card: what weights, the drafter and the widest step leave is KV cache.
 
-    option: the longest draft that is loaded; None for plain decoding. max_requests, token_budget: None for
-    the engine's own on this card. Raises UsageError where nothing is left.
+    option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
+    server = server or Server()
     requests, tokens = step_limits(scenario)
-    requests = requests if max_requests is None else max_requests
-    tokens = max(tokens, requests) if token_budget is None else token_budget
+    requests, block_tokens = server.max_requests or requests, server.block_tokens
+    tokens = server.token_budget or max(tokens, requests)
     drafter = None if option is None else option.drafter
     weights, per_token, slots = drafter_bytes(scenario.shard, drafter)
     rows = requests * (1 if option is None else option.depth + 1)
@@ -141,8 +152,8 @@ def limits_of(
         block_tokens=block_tokens,
         kv_blocks=blocks,
         positions=positions,
-        prefix_hit_rate=prefix_hit_rate,
-        shares_prefix=shares_prefix,
+        prefix_hit_rate=server.prefix_hit_rate,
+        shares_prefix=server.prefix == "system",
         lookahead=int(slots),
         held=None if np.allclose(held, steps) else held,
     )

@@ -28,15 +28,21 @@ ENGINE_NAMES = {
 """Settings of vLLM, SGLang and TensorRT-LLM that mean one of the policies here."""
 NOT_SIMULATED = {"priority": "requests are served first come first served"}
 """Names that engines have, and why they mean nothing here."""
-NAMES = (
-    "none", "K", "schedule", "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", "schedule-context",
-    "adaptive", "throughput_aware", "adaptive-verification", "budget", "budget-by-request",
-)  # fmt: skip
+_COMPUTED: dict[str, Callable[[StepTable, float, float], Policy]] = {
+    "schedule": lambda table, length, _: schedule_of(table, length),
+    "schedule-context": lambda table, _length, _: schedule_by_context(table),
+    "adaptive": lambda table, _length, _: Adaptive(tiers=_tiers(table)),
+    "throughput_aware": lambda table, _length, _: ThroughputAware(
+        costs=Costs(table, float(table.lengths[0])), tiers=_tiers(table)
+    ),
+    "adaptive-verification": lambda table, _, spread: AdaptiveVerification.profiled(table, spread),
+    "budget": lambda table, _length, _: Budget.of(table),
+    "budget-by-request": lambda table, _, spread: BudgetByRequest.of(table, spread),
+}
+"""Policies of a table, a typical length and a spread."""
+_SCHEDULE, *_OTHERS = _COMPUTED
+NAMES = ("none", "K", _SCHEDULE, "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", *_OTHERS)
 """Forms of a policy's name; K is a whole number."""
-_COMPUTED = (
-    "schedule", "schedule-context", "adaptive", "throughput_aware", "adaptive-verification", "budget",
-    "budget-by-request",
-)  # fmt: skip
 _UP_TO = "draft_len_schedule"
 """TensorRT-LLM's form: drafts up to so many requests, none beyond the last (pull request 10860)."""
 
@@ -76,18 +82,7 @@ def policy_of(name: str, table: StepTable, length: float, spread: float = 0.0) -
         return Fixed(drafts)
     if entries is not None:
         return BySize(entries, name=name)
-    computed: dict[str, Callable[[], Policy]] = {
-        "schedule": lambda: schedule_of(table, length),
-        "schedule-context": lambda: schedule_by_context(table),
-        "adaptive": lambda: Adaptive(tiers=_tiers(table)),
-        "throughput_aware": lambda: ThroughputAware(
-            costs=Costs(table, float(table.lengths[0])), tiers=_tiers(table)
-        ),
-        "adaptive-verification": lambda: AdaptiveVerification.profiled(table, spread),
-        "budget": lambda: Budget.of(table),
-        "budget-by-request": lambda: BudgetByRequest.of(table, spread),
-    }
-    return computed[name]()
+    return _COMPUTED[name](table, length, spread)
 
 
 def righted(policy: Policy, table: StepTable, length: float) -> Policy | None:

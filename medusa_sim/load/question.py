@@ -13,6 +13,7 @@ import numpy as np
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arguments import LOAD, LoadArguments
 from medusa_sim.load.arrivals import Drawn, Lengths, Source, Traced
+from medusa_sim.load.limits import Server
 from medusa_sim.load.metrics import Goals
 from medusa_sim.load.policies import BySize, Costs, Policy
 from medusa_sim.load.policy_names import righted
@@ -26,7 +27,7 @@ from medusa_sim.load.search import (
     saturation,
     usual_requests,
 )
-from medusa_sim.load.simulate import LoadPoint, LoadTest, Served, Server
+from medusa_sim.load.simulate import LoadPoint, LoadTest, Served
 from medusa_sim.load.step_table import chains
 from medusa_sim.load.trace import read_trace
 from medusa_sim.plan import LOAD_SEEDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ Span = tuple[float, float, int, int, int, int, float, int, float, int, float]
 prompts_s of the span, prompt tokens computed, accepted drafts."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """Means over equal bins of time: arrays (bins,).
 
@@ -175,18 +176,14 @@ class Recorder:
         used = max(int(np.ceil(end_s / self._bin_s)), 1)
         width = np.full(used, self._bin_s)
         width[-1] = max(end_s - (used - 1) * self._bin_s, 1e-12)
-        means = self._bins[:, :used] / width
         time_s = np.asarray((np.arange(used) + 0.5) * self._bin_s, dtype=np.float64)
-        return Timeline(
-            time_s=time_s,
-            requests=means[0],
-            waiting=means[1],
-            kv_tokens=means[2],
-            drafts=means[3],
-            tokens_per_s=means[4],
-            prompt_tokens_per_s=means[5],
-            busy_share=means[6],
-        )
+        return Timeline(time_s, *(self._bins[:, :used] / width))
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """What has been added up, by the names of a `Record`."""
+        self.flush()
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
 
 def _class_of(gap_s: FloatArray) -> IntArray:

@@ -111,28 +111,18 @@ class _Run:
             if self.advance is not None and self.finished - reported >= _TOLD:
                 reported = self.finished
                 self.advance(reported, self.count)
-        recorder = self.recorder
-        timeline = recorder.timeline(self.now)
         return Record(
             requests=self.requests,
             arrival_s=arriving.arrival_s,
             first_token_s=self.first,
             finish_s=self.finish,
             end_s=self.now,
-            steps=recorder.steps,
-            steps_s=recorder.steps_s,
-            prompts_s=recorder.prompts_s,
-            emitted=recorder.emitted,
-            prompt_tokens=recorder.prompt_tokens,
-            speculated=recorder.speculated,
-            accepted=recorder.accepted,
+            timeline=self.recorder.timeline(self.now),
             preemptions=self.preempted,
-            gaps=recorder.gaps,
-            gap_sum_s=recorder.gap_sum_s,
             in_system_s=self.in_system_s,
             window_s=(self.window[0], min(self.window[1], self.now)),
             kv_blocks_most=self.kv_most,
-            timeline=timeline,
+            **self.recorder.totals,
         )
 
     def _arrive(self, seen_s: float) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
-from medusa_sim.load.arguments import BLOCK_TOKENS, DEFAULT_POLICIES
+from medusa_sim.load.arguments import DEFAULT_POLICIES
 from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.limits import Limits, check_sizes, limits_of
+from medusa_sim.load.limits import Limits, Server, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
 from medusa_sim.load.policies import Policy, longest_draft
 from medusa_sim.load.policy_names import ENGINE_NAMES, drafts_asked, never_drafts, policy_of
@@ -22,7 +22,7 @@ from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable, chains, step_table
-from medusa_sim.plan import LOAD_PREFIXES, LOAD_SEEDS
+from medusa_sim.plan import LOAD_SEEDS
 from medusa_sim.plan.quantities import usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 
@@ -32,26 +32,7 @@ Advance = Callable[[int], None]
 """Told how many more requests have been simulated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """Settings of the engine, as `Limits` explains them; None: its own default on the card.
-
-    prefix: whose the found part of a prompt is, one of `LOAD_PREFIXES`.
-    """
-
-    max_requests: int | None = None
-    token_budget: int | None = None
-    block_tokens: int = BLOCK_TOKENS
-    prefix_hit_rate: float = 0.0
-    prefix: str = LOAD_PREFIXES[0]
-
-    def __post_init__(self) -> None:
-        if self.prefix not in LOAD_PREFIXES:
-            raise UsageError(f"prefix {shown(self.prefix)}: one of {', '.join(LOAD_PREFIXES)} is allowed")
-        check_sizes(self.max_requests, self.token_budget, self.block_tokens)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Served:
     """A policy as it is run: with the table and limits of a server that loads its drafter."""
 
@@ -100,9 +81,9 @@ class LoadPoint:
         """Means over the seeds."""
         return {name: float(np.mean([each[name] for each in self.values])) for name in self.values[0]}
 
-    def half_width(self, name: str) -> float:
-        """Half of the 95 % confidence interval of the mean over the seeds; nan for one seed."""
-        return half_width(np.asarray([each[name] for each in self.values]))
+    def half_width(self, name: str, end: float = 0.975) -> float:
+        """Half of the confidence interval of the mean over the seeds up to `end` (95 %); nan for one seed."""
+        return half_width(np.asarray([each[name] for each in self.values]), end)
 
     def band(self, name: str) -> tuple[float, float]:
         """80 % interval of a mean latency: the step's band through the queue, the server's, the seeds'.
@@ -112,7 +93,7 @@ class LoadPoint:
         mean = self.mean
         value, through = mean[name], 1.0 / (1.0 - mean["queue_share"])
         server = mean["server_share"] if name == "ttft_mean_s" else 0.0
-        chance = half_width(np.asarray([each[name] for each in self.values]), 0.9) / value
+        chance = self.half_width(name, 0.9) / value
         ends = []
         for half in (-mean["step_faster"], mean["step_slower"]):
             parts = (half * through * (1.0 - server), mean["server_band"] * server, np.nan_to_num(chance))
@@ -207,16 +188,7 @@ class LoadTest:
 
     def limits(self, drafts: int) -> Limits:
         """Of a server that loads a drafter of so many drafts; 0: none."""
-        option = chains(self.scenario)[drafts - 1] if drafts else None
-        return limits_of(
-            self.scenario,
-            option,
-            max_requests=self.server.max_requests,
-            token_budget=self.server.token_budget,
-            block_tokens=self.server.block_tokens,
-            prefix_hit_rate=self.server.prefix_hit_rate,
-            shares_prefix=self.server.prefix == "system",
-        )
+        return limits_of(self.scenario, chains(self.scenario)[drafts - 1] if drafts else None, self.server)
 
     def requests(self, rate_per_s: float | None, seed: int) -> tuple[Requests, int]:
         """(requests that fit every policy's server, how many were left out)."""
@@ -268,14 +240,8 @@ class LoadTest:
 
         made = fresh(self.table)
         drafts = longest_draft(made, self.table.drafts_max)
-        table = self.table.upto(drafts)
-        return Served(
-            policy=lambda: fresh(table),
-            name=made.name,
-            table=table,
-            limits=self.limits(drafts),
-            spread=self.spread,
-        )
+        table, limits = self.table.upto(drafts), self.limits(drafts)
+        return Served(lambda: fresh(table), made.name, table, limits, self.spread)
 
     def point(self, served: Served, rate_per_s: float | None, *, advance: Advance | None = None) -> LoadPoint:
         """One policy at one rate, over the seeds."""
@@ -284,12 +250,9 @@ class LoadTest:
             requests, dropped = self.requests(rate_per_s, seed)
             record = served.run(requests, seed, advance)
             metrics = measured(record, served.table, served.limits, self.goals)
-            metrics["usd_per_million_tokens"] = float(
-                usd_per_million_tokens(
-                    self.scenario.usd_per_gpu_hour, self.scenario.gpus, metrics["tokens_per_s"]
-                )
-            )
-            energy = self.energy
+            price, gpus, energy = self.scenario.usd_per_gpu_hour, self.scenario.gpus, self.energy
+            usd = usd_per_million_tokens(price, gpus, metrics["tokens_per_s"])
+            metrics["usd_per_million_tokens"] = float(usd)
             metrics["watts"] = np.nan if energy is None else energy.watts(record)
             metrics["joule_per_token"] = np.nan if energy is None else energy.joule_per_token(record)
             values.append(metrics)

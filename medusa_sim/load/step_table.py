@@ -244,9 +244,8 @@ def chains(scenario: Scenario, drafts_max: int | None = None) -> tuple[DraftOpti
             f"acceptance {scenario.profile.name} is a curve of tree sizes; under load drafts are accepted by "
             "position: give rates by position (--acceptance 0.78,0.60,0.42), one rate or a profile of heads"
         )
-    by_depth = sorted(
-        (option for option in scenario.options() if option.chain), key=lambda option: option.depth
-    )
+    found = (option for option in scenario.options() if option.chain)
+    by_depth = sorted(found, key=lambda option: option.depth)
     return tuple(option for option in by_depth if drafts_max is None or option.depth <= drafts_max)
 
 
@@ -257,14 +256,11 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
     Raises SpecError or CoverageError where a kernel is missing.
     """
     lengths = _geometric(1, max(longest, 2), _LENGTH_RATIO, first=16)
-    batches = np.split(
-        np.arange(1, limits.max_requests + 1), range(_TOGETHER, limits.max_requests, _TOGETHER)
-    )
-    settings, *pieces = zip(
-        *(_piece(price(scenario, each, lengths, options), options) for each in batches), strict=True
-    )
-    setting = settings[0]
-    steps_s, faster, slower, drafting, idle = (np.concatenate(part, axis=1) for part in pieces)
+    starts = range(_TOGETHER, limits.max_requests, _TOGETHER)
+    batches = np.split(np.arange(1, limits.max_requests + 1), starts)
+    pieces = [_piece(price(scenario, each, lengths, options), options) for each in batches]
+    (setting, *_), *parts = zip(*pieces, strict=True)
+    steps_s, faster, slower, drafting, idle = (np.concatenate(part, axis=1) for part in parts)
     tokens = distinct(
         np.arange(1, min(_DENSE_TOKENS, limits.token_budget) + 1),
         np.arange(_DENSE_TOKENS, limits.token_budget + 16, 16),
@@ -276,11 +272,8 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
     empty[:] = max(float(steps_s[0, 0, 0] - linear[1]), 0.0)
     ends = _geometric(1, max(longest, 2), _CHUNK_RATIO)
     chunks = _geometric(1, max(min(limits.token_budget, longest), 2), _CHUNK_RATIO)
-    attention = prompt_attention_us(
-        setting,
-        chunks[:, None].astype(np.float64),
-        np.maximum(ends[None, :], chunks[:, None]).astype(np.float64),
-    )
+    read, until = chunks[:, None].astype(np.float64), ends[None, :].astype(np.float64)
+    attention = prompt_attention_us(setting, read, np.maximum(until, read))
     engine = scenario.runtime.engine
     ahead = 0 if engine is None else round(engine.steps_ahead.value)
     method = scenario.drafting.method
@@ -319,14 +312,8 @@ def _with_none(values: FloatArray, none: float | None = None) -> FloatArray:
 def _piece(surface: Surface, options: Sequence[DraftOption]) -> tuple[Any, ...]:
     """(setting, step_s (K, b, S), faster, slower, drafting_share (K, b), idle_share (1, b)) of a part."""
     steps = surface.by_count
-    seen = served(
-        surface.setting,
-        steps.step_us,
-        surface.batch[:, None, None],
-        steps.counts,
-        steps.tokens_per_step,
-        None,
-    )
+    sizes = surface.batch[:, None, None]
+    seen = served(surface.setting, steps.step_us, sizes, steps.counts, steps.tokens_per_step, None)
     middle = surface.seq_len.size // 2
     bands = ((steps.low_us, steps.step_us), (steps.step_us, steps.high_us))
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,43 +42,18 @@ def read_trace(path: Path) -> Requests:
     frame = _frame(path)
     if frame.empty:
         raise DataError(f"{named(path)}: no requests below the header; give {_WANTED}")
-    columns = {str(name).strip().lower().replace(" ", "_"): name for name in frame.columns}
-    prompt = _whole(path, frame, columns, PROMPT, "prompt tokens")
-    output = _whole(path, frame, columns, OUTPUT, "output tokens")
-    arrival = _arrival(path, frame, columns)
-    if "priority" in columns and len(set(frame[columns["priority"]])) > 1:
+    trace = _Trace(path, frame)
+    prompt, output = trace.whole(PROMPT, "prompt tokens"), trace.whole(OUTPUT, "output tokens")
+    arrival = trace.arrival()
+    if len(set(trace.columns.get("priority", ()))) > 1:
         raise DataError(
             f"{named(path)}: requests have different priorities, which are not simulated: all are served "
             "first come, first served; drop the column to run it so"
         )
     try:
-        return checked_requests(arrival, prompt, output, path.name, *_sessions(path, frame, columns))
+        return checked_requests(arrival, prompt, output, path.name, *trace.sessions())
     except UsageError as error:
         raise DataError(str(error)) from error
-
-
-def _sessions(
-    path: Path, frame: pd.DataFrame, columns: dict[str, Any]
-) -> tuple[IntArray | None, FloatArray | None]:
-    """(session of each request, pause before it in seconds); None where the trace has no session of two."""
-    import pandas as pd
-
-    name = next((each for each in SESSION if each in columns), None)
-    if name is None:
-        return None, None
-    session, names = pd.factorize(frame[columns[name]])
-    if names.size == (session >= 0).sum():
-        return None, None
-    think = next((each for each in THINK if each in columns), None)
-    if think is None:
-        return session.astype(np.int64), None
-    pause_s = _numbers(path, frame[columns[think]].fillna(0.0), think) / (
-        1e3 if think.endswith("_ms") else 1.0
-    )
-    if pause_s.min() < 0.0:
-        row = int(np.argmin(pause_s))
-        raise DataError(f"{named(path)}: {think} of request {row} is below 0; give a time from 0")
-    return session.astype(np.int64), pause_s
 
 
 def _frame(path: Path) -> pd.DataFrame:
@@ -113,72 +88,100 @@ def _check_rows(path: Path, rows: int) -> None:
         raise DataError(f"{named(path)}: more than {MOST_REQUESTS:,} requests; give a part of it")
 
 
-def _column(
-    path: Path, frame: pd.DataFrame, columns: dict[str, Any], names: tuple[str, ...], what: str
-) -> tuple[str, pd.Series]:
-    present = [name for name in names if name in columns]
-    if not present:
-        given = ", ".join(map(str, frame.columns))[:120]
+class _Trace:
+    """Columns of a file, by their names in small letters."""
+
+    def __init__(self, path: Path, frame: pd.DataFrame) -> None:
+        self.file, self.given = named(path), ", ".join(map(str, frame.columns))[:120]
+        self.columns: dict[str, pd.Series] = {
+            str(name).strip().lower().replace(" ", "_"): frame[name] for name in frame.columns
+        }
+
+    def sessions(self) -> tuple[IntArray | None, FloatArray | None]:
+        """(session of each request, pause before it in seconds); None where it has no session of two."""
+        import pandas as pd
+
+        name = next((each for each in SESSION if each in self.columns), None)
+        if name is None:
+            return None, None
+        session, names = pd.factorize(self.columns[name])
+        if names.size == (session >= 0).sum():
+            return None, None
+        think = next((each for each in THINK if each in self.columns), None)
+        if think is None:
+            return session.astype(np.int64), None
+        pause_s = self._numbers(self.columns[think].fillna(0.0), think)
+        pause_s = pause_s / (1e3 if think.endswith("_ms") else 1.0)
+        if pause_s.min() < 0.0:
+            row = int(np.argmin(pause_s))
+            raise DataError(f"{self.file}: {think} of request {row} is below 0; give a time from 0")
+        return session.astype(np.int64), pause_s
+
+    def _named(self, names: tuple[str, ...], what: str) -> str:
+        """The first of these names that is there."""
+        for name in names:
+            if name in self.columns:
+                return name
         raise DataError(
-            f"{named(path)}: no column of {what} (known names: {', '.join(names[:6])}, ...; it has: {given}"
-            f"); give {_WANTED}"
+            f"{self.file}: no column of {what} (known names: {', '.join(names[:6])}, ...; it has: "
+            f"{self.given}); give {_WANTED}"
         )
-    return present[0], frame[columns[present[0]]]
 
+    def _numbers(self, values: pd.Series, what: str) -> FloatArray:
+        import pandas as pd
 
-def _numbers(path: Path, values: pd.Series, what: str) -> FloatArray:
-    import pandas as pd
+        try:
+            numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+        except OverflowError as error:
+            raise DataError(
+                f"{self.file}: {what}: a number of hundreds of digits; give finite ones"
+            ) from error
+        bad = ~np.isfinite(numbers)
+        if bad.any():
+            row = int(np.argmax(bad))
+            given = values.iloc[row]
+            given_text = shown(given.item() if isinstance(given, np.generic) else given)
+            raise DataError(
+                f"{self.file}: {what} of request {row} is {given_text}; a finite number is needed"
+            )
+        return numbers
 
-    try:
-        numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
-    except OverflowError as error:
-        raise DataError(f"{named(path)}: {what}: a number of hundreds of digits; give finite ones") from error
-    bad = ~np.isfinite(numbers)
-    if bad.any():
-        row = int(np.argmax(bad))
-        given = values.iloc[row]
-        given_text = shown(given.item() if isinstance(given, np.generic) else given)
-        raise DataError(f"{named(path)}: {what} of request {row} is {given_text}; a finite number is needed")
-    return numbers
+    def whole(self, names: tuple[str, ...], what: str) -> IntArray:
+        """A column of whole numbers from 1."""
+        numbers = self._numbers(self.columns[self._named(names, what)], what)
+        bad = (numbers < 1) | (numbers > 1e9) | (numbers != np.rint(numbers))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise DataError(
+                f"{self.file}: {what} of request {row} is {numbers[row]:g}; whole numbers from 1 are needed"
+            )
+        return numbers.astype(np.int64)
 
+    def arrival(self) -> FloatArray:
+        """Seconds at which requests come."""
+        import pandas as pd
 
-def _whole(
-    path: Path, frame: pd.DataFrame, columns: dict[str, Any], names: tuple[str, ...], what: str
-) -> IntArray:
-    _, values = _column(path, frame, columns, names, what)
-    numbers = _numbers(path, values, what)
-    bad = (numbers < 1) | (numbers > 1e9) | (numbers != np.rint(numbers))
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise DataError(
-            f"{named(path)}: {what} of request {row} is {numbers[row]:g}; whole numbers from 1 are needed"
-        )
-    return numbers.astype(np.int64)
-
-
-def _arrival(path: Path, frame: pd.DataFrame, columns: dict[str, Any]) -> FloatArray:
-    import pandas as pd
-
-    name, values = _column(path, frame, columns, (*ARRIVAL, *_MILLISECONDS), "arrivals")
-    if pd.api.types.is_timedelta64_dtype(values) and values.notna().all():
-        return np.asarray(values.dt.total_seconds().to_numpy(dtype=np.float64))
-    if not pd.api.types.is_numeric_dtype(values):
-        moments = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
-        if moments.notna().all():
-            since = (moments - moments.iloc[0]).dt.total_seconds()
-            return np.asarray(since.to_numpy(dtype=np.float64))
-    numbers = _numbers(path, values, "arrival")
-    seconds = numbers / 1e3 if name in _MILLISECONDS else numbers
-    gap = np.ptp(numbers) / max(numbers.size - 1, 1)
-    if not name.endswith(("_s", "_ms")) and gap > _SELDOM_S and (numbers == np.rint(numbers)).all():
-        raise DataError(
-            f"{named(path)}: column {name} has whole numbers {gap:.0f} apart on average: seconds or "
-            "milliseconds? call it arrival_s or arrival_ms"
-        )
-    if np.abs(seconds).max() > _LATEST_S:
-        row = int(np.argmax(np.abs(seconds)))
-        raise DataError(
-            f"{named(path)}: arrival of request {row} is {seconds[row]:g} s, which no clock shows; call the "
-            "column arrival_ms where it holds milliseconds, and divide what is finer"
-        )
-    return seconds
+        name = self._named((*ARRIVAL, *_MILLISECONDS), "arrivals")
+        values = self.columns[name]
+        if pd.api.types.is_timedelta64_dtype(values) and values.notna().all():
+            return np.asarray(values.dt.total_seconds().to_numpy(dtype=np.float64))
+        if not pd.api.types.is_numeric_dtype(values):
+            moments = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
+            if moments.notna().all():
+                since = (moments - moments.iloc[0]).dt.total_seconds()
+                return np.asarray(since.to_numpy(dtype=np.float64))
+        numbers = self._numbers(values, "arrival")
+        seconds = numbers / 1e3 if name in _MILLISECONDS else numbers
+        gap = np.ptp(numbers) / max(numbers.size - 1, 1)
+        if not name.endswith(("_s", "_ms")) and gap > _SELDOM_S and (numbers == np.rint(numbers)).all():
+            raise DataError(
+                f"{self.file}: column {name} has whole numbers {gap:.0f} apart on average: seconds or "
+                "milliseconds? call it arrival_s or arrival_ms"
+            )
+        if np.abs(seconds).max() > _LATEST_S:
+            row = int(np.argmax(np.abs(seconds)))
+            raise DataError(
+                f"{self.file}: arrival of request {row} is {seconds[row]:g} s, which no clock shows; call "
+                "the column arrival_ms where it holds milliseconds, and divide what is finer"
+            )
+        return seconds

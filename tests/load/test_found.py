@@ -11,10 +11,11 @@ from medusa_sim.load.arrivals import Drawn, Lengths, closed_loop
 from medusa_sim.load.by_request import BudgetByRequest
 from medusa_sim.load.draws import Draws
 from medusa_sim.load.kinds import KINDS, rates_by_kind
+from medusa_sim.load.limits import Server
 from medusa_sim.load.policies import Budget, Fixed
 from medusa_sim.load.record import Record
 from medusa_sim.load.scheduler import run
-from medusa_sim.load.simulate import LoadPoint, LoadTest, Server
+from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.plan.scenario import Scenario
 

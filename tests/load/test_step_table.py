@@ -5,7 +5,7 @@ import pytest
 
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Lengths, closed_loop
-from medusa_sim.load.limits import limits_of
+from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
@@ -22,7 +22,7 @@ from medusa_sim.step.step import prefill_step
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3", max_drafts=3)
 CHAINS = chains(SCENARIO)
-LIMITS = limits_of(SCENARIO, CHAINS[-1], max_requests=96)
+LIMITS = limits_of(SCENARIO, CHAINS[-1], Server(max_requests=96))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
 def test_the_cache_is_what_weights_leave_or_no_room_is_said(table):
     # a full cache with its requests fits on the card, and one request's block more does not
     # (slots for the look-ahead lie in both)
-    own = limits_of(SCENARIO, CHAINS[-1], max_requests=96, token_budget=96)
+    own = limits_of(SCENARIO, CHAINS[-1], Server(max_requests=96, token_budget=96))
     tokens = own.kv_tokens / own.max_requests - own.lookahead
     drafter, candidates = CHAINS[-1].drafter, CHAINS[-1].depth + 1
     # what choosing tokens takes when the server starts is more than the logits of its steps
@@ -111,8 +111,8 @@ def test_the_cache_is_what_weights_leave_or_no_room_is_said(table):
             SCENARIO.model, drafter, own.max_requests, tokens - candidates + more, candidates
         )
         assert bool(needed <= room) is fits
-    plain = limits_of(SCENARIO, None, max_requests=96)
-    assert plain.kv_blocks > limits_of(SCENARIO, CHAINS[-1], max_requests=96).kv_blocks
+    plain = limits_of(SCENARIO, None, Server(max_requests=96))
+    assert plain.kv_blocks > limits_of(SCENARIO, CHAINS[-1], Server(max_requests=96)).kv_blocks
     assert table.requests_max == 96
     with pytest.raises(UsageError, match="leaves no room for a KV cache"):
         limits_of(Scenario(gpu="a40", model="llama-2-70b", runtime="cuda-graph"), None)
@@ -125,5 +125,5 @@ def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step():
             max_drafts=2,
         )  # fmt: skip
         options = chains(scenario)
-        found = step_table(scenario, options, limits_of(scenario, options[-1], max_requests=4), 64)
+        found = step_table(scenario, options, limits_of(scenario, options[-1], Server(max_requests=4)), 64)
         assert (found.steps_ahead, found.upto(0).steps_ahead) == (ahead, 1)

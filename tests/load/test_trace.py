@@ -13,7 +13,7 @@ from one_line import one_line
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.load.arrivals import Lengths, open_loop
-from medusa_sim.load.limits import Limits, limits_of, step_limits
+from medusa_sim.load.limits import Limits, Server, limits_of, step_limits
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.requests import Requests
@@ -261,7 +261,7 @@ def test_the_limits_of_a_run_are_printed_with_whose_they_are():
 @pytest.mark.parametrize("length", [2048, 16384, 30000])
 def test_load_holds_as_many_requests_as_a_sweep_fits(model, length):
     scenario = Scenario(gpu="h100-sxm", model=model, runtime="vllm", drafter="ngram", acceptance=0.5)
-    found = limits_of(scenario, None, max_requests=16, token_budget=16)
+    found = limits_of(scenario, None, Server(max_requests=16, token_budget=16))
     swept = int(price(scenario, [1], [length], ()).max_batch[0, 0])
     # a sweep's activations are those of its own batch, a block is the last one's rounding
     assert found.kv_blocks / found.blocks_of(length) == pytest.approx(swept, rel=0.03, abs=1.0)
@@ -289,7 +289,7 @@ def test_the_cache_is_as_large_as_an_engine_logs(model, dtype, tp, logged_gib):
 def test_more_requests_in_a_step_leave_less_cache():
     """The profile run draws for all of them: 38.8 bytes a logit, of which the widest step hides the first."""
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3")
-    few, many, most = (limits_of(scenario, None, max_requests=n).kv_tokens for n in (16, 512, 1024))
+    few, many, most = (limits_of(scenario, None, Server(max_requests=n)).kv_tokens for n in (16, 512, 1024))
     assert few > many > most
     assert (many - most) * 131072 == pytest.approx(38.8 * 128256 * 512, rel=0.01)
 
