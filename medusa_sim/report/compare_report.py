@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
 from medusa_sim.report.compare_text import (
@@ -24,11 +23,6 @@ from medusa_sim.report.sweep_report import closing
 from medusa_sim.report.text import TextTable, significant
 from medusa_sim.setups.comparison import Comparison
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from medusa_sim.plan.scenario import Scenario
-
 _TRUST = (
     "Steps are those of `sweep` for the same scenario; DeepSeek-R1 as served errs by 7 to 20 % in time per "
     "token (docs/validation-engines.md), and a set-up is chosen with that error.",
@@ -39,8 +33,11 @@ _TRUST = (
 
 def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     """Every block of the report, in order."""
+    import pyarrow as pa
+
+    every = pa.Table.from_pandas(answer.best, preserve_index=False)
     blocks: list[Block] = [
-        Heading(_title(answer), level=1),
+        Heading(f"Which set-up for {Path(answer.model.name).name}?", level=1),
         Text(sentence(answer), "lead"),
         *([Text(surer)] if (surer := surer_text(answer)) else []),
         *([Cards(_cards(answer))] if answer.chosen else []),
@@ -64,24 +61,11 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     blocks += [
         Heading("Warnings"),
         Bullets(tuple(warning_lines(answer))),
-        Folded("Every set-up and batch", TextTable.of(_arrow(answer).to_pydict())),
+        Folded("Every set-up and batch", TextTable.of(every.to_pydict())),
     ]
-    return blocks + closing(_used(answer), (), command)
-
-
-def _used(answer: Comparison) -> list[Scenario]:
     rows = [row for row in (answer.chosen, answer.chosen_plain) if row is not None]
-    return [answer.scenario(row) for row in rows] or list(answer.scenarios.values())[:1]
-
-
-def _arrow(answer: Comparison) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_pandas(answer.best, preserve_index=False)
-
-
-def _title(answer: Comparison) -> str:
-    return f"Which set-up for {Path(answer.model.name).name}?"
+    used = [answer.scenario(row) for row in rows] or list(answer.scenarios.values())[:1]
+    return blocks + closing(used, (), command)
 
 
 def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:

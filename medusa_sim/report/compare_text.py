@@ -275,7 +275,7 @@ def loaded_line(loaded: Loaded) -> str:
     drafts = f", {loaded.row['drafts']} drafts" if loaded.row["drafts"] else ", no speculation"
     usd, copies = (
         loaded.usd_per_million_tokens,
-        f"{loaded.replicas} cop{'y' if loaded.replicas == 1 else 'ies'}",
+        "1 copy" if loaded.replicas == 1 else f"{loaded.replicas} copies",
     )
     cost = "" if math.isnan(usd) else f", ${significant(usd, 3)} a million tokens"
     return (
@@ -309,7 +309,10 @@ def warning_lines(answer: Comparison) -> list[str]:
         for line in answer.name_of(answer.scenarios[key]):
             kinds.setdefault(_OF_A_SPLIT.sub("", line), (line, {}))[1][names] = None
     every = len(set(setups.values()))
-    lines = [f"{line} ({_holds_for(list(names), every)})" for line, names in kinds.values()]
+    lines = []
+    for line, (first, *others_named) in kinds.values():
+        where = f"{first} and {len(others_named)} more" if others_named else first
+        lines.append(f"{line} ({'all shown' if len(others_named) + 1 == every else where})")
     if others := len(answer.scenarios) - len(setups):
         lines.append(
             f"set-ups that are not shown ({others}) may have others: --format csv or json gives each row's"
@@ -319,12 +322,6 @@ def warning_lines(answer: Comparison) -> list[str]:
 
 _OF_A_SPLIT = re.compile(r" for \d+ GPUs| among \d+| \([^)]*\)")
 """What warnings of one kind say of how a set-up is split."""
-
-
-def _holds_for(names: list[str], every: int) -> str:
-    if len(names) == every:
-        return "all shown"
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def with_warnings(answer: Comparison) -> pd.DataFrame:

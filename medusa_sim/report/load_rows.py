@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.simulate import LoadPoint
 from medusa_sim.plan.quantities import scenario_values
-from medusa_sim.report.formats import json_value
+from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.recommend_json import break_even_values
 
 if TYPE_CHECKING:
@@ -51,12 +51,10 @@ def load_arrow(answer: LoadAnswer) -> pa.Table:
 
 def carried_values(answer: LoadAnswer) -> list[dict[str, Any]]:
     """What each policy carries, and the GPUs that carry the target rate."""
-    rows = []
-    for each in answer.carried:
-        values = dataclasses.asdict(each)
-        if answer.target_rate is not None:
-            values["gpus_needed"] = each.gpus_for(answer.target_rate, answer.test.scenario.gpus)
-        rows.append({name: json_value(value) for name, value in values.items()})
+    rows = [json_row(dataclasses.asdict(each)) for each in answer.carried]
+    if (target := answer.target_rate) is not None:
+        for row, each in zip(rows, answer.carried, strict=True):
+            row["gpus_needed"] = json_value(each.gpus_for(target, answer.test.scenario.gpus))
     return rows
 
 
@@ -70,10 +68,7 @@ def context_values(answer: LoadAnswer) -> dict[str, Any] | None:
 
 def tables_values(answer: LoadAnswer) -> list[dict[str, Any]]:
     """Whether the tables that policies rest on are right."""
-    return [
-        {name: json_value(value) for name, value in dataclasses.asdict(each).items()}
-        for each in answer.tables
-    ]
+    return [json_row(dataclasses.asdict(each)) for each in answer.tables]
 
 
 def timeline_arrow(answer: LoadAnswer) -> pa.Table:

@@ -27,12 +27,6 @@ def load_table(answer: LoadAnswer) -> TextTable:
     def number(name: str, digits: int = 3) -> Callable[[LoadPoint], str]:
         return lambda point: significant(point.mean[name], digits)
 
-    def time_vs_first(point: LoadPoint) -> str:
-        return times(point.ratio_to(answer.first_at(point), "e2e_mean_s")[0])
-
-    def in_limits(point: LoadPoint) -> str:
-        return percent(point.mean["goodput_share"]) if answer.is_steady(point) else _UNSTEADY
-
     columns: dict[str, Callable[[LoadPoint], str]] = {
         "rate": lambda point: rate_text(point.rate) if math.isfinite(point.rate) else NOTHING,
         "policy": lambda point: point.policy,
@@ -45,9 +39,11 @@ def load_table(answer: LoadAnswer) -> TextTable:
         "ITL": ms("itl_p50_s"),
         "ITL p99": ms("itl_p99_s"),
         "tokens/s": number("tokens_per_s", 4),
-        "in limits": in_limits,
+        "in limits": lambda point: (
+            percent(point.mean["goodput_share"]) if answer.is_steady(point) else _UNSTEADY
+        ),
         "tokens/step": lambda point: f"{1.0 + point.mean['accepted_drafts']:.2f}",
-        "time vs first": time_vs_first,
+        "time vs first": lambda point: times(point.ratio_to(answer.first_at(point), "e2e_mean_s")[0]),
         "KV": lambda point: percent(point.mean["kv_share"], 0),
         "W": number("watts"),
         "J/token": number("joule_per_token"),
@@ -70,7 +66,13 @@ def carried_table(answer: LoadAnswer) -> TextTable:
         return NOTHING if each.policy == "none" else "never" if value is None else value
 
     def within(each: Carried) -> str:
-        return NOTHING if each.largest_per_s is None else rate_text(each.largest_per_s) + _interval(each)
+        """`19.1 (17.4-20.9)`: what is carried with its 80 % interval."""
+        if each.largest_per_s is None:
+            return NOTHING
+        low, high = each.largest_low_per_s, each.largest_high_per_s
+        if not each.largest_per_s or low is None or high is None:
+            return rate_text(each.largest_per_s)
+        return f"{rate_text(each.largest_per_s)} ({rate_text(low)}-{rate_text(high)})"
 
     def slower(each: Carried) -> str:
         return never(each, None if each.loses_from is None else rate_text(each.loses_from))
@@ -91,13 +93,6 @@ def carried_table(answer: LoadAnswer) -> TextTable:
         columns["GPUs"] = lambda each: str(each.gpus_for(rate, gpus) or NOTHING)
     title = "requests/s that the server sustains (in brackets: 80 %)"
     return TextTable.by_row(answer.carried, columns, words=("policy",), title=title)
-
-
-def _interval(each: Carried) -> str:
-    """` (17.4-20.9)`, the 80 % interval of what is carried."""
-    if not each.largest_per_s or each.largest_low_per_s is None or each.largest_high_per_s is None:
-        return ""
-    return f" ({rate_text(each.largest_low_per_s)}-{rate_text(each.largest_high_per_s)})"
 
 
 def rate_text(per_s: float) -> str:

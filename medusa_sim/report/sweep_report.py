@@ -41,7 +41,10 @@ _ROW_COLUMNS = (
 
 def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> list[Block]:
     """Every block of the report, in order."""
-    blocks: list[Block] = [Heading(title_of(settings), level=1)]
+    gpus = ", ".join(dict.fromkeys(item.cards for item in settings))
+    models = ", ".join(dict.fromkeys(item.model.name for item in settings))
+    title = f"How many candidates should {models} verify on {gpus}?"
+    blocks: list[Block] = [Heading(title, level=1)]
     answers = [answer(item, grid) for item in settings]
     several = len(settings) > 1
     if several:
@@ -51,13 +54,6 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
             blocks.append(Heading(f"{_model_name(item)} on {item.cards}"))
         blocks += _setting_blocks(item, answered, several)
     return blocks + closing(settings, tuple(dict.fromkeys(caveats(settings, grid))), command)
-
-
-def title_of(settings: Sequence[Scenario]) -> str:
-    """The question that a report answers."""
-    gpus = list(dict.fromkeys(item.cards for item in settings))
-    models = list(dict.fromkeys(item.model.name for item in settings))
-    return f"How many candidates should {', '.join(models)} verify on {', '.join(gpus)}?"
 
 
 def _model_name(item: Scenario) -> str:

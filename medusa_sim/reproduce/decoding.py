@@ -6,7 +6,7 @@ waits for the device while it accepts. Nothing is fitted to the published overhe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,23 +39,12 @@ OUTPUT_TOKENS, PROMPT_TOKENS = 300, 200
 """Assumed size of an MT-bench answer, for what the published ratio counts beside steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overhead:
-    """One model's overhead at 64 candidates.
+def overhead(setting: Setting, tokens_per_step: float, candidates: int = CANDIDATES) -> dict[str, float]:
+    """Overhead of one verification step at batch 1 under a host-bound runtime.
 
-    device: kernels alone. step: the whole step. counted: as acceleration rate / end-to-end speedup gives it,
-    prompt and last step included.
+    device_overhead: kernels alone. step_overhead: the whole step. predicted_overhead: as acceleration rate /
+    end-to-end speedup gives it, prompt and last step included. decode_step_us, host_bound: of a plain step.
     """
-
-    device: float
-    step: float
-    counted: float
-    decode_us: float
-    host_bound: bool
-
-
-def overhead(setting: Setting, tokens_per_step: float, candidates: int = CANDIDATES) -> Overhead:
-    """Overhead of one verification step at batch 1 under a host-bound runtime."""
     plain = decode_step(setting, 1, CONTEXT)
     whole = verify_step(setting, 1, CONTEXT, candidates)
     step_us, decode_us = float(whole.time_us), float(plain.time_us)
@@ -63,13 +52,13 @@ def overhead(setting: Setting, tokens_per_step: float, candidates: int = CANDIDA
     steps = OUTPUT_TOKENS / tokens_per_step
     plain_total = prompt_us + OUTPUT_TOKENS * decode_us
     speedup = plain_total / (prompt_us + (steps + 1.0) * step_us)
-    return Overhead(
-        device=float(whole.device_us / plain.device_us),
-        step=step_us / decode_us,
-        counted=tokens_per_step / speedup,
-        decode_us=decode_us,
-        host_bound=bool(plain.host_us > plain.device_us),
-    )
+    return {
+        "predicted_overhead": tokens_per_step / speedup,
+        "device_overhead": float(whole.device_us / plain.device_us),
+        "step_overhead": step_us / decode_us,
+        "decode_step_us": decode_us,
+        "host_bound": bool(plain.host_us > plain.device_us),
+    }
 
 
 def _setting(model: str, data_dir: DataDir) -> Setting:
@@ -83,7 +72,7 @@ def overhead_of(
     """Overhead as published ratios count it, on a host that takes so long for a launch."""
     setting = _setting(model, data_dir)
     runtime = replace(setting.runtime, host_us_per_launch=host_us_per_launch)
-    return overhead(replace(setting, runtime=runtime), tokens_per_step).counted
+    return overhead(replace(setting, runtime=runtime), tokens_per_step)["predicted_overhead"]
 
 
 def table1(data_dir: DataDir = None) -> pd.DataFrame:
@@ -95,23 +84,14 @@ def table1(data_dir: DataDir = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = []
-    for row in read_published("medusa_table1").to_dict("records"):
-        predicted = overhead(_setting(row["model"], data_dir), float(row["acc_rate"]))
-        rows.append(
-            {
-                "model": row["model"],
-                "published_overhead": row["overhead"],
-                "predicted_overhead": predicted.counted,
-                "difference": predicted.counted - row["overhead"],
-                "device_overhead": predicted.device,
-                "step_overhead": predicted.step,
-                "decode_step_us": predicted.decode_us,
-                "published_tokens_per_s": row["baseline_tokens_per_s_approx"],
-                "host_bound": predicted.host_bound,
-            }
-        )
-    return pd.DataFrame(rows)
+    printed = read_published("medusa_table1")
+    pairs = zip(printed["model"], printed["acc_rate"].astype(float), strict=True)
+    frame = pd.DataFrame([overhead(_setting(model, data_dir), rate) for model, rate in pairs])
+    frame.insert(0, "model", printed["model"])
+    frame.insert(1, "published_overhead", printed["overhead"])
+    frame.insert(3, "difference", frame["predicted_overhead"] - frame["published_overhead"])
+    frame.insert(7, "published_tokens_per_s", printed["baseline_tokens_per_s_approx"])
+    return frame
 
 
 def best_cartesian(heads: HeadAccuracy, candidates: int) -> CandidateTree:
@@ -163,7 +143,7 @@ def table3(data_dir: DataDir = None) -> pd.DataFrame:
                 "technique": technique,
                 "candidates": candidates,
                 "tokens_per_step": tokens,
-                "predicted_overhead": (cost := overhead(setting, tokens, candidates).counted),
+                "predicted_overhead": (cost := overhead(setting, tokens, candidates)["predicted_overhead"]),
                 "predicted_speedup": tokens / cost,
                 "published_speedup": speedup,
                 "difference": tokens / cost - speedup,

@@ -6,9 +6,8 @@ Its Figures 4 and 5 are block efficiencies of (target, draft, task) pairs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
@@ -70,6 +69,7 @@ def block_efficiencies(figure: Literal[4, 5], data_dir: DataDir = None) -> pd.Da
     return frame
 
 
+Numbers = TypeVar("Numbers", float, "pd.Series[float]")
 FOLDER = "profiles/acceptance/rsd"
 COLUMNS = ("target", "draft", "task", "experiment", "decoder", "spec", "block_efficiency", "draft_ratio")
 OBSERVED_LENGTH_MAX = 5
@@ -116,7 +116,7 @@ def read_block_efficiencies(path: Path) -> pd.DataFrame:
     return frame.reset_index(drop=True)
 
 
-def mbsu(efficiency: float, draft_length: int, draft_ratio: float) -> float:
+def mbsu(efficiency: Numbers, draft_length: Numbers, draft_ratio: Numbers) -> Numbers:
     """Memory-bound speed-up: efficiency / (L r + 1), r = draft size / target size (RSD appendix C.2).
 
     The paper's text gives r upside down (target / draft); its tables use draft / target.
@@ -135,43 +135,33 @@ def pair_comparison(path: Path, also: tuple[str, str] | None = None) -> pd.DataF
     """
     import pandas as pd
 
-    rows: list[dict[str, object]] = []
-    for pair, group in read_block_efficiencies(path).groupby("pair", sort=True):
-        published: list[dict[Hashable, Any]] = group.to_dict("records")
-        shapes = [parsed_shape(row["decoder"], row["spec"]) for row in published]
-        tree = None if also is None else parsed_shape(*also)
+    frames, tree = [], None if also is None else parsed_shape(*also)
+    for _, group in read_block_efficiencies(path).groupby("pair", sort=True):
+        shapes = [parsed_shape(*row) for row in zip(group["decoder"], group["spec"], strict=True)]
         seen = [
             (shape.method == "SD" and 2 <= shape.length <= OBSERVED_LENGTH_MAX) or shape == tree
             for shape in shapes
         ]
-        process = fitted_ease(
-            [
-                (shape, float(row["block_efficiency"]))
-                for row, shape, given in zip(published, shapes, seen, strict=True)
-                if given
-            ]
-        )
-        for row, shape, given in zip(published, shapes, seen, strict=True):
-            measured, predicted = float(row["block_efficiency"]), block_efficiency(shape, process)
-            ratio = float(row["draft_ratio"])
-            unseen = "long chain" if shape.method == "SD" else shape.method
-            rows.append(
-                {
-                    "pair": pair,
-                    "decoder": shape.method,
-                    "spec": row["spec"],
-                    "experiments": row["experiments"],
-                    "length": shape.length,
-                    "budget": shape.candidates - 1,
-                    "group": "observed" if given else unseen,
-                    "published": measured,
-                    "predicted": predicted,
-                    "error": predicted / measured - 1.0,
-                    "published_mbsu": mbsu(measured, shape.length, ratio),
-                    "predicted_mbsu": mbsu(predicted, shape.length, ratio),
-                }
+        known = zip(shapes, group["block_efficiency"].tolist(), strict=True)
+        process = fitted_ease([each for each, given in zip(known, seen, strict=True) if given])
+        unseen = ["long chain" if shape.method == "SD" else shape.method for shape in shapes]
+        frames.append(
+            group.assign(
+                decoder=[shape.method for shape in shapes],
+                length=[shape.length for shape in shapes],
+                budget=[shape.candidates - 1 for shape in shapes],
+                group=np.where(seen, "observed", unseen),
+                predicted=[block_efficiency(shape, process) for shape in shapes],
             )
-    return pd.DataFrame(rows)
+        )
+    rows = pd.concat(frames, ignore_index=True).rename(columns={"block_efficiency": "published"})
+    rows["error"] = rows["predicted"] / rows["published"] - 1.0
+    for kind in ("published", "predicted"):
+        rows[f"{kind}_mbsu"] = mbsu(rows[kind], rows["length"], rows["draft_ratio"])
+    return rows[[
+        "pair", "decoder", "spec", "experiments", "length", "budget", "group", "published", "predicted",
+        "error", "published_mbsu", "predicted_mbsu",
+    ]]  # fmt: skip
 
 
 def figure_rows(comparison: pd.DataFrame, figure: Literal[4, 5]) -> pd.DataFrame:

@@ -108,14 +108,9 @@ def _compared(rows: pd.DataFrame, line: str, data_dir: DataDir) -> pd.DataFrame:
 
 
 _SERIES = {
-    "q_proj": "qkv mlp",
-    "k_proj": "qkv mlp",
-    "v_proj": "qkv mlp",
-    "up_proj": "up/gate/down",
-    "gate_proj": "up/gate/down",
-    "down_proj": "up/gate/down",
-    "qk": "qk/pv",
-    "pv": "qk/pv",
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv mlp"),
+    **dict.fromkeys(("up_proj", "gate_proj", "down_proj"), "up/gate/down"),
+    **dict.fromkeys(("qk", "pv"), "qk/pv"),
 }
 _PHASES = {"prefill": "init", "decode": "ar"}
 """Our names -> those of the figures' legends."""

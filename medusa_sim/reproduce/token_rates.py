@@ -79,32 +79,29 @@ def baseline_rates(table: str, column: str, data_dir: DataDir = None) -> pd.Data
     import pandas as pd
 
     printed = read_published(table)
-    steps = {model: plain_step(model, data_dir) for model in printed["model"]}
-    rate = dict(zip(printed["model"], printed[column].astype(float), strict=True))
-    fitted = host_us_per_launch(
-        [steps[model] for model in FITTED_MODELS], [US_PER_S / rate[model] for model in FITTED_MODELS]
+    model, rate, accepted = printed["model"], printed[column].astype(float), printed["acc_rate"].astype(float)
+    steps = [plain_step(each, data_dir) for each in model]
+    is_fitted = model.isin(FITTED_MODELS)
+    own = [step for step, fits in zip(steps, is_fitted, strict=True) if fits]
+    fitted = host_us_per_launch(own, (US_PER_S / rate[is_fitted]).tolist())
+    predicted = np.array([US_PER_S / step.time_us(fitted) for step in steps])
+    return pd.DataFrame(
+        {
+            "model": model,
+            "published_tokens_per_s": rate,
+            "predicted_tokens_per_s": predicted,
+            "error": predicted / rate - 1.0,
+            "is_fitted": is_fitted,
+            "launches": [step.launches for step in steps],
+            "device_us": [step.device_us for step in steps],
+            "host_us_per_launch": fitted,
+            "published_overhead": accepted
+            / printed["speedup" if "speedup" in printed else "speedup_medusa2"],
+            "predicted_overhead": [
+                overhead_of(*each, fitted, data_dir) for each in zip(model, accepted, strict=True)
+            ],
+        }
     )
-    speedup = "speedup" if "speedup" in printed else "speedup_medusa2"
-    rows = []
-    for row in printed.to_dict("records"):
-        model = row["model"]
-        predicted = US_PER_S / steps[model].time_us(fitted)
-        published_overhead = row["acc_rate"] / row[speedup]
-        rows.append(
-            {
-                "model": model,
-                "published_tokens_per_s": rate[model],
-                "predicted_tokens_per_s": predicted,
-                "error": predicted / rate[model] - 1.0,
-                "is_fitted": model in FITTED_MODELS,
-                "launches": steps[model].launches,
-                "device_us": steps[model].device_us,
-                "host_us_per_launch": fitted,
-                "published_overhead": published_overhead,
-                "predicted_overhead": overhead_of(model, float(row["acc_rate"]), fitted, data_dir),
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 def figure7b(data_dir: DataDir = None) -> pd.DataFrame:
