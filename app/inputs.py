@@ -53,7 +53,8 @@ def renamed() -> None:
         known = name.replace("-", "_")
         known = _CALLED.get(known, known)
         values = ",".join(given[name]).split(",") if known in _LISTS else given[name]
-        meant.setdefault(known, [_meant(known, value) for value in values])
+        words = runtime_aliases() if _ENGINES.fullmatch(known) else WORDS.get(known, {})
+        meant.setdefault(known, [words.get(value, value) for value in values])
     if meant == given:
         return
     st.query_params.clear()
@@ -80,13 +81,6 @@ def marked() -> None:
         st.query_params[_DEFAULTS] = "defaults"
     elif len(st.query_params) > 1 and _DEFAULTS in st.query_params:
         del st.query_params[_DEFAULTS]
-
-
-def _meant(name: str, value: str) -> str:
-    """The value as the widget shows it."""
-    if _ENGINES.fullmatch(name):
-        return runtime_aliases().get(value, value)
-    return WORDS.get(name, {}).get(value, value)
 
 
 def _opened() -> dict[str, str]:
@@ -141,11 +135,10 @@ def choice(
     default: str,
     help_: str,
     *,
-    shown: Mapping[str, str] | None = None,
     typed: bool = False,
 ) -> str:
-    """One of several, as a list to pick from; typed: or what the user types. shown: other words for some."""
-    words = shown or WORDS.get(name, {})
+    """One of several, as a list to pick from; typed: or what the user types."""
+    words = WORDS.get(name, {})
 
     def known(given: str) -> bool:
         return given in options or given in words.values() or (typed and 0 < len(given) <= _LONGEST)

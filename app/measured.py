@@ -74,11 +74,6 @@ def reproduced(name: str) -> Reproduction:
     return reproduction(name)
 
 
-def decoder_folder(gpu: str) -> Path | None:
-    """Measured steps of the decoder on this device, if there are any."""
-    return data.find("profiles/decoder", gpu)
-
-
 @KEPT
 def decoder_validation(gpu: str, folder: str, latency: LatencyName) -> DecoderValidation | RunsValidation:
     """The simulator against the steps of a folder, or against whole generations of a trained decoder.

@@ -91,7 +91,6 @@ def page(set_up: SetUp) -> None:
 
 
 def _asked() -> _Asked:
-    """What is planned for beside the set-up."""
     first, second, third, last = st.columns(4)
     label, help_text = "Plan for requests at once, 1 to", "Every number is searched."
     batch_max = inputs.step_of(first, "batch_max", label, _BATCHES, BATCH_MAX, help_text)
@@ -132,7 +131,6 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
 
 
 def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency | None) -> None:
-    """The numbers of the answer."""
     plain, loses = row.candidates == 1, answer.break_even_batch
     whole = (
         show.Figure(

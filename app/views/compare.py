@@ -132,7 +132,6 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
 
 
 def _answer(answer: Comparison) -> None:
-    """The winner in a sentence, and its numbers."""
     chosen, plain = answer.chosen, answer.chosen_plain
     if chosen is None:
         st.error(show.in_words(sentence(answer)), icon=":material/do_not_disturb_on:")

@@ -17,6 +17,7 @@ from charts import validation as charts
 from charts.draw import lines_spec
 from chosen import SetUp, from_here
 
+from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.report.charts.reproduced import published_chart
@@ -227,7 +228,7 @@ def _uploaded() -> pd.DataFrame | None:
 
 
 def _decoder(gpu: str) -> None:
-    folder = measured.decoder_folder(gpu)
+    folder = data.find("profiles/decoder", gpu)
     if folder is None:
         return
     st.subheader("The decoder on this device", anchor=False)

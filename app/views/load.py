@@ -19,7 +19,7 @@ from medusa_sim.load.search import Carried
 from medusa_sim.plan.arguments import words_of
 from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.charts.load import METRICS, OVER_TIME, rate_chart, time_chart
-from medusa_sim.report.load_rows import load_arrow, timeline_arrow
+from medusa_sim.report.load_tables import load_arrow, timeline_arrow
 from medusa_sim.report.text import significant
 from medusa_sim.units import KILO
 
@@ -98,7 +98,6 @@ def _asked(recommended: int) -> LoadArguments:
 
 
 def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
-    """The sentence, what each policy carries, what to be warned of."""
     answer_text = f"**{set_up.title}:** {load_text.sentence(answer)}"
     if any(each.largest_per_s for each in answer.carried):
         st.success(answer_text, icon=":material/speed:")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import partial
 
 import answers
 import inputs
@@ -59,17 +59,25 @@ def page(set_up: SetUp) -> None:
         show.beside(scenario.warnings)
     show.warn(*notes.warnings(answers.recommendation(set_up, _BATCH_MAX))[1])
     _figures(tree, answer)
+    ranks = "Numbers: ranks. " if tree.candidates <= charts.LABELLED else ""
+    heads = "correlated" if accuracies_of(scenario).correlation else "independent"
     show.chart(
         charts.tree_chart(tree, answer.probability),
         name="tree",
-        caption=_tree_caption(tree, scenario),
+        caption=f"Area and shade: probability that a node is accepted ({scenario.profile.name}, drafts "
+        f"{heads}). "
+        f"{ranks}".strip(),
         command=help_text,
         alt="The candidate tree, likelier nodes larger",
     )
     show.hand_out(
         "tree-files",
         [
-            ("json" if form == "json" else f"{form}.json", "application/json", _text_of(tree, form))
+            (
+                "json" if form == "json" else f"{form}.json",
+                "application/json",
+                partial(lambda form: json.dumps(json.loads(tree_text(tree, form))), form),
+            )
             for form in _FORMS
         ],
     )
@@ -132,17 +140,6 @@ def _build_command(profile: str, tree: CandidateTree) -> str:
 
 def _score_command(profile: str) -> str:
     return show.command(["tree", "score", "--tree", "tree.json", "--head-accuracy", profile, "--tail", "fit"])
-
-
-def _text_of(tree: CandidateTree, form: str) -> Callable[[], str]:
-    return lambda: json.dumps(json.loads(tree_text(tree, form)))  # type: ignore[arg-type]
-
-
-def _tree_caption(tree: CandidateTree, scenario: Scenario) -> str:
-    ranks = "Numbers: ranks. " if tree.candidates <= charts.LABELLED else ""
-    heads = "correlated" if accuracies_of(scenario).correlation else "independent"
-    name = scenario.profile.name
-    return f"Area and shade: probability that a node is accepted ({name}, drafts {heads}). {ranks}".strip()
 
 
 def _figures(tree: CandidateTree, answer: TreeAnswer) -> None:

@@ -31,29 +31,29 @@ def verdict_of(
             icon=":material/memory_alt:",
         )
     elif row.candidates == 1:
-        st.error(
-            f"**{where}: do not enable speculation.** {_why_not(answer, row)}",
-            icon=":material/do_not_disturb_on:",
-        )
+        best = f"{times(row.speculative_speedup)} with {counted(answer, row.speculative_candidates)}"
+        why = f"The best of it would give {best}."
+        if row.speculative_speedup > 1.0:
+            why = f"It would give {best}, but its drafter leaves no room in memory. {_largest(answer)}"
+        st.error(f"**{where}: do not enable speculation.** {why}", icon=":material/do_not_disturb_on:")
     else:
+        what = (
+            f"run {counted(answer, row.candidates)}"
+            if answer.chains
+            else f"verify {row.candidates} candidates"
+        )
+        deep = "" if answer.chains else f" ({notes.drafts(row)})"
         whole = "" if request is None else (
             f"**A request of {request.prompt_tokens:,} + {request.output_tokens:,} tokens: "
             f"{times(request.speedup)} end to end**."
         )  # fmt: skip
         st.success(
-            f"**{where}: {_with(answer, row)}, {times(row.speedup)}.** It emits "
+            f"**{where}: {what} a step{deep}, {times(row.speedup)}.** It emits "
             f"{row.tokens_per_step:.2f} tokens per step, and a step takes {times(row.overhead)} as long"
             f"{'' if request is None else f'; without prompts to read {times(row.step_speedup)}'}. "
             f"{_flat(answer, row)} {whole}".strip(),
             icon=":material/check_circle:",
         )
-
-
-def _with(answer: Recommendation, row: ScheduleRow) -> str:
-    """`draft 3 tokens a step`; of trees `verify 14 candidates a step (3 drafts deep)`."""
-    if answer.chains:
-        return f"run {counted(answer, row.candidates)} a step"
-    return f"verify {row.candidates} candidates a step ({notes.drafts(row)})"
 
 
 def _flat(answer: Recommendation, row: ScheduleRow) -> str:
@@ -68,13 +68,6 @@ def _flat(answer: Recommendation, row: ScheduleRow) -> str:
         f"This batch alone would take {counts}: {times(row.best_speedup)}; sharing one number with its "
         f"neighbours costs it {percent(lost)}."
     )
-
-
-def _why_not(answer: Recommendation, row: ScheduleRow) -> str:
-    best = f"{times(row.speculative_speedup)} with {counted(answer, row.speculative_candidates)}"
-    if row.speculative_speedup > 1.0:
-        return f"It would give {best}, but its drafter leaves no room in memory. {_largest(answer)}"
-    return f"The best of it would give {best}."
 
 
 def _largest(answer: Recommendation) -> str:

@@ -141,7 +141,7 @@ def load(
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
     from medusa_sim.report import load_tables, load_text
-    from medusa_sim.report.load_rows import (
+    from medusa_sim.report.load_tables import (
         carried_values,
         context_values,
         load_arrow,

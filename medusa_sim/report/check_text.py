@@ -110,7 +110,6 @@ def _part_text(check: EngineCheck, part: CheckedPart) -> str:
 
 
 def _next(check: EngineCheck, part: CheckedPart) -> str:
-    """What to look at."""
     backend = check.scenario.backend
     kernel = "the attention backend" if backend is None else f"that attention runs {backend.name}"
     if not part.is_slow:

@@ -163,7 +163,6 @@ class Answer:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        """Sentence, schedule and warnings for notebooks."""
         from medusa_sim.report.formats import notebook_html
 
         shown = ["batch_min", "batch_max", "seq_len", "candidates", "drafts", "tokens_per_step", "speedup",

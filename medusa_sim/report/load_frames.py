@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.report.formats import notebook_html
-from medusa_sim.report.load_rows import carried_values, context_values, load_arrow, timeline_arrow
+from medusa_sim.report.load_tables import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load_text import sentence, warnings
 
 if TYPE_CHECKING:
@@ -75,6 +75,5 @@ class Simulation:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        """Sentence, what each policy carries and warnings for notebooks."""
         shown = ["policy", "rate_per_s", "ttft_p50_s", "tpot_mean_s", "tokens_per_s", "goodput_share"]
         return notebook_html(self.sentence, self.frame[shown], self.warnings)

@@ -10,8 +10,7 @@ from medusa_sim.load.question import LoadAnswer
 from medusa_sim.report.charts.load import OVER_TIME, rate_chart, time_chart
 from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
 from medusa_sim.report.figures.draw import lines_figure
-from medusa_sim.report.load_rows import load_arrow
-from medusa_sim.report.load_tables import carried_table, load_table
+from medusa_sim.report.load_tables import carried_table, load_arrow, load_table
 from medusa_sim.report.load_text import findings, headline, policy_text, sentence, warnings
 from medusa_sim.report.sweep_report import closing
 from medusa_sim.report.text import TextTable, significant

@@ -111,7 +111,6 @@ def _within_limits(goals: Goals, plain: Carried | None, drafting: Sequence[Carri
 
 
 def _losing(each: Carried) -> str:
-    """Where speculation stops paying."""
     off = "" if each.off_from is None else f": switch it off from {each.off_from} requests in flight"
     if each.loses_from is None:
         pays = f"speculation pays up to saturation ({rate_text(each.saturated_per_s)} requests/s)"

@@ -156,7 +156,6 @@ def free_text(count: int, free: Free) -> str:
 
 
 def _cell(quantity: Quantity, value: float) -> str:
-    """A value as its quantity is shown."""
     ways = {"x": times, "us": duration, "per_s": _rate, "of": "{:.2f}".format}
     way = ways.get(quantity.unit)
     return significant(value, quantity.digits) if way is None else way(value)

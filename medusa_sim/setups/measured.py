@@ -126,7 +126,6 @@ def nearest(answer: Comparison) -> Measured | None:
 def _priced(
     figure: Figure, scenario: Scenario, batches: tuple[int, ...], key: tuple[Any, ...]
 ) -> dict[str, Any]:
-    """Columns of rows at a measurement's lengths and drafts."""
     prompt, output = figure.prompt_tokens, figure.output_tokens
     asked = Question(
         batches=batches, drafts=(figure.drafts or 1,), prompt_tokens=prompt, output_tokens=output

@@ -23,7 +23,7 @@ from medusa_sim.load.search import (
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.charts.load import rate_chart
-from medusa_sim.report.load_rows import (
+from medusa_sim.report.load_tables import (
     carried_values,
     context_values,
     load_arrow,

@@ -187,7 +187,6 @@ def _intensity(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _speeds(name: str, place: int, rows: pd.DataFrame, column: str, **more: Any) -> Series:
-    """FLOP/s of rows over their intensity."""
     return marks(name, place, _intensity(rows), rows[column].to_numpy(dtype=np.float64) / TERA, **more)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,28 +72,7 @@ def ink_on(colour: str) -> str:
     return max(("#000000", "#ffffff"), key=lambda ink: contrast(ink, colour))
 
 
-_RC: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "axes.titlesize": 10.0,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": FAINT,
-    "axes.grid": True,
-    "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4.5,
-    "figure.facecolor": "white",
-    "hatch.linewidth": 0.5,
-}
+_LOOK = Path(__file__).with_name("look.mplstyle")
 
 
 @contextmanager
@@ -107,7 +87,7 @@ def drawing(
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import TightLayoutEngine
 
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(mpl.rc_params_from_file(_LOOK, use_default_template=False)):
         figure = Figure(figsize=(width, height))
         axes = figure.subplots(rows, columns, squeeze=False)
         yield figure, [axis for line in axes for axis in line]
