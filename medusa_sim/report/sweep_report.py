@@ -82,16 +82,10 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTa
 def _setting_blocks(item: Scenario, answered: Answer, several: bool) -> list[Block]:
     level = 3 if several else 2
     grid = answered.grid
-    blocks: list[Block] = [
-        Text(headline(item), "soft"),
-    ]
+    blocks: list[Block] = [Text(headline(item), "soft")]
     if not any(answered.fits):
         return [*blocks, Bullets(tuple(verdicts(answered)))]
-    blocks += [
-        Cards(_cards(answered)),
-        best_table(answered),
-        Bullets(tuple(verdicts(answered))),
-    ]
+    blocks += [Cards(_cards(answered)), best_table(answered), Bullets(tuple(verdicts(answered)))]
     for seq_len in evenly(grid.seq_len, _MOST_LENGTHS):
         blocks += view_pictures(
             length_view(item, grid, int(seq_len)), item, level=level, several=grid.seq_len.size > 1
@@ -122,11 +116,7 @@ def _cards(answered: Answer) -> tuple[tuple[str, str, str], ...]:
     remark = f"verification alone: {alone}; drafting adds {percent(answered.drafting_share)} first"
     return (
         *(best_card(batch) for batch in sorted({0, grid.batch.size // 2, grid.batch.size - 1})),
-        (
-            f"speculation pays up to, {at}",
-            last,
-            why,
-        ),
+        (f"speculation pays up to, {at}", last, why),
         (
             f"free budget, batch {grid.batch[0]}, {at}",
             f"{free} token{'' if free == '1' else 's'}",

@@ -11,13 +11,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.plan import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import at_counts, price
-from medusa_sim.reproduce.published import (
-    BATCHES,
-    CANDIDATES,
-    PAPER_GPU,
-    SEQ_LENS,
-    read_published,
-)
+from medusa_sim.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, read_published
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.workload import Part
 

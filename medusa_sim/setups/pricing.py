@@ -26,7 +26,7 @@ from medusa_sim.setups.columns import Priced, rows_of
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SetUp, own_precision
 from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
@@ -44,64 +44,42 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Card:
-    """What set-ups of a card share. given: further arguments of their scenarios. latencies: of its kernels by
-    engine and precision, with one memory: `answers`.
-    """
-
-    gpu: Gpu
-    given: dict[str, Any]
-    latencies: dict[tuple[str, str], LatencyModel] = field(default_factory=dict)
-    answers: Answers = field(default_factory=Answers)
-
-    def scenario(self, setup: SetUp, **arguments: Any) -> Scenario:
-        """Of a set-up, with the card's kernels as they are known."""
-        kernels, arguments = (setup.engine, setup.precision), {**arguments, "gpu": self.gpu}
-        if kernels in self.latencies:
-            return Scenario(**{**arguments, "latency": self.latencies[kernels]})
-        scenario = Scenario(**arguments)
-        if isinstance(scenario.latency, CalibratedLatency):
-            shared = CachedLatency(scenario.latency, self.answers, scenario.latency.whose)
-            scenario = scenario.but(latency=shared)
-        self.latencies[kernels] = scenario.setting.latency
-        return scenario
-
-
-@dataclass(slots=True)
 class Planned:
     """A set-up before it is priced. surfaces: of each drafter its steps, or why there are none; plain
     decoding has its own where no drafter has any. narrow: the same with a cache in fp8, for batches that this
     one does not hold.
     """
 
-    card: Card
     setup: SetUp
     asked: Question
     surfaces: dict[str, Surface | MedusaSimError]
     narrow: Planned | None = None
 
 
+@dataclass(slots=True, kw_only=True)
 class Pricer:
-    """Prices set-ups of a model for a question, card by card.
+    """Prices set-ups of a model on one card for a question.
 
-    given: further arguments of every `Scenario`. What set-ups of a card ask of one kernel is computed at
-    once: all of them are planned before the first is priced.
+    given: further arguments of every `Scenario`. shares: bytes of the weights of one GPU by split and
+    precision, or why the model cannot be split so, of every card alike. latencies: of the card's kernels by
+    engine and precision, with one memory (`answers`): what set-ups ask of one kernel is computed at once, as
+    all of them are planned before the first is priced.
     """
 
-    def __init__(self, model: Model, asked: Question, given: dict[str, Any]) -> None:
-        self.model, self.asked, self._given = model, asked, given
-        self._shares: dict[Any, float | MedusaSimError] = {}
+    model: Model
+    asked: Question
+    gpu: Gpu
+    given: dict[str, Any]
+    shares: dict[Any, float | MedusaSimError]
+    latencies: dict[tuple[str, str], LatencyModel] = field(default_factory=dict)
+    answers: Answers = field(default_factory=Answers)
 
-    def of_card(
-        self, card: str, setups: Sequence[SetUp], usd_per_gpu_hour: float | None
-    ) -> Iterator[list[Priced | Refused]]:
-        """Each set-up of a card with all its drafters; the batches that its cache does not hold in fp8.
+    def priced(self, setups: Sequence[SetUp]) -> Iterator[list[Priced | Refused]]:
+        """Each set-up of the card with all its drafters; the batches that its cache does not hold in fp8.
 
         No KV precision was asked for then (`SetUp.narrows_cache`), and the card computes in fp8.
         """
-        gpu = load_gpu(card, self._given.get("data_dir"))
-        place = Card(gpu, {**self._given, "price": usd_per_gpu_hour})
-        for plan in [self._planned(setup, place) for setup in setups]:
+        for plan in [self._planned(setup) for setup in setups]:
             if isinstance(plan, Refused):
                 yield [plan]
                 continue
@@ -111,23 +89,18 @@ class Pricer:
                 priced += [each for each in self._priced(plan.narrow) if isinstance(each, Priced)]
             yield priced
 
-    def _planned(self, setup: SetUp, card: Card) -> Planned | Refused:
-        gpu, needed = card.gpu, FORMATS[setup.precision].dtype
+    def _planned(self, setup: SetUp) -> Planned | Refused:
+        gpu, needed = self.gpu, FORMATS[setup.precision].dtype
         if setup.engine.startswith(_NVIDIA_ONLY) and gpu.architecture == "cdna":
             return Refused(f"{setup.gpu}, {setup.engine}", f"{_NVIDIA_ONLY} runs on NVIDIA cards alone")
         if setup.precision != own_precision(self.model) and gpu.lacks(needed):
-            listed = ", ".join(gpu.peak_flops_per_s)
-            return Refused(
-                f"{setup.gpu}, {setup.precision}", f"the card has no {needed} arithmetic, only {listed}"
-            )
-        share = self._weights_of_a_gpu(setup)
-        if isinstance(share, MedusaSimError) or share > gpu.memory_bytes:
-            return Refused(
-                setup.words, str(share) if isinstance(share, MedusaSimError) else _no_room(share, gpu)
-            )
+            why = f"the card has no {needed} arithmetic, only {', '.join(gpu.peak_flops_per_s)}"
+            return Refused(f"{setup.gpu}, {setup.precision}", why)
         try:
-            plan = self._with_drafters(setup, card, self.asked)
-        except _NoRoomError as error:  # nor with another drafter
+            if (share := self._weights_of_a_gpu(setup)) > gpu.memory_bytes:
+                raise _NoRoomError(_no_room(share, gpu))
+            plan = self._with_drafters(setup, self.asked)
+        except MedusaSimError as error:  # with any drafter
             return Refused(setup.words, str(error))
         first = 0 if PLAIN in setup.drafters else 1
         rooms = [s.max_batch[0, first:].max() for s in plan.surfaces.values() if isinstance(s, Surface)]
@@ -135,22 +108,22 @@ class Pricer:
         if beyond and setup.narrows_cache and self.model.kv_dtype != FP8 and not gpu.lacks(FP8):
             narrow = replace(setup, kv_precision=FP8)
             with suppress(_NoRoomError):
-                plan.narrow = self._with_drafters(narrow, card, replace(self.asked, batches=beyond))
+                plan.narrow = self._with_drafters(narrow, replace(self.asked, batches=beyond))
         return plan
 
-    def _with_drafters(self, setup: SetUp, card: Card, asked: Question) -> Planned:
+    def _with_drafters(self, setup: SetUp, asked: Question) -> Planned:
         """Raises _NoRoomError."""
         surfaces: dict[str, Surface | MedusaSimError] = {}
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
             if drafter == PLAIN and any(isinstance(each, Surface) for each in surfaces.values()):
                 continue  # plain decoding is read off any surface
             try:
-                surfaces[drafter] = self._surface(setup, drafter, asked, card)
+                surfaces[drafter] = self._surface(setup, drafter, asked)
             except _NoRoomError:
                 raise
             except MedusaSimError as error:
                 surfaces[drafter] = error
-        return Planned(card, setup, asked, surfaces)
+        return Planned(setup, asked, surfaces)
 
     def _priced(self, plan: Planned) -> list[Priced | Refused]:
         """Refused once where all drafters are, for one reason."""
@@ -160,7 +133,7 @@ class Pricer:
             surface = plan.surfaces.get(drafter, first)
             try:
                 if surface is None:
-                    surface = self._surface(setup, drafter, plan.asked, plan.card)
+                    surface = self._surface(setup, drafter, plan.asked)
                 if isinstance(surface, MedusaSimError):
                     raise surface
                 if first is not None and surface is not first:
@@ -174,35 +147,37 @@ class Pricer:
             return [Refused(setup.words, reason)]
         return priced
 
-    def _weights_of_a_gpu(self, setup: SetUp) -> float | MedusaSimError:
-        """Bytes of the weights of one GPU, or why the model cannot be split so; of every card alike."""
-        split = (setup.tp, setup.ep, setup.dp_attention)
-        place = (*split, setup.precision)
-        if place not in self._shares:
+    def _weights_of_a_gpu(self, setup: SetUp) -> float:
+        """In bytes. Raises MedusaSimError where the model cannot be split so."""
+        split = {name: getattr(setup, name) for name in ("tp", "ep", "dp_attention")}
+        place = (*split.values(), setup.precision)
+        if place not in self.shares:
             formats = {name: setup.arguments(self.model).get(name) for name in ("dtype", "weight_dtype")}
             try:
                 model = with_dtypes(self.model, **formats)
-                parallel = Parallel(tp=setup.tp, ep=setup.ep, dp_attention=setup.dp_attention)
-                self._shares[place] = float(on_one_gpu(model, parallel).weight_bytes)
+                self.shares[place] = float(on_one_gpu(model, Parallel(**split)).weight_bytes)
             except MedusaSimError as error:
-                self._shares[place] = error
-        return self._shares[place]
+                self.shares[place] = error
+        share = self.shares[place]
+        if isinstance(share, MedusaSimError):
+            raise share
+        return share
 
-    def _surface(self, setup: SetUp, drafter: str, asked: Question, card: Card) -> Surface:
+    def _surface(self, setup: SetUp, drafter: str, asked: Question) -> Surface:
         """A set-up with a drafter at every batch and draft length; with none, plain decoding alone.
 
         Nothing is priced yet, but the card's kernels are told what will be. Raises _NoRoomError.
         """
-        given = card.given
+        given = self.given
         if drafter == PLAIN or not drafter_kind(drafter).takes_draft_model:
             given = {name: value for name, value in given.items() if not name.startswith("draft_")}
-        scenario = card.scenario(
+        scenario = self._scenario(
             setup,
             model=self.model,
             drafter=any_drafter(setup.engine, given.get("data_dir")) if drafter == PLAIN else drafter,
             prompt_tokens=asked.prompt_tokens,
             output_tokens=asked.output_tokens,
-            **{"chain_only": True, **setup.arguments(self.model), **given},
+            **{"chain_only": True, **setup.arguments(self.model), **given, "gpu": self.gpu},
         )
         surface = surface_of(scenario, asked, plain=drafter == PLAIN)
         if min(asked.tried) > surface.max_batch[0, 0]:
@@ -210,6 +185,18 @@ class Pricer:
         if isinstance(scenario.latency, CachedLatency):
             surface.expect(scenario.latency)
         return surface
+
+    def _scenario(self, setup: SetUp, **arguments: Any) -> Scenario:
+        """With the card's kernels as they are known."""
+        kernels = (setup.engine, setup.precision)
+        if kernels in self.latencies:
+            return Scenario(**{**arguments, "latency": self.latencies[kernels]})
+        scenario = Scenario(**arguments)
+        if isinstance(scenario.latency, CalibratedLatency):
+            shared = CachedLatency(scenario.latency, self.answers, scenario.latency.whose)
+            scenario = scenario.but(latency=shared)
+        self.latencies[kernels] = scenario.setting.latency
+        return scenario
 
 
 def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:

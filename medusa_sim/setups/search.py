@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.errors import CoverageError, UsageError
+from medusa_sim.errors import CoverageError, MedusaSimError, UsageError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import all_priced
 from medusa_sim.setups.choices import Choices
@@ -85,11 +85,15 @@ def compare(
     rows: list[dict[str, Any]] = []
     refused: dict[Refused, None] = {}
     scenarios: dict[tuple[Any, ...], Scenario] = {}
-    pricer = Pricer(target, asked, scenario)
+    shares: dict[Any, float | MedusaSimError] = {}
     done = 0
     for card, of_card in groupby(todo, key=lambda setup: setup.gpu):
         usd = prices.get(card) if isinstance(prices, Mapping) else prices
-        for setup in pricer.of_card(card, list(of_card), usd):
+        pricer = Pricer(
+            model=target, asked=asked, gpu=load_gpu(card, scenario.get("data_dir")),
+            given={**scenario, "price": usd}, shares=shares,
+        )  # fmt: skip
+        for setup in pricer.priced(list(of_card)):
             for priced in setup:
                 if isinstance(priced, Refused):
                     # what scenarios call --tp is --gpus of a comparison

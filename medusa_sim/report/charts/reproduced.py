@@ -125,10 +125,7 @@ def reproduction_charts(target: Reproduction, gpu: Gpu) -> list[LineChart]:
     if "published_us" not in columns:
         return [_cells(frame, gpu, target.title)]
     lines = [(name, rows, "predicted_us", "published_us") for name, rows in _grouped(frame)]
-    return [
-        _both("time", "time of one operator (us)", lines, base=10),
-        _cells(frame, gpu, "on the roofline"),
-    ]
+    return [_both("time", "time of one operator (us)", lines, base=10), _cells(frame, gpu, "on the roofline")]
 
 
 def _speedups(target: Reproduction) -> list[LineChart]:
