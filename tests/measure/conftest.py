@@ -1,11 +1,15 @@
 """A grid of measurements that takes a second."""
 
+from functools import partial
+
 import pytest
 
 
 @pytest.fixture
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny axes, a tiny cache and short samples: the machinery, not the times."""
+    """Tiny axes, a tiny cache, short samples and fits of few turns: the machinery, not the times."""
+    import scipy.optimize
+
     from medusa_sim.measure import environment, hardware, kernels, shapes, spread, timing
 
     levels = {1: 0, 2: 0, 4: 1, 8: 1, 16: 1}
@@ -26,3 +30,4 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_WARMUP_S", 0.0)
     monkeypatch.setattr(timing, "_SETTLING_S", 0.0)
     monkeypatch.setattr(spread, "_MOST", spread._FEWEST)
+    monkeypatch.setattr(scipy.optimize, "least_squares", partial(scipy.optimize.least_squares, max_nfev=4))
