@@ -173,11 +173,11 @@ OPTIONS = {
 
 ASKED: dict[str, dict[str, Any]] = {
     "dense": {
-        "model": "llama-3.1-8b", "gpus": "h100-sxm", "counts": (1, 2), "drafters": ("none", "eagle3"),
-        "batches": 32, "weight_dtypes": ("bf16", "fp8"), "kv_dtypes": ("bf16", "fp8"),
+        "model": "llama-3.1-8b", "gpus": "h100-sxm", "counts": 2, "drafters": ("none", "eagle3"),
+        "batches": 8, "weight_dtypes": ("bf16", "fp8"), "kv_dtypes": ("bf16", "fp8"),
     },
     "experts": {
-        "model": "deepseek-r1", "gpus": "b200", "counts": 8, "drafters": ("none", "mtp"), "batches": 64,
+        "model": "deepseek-r1", "gpus": "b200", "counts": 8, "drafters": ("none", "mtp"), "batches": 16,
         "weight_dtypes": ("fp8_block", "nvfp4"),
     },
 }  # fmt: skip
@@ -199,6 +199,7 @@ def commands(name: str) -> list[tuple[Row, str]]:
 @pytest.mark.parametrize("name", ASKED)
 def test_commands_say_what_was_priced(name):
     assert {row["engine"] for row, _ in commands(name)} == set(OPTIONS)
+    assert {row["dp_attention"] for row, _ in commands(name)} == {False, name == "experts"}
     for row, whole in commands(name):
         text = "".join(line for line in whole.splitlines(keepends=True) if not line.startswith("#"))
         serve = shlex.split(text.rstrip("\n").split("\n")[-1])
