@@ -4,6 +4,7 @@ Beside them the seconds of CPU that the server took for each: those hold on a bu
 alternate with those of a page of Streamlit that says "hello" alone, which no page of its can undercut.
 
     python benchmarks/app_feel.py [repeats]
+    python benchmarks/app_feel.py --memory [loads]
     python benchmarks/app_feel.py --pictures docs/images
 
 Asked: 2 s and 300 ms, medians. The server has served one page before; every opening is a fresh window.
@@ -14,6 +15,7 @@ page Answer, and one sheet a theme with every page as wide as a screen and as a 
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import shutil
 import socket
@@ -152,6 +154,28 @@ def cpu_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def held_mb(process: int) -> float:
+    """MB of memory that a process holds."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return float(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
+
+
+def memory(address: str, process: int, loads: int) -> None:
+    """MB of the server after so many loads of pages, each of another set-up."""
+    cards = ("h100-sxm", "a100-80gb-sxm", "l40s", "h200-sxm", "a100-80gb-pcie")
+    models = ("llama-3.1-8b", "qwen3-8b", "qwen3-30b-a3b", "vicuna-13b")
+    drafters, lengths = ("eagle3", "ngram", "medusa"), range(1024, 9216, 512)
+    asked = itertools.cycle(itertools.product(lengths, cards, models, drafters))
+    with window() as driver:
+        for load in range(1, loads + 1):
+            length, card, model, drafter = next(asked)
+            driver.get(f"{address}/?gpu={card}&model={model}&drafter={drafter}&seq_len={length}")
+            until(driver, "return !!document.querySelector('h1')")
+            until(driver, IDLE)
+            if load == 1 or load % 25 == 0:
+                print(f"{held_mb(process):.0f} MB after {load} loads")
+
+
 def first_answer_s(address: str, process: int, answered: str = ANSWERED) -> tuple[float, float]:
     """From asking for the page to the metrics on it; CPU of the server until the page is drawn."""
     with window() as driver:
@@ -230,6 +254,9 @@ def main() -> None:
     with server() as (address, process):
         if "--pictures" in sys.argv:
             pictures(address, Path(sys.argv[sys.argv.index("--pictures") + 1]))
+            return
+        if "--memory" in sys.argv:
+            memory(address, process, int(next(iter(sys.argv[sys.argv.index("--memory") + 1 :]), 150)))
             return
         repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 7
         cold = first_answer_s(address, process)
