@@ -31,10 +31,10 @@ from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.attention import Mixing
 from medusa_sim.step.workload import (
     PARTS,
     Launch,
-    Mixing,
     Scope,
     Workload,
     elementwise_launch,

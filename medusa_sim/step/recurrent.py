@@ -12,27 +12,17 @@ where states stay in L2, up to three times slower by library.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypedDict
 
 import numpy as np
 
 from medusa_sim.operators.operator import Elementwise, Gemm
-from medusa_sim.operators.recurrent import CONVOLUTION, STATE, RecurrentKind
+from medusa_sim.operators.recurrent import CONVOLUTION, STATE
 from medusa_sim.operators.recurrent import Recurrent as Kernel
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.recurrent import Recurrent as RecurrentMixer
-from medusa_sim.step.attention import KERNEL_PHASE
-from medusa_sim.step.workload import Launch, Mixing, elementwise_launch, head_launch, linear_launch
+from medusa_sim.step.attention import KERNEL_PHASE, Mixing
+from medusa_sim.step.workload import Launch
 from medusa_sim.units import BYTES_PER_ELEMENT
-
-
-class _Heads(TypedDict):
-    kind: RecurrentKind
-    heads: int
-    key_heads: int
-    key_dim: int
-    value_dim: int
-
 
 _TRAFFIC_BAND = (0.5, 1.35)
 """Ends of (K3) as multiples: states that fit L2; SGLang's fused kernel at two tokens."""
@@ -43,59 +33,38 @@ _CHUNK_BAND = (0.4, 3.0)
 
 def recurrent_launches(mixer: RecurrentMixer, at: Mixing[RecurrentMixer]) -> list[Launch]:
     """The kernels of one kind of recurrent layer."""
-    model, m, count = at.model, at.rows, at.count
-    launches = [linear_launch(model, "in_proj", "qkv", m, mixer.input_width, model.hidden, count)]
-    launches += [
-        head_launch(model, name, "qkv", m, n, k, count) for name, n, k in mixer.thin_projections(model.hidden)
-    ]
-    convolution = elementwise_launch(model, "causal_conv", "rope", "attention", m, mixer.conv_width, count)
+    convolution = at.passed("causal_conv", "rope", mixer.conv_width, "attention")
     return [
-        *launches,
+        at.linear("in_proj", "qkv", mixer.input_width, at.model.hidden),
+        *(at.unquantised(name, n, k) for name, n, k in mixer.thin_projections(at.model.hidden)),
         _own(mixer, at, "causal_conv", CONVOLUTION, convolution),
         _own(mixer, at, "recurrence", STATE, _recurrence(mixer, at)),
-        linear_launch(at.output_model, "out_proj", "o_proj", m, model.hidden, mixer.output_width, count),
-        elementwise_launch(model, "gated_norm", "activation", "norm_rope", m, mixer.output_width, count),
+        at.output("out_proj", at.model.hidden, mixer.output_width),
+        at.passed("gated_norm", "activation", mixer.output_width),
     ]
 
 
 def _own(mixer: RecurrentMixer, at: Mixing[RecurrentMixer], name: str, part: str, composed: Launch) -> Launch:
     """The kernel that computes a part, and what stands for it where nobody fitted one."""
-    kernel = Kernel(
-        name=name,
-        batch=at.workload.batch,
-        q_len=at.workload.query_tokens,
-        conv_width=mixer.conv,
-        part=part,
-        phase=KERNEL_PHASE[at.workload.phase],
-        dtype=at.model.activation_dtype,
-        state_dtype=mixer.state_dtype,
-        **_heads(mixer),
-    )
-    return Launch(operator=kernel, part=composed.part, count=composed.count, composed=(composed,))
+    phase, state_dtype = KERNEL_PHASE[at.workload.phase], mixer.state_dtype
+    own = {"part": part, "phase": phase, "state_dtype": state_dtype, "conv_width": mixer.conv}
+    return replace(at.attention(Kernel, name, **own, **_heads(mixer)), composed=(composed,))
 
 
-def _heads(mixer: RecurrentMixer) -> _Heads:
+def _heads(mixer: RecurrentMixer) -> dict[str, str | int]:
     """Kind, heads and their widths, as kernels count them."""
     if isinstance(mixer, GatedDelta):
-        return _Heads(
-            kind="gdn",
-            heads=mixer.value_heads,
-            key_heads=mixer.key_heads,
-            key_dim=mixer.key_dim,
-            value_dim=mixer.value_dim,
-        )
-    if isinstance(mixer, KimiDelta):
-        heads, width = mixer.heads, mixer.head_dim
-        return _Heads(kind="kda", heads=heads, key_heads=heads, key_dim=width, value_dim=width)
-    if isinstance(mixer, Mamba2):
-        return _Heads(
-            kind="mamba2",
-            heads=mixer.heads,
-            key_heads=mixer.groups,
-            key_dim=mixer.state,
-            value_dim=mixer.head_dim,
-        )
-    raise TypeError(f"no kernel of {type(mixer).__name__}")
+        kind, heads, keys = "gdn", mixer.value_heads, mixer.key_heads
+        widths = mixer.key_dim, mixer.value_dim
+    elif isinstance(mixer, KimiDelta):
+        kind, heads, keys = "kda", mixer.heads, mixer.heads
+        widths = mixer.head_dim, mixer.head_dim
+    elif isinstance(mixer, Mamba2):
+        kind, heads, keys = "mamba2", mixer.heads, mixer.groups
+        widths = mixer.state, mixer.head_dim
+    else:
+        raise TypeError(f"no kernel of {type(mixer).__name__}")
+    return {"kind": kind, "heads": heads, "key_heads": keys, "key_dim": widths[0], "value_dim": widths[1]}
 
 
 def _recurrence(mixer: RecurrentMixer, at: Mixing[RecurrentMixer]) -> Launch:

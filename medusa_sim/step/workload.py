@@ -24,17 +24,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.operators.operator import Elementwise, ElementwiseKind, Gemm, Operator, Size
-from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.runtime import Runtime
 
 LARGEST = 10**12
 """On any axis: products of the three are counted in 64 bits."""
@@ -315,38 +313,6 @@ class Launch:
     def kernels(self) -> int:
         """Launches of a step: a module is as many as what it is composed of."""
         return sum(each.kernels for each in self.composed) or self.count
-
-
-MixerT_co = TypeVar("MixerT_co", bound=Mixer, covariant=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixing(Generic[MixerT_co]):
-    """Layers whose mixers are alike but for their windows."""
-
-    model: Model
-    """With the mixer's linear layers in their format."""
-    variants: tuple[tuple[int, MixerT_co], ...]
-    """(layers, mixer) of every window."""
-    workload: Workload
-    runtime: Runtime
-    unfused_keys: Size
-    """Keys of products that are no fused kernel."""
-
-    @property
-    def output_model(self) -> Model:
-        """With the output projection in its format."""
-        return self.model.in_form(self.variants[0][1].out_form)
-
-    @property
-    def count(self) -> int:
-        """All of these layers."""
-        return sum(count for count, _ in self.variants)
-
-    @property
-    def rows(self) -> Size:
-        """Rows of their linear layers."""
-        return self.workload.rows
 
 
 def linear_launch(model: Model, name: str, part: Part, m: Size, n: int, k: int, count: int = 1) -> Launch:
