@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -82,36 +82,27 @@ class Experts(Operator):
     weight_dtype: str | None = None
 
     @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table, whose `inter` is the whole width before `tp`.
+    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+        """Of rows whose `inter` is the whole width before `tp`.
 
         Where `local_experts_hit` is blank the union is that of the `distribution`: without overlap if it is
         `balanced`, else of tokens that choose independently. Blank `local_rows` are an even share of tokens x
         topk.
         """
-        del kind
+        del kind, form
         experts, pairs = numbers["experts"], numbers["tokens"] * numbers["topk"]
         missed = np.log1p(-np.minimum(numbers["topk"] / experts, _NEARLY_ALL))
         independent = experts * -np.expm1(numbers["tokens"] * missed)
         free = words["distribution"] == _OVERLAP_FREE
         union = np.where(free, np.minimum(experts, pairs), independent)
-        return cls(
-            name="moe",
-            dtype=form.dtype,
-            weight_dtype=None if form.weight_dtype == form.dtype else form.weight_dtype,
-            tokens=numbers["tokens"],
-            hidden=numbers["hidden"],
-            inter=numbers["inter"] / numbers["tp"],
-            experts=experts,
-            topk=numbers["topk"],
-            local_experts=experts / numbers["ep"],
-            hit=_known(numbers["local_experts_hit"], union / numbers["ep"]),
-            rows=_known(numbers["local_rows"], pairs / numbers["ep"]),
-            padded16=numbers["local_rows_tile16"],
-            padded64=numbers["local_rows_tile64"],
-            padded128=numbers["local_rows_tile128"],
-            gated=as_float(np.isin(words["gated"], _YES)),
-        )
+        return {
+            "inter": numbers["inter"] / numbers["tp"],
+            "local_experts": experts / numbers["ep"],
+            "hit": _known(numbers["local_experts_hit"], union / numbers["ep"]),
+            "rows": _known(numbers["local_rows"], pairs / numbers["ep"]),
+            **{f"padded{tile}": numbers[f"local_rows_tile{tile}"] for tile in PADDED_TILES},
+            "gated": as_float(np.isin(words["gated"], _YES)),
+        }
 
     @classmethod
     def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
@@ -221,16 +212,10 @@ class Collective(Operator):
     version: str = ""
 
     @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table, whose `bytes` is the message."""
-        return cls(
-            name=kind,
-            kind=kind,  # type: ignore[arg-type]  # a key of OPERATORS
-            dtype=form.dtype,
-            version=str(words["version"][0]),
-            message_bytes=numbers["bytes"],
-            ranks=numbers["ranks"],
-        )
+    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+        """The message, which rows call `bytes`."""
+        del kind, form, words
+        return {"message_bytes": numbers["bytes"]}
 
     @property
     def form(self) -> str:
@@ -302,18 +287,12 @@ class Dispatch(Operator):
     phase: str = ""
 
     @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table, whose `ep` is the number of ranks; no node is one node."""
-        sizes = {name: numbers[name] for name in cls.COLUMNS if name not in ("ranks", "nodes")}
-        return cls(
-            name=kind,
-            kind=kind,  # type: ignore[arg-type]  # a key of OPERATORS
-            dtype=form.dtype,
-            phase=str(words["phase"][0]).removeprefix("alltoall_"),
-            ranks=numbers["ep"],
-            nodes=np.maximum(as_float(numbers["nodes"]), ONE_NODE),
-            **sizes,
-        )
+    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+        """Of rows whose `ep` is the number of ranks; no node is one node."""
+        del kind, form
+        nodes = np.maximum(numbers["nodes"], ONE_NODE)
+        phase = str(words["phase"][0]).removeprefix("alltoall_")
+        return {"phase": phase, "ranks": numbers["ep"], "nodes": nodes}
 
     @property
     def form(self) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import (
@@ -24,6 +24,7 @@ from medusa_sim.operators.operator import (
     TextArray,
     Words,
     attended_pairs,
+    named_format,
 )
 from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 
@@ -71,24 +72,11 @@ class LatentAttention(Operator):
     q_rank: int = 1536
 
     @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table, which are of DeepSeek-V3's sizes.
-
-        Raises ValueError for a `kv_dtype` or `gemm_dtype` that is no numeric format.
-        """
-        kv_dtype, gemm_dtype = (_format_word(words[name]) for name in ("kv_dtype", "gemm_dtype"))
-        return cls(
-            name=kind,
-            kind=kind,  # type: ignore[arg-type]  # a key of OPERATORS
-            dtype=form.dtype,
-            kv_dtype=None if kv_dtype is None else format_of(kv_dtype).dtype,
-            gemm_dtype=None if gemm_dtype is None else format_of(gemm_dtype).key,
-            scope=str(words["scope"][0]),
-            batch=numbers["batch"],
-            q_len=numbers["q_len"],
-            kv_len=numbers["kv_len"],
-            heads=numbers["heads"],
-        )
+    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+        """Formats of cache and projections; rows are of DeepSeek-V3's sizes."""
+        del kind, form, numbers
+        cache, weights = (named_format(words[name]) for name in ("kv_dtype", "gemm_dtype"))
+        return {"kv_dtype": cache and cache.dtype, "gemm_dtype": weights and weights.key}
 
     @classmethod
     def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
@@ -227,9 +215,3 @@ class LatentAttention(Operator):
             Gemm(name=name, dtype=form.dtype, weight_dtype=form.weight_dtype, m=self.size, n=n, k=k)
             for name, (n, k) in layers.items()
         )
-
-
-def _format_word(words: TextArray) -> str | None:
-    """The word that rows share; None where they say nothing."""
-    word = str(words[0]).lower()
-    return None if word in ("", "none") else word

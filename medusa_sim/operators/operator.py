@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -115,11 +115,20 @@ class Operator(ABC):
         """The operator of rows of a table that share kind, format and SPLITS.
 
         form: dtypes of arithmetic and weights, from the rows' `dtype`. numbers: arrays of NUMBERS and
-        OPTIONAL. words: arrays of WORDS.
+        OPTIONAL. words: arrays of WORDS. Raises ValueError for a word that is no numeric format.
         """
-        del words
+        fields: dict[str, Any] = {name: numbers[name] for name in cls.COLUMNS if name in numbers}
+        fields |= {name: str(words[name][0]) for name in cls.LABELS if name in words}
+        if cls.STORED == "weight_dtype" and form.weight_dtype != form.dtype:
+            fields["weight_dtype"] = form.weight_dtype
         made: Callable[..., Self] = cls
-        return made(name=kind, kind=kind, dtype=form.dtype, **numbers)
+        return made(name=kind, kind=kind, dtype=form.dtype, **fields | cls.told(kind, form, numbers, words))
+
+    @classmethod
+    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+        """Fields that rows of the family have under other names, or in other units."""
+        del kind, form, numbers, words
+        return {}
 
     @classmethod
     def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
@@ -201,14 +210,6 @@ class Gemm(Operator):
     k: Size
     weight_dtype: str | None = None
 
-    @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Linear layers; `dtype` may name a format with other weights, such as int4."""
-        del words, kind
-        weights = None if form.weight_dtype == form.dtype else form.weight_dtype
-        m, n, k = (numbers[name] for name in cls.COLUMNS)
-        return cls(name="gemm", dtype=form.dtype, weight_dtype=weights, m=m, n=n, k=k)
-
     @property
     def size(self) -> FloatArray:
         """The rows, m."""
@@ -235,6 +236,12 @@ class Gemm(Operator):
     def bytes(self) -> FloatArray:
         """Bytes that must cross the memory bus: n k + m (n + k) elements (Table 5)."""
         return self.weight_bytes + self.activation_bytes
+
+
+def named_format(words: TextArray) -> Format | None:
+    """The format that rows share; None where they name none. Raises ValueError for a word that is none."""
+    word = str(words[0]).lower()
+    return None if word in ("", "none") else format_of(word)
 
 
 def attended_pairs(q_len: Size, kv_len: Size, *, causal: bool) -> FloatArray:
@@ -269,17 +276,11 @@ class Attention(Operator):
     kv_dtype: str | None = None
 
     @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table. Raises ValueError for a `kv_dtype` that is no numeric format."""
-        word = str(words["kv_dtype"][0]).lower()
-        cache = None if word in ("", "none") else format_of(word).dtype
-        return cls(
-            name=kind,
-            kind=kind,  # type: ignore[arg-type]  # a key of OPERATORS
-            dtype=form.dtype,
-            kv_dtype=None if cache == form.dtype else cache,
-            **numbers,
-        )
+    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+        """The cache's dtype."""
+        del kind, numbers
+        cache = named_format(words["kv_dtype"])
+        return {"kv_dtype": None if cache is None or cache.dtype == form.dtype else cache.dtype}
 
     @classmethod
     def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -70,12 +70,12 @@ class Recurrent(Stream):
     state_dtype: str = "fp32"
 
     @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table that share part, phase and engine."""
-        part, phase, engine = (str(words[name][0]) for name in cls.SPLITS)
+    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+        """The dtype of the states that an engine keeps."""
+        del form, numbers
+        engine = str(words["engine"][0])
         served = RULES[engine].gated_delta if kind == "gdn" and engine in RULES else ""
-        more = {"part": part, "phase": phase, "state_dtype": served or "fp32"}
-        return cls(name=kind, kind=kind, dtype=form.dtype, **more, **numbers)  # type: ignore[arg-type]
+        return {"state_dtype": served or "fp32"}
 
     @property
     def form(self) -> str:

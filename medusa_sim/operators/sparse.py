@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -142,23 +142,19 @@ class Sparse(Stream):
     phase: str = GENERATION
 
     @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table that share phase, formats and model."""
+    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+        """Sizes of the model that rows name, their formats, and whether they verify."""
+        del form, numbers
         phase, cache, weights, verifies = (str(words[name][0]) for name in cls.SPLITS)
-        columns = ("hidden", "q_rank", "index_heads", "nope_dim", "v_dim")
-        sizes = dict(zip(columns, sizes_of(kind, words["model_name"]), strict=True))
+        sizes = dict(zip(Sizes._fields, sizes_of(kind, words["model_name"]), strict=True))
         if kind.endswith(NO_INDEXER):
             sizes["index_heads"] = np.zeros_like(sizes["index_heads"])
-        return cls(
-            name=kind,
-            kind=kind,  # type: ignore[arg-type]  # a key of OPERATORS
-            dtype=form.dtype,
-            kv_dtype=format_of(cache.partition("_")[0]).dtype if cache else None,
-            gemm_dtype=format_of(weights).key if weights else None,
-            phase=VERIFY if verifies in _VERIFIED and phase == CONTEXT else phase,
+        return {
+            "kv_dtype": format_of(cache.partition("_")[0]).dtype if cache else None,
+            "gemm_dtype": format_of(weights).key if weights else None,
+            "phase": VERIFY if verifies in _VERIFIED and phase == CONTEXT else phase,
             **sizes,
-            **numbers,
-        )
+        }
 
     @property
     def _family(self) -> str:

@@ -23,8 +23,8 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.operators.operator import Numbers, Operator, Size, Words
-from medusa_sim.units import BYTES_PER_ELEMENT, Format
+from medusa_sim.operators.operator import Operator, Size
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 HOST_STEP = "launches"
 """A class of steps that only a host takes, in rows that no graph holds."""
@@ -114,12 +114,6 @@ class HyperConnection(Stream):
     streams: Size = 4
     sites: Size = 1
     part: str = BEFORE
-
-    @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table of one part."""
-        del kind
-        return cls(name="hyper_connections", dtype=form.dtype, part=str(words["part"][0]), **numbers)  # type: ignore[arg-type]  # sizes alone
 
     @property
     def form(self) -> str:

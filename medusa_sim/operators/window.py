@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words
+from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words, named_format
 from medusa_sim.operators.stream import Stream
-from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
+from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 _TILE = 64.0
 _SMALL = 16.0
@@ -83,12 +83,11 @@ class WindowAttention(Stream):
     phase: str = GENERATION
 
     @classmethod
-    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """Rows of a table that share phase and dtype of the cache."""
-        del kind
-        phase, cache, _ = (str(words[name][0]) for name in cls.SPLITS)
-        kv_dtype = format_of(cache).dtype if cache else None
-        return cls(name="window_attention", dtype=form.dtype, kv_dtype=kv_dtype, phase=phase, **numbers)  # type: ignore[arg-type]  # sizes alone
+    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+        """The cache's dtype."""
+        del kind, form, numbers
+        cache = named_format(words["kv_cache_dtype"])
+        return {"kv_dtype": cache and cache.dtype}
 
     @property
     def form(self) -> str:
