@@ -45,29 +45,20 @@ def latency_model(
         from medusa_sim.latency.base import RooflineLatency
 
         return RooflineLatency(gpu)
-    if latency == "calibrated":
+    if latency not in LATENCIES:
+        raise UsageError(unknown_name("latency model", latency, LATENCIES))
+    fitted: LatencyModel | None = None
+    if latency == "calibrated" or fallback == "calibrated":
         from medusa_sim.latency.calibrated import CalibratedLatency
 
-        return CalibratedLatency(
+        fitted = CalibratedLatency(
             gpu, kernels, cold=cold, library=library, engine=engine, kernel=kernel, serves=serves
         )
-    if latency == "measured":
-        from medusa_sim.latency.measured import MeasuredLatency, load_profile
+        if latency == "calibrated":
+            return fitted
+    from medusa_sim.latency.measured import MeasuredLatency, load_profile
 
-        beyond = None
-        if fallback == "calibrated":
-            beyond = latency_model(
-                gpu,
-                "calibrated",
-                kernels,
-                cold=cold,
-                library=library,
-                engine=engine,
-                kernel=kernel,
-                serves=serves,
-            )
-        return MeasuredLatency(gpu, load_profile(gpu.name, data_dir), beyond)
-    raise UsageError(unknown_name("latency model", latency, LATENCIES))
+    return MeasuredLatency(gpu, load_profile(gpu.name, data_dir), fitted)
 
 
 T = TypeVar("T", np.float64, np.int8)

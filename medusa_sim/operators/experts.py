@@ -56,6 +56,7 @@ class Experts(Operator):
     COLUMNS = ("tokens", "hidden", "inter", "experts", "topk", "local_experts", "hit", "rows",
                "padded16", "padded64", "padded128", "gated")  # fmt: skip
     AXES = ("tokens",)
+    SIZE = AXES
     NUMBERS = ("tokens", "hidden", "inter", "topk", "experts")
     OPTIONAL: ClassVar[Mapping[str, float]] = {
         "tp": 1.0,
@@ -115,11 +116,6 @@ class Experts(Operator):
         yield Fault(
             numbers["local_experts_hit"] > local, "local_experts_hit", "at most experts / ep", "experts"
         )
-
-    @property
-    def size(self) -> FloatArray:
-        """The tokens that enter the layer."""
-        return as_float(self.tokens)
 
     @property
     def first_width(self) -> FloatArray:
@@ -269,6 +265,7 @@ class Dispatch(Operator):
     FAMILY = "dispatch"
     COLUMNS = ("tokens", "hidden", "topk", "experts", "ranks", "nodes", "sms")
     AXES = ("tokens",)
+    SIZE = AXES
     NUMBERS = ("tokens", "hidden", "topk", "experts", "ep")
     OPTIONAL: ClassVar[Mapping[str, float]] = {"nodes": 0.0, "sms": 0.0}
     LABELS = ("phase",)
@@ -305,11 +302,6 @@ class Dispatch(Operator):
         dtypes = tuple(dict.fromkeys((self.dtype, "bf16", "fp8", "nvfp4")))
         actions = dict.fromkeys((self.phase or self.kind, self.kind))
         return tuple(f"{action}_{dtype}" for action in actions for dtype in dtypes)
-
-    @property
-    def size(self) -> FloatArray:
-        """The tokens of one rank."""
-        return as_float(self.tokens)
 
     @property
     def copies(self) -> FloatArray:

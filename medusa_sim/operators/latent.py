@@ -119,11 +119,6 @@ class LatentAttention(Operator):
         return tuple(dict.fromkeys(forms))
 
     @property
-    def size(self) -> FloatArray:
-        """The queries of all sequences, batch x q_len."""
-        return as_float(self.batch) * as_float(self.q_len)
-
-    @property
     def kv_heads(self) -> Size:
         """Heads of K and V: one when absorbed, else as many as query heads."""
         return 1 if self.is_absorbed else self.heads

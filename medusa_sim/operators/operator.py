@@ -12,6 +12,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import mul
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
@@ -65,6 +67,8 @@ class Operator(ABC):
     text columns, and what a blank one means; SPLITS, those words whose rows are different operators;
     BLANK_DTYPE, what a blank `dtype` means (nothing: it must be said).
 
+    SIZE: sizes whose product is `size`.
+
     STORED: field with the dtype of what lies in memory between steps; None there is `dtype`.
     FITTED_BY_STORED: whether kernels are fitted for each of these, so that unpacking is never told apart.
     """
@@ -78,6 +82,7 @@ class Operator(ABC):
     WORDS: ClassVar[Mapping[str, str]] = {}
     SPLITS: ClassVar[tuple[str, ...]] = ()
     BLANK_DTYPE: ClassVar[str] = ""
+    SIZE: ClassVar[tuple[str, ...]] = ("batch", "q_len")
     STORED: ClassVar[str] = "dtype"
     FITTED_BY_STORED: ClassVar[bool] = False
 
@@ -106,9 +111,9 @@ class Operator(ABC):
         return 1
 
     @property
-    @abstractmethod
     def size(self) -> FloatArray:
         """The size by which errors of predictions are told apart: new tokens of one launch, or its bytes."""
+        return reduce(mul, (as_float(getattr(self, name)) for name in self.SIZE))
 
     @classmethod
     def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
@@ -203,17 +208,13 @@ class Gemm(Operator):
     STORED = "weight_dtype"
     COLUMNS = ("m", "n", "k")
     AXES = ("m",)
+    SIZE = AXES
 
     kind: Literal["gemm"] = "gemm"
     m: Size
     n: Size
     k: Size
     weight_dtype: str | None = None
-
-    @property
-    def size(self) -> FloatArray:
-        """The rows, m."""
-        return as_float(self.m)
 
     @property
     def flops(self) -> FloatArray:
@@ -294,11 +295,6 @@ class Attention(Operator):
         yield Fault(many, "q_len", "1 for decode_attention (else verify_attention)")
 
     @property
-    def size(self) -> FloatArray:
-        """The queries of all sequences, batch x q_len."""
-        return as_float(self.batch) * as_float(self.q_len)
-
-    @property
     def is_fused(self) -> bool:
         """Whether one kernel does both products."""
         return self.kind not in UNFUSED_KINDS
@@ -356,15 +352,11 @@ class Elementwise(Operator):
     FAMILY = "elementwise"
     COLUMNS = ("m", "n")
     AXES = ("m",)
+    SIZE = AXES
 
     kind: ElementwiseKind
     m: Size
     n: Size
-
-    @property
-    def size(self) -> FloatArray:
-        """The rows, m."""
-        return as_float(self.m)
 
     @property
     def flops(self) -> FloatArray:

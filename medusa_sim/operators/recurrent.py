@@ -89,11 +89,6 @@ class Recurrent(Stream):
         return tuple(f"{kind}_{self.part}_{self.phase}" for kind in kinds)
 
     @property
-    def size(self) -> FloatArray:
-        """The new tokens, batch x q_len."""
-        return as_float(self.batch) * as_float(self.q_len)
-
-    @property
     def width(self) -> FloatArray:
         """Channels of the convolution: queries, keys and values."""
         keys = as_float(self.key_heads) * as_float(self.key_dim)

@@ -174,11 +174,6 @@ class Sparse(Stream):
         every = (f"{self._family}_{p}_{c}_{w}" for p in phases for c in caches for w in weights)
         return tuple(dict.fromkeys(every))
 
-    @property
-    def size(self) -> FloatArray:
-        """The new tokens, batch x q_len."""
-        return as_float(self.batch) * as_float(self.q_len)
-
     def as_run(self, architecture: str) -> Self:
         """A plain step's indexer takes few queries of a request together; more are so many requests.
 
@@ -231,7 +226,7 @@ class Sparse(Stream):
         passed = 2.0 * element * self.size * as_float(self.hidden)
         loads = {"weights": weights + passed, "keys": batch * self._most_keys * self._row_bytes}
         if self._indexes:
-            loads["index"] = batch * self._scored * self._index_bytes
+            loads["index"] = batch * self._scored * (256.0 if self.kind == "msa" else _INDEX_ROW)
         if self.kind == "msa":  # groups that a GPU holds in part have a kernel of their own
             loads["narrow"] = loads["index"] * (as_float(self.heads) < _GROUP_ROWS)
         if self._fills_scores:  # of every query for the keys of all requests, which are masked
@@ -242,19 +237,18 @@ class Sparse(Stream):
     @property
     def work(self) -> Mapping[str, FloatArray]:
         """Projections, scores of the indexer, attention to the chosen keys."""
-        heads = as_float(self.heads)
-        rows = self._rows
+        heads, rows = as_float(self.heads), self._rows
+        middle = as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0
         width = 2.0 * _LATENT + _ROPE if self._family == "dsa" else 2.0 * HEADS[self.kind]
         work = {
             "projections": 2.0 * self.size * self.weights,
-            "attention": 2.0 * rows * width * self.size * self._mean_keys,
+            "attention": 2.0 * rows * width * self.size * self._keys(middle),
         }
         if self.kind in ("csa", "hca") and format_of(self.gemm_dtype or self.dtype).dtype == "fp8":
             # of heads that GPUs share: SGLang's on Blackwell are fast with all heads alone
             work["split"] = work["projections"] * (heads < self.choice.all_heads)
         if self.kind == "msa" and self.phase != GENERATION:  # without a kernel of its own, all keys
-            keys = as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0
-            work["every_key"] = 2.0 * np.maximum(heads, _LEAST_HEADS) * width * self.size * keys
+            work["every_key"] = 2.0 * np.maximum(heads, _LEAST_HEADS) * width * self.size * middle
         if self._family == "dsa" and self.phase == CONTEXT and self.stored_dtype == "fp8":
             few = heads < _FEW_HEADS  # these go on with the kernel of a plain step
             work |= {"attention": work["attention"] * ~few, "few_heads": work["attention"] * few}
@@ -358,10 +352,6 @@ class Sparse(Stream):
         return as_float(_COMPRESSED_ROW)
 
     @property
-    def _index_bytes(self) -> float:
-        return 256.0 if self.kind == "msa" else _INDEX_ROW
-
-    @property
     def _scored(self) -> FloatArray:
         """Index keys of a request."""
         return self._total / self.choice.ratio
@@ -382,10 +372,6 @@ class Sparse(Stream):
         )
         keys: FloatArray = np.minimum(self._keys(total) * as_float(self.q_len), every)
         return keys
-
-    @property
-    def _mean_keys(self) -> FloatArray:
-        return self._keys(as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0)
 
 
 def sizes_of(kind: str, models: TextArray) -> tuple[FloatArray, ...]:

@@ -101,6 +101,7 @@ class HyperConnection(Stream):
     FAMILY = "hyper_connections"
     COLUMNS = ("tokens", "hidden", "streams", "sites")
     AXES = ("tokens",)
+    SIZE = AXES
     LABELS = ("part",)
     NUMBERS = ("tokens", "hidden")
     OPTIONAL: ClassVar[Mapping[str, float]] = {"streams": 4.0, "sites": 1.0}
@@ -124,11 +125,6 @@ class HyperConnection(Stream):
     def forms(self) -> tuple[str, ...]:
         """Keys of kernels that may serve."""
         return (self.part,)
-
-    @property
-    def size(self) -> FloatArray:
-        """The tokens."""
-        return as_float(self.tokens)
 
     @property
     def loads(self) -> Mapping[str, FloatArray]:

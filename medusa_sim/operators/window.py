@@ -110,11 +110,6 @@ class WindowAttention(Stream):
         return int(np.max(as_float(self.head_dim)))
 
     @property
-    def size(self) -> FloatArray:
-        """The queries of all sequences, batch x q_len."""
-        return as_float(self.batch) * as_float(self.q_len)
-
-    @property
     def _total(self) -> FloatArray:
         """Tokens of a sequence, its new ones included."""
         return as_float(self.prefix) + as_float(self.q_len)

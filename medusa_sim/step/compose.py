@@ -21,7 +21,7 @@ operators, a search) adds `Cost`s and reads `time_us`; no other module knows thi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from operator import add
 from typing import Literal, NamedTuple
@@ -65,11 +65,11 @@ class Cost:
     that drafts. Costs of passes one after another add with `+`; their errors are taken as independent.
     """
 
-    device_us: FloatArray
-    host_us: FloatArray
-    exposed_us: FloatArray
-    below_square: FloatArray
-    above_square: FloatArray
+    device_us: FloatArray = field(default_factory=_nothing)
+    host_us: FloatArray = field(default_factory=_nothing)
+    exposed_us: FloatArray = field(default_factory=_nothing)
+    below_square: FloatArray = field(default_factory=_nothing)
+    above_square: FloatArray = field(default_factory=_nothing)
     step_square: FloatArray = field(default_factory=_nothing)
     draft_square: FloatArray = field(default_factory=_nothing)
 
@@ -177,15 +177,6 @@ shares of kernels and of terms apart (docs/log.md).
 """
 
 
-class Beside(NamedTuple):
-    """What a pass takes beside its kernels, microseconds: `Cost` has the same names."""
-
-    host_us: FloatArray
-    exposed_us: FloatArray
-    step_square: FloatArray
-    draft_square: FloatArray
-
-
 def beside_kernels(
     runtime: Runtime,
     kernels: int,
@@ -196,7 +187,7 @@ def beside_kernels(
     device_us: FloatArray,
     *,
     whole_graph: bool = True,
-) -> Beside:
+) -> Cost:
     """What one pass of `kernels` launches over batch x query_tokens tokens takes beside them.
 
     host = launches x host_us_per_launch, and host_us_per_step for a forward pass of its own. exposed: what an
@@ -206,15 +197,14 @@ def beside_kernels(
     """
     own_pass = of != "continued"
     host = np.asarray(kernels * runtime.host_us_per_launch + own_pass * runtime.host_us_per_step)
-    nothing = np.zeros(())
     engine = runtime.engine
     if engine is None or not own_pass:
-        return Beside(host, nothing, nothing, nothing)
+        return Cost(host_us=host)
     if of == "draft":
         longer = pass_us(engine, layers, device_us)
         if not whole_graph:
             longer = longer.plus(pieces_us(engine, layers, query_tokens))
-        return Beside(host, longer.time_us, nothing, np.asarray(longer.half_us**2))
+        return Cost(host_us=host, exposed_us=longer.time_us, draft_square=np.asarray(longer.half_us**2))
     host = host + engine.hidden_us_per_step.value
     added = host_us(engine, batch)
     if not whole_graph:
@@ -222,24 +212,21 @@ def beside_kernels(
     shortest = layers * engine.eager_us_per_layer.value
     is_short = np.asarray(device_us < shortest)
     if not is_short.any():
-        return Beside(host, added.time_us, np.asarray(added.half_us**2), nothing)
+        return Cost(host_us=host, exposed_us=added.time_us, step_square=np.asarray(added.half_us**2))
     waits = np.logical_and(is_short, np.logical_not(is_captured(engine, batch, query_tokens)))
     idle = np.where(waits, shortest - device_us, 0.0)
     half = np.where(waits, shortest * engine.eager_us_per_layer.band, 0.0)
-    return Beside(host, added.time_us + idle, np.asarray(added.half_us**2 + half**2), nothing)
+    square = np.asarray(added.half_us**2 + half**2)
+    return Cost(host_us=host, exposed_us=added.time_us + idle, step_square=square)
 
 
 def drafting_cost(runtime: Runtime, drafter: str, passes: int, batch: Size, width: int = 1) -> Cost | None:
     """What an engine (N2) or eager code (N15) adds to a step for drafting; None where it adds nothing."""
-    nothing = _nothing()
-    none = Cost(
-        device_us=nothing, host_us=nothing, exposed_us=nothing, below_square=nothing, above_square=nothing
-    )
     if runtime.engine is None:
         waits = runtime.host_us_per_drafted_step
-        return replace(none, exposed_us=np.asarray(waits)) if waits else None
+        return Cost(exposed_us=np.asarray(waits)) if waits else None
     added = drafting_us(runtime.engine, drafter, passes, batch, width)
-    return replace(none, exposed_us=added.time_us, draft_square=np.asarray(added.half_us**2))
+    return Cost(exposed_us=added.time_us, draft_square=np.asarray(added.half_us**2))
 
 
 class Added(NamedTuple):

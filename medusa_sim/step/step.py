@@ -190,11 +190,11 @@ def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> Ste
         whole_graph=has_whole_graph(latency, work),
     )
     below, above, shared_below, shared_above = kernels.spread
-    cost = Cost(
+    cost = replace(
+        beside,
         device_us=device_us,
         below_square=below + shared_below**2 if shared_below.any() else below,
         above_square=above + shared_above**2 if shared_above.any() else above,
-        **beside._asdict(),
     )
     return StepTime(cost=cost, passes=((work, kernels),))
 

@@ -9,10 +9,9 @@ another matter (`medusa_sim.acceptance`); the two do not know each other.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
@@ -66,7 +65,7 @@ class Parts:
     modules: int = 1
 
 
-class Drafter(ABC):
+class Drafter:
     """Anything that proposes candidates: its cost at one depth and width.
 
     name: as the command line takes it. title: in a sentence. unit: what is run in a row (`head`, `draft`).
@@ -93,9 +92,22 @@ class Drafter(ABC):
     lender: ClassVar[str]
 
     @classmethod
-    @abstractmethod
-    def of(cls, parts: Parts, depth: int, width: int = 1) -> Drafter:
-        """The drafter for draft length `depth`, `width` children a level."""
+    def of(cls, parts: Parts, depth: int, width: int = 1) -> Self:
+        """The drafter for draft length `depth`, `width` children a level.
+
+        Of Medusa as many heads as the tree is deep: the others need not run.
+        """
+        told = {
+            "depth": depth,
+            "width": width,
+            "heads": depth,
+            "draft": parts.draft,
+            "runtime": parts.draft_runtime,
+            "draft_vocab": parts.draft_vocab,
+            "modules": parts.modules,
+        }
+        own = {entry.name for entry in fields(cls)}  # type: ignore[arg-type]  # every drafter is a dataclass
+        return cls(**{name: value for name, value in told.items() if name in own})
 
     @classmethod
     def lengths(cls, parts: Parts, longest: int) -> tuple[int, ...]:
@@ -194,12 +206,6 @@ class FreeDrafter(Drafter):
     profiles: ClassVar[tuple[str, ...]] = ("ngram-",)
     lender: ClassVar[str] = "typical-ngram"
 
-    @classmethod
-    def of(cls, parts: Parts, depth: int, width: int = 1) -> FreeDrafter:
-        """Nothing depends on the depth."""
-        del parts, depth, width
-        return cls()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suffix(FreeDrafter):
@@ -233,12 +239,6 @@ class Medusa(Drafter):
     pays_per_draft: ClassVar[bool] = False
     profiles: ClassVar[tuple[str, ...]] = ("medusa1-",)
     lender: ClassVar[str] = "medusa1-vicuna-7b"
-
-    @classmethod
-    def of(cls, parts: Parts, depth: int, width: int = 1) -> Medusa:
-        """As many heads as the tree is deep: the others need not run."""
-        del parts, width
-        return cls(heads=depth)
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Heads run on every candidate, as public code does, or on the accepted row alone.

@@ -45,12 +45,6 @@ class DraftModel(Drafter):
     lender: ClassVar[str] = "typical-draft-model"
 
     @classmethod
-    def of(cls, parts: Parts, depth: int, width: int = 1) -> DraftModel:
-        """`depth` passes of the draft model."""
-        assert parts.draft is not None  # noqa: S101  # `check` has refused it
-        return cls(draft=parts.draft, depth=depth, width=width, runtime=parts.draft_runtime)
-
-    @classmethod
     def check(cls, parts: Parts, target: Model) -> None:
         """Raise UsageError without a draft model, or with one of another vocabulary."""
         cls.check_parts(parts)

@@ -50,11 +50,6 @@ class LayerDrafter(Drafter):
     needs: ClassVar[Knowledge] = "ranks"
     takes_draft_vocab: ClassVar[bool] = True
 
-    @classmethod
-    def of(cls, parts: Parts, depth: int, width: int = 1) -> LayerDrafter:
-        """`depth` passes of the layer."""
-        return cls(depth=depth, width=width, draft_vocab=parts.draft_vocab)
-
     @property
     def nodes_per_level(self) -> int:
         """Its width."""
@@ -183,11 +178,6 @@ class Mtp(LayerDrafter):
     takes_draft_vocab: ClassVar[bool] = False
     profiles: ClassVar[tuple[str, ...]] = ("mtp-",)
     lender: ClassVar[str] = "mtp-deepseek-r1"
-
-    @classmethod
-    def of(cls, parts: Parts, depth: int, width: int = 1) -> Mtp:
-        """`depth` passes of the modules."""
-        return cls(depth=depth, width=width, modules=parts.modules)
 
     @classmethod
     def lengths(cls, parts: Parts, longest: int) -> tuple[int, ...]:
