@@ -41,11 +41,11 @@ from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats, unsc
 from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.calibrate.moe import refitted_experts
 from medusa_sim.calibrate.rows import FittedKernel, fitted_kernels, write_kernel, write_kernels
-from medusa_sim.latency.attention import latent_time
 from medusa_sim.latency.base import RooflineLatency, residual_band
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.gemm import gemm_time
+from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of, read_rows

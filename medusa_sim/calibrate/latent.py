@@ -23,7 +23,8 @@ from medusa_sim.calibrate.fit import (
     starts_of,
     warm,
 )
-from medusa_sim.latency.attention import NEVER, latent_time
+from medusa_sim.latency.attention import NEVER
+from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.specs.fitted import AttentionPath, LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu

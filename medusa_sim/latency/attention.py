@@ -50,25 +50,6 @@ to 64 and not packed. With F the FLOPs of an SM in a clock, on the Tensor Cores,
 the products of a key beside what does not overlap with them in a lone block: reading shared memory and the
 softmax. Both terms are clocks, so that their share of the peak is a matter of F alone: 0.88 where F is 512
 (RTX 3090, measured within 7 %), 0.42 where it is 2048 (A100; chunks of prefill in the same kernel give 0.39).
-
-Calibrated time of latent attention (MLA): absorbed decoding and verification, expanded prefill, whole
-modules.
-
-The kernel walks over keys by (A1) to (A4), with one K/V head of latent_dim + rope_dim values that all query
-rows share when absorbed, so that rows = q_len heads: q candidates of h heads are as good as h q heads.
-Prefill is causal attention with as many K/V heads as heads, of 192 and 128 values. A module adds its
-projections: with m = batch q_len, w and a the bytes of a projection's weights and activations and f its
-FLOPs, rows padded to 64 and columns to 128 (`Projections` has the other names)
-
-    linear   = |(w + a) / (bandwidth_fraction bandwidth), f / (peak_fraction peak)|                      (U3)
-    f        = 2 x 64 x 128 k max(tiles, sms),  tiles = ceil(m / 64) ceil(n / 128)
-    module   = kernel + launch_us + m (token_us + head_us heads) + sum of linear                         (U4)
-
-with |a, b| = sqrt(a^2 + b^2). What stands between the projections is few bytes and many launches: norms,
-rope, concatenation, quantisation.
-
-Kernels were fitted to rows of one query; a verification step's band is wider by what its growth with queries
-errs on public rows of other benchmarks, and its source is `extrapolated`.
 """
 
 from __future__ import annotations
@@ -82,11 +63,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float, in_quadrature
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
-from medusa_sim.operators.operator import Attention, Gemm, Operator
-from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, Fit, LatentKernel, Projections
+from medusa_sim.operators.operator import Attention, Operator
+from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, Fit, LatentKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 
@@ -148,7 +129,10 @@ def verify_attention_time(
     """
     one_row = operator.with_columns(q_len=1)
     base = kernel_parts(gpu, decode, one_row, cold=cold)
-    many = _path_parts(gpu, _over_memory_of(decode.wide, prefill.wide), operator, cold=cold)
+    # the prefill path reads as the decode path does: long K and V, which few prefill rows have
+    names = ("bandwidth_fraction", "l2_ratio", "l2_fill", "l2_sharpness")
+    memory = {name: getattr(decode.wide, name) for name in names}
+    many = _path_parts(gpu, msgspec.structs.replace(prefill.wide, **memory), operator, cold=cold)
     q_len = as_float(operator.q_len)
     weight = 1.0 - 1.0 / q_len
     parts = Parts(
@@ -240,17 +224,6 @@ def _flops_per_clock(gpu: Gpu, dtype: str) -> float:
     """Of one SM's Tensor Cores: a power of two, told from the peak by what clocks there are."""
     flops = gpu.peak(dtype) / gpu.sms
     return float(2.0 ** np.ceil(np.log2(flops / _CLOCKS_HZ[1])))
-
-
-def _over_memory_of(decode: AttentionPath, prefill: AttentionPath) -> AttentionPath:
-    """The prefill path reading as the decode path does: long K and V, which few prefill rows have."""
-    return msgspec.structs.replace(
-        prefill,
-        bandwidth_fraction=decode.bandwidth_fraction,
-        l2_ratio=decode.l2_ratio,
-        l2_fill=decode.l2_fill,
-        l2_sharpness=decode.l2_sharpness,
-    )
 
 
 def _parts_time(
@@ -380,52 +353,3 @@ def _key_us(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention
     """Both products of a full tile of rows with one key, at the whole peak of one SM (A2)."""
     sm_flops_per_us = gpu.peak(operator.dtype) / gpu.sms / US_PER_S
     return 4.0 * as_float(operator.head_dim) * path.tile_rows / sm_flops_per_us
-
-
-_TILE_ROWS = 64.0
-_TILE_COLUMNS = 128.0
-_GROWTH_ERROR = 0.2
-"""Mean error of T(q) / T(1) on public rows of FlashMLA, 2 to 128 queries; FlashAttention-3: 0.14."""
-
-
-def latent_time(
-    gpu: Gpu, kernel: LatentKernel, operator: LatentAttention, *, cold: bool = True, **_: object
-) -> OperatorTime:
-    """Time of a kernel or module for every shape that `operator` holds (A1 to A4, U3, U4).
-
-    cold: the cache comes from HBM; then the kernel is never below its roofline. low and high are the 80 %
-    band of held-out residuals for the range of q_len x batch, wider for verification. Raises SpecError where
-    the GPU has no peak for the operator's dtype.
-    """
-    alone = operator.kernel_alone
-    parts = kernel_parts(gpu, kernel, alone, cold=cold)
-    time_us = np.maximum(parts.time_us, roofline_time_us(gpu, alone)) if cold else parts.time_us
-    fixed_us, memory_us, work_us = parts.fixed_us, parts.memory_us, parts.walk_us
-    if kernel.projections is not None and operator.projections:
-        linear = [_linear_us(gpu, kernel.projections, each) for each in operator.projections]
-        memory_us = memory_us + sum(memory for memory, _ in linear)
-        work_us = work_us + sum(work for _, work in linear)
-        around_us = _around_us(kernel.projections, operator)
-        fixed_us = fixed_us + around_us
-        time_us = time_us + around_us + sum(in_quadrature(*each) for each in linear)
-    time = calibrated_time(
-        gpu, [(kernel.fit, operator)], time_us, fixed_us=fixed_us, memory_us=memory_us, work_us=work_us
-    )
-    if not operator.is_absorbed:
-        return time
-    several = as_float(operator.q_len) > 1.0
-    return less_certain(time, _GROWTH_ERROR, Source.EXTRAPOLATED, several)
-
-
-def _around_us(projections: Projections, operator: LatentAttention) -> FloatArray:
-    """Launches and what stands between the projections (U4)."""
-    token_us = projections.token_us + projections.head_us * as_float(operator.heads)
-    return projections.launch_us + token_us * operator.size
-
-
-def _linear_us(gpu: Gpu, projections: Projections, linear: Gemm) -> tuple[FloatArray, FloatArray]:
-    """Memory and arithmetic of one projection, us (U3)."""
-    memory_us = linear.bytes / (projections.bandwidth_fraction * gpu.bandwidth_bytes_per_s) * US_PER_S
-    tiles = np.ceil(as_float(linear.m) / _TILE_ROWS) * np.ceil(as_float(linear.n) / _TILE_COLUMNS)
-    flops = 2.0 * _TILE_ROWS * _TILE_COLUMNS * as_float(linear.k) * np.maximum(tiles, gpu.sms)
-    return memory_us, flops / (projections.peak_fraction * gpu.peak(linear.dtype)) * US_PER_S

@@ -87,19 +87,24 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
         for set_name, kernels in held.items()
         for key, kernel in _in_order(kernels, form, asked.kernel)
     ]
-    if not asked.kernel:  # what no library takes by itself comes after what others do
-        candidates.sort(key=lambda entry: NAME_MARK in entry[2])
-    if kind.own_first:
-        candidates.sort(
-            key=lambda entry: (entry[0] not in (asked.engine, asked.library, asked.kernels), not entry[-1])
+    lends = asked.library not in (asked.engine, asked.kernels) and not all(
+        _is_lent(kernel) for _, _, _, kernel, _ in candidates
+    )
+
+    def rank(entry: tuple[str, str, str, Kernel, bool]) -> tuple[bool, ...]:
+        """False before True, what stands first first."""
+        set_name, form, key, kernel, is_named = entry
+        nameless = bool(asked.kernel) and asked.engine not in held  # then of the operator's own format
+        return (
+            nameless and (form != operator.forms[0] or not _says(kernel, asked.kernel)),
+            lends and set_name == asked.library and _is_lent(kernel),
+            kind.own_first and set_name not in (asked.engine, asked.library, asked.kernels),
+            kind.own_first and not is_named,
+            not asked.kernel and NAME_MARK in key,  # what no library takes by itself
         )
-    if asked.library not in (asked.engine, asked.kernels) and not all(
-        _is_lent(entry[3]) for entry in candidates
-    ):
-        candidates.sort(key=lambda entry: entry[0] == asked.library and _is_lent(entry[3]))
-    if asked.kernel and asked.engine not in held:  # named without its engine, in the operator's own format
-        candidates.sort(key=lambda entry: entry[1] != operator.forms[0] or not _says(entry[3], asked.kernel))
-    for set_name, form, key, kernel, is_named in candidates:
+
+    if candidates:
+        set_name, form, key, kernel, is_named = min(candidates, key=rank)
         is_asked = is_named and asked.engine in ("", set_name)
         is_asked = is_asked and (not kind.is_exact or form == operator.form)
         return Choice(place=f"{set_name}:{key}", form=form, kernel=kernel, is_asked=is_asked)
