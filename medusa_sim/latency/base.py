@@ -50,6 +50,11 @@ class Source(IntEnum):
     ROOFLINE = 5
 
 
+def labels(codes: CodeArray, of: type[Bound | Source]) -> npt.NDArray[np.str_]:
+    """The names of codes in lower case."""
+    return np.asarray([code.name.lower() for code in of])[codes]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTime:
     """Time of one launch of an operator, for every shape it holds.

@@ -99,10 +99,10 @@ KIND_OF: dict[str, Kind] = {name: kind for kind in KINDS for name in kind.names}
 """The record of each `Operator.kind`."""
 
 
-def operator_of(kind: str, dtype: str, sizes: Mapping[str, Size], name: str | None = None) -> Operator:
-    """The operator of a kind with the sizes of its COLUMNS. name None: the kind's."""
+def operator_of(kind: str, dtype: str, sizes: Mapping[str, Size]) -> Operator:
+    """The operator of a kind with the sizes of its COLUMNS."""
     made: Callable[..., Operator] = KIND_OF[kind].operator
-    return made(name=name or kind, kind=kind, dtype=dtype, **sizes)
+    return made(name=kind, kind=kind, dtype=dtype, **sizes)
 
 
 # What an operator is, told by its family: an isinstance would import classes that few steps need.

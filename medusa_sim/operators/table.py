@@ -9,7 +9,8 @@ wrong, one line names row, column, what was given and what is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,6 +55,13 @@ class _Place(NamedTuple):
     def row(self, row: int) -> str:
         """The row as a person counts: 1 is the first below the header."""
         return f"{self.where}, row {self.first_row + row + 1}"
+
+    def check(self, wrong: BoolArray, column: str, given: Callable[[int], str] | str, allowed: str) -> None:
+        """Refuse the first row that is wrong. given: what stands there, of all such rows or by the row."""
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            told = shown(given if isinstance(given, str) else given(row))
+            raise DataError(f"{self.row(row)}, column {column}: given {told} (allowed: {allowed})")
 
 
 def check_rows(
@@ -132,9 +140,7 @@ def _numbers(
     wrong = ~blank & ~(inside & (number <= largest))
     if whole:
         wrong |= ~blank & (number != np.floor(number))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise _cell_error(at, row, name, str(column.iloc[row]), allowed)
+    at.check(wrong, name, lambda row: str(column.iloc[row]), allowed)
     return number
 
 
@@ -146,9 +152,8 @@ def _check_spread(frame: pd.DataFrame, at: _Place) -> None:
             continue
         band = _numbers(frame[column], column, at, whole=False)
         wrong = side * (band - time_us) > 0.0
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise _cell_error(at, row, column, f"{band[row]:g}", f"{words} time_us = {time_us[row]:g}")
+        row = int(np.argmax(wrong))
+        at.check(wrong, column, f"{band[row]:g}", f"{words} time_us = {time_us[row]:g}")
         frame[column] = np.where(np.isnan(band), time_us, band)
 
 
@@ -157,20 +162,18 @@ def _filled(column: pd.Series[Any], name: str, at: _Place) -> pd.Series[str]:
     blank = column.isna().to_numpy(dtype=bool)
     text = column.astype(str).str.strip()
     blank = blank | (text == "").to_numpy(dtype=bool)
-    if blank.any():
-        raise _cell_error(at, int(np.argmax(blank)), name, "blank", "an operator name")
+    at.check(blank, name, "blank", "an operator name")
     return text
 
 
 def _check_dtypes(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
     names = dtype_names(frame, kinds)
+    at.check(names == "", "dtype", "blank", f"one of {', '.join(sorted(FORMATS))}")
     for name in np.unique(names):
-        row = int(np.argmax(names == name))
-        if not name:
-            raise _cell_error(at, row, "dtype", "blank", f"one of {', '.join(sorted(FORMATS))}")
         try:
             format_of(str(name))
         except ValueError as error:
+            row = int(np.argmax(names == name))
             raise DataError(f"{at.row(row)}, column dtype: {error}") from None
 
 
@@ -180,10 +183,12 @@ def _check_kinds(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
     if unknown.any():
         row = int(np.argmax(unknown))
         name = str(frame["op"].iloc[row])
-        given = [c for c in Gemm.COLUMNS if frame[c].notna().iloc[row]]
+        given = ", ".join(c for c in Gemm.COLUMNS if frame[c].notna().iloc[row]) or "none"
+        lacking = ", ".join(c for c in Gemm.COLUMNS if c in at.absent)
+        given += f"; missing column {lacking}" if lacking else ""
         raise DataError(
             f"{at.row(row)}, column op: {unknown_name('operator', name, KINDS)}; "
-            f"a linear layer of any name needs m, n and k (given: {', '.join(given) or 'none'}{_absent(at)})"
+            f"a linear layer of any name needs m, n and k (given: {given})"
         )
     present = np.unique(kinds)
     for made in dict.fromkeys(OPERATORS[str(kind)] for kind in present):
@@ -191,33 +196,23 @@ def _check_kinds(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
         _require(frame, made.row_numbers(), of_family, at, f"for {made.FAMILY} operators")
         rows = np.flatnonzero(of_family)
         for fault in made.faults(kinds[rows], row_numbers(frame, made, rows)):
-            if fault.wrong.any():
-                row = int(rows[np.argmax(fault.wrong)])
-                raise _cell_error(at, row, fault.column, _given_text(frame, row, fault), fault.allowed)
+            wrong = np.zeros(len(frame), dtype=bool)
+            wrong[rows] = fault.wrong
+            at.check(wrong, fault.column, partial(_given_text, frame, fault), fault.allowed)
 
 
-def _given_text(frame: pd.DataFrame, row: int, fault: Fault) -> str:
+def _given_text(frame: pd.DataFrame, fault: Fault, row: int) -> str:
     given = f"{frame[fault.column].iloc[row]:g}"
     return f"{given} with {fault.beside} {frame[fault.beside].iloc[row]:g}" if fault.beside else given
-
-
-def _absent(at: _Place) -> str:
-    lacking = [column for column in Gemm.COLUMNS if column in at.absent]
-    return f"; missing column {', '.join(lacking)}" if lacking else ""
 
 
 def _require(frame: pd.DataFrame, columns: tuple[str, ...], rows: BoolArray, at: _Place, why: str) -> None:
     for column in columns:
         blank = rows & (frame[column].isna().to_numpy(dtype=bool) if column in frame else True)
-        if blank.any():
+        if column in at.absent and blank.any():
             row = int(np.argmax(blank))
-            if column in at.absent:
-                raise DataError(f"{at.where}: missing column {column}, which {at.row(row)} needs {why}")
-            raise _cell_error(at, row, column, "blank", f"a number, needed {why}")
-
-
-def _cell_error(at: _Place, row: int, column: str, given: str, allowed: str) -> DataError:
-    return DataError(f"{at.row(row)}, column {column}: given {shown(given)} (allowed: {allowed})")
+            raise DataError(f"{at.where}: missing column {column}, which {at.row(row)} needs {why}")
+        at.check(blank, column, "blank", f"a number, needed {why}")
 
 
 CHUNK_ROWS = 32_768

@@ -20,8 +20,8 @@ from medusa_sim.latency.by_name import CachedLatency
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.drafted import Drafted, of_rows
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.step.compose import Cost, along
-from medusa_sim.step.drafter.base import Drafter, PassWork
+from medusa_sim.step.compose import Cost, PassWork, along
+from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.kernels import Kernels, priced, timed
 from medusa_sim.step.server import carrying, launch_joules, linear_work, rows_with_prompts, served_length
 from medusa_sim.step.step import (

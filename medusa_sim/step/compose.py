@@ -34,6 +34,7 @@ from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.workload import Launch, Workload
 
 Pass = Literal["target", "draft", "continued"]
 """A forward pass of the target, one of a drafter, or kernels that continue the pass before them (heads)."""
@@ -54,6 +55,28 @@ def step_us(
 
 def _nothing() -> FloatArray:
     return np.zeros(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassWork:
+    """Kernels launched one after another, the runtime that launches them, and what they are for.
+
+    of: a forward pass of the target or of a drafter, or heads that continue the pass before them. workload:
+    the tokens that pass through, by which engines charge. layers: of the network that passes. schedulers:
+    hosts that share its requests.
+    """
+
+    launches: tuple[Launch, ...]
+    runtime: Runtime
+    workload: Workload
+    of: Pass
+    layers: int = 0
+    schedulers: int = 1
+
+    @property
+    def kernels(self) -> int:
+        """How many are launched."""
+        return sum(launch.kernels for launch in self.launches)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,30 +200,22 @@ shares of kernels and of terms apart (docs/log.md).
 """
 
 
-def beside_kernels(
-    runtime: Runtime,
-    kernels: int,
-    of: Pass,
-    batch: Size,
-    query_tokens: Size,
-    layers: int,
-    device_us: FloatArray,
-    *,
-    whole_graph: bool = True,
-) -> Cost:
-    """What one pass of `kernels` launches over batch x query_tokens tokens takes beside them.
+def beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool = True) -> Cost:
+    """What one pass takes beside its kernels, of which `device_us` is the time.
 
     host = launches x host_us_per_launch, and host_us_per_step for a forward pass of its own. exposed: what an
     engine's host adds to the target's pass (N1), and what a pass that no graph holds (N3) or a draft model's
-    small kernels leave idle. layers: of the network that passes. whole_graph: whether a graph holds the whole
-    pass, attention included; else the host plans it, and with several queries runs it in pieces (N16).
+    small kernels leave idle. whole_graph: whether a graph holds the whole pass, attention included; else the
+    host plans it, and with several queries runs it in pieces (N16).
     """
-    own_pass = of != "continued"
-    host = np.asarray(kernels * runtime.host_us_per_launch + own_pass * runtime.host_us_per_step)
+    runtime, layers, query_tokens = work.runtime, work.layers, work.workload.query_tokens
+    batch = np.ceil(np.asarray(work.workload.batch) / work.schedulers)
+    own_pass = work.of != "continued"
+    host = np.asarray(work.kernels * runtime.host_us_per_launch + own_pass * runtime.host_us_per_step)
     engine = runtime.engine
     if engine is None or not own_pass:
         return Cost(host_us=host)
-    if of == "draft":
+    if work.of == "draft":
         longer = pass_us(engine, layers, device_us)
         if not whole_graph:
             longer = longer.plus(pieces_us(engine, layers, query_tokens))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.latency.base import Bound, LatencyModel, Source, roofline_time_us
+from medusa_sim.latency.base import Bound, LatencyModel, Source, labels, roofline_time_us
 from medusa_sim.operators.operator import operational_intensity
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
@@ -32,11 +32,8 @@ def roofline_points(latency: LatencyModel, gpu: Gpu, model: Model, runtime: Runt
     """
     import pyarrow as pa
 
-    tables = [
-        pa.table(columns)
-        for phase in PHASES
-        for columns in _phase_columns(latency, gpu, model, runtime, grid, phase)
-    ]
+    columns = (each for phase in PHASES for each in _phase_columns(latency, gpu, model, runtime, grid, phase))
+    tables = [pa.table(each) for each in columns]
     return pa.concat_tables(tables)
 
 
@@ -64,7 +61,7 @@ def roof_of(gpu: Gpu, dtype: str) -> Roof:
 
 def _phase_columns(
     latency: LatencyModel, gpu: Gpu, model: Model, runtime: Runtime, grid: Grid, phase: Phase
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     counts = grid.candidates if phase == "verify" else np.ones(1, dtype=np.int64)
     batch, seq_len, candidates = (
         axis.ravel() for axis in np.meshgrid(grid.batch, grid.seq_len, counts, indexing="ij")
@@ -75,33 +72,26 @@ def _phase_columns(
         "verify": verify(batch, seq_len, candidates),
     }[phase]
     tokens = seq_len if phase == "prefill" else candidates
-    columns: list[dict[str, object]] = []
+    columns: list[dict[str, Any]] = []
     for launch in priced(latency, block_launches(model, workload, runtime)):
-        operator = launch.operator
-        time = launch_time(latency, launch)
-        flops, size = np.broadcast_arrays(operator.flops, batch)
-        columns.append(
-            {
-                "gpu": [gpu.name] * batch.size,
-                "model": [model.name] * batch.size,
-                "op": [operator.name] * batch.size,
-                "part": [launch.part] * batch.size,
-                "phase": [phase] * batch.size,
-                "batch": size,
-                "seq_len": seq_len,
-                "query_tokens": tokens,
-                "flops": flops,
-                "bytes": np.broadcast_to(operator.bytes, size.shape),
-                "operational_intensity": np.broadcast_to(operational_intensity(operator), size.shape),
-                "time_us": np.broadcast_to(time.time_us, size.shape),
-                "flops_per_s": np.broadcast_to(flops / time.time_us * US_PER_S, size.shape),
-                "roofline_flops_per_s": np.broadcast_to(
-                    flops / roofline_time_us(gpu, operator) * US_PER_S, size.shape
-                ),
-                "bound": [Bound(int(code)).name.lower() for code in np.broadcast_to(time.bound, size.shape)],
-                "source": [
-                    Source(int(code)).name.lower() for code in np.broadcast_to(time.source, size.shape)
-                ],
-            }
-        )
+        operator, time = launch.operator, launch_time(latency, launch)
+        values: dict[str, Any] = {
+            "gpu": gpu.name,
+            "model": model.name,
+            "op": operator.name,
+            "part": launch.part,
+            "phase": phase,
+            "batch": batch,
+            "seq_len": seq_len,
+            "query_tokens": tokens,
+            "flops": operator.flops,
+            "bytes": operator.bytes,
+            "operational_intensity": operational_intensity(operator),
+            "time_us": time.time_us,
+            "flops_per_s": operator.flops / time.time_us * US_PER_S,
+            "roofline_flops_per_s": operator.flops / roofline_time_us(gpu, operator) * US_PER_S,
+            "bound": labels(time.bound, Bound),
+            "source": labels(time.source, Source),
+        }
+        columns.append({name: np.broadcast_to(value, batch.shape) for name, value in values.items()})
     return columns

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, Source
+from medusa_sim.latency.base import Bound, LatencyModel, Source, labels
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.operators.columns import CHOICE_COLUMNS, WHOLE_COLUMNS, texts
 from medusa_sim.operators.table import operators_of
@@ -94,21 +93,13 @@ def predicted_rows(
     more = {CHOSEN_COLUMN: places} if by else {}
     kept = frame.rename(columns={name: f"{GIVEN_PREFIX}{name}" for name in (*PREDICTED_COLUMNS, *more)})
     whole = kept.assign(
-        **{column: _whole_numbers(kept[column]) for column in WHOLE_COLUMNS if column in kept},
+        # sizes as integers again, blank where they were blank
+        **{column: kept[column].astype("Int64") for column in WHOLE_COLUMNS if column in kept},
         predicted_us=time_us,
         low_us=low_us,
         high_us=high_us,
-        bound=_labels(bound, tuple(code.name.lower() for code in Bound)),
-        source=_labels(source, tuple(code.name.lower() for code in Source)),
+        bound=labels(bound, Bound),
+        source=labels(source, Source),
         **more,
     )
     return whole if is_kept.all() else whole[is_kept].reset_index(drop=True)
-
-
-def _whole_numbers(column: pd.Series[float]) -> pd.Series[int]:
-    """Sizes as integers again, blank where they were blank."""
-    return column.astype("Int64")
-
-
-def _labels(codes: CodeArray, labels: tuple[str, ...]) -> npt.NDArray[np.str_]:
-    return np.asarray(labels)[codes]

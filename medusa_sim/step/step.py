@@ -19,8 +19,8 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.compose import Cost, beside_kernels, drafting_cost, padded_tokens
-from medusa_sim.step.drafter.base import Drafter, PassWork
+from medusa_sim.step.compose import Cost, PassWork, beside_kernels, drafting_cost, padded_tokens
+from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.kernels import WAITS, Kernels, priced, timed
 from medusa_sim.step.network import acceptance_launches, step_launches
 from medusa_sim.step.workload import CHAIN, Launch, Overlap, Part, Scope, Workload, decode, prefill, verify
@@ -177,18 +177,8 @@ def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> Ste
     kernel in every layer linearly, and so those of kernels that nobody measured on this GPU: they share the
     error of what was borrowed.
     """
-    launches, shape = work.kernels, work.workload
-    device_us = kernels.device_us + launches * work.runtime.launch_us
-    beside = beside_kernels(
-        work.runtime,
-        launches,
-        work.of,
-        np.ceil(np.asarray(shape.batch) / work.schedulers),
-        shape.query_tokens,
-        work.layers,
-        device_us,
-        whole_graph=has_whole_graph(latency, work),
-    )
+    device_us = kernels.device_us + work.kernels * work.runtime.launch_us
+    beside = beside_kernels(work, device_us, whole_graph=has_whole_graph(latency, work))
     below, above, shared_below, shared_above = kernels.spread
     cost = replace(
         beside,

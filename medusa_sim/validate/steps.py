@@ -33,7 +33,8 @@ from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.measurement import META, Environment, Meta, read_meta
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter.base import FreeDrafter, Medusa, PassWork
+from medusa_sim.step.compose import PassWork
+from medusa_sim.step.drafter.base import FreeDrafter, Medusa
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step, work_time
 from medusa_sim.step.workload import elementwise_launch, verify
 from medusa_sim.validate.comparison import CountChoice, Deviation, choice_of, comparison, halves_differ

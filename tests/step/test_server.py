@@ -21,7 +21,8 @@ from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter.base import FreeDrafter, PassWork
+from medusa_sim.step.compose import PassWork
+from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.server import (
     Served,
     Traffic,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -19,34 +19,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.compose import Pass
+from medusa_sim.step.compose import PassWork
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
 from medusa_sim.units import BYTES_PER_ELEMENT
-
-Knowledge = Literal["ranks", "rates"]
-"""What of acceptance a drafter can use: accuracies by head and rank (trees), or rates by position alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassWork:
-    """Kernels launched one after another, the runtime that launches them, and what they are for.
-
-    of: a forward pass of the target or of a drafter, or heads that continue the pass before them. workload:
-    the tokens that pass through, by which engines charge. layers: of the network that passes. schedulers:
-    hosts that share its requests.
-    """
-
-    launches: tuple[Launch, ...]
-    runtime: Runtime
-    workload: Workload
-    of: Pass
-    layers: int = 0
-    schedulers: int = 1
-
-    @property
-    def kernels(self) -> int:
-        """How many are launched."""
-        return sum(launch.kernels for launch in self.launches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +57,6 @@ class Drafter:
     name: ClassVar[str]
     title: ClassVar[str]
     unit: ClassVar[str] = "draft"
-    needs: ClassVar[Knowledge] = "rates"
     pays_per_draft: ClassVar[bool] = True
     has_levels: ClassVar[bool] = False
     looks_up: ClassVar[bool] = False
@@ -200,7 +174,6 @@ class FreeDrafter(Drafter):
 
     name: ClassVar[str] = "ngram"
     title: ClassVar[str] = "n-gram drafts"
-    needs: ClassVar[Knowledge] = "ranks"
     pays_per_draft: ClassVar[bool] = False
     looks_up: ClassVar[bool] = True
     profiles: ClassVar[tuple[str, ...]] = ("ngram-",)
@@ -235,7 +208,6 @@ class Medusa(Drafter):
     name: ClassVar[str] = "medusa"
     title: ClassVar[str] = "Medusa heads"
     unit: ClassVar[str] = "head"
-    needs: ClassVar[Knowledge] = "ranks"
     pays_per_draft: ClassVar[bool] = False
     profiles: ClassVar[tuple[str, ...]] = ("medusa1-",)
     lender: ClassVar[str] = "medusa1-vicuna-7b"

@@ -13,7 +13,7 @@ import numpy as np
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter.base import PassWork
+from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter.layer import LayerDrafter
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
 from medusa_sim.units import BYTES_PER_ELEMENT

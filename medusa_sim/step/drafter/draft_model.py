@@ -13,7 +13,8 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, level_passes
+from medusa_sim.step.compose import PassWork
+from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes
 from medusa_sim.step.drafter.layer import Eagle3
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import Workload
@@ -38,7 +39,6 @@ class DraftModel(Drafter):
 
     name: ClassVar[str] = "draft-model"
     title: ClassVar[str] = "draft model"
-    needs: ClassVar[Knowledge] = "ranks"
     has_levels: ClassVar[bool] = True
     takes_draft_model: ClassVar[bool] = True
     profiles: ClassVar[tuple[str, ...]] = ("draft-model-",)

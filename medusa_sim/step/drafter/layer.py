@@ -15,7 +15,8 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, level_passes
+from medusa_sim.step.compose import PassWork
+from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes
 from medusa_sim.step.network import logit_exchange, model_launches
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
 from medusa_sim.units import BYTES_PER_ELEMENT
@@ -47,7 +48,6 @@ class LayerDrafter(Drafter):
 
     own_vocab: ClassVar[int | None] = None
     has_levels: ClassVar[bool] = True
-    needs: ClassVar[Knowledge] = "ranks"
     takes_draft_vocab: ClassVar[bool] = True
 
     @property
