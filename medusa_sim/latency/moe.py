@@ -19,15 +19,13 @@ The library takes the tile M x N with the least time x selection penalty, one fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
 from medusa_sim.latency.waves import byte_us, norm_max, shared_waves
 from medusa_sim.operators.experts import ALIGNED, Experts
-from medusa_sim.specs.fitted import ExpertKernel, ExpertTile
+from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
@@ -40,15 +38,6 @@ No row of expert parallelism was fitted, for how tokens were spread over the ran
 _HALF_BYTES = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Microseconds: the whole, and its parts."""
-
-    time_us: FloatArray
-    memory_us: FloatArray
-    tiles_us: FloatArray
-
-
 def experts_time(
     gpu: Gpu, kernel: ExpertKernel, operator: Experts, *, cold: bool = True, form: str = ""
 ) -> OperatorTime:
@@ -59,26 +48,28 @@ def experts_time(
     kernel was fitted in. Raises SpecError where the GPU has no peak for the operator's arithmetic.
     """
     computed = operator.with_columns(gated=1.0) if kernel.gates_all else operator
-    fixed_us = fixed_time_us(gpu, kernel, computed)
-    tiles = kernel.tiles + kernel.default_tiles
-    padded = {rows: computed.padded_rows(rows) for rows in {tile.rows for tile in tiles}}
-    every = [tile_time(gpu, kernel, computed, tile, padded[tile.rows], cold=cold) for tile in tiles]
-    chosen = _chosen(kernel, computed, [each.time_us for each in every])
-    time_us = fixed_us + _taken([each.time_us for each in every], chosen)
+    fixed_us = _fixed_us(gpu, kernel, computed)
+    products, memory, work = _tiles_us(gpu, kernel, computed, cold=cold)
+    chosen = _chosen(kernel, computed, products)[None]
+    product_us, memory_us, work_us = (
+        np.take_along_axis(np.broadcast_to(each, products.shape), chosen, axis=0)[0]
+        for each in (products, memory, work)
+    )
+    time_us = fixed_us + product_us
     time = calibrated_time(
         gpu,
         [(kernel.fit, operator)],
         np.maximum(time_us, roofline_time_us(gpu, operator)) if cold else time_us,
         fixed_us=fixed_us,
-        memory_us=_taken([each.memory_us for each in every], chosen),
-        work_us=_taken([each.tiles_us for each in every], chosen),
+        memory_us=memory_us,
+        work_us=work_us,
         form=form,
     )
     is_spread = as_float(operator.local_experts) < as_float(operator.experts)
     return less_certain(time, SPREAD_ERROR, Source.EXTRAPOLATED, is_spread)
 
 
-def fixed_time_us(gpu: Gpu, kernel: ExpertKernel, operator: Experts) -> FloatArray:
+def _fixed_us(gpu: Gpu, kernel: ExpertKernel, operator: Experts) -> FloatArray:
     """What does not depend on the tile: launches, sorting, passes over activations."""
     tokens, rows = as_float(operator.tokens), as_float(operator.rows)
     width = operator.first_width + as_float(operator.inter)
@@ -90,43 +81,47 @@ def fixed_time_us(gpu: Gpu, kernel: ExpertKernel, operator: Experts) -> FloatArr
     return fixed
 
 
-def tile_time(
-    gpu: Gpu,
-    kernel: ExpertKernel,
-    operator: Experts,
-    tile: ExpertTile,
-    padded_rows: FloatArray,
-    *,
-    cold: bool = True,
-) -> _Times:
-    """Both products with one tile; padded_rows: what whole tiles of its rows hold."""
+def _tiles_us(
+    gpu: Gpu, kernel: ExpertKernel, operator: Experts, *, cold: bool
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(tiles, *shape) both products with each tile, and of them memory and tiles; broadcast together."""
+    every = (*kernel.tiles, *kernel.default_tiles)
+    of_size = {size: operator.padded_rows(size) / size for size in {tile.rows for tile in every}}
+    shape = (*np.broadcast(*operator.sizes.values(), *of_size.values()).shape,)
+    blocks = np.stack([np.broadcast_to(of_size[tile.rows], shape) for tile in every])
+    sizes = [(tile.rows, tile.columns, tile.slower) for tile in every]
+    rows, columns, slower = np.asarray(sizes).T.reshape(3, -1, *(1,) * len(shape))
+
+    peak = gpu.peak(operator.dtype)
+    arithmetic = 2.0 * rows * columns * gpu.sms / (kernel.peak_fraction * peak) * US_PER_S
+    moved = rows * BYTES_PER_ELEMENT[operator.dtype] + columns * BYTES_PER_ELEMENT[operator.stored_dtype]
+    loads = moved * gpu.sms / (kernel.load_ratio * gpu.bandwidth_bytes_per_s) * US_PER_S
+    ideal_us = operator.flops / peak * US_PER_S
+    slowdown = 1.0 + kernel.throttle * ideal_us / (ideal_us + kernel.throttle_us)
+    step = norm_max(arithmetic, loads, kernel.step_norm) * slowdown
+
     hidden, inter = as_float(operator.hidden), as_float(operator.inter)
     aligned = np.where(inter % ALIGNED == 0.0, 1.0, kernel.unaligned_ratio)
-    products = ((operator.first_width, hidden, 1.0), (hidden, inter, aligned))
     element_us = BYTES_PER_ELEMENT[operator.stored_dtype] * byte_us(
         gpu, kernel, operator.weight_bytes, cold=cold
     )
-    blocks = padded_rows / tile.rows
-    ideal_us = operator.flops / gpu.peak(operator.dtype) * US_PER_S
-    step = _step_us(gpu, kernel, operator, tile) * (
-        1.0 + kernel.throttle * ideal_us / (ideal_us + kernel.throttle_us)
-    )
-    memory, tiles, time = (np.zeros(()) for _ in range(3))
-    for n, k, unaligned in products:
-        slower = unaligned * tile.slower
-        weights = slower * as_float(operator.hit) * n * k * element_us
-        waves = _waves(gpu, kernel, blocks * np.ceil(n / tile.columns))
-        work = slower * waves * (k + kernel.tile_k) * step
-        memory, tiles = memory + weights, tiles + work
-        time = time + norm_max(weights, work, kernel.memory_norm)
-    return _Times(time, memory, tiles)
+    memory, work, time = (np.zeros(()) for _ in range(3))
+    for n, k, unaligned in ((operator.first_width, hidden, 1.0), (hidden, inter, aligned)):
+        weights = unaligned * slower * as_float(operator.hit) * n * k * element_us
+        per_sm = blocks * np.ceil(n / columns) / gpu.sms
+        waves = shared_waves(per_sm, kernel.contention, kernel.wave_rounding)
+        tiles = unaligned * slower * waves * (k + kernel.tile_k) * step
+        memory, work = memory + weights, work + tiles
+        time = time + norm_max(weights, tiles, kernel.memory_norm)
+    return time, memory, work
 
 
-def _chosen(kernel: ExpertKernel, operator: Experts, times: list[FloatArray]) -> IntArray:
+def _chosen(kernel: ExpertKernel, operator: Experts, products_us: FloatArray) -> IntArray:
     """Index of the tile that the library takes, into `tiles` and then `default_tiles`."""
     free = len(kernel.tiles)
-    weighed = [time * tile.selection_penalty for time, tile in zip(times, kernel.tiles, strict=False)]
-    best: IntArray = np.argmin(np.stack(np.broadcast_arrays(*weighed)), axis=0)
+    penalty = np.asarray([tile.selection_penalty for tile in kernel.tiles])
+    weighed = products_us[:free] * penalty.reshape(-1, *(1,) * (products_us.ndim - 1))
+    best: IntArray = np.argmin(weighed, axis=0)
     if not kernel.default_tiles:
         return best
     tokens, experts = as_float(operator.tokens), as_float(operator.local_experts)
@@ -140,23 +135,3 @@ def _chosen(kernel: ExpertKernel, operator: Experts, times: list[FloatArray]) ->
     for shape in kernel.tuned:
         tuned = tuned | ((experts == shape.experts) & (as_float(operator.inter) == shape.inter))
     return np.where(tuned, best, ruled)
-
-
-def _step_us(gpu: Gpu, kernel: ExpertKernel, operator: Experts, tile: ExpertTile) -> float:
-    """One k element of a tile on its SM: |arithmetic, loads|."""
-    rows, columns = tile.rows, tile.columns
-    arithmetic = 2.0 * rows * columns * gpu.sms / (kernel.peak_fraction * gpu.peak(operator.dtype)) * US_PER_S
-    moved = rows * BYTES_PER_ELEMENT[operator.dtype] + columns * BYTES_PER_ELEMENT[operator.stored_dtype]
-    loads = moved * gpu.sms / (kernel.load_ratio * gpu.bandwidth_bytes_per_s) * US_PER_S
-    return float(norm_max(as_float(arithmetic), as_float(loads), kernel.step_norm))
-
-
-def _waves(gpu: Gpu, kernel: ExpertKernel, blocks: FloatArray) -> FloatArray:
-    """Waves of thread blocks: whole ones or shared out; shorter than one on a chip that is not full."""
-    return shared_waves(blocks / gpu.sms, kernel.contention, kernel.wave_rounding)
-
-
-def _taken(every: list[FloatArray], chosen: IntArray) -> FloatArray:
-    stacked = np.stack(np.broadcast_arrays(*every, chosen)[:-1])
-    taken: FloatArray = np.take_along_axis(stacked, chosen[None], axis=0)[0]
-    return taken
