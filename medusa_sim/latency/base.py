@@ -5,7 +5,7 @@ The simplest is the ideal roofline: max(FLOPs / peak, bytes / bandwidth). A floo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -70,6 +70,10 @@ class OperatorTime:
     bound: CodeArray
     source: CodeArray
     kernels: str = ""
+
+    def each(self, of: Callable[[FloatArray], FloatArray]) -> OperatorTime:
+        """With the time and both ends of its band replaced by what `of` makes of them."""
+        return replace(self, time_us=of(self.time_us), low_us=of(self.low_us), high_us=of(self.high_us))
 
 
 def calibrated_time(
@@ -142,13 +146,9 @@ def less_certain(
 
 def filled(time: OperatorTime, other: OperatorTime, where: BoolArray) -> OperatorTime:
     """The time, with those of another where `where` holds; the shapes broadcast."""
+    names = ("time_us", "low_us", "high_us", "bound", "source")
     return replace(
-        time,
-        time_us=np.where(where, other.time_us, time.time_us),
-        low_us=np.where(where, other.low_us, time.low_us),
-        high_us=np.where(where, other.high_us, time.high_us),
-        bound=np.where(where, other.bound, time.bound).astype(np.int8),
-        source=np.where(where, other.source, time.source).astype(np.int8),
+        time, **{name: np.where(where, getattr(other, name), getattr(time, name)) for name in names}
     )
 
 

@@ -151,12 +151,7 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
         beside = engine.expert_parallel_us_per_layer.value * by_format * float(is_spread)
     if share == 1.0 and not beside:
         return time
-    return replace(
-        time,
-        time_us=share * time.time_us + beside,
-        low_us=share * time.low_us + beside,
-        high_us=share * time.high_us + beside,
-    )
+    return time.each(lambda kernel_us: share * kernel_us + beside)
 
 
 def choice_us(engine: Engine, gpu: Gpu, rows: Size, vocab: int) -> FloatArray:

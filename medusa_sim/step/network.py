@@ -53,10 +53,10 @@ _MIXERS: dict[str, str] = {
     "attention": "attention:grouped_launches",
     "block_sparse": "sparse:block_sparse_launches",
     "compressed": "sparse:compressed_launches",
-    "gated_delta": "recurrent:recurrent_launches",
-    "kimi_delta": "recurrent:recurrent_launches",
+    "gated_delta": "sparse:recurrent_launches",
+    "kimi_delta": "sparse:recurrent_launches",
     "latent": "sparse:sparse_latent_launches",
-    "mamba2": "recurrent:recurrent_launches",
+    "mamba2": "sparse:recurrent_launches",
 }
 """Kind of mixer -> module here and function of its kernels, imported where a model has such layers."""
 

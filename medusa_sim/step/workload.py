@@ -245,22 +245,16 @@ class Workload:
 
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Workload:
         """With every size replaced by what `take` makes of it."""
-        return replace(
-            self,
-            batch=take(np.asarray(self.batch)),
-            seq_len=take(np.asarray(self.seq_len)),
-            query_tokens=take(np.asarray(self.query_tokens)),
-            padded_rows=None if self.padded_rows is None else take(np.asarray(self.padded_rows)),
-        )
+        sizes = {name: getattr(self, name) for name in ("batch", "seq_len", "query_tokens", "padded_rows")}
+        taken = {name: take(np.asarray(size)) for name, size in sizes.items() if size is not None}
+        return replace(self, **taken)  # type: ignore[arg-type]  # fields that hold a Size
 
     def on_one_gpu(self, parallel: Parallel) -> Workload:
         """The sequences whose attention one GPU computes: all, but for data-parallel attention."""
         if not parallel.dp_attention:
             return self
-        share = replace(self, batch=np.ceil(np.asarray(self.batch) / parallel.tp))
-        if self.padded_rows is None:
-            return share
-        return replace(share, padded_rows=np.ceil(np.asarray(self.padded_rows) / parallel.tp))
+        rows = None if self.padded_rows is None else np.ceil(np.asarray(self.padded_rows) / parallel.tp)
+        return replace(self, batch=np.ceil(np.asarray(self.batch) / parallel.tp), padded_rows=rows)
 
 
 def prefill(batch: Size, seq_len: Size) -> Workload:

@@ -16,9 +16,8 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter import DRAFTERS
 from medusa_sim.step.drafter.base import FreeDrafter, Medusa, Parts, Suffix
-from medusa_sim.step.drafter.dflash import DFlash, DSpark
 from medusa_sim.step.drafter.draft_model import DraftModel, Pard, PEagle
-from medusa_sim.step.drafter.layer import Eagle, Eagle3, Mtp
+from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, prefill_step, work_time
 from medusa_sim.step.workload import prefill, union, verify

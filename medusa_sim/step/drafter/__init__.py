@@ -24,8 +24,8 @@ _CLASSES = {
     "mtp": ("layer", "Mtp"),
     "p-eagle": ("draft_model", "PEagle"),
     "pard": ("draft_model", "Pard"),
-    "dflash": ("dflash", "DFlash"),
-    "dspark": ("dflash", "DSpark"),
+    "dflash": ("layer", "DFlash"),
+    "dspark": ("layer", "DSpark"),
     "ngram": ("base", "FreeDrafter"),
     "suffix": ("base", "Suffix"),
 }
