@@ -1,6 +1,6 @@
 """What drafting costs, apart from what it gains: every drafter by its name.
 
-A new one is a class in a module here, its line below, its name in the engines that run it
+A new one is a class in a module here, its table in `drafters.toml`, its name in the engines that run it
 (`specs/runtimes.toml`, their modules in `export/`), and its tests.
 """
 
@@ -8,28 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.reading import read_toml
 
 if TYPE_CHECKING:
     from medusa_sim.step.drafter.base import Drafter
 
 
-_CLASSES = {
-    "medusa": ("base", "Medusa"),
-    "draft-model": ("draft_model", "DraftModel"),
-    "eagle": ("layer", "Eagle"),
-    "eagle3": ("layer", "Eagle3"),
-    "mtp": ("layer", "Mtp"),
-    "p-eagle": ("draft_model", "PEagle"),
-    "pard": ("draft_model", "Pard"),
-    "dflash": ("layer", "DFlash"),
-    "dspark": ("layer", "DSpark"),
-    "ngram": ("base", "FreeDrafter"),
-    "suffix": ("base", "Suffix"),
-}
+_FACTS = read_toml(Path(__file__).with_name("drafters.toml"), "the drafters")
+_DEFAULT = _FACTS.pop("default")
+_CLASSES = {name: tuple(facts["made"].split(":")) for name, facts in _FACTS.items()}
 """Name -> module here and class: names are listed without importing what nobody asks for."""
+
+
+def facts_of(kind: str) -> dict[str, Any]:
+    """What the class of that name says of itself; nothing of one that is no drafter itself."""
+    name = next((name for name, (_, made) in _CLASSES.items() if made == kind), None)
+    if name is None:
+        return {}
+    facts = {**_DEFAULT, **_FACTS[name], "name": name}
+    return {**facts, "profiles": tuple(facts["profiles"])}
 
 
 class _Drafters(Mapping[str, "type[Drafter]"]):

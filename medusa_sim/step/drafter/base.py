@@ -20,6 +20,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import PassWork
+from medusa_sim.step.drafter import facts_of
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -56,14 +57,19 @@ class Drafter:
 
     name: ClassVar[str]
     title: ClassVar[str]
-    unit: ClassVar[str] = "draft"
-    pays_per_draft: ClassVar[bool] = True
-    has_levels: ClassVar[bool] = False
-    looks_up: ClassVar[bool] = False
-    takes_draft_model: ClassVar[bool] = False
-    takes_draft_vocab: ClassVar[bool] = False
+    unit: ClassVar[str]
+    pays_per_draft: ClassVar[bool]
+    has_levels: ClassVar[bool]
+    looks_up: ClassVar[bool]
+    takes_draft_model: ClassVar[bool]
+    takes_draft_vocab: ClassVar[bool]
     profiles: ClassVar[tuple[str, ...]]
     lender: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        """Take what `drafters.toml` says of the drafter."""
+        for name, value in facts_of(cls.__name__).items():
+            setattr(cls, name, value)
 
     @classmethod
     def of(cls, parts: Parts, depth: int, width: int = 1) -> Self:
@@ -172,13 +178,6 @@ def as_drafting(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
 class FreeDrafter(Drafter):
     """Drafts that cost nothing on the GPU: n-gram look-up in the prompt, or a bare verification step."""
 
-    name: ClassVar[str] = "ngram"
-    title: ClassVar[str] = "n-gram drafts"
-    pays_per_draft: ClassVar[bool] = False
-    looks_up: ClassVar[bool] = True
-    profiles: ClassVar[tuple[str, ...]] = ("ngram-",)
-    lender: ClassVar[str] = "typical-ngram"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suffix(FreeDrafter):
@@ -187,11 +186,6 @@ class Suffix(FreeDrafter):
     Drafts are as long as the match promises, so their number varies by request: a count of candidates is the
     mean of the steps that find any, and their share is the match rate.
     """
-
-    name: ClassVar[str] = "suffix"
-    title: ClassVar[str] = "suffix drafts"
-    profiles: ClassVar[tuple[str, ...]] = ("suffix-",)
-    lender: ClassVar[str] = "typical-suffix"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,13 +198,6 @@ class Medusa(Drafter):
 
     heads: int = 5
     own_output_layers: bool = True
-
-    name: ClassVar[str] = "medusa"
-    title: ClassVar[str] = "Medusa heads"
-    unit: ClassVar[str] = "head"
-    pays_per_draft: ClassVar[bool] = False
-    profiles: ClassVar[tuple[str, ...]] = ("medusa1-",)
-    lender: ClassVar[str] = "medusa1-vicuna-7b"
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Heads run on every candidate, as public code does, or on the accepted row alone.

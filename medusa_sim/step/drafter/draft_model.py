@@ -6,7 +6,6 @@ Drafters that propose all drafts in one pass over masked positions: P-EAGLE, PAR
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from medusa_sim.errors import UsageError
 from medusa_sim.specs.model import Model
@@ -36,13 +35,6 @@ class DraftModel(Drafter):
     depth: int
     width: int = 1
     runtime: Runtime | None = None
-
-    name: ClassVar[str] = "draft-model"
-    title: ClassVar[str] = "draft model"
-    has_levels: ClassVar[bool] = True
-    takes_draft_model: ClassVar[bool] = True
-    profiles: ClassVar[tuple[str, ...]] = ("draft-model-",)
-    lender: ClassVar[str] = "typical-draft-model"
 
     @classmethod
     def check(cls, parts: Parts, target: Model) -> None:
@@ -110,12 +102,6 @@ class PEagle(Eagle3):
 
     layers: int = 4
 
-    name: ClassVar[str] = "p-eagle"
-    title: ClassVar[str] = "P-EAGLE layers"
-    has_levels: ClassVar[bool] = False
-    profiles: ClassVar[tuple[str, ...]] = ("p-eagle-",)
-    lender: ClassVar[str] = "p-eagle-gpt-oss-120b"
-
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """One pass; logits of the `depth` rows that propose."""
         rows = masked(workload, self.depth)
@@ -132,10 +118,6 @@ class Pard(DraftModel):
 
     One checkpoint drafts for a family of targets; it needs none of their features.
     """
-
-    name: ClassVar[str] = "pard"
-    title: ClassVar[str] = "PARD model"
-    has_levels: ClassVar[bool] = False
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """One pass of the draft model over the new tokens and the masks; its logits on all of them."""

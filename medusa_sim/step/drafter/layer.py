@@ -48,8 +48,6 @@ class LayerDrafter(Drafter):
     fused_inputs: int = 2
 
     own_vocab: ClassVar[int | None] = None
-    has_levels: ClassVar[bool] = True
-    takes_draft_vocab: ClassVar[bool] = True
 
     @property
     def nodes_per_level(self) -> int:
@@ -139,11 +137,6 @@ class LayerDrafter(Drafter):
 class Eagle(LayerDrafter):
     """One layer fed by a fusion of token and feature, 2h -> h (EAGLE, arXiv 2401.15077, section 3)."""
 
-    name: ClassVar[str] = "eagle"
-    title: ClassVar[str] = "EAGLE layer"
-    profiles: ClassVar[tuple[str, ...]] = ("eagle1-", "eagle3-")
-    lender: ClassVar[str] = "eagle1-vicuna-7b"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3(LayerDrafter):
@@ -155,11 +148,6 @@ class Eagle3(LayerDrafter):
     fused_inputs: int = 3
 
     own_vocab: ClassVar[int | None] = 32_000
-
-    name: ClassVar[str] = "eagle3"
-    title: ClassVar[str] = "EAGLE-3 layer"
-    profiles: ClassVar[tuple[str, ...]] = ("eagle3-",)
-    lender: ClassVar[str] = "eagle3-llama-3.1-8b"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,12 +161,6 @@ class Mtp(LayerDrafter):
     """
 
     modules: int = 1
-
-    name: ClassVar[str] = "mtp"
-    title: ClassVar[str] = "MTP module"
-    takes_draft_vocab: ClassVar[bool] = False
-    profiles: ClassVar[tuple[str, ...]] = ("mtp-",)
-    lender: ClassVar[str] = "mtp-deepseek-r1"
 
     @classmethod
     def lengths(cls, parts: Parts, longest: int) -> tuple[int, ...]:
@@ -220,12 +202,6 @@ class DFlash(LayerDrafter):
 
     layers: int = 5
     fused_inputs: int = 5
-
-    name: ClassVar[str] = "dflash"
-    title: ClassVar[str] = "DFlash layers"
-    has_levels: ClassVar[bool] = False
-    profiles: ClassVar[tuple[str, ...]] = ("dflash-",)
-    lender: ClassVar[str] = "dflash-qwen3-8b"
 
     def block_tokens(self) -> int:
         """Rows of the block: the target's token and the masks."""
@@ -282,11 +258,6 @@ class DSpark(DFlash):
     """
 
     rank: int = 256
-
-    name: ClassVar[str] = "dspark"
-    title: ClassVar[str] = "DSpark layers"
-    profiles: ClassVar[tuple[str, ...]] = ("dspark-",)
-    lender: ClassVar[str] = "dspark-deepseek-v4-pro"
 
     def block_tokens(self) -> int:
         """Rows of the block: one for each draft."""
