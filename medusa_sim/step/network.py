@@ -257,25 +257,22 @@ def _collective(
 ) -> Launch:
     from medusa_sim.operators.experts import Collective  # one GPU needs none
 
-    element = BYTES_PER_ELEMENT[model.activation_dtype]
-    operator = Collective(
-        name=name or kind,
-        kind=kind,
-        dtype=model.activation_dtype,
-        message_bytes=np.asarray(rows, dtype=np.float64) * (width * element),
-        ranks=model.parallel.tp,
-    )
+    dtype = model.activation_dtype
+    sent = np.asarray(rows, dtype=np.float64) * (width * BYTES_PER_ELEMENT[dtype])
+    ranks = model.parallel.tp
+    operator = Collective(name=name or kind, kind=kind, dtype=dtype, message_bytes=sent, ranks=ranks)
     return Launch(operator=operator, part="exchange", count=count)
 
 
 def _dispatch(model: Model, kind: DispatchKind, rows: Size, count: int, experts: MoE) -> Launch:
     from medusa_sim.operators.experts import Dispatch  # one GPU needs none
 
+    # tokens travel in the dtype of the experts' arithmetic, results in that of the activations
+    dtype = model.in_form(experts.form).dtype if kind == "dispatch" else model.activation_dtype
     operator = Dispatch(
         name=kind,
         kind=kind,
-        # tokens travel in the dtype of the experts' arithmetic, results in that of the activations
-        dtype=model.in_form(experts.form).dtype if kind == "dispatch" else model.activation_dtype,
+        dtype=dtype,
         tokens=rows,
         hidden=model.hidden,
         topk=experts.topk,
