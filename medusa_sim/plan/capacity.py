@@ -251,25 +251,17 @@ def _plain(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
     return memory_parts(scenario.shard, 0.0, 0.0, 0.0, batch, seq_len, 1)
 
 
-def _is_priced(scenario: Scenario) -> bool:
-    """Whether a step of it has a time: a card may lack every kernel of a format."""
-    try:
-        decode_step(scenario.setting, 1, 1)
-    except MedusaSimError:
-        return False
-    return True
-
-
 def _changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[Change | None]]:
     """Kinds of changes, each with its alternatives from the least; None: it would not do."""
 
     def tried(option: str, size: int = batch, length: int = seq_len, **changes: Any) -> Change | None:
         try:
             other = scenario.but(**changes) if changes else scenario
-        except MedusaSimError:  # nobody can run that
-            return None
-        needed, room = float(_plain(other, size, length).total), other.usable_memory_bytes
-        if needed > room or not _is_priced(other):
+            needed, room = float(_plain(other, size, length).total), other.usable_memory_bytes
+            if needed > room:
+                return None
+            decode_step(other.setting, 1, 1)
+        except MedusaSimError:  # nobody can run that, or the card lacks every kernel of a format
             return None
         return Change(option=option, needed_bytes=needed, usable_bytes=room)
 

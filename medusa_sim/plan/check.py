@@ -220,7 +220,13 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     plain = None if run.plain_us is None else _plain(surface, run.batch, run.plain_us)
     explained = 0.0
     if plain is not None:
-        explained = _explained(plain, run.time_us - at_measured, at_measured)
+        # what a plain step off by a factor adds to the round, of the rest at most
+        same_us, rest_us = (
+            at_measured * (plain.measured_us / plain.predicted_us - 1.0),
+            run.time_us - at_measured,
+        )
+        if same_us * rest_us > 0.0:
+            explained = math.copysign(min(abs(same_us), abs(rest_us)), rest_us)
         plain = replace(plain, costs_us=explained)
     parts = [
         CheckedPart(
@@ -302,12 +308,6 @@ def _plain(surface: Surface, batch: int, measured_us: float, timed_by: TimedBy =
         name="plain", measured_us=measured_us, predicted_us=predicted, low_us=low, high_us=high,
         costs_us=measured_us - predicted,
     )  # fmt: skip
-
-
-def _explained(plain: CheckedPart, rest_us: float, round_us: float) -> float:
-    """What a plain step off by a factor adds to a round of `round_us` a token, of `rest_us` at most."""
-    same_us = round_us * (plain.measured_us / plain.predicted_us - 1.0)
-    return math.copysign(min(abs(same_us), abs(rest_us)), rest_us) if same_us * rest_us > 0.0 else 0.0
 
 
 def _shares(option: DraftOption) -> tuple[float, ...]:

@@ -151,6 +151,11 @@ def answer(scenario: Scenario, grid: Grid) -> Answer:
     """Everything that a reader of the sweep wants to know first, over every count to CANDIDATES_MAX."""
     largest = max(CANDIDATES_MAX, int(grid.candidates.max()))
     surface = price(scenario, grid.batch, grid.seq_len, scenario.options(largest))
+    missing, lacking = np.argwhere(~surface.by_count.fits[..., 0]).tolist(), None
+    if missing:
+        from medusa_sim.plan.capacity import shortfall
+
+        lacking = shortfall(scenario, int(grid.batch[missing[0][0]]), int(grid.seq_len[missing[0][1]]))
     return Answer(
         scenario=scenario,
         grid=grid,
@@ -163,18 +168,8 @@ def answer(scenario: Scenario, grid: Grid) -> Answer:
         ends_profile=bool((_best_columns(surface) == surface.by_count.counts.size - 1).any())
         and largest > int(surface.counts[-1]),
         in_engine=in_engine(scenario, grid.batch, grid.seq_len),
-        shortfall=_shortfall(surface),
+        shortfall=lacking,
     )
-
-
-def _shortfall(surface: Surface) -> Shortfall | None:
-    missing = np.argwhere(~surface.by_count.fits[..., 0])
-    if not missing.size:
-        return None
-    from medusa_sim.plan.capacity import shortfall
-
-    i, s = missing[0].tolist()
-    return shortfall(surface.scenario, int(surface.batch[i]), int(surface.seq_len[s]))
 
 
 def _best_columns(surface: Surface) -> IntArray:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct
+from medusa_sim.arrays import BoolArray, FloatArray, distinct
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.break_even import (
-    BreakEven,
     best_speculative,
     break_even_batches,
     break_even_context,
@@ -51,12 +50,16 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         scenario, options, lengths, surface.batch, lambda s: batches_tried(int(surface.max_batch[s, PLAIN]))
     )
     paying = break_even_batches(scenario, options, lengths, surface, first)
-    if edges := _edges_between(surface.batch, paying):
+    # the last batch before each crossing that lies between two searched ones, and the first behind it
+    starts = {edge for crossing in paying for span in crossing.spans for edge in (span[0], span[1] + 1)}
+    near = {n for edge in starts for n in (edge - 1, edge)}.difference(surface.batch.tolist())
+    if edges := sorted(n for n in near if surface.batch[0] < n < surface.batch[-1]):
         # a row that stands for batches between two searched ones must not cross break-even either
         surface = price(scenario, distinct(surface.batch, edges), lengths, options)
         paying = break_even_batches(scenario, options, lengths, surface, first)
     ranges = tuple(batch_ranges(surface, s, asked) for s in range(lengths.size))
     rows = [schedule_row(surface, s, batches, asked) for s, those in enumerate(ranges) for batches in those]
+    free = free_candidates(surface, asked.free_within)
     best_with = _best(surface, asked, speculate=True)
     best_without = _best(surface, asked, speculate=False)
     return Recommendation(
@@ -68,7 +71,11 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         break_even_context=break_even_context(
             scenario, options, asked.batch_max, longest_asked(scenario, int(lengths.max())), surface
         ),
-        free_candidates=_free_candidates(surface, asked.free_within),
+        free_candidates=tuple(
+            (int(batch), int(seq_len), int(free[i, s]))
+            for s, seq_len in enumerate(surface.seq_len)
+            for i, batch in enumerate(surface.batch)
+        ),
         schedule=tuple(rows),
         ranges=ranges,
         schedule_all_lengths=_all_lengths(surface, asked),
@@ -81,13 +88,6 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         requests=_requests(surface, asked, ranges),
         where_it_fits=_where_it_fits(scenario, surface, asked),
     )
-
-
-def _edges_between(batch: IntArray, paying: Sequence[BreakEven]) -> list[int]:
-    """The last batch before each crossing that lies between two searched ones, and the first behind it."""
-    starts = {edge for crossing in paying for span in crossing.spans for edge in (span[0], span[1] + 1)}
-    near = {n for edge in starts for n in (edge - 1, edge)}
-    return sorted(n for n in near.difference(batch.tolist()) if batch[0] < n < batch[-1])
 
 
 def batch_ranges(surface: Surface, s: int, question: Question) -> tuple[BatchRange, ...]:
@@ -166,16 +166,6 @@ def _enabled(
     if best_with is None or best_without is None:
         return best_with is not None
     return best_with.tokens_per_s > best_without.tokens_per_s
-
-
-def _free_candidates(surface: Surface, within: float) -> tuple[tuple[int, int, int], ...]:
-    """(batch, length, free budget) at every batch and length, lengths outermost."""
-    free = free_candidates(surface, within)
-    return tuple(
-        (int(batch), int(seq_len), int(free[i, s]))
-        for s, seq_len in enumerate(surface.seq_len)
-        for i, batch in enumerate(surface.batch)
-    )
 
 
 def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:

@@ -65,15 +65,9 @@ def merge_batches(
         while last + 1 < good.shape[0] and alike[last] and (common & good[last + 1]).any():
             last += 1
             common = common & good[last]
-        mean = np.where(common, _column_sums(log_speedup[first : last + 1], common), -np.inf)
+        mean = np.full(common.shape, -np.inf)  # columns that are left out may hold -inf
+        mean[common] = log_speedup[first : last + 1, common].sum(axis=0)
         best = np.argmax(mean >= mean.max() - _TIE * (last + 1 - first))
         ranges.append(BatchRange(first, last, int(best)))
         first = last + 1
     return tuple(ranges)
-
-
-def _column_sums(log_speedup: FloatArray, kept: BoolArray) -> FloatArray:
-    """Sums over batches of the kept columns; the others may hold -inf and stay 0."""
-    sums = np.zeros(kept.shape)
-    sums[kept] = log_speedup[:, kept].sum(axis=0)
-    return sums

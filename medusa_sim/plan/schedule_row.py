@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from medusa_sim.acceptance.tree import Path
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.plan.best_by_count import ByCount
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.break_even import (
     best_chain,
     best_speculative,
@@ -23,7 +21,6 @@ from medusa_sim.plan.break_even import (
     same_option,
     scaled_tokens,
 )
-from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.insights import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.priced_steps import PLAIN
 from medusa_sim.plan.quantities import joule_per_token, usd_per_million_tokens, watts_at
@@ -32,7 +29,7 @@ from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.surface import Surface
 from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.memory import step_memory_bytes
-from medusa_sim.step.server import Served, served
+from medusa_sim.step.server import served
 from medusa_sim.units import US_PER_S
 
 _NEIGHBOURS = 5
@@ -53,6 +50,143 @@ class NextCount:
     candidates: int
     tokens_gain: float
     step_cost: float
+
+
+class _Place:
+    """A range of batches with one configuration at one length, and what several fields of its row read."""
+
+    def __init__(self, surface: Surface, s: int, batches: BatchRange, question: Question) -> None:
+        self.surface, self.s, self.question = surface, s, question
+        first, i, j = batches.first, batches.last, batches.configuration
+        self.i, self.j = i, j
+        self.batch_min = int(surface.batch[first - 1]) + 1 if first else int(surface.batch[0])
+        self.batch, self.candidates = int(surface.batch[i]), int(surface.candidates[j])
+        self.option = surface.option_of(j)
+        self.every: IntArray = np.arange(first, i + 1)
+        self.speedup, self.gains = surface.speedup[i, s], surface.speedup[self.every, s, j]
+        self.bands = surface.bands_at(self.every, s, j)
+        self.by_count = surface.by_count
+        self.own_gains = surface.gain_by_count[self.every, s]
+        self.own_fits = self.by_count.fits[self.every, s]
+        # place of the best of every count that fits, at each of the row's batches
+        best = np.argmax(np.where(self.own_fits, self.own_gains, -np.inf), axis=1)
+        self.own_bests = np.where(self.own_fits.any(axis=1), best, 0)
+        self.own_best = int(self.own_bests[-1])
+        self.best = best_speculative(surface, i, s, PLAIN)
+        self.speculative = self.best if j == PLAIN else j
+        self.family = same_option(surface, self.speculative)
+        self.chain = best_chain(surface, self.speedup)
+        self.step_us, self.decode_us = surface.step_us[i, s], float(surface.decode_us[i, s])
+        self.counts: IntArray = np.concatenate([[1], surface.candidates[self.family]])
+        self.times: FloatArray = np.concatenate([[self.decode_us], self.step_us[self.family]])
+        self.tpot_us, self.token_us = surface.tpot_us[i, s], surface.token_us[i, s]
+        tokens, own_us = surface.tokens_per_step, surface.own_us[i, s]
+        self.waits = served(
+            surface.setting, own_us[j] * tokens[j], self.batch, self.candidates, tokens[j],
+            surface.scenario.traffic,
+        )  # fmt: skip
+        self.watts = {each: watts_at(surface, i, s, each) for each in {PLAIN, j}}
+        # configurations like this one with more candidates
+        self.larger: IntArray = self.family[surface.candidates[self.family] > surface.candidates[j]]
+
+    @property
+    def ends_profile(self) -> bool:
+        last = self.by_count.counts.size - 1
+        return last > 0 and bool((self.own_bests == last).any()) and self.surface.ends_profile
+
+    @property
+    def required(self) -> float | None:
+        surface, j = self.surface, self.speculative
+        own_us = float(surface.own_us[self.i, self.s, j])
+        left_us = float(self.token_us[PLAIN] - self.token_us[j]) + own_us  # of a plain token, for the step
+        return float(surface.tokens_per_step[j]) * own_us / left_us if left_us > 0.0 else None
+
+    def rate(self, configuration: int) -> float:
+        return float(self.batch / self.token_us[configuration] * US_PER_S)
+
+    def gain_if(self, times_as_long: float) -> float:
+        """The speedup if the row's step took so many times as long for each of its tokens."""
+        own_us = float(self.surface.own_us[self.i, self.s, self.j])
+        return float(self.token_us[PLAIN] / (self.token_us[self.j] + own_us * (times_as_long - 1.0)))
+
+    def joule(self, configuration: int) -> float | None:
+        watts = self.watts[configuration]
+        return None if watts is None else float(joule_per_token(watts, self.rate(configuration)))
+
+    def if_accepted(self, factor: float) -> float:
+        tokens = float(self.surface.tokens_per_step[self.j])
+        return self.gain_if(tokens / scaled_tokens(self.surface, self.j, factor))
+
+    @property
+    def memory_bytes(self) -> float:
+        surface, drafter = self.surface, None if self.option is None else self.option.drafter
+        seq_len = int(surface.seq_len[self.s])
+        return float(step_memory_bytes(surface.setting.shard, drafter, self.batch, seq_len, self.candidates))
+
+    @property
+    def meets_latency(self) -> bool | None:
+        limit_us = self.question.max_latency_us
+        return None if limit_us is None else bool(self.tpot_us[self.j] <= limit_us)
+
+    def usd(self, configuration: int) -> float | None:
+        scenario, rate = self.surface.scenario, self.rate(configuration)
+        if scenario.price is None:
+            return None
+        return float(usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate))
+
+    @property
+    def heads_on_accepted_row(self) -> float | None:
+        surface, option = self.surface, self.option
+        on_accepted = surface.setting.runtime.head_rows == "accepted"
+        if option is None or not isinstance(option.drafter, Medusa) or on_accepted:
+            return None
+        step_us = surface.on_accepted_rows.cost_at(self.i, self.s, self.j).time_us
+        return self.gain_if(float(step_us / self.step_us[self.j]))
+
+    @property
+    def kernels_speedup(self) -> float | None:
+        alone, j = self.surface.alone, self.speculative
+        if alone is None:
+            return None
+        step_us = alone.cost_at(self.i, self.s, j).time_us
+        return float(self.surface.tokens_per_step[j] * alone.decode_us[self.i, self.s] / step_us)
+
+    @property
+    def next_count(self) -> NextCount | None:
+        if self.j == PLAIN or self.larger.size == 0:
+            return None
+        following, tokens = int(self.larger[0]), self.surface.tokens_per_step
+        return NextCount(
+            candidates=int(self.surface.candidates[following]),
+            tokens_gain=float(tokens[following] / tokens[self.j]) - 1.0,
+            step_cost=float(self.step_us[following] / self.step_us[self.j]) - 1.0,
+        )
+
+    @property
+    def held_by(self) -> HeldBy | None:
+        """What decided between the configuration and its larger siblings."""
+        surface = self.surface
+        if self.j == PLAIN:
+            return None
+        if self.larger.size == 0:
+            ends = self.candidates == surface.counts[-1] and surface.ends_profile
+            option, heads = self.option, surface.scenario.profile.heads
+            # a chain as long as its acceptance was measured
+            ends |= option is not None and option.chain and heads is not None and option.depth >= heads.heads
+            return "end of the acceptance" if ends else "end of the search"
+        better = self.speedup[self.larger] > self.speedup[self.j]
+        if (better & surface.fits[self.i, self.s, self.larger]).any():
+            return "shared row"
+        return "memory" if better.any() else "cost"
+
+    @property
+    def cliff(self) -> int | None:
+        """The first count from the row's up behind which the step jumps; None without counts to compare."""
+        if self.counts.size <= _NEIGHBOURS:
+            return None
+        places = self.counts[cliffs(self.times) - 1]
+        behind = places[places >= self.candidates]
+        return int(behind[0]) if behind.size else None
 
 
 def read(of: Callable[[_Place], Any]) -> Any:
@@ -166,238 +300,6 @@ def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Q
     return ScheduleRow(
         **{name: value.item() if isinstance(value, plain) else value for name, value in values.items()}
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Place:
-    """A range of batches with one configuration at one length, and what several fields of its row read."""
-
-    surface: Surface
-    s: int
-    batches: BatchRange
-    question: Question
-
-    @property
-    def i(self) -> int:
-        return self.batches.last
-
-    @property
-    def j(self) -> int:
-        return self.batches.configuration
-
-    @property
-    def batch_min(self) -> int:
-        first, batch = self.batches.first, self.surface.batch
-        return int(batch[first - 1]) + 1 if first else int(batch[0])
-
-    @property
-    def batch(self) -> int:
-        return int(self.surface.batch[self.i])
-
-    @property
-    def candidates(self) -> int:
-        return int(self.surface.candidates[self.j])
-
-    @cached_property
-    def option(self) -> DraftOption | None:
-        return self.surface.option_of(self.j)
-
-    @cached_property
-    def every(self) -> IntArray:
-        return np.arange(self.batches.first, self.i + 1)
-
-    @cached_property
-    def speedup(self) -> FloatArray:
-        return np.asarray(self.surface.speedup[self.i, self.s])
-
-    @cached_property
-    def gains(self) -> FloatArray:
-        return np.asarray(self.surface.speedup[self.every, self.s, self.j])
-
-    @cached_property
-    def bands(self) -> tuple[FloatArray, FloatArray]:
-        return self.surface.bands_at(self.every, self.s, self.j)
-
-    @cached_property
-    def by_count(self) -> ByCount:
-        return self.surface.by_count
-
-    @cached_property
-    def own_gains(self) -> FloatArray:
-        return np.asarray(self.surface.gain_by_count[self.every, self.s])
-
-    @cached_property
-    def own_fits(self) -> BoolArray:
-        return np.asarray(self.by_count.fits[self.every, self.s])
-
-    @cached_property
-    def own_bests(self) -> IntArray:
-        """Place of the best of every count that fits, at each of the row's batches."""
-        best = np.argmax(np.where(self.own_fits, self.own_gains, -np.inf), axis=1)
-        return np.where(self.own_fits.any(axis=1), best, 0)
-
-    @property
-    def own_best(self) -> int:
-        return int(self.own_bests[-1])
-
-    @property
-    def ends_profile(self) -> bool:
-        last = self.by_count.counts.size - 1
-        return last > 0 and bool((self.own_bests == last).any()) and self.surface.ends_profile
-
-    @cached_property
-    def best(self) -> int:
-        return best_speculative(self.surface, self.i, self.s, PLAIN)
-
-    @cached_property
-    def speculative(self) -> int:
-        return best_speculative(self.surface, self.i, self.s, self.j)
-
-    @cached_property
-    def family(self) -> IntArray:
-        return same_option(self.surface, self.speculative)
-
-    @cached_property
-    def chain(self) -> int | None:
-        return best_chain(self.surface, self.speedup)
-
-    @cached_property
-    def step_us(self) -> FloatArray:
-        return np.asarray(self.surface.step_us[self.i, self.s])
-
-    @cached_property
-    def decode_us(self) -> float:
-        return float(self.surface.decode_us[self.i, self.s])
-
-    @cached_property
-    def counts(self) -> IntArray:
-        return np.concatenate([[1], self.surface.candidates[self.family]])
-
-    @cached_property
-    def times(self) -> FloatArray:
-        return np.concatenate([[self.decode_us], self.step_us[self.family]])
-
-    @cached_property
-    def required(self) -> float | None:
-        surface, j = self.surface, self.speculative
-        own_us = float(surface.own_us[self.i, self.s, j])
-        left_us = float(self.token_us[PLAIN] - self.token_us[j]) + own_us  # of a plain token, for the step
-        return float(surface.tokens_per_step[j]) * own_us / left_us if left_us > 0.0 else None
-
-    @cached_property
-    def tpot_us(self) -> FloatArray:
-        return np.asarray(self.surface.tpot_us[self.i, self.s])
-
-    @cached_property
-    def token_us(self) -> FloatArray:
-        return np.asarray(self.surface.token_us[self.i, self.s])
-
-    @cached_property
-    def waits(self) -> Served:
-        surface, j = self.surface, self.j
-        tokens, traffic = surface.tokens_per_step[j], surface.scenario.traffic
-        step_us = surface.own_us[self.i, self.s, j] * tokens
-        return served(surface.setting, step_us, self.batch, self.candidates, tokens, traffic)
-
-    def rate(self, configuration: int) -> float:
-        return float(self.batch / self.token_us[configuration] * US_PER_S)
-
-    def gain_if(self, times_as_long: float) -> float:
-        """The speedup if the row's step took so many times as long for each of its tokens."""
-        own_us = float(self.surface.own_us[self.i, self.s, self.j])
-        return float(self.token_us[PLAIN] / (self.token_us[self.j] + own_us * (times_as_long - 1.0)))
-
-    @cached_property
-    def watts(self) -> dict[int, float | None]:
-        return {each: watts_at(self.surface, self.i, self.s, each) for each in {PLAIN, self.j}}
-
-    def joule(self, configuration: int) -> float | None:
-        watts = self.watts[configuration]
-        return None if watts is None else float(joule_per_token(watts, self.rate(configuration)))
-
-    def if_accepted(self, factor: float) -> float:
-        tokens = float(self.surface.tokens_per_step[self.j])
-        return self.gain_if(tokens / scaled_tokens(self.surface, self.j, factor))
-
-    @property
-    def memory_bytes(self) -> float:
-        surface, drafter = self.surface, None if self.option is None else self.option.drafter
-        seq_len = int(surface.seq_len[self.s])
-        return float(step_memory_bytes(surface.setting.shard, drafter, self.batch, seq_len, self.candidates))
-
-    @property
-    def meets_latency(self) -> bool | None:
-        limit_us = self.question.max_latency_us
-        return None if limit_us is None else bool(self.tpot_us[self.j] <= limit_us)
-
-    def usd(self, configuration: int) -> float | None:
-        scenario, rate = self.surface.scenario, self.rate(configuration)
-        if scenario.price is None:
-            return None
-        return float(usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate))
-
-    @property
-    def heads_on_accepted_row(self) -> float | None:
-        surface, option = self.surface, self.option
-        on_accepted = surface.setting.runtime.head_rows == "accepted"
-        if option is None or not isinstance(option.drafter, Medusa) or on_accepted:
-            return None
-        step_us = surface.on_accepted_rows.cost_at(self.i, self.s, self.j).time_us
-        return self.gain_if(float(step_us / self.step_us[self.j]))
-
-    @property
-    def kernels_speedup(self) -> float | None:
-        alone, j = self.surface.alone, self.speculative
-        if alone is None:
-            return None
-        step_us = alone.cost_at(self.i, self.s, j).time_us
-        return float(self.surface.tokens_per_step[j] * alone.decode_us[self.i, self.s] / step_us)
-
-    @cached_property
-    def larger(self) -> IntArray:
-        """Configurations like this one with more candidates."""
-        candidates = self.surface.candidates
-        return np.asarray(self.family[candidates[self.family] > candidates[self.j]])
-
-    @property
-    def next_count(self) -> NextCount | None:
-        if self.j == PLAIN or self.larger.size == 0:
-            return None
-        following, tokens = int(self.larger[0]), self.surface.tokens_per_step
-        return NextCount(
-            candidates=int(self.surface.candidates[following]),
-            tokens_gain=float(tokens[following] / tokens[self.j]) - 1.0,
-            step_cost=float(self.step_us[following] / self.step_us[self.j]) - 1.0,
-        )
-
-    @property
-    def held_by(self) -> HeldBy | None:
-        """What decided between the configuration and its larger siblings."""
-        surface = self.surface
-        if self.j == PLAIN:
-            return None
-        if self.larger.size == 0:
-            ends = self.candidates == surface.counts[-1] and surface.ends_profile
-            return "end of the acceptance" if ends or self.depth_ends else "end of the search"
-        better = self.speedup[self.larger] > self.speedup[self.j]
-        if (better & surface.fits[self.i, self.s, self.larger]).any():
-            return "shared row"
-        return "memory" if better.any() else "cost"
-
-    @property
-    def depth_ends(self) -> bool:
-        """Whether a chain is as long as its acceptance was measured."""
-        option, heads = self.option, self.surface.scenario.profile.heads
-        return option is not None and option.chain and heads is not None and option.depth >= heads.heads
-
-    @property
-    def cliff(self) -> int | None:
-        """The first count from the row's up behind which the step jumps; None without counts to compare."""
-        if self.counts.size <= _NEIGHBOURS:
-            return None
-        places = self.counts[cliffs(self.times) - 1]
-        behind = places[places >= self.candidates]
-        return int(behind[0]) if behind.size else None
 
 
 def free_candidates(surface: Surface, within: float, *at: int) -> IntArray:

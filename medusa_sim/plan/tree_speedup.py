@@ -111,12 +111,20 @@ def tree_answer(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: in
     heads = measured.with_tail(tree.ranks_used) if extended else measured
     tokens = float(scenario.profile.adjusted(expected_tokens_per_step(tree, heads), tree.candidates))
     best = optimal_order(heads, tree.candidates).tokens_per_step
+    error = tokens_per_step_error(tree, heads)
+    model = scenario.profile.model
+    model_error = model.model_error if isinstance(model, ShapedAcceptance) else 0.0
+    speed = 1.0
+    if tree.candidates > 1:
+        timed = replace(scenario.setting, drafter=tree_drafter(scenario, tree))
+        decode_us = float(decode_step(timed, batch, seq_len).time_us)
+        speed = decode_us / float(verify_step(timed, batch, seq_len, tree.candidates).time_us)
     return TreeAnswer(
         probability=node_probabilities(tree, heads),
         tokens_per_step=tokens,
-        tokens_error=_error(scenario, tree, heads, tokens),
+        tokens_error=float(np.hypot(error, model_error * (tokens - 1.0))),
         best_tokens_per_step=float(scenario.profile.adjusted(best[-1], tree.candidates)),
-        speedup=tokens * _relative_speed(scenario, tree, batch, seq_len),
+        speedup=tokens * speed,
         extended=extended,
     )
 
@@ -128,17 +136,3 @@ def tree_drafter(scenario: Scenario, tree: CandidateTree) -> Drafter:
     goes_on = np.bincount(tree.depths[grown])[1:] if grown.size else np.empty(0, np.int64)
     width = int(goes_on.max(initial=1)) if drafting.kind.has_levels else 1
     return drafting.kind.of(drafting.parts, max(tree.depth, 1), max(width, 1))
-
-
-def _relative_speed(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: int) -> float:
-    if tree.candidates == 1:
-        return 1.0
-    timed = replace(scenario.setting, drafter=tree_drafter(scenario, tree))
-    decode_us = float(decode_step(timed, batch, seq_len).time_us)
-    return decode_us / float(verify_step(timed, batch, seq_len, tree.candidates).time_us)
-
-
-def _error(scenario: Scenario, tree: CandidateTree, heads: HeadAccuracy, tokens: float) -> float:
-    model = scenario.profile.model
-    model_error = model.model_error if isinstance(model, ShapedAcceptance) else 0.0
-    return float(np.hypot(tokens_per_step_error(tree, heads), model_error * (tokens - 1.0)))

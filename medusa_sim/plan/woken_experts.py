@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
 from medusa_sim.plan.surface import Surface
 from medusa_sim.step.workload import union
 
@@ -44,7 +43,13 @@ def waking(surface: Surface) -> Waking | None:
     experts = surface.setting.model.experts
     if experts is None or surface.counts.size == 0 or surface.counts[0] != 2:
         return None
-    cost = _expert_cost(surface)
+    # what the layers of experts take longer with one draft, over the plain step
+    shape = (surface.batch.size, surface.seq_len.size, 1)
+    with_draft, without = (
+        np.broadcast_to(step.parts_us["experts"][..., :1], shape)[:, 0, 0]
+        for step in (surface.verify, surface.decode)
+    )
+    cost = (with_draft - without) / surface.decode_us[:, 0]
     batch = surface.batch
     read = [union(experts.experts, experts.topk, batch, tokens, surface.setting.overlap) for tokens in (1, 2)]
     dear = np.flatnonzero((cost >= DEAR) & (read[1] - read[0] >= 1.0))
@@ -62,13 +67,3 @@ def waking(surface: Surface) -> Waking | None:
         cost=float(cost[worst]),
         capped=bool(dear[-1] == batch.size - 1),
     )
-
-
-def _expert_cost(surface: Surface) -> FloatArray:
-    """(B,) what the layers of experts take longer with one draft, over the plain step."""
-    shape = (surface.batch.size, surface.seq_len.size, 1)
-    with_draft, without = (
-        np.broadcast_to(step.parts_us["experts"][..., :1], shape)[:, 0, 0]
-        for step in (surface.verify, surface.decode)
-    )
-    return np.asarray((with_draft - without) / surface.decode_us[:, 0])
