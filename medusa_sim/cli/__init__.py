@@ -135,7 +135,9 @@ class LazyGroup(click.Group):
             asked.show()
             sys.exit(asked.exit_code)
         except click.ClickException as error:
-            _fail(_message(error), error.exit_code)
+            of = error.ctx if isinstance(error, click.UsageError) else None
+            seen = "" if of is None else f" (see `{of.command_path} --help`)"
+            _fail(f"{error.format_message()}{seen}", error.exit_code)
         except MedusaSimError as error:
             _fail(str(error), error.exit_code)
         except click.Abort:
@@ -163,24 +165,13 @@ def _module(command: str) -> str:
     return f"medusa_sim.cli.{command}"
 
 
-def _message(error: click.ClickException) -> str:
-    message = error.format_message()
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        message += f" (see `{error.ctx.command_path} --help`)"
-    return message
-
-
-def _printable(line: str) -> str:
-    """The line without control characters and without bytes that were no text."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-
-
 def _fail(message: str, exit_code: int) -> NoReturn:
-    """One line on stderr, then the exit code."""
+    """One line of what can be printed on stderr, then the exit code."""
     line = " ".join(message.split())
     if len(line) > LONGEST_ERROR:
         line = f"{line[: LONGEST_ERROR // 2]} ... {line[-LONGEST_ERROR // 3 :]}"
-    say(f"Error: {_printable(line)}")
+    printed = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    say(f"Error: {printed}")
     sys.exit(exit_code)
 
 

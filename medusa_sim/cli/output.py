@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -84,13 +84,14 @@ class Output:
         chunks = _chunks(tables)
         match self.form:
             case "csv":
-                self._write(formats.csv_parts(chunks))
+                self._write(lambda file: file.writelines(formats.csv_parts(chunks)))
             case "json":
-                self._write(formats.json_parts(chunks, command_line(), kind, more))
+                parts = formats.json_parts(chunks, command_line(), kind, more)
+                self._write(lambda file: file.writelines(parts))
             case "md":
-                self._write(formats.markdown_parts(chunks))
+                self._write(lambda file: file.writelines(formats.markdown_parts(chunks)))
             case "parquet":
-                self._write_parquet(chunks)
+                self._write(lambda file: formats.write_parquet(chunks, file))
             case _:
                 self.table(TextTable.of(_whole(chunks).to_pydict(), fold_constants=True))
 
@@ -115,30 +116,17 @@ class Output:
     def text(self, text: str) -> None:
         """Write text as it is: UTF-8, or what the terminal can show of it."""
         encoding = sys.stdout.encoding if self.on_terminal else "utf-8"
-        self._write(iter([text.encode(encoding, "backslashreplace")]))
+        self._write(lambda file: file.write(text.encode(encoding, "backslashreplace")))
 
-    def _write(self, parts: Iterator[bytes]) -> None:
-        if self.path is not None:
-            from medusa_sim.writing import atomic
-
-            with atomic(self.path) as file:
-                for part in parts:
-                    file.write(part)
-            say(f"wrote {self.path}")
+    def _write(self, fill: Callable[[BinaryIO], object]) -> None:
+        if self.path is None:
+            fill(sys.stdout.buffer)
+            sys.stdout.buffer.flush()
             return
-        stdout = sys.stdout.buffer
-        for part in parts:
-            stdout.write(part)
-        stdout.flush()
-
-    def _write_parquet(self, chunks: Iterable[pa.Table]) -> None:
-        from medusa_sim.report.formats import write_parquet
         from medusa_sim.writing import atomic
 
-        if self.path is None:
-            raise UsageError("--format parquet is binary and needs a file; add -o FILE.parquet")
         with atomic(self.path) as file:
-            write_parquet(chunks, file)
+            fill(file)
         say(f"wrote {self.path}")
 
 

@@ -82,27 +82,22 @@ def _write_examples(folder: Path, *, overwrite: bool) -> None:
         say(f"wrote {path}")
 
 
-def _known(data_dir: Path | None) -> dict[str, tuple[str, ...]]:
+def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:
+    """(kind, name) of every entry to show."""
     from medusa_sim.acceptance.profile import acceptance_names
     from medusa_sim.specs.gpu import gpu_names
+    from medusa_sim.specs.hf_families import unmodelled
     from medusa_sim.specs.models import model_names
-    from medusa_sim.specs.runtime import runtime_names
+    from medusa_sim.specs.runtime import runtime_aliases, runtime_names
 
-    return {
+    known = {
         "gpu": gpu_names(data_dir),
         "model": model_names(),
         "runtime": runtime_names(data_dir),
         "acceptance": acceptance_names(data_dir),
         "price": ("prices",),
     }
-
-
-def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:
-    """(kind, name) of every entry to show."""
-    from medusa_sim.specs.hf_families import unmodelled
-    from medusa_sim.specs.runtime import runtime_aliases
-
-    known = {key: listed for key, listed in _known(data_dir).items() if kind in (None, key)}
+    known = {key: listed for key, listed in known.items() if kind in (None, key)}
     if not names:
         for key, listed in known.items():
             yield from ((key, name) for name in listed)

@@ -31,6 +31,7 @@ _EVERY_BATCH_TO = 64
 _RATIO = 1.07
 """Beyond the first batches every 7 % is tried, and every whole number around each change."""
 _FEW_COUNTS = np.asarray([*range(2, 11), 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256])
+"""Near break-even the best counts are small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +58,6 @@ class BreakEven:
 
 
 NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, searched_to=0)
-
-
-def few_counts(options: Sequence[DraftOption]) -> tuple[DraftOption, ...]:
-    """The same options with about thirty counts each: near break-even the best counts are small."""
-    return at_counts(options, _FEW_COUNTS)
 
 
 def crossing(values: IntArray, pays_at: Callable[[IntArray], BoolArray]) -> BreakEven:
@@ -128,7 +124,7 @@ def coarse(
     more: Callable[[int], IntArray] = lambda s: np.empty(0, dtype=np.int64),
 ) -> tuple[Coarse, ...]:
     """The batches to look at first, of each length. searched: those that will be; more: others, by length."""
-    few = few_counts(options)
+    few = at_counts(options, _FEW_COUNTS)
     end = max(BATCHES_SEARCHED, int(searched.max(initial=0)))
     beyond = np.geomspace(
         _EVERY_BATCH_TO, end, 1 + round(float(np.log(end / _EVERY_BATCH_TO) / np.log(_RATIO)))
@@ -161,7 +157,7 @@ def break_even_batches(
     searched: every count at some batches of these lengths. It decides there, and between them every count is
     looked at, so that no crossing contradicts a schedule of it. first: where to look first, if that is known.
     """
-    few = few_counts(options)
+    few = at_counts(options, _FEW_COUNTS)
     own = np.empty(0, dtype=np.int64) if searched is None else searched.batch
     known = np.empty((0, seq_len.size), dtype=np.bool_) if searched is None else pays(searched)
 
@@ -225,7 +221,7 @@ def break_even_context(
     a step, and a verification step reads it once for all candidates. searched: every count at some lengths,
     of which the last batch is this one; it decides there.
     """
-    few = few_counts(options)
+    few = at_counts(options, _FEW_COUNTS)
     end = min(longest, longest_context(scenario, few, batch))
     if end < SHORTEST_CONTEXT:
         return NOTHING_FITS
@@ -277,12 +273,6 @@ def best_chain(surface: Surface, speedup: FloatArray) -> int | None:
     chains = [i for i, option in enumerate(surface.options) if option.chain]
     members = np.flatnonzero(among(surface.option, chains))
     return int(members[np.argmax(speedup[members])]) if members.size else None
-
-
-def scaled_tokens(surface: Surface, j: int, factor: float) -> float:
-    """Tokens per step of configuration j if every accuracy were `factor` times as large."""
-    option = surface.option_of(j)
-    return 1.0 if option is None else option.scaled_tokens(int(surface.candidates[j]), factor)
 
 
 def required_factor(surface: Surface, j: int, required: float) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -98,65 +99,42 @@ def capacities(
     around the best and those that were searched are looked at with every count. max_latency_us: longest time
     per output token of one user.
     """
-    rows = []
-    for group in in_groups(searched.seq_len.size):
-        places = range(searched.seq_len.size)[group]
-        plain, speculative = (
-            _best_points(scenario, options, first, searched, group, max_latency_us, speculate=speculate)
-            for speculate in (False, True)
-        )
-        rows += [
-            Capacity(
-                seq_len=int(searched.seq_len[s]),
-                max_batch_without=int(searched.max_batch[s, PLAIN]),
-                max_batch_with=0 if best is None else best.max_batch,
-                without_speculation=without,
-                with_speculation=best,
-            )
-            for s, without, best in zip(places, plain, speculative, strict=True)
-        ]
-    return tuple(rows)
-
-
-def _best_points(
-    scenario: Scenario,
-    options: Sequence[DraftOption],
-    first: Sequence[tuple[Surface, int]],
-    searched: Surface,
-    group: slice,
-    max_latency_us: float | None,
-    *,
-    speculate: bool,
-) -> list[OperatingPoint | None]:
-    """Of each length of a group."""
 
     def best_of(*points: OperatingPoint | None) -> OperatingPoint | None:
         known = [point for point in points if point is not None]
         return max(known, key=lambda point: point.tokens_per_s, default=None)
 
-    best, near = [], []
-    for s in range(searched.seq_len.size)[group]:
-        (coarse, at), largest = first[s], int(searched.max_batch[s, PLAIN])
-        rows = among(coarse.batch, batches_tried(largest))
-        best_rows = best_of(
-            best_operating_point(coarse, at, max_latency_us, speculate=speculate, rows=rows),
-            best_operating_point(searched, s, max_latency_us, speculate=speculate),
-        )
-        middle = 0 if best_rows is None else best_rows.batch
-        best.append(best_rows)
-        near.append(np.arange(max(1, middle - _NEAR), min(largest, middle + _NEAR) + 1) * (middle > 0))
-    every = distinct(*near)
-    fine = unpriced(scenario, every[every > 0], searched.seq_len[group], options if speculate else ())
-    return [
-        best_of(
-            best_rows,
-            best_rows
-            and best_operating_point(
-                fine, at, max_latency_us, speculate=speculate, rows=among(fine.batch, near[at])
-            ),
-        )
-        for at, best_rows in enumerate(best)
+    def best_points(group: slice, *, speculate: bool) -> list[OperatingPoint | None]:
+        best = partial(best_operating_point, max_latency_us=max_latency_us, speculate=speculate)
+        found, near = [], []
+        for s in range(searched.seq_len.size)[group]:
+            (coarse, at), largest = first[s], int(searched.max_batch[s, PLAIN])
+            rows = among(coarse.batch, batches_tried(largest))
+            found.append(best_of(best(coarse, at, rows=rows), best(searched, s)))
+            middle = 0 if found[-1] is None else found[-1].batch
+            near.append(np.arange(max(1, middle - _NEAR), min(largest, middle + _NEAR) + 1) * (middle > 0))
+        every = distinct(*near)
+        fine = unpriced(scenario, every[every > 0], searched.seq_len[group], options if speculate else ())
+        return [
+            best_of(point, point and best(fine, at, rows=among(fine.batch, near[at])))
+            for at, point in enumerate(found)
+        ]
+
+    pairs = [
+        pair
+        for group in in_groups(searched.seq_len.size)
+        for pair in zip(best_points(group, speculate=False), best_points(group, speculate=True), strict=True)
     ]
+    return tuple(
+        Capacity(
+            seq_len=int(searched.seq_len[s]),
+            max_batch_without=int(searched.max_batch[s, PLAIN]),
+            max_batch_with=0 if best is None else best.max_batch,
+            without_speculation=without,
+            with_speculation=best,
+        )
+        for s, (without, best) in enumerate(pairs)
+    )
 
 
 def best_operating_point(

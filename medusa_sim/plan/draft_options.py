@@ -188,10 +188,12 @@ def draft_options(
     if not chain_only and heads.ranks > 1:
         for depth in drafting.lengths(depth_max):
             options += _tree_options(drafting, profile, heads.first(depth), candidates_max)
-    options += [
-        _chain_option(drafting, profile, heads.first(depth))
-        for depth in drafting.lengths(min(depth_max, candidates_max - 1))
-    ]
+    for depth in drafting.lengths(min(depth_max, candidates_max - 1)):
+        first = heads.first(depth)
+        gains = np.diff(chain_tokens_per_step(first))
+        options.append(
+            _shaped_option(drafting, profile, first, 1, TreeOrder(best_chain(first, depth).paths, gains))
+        )
     return tuple(options)
 
 
@@ -225,26 +227,27 @@ def _tree_options(
 ) -> list[DraftOption]:
     """Medusa heads and n-grams: one option a depth. Drafters that run level by level: one a width too."""
     if not drafting.kind.has_levels:
-        return [_tree_option(drafting, profile, heads, 0, optimal_order(heads, candidates_max))]
+        return [_shaped_option(drafting, profile, heads, 0, optimal_order(heads, candidates_max))]
     options = []
     for width in (w for w in WIDTHS[1:] if w <= heads.ranks):
         narrow = replace(heads, accuracy=heads.accuracy[:, :width])
         order = _within_width(optimal_order(narrow, candidates_max), width)
-        options.append(_tree_option(drafting, profile, narrow, width, order))
+        options.append(_shaped_option(drafting, profile, narrow, width, order))
     return options
 
 
-def _tree_option(
+def _shaped_option(
     drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy, width: int, order: TreeOrder
 ) -> DraftOption:
-    counts = np.arange(2, order.candidates_max + 1)
+    """Of trees of every size in an order; width 1: of the chain of all its nodes alone."""
+    counts = np.arange(2, order.candidates_max + 1)[-1 if width == 1 else 0 :]
     return DraftOption(
         drafter=drafting.drafter(heads.heads, max(width, 1)),
         depth=heads.heads,
         width=width,
-        chain=False,
+        chain=width == 1,
         candidates=counts,
-        tokens_per_step=profile.adjusted(order.tokens_per_step[1:], counts),
+        tokens_per_step=profile.adjusted(order.tokens_per_step[counts - 1], counts),
         profile=profile,
         heads=heads,
         order=order,
@@ -260,19 +263,3 @@ def _within_width(order: TreeOrder, width: int) -> TreeOrder:
         if len(parents) > width:
             return TreeOrder(order.paths[:n], order.gains[:n])
     return order
-
-
-def _chain_option(drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy) -> DraftOption:
-    tokens = chain_tokens_per_step(heads)
-    chain = best_chain(heads, heads.heads)
-    return DraftOption(
-        drafter=drafting.drafter(heads.heads),
-        depth=heads.heads,
-        width=1,
-        chain=True,
-        candidates=np.asarray([heads.heads + 1]),
-        tokens_per_step=profile.adjusted(tokens[-1:], heads.heads + 1),
-        profile=profile,
-        heads=heads,
-        order=TreeOrder(chain.paths, np.diff(tokens)),
-    )

@@ -212,7 +212,14 @@ class Resolved:
         others = self.model.has_more_kinds
         if self.scope == "block" or (self.parallel == ONE and not others):
             return fits
-        return {**fits, **fits_beside(self.latency, self.shard, self.runtime)}
+        # of experts, latent attention and exchange any set of the GPU: the one that the latency model takes
+        for launch in priced(self.latency, plain_launches(self.shard, self.runtime)):
+            kind = KIND_OF[launch.operator.kind]
+            if kind.is_chosen and kind.section != "gemm":
+                place = self.latency.time(launch.operator).kernels
+                set_name, _, key = place.partition(":")
+                fits[f"{kind.section}.{place}"] = kind.table(self.latency.gpu.kernels[set_name])[key].fit
+        return fits
 
     @property
     def linear_fit(self) -> Fit | None:
@@ -222,9 +229,16 @@ class Resolved:
     @property
     def unpacks(self) -> tuple[str, ...]:
         """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
+        model = self.model
         if self.latency.name != "calibrated":
             return ()
-        return unpacked(self.model, self.gpu.kernel_set(self.kernels))
+        form = Format(model.dtype, model.weight_dtype).key
+        weights = form != model.dtype and form not in self.gpu.kernel_set(self.kernels).linear
+        cache = not model.blocks(Latent) and model.kv_dtype != model.activation_dtype
+        return (
+            *([f"{model.weight_dtype} weights"] if weights else []),
+            *([f"a KV cache in {model.kv_dtype}"] if cache else []),
+        )
 
     @property
     def backend(self) -> Backend | None:
@@ -343,33 +357,6 @@ def linear_fit(fits: Mapping[str, Fit], model: Model) -> Fit | None:
     """How well the linear layers of the model's format were fitted; None where nobody fitted them."""
     form = Format(model.dtype, model.weight_dtype).key
     return fits.get(f"gemm.{form}", fits.get(f"gemm.{model.dtype}"))
-
-
-def fits_beside(latency: LatencyModel, shard: Model, runtime: Runtime) -> dict[str, Fit]:
-    """`moe.sglang:bf16` -> fit, of the experts, latent attention and exchange of a step.
-
-    Any set of the GPU may serve these: the one that the latency model takes. Raises SpecError where there is
-    none.
-    """
-    fits: dict[str, Fit] = {}
-    for launch in priced(latency, plain_launches(shard, runtime)):
-        kind = KIND_OF[launch.operator.kind]
-        if kind.is_chosen and kind.section != "gemm":
-            place = latency.time(launch.operator).kernels
-            set_name, _, key = place.partition(":")
-            fits[f"{kind.section}.{place}"] = kind.table(latency.gpu.kernels[set_name])[key].fit
-    return fits
-
-
-def unpacked(model: Model, held: KernelSet) -> tuple[str, ...]:
-    """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
-    form = Format(model.dtype, model.weight_dtype).key
-    weights = form != model.dtype and form not in held.linear
-    cache = not model.blocks(Latent) and model.kv_dtype != model.activation_dtype
-    return (
-        *([f"{model.weight_dtype} weights"] if weights else []),
-        *([f"a KV cache in {model.kv_dtype}"] if cache else []),
-    )
 
 
 def plain_launches(shard: Model, runtime: Runtime) -> tuple[Launch, ...]:

@@ -19,7 +19,6 @@ from medusa_sim.plan.break_even import (
     is_chain,
     required_factor,
     same_option,
-    scaled_tokens,
 )
 from medusa_sim.plan.insights import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.priced_steps import PLAIN
@@ -115,7 +114,10 @@ class _Place:
 
     def if_accepted(self, factor: float) -> float:
         tokens = float(self.surface.tokens_per_step[self.j])
-        return self.gain_if(tokens / scaled_tokens(self.surface, self.j, factor))
+        option = self.option
+        return self.gain_if(
+            tokens / (1.0 if option is None else option.scaled_tokens(self.candidates, factor))
+        )
 
     @property
     def memory_bytes(self) -> float:
