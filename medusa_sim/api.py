@@ -40,7 +40,6 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.rows import predicted_rows
-from medusa_sim.step.step import Setting
 from medusa_sim.step.workload import Grid, Sizes, names, numbers, several, whole_numbers
 
 if TYPE_CHECKING:
@@ -61,10 +60,7 @@ class Scenario(plan_scenario.Scenario):
     """
 
     def sweep(
-        self,
-        batch: Sizes = 1,
-        seq_len: Sizes = DEFAULT_SEQ_LEN,
-        candidates: Sizes = DEFAULT_CANDIDATES,
+        self, batch: Sizes = 1, seq_len: Sizes = DEFAULT_SEQ_LEN, candidates: Sizes = DEFAULT_CANDIDATES
     ) -> pd.DataFrame:
         """The rows of `medusa-sim sweep`: one for each batch, length (committed tokens) and count.
 
@@ -74,14 +70,10 @@ class Scenario(plan_scenario.Scenario):
         """
         import pandas as pd
 
-        grid = Grid.of(
-            whole_numbers("batch", batch),
-            whole_numbers("seq_len", seq_len),
-            whole_numbers("candidates", candidates),
-        )
-        frame: pd.DataFrame = pd.concat(
-            [table.pandas() for table in sweep_tables([self], grid)], ignore_index=True
-        )
+        axes = {"batch": batch, "seq_len": seq_len, "candidates": candidates}
+        grid = Grid.of(*(whole_numbers(name, sizes) for name, sizes in axes.items()))
+        tables = [table.pandas() for table in sweep_tables([self], grid)]
+        frame: pd.DataFrame = pd.concat(tables, ignore_index=True)
         missing = sorted(set(grid.candidates.tolist()) - set(frame["candidates"].unique().tolist()))
         ends = f"no rows for candidates {missing}: acceptance {self.profile.name} ends before"
         beyond = plan_scenario.beyond_known(self, int(grid.seq_len.max()))
@@ -194,12 +186,16 @@ class Scenario(plan_scenario.Scenario):
         candidates = None if candidates is None else axes[2][0]
         if candidates is None:
             candidates = self.recommend(batch, seq_len).schedule_row.best_candidates
-        option = None
+        option, setting = None, self.setting
         if candidates > 1:
             options = at_counts(self.options(candidates), np.asarray([candidates]))
             if options:
                 steps = price(self, [batch], [seq_len], options).by_count
                 option = steps.option_at(0, 0, 1)
+            # a shape that is not known spreads over all depths
+            depth = max(min(candidates - 1, self.depth), 1) if option is None else option.depth
+            width = -(-(candidates - 1) // depth) if option is None else option.width
+            setting = replace(setting, drafter=self.drafting.drafter(depth, max(width, 1)))
         return SingleStep(
             scenario=self,
             batch=batch,
@@ -207,17 +203,8 @@ class Scenario(plan_scenario.Scenario):
             candidates=candidates,
             drafts=0 if candidates == 1 else self.depth if option is None else option.drafts(candidates),
             tokens_per_step=1.0 if candidates == 1 else None if option is None else option.tokens(candidates),
-            setting=self._timed(candidates, None if option is None else (option.depth, option.width)),
+            setting=setting,
         )
-
-    def _timed(self, candidates: int, shape: tuple[int, int] | None) -> Setting:
-        """The setting with the drafter of a count; a shape that is not known spreads over all depths."""
-        if candidates == 1:
-            return self.setting
-        if shape is None:
-            depth = max(min(candidates - 1, self.depth), 1)
-            shape = depth, -(-(candidates - 1) // depth)
-        return replace(self.setting, drafter=self.drafting.drafter(shape[0], max(shape[1], 1)))
 
     def command(self, name: str = "recommend") -> str:
         """The scenario as a line of the shell. Raises UsageError for an object that no option can name."""

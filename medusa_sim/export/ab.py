@@ -72,18 +72,11 @@ def acceptance_length(plan: ChainPlan, batch: int) -> float:
     return 1.0 + sum(plan.rates[: plan.drafts_at(batch)])
 
 
-def _lengths(answer: Recommendation) -> tuple[int, int]:
-    """(prompt, output) tokens whose middle context is the length that was asked for."""
-    if answer.question.request is not None:
-        prompt, output = answer.question.request
-        return prompt, output
+def _bench(engine: EngineExport, answer: Recommendation, plan: ChainPlan, label: str) -> Iterator[str]:
+    """Runs at (prompt, output) tokens whose middle context is the length that was asked for."""
     length = answer.question.seq_len[0]
     output = min(_OUTPUT_TOKENS, max(length // 2, 1))
-    return max(length - output // 2, 1), output
-
-
-def _bench(engine: EngineExport, answer: Recommendation, plan: ChainPlan, label: str) -> Iterator[str]:
-    prompt, output = _lengths(answer)
+    prompt, output = answer.question.request or (max(length - output // 2, 1), output)
     for batch in batches(plan):
         common = (
             f"--dataset-name random --random-input-len {prompt} --random-output-len {output} "

@@ -18,7 +18,6 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.runtime import load_runtime
 
 _NEVER = -1e9
@@ -135,12 +134,14 @@ def best_tiers(
         ]
     )
     chosen = _falling_path(score, np.log1p(gain))
-    return _merge_tiers(
-        [
-            Tier(low + 1, high, int(grid.drafts[column]))
-            for (low, high), column in zip(pairwise(edges), chosen, strict=True)
-        ]
-    )
+    tiers: list[Tier] = []
+    for (low, high), column in zip(pairwise(edges), chosen, strict=True):
+        drafts = int(grid.drafts[column])
+        if tiers and tiers[-1].drafts == drafts:
+            tiers[-1] = Tier(tiers[-1].batch_min, high, drafts)
+        else:
+            tiers.append(Tier(low + 1, high, drafts))
+    return tuple(tiers)
 
 
 def _falling_path(score: FloatArray, switch: float) -> list[int]:
@@ -160,16 +161,6 @@ def _falling_path(score: FloatArray, switch: float) -> list[int]:
     for row in range(rows - 1, 0, -1):
         path.append(int(came_from[row, path[-1]]))
     return path[::-1]
-
-
-def _merge_tiers(tiers: list[Tier]) -> tuple[Tier, ...]:
-    merged = tiers[:1]
-    for tier in tiers[1:]:
-        if tier.drafts == merged[-1].drafts:
-            merged[-1] = Tier(merged[-1].batch_min, tier.batch_max, tier.drafts)
-        else:
-            merged.append(tier)
-    return tuple(merged)
 
 
 def drafts_by_batch(grid: ChainGrid, tiers: tuple[Tier, ...]) -> IntArray:
@@ -255,7 +246,9 @@ def _losing(grid: ChainGrid, drafts: IntArray) -> tuple[tuple[int, int], ...]:
 
 def graph_sizes(engine: str) -> tuple[int, ...]:
     """Batches that an engine captures graphs of: a switch between two of them saves no padding."""
-    return _terms_of(engine).graph_sizes
+    terms = load_runtime(engine).engine
+    assert terms is not None  # noqa: S101  # names without a version stand for engines
+    return terms.graph_sizes
 
 
 def idle_cost(answer: Recommendation) -> Callable[[int], float]:
@@ -263,12 +256,6 @@ def idle_cost(answer: Recommendation) -> Callable[[int], float]:
     surface = answer.surface
     share = surface.idle_share.mean(axis=1)
     return lambda batch: float(np.interp(batch, surface.batch, share))
-
-
-def _terms_of(engine: str) -> Engine:
-    terms = load_runtime(engine).engine
-    assert terms is not None  # noqa: S101  # names without a version stand for engines
-    return terms
 
 
 @dataclass(frozen=True, slots=True)

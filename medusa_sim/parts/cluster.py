@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim import __version__
-from medusa_sim.errors import OutputError, UsageError, unknown_name
+from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.parts.folder import Advance, Description, Done, PartFolder, Shard, Work, open_parts
-from medusa_sim.parts.sweep_parts import LoadParts, SweepParts
+from medusa_sim.parts.sweep_parts import made_from
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -33,14 +33,7 @@ def work_of(description: Description) -> Work:
 
 @lru_cache(maxsize=4)
 def _work(text: str) -> Work:
-    description = json.loads(text)
-    match description.get("kind"):
-        case "sweep":
-            return SweepParts.made_from(description)
-        case "load":
-            return LoadParts.made_from(description)
-        case kind:
-            raise UsageError(unknown_name("kind of work", str(kind), ("sweep", "load")))
+    return made_from(json.loads(text))
 
 
 ANSWER_S = 10.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim import __version__
+from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.simulate import LoadTest
 from medusa_sim.parts.folder import Case, Description, Frozen, case_of, digests, frozen, plain, scenario_of
@@ -34,6 +35,25 @@ Fewer where all are written, which takes some 100 bytes a row.
 """
 
 
+def described(kind: str, work: SweepParts | LoadParts, files: dict[str, str]) -> Description:
+    """The fields of a work, as JSON has them, with what its rows depend on beside them."""
+    held = {each.name: getattr(work, each.name) for each in fields(work)}
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
+    return {"kind": kind, "version": __version__, **values, "files": files}
+
+
+def made_from(description: Description) -> SweepParts | LoadParts:
+    """The parts of a description. Raises UsageError for a kind that nobody knows."""
+    kinds: dict[str, Any] = {"sweep": SweepParts, "load": LoadParts}
+    kind = str(description.get("kind"))
+    if kind not in kinds:
+        raise UsageError(unknown_name("kind of work", kind, kinds))
+    held = ((each.name, description[each.name]) for each in fields(kinds[kind]))
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in held}
+    parts: SweepParts | LoadParts = kinds[kind](**values)
+    return parts
+
+
 @dataclass(frozen=True)
 class SweepParts:
     """Cases (arguments of `Scenario` that JSON can hold) over a grid; parts by case, then batch, then length.
@@ -44,7 +64,9 @@ class SweepParts:
 
     cases: tuple[Case, ...]
     counts: tuple[int, ...]
-    grid: Grid
+    batch: tuple[int, ...]
+    seq_len: tuple[int, ...]
+    candidates: tuple[int, ...]
     all_rows: bool
     part_rows: int
 
@@ -60,38 +82,22 @@ class SweepParts:
         return cls(
             cases=tuple(case_of(item) for item in scenarios),
             counts=tuple(item.covered(grid.candidates).size for item in scenarios),
-            grid=grid,
+            batch=tuple(grid.batch.tolist()),
+            seq_len=tuple(grid.seq_len.tolist()),
+            candidates=tuple(grid.candidates.tolist()),
             all_rows=all_rows,
             part_rows=part_rows or (ALL_PART_ROWS if all_rows else PART_ROWS),
         )
 
-    @classmethod
-    def made_from(cls, description: Description) -> SweepParts:
-        """The parts of a description."""
-        axes = [description[name] for name in ("batch", "seq_len", "candidates")]
-        return cls(
-            cases=tuple(description["cases"]),
-            counts=tuple(description["counts"]),
-            grid=Grid.of(*axes),
-            all_rows=description["all_rows"],
-            part_rows=description["part_rows"],
-        )
+    @cached_property
+    def grid(self) -> Grid:
+        """Of every case."""
+        return Grid.of(self.batch, self.seq_len, self.candidates)
 
     @cached_property
     def description(self) -> Description:
         """Cases, grid and what the numbers depend on beside them: the version and the files named."""
-        return {
-            "kind": "sweep",
-            "version": __version__,
-            "all_rows": self.all_rows,
-            "part_rows": self.part_rows,
-            "cases": list(self.cases),
-            "counts": list(self.counts),
-            "batch": self.grid.batch.tolist(),
-            "seq_len": self.grid.seq_len.tolist(),
-            "candidates": self.grid.candidates.tolist(),
-            "files": digests(self.cases),
-        }
+        return described("sweep", self, digests(self.cases))
 
     @property
     def parts(self) -> int:
@@ -178,28 +184,10 @@ class LoadParts:
             requests=each,
         )
 
-    @classmethod
-    def made_from(cls, description: Description) -> LoadParts:
-        """The parts of a description."""
-        return cls(
-            cases=tuple(description["cases"]),
-            rates=tuple(description["rates"]),
-            asked=description["asked"],
-            requests=description["requests"],
-        )
-
-    @property
+    @cached_property
     def description(self) -> Description:
         """Cases, rates and what is asked, with the version and the files named."""
-        return {
-            "kind": "load",
-            "version": __version__,
-            "cases": list(self.cases),
-            "rates": list(self.rates),
-            "asked": self.asked,
-            "requests": self.requests,
-            "files": digests(self.cases, **self.asked),
-        }
+        return described("load", self, digests(self.cases, **self.asked))
 
     @property
     def parts(self) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,8 +86,7 @@ class InEngine:
     speedup: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheaperCount:
+class CheaperCount(NamedTuple):
     """At this batch and length the larger count is faster than the smaller one."""
 
     batch: int
@@ -213,17 +212,14 @@ def _best(surface: Surface, grid: Grid) -> Best:
 
 
 def _free(surface: Surface) -> Free:
-    by_count = surface.by_count
-    width = by_count.counts.size
-    whole = free_budget(by_count.step_us / by_count.decode_us).ravel()
-    alone = surface.verify.time_us / by_count.decode_us
+    counts, decode_us = surface.by_count.counts, surface.by_count.decode_us
+    alone = surface.verify.time_us / decode_us
     alone[..., 0] = 1.0
-    verification = free_budget(alone).ravel()
-    return Free(
-        whole=by_count.counts[whole - 1],
-        verification=by_count.counts[verification - 1],
-        largest=int(by_count.counts[width - 1]),
+    whole, verification = (
+        counts[free_budget(overhead).ravel() - 1]
+        for overhead in (surface.by_count.step_us / decode_us, alone)
     )
+    return Free(whole=whole, verification=verification, largest=int(counts[-1]))
 
 
 def in_engine(scenario: Scenario, batch: IntArray, seq_len: IntArray) -> InEngine | None:
@@ -273,9 +269,7 @@ def _cheaper(scenario: Scenario, grid: Grid) -> Iterator[CheaperCount]:
     by_count = grid_surface(scenario, ordered).by_count
     for (i, s), _ in np.ndenumerate(by_count.decode_us[..., 0]):
         for less, more in cheaper_pairs(by_count.counts, by_count.step_us[i, s]):
-            yield CheaperCount(
-                batch=int(grid.batch[i]), seq_len=int(grid.seq_len[s]), smaller=less, larger=more
-            )
+            yield CheaperCount(int(grid.batch[i]), int(grid.seq_len[s]), less, more)
 
 
 def free_budget(overhead: FloatArray, within: float = FREE_WITHIN) -> IntArray:
@@ -323,9 +317,8 @@ def near_best(counts: IntArray, speedup: FloatArray, fits: BoolArray, best: int)
     good = (speedup >= speedup[best] * (1.0 - NEAR_BEST)) & fits & (counts > 1)
     if not good[best]:
         return int(counts[best]), int(counts[best])
-    low = high = best
-    while low > 0 and good[low - 1]:
-        low -= 1
-    while high + 1 < counts.size and good[high + 1]:
-        high += 1
+    ends = np.flatnonzero(~good)
+    place = int(np.searchsorted(ends, best))
+    low = int(ends[place - 1]) + 1 if place else 0
+    high = int(ends[place]) - 1 if place < ends.size else counts.size - 1
     return int(counts[low]), int(counts[high])
