@@ -72,7 +72,7 @@ def test_shards_share_the_parts(parts, count):
         def parts(self) -> int:
             return parts
 
-    own = Numbered(cases=(), counts=(), grid=GRID, all_rows=True, part_rows=1)
+    own = Numbered((), (), (1,), (1,), (1,), all_rows=True, part_rows=1)
     taken = [number for i in range(count) for number in Shard(i + 1, count).parts(own)]
     assert sorted(taken) == list(range(parts))
 
