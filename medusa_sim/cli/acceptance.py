@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import (
-    DATA_DIR,
-    FILE,
-    OUTPUT,
-    Counters,
-    arg,
-    command,
-    flag,
-    is_given,
-    opt,
-    record,
-)  # fmt: skip
+from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, grid
 from medusa_sim.errors import DataError, UsageError
@@ -41,25 +30,24 @@ def acceptance() -> None:
     """Tokens per step: profiles, other shapes predicted from a few measured ones, your own measurements."""
 
 
-@command(
-    into=acceptance,
-    epilog=examples("medusa-sim acceptance predict --observations sd.csv --targets all.csv --format csv"),
+@take.command(
+    "medusa-sim acceptance predict --observations sd.csv --targets all.csv --format csv", into=acceptance
 )
 def predict(
     *,
-    observations: Path = opt(
+    observations: Path = take.opt(
         "CSV decoder,spec,block_efficiency of one (target, draft, task); SD rows of a few lengths suffice.",
         None,
-        FILE,
+        take.FILE,
         required=True,
     ),
-    targets: Path = opt(
+    targets: Path = take.opt(
         "CSV decoder,spec of what to predict; a block_efficiency column is compared.",
         None,
-        FILE,
+        take.FILE,
         required=True,
     ),
-    output: Output = OUTPUT,
+    output: Output = take.OUTPUT,
 ) -> None:
     """Block efficiency of longer chains, SpecTr, RSD-C and RSD-S from a few measured chains.
 
@@ -109,13 +97,13 @@ def _rows(path: Path, needed: tuple[str, ...]) -> pd.DataFrame:
     return frame
 
 
-@command(into=acceptance, epilog=examples("medusa-sim acceptance show medusa1-vicuna-7b --candidates 1..64"))
+@take.command("medusa-sim acceptance show medusa1-vicuna-7b --candidates 1..64", into=acceptance)
 def show(
     *,
-    profile: str = arg(type=ACCEPTANCE),
-    candidates: tuple[int, ...] = opt("Root included.", "1,2,4,8,16,32,64", grid(CANDIDATES)),
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    profile: str = take.arg(type=ACCEPTANCE),
+    candidates: tuple[int, ...] = take.opt("Root included.", "1,2,4,8,16,32,64", grid(CANDIDATES)),
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Tokens per step of a profile or file by candidates, with its 80 % band and the heads that are used."""
     import numpy as np
@@ -148,30 +136,30 @@ def show(
     output.rows(pa.table(columns), "acceptance", profile=loaded.name, source=loaded.source)
 
 
-_WRITTEN = opt("Profile to write (TOML).", None, FILE, "-o", "--output", required=True)
+_WRITTEN = take.opt("Profile to write (TOML).", None, take.FILE, "-o", "--output", required=True)
 
 
-@command(
+@take.command(
+    "medusa-sim acceptance fit --head-accuracy heads.csv --source 'our eval' -o ours.toml",
+    "medusa-sim acceptance fit --head-accuracy heads.csv --source 'our eval' --tree tree.json "
+    "--tokens-per-step 2.71 -o ours.toml",
     into=acceptance,
-    epilog=examples(
-        "medusa-sim acceptance fit --head-accuracy heads.csv --source 'our eval' -o ours.toml",
-        "medusa-sim acceptance fit --head-accuracy heads.csv --source 'our eval' --tree tree.json "
-        "--tokens-per-step 2.71 -o ours.toml",
-    ),
 )
 def fit(
     *,
-    head_accuracy: Path = opt("CSV of accuracies per head and rank.", None, FILE, required=True),
-    of_model: str | None = opt("Rows of this model, where the file has a model column.", None, None, "--of"),
-    title: str | None = opt("What was measured [the file's name]."),
-    source: str = opt("Where the numbers come from; every profile says so.", required=True),
-    agreement: Any = opt(
+    head_accuracy: Path = take.opt("CSV of accuracies per head and rank.", None, take.FILE, required=True),
+    of_model: str | None = take.opt(
+        "Rows of this model, where the file has a model column.", None, None, "--of"
+    ),
+    title: str | None = take.opt("What was measured [the file's name]."),
+    source: str = take.opt("Where the numbers come from; every profile says so.", required=True),
+    agreement: Any = take.opt(
         "What right means: what the target emits in its own text, or the next token of a given text.",
         "target",
         click.Choice(("target", "teacher-forced")),
     ),
-    tree_file: Path | None = opt("A tree that was run.", None, FILE, "--tree"),
-    tokens_per_step: float | None = opt(
+    tree_file: Path | None = take.opt("A tree that was run.", None, take.FILE, "--tree"),
+    tokens_per_step: float | None = take.opt(
         "What it gave; fits the correlation of the heads.", None, click.FLOAT
     ),
     path: Path = _WRITTEN,
@@ -195,10 +183,8 @@ def fit(
             raise UsageError(f"--tokens-per-step {tokens_per_step:g}: this tree emits 1 to {read.depth + 1}")
         correlation = fitted_correlation([(heads.with_zeros(read.ranks_used), read, tokens_per_step)])
     counts = [0] * heads.heads if heads.labels is None else [int(count) for count in heads.labels]
-    rows = [
-        HeadRow(accuracy=[float(a) for a in accuracy], labels=count)
-        for accuracy, count in zip(heads.accuracy, counts, strict=True)
-    ]
+    accuracies = zip(heads.accuracy.tolist(), counts, strict=True)
+    rows = [HeadRow(accuracy=accuracy, labels=count) for accuracy, count in accuracies]
     profile = HeadTopkFile(
         schema=SCHEMA,
         title=title or head_accuracy.stem,
@@ -211,25 +197,23 @@ def fit(
     say(f"wrote {path} ({heads.heads} heads, {heads.ranks} ranks, correlation {correlation:.3f})")
 
 
-@command(
-    "from-engine",
+@take.command(
+    "medusa-sim acceptance from-engine after.txt --before before.txt -o ours.toml",
+    "medusa-sim acceptance from-engine http://127.0.0.1:8000/metrics --wait 60 -o ours.toml",
+    "medusa-sim acceptance from-engine profile_export.jsonl --of llama-3.1-8b -o ours.toml",
+    name="from-engine",
     into=acceptance,
-    epilog=examples(
-        "medusa-sim acceptance from-engine after.txt --before before.txt -o ours.toml",
-        "medusa-sim acceptance from-engine http://127.0.0.1:8000/metrics --wait 60 -o ours.toml",
-        "medusa-sim acceptance from-engine profile_export.jsonl --of llama-3.1-8b -o ours.toml",
-    ),
 )
 def from_engine(
     *,
-    sources: tuple[str, ...] = arg(nargs=-1, required=True, metavar="FILE|URL..."),
-    counters: Counters = record(Counters),
-    of_model: str | None = opt("Counts of this model, where there are several.", None, None, "--of"),
-    lookup: bool = flag(
+    sources: tuple[str, ...] = take.arg(nargs=-1, required=True, metavar="FILE|URL..."),
+    counters: take.Counters = take.record(take.Counters),
+    of_model: str | None = take.opt("Counts of this model, where there are several.", None, None, "--of"),
+    lookup: bool = take.flag(
         "Drafts are looked up in the text (n-gram, suffix): count steps that found none too."
     ),
-    title: str | None = opt("What was measured [engine and model]."),
-    source: str | None = opt("Where the numbers come from [the files' names]."),
+    title: str | None = take.opt("What was measured [engine and model]."),
+    source: str | None = take.opt("Where the numbers come from [the files' names]."),
     path: Path = _WRITTEN,
 ) -> None:
     """A profile (TOML) by position from what a serving engine counted.
@@ -249,7 +233,7 @@ def from_engine(
 
     if path.suffix != ".toml":
         raise UsageError(f"{path}: a profile is a .toml file")
-    if is_given("before") and len(sources) != 1:
+    if take.is_given("before") and len(sources) != 1:
         raise UsageError("--before belongs to one page after it; give one FILE")
     check_writable(path)
     counts = combined([part for given in sources for part in counters.read(given)], of_model)

@@ -13,21 +13,21 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import command, opt
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.errors import UsageError, shown
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
-@command(epilog=examples("medusa-sim app", "medusa-sim app --port 8600 --no-browser"))
+@take.command("medusa-sim app", "medusa-sim app --port 8600 --no-browser")
 def app(
     *,
-    port: int = opt("Port.", 8501, click.IntRange(1, 65535)),
-    address: str = opt(
+    port: int = take.opt("Port.", 8501, click.IntRange(1, 65535)),
+    address: str = take.opt(
         "Address to listen on; anything but localhost lets others on the network in.", "localhost"
     ),
-    browser: bool = opt("Open a browser window.", True, None, "--browser/--no-browser"),
+    browser: bool = take.opt("Open a browser window.", True, None, "--browser/--no-browser"),
 ) -> None:
     """Explore in a browser: the answer, under load, which GPU, evidence.
 

@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.calibrate.engine_bench import Shape
 from medusa_sim.cli import examples, say
+from medusa_sim.cli import options as take
 from medusa_sim.cli.modes import Moded
-from medusa_sim.cli.options import (
-    DATA_DIR,
-    FILES,
-    OUTPUT,
-    OVERWRITE,
-    arg,
-    arguments,
-    command,
-    flag,
-    opt,
-    record,
-)  # fmt: skip
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import DRAFTER, RUNTIME
 from medusa_sim.errors import DataError, UsageError
@@ -30,23 +19,22 @@ from medusa_sim.plan.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
     from medusa_sim.calibrate.engine_fit import DrafterOf, FittedRuntime
-    from medusa_sim.step.step import Setting
 
 
-_DRY_RUN = flag("Fit and print, write nothing.")
+_DRY_RUN = take.flag("Fit and print, write nothing.")
 
 
-@command("rows")
+@take.command(name="rows")
 def _rows(
     *,
-    files: tuple[Path, ...] = arg(**FILES),
-    gpu: dict[str, str] = arguments(ARGUMENTS, "gpu"),
-    kernels: str = opt("Kernel set to write: torch, sglang, paper, or one of your own.", required=True),
-    source: str | None = opt("One line kept with the parameters [default: the files' names]."),
+    files: tuple[Path, ...] = take.arg(**take.FILES),
+    gpu: dict[str, str] = take.arguments(ARGUMENTS, "gpu"),
+    kernels: str = take.opt("Kernel set to write: torch, sglang, paper, or one of your own.", required=True),
+    source: str | None = take.opt("One line kept with the parameters [default: the files' names]."),
     dry_run: bool = _DRY_RUN,
-    overwrite: bool = OVERWRITE,
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    overwrite: bool = take.OVERWRITE,
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Kernel parameters of one GPU and kernel library, fitted to measured operator rows.
 
@@ -86,16 +74,13 @@ def _rows(
     if not dry_run:
         written = write_kernels(folder, card, kernels, fitted)
         say(f"wrote {written}")
+    of_fit, of_size = ("rows", "fit_error", "heldout_error"), ("size_max", "low", "high")
     records = [
         {
             "section": each.section,
             "key": each.key,
-            "rows": each.kernel.fit.rows,
-            "fit_error": each.kernel.fit.fit_error,
-            "heldout_error": each.kernel.fit.heldout_error,
-            "size_max": residual.size_max,
-            "low": residual.low,
-            "high": residual.high,
+            **{name: getattr(each.kernel.fit, name) for name in of_fit},
+            **{name: getattr(residual, name) for name in of_size},
         }
         for each in fitted
         for residual in each.kernel.fit.residuals
@@ -107,11 +92,11 @@ WORTH_A_WORD = 0.10
 """Relative error of a run in the fit from which something else than the terms is wrong."""
 
 
-@command("engine")
+@take.command(name="engine")
 def _engine(
     *,
-    files: tuple[Path, ...] = arg(**FILES),
-    names: dict[str, Any] = arguments(
+    files: tuple[Path, ...] = take.arg(**take.FILES),
+    names: dict[str, Any] = take.arguments(
         ARGUMENTS,
         "gpu",
         "model",
@@ -121,15 +106,15 @@ def _engine(
         "dtype",
         changes={"model": {"default": None, "help": "The model that was served."}},
     ),
-    runtime: str = opt("The engine to inherit from.", "vllm", RUNTIME),
-    name: str | None = opt("Name of the runtime to write."),
-    title: str | None = opt("One line kept with the runtime."),
-    drafter: str | None = opt("What drafted in the runs that speculated.", None, DRAFTER),
-    shape: Shape = record(Shape),
+    runtime: str = take.opt("The engine to inherit from.", "vllm", RUNTIME),
+    name: str | None = take.opt("Name of the runtime to write."),
+    title: str | None = take.opt("One line kept with the runtime."),
+    drafter: str | None = take.opt("What drafted in the runs that speculated.", None, DRAFTER),
+    shape: Shape = take.record(Shape),
     dry_run: bool = _DRY_RUN,
-    overwrite: bool = OVERWRITE,
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    overwrite: bool = take.OVERWRITE,
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """A runtime of one's own, fitted to results of a load generator, printed beside every run.
 
@@ -147,6 +132,7 @@ def _engine(
         write_runtime,
     )
     from medusa_sim.data import user_data_dir
+    from medusa_sim.plan.scenario import Scenario
     from medusa_sim.writing import check_new
 
     if name is None or names["model"] is None:
@@ -157,7 +143,9 @@ def _engine(
     if not dry_run:
         check_new(runtime_path(user_data_dir(data_dir), name), overwrite=overwrite)
     rows = [row for path in files for row in read_bench(path, shape)]
-    setting = _setting(names, runtime, data_dir)
+    # plain decoding: drafts that cost nothing, which every engine runs
+    plain = {name: names[name] for name in ("gpu", "model", "kernels", "dtype")}
+    setting = Scenario(**plain, runtime=runtime, drafter="ngram", acceptance=1.0, data_dir=data_dir).setting
     fitted = fitted_runtime(
         setting,
         rows,
@@ -169,19 +157,16 @@ def _engine(
     if not dry_run:
         path = write_runtime(user_data_dir(data_dir), fitted, setting.runtime.name)
         say(f"wrote {path}; use it with --runtime {name}")
+    of_row = ("source", "concurrency", "drafts", "acceptance_length")
+    of_fit = ("error", "leave_one_out_us", "leave_one_out_error")
     records = [
         {
-            "source": each.row.source,
-            "concurrency": each.row.concurrency,
-            "drafts": each.row.drafts,
-            "acceptance_length": each.row.acceptance_length,
+            **{name: getattr(each.row, name) for name in of_row},
             "prompt_tokens": each.row.prompt,
             "output_tokens": each.row.output,
             "measured_us": each.row.step_us,
             "fitted_us": each.fitted_us,
-            "error": each.error,
-            "leave_one_out_us": each.leave_one_out_us,
-            "leave_one_out_error": each.leave_one_out_error,
+            **{name: getattr(each, name) for name in of_fit},
         }
         for each in fitted.rows
     ]
@@ -210,23 +195,6 @@ def _tell(fitted: FittedRuntime) -> None:
                 f"warning: {each.row.source} is given {each.error:+.0%} off; check --gpu, --model, --dtype, "
                 "the drafter, and that the server was full for most of the run"
             )
-
-
-def _setting(names: dict[str, Any], runtime: str, data_dir: Path | None) -> Setting:
-    from medusa_sim.plan.scenario import Scenario
-
-    # Plain decoding: drafts that cost nothing, which every engine runs.
-    scenario = Scenario(
-        gpu=names["gpu"],
-        model=names["model"],
-        drafter="ngram",
-        acceptance=1.0,
-        runtime=runtime,
-        kernels=names["kernels"],
-        dtype=names["dtype"],
-        data_dir=data_dir,
-    )
-    return scenario.setting
 
 
 def _drafter_of(drafter: str, names: dict[str, Any]) -> DrafterOf:

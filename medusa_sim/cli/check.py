@@ -5,51 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import (
-    FILE,
-    FILES,
-    OUTPUT,
-    Counters,
-    arg,
-    command,
-    opt,
-    record,
-    scenario,
-    scenarios,
-)  # fmt: skip
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 from medusa_sim.plan.question import Measured
 
 
-@command(
-    epilog=examples(
-        "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --bench spec.json plain.json",
-        "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --seq 600 "
-        "--counters http://127.0.0.1:8000/metrics --wait 60",
-        "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --batch 8 --seq 600 "
-        "--measured-tpot-ms 5.1 --accepted-by-position 0.70,0.42,0.21",
-    ),
+@take.command(
+    "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --bench spec.json plain.json",
+    "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --seq 600 "
+    "--counters http://127.0.0.1:8000/metrics --wait 60",
+    "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --batch 8 --seq 600 "
+    "--measured-tpot-ms 5.1 --accepted-by-position 0.70,0.42,0.21",
 )
 def check(
     *,
-    more: tuple[Path, ...] = arg(**FILES),
-    given: dict[str, Any] = scenario("scope", "baseline"),
-    files: tuple[Path, ...] = opt(
+    more: tuple[Path, ...] = take.arg(**take.FILES),
+    given: dict[str, Any] = take.scenario("scope", "baseline"),
+    files: tuple[Path, ...] = take.opt(
         "Result of a load generator (as `calibrate engine`); beside the run with drafts also one without.",
         None,
-        FILE,
+        take.FILE,
         "--bench",
         multiple=True,
     ),
-    counters: str | None = opt(
+    counters: str | None = take.opt(
         "Acceptance as the engine counted it (as `acceptance from-engine`): a file, or the URL of its "
         "/metrics page, which in vLLM also tells speed and batch."
     ),
-    how: Counters = record(Counters),
-    asked: Measured = record(Measured),
-    output: Output = OUTPUT,
+    how: take.Counters = take.record(take.Counters),
+    asked: Measured = take.record(Measured),
+    output: Output = take.OUTPUT,
 ) -> None:
     """Whether a running engine is as fast as predicted, or which part is off and by how much.
 
@@ -67,7 +54,7 @@ def check(
     if how.before is not None and not counters:
         raise UsageError("--before belongs to the page after it; give --counters FILE")
     counts = None if counters is None else combined(how.read(counters))
-    (one,) = scenarios(given)
+    (one,) = take.scenarios(given)
     answer = Checked(check=checked(*engine_run(one, (*files, *more), counts, asked)))
     for line in answer.check.scenario.warnings:
         say(line)

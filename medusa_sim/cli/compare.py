@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import DATA_DIR, OUTPUT, arguments, command, flag, opt, record
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.setups.choices import Choices, prices_of
@@ -24,37 +24,35 @@ if TYPE_CHECKING:
 _UNTOLD = {"show_default": False}
 
 
-@command(
-    epilog=examples(
-        "medusa-sim compare --model llama-3.1-8b --tokens-per-s-per-user 50",
-        "medusa-sim compare --gpu h200-sxm,b200 --model deepseek-r1 --gpus 4,8 --drafter none,mtp "
-        "--prompt-tokens 1000 --output-tokens 1000 --tokens-per-s-per-user 50 --format csv",
-        "medusa-sim compare --model llama-3.1-8b --rate 40 --tpot-ms 15 --price h100-sxm=2.5,b200=5",
-    ),
+@take.command(
+    "medusa-sim compare --model llama-3.1-8b --tokens-per-s-per-user 50",
+    "medusa-sim compare --gpu h200-sxm,b200 --model deepseek-r1 --gpus 4,8 --drafter none,mtp "
+    "--prompt-tokens 1000 --output-tokens 1000 --tokens-per-s-per-user 50 --format csv",
+    "medusa-sim compare --model llama-3.1-8b --rate 40 --tpot-ms 15 --price h100-sxm=2.5,b200=5",
 )
 def compare(
     *,
-    choices: Choices = record(Choices),
-    question: Question = record(Question, batches=_UNTOLD, drafts=_UNTOLD),
-    prices: str | None = opt(
+    choices: Choices = take.record(Choices),
+    question: Question = take.record(Question, batches=_UNTOLD, drafts=_UNTOLD),
+    prices: str | None = take.opt(
         "Dollars per GPU-hour: 2.5, or by card h100-sxm=2.5,b200=5.", None, None, "--price"
     ),
-    draft_path: str | None = opt("Draft checkpoint to name in the launch command."),
-    under_load: bool = flag(
+    draft_path: str | None = take.opt("Draft checkpoint to name in the launch command."),
+    under_load: bool = take.flag(
         "Also simulate the best set-ups, with and without speculation, under the rate or the users."
     ),
-    router: Router = opt(
+    router: Router = take.opt(
         "Of --under-load: how the requests of a rate are spread over copies.",
         "least-load",
         click.Choice(("least-load", "round-robin")),
         show_default=False,
     ),
-    names: dict[str, Any] = arguments(
+    names: dict[str, Any] = take.arguments(
         ARGUMENTS, "model", "acceptance", "draft_model", "latency", "fallback", "kernels"
     ),
-    report: ReportPlace = record(ReportPlace),
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    report: ReportPlace = take.record(ReportPlace),
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Which set-up: every one that the model, the cards and the engines allow, priced at steady batches.
 
@@ -67,13 +65,12 @@ def compare(
     from medusa_sim.setups.search import compare as compared
 
     with progress("set-ups") as advance:
+        names |= {"prices": prices_of(prices), "data_dir": data_dir}
         answer = compared(
             names.pop("model"),
             question,
             choices,
-            prices=prices_of(prices),
             advance=lambda done, total: advance(done, total, None),
-            data_dir=data_dir,
             **names,
         )
     if report.folder is not None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import DATA_DIR, OUTPUT, arguments, command, opt, require_decoder_extra
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.decoder.arguments import Request
 from medusa_sim.errors import DataError, UsageError
@@ -23,25 +23,23 @@ _SHOWN = (
 """Columns of the table."""
 
 
-@command(
-    epilog=examples(
-        'medusa-sim decode --prompt "def "',
-        'medusa-sim decode --prompt "class " --method rsd-s --tree 4x3 --temperature 0.7 --format json',
-    ),
+@take.command(
+    'medusa-sim decode --prompt "def "',
+    'medusa-sim decode --prompt "class " --method rsd-s --tree 4x3 --temperature 0.7 --format json',
 )
 def decode(
     *,
-    prompts: tuple[str, ...] = opt(
+    prompts: tuple[str, ...] = take.opt(
         "Text to continue; give it again for a batch.", None, None, "--prompt", multiple=True
     ),
-    prompt_file: Path | None = opt(
+    prompt_file: Path | None = take.opt(
         "File whose whole text is one more prompt.",
         None,
         click.Path(path_type=Path, exists=True, dir_okay=False),
     ),
-    values: dict[str, Any] = arguments(declared(Request)),
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    values: dict[str, Any] = take.arguments(declared(Request)),
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Continue prompts with a real model, beside plain decoding: what is gained here, and why.
 
@@ -50,7 +48,7 @@ def decode(
     machine's: the first prompt token to the first new token is prefill_s, all steps together decode_s
     (compilation and capture, setup_s, left out); tokens_per_s counts the tokens that steps emitted.
     """
-    require_decoder_extra()
+    take.require_decoder_extra()
     import pandas as pd
     import pyarrow as pa
 

@@ -5,18 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import (
-    OUTPUT,
-    PositiveFloat,
-    arguments,
-    command,
-    flag,
-    opt,
-    record,
-    scenario,
-    scenarios,
-)  # fmt: skip
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, command_line, write_parts
 from medusa_sim.cli.values import DRAFTERS, GPUS, MODELS, Reading, numbers
 from medusa_sim.errors import UsageError
@@ -33,7 +23,7 @@ def rates_of(text: str) -> tuple[float, ...]:
     """Requests a second: finite numbers above 0, each once, in their order. Raises UsageError for many."""
     if (count := 1 + text.count(",")) > _MOST_RATES:
         raise UsageError(f"{count} rates; at most {_MOST_RATES} are run at once")
-    return tuple(dict.fromkeys(numbers(text, PositiveFloat())))
+    return tuple(dict.fromkeys(numbers(text, take.PositiveFloat())))
 
 
 def policies_of(text: str) -> tuple[str, ...]:
@@ -55,17 +45,15 @@ def policies_of(text: str) -> tuple[str, ...]:
 _POLICIES = {"type": Reading("policies", policies_of), "default": ",".join(DEFAULT_POLICIES)}
 
 
-@command(
-    epilog=examples(
-        "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --policy none,3 --tpot-ms 20",
-        "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --rate 5,20,30 --report out",
-        "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --acceptance 0.7 --drafter eagle "
-        "--trace azure_conv.csv",
-    ),
+@take.command(
+    "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --policy none,3 --tpot-ms 20",
+    "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --rate 5,20,30 --report out",
+    "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --acceptance 0.7 --drafter eagle "
+    "--trace azure_conv.csv",
 )
 def load(
     *,
-    given: dict[str, Any] = scenario(
+    given: dict[str, Any] = take.scenario(
         "scope",
         "baseline",
         "prompt_tokens",
@@ -73,26 +61,26 @@ def load(
         lists={"gpu": GPUS, "model": MODELS, "drafter": DRAFTERS},
         lists_say=" With --out also a list a,b.",
     ),
-    asked: dict[str, Any] = arguments(LOAD, changes={"policies": _POLICIES}),
-    rates: tuple[float, ...] | None = opt(
+    asked: dict[str, Any] = take.arguments(LOAD, changes={"policies": _POLICIES}),
+    rates: tuple[float, ...] | None = take.opt(
         "Requests a second, or a list 4,8,16; of a trace: to stretch it to [a quarter to nine tenths of what "
         "the server carries; of a trace its own].",
         None,
         Reading("rates", rates_of),
         "--rate",
     ),
-    target_rate: float | None = opt("Count the GPUs that carry this rate.", None, PositiveFloat()),
-    search: bool = opt(
+    target_rate: float | None = take.opt("Count the GPUs that carry this rate.", None, take.PositiveFloat()),
+    search: bool = take.opt(
         "Find what each policy carries, and where it loses.",
         True,
         None,
         "--search/--no-search",
         show_default=False,
     ),
-    timeline: bool = flag("Rows over time instead, of the first seed."),
-    report: ReportPlace = record(ReportPlace),
-    parts: PartsPlace = record(PartsPlace),
-    output: Output = OUTPUT,
+    timeline: bool = take.flag("Rows over time instead, of the first seed."),
+    report: ReportPlace = take.record(ReportPlace),
+    parts: PartsPlace = take.record(PartsPlace),
+    output: Output = take.OUTPUT,
 ) -> None:
     """Requests over time on an engine: latencies, throughput and goodput of policies of speculation.
 
@@ -104,7 +92,7 @@ def load(
     from medusa_sim.load.question import load_test, run_load
 
     parts.check(output)
-    several = scenarios(given)
+    several = take.scenarios(given)
     if parts.out is not None:
         of_one = {"--report": report.folder, "--timeline": timeline, "--target-rate": target_rate}
         for option, value in of_one.items():

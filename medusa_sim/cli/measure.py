@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from medusa_sim.cli import examples, say
+from medusa_sim.cli import options as take
 from medusa_sim.cli.modes import Moded
-from medusa_sim.cli.options import arg, command, flag, is_given, opt, record, require_decoder_extra
 from medusa_sim.cli.output import progress
 from medusa_sim.cli.values import Threads
 from medusa_sim.errors import DataError, UsageError
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 DTYPES = ("fp32", "bf16", "fp16")
 _DEFAULT_DTYPE = {"cpu": "fp32", "cuda": "fp16"}
-_FOLDER = arg(type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER")
+_FOLDER = take.arg(type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER")
 
 
 def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
     """The device and the dtypes asked for, torch's threads set. Raises UsageError where one is not there."""
-    require_decoder_extra()
+    take.require_decoder_extra()
     import torch
 
     from medusa_sim.measure.environment import torch_device
@@ -48,13 +48,13 @@ def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
     return device, parts
 
 
-@command("steps")
+@take.command(name="steps")
 def measure_steps(
     *,
     folder: Path = _FOLDER,
-    grid: StepGrid = record(StepGrid),
-    asked: Device = record(Device),
-    with_operators: bool = flag(
+    grid: StepGrid = take.record(StepGrid),
+    asked: Device = take.record(Device),
+    with_operators: bool = take.flag(
         "On a CPU: also the operators, alternating with the steps and a reference kernel, so that a shared "
         "machine can be measured."
     ),
@@ -62,7 +62,7 @@ def measure_steps(
     """Times of whole steps of models with random weights, for `validate decoder`."""
     way = "with" if with_operators else "without"
     for name in ("repeats", "passes", "tree_attention") if with_operators else ("budget", "out"):
-        if is_given(name):
+        if take.is_given(name):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} has no meaning {way} --with-operators; leave it out")
     device, dtypes = chosen_device(asked)
@@ -77,15 +77,15 @@ def measure_steps(
     _say_next(folder, meta.environment.name)
 
 
-@command("runs")
+@take.command(name="runs")
 def measure_runs(
     *,
     folder: Path = _FOLDER,
-    asked: RunGrid = record(RunGrid),
-    threads: int | None = opt("CPU threads [default: torch's].", None, Threads()),
+    asked: RunGrid = take.record(RunGrid),
+    threads: int | None = take.opt("CPU threads [default: torch's].", None, Threads()),
 ) -> None:
     """Times of whole generations of trained checkpoints, for `validate decoder`."""
-    require_decoder_extra()
+    take.require_decoder_extra()
     import torch
 
     from medusa_sim.measure.decoder_runs import measure_decoder_runs
@@ -194,12 +194,12 @@ _EXAMPLES = examples(
 )
 
 
-@command("operators", epilog=_EXAMPLES)
+@take.command(name="operators", epilog=_EXAMPLES)
 def _operators(
     *,
-    asked: Device = record(Device),
-    resume: bool = flag("Go on with a folder that holds rows; noisy ones are measured again."),
-    allow_different: bool = flag("Also where its rows are of another device, torch or clocks."),
+    asked: Device = take.record(Device),
+    resume: bool = take.flag("Go on with a folder that holds rows; noisy ones are measured again."),
+    allow_different: bool = take.flag("Also where its rows are of another device, torch or clocks."),
 ) -> None:
     """Times of the operators of models on this device, for `calibrate rows`.
 

@@ -1,6 +1,6 @@
 """Options that mean the same in every command, and how a command is made from its signature.
 
-    @command(epilog=examples("medusa-sim time --ops rows.csv"))
+    @command("medusa-sim time --ops rows.csv")
     def time(*, ops: Path = opt("Rows.", None, FILE, required=True), output: Output = OUTPUT) -> None:
 
 Each parameter's default says which options it is made from: one (`opt`, `flag`, `arg`), the arguments of a
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli import say
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.cli.values import NAMES, RUNTIME, NameType
 from medusa_sim.errors import UsageError
@@ -115,9 +115,13 @@ class Taken:
 
 
 def command(
-    name: str | None = None, *, into: click.Group | None = None, **more: Any
+    *shown: str, name: str | None = None, into: click.Group | None = None, **more: Any
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """The command of a function whose every parameter has a `Taken` as its default; more: of click's."""
+    """The command of a function whose every parameter has a `Taken` as its default.
+
+    shown: examples on its help page. more: of click's.
+    """
+    told = {"epilog": examples(*shown), **more} if shown else more
 
     def of(function: Callable[..., None]) -> click.Command:
         taken = {each.name: each.default for each in inspect.signature(function).parameters.values()}
@@ -130,7 +134,7 @@ def command(
             callback=call,
             params=[option for name, each in taken.items() for option in each.options(name)],
             help=inspect.getdoc(function),
-            **more,
+            **told,
         )
         if into is not None:
             into.add_command(made)

@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import (
-    OUTPUT,
-    arguments,
-    command,
-    flag,
-    is_given,
-    opt,
-    record,
-    scenario,
-    scenarios,
-)  # fmt: skip
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.values import BATCH, SEQ_LEN, Axis, grid
 from medusa_sim.errors import UsageError
@@ -33,39 +23,39 @@ if TYPE_CHECKING:
 _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 
 
-@command(
-    epilog=examples(
-        "medusa-sim recommend --gpu a100-80gb-pcie --model vicuna-7b --batch 1..64 --seq 1024,4096",
-        "medusa-sim recommend --gpu h100-sxm --model llama-3.1-8b --drafter eagle --draft-vocab 32000 "
-        "--acceptance 0.7 --export vllm",
-        "medusa-sim recommend --acceptance heads.csv --format json -o answer.json",
-    ),
+@take.command(
+    "medusa-sim recommend --gpu a100-80gb-pcie --model vicuna-7b --batch 1..64 --seq 1024,4096",
+    "medusa-sim recommend --gpu h100-sxm --model llama-3.1-8b --drafter eagle --draft-vocab 32000 "
+    "--acceptance 0.7 --export vllm",
+    "medusa-sim recommend --acceptance heads.csv --format json -o answer.json",
 )
 def recommend(
     *,
-    names: dict[str, Any] = scenario("scope", "baseline", "prompt_tokens", "output_tokens"),
-    batch: tuple[int, ...] = opt(
+    names: dict[str, Any] = take.scenario("scope", "baseline", "prompt_tokens", "output_tokens"),
+    batch: tuple[int, ...] = take.opt(
         f"Range of batches; every size to {EVERY_BATCH_TO} is searched, every 2 % beyond.",
         f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
         grid(_EVERY_BATCH),
     ),
-    seq_len: tuple[int, ...] = opt("Committed tokens.", str(DEFAULT_SEQ_LEN), grid(SEQ_LEN), "--seq"),
-    asked: dict[str, Any] = arguments(QUESTION),
-    prompt_tokens: int | None = opt(
+    seq_len: tuple[int, ...] = take.opt("Committed tokens.", str(DEFAULT_SEQ_LEN), grid(SEQ_LEN), "--seq"),
+    asked: dict[str, Any] = take.arguments(QUESTION),
+    prompt_tokens: int | None = take.opt(
         "Prompt tokens of a request (with --output-tokens): speedups and rates are the server's.",
         None,
         click.IntRange(1),
     ),
-    output_tokens: int | None = opt("Output tokens of that request.", None, click.IntRange(1)),
-    engine: str | None = opt("Write an engine's launch settings.", None, click.Choice(ENGINES), "--export"),
-    engine_version: str | None = opt("Version of that engine [the one that the export names]."),
-    ab: bool = flag(
+    output_tokens: int | None = take.opt("Output tokens of that request.", None, click.IntRange(1)),
+    engine: str | None = take.opt(
+        "Write an engine's launch settings.", None, click.Choice(ENGINES), "--export"
+    ),
+    engine_version: str | None = take.opt("Version of that engine [the one that the export names]."),
+    ab: bool = take.flag(
         "With --export: commands that check the answer on the engine, with synthetic acceptance."
     ),
-    by_count: bool = flag("A row for every batch and count instead: the curves behind the answer."),
-    draft_path: str | None = opt("Draft checkpoint to name in the engine's settings."),
-    report: ReportPlace = record(ReportPlace),
-    output: Output = OUTPUT,
+    by_count: bool = take.flag("A row for every batch and count instead: the curves behind the answer."),
+    draft_path: str | None = take.opt("Draft checkpoint to name in the engine's settings."),
+    report: ReportPlace = take.record(ReportPlace),
+    output: Output = take.OUTPUT,
 ) -> None:
     """Whether speculation pays, and how many candidates to verify at which batch and context.
 
@@ -81,9 +71,9 @@ def recommend(
         raise UsageError("--prompt-tokens and --output-tokens describe one request: give both or neither")
     request = None if prompt_tokens is None or output_tokens is None else (prompt_tokens, output_tokens)
     question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, request=request, **asked)
-    if engine is not None and not is_given("runtime"):
+    if engine is not None and not take.is_given("runtime"):
         names["runtime"] = runtime_of(engine, names["drafter"])
-    (one,) = scenarios(names)
+    (one,) = take.scenarios(names)
     answer = answered(one, question)
     if engine is not None or by_count or output.form not in ("table", "md"):  # which say them themselves
         for line in one.warnings:

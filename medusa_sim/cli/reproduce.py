@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import DATA_DIR, OUTPUT, PLOT, arg, command, flag
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import NameType
 from medusa_sim.errors import UsageError
 from medusa_sim.plan import DEFAULT_GPU
 
 
-@command(
-    epilog=examples(
-        "medusa-sim reproduce",
-        "medusa-sim reproduce table6 --format csv",
-        "medusa-sim reproduce figure22 --plot figure22.png",
-    ),
+@take.command(
+    "medusa-sim reproduce",
+    "medusa-sim reproduce table6 --format csv",
+    "medusa-sim reproduce figure22 --plot figure22.png",
 )
 def reproduce(
     *,
-    target: str | None = arg(type=NameType("target"), required=False),
-    list_targets: bool = flag("List the tables and figures.", "--list"),
-    plot: Path | None = PLOT,
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    target: str | None = take.arg(type=NameType("target"), required=False),
+    list_targets: bool = take.flag("List the tables and figures.", "--list"),
+    plot: Path | None = take.PLOT,
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """A table or figure of the papers, predicted beside published.
 

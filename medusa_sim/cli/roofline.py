@@ -5,22 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import DATA_DIR, OUTPUT, PLOT, arguments, command, opt
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import BATCH, CANDIDATES, RUNTIME, SEQ_LEN, echo_grid, grid
 from medusa_sim.plan.arguments import ARGUMENTS
 
 
-@command(
-    epilog=examples(
-        "medusa-sim roofline --model llama-33b --runtime paper --batch 16 --plot roofline.png",
-        "medusa-sim roofline --gpu h100-sxm --model llama-3-8b --batch 1..64 --format csv",
-    ),
+@take.command(
+    "medusa-sim roofline --model llama-33b --runtime paper --batch 16 --plot roofline.png",
+    "medusa-sim roofline --gpu h100-sxm --model llama-3-8b --batch 1..64 --format csv",
 )
 def roofline(
     *,
-    names: dict[str, Any] = arguments(
+    names: dict[str, Any] = take.arguments(
         ARGUMENTS,
         "gpu",
         "model",
@@ -33,15 +31,15 @@ def roofline(
         "fallback",
         "kernels",
     ),
-    batch: tuple[int, ...] = opt("", "1,16", grid(BATCH)),
-    seq_len: tuple[int, ...] = opt("", "1024", grid(SEQ_LEN), "--seq"),
-    candidates: tuple[int, ...] = opt("", "1,16..112:16", grid(CANDIDATES)),
-    runtime: str = opt(
+    batch: tuple[int, ...] = take.opt("", "1,16", grid(BATCH)),
+    seq_len: tuple[int, ...] = take.opt("", "1024", grid(SEQ_LEN), "--seq"),
+    candidates: tuple[int, ...] = take.opt("", "1,16..112:16", grid(CANDIDATES)),
+    runtime: str = take.opt(
         "What is fused; paper has the separate operators of the Medusa paper's Table 5.", "kernel", RUNTIME
     ),
-    plot: Path | None = PLOT,
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    plot: Path | None = take.PLOT,
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """FLOP/s and operational intensity of each operator in prefill, decode and verification.
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import DATA_DIR, OUTPUT, OVERWRITE, arg, command, flag, opt
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import SpecError, unknown_name
 
@@ -22,29 +22,27 @@ EXAMPLES = ("example_config.json", "example_rows.csv")
 KINDS = ("gpu", "model", "runtime", "acceptance", "price")
 
 
-@command(
-    epilog=examples(
-        "medusa-sim specs",
-        "medusa-sim specs h100-sxm",
-        "medusa-sim specs --kind model --format csv",
-        "medusa-sim specs prices",
-        "medusa-sim specs --examples docs",
-    ),
+@take.command(
+    "medusa-sim specs",
+    "medusa-sim specs h100-sxm",
+    "medusa-sim specs --kind model --format csv",
+    "medusa-sim specs prices",
+    "medusa-sim specs --examples docs",
 )
 def specs(
     *,
-    names: tuple[str, ...] = arg(nargs=-1),
-    kind: str | None = opt("Only these.", None, click.Choice(KINDS)),
-    with_kernels: bool = flag("With a GPU: its fitted kernel parameters too."),
-    examples_dir: Path | None = opt(
+    names: tuple[str, ...] = take.arg(nargs=-1),
+    kind: str | None = take.opt("Only these.", None, click.Choice(KINDS)),
+    with_kernels: bool = take.flag("With a GPU: its fitted kernel parameters too."),
+    examples_dir: Path | None = take.opt(
         "Write an example config.json and example operator rows into this folder, and nothing else.",
         None,
         click.Path(path_type=Path, file_okay=False),
         "--examples",
     ),
-    overwrite: bool = OVERWRITE,
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    overwrite: bool = take.OVERWRITE,
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """What is known of GPUs, models, runtimes, acceptance profiles and prices, and where it comes from.
 
@@ -54,7 +52,12 @@ def specs(
     from medusa_sim.report.spec_tables import SpecEntry, detail_table, overview_tables, spec_rows
 
     if examples_dir is not None:
-        _write_examples(examples_dir, overwrite=overwrite)
+        from medusa_sim.data import shipped_dir
+        from medusa_sim.writing import write_folder
+
+        contents = {name: (shipped_dir() / "docs" / name).read_bytes() for name in EXAMPLES}
+        for path in write_folder(examples_dir, contents, overwrite=overwrite):
+            say(f"wrote {path}")
         return
     entries = [
         SpecEntry(
@@ -70,16 +73,6 @@ def specs(
         tables = overview_tables(entries, data_dir)
         output.text("\n".join(output.drawn(table) for table in tables))
         say("`medusa-sim specs NAME` shows every number with its source")
-
-
-def _write_examples(folder: Path, *, overwrite: bool) -> None:
-    from medusa_sim.data import shipped_dir
-    from medusa_sim.writing import write_folder
-
-    shipped = shipped_dir() / "docs"
-    contents = {name: (shipped / name).read_bytes() for name in EXAMPLES}
-    for path in write_folder(folder, contents, overwrite=overwrite):
-        say(f"wrote {path}")
 
 
 def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import OUTPUT, command, flag, is_given, opt, record, scenario, scenarios
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, write_parts
 from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, SEQ_LEN, TP, echo_grid, grid
 from medusa_sim.errors import UsageError
@@ -21,30 +21,28 @@ _MOST_ROWS_SHOWN = 20_000
 _MOST_CASES_SHOWN = 2_000
 
 
-@command(
-    epilog=examples(
-        "medusa-sim sweep --batch 1..64",
-        "medusa-sim sweep --gpu a100-80gb-pcie,h100-sxm --model llama-3-8b --batch 1..64 --seq 1024..8192",
-        "medusa-sim sweep --batch 1..64:1 --candidates 1..128 --format csv -o sweep.csv",
-        "medusa-sim sweep --batch 1..1024:1 --seq 128..131072:128 --out grid --shard 3/8",
-    ),
+@take.command(
+    "medusa-sim sweep --batch 1..64",
+    "medusa-sim sweep --gpu a100-80gb-pcie,h100-sxm --model llama-3-8b --batch 1..64 --seq 1024..8192",
+    "medusa-sim sweep --batch 1..64:1 --candidates 1..128 --format csv -o sweep.csv",
+    "medusa-sim sweep --batch 1..1024:1 --seq 128..131072:128 --out grid --shard 3/8",
 )
 def sweep(
     *,
-    names: dict[str, Any] = scenario(lists={"gpu": GPUS, "model": MODELS, "tp": grid(TP)}),
-    batch: tuple[int, ...] = opt("Sequences in a batch.", "1", grid(BATCH)),
-    seq_len: tuple[int, ...] = opt(
+    names: dict[str, Any] = take.scenario(lists={"gpu": GPUS, "model": MODELS, "tp": grid(TP)}),
+    batch: tuple[int, ...] = take.opt("Sequences in a batch.", "1", grid(BATCH)),
+    seq_len: tuple[int, ...] = take.opt(
         "Committed tokens of each sequence before the step.", str(DEFAULT_SEQ_LEN), grid(SEQ_LEN), "--seq"
     ),
-    candidates: tuple[int, ...] = opt(
+    candidates: tuple[int, ...] = take.opt(
         "Tokens that one verification step processes per sequence, root included.",
         ",".join(map(str, DEFAULT_CANDIDATES)),
         grid(CANDIDATES),
     ),
-    all_rows: bool = flag("In a table and with --out: every row, not the best of each batch."),
-    report: ReportPlace = record(ReportPlace),
-    parts: PartsPlace = record(PartsPlace),
-    output: Output = OUTPUT,
+    all_rows: bool = take.flag("In a table and with --out: every row, not the best of each batch."),
+    report: ReportPlace = take.record(ReportPlace),
+    parts: PartsPlace = take.record(PartsPlace),
+    output: Output = take.OUTPUT,
 ) -> None:
     """Speedup of speculative verification over a grid of GPUs, models, --tp, batches, lengths and counts.
 
@@ -57,8 +55,8 @@ def sweep(
 
     parts.check(output)
     grid = Grid.of(batch, seq_len, candidates)
-    several = scenarios(names)
-    typed = is_given("candidates")
+    several = take.scenarios(names)
+    typed = take.is_given("candidates")
     warnings = dict.fromkeys(
         line for item in several for line in (*item.warnings, *(left_out(item, grid) if typed else []))
     )

@@ -5,27 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from medusa_sim.cli import examples
-from medusa_sim.cli.options import DATA_DIR, FILE, OUTPUT, ROW_CACHE, ROW_RUNTIME, ROWS, command, opt
+from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output
 
 _OPS = "CSV or Parquet with op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us]."
 
 
-@command(
-    epilog=examples(
-        "medusa-sim time --gpu h100-sxm --ops rows.csv --format csv",
-        "medusa-sim time --gpu a100-80gb-pcie --ops rows.parquet --cache as-measured -o predicted.parquet",
-    ),
+@take.command(
+    "medusa-sim time --gpu h100-sxm --ops rows.csv --format csv",
+    "medusa-sim time --gpu a100-80gb-pcie --ops rows.parquet --cache as-measured -o predicted.parquet",
 )
 def time(
     *,
-    ops: Path = opt(_OPS, None, FILE, required=True),
-    names: dict[str, Any] = ROWS,
-    runtime: str = ROW_RUNTIME,
-    cache: str = ROW_CACHE,
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    ops: Path = take.opt(_OPS, None, take.FILE, required=True),
+    names: dict[str, Any] = take.ROWS,
+    runtime: str = take.ROW_RUNTIME,
+    cache: str = take.ROW_CACHE,
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Predicted time of every row of operators: predicted_us, low_us, high_us, bound, source.
 

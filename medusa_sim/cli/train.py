@@ -10,33 +10,31 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import FILE, OUTPUT, arguments, command, opt, require_decoder_extra
+from medusa_sim.cli import options as take
+from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.decoder.arguments import Recipe
 from medusa_sim.plan.arguments import declared
 
 
-@command(
-    epilog=examples(
-        "medusa-sim train --method backbone --save run/base --steps 2000",
-        "medusa-sim train --method medusa-1 --checkpoint run/base --save run/medusa-1 --steps 800",
-        "medusa-sim train --method medusa-2 --checkpoint run/medusa-1 --save run/medusa-2 --steps 600",
-        "medusa-sim train --method medusa-2 --data self --checkpoint run/medusa-1 --save run/self",
-    ),
+@take.command(
+    "medusa-sim train --method backbone --save run/base --steps 2000",
+    "medusa-sim train --method medusa-1 --checkpoint run/base --save run/medusa-1 --steps 800",
+    "medusa-sim train --method medusa-2 --checkpoint run/medusa-1 --save run/medusa-2 --steps 600",
+    "medusa-sim train --method medusa-2 --data self --checkpoint run/medusa-1 --save run/self",
 )
 def train(
     *,
-    values: dict[str, Any] = arguments(
+    values: dict[str, Any] = take.arguments(
         declared(Recipe),
         changes={"text_folder": {"type": click.Path(path_type=Path, exists=True, file_okay=False)}},
     ),
-    plot: Path | None = opt("Also draw the losses into this PNG file.", None, FILE),
-    output: Output = OUTPUT,
+    plot: Path | None = take.opt("Also draw the losses into this PNG file.", None, take.FILE),
+    output: Output = take.OUTPUT,
 ) -> None:
     """Train a checkpoint that `decode` runs. A killed run goes on when the same command is given again."""
     recipe = Recipe(**values)
-    require_decoder_extra(*(["peft"] if recipe.method == "medusa-2" else []))
+    take.require_decoder_extra(*(["peft"] if recipe.method == "medusa-2" else []))
     import pandas as pd
 
     from medusa_sim.decoder.training.recipe import run_recipe

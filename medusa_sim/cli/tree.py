@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import DATA_DIR, FILE, OUTPUT, command, opt, record
+from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.plan.arguments import FLAG, PATH, REQUIRED, WHOLE, WORD, Declared, argument
@@ -81,19 +81,16 @@ class Accuracies(Declared):
 
 
 _NEEDED: dict[str, Any] = {"required": True}
-_TREE = record(TreeFile)
+_TREE = take.record(TreeFile)
 
 
-@command(
-    into=tree,
-    epilog=examples("medusa-sim tree build --head-accuracy heads.csv --candidates 64 --format json"),
-)
+@take.command("medusa-sim tree build --head-accuracy heads.csv --candidates 64 --format json", into=tree)
 def build(
     *,
-    asked: Accuracies = record(Accuracies, head_accuracy=_NEEDED),
-    candidates: int = opt("Nodes and root.", None, click.IntRange(1, 65536), required=True),
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    asked: Accuracies = take.record(Accuracies, head_accuracy=_NEEDED),
+    candidates: int = take.opt("Nodes and root.", None, click.IntRange(1, 65536), required=True),
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """The tree of that many candidates with the most expected tokens per step."""
     from medusa_sim.acceptance.heads import optimal_order
@@ -102,20 +99,18 @@ def build(
     _show(output, optimal_order(accuracy, candidates).tree(candidates), accuracy)
 
 
-@command(
-    into=tree, epilog=examples("medusa-sim tree score --tree mc_sim_7b_63.json --head-accuracy heads.csv")
-)
+@take.command("medusa-sim tree score --tree mc_sim_7b_63.json --head-accuracy heads.csv", into=tree)
 def score(
     *,
     given: TreeFile = _TREE,
-    asked: Accuracies = record(Accuracies, head_accuracy=_NEEDED),
-    tail: str = opt(
+    asked: Accuracies = take.record(Accuracies, head_accuracy=_NEEDED),
+    tail: str = take.opt(
         "Ranks beyond the measured ones: refuse, never right, or a power law fitted to the head.",
         "refuse",
         click.Choice(("refuse", "zeros", "fit")),
     ),
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Expected tokens per step of a given tree."""
     accuracy, read = asked.read(data_dir), given.read()
@@ -126,15 +121,12 @@ def score(
     _show(output, read, accuracy)
 
 
-@command(
-    into=tree,
-    epilog=examples("medusa-sim tree draw --tree tree.json --head-accuracy heads.csv -o tree.png"),
-)
+@take.command("medusa-sim tree draw --tree tree.json --head-accuracy heads.csv -o tree.png", into=tree)
 def draw(
     *,
     given: TreeFile = _TREE,
-    asked: Accuracies = record(Accuracies),
-    path: Path | None = opt("FILE.svg or FILE.png.", None, FILE, "-o", "--output"),
+    asked: Accuracies = take.record(Accuracies),
+    path: Path | None = take.opt("FILE.svg or FILE.png.", None, take.FILE, "-o", "--output"),
 ) -> None:
     """The tree as text, or as a picture in a file."""
     from medusa_sim.acceptance.heads import node_probabilities
@@ -157,15 +149,12 @@ def draw(
     say(f"wrote {path}")
 
 
-@command(
-    into=tree,
-    epilog=examples("medusa-sim tree convert --tree medusa_choices.py --name mc_sim_7b_63 --to json"),
-)
+@take.command("medusa-sim tree convert --tree medusa_choices.py --name mc_sim_7b_63 --to json", into=tree)
 def convert(
     *,
     given: TreeFile = _TREE,
-    form: Any = opt("Form to write.", "paths", click.Choice(FORMS), "--to"),
-    path: Path | None = opt("File instead of stdout.", None, FILE, "-o", "--output"),
+    form: Any = take.opt("Form to write.", "paths", click.Choice(FORMS), "--to"),
+    path: Path | None = take.opt("File instead of stdout.", None, take.FILE, "-o", "--output"),
 ) -> None:
     """The same tree in another form."""
     from medusa_sim.acceptance.tree_file import tree_text

@@ -10,21 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.cli import examples, say
+from medusa_sim.cli import options as take
 from medusa_sim.cli.modes import Moded
-from medusa_sim.cli.options import (
-    DATA_DIR,
-    FILE,
-    FILES,
-    OUTPUT,
-    ROW_CACHE,
-    ROW_RUNTIME,
-    ROWS,
-    PositiveFloat,
-    arg,
-    command,
-    flag,
-    opt,
-)
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 
@@ -33,29 +20,28 @@ if TYPE_CHECKING:
     from medusa_sim.specs.gpu import Gpu
     from medusa_sim.validate.comparison import Deviation
     from medusa_sim.validate.generations import RunsValidation
-    from medusa_sim.validate.operators import Score
     from medusa_sim.validate.steps import DecoderValidation
 
 
-_FAIL_ABOVE = opt(
+_FAIL_ABOVE = take.opt(
     "Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent; "
     "of the decoder: allowed error on top of run-to-run spread.",
     None,
-    PositiveFloat(),
+    take.PositiveFloat(),
     metavar="PCT",
 )
 
 
-@command("rows")
+@take.command(name="rows")
 def _rows(
     *,
-    files: tuple[Path, ...] = arg(**FILES),
+    files: tuple[Path, ...] = take.arg(**take.FILES),
     fail_above: float | None = _FAIL_ABOVE,
-    names: dict[str, Any] = ROWS,
-    runtime: str = ROW_RUNTIME,
-    cache: str = ROW_CACHE,
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    names: dict[str, Any] = take.ROWS,
+    runtime: str = take.ROW_RUNTIME,
+    cache: str = take.ROW_CACHE,
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Errors of predicted times of operators by kind, dtype and size, the worst cell beside the mean.
 
@@ -104,23 +90,24 @@ def _rows(
     else:
         output.rows(frame, "validate", regret=regret)
     if fail_above is not None:
-        _check([score for _, score in judged], fail_above)
+        worst = max((score for _, score in judged if score.size == "all"), key=lambda score: score.mean)
+        _check_mean(f"{worst.op} {worst.dtype}", worst.mean, fail_above, f" (worst row: {worst.worst_at})")
 
 
-@command("trees")
+@take.command(name="trees")
 def _trees(
     *,
-    tree_runs: Path = opt(
-        "CSV of runs with k-ary or optimised trees and their tokens per step.", None, FILE, required=True
+    tree_runs: Path = take.opt(
+        "CSV of runs with k-ary or optimised trees and their tokens per step.", None, take.FILE, required=True
     ),
-    child_vectors: Path = opt(
+    child_vectors: Path = take.opt(
         "CSV of the probabilities that the k-th child is accepted, from which --tree-runs are predicted.",
         None,
-        FILE,
+        take.FILE,
         required=True,
     ),
     fail_above: float | None = _FAIL_ABOVE,
-    output: Output = OUTPUT,
+    output: Output = take.OUTPUT,
 ) -> None:
     """Errors of predicted tokens per step of trees: every run in files, mean errors by kind at a terminal."""
     from medusa_sim.validate.published import error_summary, tree_comparison
@@ -139,13 +126,13 @@ def _trees(
     _check_mean("tokens per step of trees", summary["all"]["mean_absolute"], fail_above)
 
 
-@command("curves")
+@take.command(name="curves")
 def _curves(
     *,
-    file: Path = arg(type=FILE),
+    file: Path = take.arg(type=take.FILE),
     fail_above: float | None = _FAIL_ABOVE,
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Published throughput ratios by batch (CSV) beside what an engine must add to a step to explain them."""
     from medusa_sim.validate.published import batch_curves
@@ -159,30 +146,24 @@ def _curves(
     _check_mean("throughput ratio by batch", float(curves["error"].abs().mean()), fail_above)
 
 
-def _check_mean(what: str, mean_error: float, fail_above: float | None) -> None:
+def _check_mean(what: str, mean_error: float, fail_above: float | None, where: str = "") -> None:
     if fail_above is not None and 100.0 * mean_error > fail_above:
-        raise ThresholdError(f"{what}: mean error {100.0 * mean_error:.2f} % is above {fail_above:g} %")
-
-
-def _check(judged: list[Score], fail_above: float) -> None:
-    """Raise ThresholdError for the operator with the largest mean error above `fail_above` per cent."""
-    worst = max((score for score in judged if score.size == "all"), key=lambda score: score.mean)
-    if 100.0 * worst.mean > fail_above:
         raise ThresholdError(
-            f"{worst.op} {worst.dtype}: mean error {100.0 * worst.mean:.2f} % is above {fail_above:g} % "
-            f"(worst row: {worst.worst_at})"
+            f"{what}: mean error {100.0 * mean_error:.2f} % is above {fail_above:g} %{where}"
         )
 
 
-@command("decoder")
+@take.command(name="decoder")
 def _decoder(
     *,
-    folder: Path = arg(type=FILE),
-    allow_different: bool = flag("Also where the profile and the steps differ in device, dtype or clocks."),
+    folder: Path = take.arg(type=take.FILE),
+    allow_different: bool = take.flag(
+        "Also where the profile and the steps differ in device, dtype or clocks."
+    ),
     fail_above: float | None = _FAIL_ABOVE,
-    names: dict[str, Any] = ROWS,
-    output: Output = OUTPUT,
-    data_dir: Path | None = DATA_DIR,
+    names: dict[str, Any] = take.ROWS,
+    output: Output = take.OUTPUT,
+    data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Errors of predicted steps or generations of the decoder, in a FOLDER of `measure`; CSV: every cell."""
     from medusa_sim.measure.cells import RUNS, STEPS

@@ -100,23 +100,19 @@ def capacities(
     per output token of one user.
     """
 
-    def best_of(*points: OperatingPoint | None) -> OperatingPoint | None:
-        known = [point for point in points if point is not None]
-        return max(known, key=lambda point: point.tokens_per_s, default=None)
-
     def best_points(group: slice, *, speculate: bool) -> list[OperatingPoint | None]:
         best = partial(best_operating_point, max_latency_us=max_latency_us, speculate=speculate)
         found, near = [], []
         for s in range(searched.seq_len.size)[group]:
             (coarse, at), largest = first[s], int(searched.max_batch[s, PLAIN])
             rows = among(coarse.batch, batches_tried(largest))
-            found.append(best_of(best(coarse, at, rows=rows), best(searched, s)))
+            found.append(fastest(best(coarse, at, rows=rows), best(searched, s)))
             middle = 0 if found[-1] is None else found[-1].batch
             near.append(np.arange(max(1, middle - _NEAR), min(largest, middle + _NEAR) + 1) * (middle > 0))
         every = distinct(*near)
         fine = unpriced(scenario, every[every > 0], searched.seq_len[group], options if speculate else ())
         return [
-            best_of(point, point and best(fine, at, rows=among(fine.batch, near[at])))
+            fastest(point, point and best(fine, at, rows=among(fine.batch, near[at])))
             for at, point in enumerate(found)
         ]
 
@@ -135,6 +131,12 @@ def capacities(
         )
         for s, (without, best) in enumerate(pairs)
     )
+
+
+def fastest(*points: OperatingPoint | None) -> OperatingPoint | None:
+    """The largest throughput; None where none is known."""
+    known = [point for point in points if point is not None]
+    return max(known, key=lambda point: point.tokens_per_s, default=None)
 
 
 def best_operating_point(

@@ -19,7 +19,7 @@ from medusa_sim.plan.break_even import (
     coarse,
     longest_asked,
 )
-from medusa_sim.plan.capacity import OperatingPoint, batches_tried, best_operating_point, capacities
+from medusa_sim.plan.capacity import OperatingPoint, batches_tried, best_operating_point, capacities, fastest
 from medusa_sim.plan.priced_steps import PLAIN
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommendation import DraftsGain, Recommendation, RequestLatency, request_latency
@@ -62,11 +62,16 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     free = free_candidates(surface, asked.free_within)
     best_with = _best(surface, asked, speculate=True)
     best_without = _best(surface, asked, speculate=False)
+    if asked.objective == "latency":
+        enable = any(row.candidates > 1 and row.meets_latency is not False for row in rows)
+    else:
+        least = 0.0 if best_without is None else best_without.tokens_per_s
+        enable = best_with is not None and best_with.tokens_per_s > least
     return Recommendation(
         question=asked,
         scenario=scenario,
         surface=surface,
-        enable=_enabled(asked, rows, best_with, best_without),
+        enable=enable,
         break_even_batches=paying,
         break_even_context=break_even_context(
             scenario, options, asked.batch_max, longest_asked(scenario, int(lengths.max())), surface
@@ -92,9 +97,8 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
 
 def batch_ranges(surface: Surface, s: int, question: Question) -> tuple[BatchRange, ...]:
     """Ranges of one length; batches that do not fit, or keep no limit of latency, stand apart."""
-    return _merged(
-        surface.speedup[:, s], surface.fits[:, s], _in_time(surface, question)[:, s], question.switching_gain
-    )
+    in_time = _in_time(surface, question)[:, s]
+    return _merged(surface.speedup[:, s], surface.fits[:, s], in_time, question.switching_gain)
 
 
 def _in_time(surface: Surface, question: Question) -> BoolArray:
@@ -147,25 +151,12 @@ def _where_it_fits(scenario: Scenario, surface: Surface, question: Question) -> 
 
 def _best(surface: Surface, question: Question, *, speculate: bool) -> OperatingPoint | None:
     """The largest throughput among the question's own batches that fit and keep the latency."""
-    points = [
-        best_operating_point(surface, s, question.max_latency_us, speculate=speculate)
-        for s in range(surface.seq_len.size)
-    ]
-    known = [point for point in points if point is not None]
-    return max(known, key=lambda point: point.tokens_per_s, default=None)
-
-
-def _enabled(
-    question: Question,
-    rows: list[ScheduleRow],
-    best_with: OperatingPoint | None,
-    best_without: OperatingPoint | None,
-) -> bool:
-    if question.objective == "latency":
-        return any(row.candidates > 1 and row.meets_latency is not False for row in rows)
-    if best_with is None or best_without is None:
-        return best_with is not None
-    return best_with.tokens_per_s > best_without.tokens_per_s
+    return fastest(
+        *(
+            best_operating_point(surface, s, question.max_latency_us, speculate=speculate)
+            for s in range(surface.seq_len.size)
+        )
+    )
 
 
 def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
@@ -176,11 +167,7 @@ def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
         members = np.flatnonzero(depth == drafts)
         best = int(members[np.argmax(surface.speedup[at, s, members])])
         gains.append(
-            DraftsGain(
-                drafts=int(drafts),
-                candidates=int(surface.candidates[best]),
-                speedup=float(surface.speedup[at, s, best]),
-            )
+            DraftsGain(int(drafts), int(surface.candidates[best]), float(surface.speedup[at, s, best]))
         )
     return tuple(gains)
 

@@ -114,7 +114,7 @@ def _mean(step_us: FloatArray) -> float:
     return float((values.sum() - (values[0] + values[-1]) / 2.0) / (_CONTEXTS - 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DraftsGain:
     """Best speedup at a draft length (Medusa: heads run) at one batch and length."""
 

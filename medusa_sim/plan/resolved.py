@@ -79,7 +79,7 @@ class Resolved:
         self._load_drafts(kind)
         self._check_engine()
         self.overlap = overlap_of(asked.overlap) if asked.overlap else TREE if self.has_trees else CHAIN
-        self.traffic = traffic_of(asked.prompt_tokens, asked.output_tokens)
+        self.traffic = self._traffic()
         self.price = (
             price_of(self.gpu.name, asked.data_dir)
             if asked.price is None
@@ -152,6 +152,17 @@ class Resolved:
                 f"{self.model.name} has recurrent layers, whose states no engine rolls back along a tree: "
                 "trees cannot be verified; leave out --trees and give --acceptance by position, not a curve"
             )
+
+    def _traffic(self) -> Traffic | None:
+        """Mean tokens of a server's requests; None where none were given."""
+        given = {"prompt": self.arguments.prompt_tokens, "output": self.arguments.output_tokens}
+        known = {name: float(tokens) for name, tokens in given.items() if tokens is not None}
+        if len(known) == 1:
+            raise UsageError("--prompt-tokens and --output-tokens describe the traffic: give both or neither")
+        for name, tokens in known.items():
+            if not 1.0 <= tokens < np.inf:
+                raise UsageError(f"{name} tokens {tokens:g}: a finite number from 1 is needed")
+        return Traffic(**{f"{name}_tokens": tokens for name, tokens in known.items()}) if known else None
 
     def _load_latency(self) -> None:
         """The latency model, and the kernel set that it takes."""
@@ -326,18 +337,6 @@ def _check_parts(model: Model, runtime: Runtime, gpu: Gpu) -> None:
             f"runtime {runtime.name} runs the kernels of a paper on dense models; {model.name} has experts: "
             "choose --runtime vllm, sglang or cuda-graph"
         )
-
-
-def traffic_of(prompt_tokens: float | None, output_tokens: float | None) -> Traffic | None:
-    """Mean tokens of a server's requests; None where none were given. Raises UsageError for one alone."""
-    if prompt_tokens is None and output_tokens is None:
-        return None
-    if prompt_tokens is None or output_tokens is None:
-        raise UsageError("--prompt-tokens and --output-tokens describe the traffic: give both or neither")
-    for name, value in (("prompt", prompt_tokens), ("output", output_tokens)):
-        if not 1.0 <= value < np.inf:
-            raise UsageError(f"{name} tokens {value:g}: a finite number from 1 is needed")
-    return Traffic(prompt_tokens=float(prompt_tokens), output_tokens=float(output_tokens))
 
 
 def dense_fits(held: KernelSet, model: Model) -> dict[str, Fit]:
