@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,6 +26,7 @@ from torch.nn import functional
 
 from medusa_sim.acceptance.heads import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.decoder.draft import MedusaDrafter
 from medusa_sim.decoder.generate import GenerationSettings, generate
@@ -154,6 +156,22 @@ def _steps(target: Checkpoint, prompt: list[int], sizes: list[int], new_tokens: 
         raise SystemExit(f"{target.path}: a checkpoint with heads and a profile of its name are needed")
     order = optimal_order(accuracy, max(sizes))
     settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_end_of_text=False)
+    hidden = torch.randn(1, model.config.hidden_size)
+
+    def products(drafter: MedusaDrafter | None, cache: KVCache, tokens: Tensor, depth: int) -> float:
+        started = time.perf_counter()
+        for _ in range(4):
+            if drafter is None:
+                model.logits(model(tokens, cache=cache))
+                continue
+            heads(hidden, model.lm_head, depth)
+            model.logits(model(tokens, cache=cache, tree_mask=drafter.mask, depths=drafter.depths))
+        return (time.perf_counter() - started) / 4
+
+    def step(drafter: MedusaDrafter | None) -> float:
+        run = generate(model, [prompt], settings, drafter)
+        return run.decode_s / run.steps
+
     turns: dict[str, Callable[[], float]] = {}
     for size in sizes:
         drafter = MedusaDrafter(model, heads, order.tree(size)) if size > 1 else None
@@ -161,29 +179,8 @@ def _steps(target: Checkpoint, prompt: list[int], sizes: list[int], new_tokens: 
         cache = model.new_cache(batch=1, capacity=len(prompt) + new_tokens + size)
         cache.lengths += len(prompt) + new_tokens // 2
         tokens = torch.tensor([(prompt * size)[:size]])
-        hidden = torch.randn(1, model.config.hidden_size)
-
-        def products(
-            drafter: MedusaDrafter | None = drafter,
-            cache: object = cache,
-            tokens: Tensor = tokens,
-            hidden: Tensor = hidden,
-            depth: int = depth,
-        ) -> float:
-            started = time.perf_counter()
-            for _ in range(4):
-                if drafter is None:
-                    model.logits(model(tokens, cache=cache))
-                    continue
-                heads(hidden, model.lm_head, depth)
-                model.logits(model(tokens, cache=cache, tree_mask=drafter.mask, depths=drafter.depths))
-            return (time.perf_counter() - started) / 4
-
-        def step(drafter: MedusaDrafter | None = drafter) -> float:
-            run = generate(model, [prompt], settings, drafter)
-            return run.decode_s / run.steps
-
-        turns |= {f"products {size}": products, f"step {size}": step}
+        turns[f"products {size}"] = partial(products, drafter, cache, tokens, depth)
+        turns[f"step {size}"] = partial(step, drafter)
     return Rounds(turns, rounds)
 
 

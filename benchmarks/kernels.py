@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -75,7 +75,8 @@ LARGEST_ERROR = 0.6
 300 ms whatever their size."""
 
 
-def _write(card: str, engine: str, kernels: list[FittedKernel]) -> None:
+def _write(card: str, engine: str, found: Iterable[FittedKernel]) -> None:
+    kernels = list(found)
     for each in kernels:
         own = each.kernel.fit
         errors = f"fit {own.fit_error:.1%}, held out {own.heldout_error:.1%}"
@@ -89,8 +90,7 @@ def fit_experts(gpus: list[str]) -> None:
     for gpu, engine, frame in experts(gpus):
         versions = ", ".join(sorted(frame["version"].astype(str).unique()))
         source = f"aiconfigurator-core 0.12 (Apache-2.0): {engine} {versions}, {EXPERTS}"
-        found = fitted_kernels(frame, gpu, source, kernel_set=engine, leave_out=print)
-        _write(gpu.name, engine, list(found))
+        _write(gpu.name, engine, fitted_kernels(frame, gpu, source, kernel_set=engine, leave_out=print))
 
 
 def fit_serving(gpus: list[str]) -> None:
@@ -110,9 +110,8 @@ def fit_mixers(gpus: list[str]) -> None:
             if not gpus or gpu in gpus:
                 versions = " and ".join(sorted(rows["version"].unique()))
                 source = SOURCE.format(gpu=gpu, engine=engine, versions=versions, kernel="kernels of 2026")
-                card, own = load_gpu(str(gpu)), rows.reset_index(drop=True)
-                found = fitted_kernels(own, card, source, kernel_set=str(engine), leave_out=print)
-                _write(card.name, str(engine), list(found))
+                card, own, name = load_gpu(str(gpu)), rows.reset_index(drop=True), str(engine)
+                _write(card.name, name, fitted_kernels(own, card, source, kernel_set=name, leave_out=print))
 
 
 def fit_int4(_: list[str]) -> None:

@@ -87,6 +87,12 @@ class Engine:
         outputs = self.engine.step()
         return clock() - started, outputs
 
+    def row(self, kind: str, **found: object) -> dict[str, object]:
+        """A line of the record: which engine, what was found, its counters since they were cleared."""
+        seen = self.counters
+        counted = {"drafting": seen.drafts, "drafted": seen.drafted, "accepted": seen.accepted}
+        return {"row": kind, "method": self.method, "drafts": self.drafts, **found, **counted}
+
     def end(self, requests: list[str]) -> None:
         """Abort requests."""
         if requests:
@@ -98,12 +104,9 @@ def speculation(plan: Plan, method: str, drafts: int) -> dict[str, object] | Non
     if method == "plain":
         return None
     if method == "ngram":
-        return {
-            "method": "ngram",
-            "num_speculative_tokens": drafts,
-            "prompt_lookup_min": plan["ngram"][0],
-            "prompt_lookup_max": plan["ngram"][1],
-        }
+        least, most = plan["ngram"]
+        sizes = {"prompt_lookup_min": least, "prompt_lookup_max": most}
+        return {"method": "ngram", "num_speculative_tokens": drafts, **sizes}
     return {"method": "draft_model", "model": plan["draft"], "num_speculative_tokens": drafts}
 
 

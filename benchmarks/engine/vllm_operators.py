@@ -80,15 +80,7 @@ class Operators:
             "lm_head": (self.vocab, self.hidden),
         }
         for op, (n, k) in shapes.items():
-            size = {"m": tokens, "n": n, "k": k or ""}
-            yield {
-                "row": "operator",
-                "model": self.name,
-                "op": op,
-                **size,
-                **quantiles_us(samples[op][1:]),
-                "reference_us": 1e6 * statistics.median(beside),
-            }
+            yield self._row(op, samples[op][1:], beside, m=tokens, n=n, k=k or "")
 
     def attention_rows(self, batch: int, q_len: int, kv_len: int) -> Iterator[dict[str, object]]:
         """Attention of every layer over its own cache, the new keys and values written before it."""
@@ -105,28 +97,14 @@ class Operators:
         lengths = torch.full((batch,), kv_len, dtype=torch.int32)
         attend = part.attn
         plan = ops.cpu_attn_get_scheduler_metadata(
-            num_reqs=batch,
-            num_heads=part.num_heads,
-            num_kv_heads=part.num_kv_heads,
-            head_dim=part.head_dim,
-            seq_lens=lengths,
-            dtype=self.dtype,
-            query_start_loc=starts,
-            causal=True,
-            sliding_window_size=-1,
-            isa=attend.isa,
-            enable_kv_split=True,
-        )
+            num_reqs=batch, num_heads=part.num_heads, num_kv_heads=part.num_kv_heads, head_dim=part.head_dim,
+            seq_lens=lengths, dtype=self.dtype, query_start_loc=starts, causal=True, sliding_window_size=-1,
+            isa=attend.isa, enable_kv_split=True,
+        )  # fmt: skip
         metadata = CPUAttentionMetadata(
-            num_actual_tokens=tokens,
-            max_query_len=q_len,
-            query_start_loc=starts,
-            max_seq_len=kv_len,
-            seq_lens=lengths,
-            block_table=table,
-            slot_mapping=slots,
-            scheduler_metadata=plan,
-        )
+            num_actual_tokens=tokens, max_query_len=q_len, query_start_loc=starts, max_seq_len=kv_len,
+            seq_lens=lengths, block_table=table, slot_mapping=slots, scheduler_metadata=plan,
+        )  # fmt: skip
 
         def heads(count: int) -> torch.Tensor:
             return torch.randn(tokens, count, part.head_dim).to(self.dtype)
@@ -143,19 +121,17 @@ class Operators:
         for _ in range(self.rounds):
             samples += [timed(lambda layer=layer: call(layer.self_attn.attn)) for layer in self.layers]
         beside.append(self.reference.seconds())
-        yield {
-            "row": "operator",
-            "model": self.name,
-            "op": "decode_attention" if q_len == 1 else "verify_attention",
-            "batch": batch,
-            "q_len": q_len,
-            "kv_len": kv_len,
-            "heads": part.num_heads,
-            "kv_heads": part.num_kv_heads,
-            "head_dim": part.head_dim,
-            **quantiles_us(samples),
-            "reference_us": 1e6 * statistics.median(beside),
-        }
+        heads_of = {"heads": part.num_heads, "kv_heads": part.num_kv_heads, "head_dim": part.head_dim}
+        op = "decode_attention" if q_len == 1 else "verify_attention"
+        yield self._row(op, samples, beside, batch=batch, q_len=q_len, kv_len=kv_len, **heads_of)
+
+    def _row(
+        self, op: str, samples: list[float], beside: list[float], **size: int | str
+    ) -> dict[str, object]:
+        """A line of the record. samples, beside: seconds of the operator and of the reference."""
+        reference_us = 1e6 * statistics.median(beside)
+        times = {**quantiles_us(samples), "reference_us": reference_us}
+        return {"row": "operator", "model": self.name, "op": op, **size, **times}
 
 
 @torch.inference_mode()
@@ -168,10 +144,8 @@ def operator_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[
     sizes = plan["operators"]
     model, attention = Operators(runner.model, runner, "target", reference), sizes["attention"]
     if engine.method == "draft":
-        model, attention = (
-            Operators(runner.drafter.model, runner, "draft", reference),
-            sizes["draft_attention"],
-        )
+        model = Operators(runner.drafter.model, runner, "draft", reference)
+        attention = sizes["draft_attention"]
     with set_current_vllm_config(runner.vllm_config), set_forward_context(None, runner.vllm_config):
         for tokens in sizes["tokens"]:
             yield from model.rows(tokens)

@@ -66,21 +66,15 @@ def step_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
             if number % plan["beside_every"] == plan["beside_every"] - 1:
                 beside.append(reference.seconds())
         after = sum(lengths[name] for name in running)
-        counted = engine.counters
-        yield {
-            "row": "step",
-            "method": engine.method,
-            "drafts": engine.drafts,
-            "batch": batch,
-            "seq_len": round(plan["prompt_tokens"] + (before + after) / 2 / batch, 1),
+        yield engine.row(
+            "step",
+            batch=batch,
+            seq_len=round(plan["prompt_tokens"] + (before + after) / 2 / batch, 1),
             **quantiles_us(samples),
-            "reference_us": 1e6 * statistics.median(beside),
-            "elapsed_us": 1e6 * elapsed / len(samples),
-            "emitted": after - before,
-            "drafting": counted.drafts,
-            "drafted": counted.drafted,
-            "accepted": counted.accepted,
-        }
+            reference_us=1e6 * statistics.median(beside),
+            elapsed_us=1e6 * elapsed / len(samples),
+            emitted=after - before,
+        )
     engine.end(running)
     while engine.engine.has_unfinished_requests():
         engine.step()
@@ -99,18 +93,12 @@ def token_rows(engine: Engine, plan: Plan) -> Iterator[dict[str, object]]:
             text = list(output.outputs[0].token_ids)
             emitted[output.request_id].append(len(text) - len(texts[output.request_id]))
             texts[output.request_id] = text
-    counted = engine.counters
-    yield {
-        "row": "tokens",
-        "method": engine.method,
-        "drafts": engine.drafts,
-        "elapsed_s": time.perf_counter() - started,
-        "drafting": counted.drafts,
-        "drafted": counted.drafted,
-        "accepted": counted.accepted,
-        "texts": [texts[name] for name in names],
-        "emitted": [emitted[name] for name in names],
-    }
+    yield engine.row(
+        "tokens",
+        elapsed_s=time.perf_counter() - started,
+        texts=[texts[name] for name in names],
+        emitted=[emitted[name] for name in names],
+    )
 
 
 def load_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
@@ -151,17 +139,11 @@ def load_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
             for found in outputs:
                 if found.finished:
                     last[names.pop(found.request_id)] = now
-        counted = engine.counters
-        yield {
-            "row": "load",
-            "load": run["load"],
-            "method": engine.method,
-            "drafts": engine.drafts,
-            "reference_us": 1e6 * statistics.median(speeds),
-            "first_token": [first[i] for i in range(len(arrival))],
-            "finish": [last[i] for i in range(len(arrival))],
-            "steps": steps,
-            "drafting": counted.drafts,
-            "drafted": counted.drafted,
-            "accepted": counted.accepted,
-        }
+        yield engine.row(
+            "load",
+            load=run["load"],
+            reference_us=1e6 * statistics.median(speeds),
+            first_token=[first[i] for i in range(len(arrival))],
+            finish=[last[i] for i in range(len(arrival))],
+            steps=steps,
+        )
