@@ -170,17 +170,6 @@ def test_tree_deeper_than_the_heads_is_refused_before_any_work():
         MedusaDrafter(model, heads, CandidateTree.cartesian([14]))
 
 
-def test_lookup_finds_the_longest_match_and_the_copy_asked_for():
-    for match in ("earliest", "latest"):
-        assert continuation([5, 1, 2, 7, 7, 3, 1, 2], 2, 2, match) == [7, 7]
-        assert continuation([1, 2, 3], 3, 3, match) == []
-        assert continuation([4, 4], 3, 3, match) == [4]
-        assert continuation([4], 3, 3, match) == []
-    text = [1, 2, 3, 9, 1, 2, 4, 8, 1, 2]
-    assert continuation(text, 3, 3, "latest") == [4, 8, 1]
-    assert continuation(text, 3, 3, "earliest") == [3, 9, 1]
-
-
 @given(
     text=st.lists(st.integers(0, 3), min_size=1, max_size=40),
     length=st.integers(1, 6),

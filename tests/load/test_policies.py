@@ -177,22 +177,26 @@ def test_where_all_are_drafted_for_every_step_pays_for_them() -> None:
     assert found.steps_s[1 : len(RATES)].sum() == 0.0
 
 
-@pytest.mark.parametrize("nonsense", [[1], [9, 9], [-1, 0], [0.5, 1.0], None])
-def test_nonsense_is_refused_in_one_line(nonsense):
+@pytest.mark.parametrize(
+    "nonsense", [-1, 9, 1.5, None, True, "three", [1], [9, 9], [-1, 0], [0.5, 1.0], "each None"]
+)
+def test_a_policy_that_returns_nonsense_is_refused_in_one_line(nonsense):
+    each = isinstance(nonsense, list) or nonsense == "each None"
+
     class Broken:
         name = "broken"
 
-        def choose(self, state: State) -> int:
-            return 0
+        def choose(self, state: State) -> object:
+            return 0 if each else nonsense
 
+    class Each(Broken):
         def choose_each(self, state: State, accepted: np.ndarray, tried: np.ndarray) -> object:
-            return nonsense if state.requests == 2 else np.zeros(state.requests, dtype=np.int64)
+            return None if nonsense == "each None" else nonsense
 
+    told = "for 2 requests; a whole number from 0 to 1" if each else "whole numbers from 0 to 1"
     table = constant_table(STEP_S, rates=(0.5,))
-    with pytest.raises(
-        UsageError, match=r"policy broken chose .* for 2 requests; a whole number from 0 to 1"
-    ):
-        run(requests([0.0, 0.0], prompt=[5, 5], output=[9, 9]), table, limits(), Broken())
+    with pytest.raises(UsageError, match=f"policy broken chose .* {told}"):
+        run(requests([0.0, 0.0], prompt=[5, 5], output=[9, 9]), table, limits(), (Each if each else Broken)())
 
 
 def table_with_growth() -> StepTable:
@@ -248,16 +252,3 @@ def test_tensorrt_llms_schedule_says_up_to_how_many_requests():
     policy = policy_of("draft_len_schedule=4:4,8:2,32:1", constant_table(STEP_S, rates=(0.5,) * 4), 100.0)
     assert isinstance(policy, BySize)
     assert policy.entries == ((1, 4), (5, 2), (9, 1), (33, 0))
-
-
-@pytest.mark.parametrize("nonsense", [-1, 9, 1.5, None, True, "three"])
-def test_a_policy_that_returns_nonsense_is_refused_in_one_line(nonsense):
-    class Broken:
-        name = "broken"
-
-        def choose(self, state: State) -> object:
-            return nonsense
-
-    table = constant_table(STEP_S, rates=(0.5,))
-    with pytest.raises(UsageError, match=r"policy broken chose .* whole numbers from 0 to 1"):
-        run(requests([0.0], prompt=[5], output=[9]), table, limits(), Broken())

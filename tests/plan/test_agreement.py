@@ -189,17 +189,6 @@ def test_mixtures_of_experts_on_several_gpus_agree(drafter, other):
     check_recommendation(scenario, frame, monotone=True)
 
 
-def test_one_step_of_a_host_bound_runtime_is_what_is_advised():
-    """vicuna-7b on an A100 under hf-eager: 162 candidates at 2.93x were advised where a step gives 2.33x."""
-    scenario = Scenario(runtime="hf-eager")
-    for batch in (1, 8):
-        row = recommend(scenario, Question(batch_min=batch, batch_max=batch)).schedule[0]
-        step = scenario.step(batch=batch, candidates=row.candidates)
-        assert same(row.speedup, step.speedup)
-        assert row.overhead > 1.0
-        assert row.required_tokens_per_step > 1.0
-
-
 @pytest.mark.parametrize(
     "given",
     [
