@@ -31,57 +31,33 @@ TRT: dict[str, Any] = {
 SGL: dict[str, Any] = {"algorithm": "EAGLE3", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
 
 
+SLOT = SglangSlot(candidate_steps=[3])
+BY_SIZE, SYNTHETIC = "num_speculative_tokens_per_batch_size", "synthetic_acceptance_rates"
+DYNAMIC = {"use_dynamic_tree": True, "max_total_draft_tokens": 8}
+REFUSED: list[tuple[Any, dict[str, Any], list[dict[str, Any]]]] = [
+    (VllmSpeculativeConfig, VLLM, [
+        {"num_speculative_tokens": 0}, {"model": None}, {"method": "dflash", "parallel_drafting": True},
+        {BY_SIZE: [(2, 8, 3)]}, {BY_SIZE: [(1, 8, 3), (8, 16, 1)]}, {BY_SIZE: [(1, 8, 4)]},
+        {SYNTHETIC: [0.5, 0.4, 0.3]},
+        {"rejection_sample_method": "synthetic", SYNTHETIC: [0.5, 0.6, 0.3]},
+        {"rejection_sample_method": "synthetic", SYNTHETIC: [0.5, 0.4]},
+    ]),
+    (TensorrtSpeculativeConfig, TRT, [
+        {"draft_len_schedule": {80: 2, 256: 3}},  # what 1.3 refused to load
+        {"version": "1.2", "draft_len_schedule": {64: 3}},
+        {"version": "1.2", "dynamic_tree_max_topK": 4, **DYNAMIC}, {"dynamic_tree_max_topK": 2, **DYNAMIC},
+        {"speculative_model": None}, {"decoding_type": "MTP", "version": "1.2"}, {"decoding_type": "PARD"},
+    ]),
+    (SglangFlags, SGL, [
+        {"num_draft_tokens": 3}, {"eagle_topk": 4, "num_draft_tokens": 12}, {"num_steps": None},
+        {"algorithm": "DFLASH"}, {"algorithm": "STANDALONE", "adaptive_slots": {1: SLOT}},
+        {"adaptive_slots": {2: SLOT}},
+    ]),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("made", "sound", "change"),
-    [
-        (VllmSpeculativeConfig, VLLM, {"num_speculative_tokens": 0}),
-        (VllmSpeculativeConfig, VLLM, {"model": None}),
-        (VllmSpeculativeConfig, VLLM, {"method": "dflash", "parallel_drafting": True}),
-        (VllmSpeculativeConfig, VLLM, {"num_speculative_tokens_per_batch_size": [(2, 8, 3)]}),
-        (VllmSpeculativeConfig, VLLM, {"num_speculative_tokens_per_batch_size": [(1, 8, 3), (8, 16, 1)]}),
-        (VllmSpeculativeConfig, VLLM, {"num_speculative_tokens_per_batch_size": [(1, 8, 4)]}),
-        (VllmSpeculativeConfig, VLLM, {"synthetic_acceptance_rates": [0.5, 0.4, 0.3]}),
-        (
-            VllmSpeculativeConfig,
-            VLLM,
-            {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.5, 0.6, 0.3]},
-        ),
-        (
-            VllmSpeculativeConfig,
-            VLLM,
-            {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.5, 0.4]},
-        ),
-        (TensorrtSpeculativeConfig, TRT, {"draft_len_schedule": {80: 2, 256: 3}}),  # what 1.3 refused to load
-        (TensorrtSpeculativeConfig, TRT, {"version": "1.2", "draft_len_schedule": {64: 3}}),
-        (
-            TensorrtSpeculativeConfig,
-            TRT,
-            {
-                "version": "1.2",
-                "use_dynamic_tree": True,
-                "dynamic_tree_max_topK": 4,
-                "max_total_draft_tokens": 8,
-            },
-        ),
-        (
-            TensorrtSpeculativeConfig,
-            TRT,
-            {"use_dynamic_tree": True, "dynamic_tree_max_topK": 2, "max_total_draft_tokens": 8},
-        ),
-        (TensorrtSpeculativeConfig, TRT, {"speculative_model": None}),
-        (TensorrtSpeculativeConfig, TRT, {"decoding_type": "MTP", "version": "1.2"}),
-        (TensorrtSpeculativeConfig, TRT, {"decoding_type": "PARD"}),
-        (SglangFlags, SGL, {"num_draft_tokens": 3}),
-        (SglangFlags, SGL, {"eagle_topk": 4, "num_draft_tokens": 12}),
-        (SglangFlags, SGL, {"num_steps": None}),
-        (SglangFlags, SGL, {"algorithm": "DFLASH"}),
-        (
-            SglangFlags,
-            SGL,
-            {"algorithm": "STANDALONE", "adaptive_slots": {1: SglangSlot(candidate_steps=[3])}},
-        ),
-        (SglangFlags, SGL, {"adaptive_slots": {2: SglangSlot(candidate_steps=[3])}}),
-    ],
+    ("made", "sound", "change"), [(*of, change) for *of, changes in REFUSED for change in changes]
 )
 def test_settings_that_an_engine_refuses_are_not_made(made, sound, change):
     made(**sound)

@@ -16,6 +16,7 @@ import os
 import random
 import re
 import resource
+import shlex
 import shutil
 import signal
 import sys
@@ -31,113 +32,20 @@ import click
 from click.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests")]
 
 from mutations import GRIDS, NUMBERS, WORDS, mutated  # noqa: E402
+from tables import table  # noqa: E402
 
 TIME_LIMIT_S = 30
 LONGEST_LINE = 1_200
 NOT_A_NUMBER = re.compile(r"(?<![\w.-])[+-]?(nan|inf|infinity)(?![\w-])", re.IGNORECASE)
 
-LOAD = ("--requests", "24", "--seeds", "1", "--max-num-seqs", "4", "--max-num-batched-tokens", "512",
-        "--latency", "roofline")  # fmt: skip
-BASES: tuple[tuple[str, ...], ...] = (
-    ("sweep", "--batch", "1,4", "--seq", "256", "--candidates", "1,8", "--acceptance", "paper-fig4-sparse"),
-    ("sweep", "--batch", "1", "--seq", "256", "--candidates", "1,4", "--acceptance", "@profile", "--format", "json"),
-    ("sweep", "--batch", "1", "--candidates", "1,2", "--model", "@config", "--latency", "roofline",
-     "--acceptance", "paper-fig4-sparse", "--all-rows"),
-    ("sweep", "--batch", "1", "--candidates", "1,2", "--gpu", "a40", "--data-dir", "@data",
-     "--acceptance", "paper-fig4-sparse", "--format", "csv"),
-    ("recommend", "--batch", "1", "--seq", "256", "--candidates-max", "8"),
-    ("recommend", "--batch", "1", "--seq", "256", "--candidates-max", "4", "--acceptance", "@profile"),
-    ("recommend", "--batch", "1", "--seq", "256", "--candidates-max", "4", "--runtime", "@runtime",
-     "--format", "json"),
-    ("load", *LOAD, "--policy", "none,schedule", "--trace", "@trace", "--drop-long", "--format", "json"),
-    ("load", *LOAD, "--policy", "adaptive,budget", "--rate", "2", "--acceptance", "@profile"),
-    ("load", *LOAD, "--policy", "schedule=1:2,3:0", "--users", "3", "--tpot-ms", "40"),
-    ("load", *LOAD, "--rate", "2", "--out", "@out.dir"),
-    ("compare", "--gpu", "a40", "--model", "llama-68m", "--gpus", "1", "--engine", "vllm", "--drafter", "none,eagle",
-     "--acceptance", "@profile", "--batch", "1,4", "--data-dir", "@data"),
-    ("compare", "--gpu", "l4,h100-sxm", "--model", "@config", "--gpus", "1,2", "--engine", "sglang", "--batch", "4",
-     "--drafter", "none", "--rate", "9", "--price", "l4=0.5", "--format", "json"),
-    ("check", "--bench", "@bench", "--batch", "8", "--model", "llama-68m", "--format", "json"),
-    ("check", "--counters", "@counters", "--batch", "8", "--measured-tpot-ms", "9", "--prompt-tokens", "100",
-     "--output-tokens", "50"),
-    ("roofline", "--batch", "1", "--seq", "256", "--candidates", "1,8", "--gpu", "a40", "--data-dir", "@data"),
-    ("time", "--ops", "@ops", "--gpu", "a40", "--format", "csv"),
-    ("time", "--ops", "@ops", "--gpu", "cpu-emerald-rapids-3m", "--latency", "measured", "--fallback", "calibrated",
-     "--data-dir", "@data"),
-    ("tree", "build", "--head-accuracy", "@heads", "--candidates", "8"),
-    ("tree", "convert", "--tree", "@tree", "--to", "paths"),
-    ("sweep", "--latency", "roofline", "--out", "@out.dir", "--shard", "1/2"),
-    ("tree", "draw", "--tree", "@tree", "-o", "@out.svg"),
-    ("tree", "score", "--tree", "@tree", "--head-accuracy", "@heads"),
-    ("acceptance", "fit", "--head-accuracy", "@heads", "--source", "a test", "-o", "@out.toml"),
-    ("acceptance", "from-engine", "@counters", "-o", "@out.toml"),
-    ("acceptance", "predict", "--observations", "@observations", "--targets", "@observations"),
-    ("acceptance", "show", "@profile", "--candidates", "1,2,8"),
-    ("calibrate", "--gpu", "a40", "--rows", "@ops", "--dry-run"),
-    ("calibrate", "--engine-bench", "@bench", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--dry-run"),
-    ("validate", "--measured", "@ops", "--gpu", "a40"),
-    ("validate", "--decoder", "@decoder", "--gpu", "cpu-emerald-rapids-3m"),
-    ("validate", "--batch-curves", "@bench"),
-    ("validate", "--tree-runs", "@bench", "--child-vectors", "@bench"),
-    ("reproduce", "table6"),
-    ("decode", "--checkpoint", "@checkpoint", "--prompt", "import os", "--max-new-tokens", "4"),
-    ("decode", "--checkpoint", "@checkpoint", "--prompt-file", "@tree", "--max-new-tokens", "2", "--tree", "@tree"),
-    ("specs", "a40", "vicuna-7b", "--data-dir", "@data"),
-    ("specs", "@config"),
-    # Refused after all options are read, since training and measuring take long.
-    ("train", "--method", "medusa-1", "--save", "@out.dir", "--text", "@empty"),
-    ("measure", "--device", "cuda:99", "--models", "llama-68m", "--out", "@out.dir"),
-)  # fmt: skip
-"""Set-ups that work. `@kind` is replaced by a file (or folder) of that kind, sound or mutated."""
-
+_TABLE = table("fuzz")
+BASES = [shlex.split(line) for line in _TABLE["bases"]]
+FOLDERS, SEEDS, TEXTS = _TABLE["folders"], _TABLE["seeds"], _TABLE["texts"]
 SKIPPED = ("list_targets", "device", "data", "text_folder", "workers", "scheduler", "requests")
 """Options that price every table of both papers, let training, measuring or long runs begin, or start processes."""
-
-FOLDERS = {
-    "checkpoint": "profiles/checkpoints/python-stdlib-draft",
-    "decoder": "profiles/decoder/cpu-emerald-rapids-3m",
-    "empty": "no such folder",
-}
-SEEDS: dict[str, tuple[str, ...]] = {
-    "profile": ("profiles/acceptance/*.toml",),
-    "config": (
-        "docs/example_config.json",
-        "profiles/decoder/*/*/config.json",
-        "benchmarks/models/*/config.json",
-    ),
-    "ops": ("docs/example_rows.csv", "profiles/operators/cpu-emerald-rapids-3m/attention_fp32.csv"),
-    "runtime": ("medusa_sim/specs/runtimes.toml",),
-    "bench": ("tests/data/engine/*", "profiles/acceptance/rsd/block_efficiency.csv"),
-    "counters": ("tests/data/engine/*",),
-}
-TEXTS: dict[str, tuple[str, ...]] = {
-    "heads": (
-        "head,rank,accuracy,labels\n0,0,0.6,100\n0,1,0.1,100\n1,0,0.4,100\n1,1,0.2,100\n",
-        "head,top1,top2,labels\n0,0.6,0.7,100\n1,0.4,0.5,100\n",
-        "position,conditional_rate,trials\n0,0.7,100\n1,0.6,70\n2,0.5,40\n",
-        "position,unconditional_rate\n0,0.7\n1,0.4\n",
-    ),
-    "tree": (
-        "[[0], [1], [0, 0], [0, 1]]",
-        '{"medusa_choices": [[0], [0, 0], [1]]}',
-        "small = [[0], [1],\n [0, 0]]\nother = [[0]]\n",
-        '{"Successors": [[1, 2], [3], [], []]}',
-    ),
-    "trace": (
-        "arrival_s,prompt_tokens,output_tokens\n0,100,20\n0.5,300,40\n0.5,20,1\n9,4000,9\n",
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,44,40\n2023-11-16 18:17:04.1,9,3\n",
-    ),
-    "observations": (
-        "decoder,spec,block_efficiency\nSD,2,1.9\nSD,3,2.2\nSD,4,2.4\nRSD-C,2-2-1,2.5\nRSD-S,3x2,2.4\n",
-    ),
-    "runtime": (
-        'inherits = "vllm-0.11"\ntitle = "mine"\n[engine]\nwiden = 2.0\n'
-        'host_us_per_step = { value = 300.0, band = 0.2, source = "bench", valid = "batch 1 to 64" }\n',
-    ),
-}
 
 
 @dataclass(frozen=True)

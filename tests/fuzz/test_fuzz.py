@@ -19,9 +19,9 @@ from medusa_sim.plan.question import Question
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_no_traceback_no_hang_no_nan_and_one_line():
-    ran, failures = fuzzer.fuzz(0, range(200), seconds=20.0)
+    ran, failures = fuzzer.fuzz(0, range(40), seconds=300.0)
     assert not failures, failures[0]
-    assert ran >= 20
+    assert ran == 40
 
 
 def test_a_case_is_a_function_of_its_seed_and_number(tmp_path):
