@@ -72,15 +72,10 @@ class SetUp:
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of the scenario; the engine always, since commands differ in it."""
-        chosen = {
-            "gpu": self.gpu,
-            "model": self.model_given,
-            "runtime": self.runtime,
-            "drafter": self.drafter,
-            "chain_only": self.chain_only,
-        }
-        same = ("heads", "draft_model", "acceptance", "dtype", "weight_dtype", "kv_dtype", "tp", "ep")
-        return chosen | {name: getattr(self, name) for name in same}
+        first = {"gpu": self.gpu, "model": self.model_given}
+        same = ("runtime", "drafter", "chain_only", "heads", "draft_model", "acceptance", "dtype",
+                "weight_dtype", "kv_dtype", "tp", "ep")  # fmt: skip
+        return first | {name: getattr(self, name) for name in same}
 
     @property
     def options(self) -> list[str]:
@@ -100,14 +95,11 @@ class SetUp:
     def _options(self, *names: str) -> list[str]:
         """Arguments as options: those that are not the defaults, of these names (none: of all)."""
         of = {name: value for name, value in self.arguments.items() if not names or name in names}
-        beside = ("gpu", "model", "runtime")
-        return words_of(
-            {
-                name: value
-                for name, value in of.items()
-                if name in beside or value not in (None, False, ARGUMENTS[name].default)
-            }
-        )
+        always, unsaid = ("gpu", "model", "runtime"), (None, False)
+        return words_of({
+            name: value for name, value in of.items()
+            if name in always or value not in (*unsaid, ARGUMENTS[name].default)
+        })  # fmt: skip
 
     @property
     def model_given(self) -> str:
@@ -144,15 +136,12 @@ class SetUp:
 PRESETS: dict[str, dict[str, str | int]] = {
     "8B on one H100, EAGLE-3": {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"},
     "R1 on 8 H200, MTP": {
-        "gpu": "h200-sxm",
-        "model": "deepseek-r1",
-        "drafter": "mtp",
-        "runtime": load_runtime("sglang").name,
+        "gpu": "h200-sxm", "model": "deepseek-r1", "drafter": "mtp", "runtime": load_runtime("sglang").name,
         "tp": 8,
     },
     "Vicuna-7B on one A100, Medusa's trees": {},
     "my own": {"model": OWN_MODEL},
-}
+}  # fmt: skip
 """Set-ups to start from, by the parameters of their links; the app opens on the first."""
 
 

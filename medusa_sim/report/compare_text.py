@@ -16,7 +16,7 @@ from medusa_sim.report.text import NOTHING, TextTable, significant
 from medusa_sim.setups.columns import COLUMNS
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
-from medusa_sim.setups.measured import Beside, nearest
+from medusa_sim.setups.measured import Beside, Figure, nearest
 from medusa_sim.setups.question import SURER
 from medusa_sim.setups.search import refined
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
@@ -238,14 +238,19 @@ def measured_text(answer: Comparison) -> str:
             f"No public measurement of {answer.model.name} on these set-ups is held in profiles/served.toml."
         )
     figure, row = beside.figure, beside.row
-    drafts = f"{row['drafter']} with {row['drafts']} drafts" if row["drafts"] else "no speculation"
     return (
-        f"Nearest public measurement: {name_of(row)}, {drafts}, {figure.batch} requests, "
-        f"{figure.prompt_tokens:g} + {figure.output_tokens:g} tokens: "
-        f"{significant(figure.tokens_per_s_per_user, 3)} tokens/s a user ({figure.source}); predicted there"
+        f"Nearest public measurement: {_measured(figure, name_of(row))}; predicted there"
         f"{f' with {figure.runtime}' if figure.runtime else ''}: "
         f"{significant(float(row['tokens_per_s_per_user']), 3)} ({beside.error:+.0%})"
         f"{'' if beside.near else '; of other lengths or another version, so it is not drawn'}."
+    )
+
+
+def _measured(figure: Figure, set_up: str) -> str:
+    drafts = f"{figure.set_up['drafter']} with {figure.drafts} drafts" if figure.drafts else "no speculation"
+    return (
+        f"{set_up}, {drafts}, {figure.batch} requests, {figure.prompt_tokens:g} + {figure.output_tokens:g} "
+        f"tokens: {significant(figure.tokens_per_s_per_user, 3)} tokens/s a user ({figure.source})"
     )
 
 
@@ -255,13 +260,9 @@ def beside_text(beside: Beside | None) -> str:
         return "No public measurement is held in profiles/served.toml."
     figure = beside.figure
     set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
-    drafts = f"{figure.set_up['drafter']} with {figure.drafts} drafts" if figure.drafts else "no speculation"
-    line = (
-        f"{figure.model} on {set_up}, {drafts}, {figure.batch} requests, {figure.prompt_tokens:g} + "
-        f"{figure.output_tokens:g} tokens: {significant(figure.tokens_per_s_per_user, 3)} tokens/s a user "
-        f"({figure.source}), predicted {beside.error:+.0%}"
-        f"{f' with {figure.runtime}' if figure.runtime else ''}"
-    )
+    runtime = f" with {figure.runtime}" if figure.runtime else ""
+    measured = _measured(figure, f"{figure.model} on {set_up}")
+    line = f"{measured}, predicted {beside.error:+.0%}{runtime}"
     if not beside.differs:
         return f"Public measurement of this set-up: {line}."
     *most, last = beside.differs
@@ -291,10 +292,11 @@ def refused_lines(answer: Comparison) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for item in answer.refused:
         by_reason.setdefault(item.reason, []).append(item.setup)
-    return [
-        f"{setups[0]}{f' and {len(setups) - 1} more' if len(setups) > 1 else ''}: {reason}"
-        for reason, setups in by_reason.items()
-    ]
+    return [f"{_and_more(setups)}: {reason}" for reason, setups in by_reason.items()]
+
+
+def _and_more(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def warning_lines(answer: Comparison) -> list[str]:
@@ -309,10 +311,10 @@ def warning_lines(answer: Comparison) -> list[str]:
         for line in answer.name_of(answer.scenarios[key]):
             kinds.setdefault(_OF_A_SPLIT.sub("", line), (line, {}))[1][names] = None
     every = len(set(setups.values()))
-    lines = []
-    for line, (first, *others_named) in kinds.values():
-        where = f"{first} and {len(others_named)} more" if others_named else first
-        lines.append(f"{line} ({'all shown' if len(others_named) + 1 == every else where})")
+    lines = [
+        f"{line} ({'all shown' if len(names) == every else _and_more(list(names))})"
+        for line, names in kinds.values()
+    ]
     if others := len(answer.scenarios) - len(setups):
         lines.append(
             f"set-ups that are not shown ({others}) may have others: --format csv or json gives each row's"

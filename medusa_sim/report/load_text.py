@@ -77,18 +77,16 @@ def policy_text(name: str) -> str:
 
 def sentence(answer: LoadAnswer) -> str:
     """What speculation is worth under this load: the rates that are carried, or the times at a rate."""
-    rates, test = answer.carried, answer.test
-    plain = next((each for each in rates if each.policy == "none"), None)
-    drafting = [each for each in rates if each.policy != "none"]
-    if not rates:
+    every = sorted(answer.carried, key=lambda each: each.policy == "none")
+    plain = next((each for each in every if each.policy == "none"), None)
+    if not every:
         return _compared(answer.last)
-    if any(each.largest_per_s is not None for each in rates):
-        return _within_limits(test.goals, plain, drafting)
-    return f"{_compared(answer.last)} {_saturated(plain, drafting)}".strip()
+    if any(each.largest_per_s is not None for each in every):
+        return _within_limits(answer.test.goals, plain, every)
+    return f"{_compared(answer.last)} {_saturated(plain, every)}".strip()
 
 
-def _within_limits(goals: Goals, plain: Carried | None, drafting: Sequence[Carried]) -> str:
-    every = [*drafting, *([plain] if plain else [])]
+def _within_limits(goals: Goals, plain: Carried | None, every: Sequence[Carried]) -> str:
     best = max(every, key=lambda each: each.largest_per_s or 0.0)
     limits = {"to the first token": goals.ttft_s, "a token": goals.tpot_s, "in all": goals.e2e_s}
     within = " and ".join(
@@ -100,6 +98,7 @@ def _within_limits(goals: Goals, plain: Carried | None, drafting: Sequence[Carri
             f"No policy keeps {within} for {percent(goals.share, 0)} of the requests at any rate: at the "
             f"lowest, {percent(nearest.best_share or 0.0)} keep it with {policy_text(nearest.policy)}."
         )
+    drafting = [each for each in every if each is not plain]
     if not drafting or plain is None:
         sustained = f"{rate_text(best.largest_per_s)} requests/s within {within}"
         return f"With {policy_text(best.policy)} the server sustains {sustained}."
@@ -120,18 +119,15 @@ def _losing(each: Carried) -> str:
     return f"speculation is slower above {rate_text(each.loses_from)} requests/s{off}"
 
 
-def _saturated(plain: Carried | None, drafting: Sequence[Carried]) -> str:
-    every = [*drafting, *([plain] if plain else [])]
+def _saturated(plain: Carried | None, every: Sequence[Carried]) -> str:
     parts = [
         f"{rate_text(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
         for i, each in enumerate(every)
     ]
-    losing = [
-        f"With {policy_text(each.policy)} {_losing(each)}."
-        for each in drafting[:1]
-        if plain and each.searched
-    ]
-    return " ".join([f"The server saturates at {', '.join(parts)}.", *losing])
+    text, first = f"The server saturates at {', '.join(parts)}.", every[0]
+    if plain is None or first is plain or not first.searched:
+        return text
+    return f"{text} With {policy_text(first.policy)} {_losing(first)}."
 
 
 def _compared(last: Sequence[LoadPoint]) -> str:

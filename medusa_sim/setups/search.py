@@ -19,10 +19,10 @@ from medusa_sim.setups.columns import rows_of
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Question
-from medusa_sim.setups.setup import PLAIN, SET_UP, model_of, setups
+from medusa_sim.setups.setup import PLAIN, SET_UP, setups
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import ModelName
+from medusa_sim.specs.models import ModelName, load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter import drafter_kind
 
@@ -72,7 +72,7 @@ def compare(
     import pandas as pd
 
     asked, allowed = question or Question(), choices or Choices()
-    target = model_of(model)
+    target = model if isinstance(model, Model) else load_model(model)
     drafters = allowed.drafters or default_drafters(target, scenario)
     for name in drafters:
         if name != PLAIN:

@@ -14,7 +14,6 @@ from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.gpu import gpu_names
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import ModelName, load_model
 from medusa_sim.units import FORMATS, HALVES, format_of
 
 PLAIN = "none"
@@ -81,11 +80,6 @@ def name_of(row: Mapping[Any, Any]) -> str:
     ways += ["data-parallel attention"] if row["dp_attention"] else []
     ways += [row["precision"], *(["KV in fp8"] if row["kv_precision"] == FP8 else []), row["engine"]]
     return ", ".join([f"{row['gpus']} x {row['gpu']}", *ways])
-
-
-def model_of(model: ModelName) -> Model:
-    """A loaded model. Raises SpecError for an unknown name."""
-    return model if isinstance(model, Model) else load_model(model)
 
 
 def own_precision(model: Model) -> str:

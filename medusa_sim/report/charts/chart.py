@@ -211,13 +211,9 @@ class Cell:
         """Black or white, whichever reads better on the cell."""
         return ink_on(map_colour(self.speedup))
 
-    @property
-    def loses(self) -> bool:
-        """Below what is printed as 1.00."""
-        return self.speedup < _LOSES
-
 
 _LOSES = 0.995
+"""Below what is printed as 1.00."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +230,7 @@ class HeatMap:
     @property
     def crossings(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(batch, count) of cells below and beside which another starts to lose, or to gain."""
-        loses = {(cell.batch, cell.count): cell.loses for cell in self.cells if cell.fits}
+        loses = {(cell.batch, cell.count): cell.speedup < _LOSES for cell in self.cells if cell.fits}
 
         def differ(one: tuple[int, int], other: tuple[int, int]) -> bool:
             return {one, other} <= loses.keys() and loses[one] != loses[other]
