@@ -11,9 +11,8 @@ from chosen import SetUp
 
 from medusa_sim.plan import DEFAULT_GPU, DEFAULT_SEQ_LEN
 from medusa_sim.plan.arguments import declared, words_of
-from medusa_sim.setups.choices import Choices, prices_of
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.question import SURE, Question
+from medusa_sim.setups.question import SURE, Choices, Question, prices_of
 from medusa_sim.setups.search import compare, refined
 
 

@@ -127,8 +127,7 @@ def set_ups(
     engines: str = "vllm",
 ) -> Act:
     """Every set-up of a model: twelve cards, eight counts, three precisions, four drafters."""
-    from medusa_sim.setups.choices import Choices
-    from medusa_sim.setups.question import Question
+    from medusa_sim.setups.question import Choices, Question
     from medusa_sim.setups.search import compare
 
     cards = "a100-80gb-sxm h100-sxm h100-pcie h100-nvl h200-sxm b200 b300 gb200 gb300 l40s a40 l4"

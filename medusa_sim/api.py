@@ -298,7 +298,7 @@ def compare(
     unknown name, for a question that makes no sense, and where every set-up is refused.
     """
     from medusa_sim.report.compare_text import Compared
-    from medusa_sim.setups.choices import Choices
+    from medusa_sim.setups.question import Choices
     from medusa_sim.setups.question import Question as Asked
     from medusa_sim.setups.search import compare as compared
 

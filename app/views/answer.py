@@ -10,9 +10,8 @@ import inputs
 import notes
 import show
 import streamlit as st
-from charts.answer import batch_chart
+from charts.answer import batch_chart, tornado_chart
 from charts.draw import bars_spec, lines_spec, map_spec
-from charts.tornado import tornado_chart
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError

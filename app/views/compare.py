@@ -31,8 +31,7 @@ from medusa_sim.report.compare_text import (
     worth_text,
 )
 from medusa_sim.report.text import significant
-from medusa_sim.setups.choices import AUTO, FP8, GPUS, Choices
-from medusa_sim.setups.question import COLUMN, SURE, Measure, Question
+from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Choices, Measure, Question
 from medusa_sim.setups.setup import ENGINES, PLAIN
 from medusa_sim.specs.runtime import load_runtime
 

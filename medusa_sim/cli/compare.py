@@ -10,16 +10,14 @@ from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.plan.arguments import ARGUMENTS
-from medusa_sim.setups.choices import Choices, prices_of
-from medusa_sim.setups.question import Question
+from medusa_sim.setups.question import Choices, Question, prices_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from medusa_sim.setups.comparison import Comparison
-    from medusa_sim.setups.loaded import Loaded
-    from medusa_sim.setups.router import Router
+    from medusa_sim.setups.loaded import Loaded, Router
 
 _UNTOLD = {"show_default": False}
 

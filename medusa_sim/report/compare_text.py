@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from medusa_sim.report.charts.chart import LineChart
-    from medusa_sim.setups.loaded import Loaded
-    from medusa_sim.setups.router import Router
+    from medusa_sim.setups.loaded import Loaded, Router
 
 MOST_ROWS = 12
 """Rows of a table for people; the whole table is the CSV."""

@@ -1,26 +1,30 @@
 """The second level: chosen set-ups as fleets under load, with arrivals, queues and prompts between the steps.
 
-One stream of Poisson arrivals goes through a router to all copies (`setups.router`), up to MOST_ROUTED of
-them; MOST_SIMULATED of these are simulated, each with the requests that it was sent, and stand for all.
+One stream of Poisson arrivals goes through a router to all copies (`Routed`), up to MOST_ROUTED of them;
+MOST_SIMULATED of these are simulated, each with the requests that it was sent, and stand for all.
 Copies are added until the share of the requests that must keep the limits does.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import Any, Literal, get_args
 
+import numpy as np
+
+from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.load.arrivals import Drawn
 from medusa_sim.load.question import load_test
+from medusa_sim.load.requests import Requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.plan import LOAD_SHARE
 from medusa_sim.plan.quantities import usd_per_million_tokens
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import LOWER_IS_BETTER
-from medusa_sim.setups.router import ROUTERS, Routed, Router
 from medusa_sim.setups.setup import PLAIN
 from medusa_sim.units import KILO, US_PER_MS
 
@@ -32,6 +36,8 @@ MOST_ROUTED, MOST_SIMULATED = 16, 4
 """Copies that share a stream, and those of them that are simulated."""
 _TRIES = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 """Copies tried, over those of the steady server."""
+Router = Literal["least-load", "round-robin"]
+ROUTERS: tuple[Router, ...] = get_args(Router)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,3 +131,55 @@ def routed(test: LoadTest, copies: int, router: Router, row: Mapping[str, Any]) 
         token_s=float(row["tpot_ms"]) / KILO,
     )
     return replace(test, source=source, seeds=min(shared, MOST_SIMULATED))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """The share of one copy of the requests of all, a `load.arrivals.Source`: the seed says which copy.
+
+    stream: requests of all copies together. router: least-load sends a request to the copy with the fewest
+    outstanding ones, round-robin to each in turn. A request is taken to be outstanding for first_s and
+    token_s a token of its output, as in the steady server.
+    """
+
+    stream: Drawn
+    copies: int
+    router: Router
+    first_s: float
+    token_s: float
+
+    @property
+    def has_own_rate(self) -> bool:
+        """A stream needs a rate."""
+        return False
+
+    def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
+        """Those of a copy, at a mean rate of one copy."""
+        whole = self.stream.requests(rate_per_s and rate_per_s * self.copies, 0, most)
+        kept = self.places(whole) == seed
+        return replace(
+            whole,
+            arrival_s=whole.arrival_s[kept],
+            prompt_tokens=whole.prompt_tokens[kept],
+            output_tokens=whole.output_tokens[kept],
+            warm=int(kept[: whole.warm].sum()),
+            source=f"{whole.source}, {self.router} over {self.copies} copies",
+        )
+
+    def places(self, whole: Requests) -> IntArray:
+        """(requests,) the copy that each is sent to."""
+        if self.router == "round-robin" or self.copies == 1:
+            return np.arange(whole.count, dtype=np.int64) % self.copies
+        stay_s = self.first_s + whole.output_tokens * self.token_s
+        there: list[list[float]] = [[] for _ in range(self.copies)]
+        places = np.empty(whole.count, dtype=np.int64)
+        for i, (now, stay) in enumerate(zip(whole.arrival_s.tolist(), stay_s.tolist(), strict=True)):
+            for copy in there:
+                while copy and copy[0] <= now:
+                    heapq.heappop(copy)
+            # of equals the next in turn, as routers do
+            turn = [(i + step) % self.copies for step in range(self.copies)]
+            place = min(turn, key=lambda copy: len(there[copy]))
+            heapq.heappush(there[place], now + stay)
+            places[i] = place
+        return places

@@ -21,9 +21,8 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
-from medusa_sim.setups.choices import FP8
 from medusa_sim.setups.columns import Priced, rows_of
-from medusa_sim.setups.question import Question
+from medusa_sim.setups.question import FP8, Question
 from medusa_sim.setups.setup import PLAIN, SetUp, own_precision
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu

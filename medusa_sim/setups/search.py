@@ -14,11 +14,10 @@ import numpy as np
 from medusa_sim.errors import CoverageError, MedusaSimError, UsageError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import all_priced
-from medusa_sim.setups.choices import Choices
 from medusa_sim.setups.columns import rows_of
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
-from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Question
+from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Choices, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP, setups
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model

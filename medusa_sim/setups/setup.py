@@ -9,7 +9,7 @@ from typing import Any
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
-from medusa_sim.setups.choices import AUTO, FP8, GPUS, Choices
+from medusa_sim.setups.question import AUTO, FP8, GPUS, Choices
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.gpu import gpu_names
 from medusa_sim.specs.mixers import Latent

@@ -16,7 +16,7 @@ import pytest
 import show
 import uploads
 import which
-from charts import answer, tornado, tree, validation
+from charts import answer, tree, validation
 from charts.draw import lines_spec, map_spec
 from charts.style import Spec
 from chosen import SetUp
@@ -35,8 +35,7 @@ from medusa_sim.report.charts.sweep import heat_map, speedup_chart
 from medusa_sim.report.sweep_views import view_of
 from medusa_sim.report.text import significant
 from medusa_sim.reproduce import TARGETS
-from medusa_sim.setups.choices import Choices
-from medusa_sim.setups.question import Question
+from medusa_sim.setups.question import Choices, Question
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 
@@ -253,7 +252,7 @@ def drawn(spec: Spec) -> bytes:
 def test_charts_are_valid_specifications() -> None:
     points = answers.roofline(set_up(gpu="a40"), 4, 16)
     drawn(lines_spec(roofline_chart(points, load_gpu("a40"), "fp16")))
-    drawn(tornado.tornado_chart(answers.changes(set_up(), 4, None), 2.0))
+    drawn(answer.tornado_chart(answers.changes(set_up(), 4, None), 2.0))
     rows = gains_by_batch(answers.recommendation(set_up(), 8), 1024)
     drawn(answer.batch_chart(rows, 4, chains=False))
     heads = load_acceptance("medusa1-vicuna-7b").heads

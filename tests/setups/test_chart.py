@@ -25,9 +25,8 @@ from medusa_sim.report.compare_text import beside_text, measured_text
 from medusa_sim.report.document import Picture, html_page
 from medusa_sim.report.figures import render
 from medusa_sim.report.figures.draw import lines_figure
-from medusa_sim.setups.loaded import MOST_FLEETS, second_level, under_load
+from medusa_sim.setups.loaded import MOST_FLEETS, ROUTERS, Routed, Router, second_level, under_load
 from medusa_sim.setups.measured import Measured, beside, nearest
-from medusa_sim.setups.router import ROUTERS, Routed, Router
 
 
 @pytest.fixture(scope="module")
