@@ -5,7 +5,7 @@ from __future__ import annotations
 from charts.style import NEUTRAL, Spec, base, category, layer, quantity
 from medusa_sim.report.charts.chart import Rows
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP, count_word
-from medusa_sim.report.figures.style import SHADES
+from medusa_sim.report.figures import SHADES
 from medusa_sim.report.text import times
 
 

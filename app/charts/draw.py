@@ -18,7 +18,7 @@ from medusa_sim.report.charts.chart import (
     Series,
     Tip,
 )
-from medusa_sim.report.figures.style import FAINT, PARTS, ink_on
+from medusa_sim.report.figures import FAINT, PARTS, ink_on
 
 _SHAPES = {
     "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",

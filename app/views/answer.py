@@ -22,11 +22,10 @@ from medusa_sim.plan.recommend import gains_by_batch, request_at, scheduled_coun
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.reproduced import roofline_chart
 from medusa_sim.report.charts.setups import measured_chart
-from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
+from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
 from medusa_sim.report.compare_text import beside_text
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table
-from medusa_sim.report.sweep_views import view_of
 from medusa_sim.report.text import duration, significant, times, with_prefix
 from views.server import judged
 from views.verdict import verdict_of

@@ -19,14 +19,21 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.caveats import as_sentence, caveats
-from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_bars
+from medusa_sim.report.charts.sweep import (
+    LengthView,
+    count_word,
+    evenly,
+    heat_map,
+    length_view,
+    speedup_chart,
+    step_bars,
+)
 from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 from medusa_sim.report.recommend_reason import reason, warnings
 from medusa_sim.report.recommend_text import findings, schedule_table
 from medusa_sim.report.recommend_text import headline as question_text
 from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
-from medusa_sim.report.sweep_views import LengthView, evenly, length_view
 from medusa_sim.report.text import TextTable, percent, times
 from medusa_sim.step.workload import Grid
 

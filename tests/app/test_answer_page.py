@@ -18,9 +18,8 @@ from pages_read import charts as drawn
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.recommend import request_at, scheduled_counts, scheduled_row_at, steps_at
-from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps
+from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps, view_of
 from medusa_sim.report.recommend_reason import warnings
-from medusa_sim.report.sweep_views import view_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 

@@ -31,8 +31,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
 from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.reproduced import published_chart, roofline_chart
-from medusa_sim.report.charts.sweep import heat_map, speedup_chart
-from medusa_sim.report.sweep_views import view_of
+from medusa_sim.report.charts.sweep import heat_map, speedup_chart, view_of
 from medusa_sim.report.text import significant
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.setups.question import Choices, Question

@@ -26,9 +26,8 @@ from views.evidence import EVERY_KERNEL
 from medusa_sim.cli.app import check_address, leave_out_here, main_script, streamlit_options
 from medusa_sim.errors import UsageError
 from medusa_sim.report.charts.chart import map_colour
-from medusa_sim.report.charts.sweep import heat_map
-from medusa_sim.report.figures.style import PARTS, SHADES, contrast, ink_on
-from medusa_sim.report.sweep_views import view_of
+from medusa_sim.report.charts.sweep import heat_map, view_of
+from medusa_sim.report.figures import PARTS, SHADES, contrast, ink_on
 from medusa_sim.step.workload import PARTS as OF_A_STEP
 
 OPTIONS = main_script().parent / ".streamlit" / "config.toml"

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 
 from medusa_sim import __version__
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.report.charts.sweep import step_bars
+from medusa_sim.report.charts.sweep import length_view, step_bars
 from medusa_sim.report.document import Folded, html_page
-from medusa_sim.report.figures import render
+from medusa_sim.report.figures import PARTS, render
 from medusa_sim.report.figures.draw import bars_figure
-from medusa_sim.report.figures.style import PARTS
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts
-from medusa_sim.report.sweep_views import length_view
 from medusa_sim.report.text import (
     TextTable,
     duration,

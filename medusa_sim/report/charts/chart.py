@@ -10,7 +10,7 @@ from math import log
 from typing import Any
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.report.figures.style import (
+from medusa_sim.report.figures import (
     FAINT,
     LINES,
     MARKERS,

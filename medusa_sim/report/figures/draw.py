@@ -17,7 +17,7 @@ from medusa_sim.report.charts.chart import (
     Series,
     map_colour,
 )
-from medusa_sim.report.figures.style import HATCHES, INK, PARTS, drawing
+from medusa_sim.report.figures import HATCHES, INK, PARTS, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
