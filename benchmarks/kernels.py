@@ -40,7 +40,7 @@ from medusa_sim.calibrate.fit import FOLDS, Rows, growth_mape, mape
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats, unscored_gemm
 from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.calibrate.moe import refitted_experts
-from medusa_sim.calibrate.rows import FittedKernel, fitted_kernels, write_kernel, write_kernels
+from medusa_sim.calibrate.rows import FittedKernel, fitted_kernels, write_fits, write_kernels
 from medusa_sim.latency.base import RooflineLatency, residual_band
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
@@ -124,7 +124,7 @@ def fit_int4(_: list[str]) -> None:
             merged = merged_repeats(rows)
             large = merged.where(merged.operator.weight_bytes >= LARGE_BYTES)
             kernel = fit_gemm(large, gpu, source=INT4_SOURCE, start=start, pinned=tuple(pinned))
-            write_kernel(HARDWARE / f"{gpu.name}.toml", "sglang", "gemm", "int4", kernel)
+            write_fits(HARDWARE / f"{gpu.name}.toml", [(("kernels", "sglang", "gemm", "int4"), kernel)])
             print(f"off by {percent(kernel.fit.fit_error)}, held out {percent(kernel.fit.heldout_error)}")
 
 

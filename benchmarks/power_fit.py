@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 from study import left_out, measured_rows, named_rows, table
 
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.calibrate.rows import write_power
+from medusa_sim.calibrate.rows import write_fits
 from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(error_table(found))
     print(fit)
     if given.write:
-        write_power(Path(gpu.path), fit)
+        write_fits(Path(gpu.path), [(("power", "fit"), fit)])
 
 
 if __name__ == "__main__":

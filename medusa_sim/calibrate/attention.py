@@ -13,17 +13,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.calibrate.fit import (
-    UNFITTED,
-    Law,
-    Rows,
-    bounds_of,
-    limits_of,
-    refined,
-    require_rows,
-    starts_of,
-    warm,
-)
+from medusa_sim.calibrate.fit import UNFITTED, Bounds, Law, Rows, refined, require_rows, warm
 from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.latency.gemm import unfused_attention_time
@@ -32,8 +22,8 @@ from medusa_sim.specs.fitted import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import UnfusedKernel
 
-_BOUNDS = bounds_of("attention")
-_LIMITS = limits_of(_BOUNDS)
+_BOUNDS = Bounds.of("attention")
+_LIMITS = _BOUNDS.limits
 _Law = Law[Attention, AttentionKernel]
 
 _CHOICES: dict[str, tuple[object, ...]] = {
@@ -126,7 +116,7 @@ def _search_path(rows: Rows[Attention], law: _Law) -> AttentionPath:
 def _coordinate_search(style: dict[str, object], rows: Rows[Attention], law: _Law) -> AttentionPath:
     """One pass over the whole numbers, keeping what lowers the objective; least squares inside."""
     fixed = _ONE_ROW if rows.operator.kind == "decode_attention" else {}
-    best = _refined_path(msgspec.convert(starts_of(_BOUNDS) | style | fixed, AttentionPath), rows, law)
+    best = _refined_path(msgspec.convert(_BOUNDS.starts | style | fixed, AttentionPath), rows, law)
     lowest = law.cost(_kernel(best), rows)
     for name, options in _CHOICES.items():
         for option in options:
@@ -190,7 +180,7 @@ def _rows_per_head(operator: Attention) -> FloatArray:
 ROW_TILES = (64, 128)
 """Query rows of the library's tiles: Table 6 steps between 64 and 80 candidates and nowhere else."""
 
-_UNFUSED_BOUNDS = bounds_of("unfused")
+_UNFUSED_BOUNDS = Bounds.of("unfused")
 _SCALE = 0.01
 
 
@@ -215,7 +205,7 @@ def fit_unfused(
     law: Law[Attention, UnfusedKernel] = Law(gpu, warm(unfused_attention_time))
 
     def refit(kernel: UnfusedKernel, part: Rows[Attention]) -> UnfusedKernel:
-        return law.refined(kernel, limits_of(_UNFUSED_BOUNDS), part, scale=_SCALE)
+        return law.refined(kernel, _UNFUSED_BOUNDS.limits, part, scale=_SCALE)
 
-    start = UnfusedKernel(**starts_of(_UNFUSED_BOUNDS), row_tiles=ROW_TILES, repeated=repeated, fit=UNFITTED)
+    start = UnfusedKernel(**_UNFUSED_BOUNDS.starts, row_tiles=ROW_TILES, repeated=repeated, fit=UNFITTED)
     return law.with_fit(refit(start, rows), rows, refit, source=source, folds=len(one_row))

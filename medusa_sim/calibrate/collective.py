@@ -20,17 +20,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.calibrate.fit import (
-    UNFITTED,
-    Bounds,
-    Law,
-    Rows,
-    bounds_of,
-    limits_of,
-    require_rows,
-    starts_of,
-    with_fit,
-)
+from medusa_sim.calibrate.fit import UNFITTED, Bounds, Law, Rows, require_rows
 from medusa_sim.latency.collective import collective_time, dispatch_time, sent_bytes
 from medusa_sim.operators.experts import ONE_NODE, Collective, Dispatch
 from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime, DispatchKernel
@@ -77,14 +67,8 @@ def fit_collective(rows: Rows[Collective], gpu: Gpu, *, source: str, name: str =
     """
     require_rows(rows, source)
     kernel = msgspec.structs.replace(_fitted(rows, gpu, name), name=name)
-    return with_fit(
-        kernel,
-        rows,
-        lambda each, part: collective_time(gpu, each, part.operator).time_us,
-        lambda part: _fitted(part, gpu, name),
-        source=source,
-        folds=3,
-    )
+    law: Law[Collective, CollectiveKernel] = Law(gpu, collective_time)
+    return law.with_fit(kernel, rows, lambda _, part: _fitted(part, gpu, name), source=source, folds=3)
 
 
 def _fitted(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
@@ -201,8 +185,8 @@ def _regime(rows: Rows[Collective], gpu: Gpu, *, one_shot: bool = False, in_swit
     return _Part(regime, float(np.sum(np.abs(relative @ values - 1.0))))
 
 
-_DISPATCH_BOUNDS = bounds_of("dispatch")
-_FAR_BOUNDS = bounds_of("far_dispatch")
+_DISPATCH_BOUNDS = Bounds.of("dispatch")
+_FAR_BOUNDS = Bounds.of("far_dispatch")
 _BAND_ROWS = 10
 _FIT_ROWS = 1500
 _EVALUATIONS = 60
@@ -228,7 +212,7 @@ def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str, name: str = "")
 
 
 def _start(name: str, *, per_expert: bool) -> DispatchKernel:
-    return DispatchKernel(**starts_of(_DISPATCH_BOUNDS), per_expert=per_expert, fit=UNFITTED, name=name)
+    return DispatchKernel(**_DISPATCH_BOUNDS.starts, per_expert=per_expert, fit=UNFITTED, name=name)
 
 
 def _refined(kernel: DispatchKernel, rows: Rows[Dispatch], law: _Law) -> DispatchKernel:
@@ -237,7 +221,7 @@ def _refined(kernel: DispatchKernel, rows: Rows[Dispatch], law: _Law) -> Dispatc
     if is_far.all() or not is_far.any():
         return _fitted_dispatch(kernel, rows, law, _DISPATCH_BOUNDS)
     kernel = _fitted_dispatch(kernel, rows.where(~is_far), law, _DISPATCH_BOUNDS)
-    started = {name: getattr(kernel, name) or start for name, start in starts_of(_FAR_BOUNDS).items()}
+    started = {name: getattr(kernel, name) or start for name, start in _FAR_BOUNDS.starts.items()}
     return _fitted_dispatch(msgspec.structs.replace(kernel, **started), rows.where(is_far), law, _FAR_BOUNDS)
 
 
@@ -246,7 +230,7 @@ def _fitted_dispatch(
 ) -> DispatchKernel:
     """Least squares on log time over the parameters that the rows can tell apart."""
     part = rows.thin(_FIT_ROWS, "tokens", "sms", "hidden")
-    limits = dict(limits_of(bounds))
+    limits = dict(bounds.limits)
     for size, name in (("ranks", "rank_us"), ("hidden", "width_us"), ("topk", "spread_us")):
         if name in limits and part.labels(size).max() == 0:
             del limits[name]

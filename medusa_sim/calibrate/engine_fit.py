@@ -18,7 +18,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,6 +25,7 @@ import numpy as np
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.engine_bench import BenchRow
+from medusa_sim.calibrate.rows import not_default
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
@@ -303,20 +303,8 @@ def write_runtime(data_folder: Path, fitted: FittedRuntime, inherits: str) -> Pa
     engine = tomlkit.table()
     for name, term in fitted.terms.items():
         entry = tomlkit.inline_table()
-        entry.update(_values(term))
+        entry.update(not_default(term))
         engine.add(name, entry)
     document.add("engine", engine)
     write_text(path, tomlkit.dumps(document))
     return path
-
-
-def _values(term: Term) -> dict[str, Any]:
-    """What is not a default of a term."""
-    values: dict[str, Any] = {"value": term.value, "source": term.source}
-    if term.band:
-        values["band"] = term.band
-    if term.valid:
-        values["valid"] = term.valid
-    if term.heldout_error is not None:
-        values["heldout_error"] = term.heldout_error
-    return values

@@ -114,8 +114,6 @@ def choice_regret(
 OperatorT = TypeVar("OperatorT", bound=Operator)
 KernelT = TypeVar("KernelT", bound=Kernel)
 Parameters = TypeVar("Parameters", bound=msgspec.Struct)
-Bounds = Mapping[str, tuple[float, float, float]]
-"""Start, lowest and highest value of each parameter that least squares finds."""
 Limits = Mapping[str, tuple[float, float]]
 """Lowest and highest value by name."""
 _STARTS = Path(__file__).with_name("starts.toml")
@@ -127,10 +125,25 @@ def starts(section: str, form: type[T]) -> T:
     return convert(read_toml(_STARTS)[section], form, _STARTS, key=section)
 
 
-def bounds_of(kind: str) -> Bounds:
-    """Where a fit begins, and how far it may go."""
-    bounds: Bounds = starts("bounds", dict[str, dict[str, tuple[float, float, float]]])[kind]
-    return bounds
+Triples = dict[str, dict[str, tuple[float, float, float]]]
+"""Start, lowest and highest value of parameters, by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where the parameters that least squares finds start, and how far they may go."""
+
+    starts: dict[str, float]
+    limits: Limits
+
+    @classmethod
+    def of(cls, kind: str) -> Bounds:
+        """Those of a kind in `starts.toml`."""
+        given = starts("bounds", Triples)[kind]
+        return cls(
+            {name: start for name, (start, _, _) in given.items()},
+            {name: (lowest, highest) for name, (_, lowest, highest) in given.items()},
+        )
 
 
 FOLDS = 5
@@ -229,16 +242,6 @@ def least_log_errors(
     return values
 
 
-def limits_of(bounds: Bounds) -> Limits:
-    """Bounds without where they start."""
-    return {name: (lowest, highest) for name, (_, lowest, highest) in bounds.items()}
-
-
-def starts_of(bounds: Bounds) -> dict[str, float]:
-    """Where bounds start."""
-    return {name: start for name, (start, _, _) in bounds.items()}
-
-
 def refined(
     kernel: Parameters,
     limits: Limits,
@@ -257,41 +260,6 @@ def refined(
 
     start = [getattr(kernel, name) for name in limits]
     return replaced(least_log_errors(start, tuple(limits.values()), errors, scale=scale, **options))
-
-
-def with_fit(
-    kernel: KernelT,
-    rows: Rows[OperatorT],
-    time_us: Callable[[KernelT, Rows[OperatorT]], FloatArray],
-    refit: Callable[[Rows[OperatorT]], KernelT],
-    *,
-    source: str,
-    groups: IntArray | None = None,
-    folds: int = FOLDS,
-    least_rows: int = 1,
-    unseen: float = 0.0,
-) -> KernelT:
-    """The kernel with its `fit`: errors on the rows, and of refits without each fold of the groups.
-
-    groups: a label a row, counted from 0, `heldout_groups` where None; those with the same remainder by
-    `folds` are left out together. least_rows: of the bands' ranges of size (`residual_bands`). unseen: by
-    how much one group would widen them; more do so as much less.
-    """
-    groups = heldout_groups(rows) if groups is None else groups
-    ends = KIND_OF[rows.operator.kind].ranges
-    heldout_us = np.empty_like(rows.time_us)
-    for fold in range(min(folds, int(groups.max()) + 1)):
-        held: npt.NDArray[np.bool_] = groups % folds == fold
-        heldout_us[held] = time_us(refit(rows.where(~held)), rows.where(held))
-    size, widen = as_float(rows.operator.size), 1.0 + unseen / (int(groups.max()) + 1)
-    fit = Fit(
-        source=source,
-        rows=len(rows.time_us),
-        fit_error=mape(time_us(kernel, rows), rows.time_us),
-        heldout_error=mape(heldout_us, rows.time_us),
-        residuals=residual_bands(rows.time_us, heldout_us, size, ends, least_rows=least_rows, widen=widen),
-    )
-    return msgspec.structs.replace(kernel, fit=fit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,10 +292,36 @@ class Law(Generic[OperatorT, KernelT]):
         kernel: KernelT,
         rows: Rows[OperatorT],
         refit: Callable[[KernelT, Rows[OperatorT]], KernelT],
-        **scored: Any,
+        *,
+        source: str,
+        groups: IntArray | None = None,
+        folds: int = FOLDS,
+        least_rows: int = 1,
+        unseen: float = 0.0,
     ) -> KernelT:
-        """The kernel with its `fit`, as `with_fit`; refit: gives it for other rows from where it is."""
-        return with_fit(kernel, rows, self.time_us, lambda part: refit(kernel, part), **scored)
+        """The kernel with its `fit`: errors on the rows, and of refits without each fold of the groups.
+
+        refit: gives it for other rows from where it is. groups: a label a row, counted from 0,
+        `heldout_groups` where None; those with the same remainder by `folds` are left out together.
+        least_rows: of the bands' ranges of size (`residual_bands`). unseen: by how much one group would widen
+        them; more do so as much less.
+        """
+        groups = heldout_groups(rows) if groups is None else groups
+        ends = KIND_OF[rows.operator.kind].ranges
+        heldout_us = np.empty_like(rows.time_us)
+        for fold in range(min(folds, int(groups.max()) + 1)):
+            held: npt.NDArray[np.bool_] = groups % folds == fold
+            heldout_us[held] = self.time_us(refit(kernel, rows.where(~held)), rows.where(held))
+        size, widen = as_float(rows.operator.size), 1.0 + unseen / (int(groups.max()) + 1)
+        bands = residual_bands(rows.time_us, heldout_us, size, ends, least_rows=least_rows, widen=widen)
+        fit = Fit(
+            source=source,
+            rows=len(rows.time_us),
+            fit_error=mape(self.time_us(kernel, rows), rows.time_us),
+            heldout_error=mape(heldout_us, rows.time_us),
+            residuals=bands,
+        )
+        return msgspec.structs.replace(kernel, fit=fit)
 
 
 def warm(time: Callable[..., OperatorTime]) -> Callable[[Gpu, Any, Any], OperatorTime]:

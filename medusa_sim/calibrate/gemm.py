@@ -16,18 +16,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.calibrate.fit import (
-    SCALE,
-    UNFITTED,
-    Rows,
-    bounds_of,
-    limits_of,
-    refined,
-    soft_cost,
-    starts,
-    starts_of,
-    with_fit,
-)
+from medusa_sim.calibrate.fit import SCALE, UNFITTED, Bounds, Law, Rows, refined, soft_cost, starts, warm
 from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.operator import Gemm
@@ -35,8 +24,8 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 from medusa_sim.units import US_PER_S
 
-_BOUNDS = bounds_of("gemm")
-_LIMITS = limits_of(_BOUNDS)
+_BOUNDS = Bounds.of("gemm")
+_LIMITS = _BOUNDS.limits
 _Pieces = list[dict[str, Any]]
 """Tiles, every pair where m and n are lists."""
 
@@ -73,7 +62,7 @@ def gemm_start(kernel_set: str, form: str, gpu: Gpu) -> GemmKernel:
         for piece in tiles
         for m, n in product(*(np.atleast_1d(piece[side]).tolist() for side in "mn"))
     )
-    begin = {**starts_of(_BOUNDS), "splits": [1, 2, 3, 4, 6, 8], "tiles": list(pairs), **start}
+    begin = {**_BOUNDS.starts, "splits": [1, 2, 3, 4, 6, 8], "tiles": list(pairs), **start}
     return msgspec.convert({**begin, "fit": UNFITTED}, GemmKernel)
 
 
@@ -117,11 +106,11 @@ def fit_gemm(
         raise DataError(f"{source}: one weight shape (n, k) only; a GEMM fit needs two or more")
     begin = start or gemm_start("torch", rows.operator.form, gpu)
     kernel = unscored_gemm(rows, gpu, begin, pinned=pinned)
-    return with_fit(
+    law: Law[Gemm, GemmKernel] = Law(gpu, warm(gemm_time))
+    return law.with_fit(
         kernel,
         rows,
-        lambda each, part: _time_us(each, part, gpu),
-        lambda part: _refined(kernel, part.where(_thin(part)), gpu, rounds=1, pinned=pinned),
+        lambda each, part: _refined(each, part.where(_thin(part)), gpu, rounds=1, pinned=pinned),
         source=source,
     )
 

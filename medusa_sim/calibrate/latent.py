@@ -12,25 +12,15 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.calibrate.fit import (
-    UNFITTED,
-    Law,
-    Rows,
-    bounds_of,
-    least_log_errors,
-    limits_of,
-    require_rows,
-    starts_of,
-    warm,
-)
+from medusa_sim.calibrate.fit import UNFITTED, Bounds, Law, Rows, least_log_errors, require_rows, warm
 from medusa_sim.latency.attention import NEVER
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.specs.fitted import AttentionPath, LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu
 
-_PATH = bounds_of("latent")
-_PROJECTIONS = bounds_of("projections")
+_PATH = Bounds.of("latent")
+_PROJECTIONS = Bounds.of("projections")
 _CHOICES: dict[str, tuple[object, ...]] = {
     "tile_rows": (16, 32, 64, 128),
     "split_above": (64, 128, 256, NEVER),
@@ -80,8 +70,8 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str 
 def _search(rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
     """One pass over the whole numbers, keeping what lowers the objective; perhaps a path for one head."""
     subset = rows.thin(_SEARCH_ROWS, *_ORDER)
-    projections = Projections(**starts_of(_PROJECTIONS)) if rows.operator.projections else None
-    path = msgspec.convert(starts_of(_PATH) | _START, AttentionPath)
+    projections = Projections(**_PROJECTIONS.starts) if rows.operator.projections else None
+    path = msgspec.convert(_PATH.starts | _START, AttentionPath)
     best = _refined(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, law)
     lowest = law.cost(best, subset)
     for name, options in _CHOICES.items():
@@ -117,9 +107,9 @@ def _fitted(kernel: LatentKernel, place: str, rows: Rows[LatentAttention], law: 
     log_time = np.log(part.time_us)
     path: AttentionPath = getattr(kernel, place)
     paths = {
-        name: limit for name, limit in limits_of(_PATH).items() if _is_seen(name, kernel, path, part, law.gpu)
+        name: limit for name, limit in _PATH.limits.items() if _is_seen(name, kernel, path, part, law.gpu)
     }
-    around = limits_of(_PROJECTIONS) if kernel.projections is not None else {}
+    around = _PROJECTIONS.limits if kernel.projections is not None else {}
 
     def replaced(values: Sequence[float]) -> LatentKernel:
         made: dict[str, object] = {

@@ -16,18 +16,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.calibrate.fit import (
-    UNFITTED,
-    Law,
-    Limits,
-    Rows,
-    bounds_of,
-    limits_of,
-    require_rows,
-    starts,
-    starts_of,
-    warm,
-)
+from medusa_sim.calibrate.fit import UNFITTED, Bounds, Law, Limits, Rows, require_rows, starts, warm
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.operators.experts import ALIGNED, Experts
 from medusa_sim.specs.fitted import ExpertKernel, ExpertTile, TunedShape
@@ -63,7 +52,7 @@ def rules_of(form: str, gpu: Gpu) -> list[Choices]:
     return rules
 
 
-_BOUNDS = bounds_of("moe")
+_BOUNDS = Bounds.of("moe")
 _L2 = ("l2_ratio", "l2_fill", "l2_sharpness")
 _FIT_ROWS = 800
 _BAND_ROWS = 20
@@ -106,7 +95,7 @@ def refitted_experts(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> Exp
 
 def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:
     return ExpertKernel(
-        **starts_of(_BOUNDS),
+        **_BOUNDS.starts,
         name=name,
         gates_all=gates_all,
         tiles=TILES,
@@ -156,7 +145,7 @@ def _seen(rows: Rows[Experts], gpu: Gpu) -> Limits:
 
     Weights that never fit in L2 say nothing of it, nor do aligned widths of unaligned ones.
     """
-    limits = dict(limits_of(_BOUNDS))
+    limits = dict(_BOUNDS.limits)
     if not np.any(rows.operator.weight_bytes < gpu.l2_bytes):
         limits = {name: limit for name, limit in limits.items() if name not in _L2}
     if not np.any(as_float(rows.operator.inter) % ALIGNED):

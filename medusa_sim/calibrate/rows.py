@@ -1,13 +1,13 @@
 """A table of measured rows -> fitted kernels of every operator and dtype that it holds.
 
-`write_kernel` writes one into a hardware TOML, and leaves everything else as it is.
+`write_fits` writes some into a hardware TOML, and leaves everything else as it is.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,47 +31,24 @@ from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Gemm, Operat
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
 from medusa_sim.reading import SPEC_BYTES, named, read_text, read_toml
-from medusa_sim.specs.costs import PowerFit
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Kernel
 from medusa_sim.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
-    from tomlkit.items import Array, InlineTable, Table
 
 
 _SIGNIFICANT_DIGITS = 6
 
 
-def write_kernel(path: Path, kernel_set: str, section: str, key: str, kernel: Kernel) -> None:
-    """One kernel, as `write_tables` puts several."""
-    write_tables(path, kernel_set, [(section, key, kernel)])
+def write_fits(path: Path, fits: Iterable[tuple[Sequence[str], msgspec.Struct]]) -> None:
+    """Put every struct at its place (`kernels`, `torch`, `gemm`, `fp16`) in the hardware TOML at `path`.
 
-
-def write_tables(path: Path, kernel_set: str, kernels: Sequence[tuple[str, str, Kernel]]) -> None:
-    """Put every kernel at `[kernels.<kernel_set>.<section>.<key>]` of the hardware TOML at `path`.
-
-    The section `unfused` is one kernel, without a key (give "").
-    Comments, order and every other table are kept; floats keep six significant digits. The file is
-    replaced in one step, so a reader sees the old or the new one. Raises SpecError where the file is
-    missing or is no TOML, OutputError where it cannot be written.
+    Comments, order and every other table are kept; fields that have their default are left out, floats keep
+    six significant digits. The file is replaced in one step, so a reader sees the old or the new one. Raises
+    SpecError where the file is missing or is no TOML, OutputError where it cannot be written.
     """
-    _write(
-        path,
-        [
-            ([name for name in ("kernels", kernel_set, section, key) if name], _stated(kernel))
-            for section, key, kernel in kernels
-        ],
-    )
-
-
-def write_power(path: Path, fit: PowerFit) -> None:
-    """Put `fit` at `[power.fit]` of the hardware TOML at `path`, as `write_kernel` does; same errors."""
-    _write(path, [(["power", "fit"], _stated(fit))])
-
-
-def _write(path: Path, entries: Sequence[tuple[list[str], dict[str, object]]]) -> None:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -80,60 +57,43 @@ def _write(path: Path, entries: Sequence[tuple[list[str], dict[str, object]]]) -
         document = tomlkit.parse(text)
     except TOMLKitError as error:
         raise SpecError(f"{path}: cannot be read as a hardware file ({error}); give a TOML") from error
-    for (*parents, last), fields in entries:
+    for (*parents, last), fit in fits:
         table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
         for name in parents:
             if name not in table:
                 table[name] = tomlkit.table(is_super_table=True)
             table = table[name]
-        table[last] = _table(fields)
+        table[last] = _item(fit)
     write_text(path, tomlkit.dumps(document))
 
 
-def _stated(value: Any) -> Any:
-    """A value as a hardware file states it: structs as tables, without the fields that have their default."""
-    if isinstance(value, msgspec.Struct):
-        held = {field.name: getattr(value, field.name) for field in msgspec.structs.fields(value)
-                if getattr(value, field.name) != field.default}  # fmt: skip
-        return {name: _stated(each) for name, each in held.items()}
-    return [_stated(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _table(fields: dict[str, object]) -> Table:
-    """Numbers and lists first, `fit` as a sub-table after them."""
+def _item(value: Any, *, inline: bool = False) -> Any:
+    """A value as a hardware file states it: tables within a table last, a line for each struct of a list."""
     import tomlkit
 
-    table = tomlkit.table()
-    for name, value in sorted(fields.items(), key=lambda field: isinstance(field[1], dict)):
-        table.add(name, _table(value) if isinstance(value, dict) else _item(value))
-    return table
-
-
-def _item(value: object) -> object:
     if isinstance(value, float):
         return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
     if isinstance(value, list | tuple):
-        return _array(list(value))
-    return value
-
-
-def _array(values: list[object]) -> Array:
-    """One line for numbers; one line per entry for tables."""
-    import tomlkit
-
-    array = tomlkit.array()
-    for value in values:
-        array.append(_inline(value) if isinstance(value, dict) else _item(value))
-    return array.multiline(any(isinstance(value, dict) for value in values))
-
-
-def _inline(fields: dict[str, object]) -> InlineTable:
-    import tomlkit
-
-    table = tomlkit.inline_table()
-    for name, value in fields.items():
-        table.add(name, _item(value))
+        array = tomlkit.array()
+        for each in value:
+            array.append(_item(each, inline=True))
+        return array.multiline(any(isinstance(each, msgspec.Struct) for each in value))
+    if not isinstance(value, _TABLES):
+        return value
+    table: Any = tomlkit.inline_table() if inline else tomlkit.table()
+    held = value if isinstance(value, dict) else not_default(value)
+    for name, each in sorted(held.items(), key=lambda field: isinstance(field[1], _TABLES)):
+        table.add(name, _item(each))
     return table
+
+
+_TABLES = (dict, msgspec.Struct)
+
+
+def not_default(struct: msgspec.Struct) -> dict[str, Any]:
+    """Fields of a struct that have not their default."""
+    return {field.name: value for field in msgspec.structs.fields(struct)
+            if (value := getattr(struct, field.name)) != field.default}  # fmt: skip
 
 
 _START_SET = "torch"
@@ -150,6 +110,10 @@ class FittedKernel:
     section: str
     key: str
     kernel: Kernel
+
+    def place(self, kernel_set: str) -> tuple[str, ...]:
+        """Keys of the tables that lead to it."""
+        return tuple(name for name in ("kernels", kernel_set, self.section, self.key) if name)
 
 
 def fitted_kernels(
@@ -289,7 +253,7 @@ def check_set_name(name: str) -> None:
 
 def check_not_there(folder: Path, gpu: Gpu, kernel_set: str, fitted: FittedKernel) -> None:
     """Refuse to replace a kernel of the user's own `folder`/<gpu>.toml. Raises OutputError."""
-    place = [name for name in ("kernels", kernel_set, fitted.section, fitted.key) if name]
+    place = fitted.place(kernel_set)
     own = folder / f"{gpu.name}.toml"
     held, ships = (_table_at(path, place) for path in (own, shipped_dir() / "hardware" / own.name))
     if held is not None and held != ships:
@@ -316,6 +280,6 @@ def write_kernels(folder: Path, gpu: Gpu, kernel_set: str, fitted: Sequence[Fitt
     with tempfile.TemporaryDirectory() as building:
         draft = Path(building) / target.name
         write_text(draft, read_text(Path(gpu.path), SPEC_BYTES, "a hardware file"))
-        write_tables(draft, kernel_set, [(each.section, each.key, each.kernel) for each in fitted])
+        write_fits(draft, [(each.place(kernel_set), each.kernel) for each in fitted])
         write_text(target, read_text(draft, SPEC_BYTES, "a hardware file"))
     return target

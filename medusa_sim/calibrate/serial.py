@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import as_float
 from medusa_sim.calibrate.fit import (
     LEAST_ROWS,
     UNFITTED,
     Bounds,
+    KernelT,
     Law,
+    OperatorT,
     Rows,
-    bounds_of,
     least_log_errors,
-    limits_of,
     require_rows,
-    starts_of,
 )
 from medusa_sim.calibrate.gemm import merged_repeats
 from medusa_sim.errors import DataError
@@ -33,11 +33,9 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import SerialAttention, SerialGemm, SerialLine
 from medusa_sim.units import MIB
 
-_RATES = bounds_of("serial_rates")
-_GEMM = bounds_of("serial_gemm")
-_ATTENTION = bounds_of("serial_attention")
-_FEW = bounds_of("serial_few")
-_MANY = bounds_of("serial_many")
+_RATES = Bounds.of("serial_rates")
+_GEMM = Bounds.of("serial_gemm")
+_ATTENTION = Bounds.of("serial_attention")
 _FEW_ROWS = 32
 """Kernels for few rows end below this."""
 _CACHED_BYTES = (0.0, 1.0 * MIB, 2.0 * MIB, 4.0 * MIB, 8.0 * MIB, 16.0 * MIB, 32.0 * MIB)
@@ -65,17 +63,7 @@ def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, **_: object) -> 
     law = Law(gpu, serial_gemm_time)
 
     def refit(kernel: SerialGemm, part: Rows[Gemm]) -> SerialGemm:
-        def replaced(own: dict[str, float], lines: tuple[SerialLine, ...]) -> SerialGemm:
-            return msgspec.structs.replace(kernel, **own, ranges=lines)
-
-        return replaced(
-            *_refined(
-                {name: getattr(kernel, name) for name in _GEMM},
-                _GEMM,
-                kernel.ranges,
-                lambda own, lines: np.log(law.time_us(replaced(own, lines), part) / part.time_us),
-            )
-        )
+        return _refined(kernel, _GEMM, kernel.ranges, lambda lines: {"ranges": lines}, part, law)
 
     few = [int(m) for m in np.unique(as_float(rows.operator.m)) if m < _FEW_ROWS]
     edges = [pair for count in range(_LEAST_EDGES + 1) for pair in combinations(few, count)]
@@ -85,7 +73,7 @@ def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, **_: object) -> 
 
 def _gemm_start(ends: tuple[int, ...]) -> SerialGemm:
     ranges = tuple(_line(_RATES, end) for end in (*ends, 0))
-    return SerialGemm(**starts_of(_GEMM), ranges=ranges, fit=UNFITTED)
+    return SerialGemm(**_GEMM.starts, ranges=ranges, fit=UNFITTED)
 
 
 def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) -> SerialAttention:
@@ -98,16 +86,9 @@ def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: o
     law = Law(gpu, serial_attention_time)
 
     def refit(kernel: SerialAttention, part: Rows[Attention]) -> SerialAttention:
-        def replaced(own: dict[str, float], lines: tuple[SerialLine, ...]) -> SerialAttention:
-            return msgspec.structs.replace(kernel, **own, few=lines[0], many=lines[1])
-
-        return replaced(
-            *_refined(
-                {name: getattr(kernel, name) for name in _ATTENTION},
-                _ATTENTION,
-                (kernel.few, kernel.many),
-                lambda own, lines: np.log(law.time_us(replaced(own, lines), part) / part.time_us),
-            )
+        lines = (kernel.few, kernel.many)
+        return _refined(
+            kernel, _ATTENTION, lines, lambda fitted: {"few": fitted[0], "many": fitted[1]}, part, law
         )
 
     kernel = refit(_attention_start(0.0), rows)
@@ -118,43 +99,43 @@ def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: o
 
 
 def _attention_start(cached_bytes: float) -> SerialAttention:
-    return SerialAttention(
-        **starts_of(_ATTENTION),
-        few=_line(_FEW),
-        many=_line(_MANY),
-        cached_bytes=cached_bytes,
-        fit=UNFITTED,
-    )
+    few, many = (_line(Bounds.of(f"serial_{kind}")) for kind in ("few", "many"))
+    return SerialAttention(**_ATTENTION.starts, few=few, many=many, cached_bytes=cached_bytes, fit=UNFITTED)
 
 
 def _line(bounds: Bounds, m_max: int = 0) -> SerialLine:
-    start = starts_of(bounds)
-    return SerialLine(
-        bandwidth_fraction=start["bandwidth_fraction"], peak_fraction=start["peak_fraction"], m_max=m_max
-    )
+    return SerialLine(**bounds.starts, m_max=m_max)
 
 
 def _refined(
-    own: dict[str, float],
+    kernel: KernelT,
     bounds: Bounds,
     lines: tuple[SerialLine, ...],
-    log_errors: Callable[[dict[str, float], tuple[SerialLine, ...]], FloatArray],
-) -> tuple[dict[str, float], tuple[SerialLine, ...]]:
-    """A kernel's own parameters and those of its lines at the least objective."""
-    size = len(_RATES)
+    placed: Callable[[tuple[SerialLine, ...]], dict[str, Any]],
+    rows: Rows[OperatorT],
+    law: Law[OperatorT, KernelT],
+) -> KernelT:
+    """A kernel and its lines at the least objective; placed: fields that hold the lines."""
+    own, rates = bounds.limits, _RATES.limits
 
-    def parts(values: list[float]) -> tuple[dict[str, float], tuple[SerialLine, ...]]:
-        rates = values[len(own) :]
+    def made(values: list[float]) -> KernelT:
+        pairs = np.reshape(values[len(own) :], (-1, len(rates))).tolist()
         fitted = (
-            msgspec.structs.replace(line, **dict(zip(_RATES, rates[size * i : size * (i + 1)], strict=True)))
-            for i, line in enumerate(lines)
+            msgspec.structs.replace(line, **dict(zip(rates, pair, strict=True)))
+            for line, pair in zip(lines, pairs, strict=True)
         )
-        return dict(zip(own, values, strict=False)), tuple(fitted)
+        return msgspec.structs.replace(
+            kernel, **dict(zip(own, values, strict=False)), **placed(tuple(fitted))
+        )
 
-    limits = [*limits_of(bounds).values(), *(limit for _ in lines for limit in limits_of(_RATES).values())]
-    start = [*own.values(), *(getattr(line, name) for line in lines for name in _RATES)]
-
-    def errors(values: list[float]) -> FloatArray:
-        return log_errors(*parts(values))
-
-    return parts(least_log_errors(start, limits, errors, margin=_MARGIN, slack=_SLACK, max_nfev=_EVALUATIONS))
+    start = [getattr(kernel, name) for name in own]
+    start += [getattr(line, name) for line in lines for name in rates]
+    solution = least_log_errors(
+        start,
+        [*own.values(), *(limit for _ in lines for limit in rates.values())],
+        lambda values: np.log(law.time_us(made(values), rows) / rows.time_us),
+        margin=_MARGIN,
+        slack=_SLACK,
+        max_nfev=_EVALUATIONS,
+    )
+    return made(solution)

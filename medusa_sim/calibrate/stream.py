@@ -17,16 +17,15 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
+    Bounds,
     Law,
     Rows,
-    bounds_of,
+    Triples,
     least_log_errors,
-    limits_of,
     require_rows,
     soft_cost,
-    starts_of,
+    starts,
     warm,
-    with_fit,
 )
 from medusa_sim.latency.stream import joined_us, parts_us, stream_time, terms_of
 from medusa_sim.latency.waves import elementwise_time
@@ -36,7 +35,7 @@ from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
 
-_OWN = bounds_of("stream")
+_OWN = starts("bounds", Triples)["stream"]
 _LOAD = (1.2, 1e-3, 100.0)
 _WORK = (3.0, 1e-2, 3000.0)
 _STEP = (0.1, 1e-6, 5000.0)
@@ -85,11 +84,11 @@ def fit_stream(rows: Rows[Stream], gpu: Gpu, *, source: str, name: str = "") -> 
     """
     require_rows(rows, source)
     kernel = fitted_stream(rows, gpu, name=name)
-    return with_fit(
+    law: Law[Stream, StreamKernel] = Law(gpu, warm(stream_time))
+    return law.with_fit(
         kernel,
         rows,
-        lambda each, part: stream_time(gpu, each, part.operator, cold=False).time_us,
-        lambda part: fitted_stream(part, gpu, name=name, start=kernel),
+        lambda each, part: fitted_stream(part, gpu, name=name, start=each),
         source=source,
         folds=_FOLDS,
         least_rows=_BAND_ROWS,
@@ -213,7 +212,7 @@ def _values(kernel: StreamKernel, classes: Sequence[tuple[str, str, object]]) ->
     return [*own, *(getattr(kernel, table).get(each, _STEP[1]) for table, each, _ in classes)]
 
 
-_PASS_BOUNDS = bounds_of("elementwise")
+_PASS_BOUNDS = Bounds.of("elementwise")
 _ROWS_PER_SM = (1, 2, 4, 8, 16)
 _SERIAL_ROWS = 16
 """PyTorch gathers up to 16 indices with one block that loops over them (indexSelectSmallIndex)."""
@@ -232,7 +231,7 @@ def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str, **_: obje
     law: Law[Elementwise, ElementwiseKernel] = Law(gpu, warm(elementwise_time))
 
     def refit(kernel: ElementwiseKernel, part: Rows[Elementwise]) -> ElementwiseKernel:
-        limits = dict(limits_of(_PASS_BOUNDS))
+        limits = dict(_PASS_BOUNDS.limits)
         if not kernel.serial_rows:
             del limits["serial_row_us"]
         return law.refined(kernel, limits, part.thin(_PASS_ROWS, "m", "n"), max_nfev=_PASS_EVALUATIONS)
@@ -261,5 +260,5 @@ def _groups(rows: Rows[Elementwise]) -> IntArray:
 def _start(operator: Elementwise, rows_per_sm: int) -> ElementwiseKernel:
     serial_rows = _SERIAL_ROWS if operator.kind == "embedding" else 0
     return ElementwiseKernel(
-        **starts_of(_PASS_BOUNDS), rows_per_sm=rows_per_sm, serial_rows=serial_rows, fit=UNFITTED
+        **_PASS_BOUNDS.starts, rows_per_sm=rows_per_sm, serial_rows=serial_rows, fit=UNFITTED
     )

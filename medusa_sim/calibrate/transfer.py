@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.calibrate.fit import Limits, Rows, refined, require_rows, soft_cost, with_fit
+from medusa_sim.calibrate.fit import Law, Limits, Rows, refined, require_rows, soft_cost
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
 from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_time
@@ -81,7 +81,8 @@ class _Evidence:
     def errors(self, kernel: GemmKernel) -> FloatArray:
         """Log errors of the rows, then the weighted ones of the layers."""
         layers_us = gemm_time(self.gpu, kernel, self.layers).time_us - kernel.ramp_us
-        measured = np.log(_time_us(self.gpu, kernel, self.rows) / self.rows.time_us)
+        rows_us = gemm_time(self.gpu, kernel, self.rows.operator).time_us
+        measured = np.log(rows_us / self.rows.time_us)
         return np.concatenate([measured, _WEIGHT * np.log(layers_us / self.layers_us)])
 
     def cost(self, kernel: GemmKernel) -> float:
@@ -138,11 +139,10 @@ def fit_transferred_gemm(
     )
     kernel = _with_preference(_fitted(begun, evidence), begun, evidence)
     chosen = msgspec.structs.replace(begun, tiles=kernel.tiles, split_penalty=kernel.split_penalty)
-    return with_fit(
+    return Law(gpu, gemm_time).with_fit(
         kernel,
         rows,
-        lambda each, part: _time_us(gpu, each, part),
-        lambda part: _fitted(chosen, replace(evidence, rows=part)),
+        lambda _, part: _fitted(chosen, replace(evidence, rows=part)),
         source=source,
         groups=np.argsort(np.argsort(as_float(rows.operator.m))).astype(np.int64),
     )
@@ -179,7 +179,3 @@ def _preferring(begun: GemmKernel, rows: Rows[Gemm]) -> Iterator[GemmKernel]:
 
 def _fitted(begun: GemmKernel, evidence: _Evidence) -> GemmKernel:
     return refined(begun, LIMITS, evidence.errors, scale=_SCALE, diff_step=np.full(len(LIMITS), 1e-3))
-
-
-def _time_us(gpu: Gpu, kernel: GemmKernel, rows: Rows[Gemm]) -> FloatArray:
-    return gemm_time(gpu, kernel, rows.operator).time_us

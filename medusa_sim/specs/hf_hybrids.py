@@ -102,7 +102,8 @@ def nemotron_h(given: Given) -> Own:
     """Nemotron-H and Nemotron-3: a layer is one block, of Mamba-2, attention, an MLP or experts."""
     pattern = given.maybe("hybrid_override_pattern", str)
     key = "layers_block_type" if pattern is None else "hybrid_override_pattern"
-    listed = pattern or given.maybe("layers_block_type", list[str])
+    named = given.maybe("layers_block_type", list[str])
+    listed = pattern or named
     kinds = given.one_each(key, [_KINDS.get(kind, kind) for kind in listed] if listed else None)
     gated = given.get("mlp_hidden_act", str, "relu2") not in ("relu2", "relu")
     mamba = given.of(

@@ -13,7 +13,7 @@ from medusa_sim.calibrate import transfer
 from medusa_sim.calibrate.fit import UNFITTED, Rows, choice_regret, heldout_groups, mape, ratio_mape
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
 from medusa_sim.calibrate.moe import TILES, rules_of
-from medusa_sim.calibrate.rows import fitted_kernels, write_kernel, write_kernels
+from medusa_sim.calibrate.rows import fitted_kernels, write_fits, write_kernels
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.errors import DataError, OutputError, SpecError
 from medusa_sim.latency.gemm import gemm_time
@@ -104,7 +104,7 @@ def test_storing_keeps_everything_else_reads_back_and_twice_is_once(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text(FILE)
     path.chmod(0o644)
-    write_kernel(path, "torch", "gemm", "fp16", SMALL)
+    write_fits(path, [(("kernels", "torch", "gemm", "fp16"), SMALL)])
     text = path.read_text()
     assert text.startswith(FILE.rstrip())
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
@@ -116,19 +116,19 @@ def test_storing_keeps_everything_else_reads_back_and_twice_is_once(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["x.toml"]
     path = tmp_path / "x.toml"
     path.write_text(FILE)
-    write_kernel(path, "torch", "gemm", "fp16", SMALL)
+    write_fits(path, [(("kernels", "torch", "gemm", "fp16"), SMALL)])
     once = path.read_text()
-    write_kernel(path, "torch", "gemm", "fp16", SMALL)
+    write_fits(path, [(("kernels", "torch", "gemm", "fp16"), SMALL)])
     assert path.read_text() == once
 
 
 def test_store_says_what_it_cannot_read_or_write(tmp_path, monkeypatch):
     with pytest.raises(SpecError, match=r"missing\.toml"):
-        write_kernel(tmp_path / "missing.toml", "torch", "gemm", "fp16", SMALL)
+        write_fits(tmp_path / "missing.toml", [(("kernels", "torch", "gemm", "fp16"), SMALL)])
     broken = tmp_path / "broken.toml"
     broken.write_text("[sms\n")
     with pytest.raises(SpecError, match=r"broken\.toml"):
-        write_kernel(broken, "torch", "gemm", "fp16", SMALL)
+        write_fits(broken, [(("kernels", "torch", "gemm", "fp16"), SMALL)])
     path = tmp_path / "x.toml"
     path.write_text(FILE)
 
@@ -137,7 +137,7 @@ def test_store_says_what_it_cannot_read_or_write(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OutputError, match=r"x\.toml"):
-        write_kernel(path, "torch", "gemm", "fp16", SMALL)
+        write_fits(path, [(("kernels", "torch", "gemm", "fp16"), SMALL)])
     assert path.read_text() == FILE
     assert sorted(each.name for each in tmp_path.iterdir()) == ["broken.toml", "x.toml"]
 
