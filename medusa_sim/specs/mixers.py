@@ -7,7 +7,8 @@ name in `specs.layers.Mixers` and that entry.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 import msgspec
 import numpy as np
@@ -33,9 +34,14 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Weights of its linear layers, stored in `form`."""
         raise NotImplementedError
 
+    @property
+    def output_width(self) -> int:
+        """Inputs of the output projection."""
+        raise NotImplementedError
+
     def output_weights(self, hidden: int) -> int:
         """Those of `weights` that project its output."""
-        raise NotImplementedError
+        return self.output_width * hidden
 
     def beside(self, hidden: int) -> int:
         """Its other parameters, never quantised: biases, norms, convolutions."""
@@ -79,13 +85,25 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Grouped attention of its heads, as the dense layers of drafters have it."""
         raise NotImplementedError
 
+    SPLIT: ClassVar[Mapping[str, str]] = {}
+    """Sizes of which a GPU has its share, and what they are called."""
+    COPIED: ClassVar[Mapping[str, str]] = {}
+    """The same of sizes that several GPUs hold, as in engines, where the number of GPUs does not divide them."""
+
     def on_one_gpu(self, parts: int, model: str) -> Self:
         """The share of one of `parts` GPUs. Raises UsageError for heads that cannot be split."""
-        raise NotImplementedError
+        own = {name: share(model, what, getattr(self, name), parts) for name, what in self.SPLIT.items()}
+        for name, what in self.COPIED.items():
+            heads: int = getattr(self, "heads")  # noqa: B009  # of those kinds that have such sizes
+            own[name] = copied_share(model, what, getattr(self, name), heads, parts)
+        return msgspec.structs.replace(self, **own)
 
 
 class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
     """Softmax attention whose query heads share K/V heads in groups (arXiv 2305.13245), windowed or not."""
+
+    SPLIT: ClassVar = {"heads": "heads"}
+    COPIED: ClassVar = {"kv_heads": "K/V heads"}
 
     heads: Width
     kv_heads: Width
@@ -128,7 +146,7 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
 
     @property
     def output_width(self) -> int:
-        """Inputs of the output projection."""
+        """Values of all heads."""
         return self.heads * (self.v_dim or self.head_dim)
 
     @property
@@ -145,10 +163,6 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
     def weights(self, hidden: int) -> int:
         """Q, K, V, the gate and O."""
         return hidden * self.input_width + self.output_weights(hidden)
-
-    def output_weights(self, hidden: int) -> int:
-        """O."""
-        return self.output_width * hidden
 
     def beside(self, hidden: int) -> int:
         """Biases, and the norms of queries and keys."""
@@ -200,12 +214,6 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
             qk_norm=self.qk_norm,
         )
 
-    def on_one_gpu(self, parts: int, model: str) -> Self:
-        """K/V heads that do not divide are held by several GPUs, as engines do."""
-        heads = share(model, "heads", self.heads, parts)
-        kv_heads = copied_share(model, "K/V heads", self.kv_heads, self.heads, parts)
-        return msgspec.structs.replace(self, heads=heads, kv_heads=kv_heads)
-
 
 class Indexer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Chooses `topk` keys a query by scores of small heads of its own (DeepSeek-V3.2, arXiv 2512.02556)."""
@@ -235,6 +243,8 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
 
     Widths have the paper's names. The compressing projections and the cache are whole on every GPU.
     """
+
+    SPLIT: ClassVar = {"heads": "heads"}
 
     heads: Width
     kv_rank: Width
@@ -277,13 +287,14 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
         """What compresses, what expands, and the output projection."""
         query = (self.q_rank or hidden) * self.heads * self.qk_dim
         expand = self.kv_rank * self.heads * (self.nope_dim + self.v_dim)
-        output = self.gate * self.heads * self.v_dim * hidden + self.output_weights(hidden)
+        output = (self.gate + 1) * self.output_weights(hidden)
         index = 0 if self.indexer is None else self.indexer.weights(hidden, self.q_rank or hidden)
         return hidden * self.down_width + query + expand + output + index
 
-    def output_weights(self, hidden: int) -> int:
-        """Values of all heads to the model's width."""
-        return self.heads * self.v_dim * hidden
+    @property
+    def output_width(self) -> int:
+        """Values of all heads."""
+        return self.heads * self.v_dim
 
     def beside(self, hidden: int) -> int:
         """The norms of the compressed vectors, and what of an indexer stays in 16 bits."""
@@ -305,7 +316,3 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
     def plain(self) -> Grouped:
         """Heads as wide as its values."""
         return Grouped(heads=self.heads, kv_heads=self.heads, head_dim=self.v_dim)
-
-    def on_one_gpu(self, parts: int, model: str) -> Self:
-        """A share of the heads."""
-        return msgspec.structs.replace(self, heads=share(model, "heads", self.heads, parts))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, ClassVar
 
-import msgspec
 from msgspec import Meta
 
 from medusa_sim.specs.mixers import Grouped, Mixer, Width
-from medusa_sim.specs.parallel import copied_share, share
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 
@@ -37,14 +35,9 @@ class Recurrent(Mixer, frozen=True, kw_only=True):
         """Outputs of the projections before the recurrence, which engines fuse."""
         raise NotImplementedError
 
-    @property
-    def output_width(self) -> int:
-        """Inputs of the output projection."""
-        raise NotImplementedError
-
-    def output_weights(self, hidden: int) -> int:
-        """The output projection."""
-        return self.output_width * hidden
+    def weights(self, hidden: int) -> int:
+        """The projections before the recurrence, and the output's."""
+        return hidden * (self.input_width + self.output_width)
 
     def thin_projections(self, hidden: int) -> tuple[tuple[str, int, int], ...]:
         """(name, outputs, inputs) of small projections beside the fused one, in 16 bits."""
@@ -82,6 +75,11 @@ class GatedDelta(Recurrent, frozen=True, kw_only=True, tag="gated_delta"):
     S <- a S (1 - beta k k^T) + beta v k^T, o = S q for each value head.
     """
 
+    SPLIT: ClassVar = {
+        "key_heads": "key heads of linear attention",
+        "value_heads": "value heads of linear attention",
+    }
+
     key_heads: Width
     value_heads: Width
     key_dim: Width
@@ -116,10 +114,6 @@ class GatedDelta(Recurrent, frozen=True, kw_only=True, tag="gated_delta"):
         """Values of all heads."""
         return self.value_heads * self.value_dim
 
-    def weights(self, hidden: int) -> int:
-        """q, k, v, z and the output."""
-        return hidden * (self.input_width + self.output_width)
-
     def beside(self, hidden: int) -> int:
         """Beta and a of every head, the convolution, A and dt, the gated norm."""
         convolution = self.conv * self.conv_width
@@ -129,17 +123,11 @@ class GatedDelta(Recurrent, frozen=True, kw_only=True, tag="gated_delta"):
         """Its value heads."""
         return Grouped(heads=self.value_heads, kv_heads=self.key_heads, head_dim=self.value_dim)
 
-    def on_one_gpu(self, parts: int, model: str) -> Self:
-        """A share of the heads, states included."""
-        return msgspec.structs.replace(
-            self,
-            key_heads=share(model, "key heads of linear attention", self.key_heads, parts),
-            value_heads=share(model, "value heads of linear attention", self.value_heads, parts),
-        )
-
 
 class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
     """Kimi delta attention (arXiv 2510.26692): the gated delta rule with a decay for every key channel."""
+
+    SPLIT: ClassVar = {"heads": "heads of linear attention"}
 
     heads: Width
     head_dim: Width
@@ -190,8 +178,7 @@ class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
 
     def weights(self, hidden: int) -> int:
         """q, k, v, gate, decay and the output."""
-        thin = self.thin * self.head_dim * (hidden + self.width)
-        return hidden * (self.input_width + self.output_width) + thin
+        return super().weights(hidden) + self.thin * self.head_dim * (hidden + self.width)
 
     def beside(self, hidden: int) -> int:
         """Beta of every head, the convolution, A and dt, the gated norm."""
@@ -201,15 +188,12 @@ class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
         """Its heads."""
         return Grouped(heads=self.heads, kv_heads=self.heads, head_dim=self.head_dim)
 
-    def on_one_gpu(self, parts: int, model: str) -> Self:
-        """A share of the heads, states included."""
-        return msgspec.structs.replace(
-            self, heads=share(model, "heads of linear attention", self.heads, parts)
-        )
-
 
 class Mamba2(Recurrent, frozen=True, kw_only=True, tag="mamba2"):
     """Mamba-2's state-space layer (arXiv 2405.21060) as Nemotron-H has it."""
+
+    SPLIT: ClassVar = {"heads": "Mamba heads"}
+    COPIED: ClassVar = {"groups": "groups of Mamba heads"}
 
     heads: Width
     head_dim: Width
@@ -250,10 +234,6 @@ class Mamba2(Recurrent, frozen=True, kw_only=True, tag="mamba2"):
         inner = 2.0 * self.chunk * (self.groups * self.state + self.output_width)
         return inner + 4.0 * self.state_size
 
-    def weights(self, hidden: int) -> int:
-        """The input projection and the output."""
-        return hidden * (self.input_width + self.output_width)
-
     def beside(self, hidden: int) -> int:
         """The convolution, A, D and dt, the gated norm."""
         del hidden
@@ -263,11 +243,3 @@ class Mamba2(Recurrent, frozen=True, kw_only=True, tag="mamba2"):
         """Its channels as heads of a usual width."""
         heads = max(1, self.output_width // 128)
         return Grouped(heads=heads, kv_heads=heads, head_dim=128)
-
-    def on_one_gpu(self, parts: int, model: str) -> Self:
-        """A share of the heads; groups that do not divide are on several GPUs."""
-        return msgspec.structs.replace(
-            self,
-            heads=share(model, "Mamba heads", self.heads, parts),
-            groups=copied_share(model, "groups of Mamba heads", self.groups, self.heads, parts),
-        )

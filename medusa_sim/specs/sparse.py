@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, ClassVar
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.specs.mixers import Grouped, Indexer, Mixer, Width, Window
-from medusa_sim.specs.parallel import copied_share, share
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 
 class BlockSparse(Grouped, frozen=True, kw_only=True, tag="block_sparse"):
     """Grouped attention to chosen blocks of keys (MiniMax-M3, arXiv 2606.13392): one choice a K/V head."""
+
+    COPIED: ClassVar = {**Grouped.COPIED, "index_heads": "index heads"}
 
     index_heads: Width
     index_dim: Width
@@ -46,18 +46,14 @@ class BlockSparse(Grouped, frozen=True, kw_only=True, tag="block_sparse"):
         """Keys that a query attends to at most."""
         return self.block * self.blocks
 
-    def on_one_gpu(self, parts: int, model: str) -> Self:
-        """Index heads go with the K/V heads; the index key is on every GPU."""
-        own = super().on_one_gpu(parts, model)
-        index_heads = copied_share(model, "index heads", self.index_heads, self.heads, parts)
-        return msgspec.structs.replace(own, index_heads=index_heads)
-
 
 class Compressed(Mixer, frozen=True, kw_only=True, tag="compressed"):
     """DeepSeek-V4's attention: one head that is K and V, the last tokens as they are, older ones compressed.
 
     Weights after github.com/ai-dynamo/aiconfigurator (deepseek_v4): queries and outputs through low ranks.
     """
+
+    SPLIT: ClassVar = {"heads": "heads", "o_groups": "output groups"}
 
     heads: Width
     head_dim: Width
@@ -147,11 +143,3 @@ class Compressed(Mixer, frozen=True, kw_only=True, tag="compressed"):
     def plain(self) -> Grouped:
         """As many heads of a usual width: 128 (DeepSeek-V3)."""
         return Grouped(heads=self.heads, kv_heads=max(1, self.heads // 8), head_dim=128)
-
-    def on_one_gpu(self, parts: int, model: str) -> Self:
-        """Heads and their output groups; the K/V head, compressors and indexer are on every GPU."""
-        return msgspec.structs.replace(
-            self,
-            heads=share(model, "heads", self.heads, parts),
-            o_groups=share(model, "output groups", self.o_groups, parts),
-        )
