@@ -4,7 +4,7 @@ The objective is the sum of smoothed absolute log errors (soft l1), so that outl
 not pull the physics. Parameters are positive and searched in the logarithm. Held-out errors come from refits
 in which whole groups of rows are left out.
 
-How good predicted times are: their error, that of the ratio to one token, and what a wrong choice costs.
+How good predicted times are: their error, and that of the ratio to one token.
 """
 
 from __future__ import annotations
@@ -73,42 +73,6 @@ def growth_mape(predicted: FloatArray, measured: FloatArray, tokens: IntArray, s
         errors.append(np.abs(np.expm1(error[at][matched] - error[matched])))
     every = np.concatenate(errors)
     return float(np.mean(every)) if every.size else float("nan")
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceRegret:
-    """Share of the attainable speedup that choosing by predicted times gives away, per case."""
-
-    regret: FloatArray
-    chosen: IntArray
-    best: IntArray
-
-    @property
-    def mean(self) -> float:
-        """Mean over the cases."""
-        return float(np.mean(self.regret))
-
-    @property
-    def worst(self) -> float:
-        """The worst case."""
-        return float(np.max(self.regret))
-
-
-def choice_regret(
-    predicted: FloatArray, measured: FloatArray, candidates: IntArray, tokens_per_step: FloatArray
-) -> ChoiceRegret:
-    """1 - speedup(predicted best count) / speedup(true best count).
-
-    predicted, measured: step times, shape (cases, counts), a case being a model at a batch;
-    candidates, tokens_per_step: shape (counts,). The speedup of a count is tokens_per_step over its
-    time; the decode step it is divided by cancels within a case.
-    """
-    speedup = tokens_per_step / measured
-    chosen = np.argmax(tokens_per_step / predicted, axis=-1)
-    best = np.argmax(speedup, axis=-1)
-    cases = np.arange(len(speedup))
-    regret = 1.0 - speedup[cases, chosen] / speedup[cases, best]
-    return ChoiceRegret(regret=regret, chosen=candidates[chosen], best=candidates[best])
 
 
 OperatorT = TypeVar("OperatorT", bound=Operator)

@@ -88,7 +88,7 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     SPLIT: ClassVar[Mapping[str, str]] = {}
     """Sizes of which a GPU has its share, and what they are called."""
     COPIED: ClassVar[Mapping[str, str]] = {}
-    """The same of sizes that several GPUs hold, as in engines, where the number of GPUs does not divide them."""
+    """The same of sizes that several GPUs hold, as in engines, where GPUs do not divide them."""
 
     def on_one_gpu(self, parts: int, model: str) -> Self:
         """The share of one of `parts` GPUs. Raises UsageError for heads that cannot be split."""

@@ -17,6 +17,21 @@ ALLOWANCE = 0.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What was measured and predicted at one batch and count. is_fitted: overhead comes from it."""
+
+    model: str
+    batch: int
+    candidates: int
+    is_fitted: bool
+
+    @property
+    def where(self) -> str:
+        """The cell in words."""
+        return f"{self.model}, batch {self.batch}, {self.candidates} candidates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
     """Errors of one quantity as fractions of the measured one.
 

@@ -20,21 +20,17 @@ from medusa_sim.errors import DataError
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.measure.cells import RunRow, read_runs
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.validate.comparison import CountChoice, Deviation, choice_of, comparison, disagreement
+from medusa_sim.validate.comparison import Cell, CountChoice, Deviation, choice_of, comparison, disagreement
 from medusa_sim.validate.steps import decoder_model, decoder_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunsCell:
-    """One cell, measured and predicted. speedup: tokens/s over plain decoding, same batch.
+class RunsCell(Cell):
+    """Generations. speedup: tokens/s over plain decoding, same batch; speedups: of each pass.
 
     step_us: of the fastest pass; tokens_per_step: in the mean over the passes.
-    speedups: of each pass.
     """
 
-    model: str
-    batch: int
-    candidates: int
     tokens_per_step: float
     predicted_tokens_per_step: float
     step_us: float
@@ -42,12 +38,6 @@ class RunsCell:
     speedup: float
     speedups: tuple[float, ...]
     predicted_speedup: float
-    is_fitted: bool
-
-    @property
-    def where(self) -> str:
-        """The cell in words."""
-        return f"{self.model}, batch {self.batch}, {self.candidates} candidates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.calibrate.fit import choice_regret, growth_mape, mape, ratio_mape
+from medusa_sim.calibrate.fit import growth_mape, mape, ratio_mape
 from medusa_sim.latency.base import Bound, OperatorTime, Source
 from medusa_sim.operators.columns import texts
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
@@ -24,6 +24,7 @@ from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.step.rows import CHOSEN_COLUMN
+from medusa_sim.validate.comparison import choice_of
 from medusa_sim.validate.steps import MASK, decoder_step
 
 if TYPE_CHECKING:
@@ -223,13 +224,12 @@ def _model_regret(model: str, rows: pd.DataFrame, acceptance: AcceptanceProfile)
         if present.sum() < _FEWEST_COUNTS or not present[0]:
             continue
         at = np.searchsorted(sizes, batch * candidates[present])
-        truth = measured[None, at]
-        choice = choice_regret(predicted[None, at], truth, candidates[present], tokens[present])
-        regret.append(float(choice.regret[0]))
-        baseline.append(f"batch {batch}: {choice.chosen[0]} for {choice.best[0]}")
-        gain = tokens[present] / truth[0]
-        if 64 in candidates[present]:
-            always.append(1.0 - float(gain[candidates[present] == 64][0] / gain.max()))
+        counts, gain = candidates[present].tolist(), tokens[present] / measured[at]
+        choice = choice_of(model, batch, counts, gain, tokens[present] / predicted[at])
+        regret.append(choice.regret)
+        baseline.append(f"batch {batch}: {choice.predicted} for {choice.measured}")
+        if 64 in counts:
+            always.append(1.0 - float(gain[counts.index(64)] / gain.max()))
     if not regret:
         return []
     worst = int(np.argmax(regret))

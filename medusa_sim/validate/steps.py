@@ -37,7 +37,7 @@ from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter.base import FreeDrafter, Medusa
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step, work_time
 from medusa_sim.step.workload import elementwise_launch, verify
-from medusa_sim.validate.comparison import CountChoice, Deviation, choice_of, comparison, halves_differ
+from medusa_sim.validate.comparison import Cell, CountChoice, Deviation, choice_of, comparison, halves_differ
 
 GRAPHED = "cuda-graph"
 _MASK_PASSES = 3
@@ -49,26 +49,17 @@ Key: TypeAlias = tuple[int, int, int, int, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepCell:
-    """One cell, microseconds. is_fitted: a gap comes from it.
+class StepCell(Cell):
+    """A step, microseconds.
 
     measured_us: the lower quartile of the passes: other work on the machine rather slows a step.
     """
 
-    model: str
-    batch: int
     seq_len: int
-    candidates: int
     tokens_per_step: float
     measured_us: float
     passes_us: tuple[float, ...]
     predicted_us: float
-    is_fitted: bool
-
-    @property
-    def where(self) -> str:
-        """The cell in words."""
-        return f"{self.model}, batch {self.batch}, {self.candidates} candidates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

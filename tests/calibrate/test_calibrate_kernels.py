@@ -10,7 +10,7 @@ import pytest
 from made_up import made_up_fit
 
 from medusa_sim.calibrate import transfer
-from medusa_sim.calibrate.fit import UNFITTED, Rows, choice_regret, heldout_groups, mape, ratio_mape
+from medusa_sim.calibrate.fit import UNFITTED, Rows, heldout_groups, mape, ratio_mape
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
 from medusa_sim.calibrate.moe import TILES, rules_of
 from medusa_sim.calibrate.rows import fitted_kernels, write_fits, write_kernels
@@ -27,6 +27,7 @@ from medusa_sim.reproduce.published import operator_table
 from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
+from medusa_sim.validate.comparison import choice_of
 
 GPU = load_gpu("a100-80gb-pcie")
 TRUE = msgspec.structs.replace(
@@ -153,16 +154,14 @@ def test_errors_are_relative_and_those_of_ratios_forgive_a_common_factor():
     assert np.isnan(ratio_mape(measured[1:2], measured[1:2], m[1:2], shape[1:2]))
 
 
-def test_choice_regret_is_what_the_wrong_count_gives_away():
-    counts, tokens = np.array([1, 64, 128]), np.array([1.0, 3.0, 3.3])
-    measured = np.array([[10.0, 11.0, 20.0], [10.0, 11.0, 11.5]])
-    right = choice_regret(measured, measured, counts, tokens)
-    assert right.mean == right.worst == 0.0
-    assert right.best.tolist() == [64, 128]
-    flat = choice_regret(np.ones_like(measured), measured, counts, tokens)  # always takes 128
-    assert flat.chosen.tolist() == [128, 128]
-    assert flat.worst == pytest.approx(1.0 - (3.3 / 20.0) / (3.0 / 11.0))
-    assert flat.mean == pytest.approx(flat.worst / 2)
+def test_regret_is_what_the_wrong_count_gives_away():
+    tokens = np.array([1.0, 3.0, 3.3])
+    for last, best in ((20.0, 64), (11.5, 128)):
+        gain = tokens / np.array([10.0, 11.0, last])
+        right = choice_of("a model", 1, (1, 64, 128), gain, gain)
+        flat = choice_of("a model", 1, (1, 64, 128), gain, tokens)  # always takes 128
+        assert (right.regret, right.measured, flat.predicted) == (0.0, best, 128)
+        assert flat.regret == pytest.approx(1.0 - (3.3 / last) / max(3.0 / 11.0, 3.3 / last))
 
 
 def test_a_single_row_does_not_replace_what_was_measured():
