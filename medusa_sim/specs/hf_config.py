@@ -18,7 +18,7 @@ from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import SPEC_BYTES, named, read_json
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import CLASSES, FAMILIES, TYPES, WRAPPERS, read_family, unmodelled
-from medusa_sim.specs.hf_given import Given, Refusal
+from medusa_sim.specs.hf_given import PARTS, Given, Refusal
 from medusa_sim.specs.model import RUN_IN_FP16, Layers, Length, Model, Vocab, Width
 from medusa_sim.specs.quantisation import quantised
 from medusa_sim.specs.strict import convert
@@ -102,6 +102,7 @@ def model_from_config(path: Path) -> Model:
         family,
         Given(
             content=content,
+            keys={**PARTS, **FAMILIES[family].keys},
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
             heads=heads,

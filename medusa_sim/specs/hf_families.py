@@ -34,6 +34,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         default_factory=lambda: {"attention_bias": ("qkv_bias", "output_bias"), "mlp_bias": ("mlp_bias",)}
     )
     plain: tuple[str, ...] = ()
+    keys: dict[str, dict[str, str]] = {}
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,9 +36,21 @@ class Refusal:
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
-ROUTED = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
-"""Keys of the number of experts, of those that a token takes, and of their width."""
-LOCAL = ("num_local_experts", "num_experts_per_tok", "intermediate_size")
+PARTS = {
+    "experts": {
+        "experts": "n_routed_experts",
+        "topk": "num_experts_per_tok",
+        "inter": "moe_intermediate_size",
+    },
+    "latent": {
+        "kv_rank": "kv_lora_rank",
+        "nope_dim": "qk_nope_head_dim",
+        "rope_dim": "qk_rope_head_dim",
+        "v_dim": "v_head_dim",
+        "q_rank": "q_lora_rank",
+    },
+}
+"""Keys of DeepSeek's sizes, which other families took over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +73,8 @@ class Given:
     """What every config says, for the reader of its family; its methods raise SpecError naming a key."""
 
     content: dict[str, Any]
+    keys: Mapping[str, Mapping[str, str]]
+    """Of the parts of its family: fields -> keys."""
     layers: int
     hidden: int
     heads: int
@@ -82,12 +96,13 @@ class Given:
         """The same, or None where it is missing or null."""
         return self.get(key, form | None, None, at=at)
 
-    def of(self, form: type[StructT], *, at: str = "", fixed: Any = None, **keys: str) -> StructT:
-        """A `form` whose fields stand under these keys, in its own ranges. fixed: its other fields."""
-        types = {field.name: field for field in msgspec.structs.fields(form)}
+    def of(self, form: type[StructT], part: str, **fixed: Any) -> StructT:
+        """A `form` whose fields stand under the keys of a part, in its ranges; fixed: its other fields."""
+        keys = dict(self.keys[part])
+        at, types = keys.pop("at", ""), {field.name: field for field in msgspec.structs.fields(form)}
         asked = ((key, types[name].type, types[name].default) for name, key in keys.items())
         read = self._read(tuple(asked), at)
-        return form(**{name: getattr(read, key) for name, key in keys.items()}, **(fixed or {}))
+        return form(**{name: getattr(read, key) for name, key in keys.items()}, **fixed)
 
     def _table(self, at: str) -> dict[str, Any]:
         table: dict[str, Any] = self.get(at, dict[str, Any]) if at else self.content
@@ -130,9 +145,9 @@ class Given:
         plain = self.layout.attention(self.heads, self.kv_heads, self.head_dim, size)
         return msgspec.structs.replace(plain, **more)
 
-    def experts(self, keys: Sequence[str] = ROUTED, *, shared_experts: int = 0, **fixed: Any) -> MoE:
-        """Experts whose sizes stand under these keys; shared_experts: as wide as these; fixed: of `MoE`."""
-        experts = self.of(MoE, fixed=fixed, **dict(zip(("experts", "topk", "inter"), keys, strict=True)))
+    def experts(self, *, shared_experts: int = 0, **fixed: Any) -> MoE:
+        """Its experts; shared_experts: as wide as these; fixed: of `MoE`."""
+        experts = self.of(MoE, "experts", **fixed)
         shared = shared_experts * experts.inter
         return msgspec.structs.replace(experts, shared=shared) if shared_experts else experts
 

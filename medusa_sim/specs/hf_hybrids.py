@@ -16,8 +16,8 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from medusa_sim.errors import shown
-from medusa_sim.specs.feed_forwards import FeedForward
-from medusa_sim.specs.hf_given import LOCAL, ROUTED, Count, Given, Own
+from medusa_sim.specs.feed_forwards import FeedForward, MoE
+from medusa_sim.specs.hf_given import Count, Given, Own
 from medusa_sim.specs.hf_layers import SINKS, dense_first, latent, qwen_experts, routed
 from medusa_sim.specs.mixers import Indexer, Mixer, Window
 from medusa_sim.specs.model import LayerGroup, Layers, Width
@@ -36,15 +36,8 @@ def _state_dtype(given: Given, key: str) -> str:
 
 def qwen_hybrid(given: Given) -> Own:
     """Qwen3-Next, 3.5 and 3.6: three layers of four are linear, the others gated grouped attention."""
-    linear = given.of(
-        GatedDelta,
-        fixed={"state_dtype": _state_dtype(given, "mamba_ssm_dtype")},
-        key_heads="linear_num_key_heads",
-        value_heads="linear_num_value_heads",
-        key_dim="linear_key_head_dim",
-        value_dim="linear_value_head_dim",
-        conv="linear_conv_kernel_dim",
-    )
+    state_dtype = _state_dtype(given, "mamba_ssm_dtype")
+    linear = given.of(GatedDelta, "linear", state_dtype=state_dtype)
     full = given.attention(gate="element" if given.get("attn_output_gate", bool, True) else "none")
     every, names = given.get("full_attention_interval", Layers, 4), ("linear_attention", "full_attention")
     usual = [names[(layer + 1) % every == 0] for layer in range(given.layers)]
@@ -59,14 +52,7 @@ def qwen_hybrid(given: Given) -> Own:
 def kimi_linear(given: Given) -> Own:
     """Kimi-Linear and K3: layers of Kimi delta attention, every fourth one latent; numbered from 1."""
     heads = "linear_attn_config"
-    linear = given.of(
-        KimiDelta,
-        at=heads,
-        heads="num_heads",
-        head_dim="head_dim",
-        conv="short_conv_kernel_size",
-        full_gate="use_full_rank_gate",
-    )
+    linear = given.of(KimiDelta, "linear")
     full = latent(
         given,
         rotates=not given.get("mla_use_nope", bool, False),
@@ -80,7 +66,6 @@ def kimi_linear(given: Given) -> Own:
             heads, f"kda_layers and full_attn_layers do not name each of the {given.layers} layers once"
         )
     experts = given.experts(
-        ("num_experts", "num_experts_per_token", "moe_intermediate_size"),
         shared_experts=given.get("num_shared_experts", Count, 0),
         latent=given.maybe("routed_expert_hidden_size", Width),
     )
@@ -106,16 +91,7 @@ def nemotron_h(given: Given) -> Own:
     listed = pattern or named
     kinds = given.one_each(key, [_KINDS.get(kind, kind) for kind in listed] if listed else None)
     gated = given.get("mlp_hidden_act", str, "relu2") not in ("relu2", "relu")
-    mamba = given.of(
-        Mamba2,
-        fixed={"state_dtype": _state_dtype(given, "mamba_ssm_cache_dtype")},
-        heads="mamba_num_heads",
-        head_dim="mamba_head_dim",
-        groups="n_groups",
-        state="ssm_state_size",
-        conv="conv_kernel",
-        conv_bias="use_conv_bias",
-    )
+    mamba = given.of(Mamba2, "mamba", state_dtype=_state_dtype(given, "mamba_ssm_cache_dtype"))
     blocks: dict[str, tuple[Mixer | None, FeedForward | None]] = {
         "mamba": (mamba, None),
         "attention": (given.attention(rotates=False), None),
@@ -144,25 +120,15 @@ def granite(given: Given) -> Own:
     width = given.get("mamba_d_head", Width | str, "auto")
     if isinstance(width, str):
         width = given.get("mamba_expand", Width, 2) * given.hidden // given.get("mamba_n_heads", Width)
-    mamba = given.of(
-        Mamba2,
-        fixed={
-            "state_dtype": "bf16",
-            "head_dim": width,
-            "groups": given.get("mamba_n_groups", Width, 1),
-        },
-        heads="mamba_n_heads",
-        state="mamba_d_state",
-        conv="mamba_d_conv",
-        conv_bias="mamba_conv_bias",
-    )
+    groups = given.get("mamba_n_groups", Width, 1)
+    mamba = given.of(Mamba2, "mamba", state_dtype="bf16", head_dim=width, groups=groups)
     full = given.attention(rotates=given.maybe("position_embedding_type", str) == "rope")
     kinds = {"mamba": mamba, "attention": full, "linear_attention": mamba, "full_attention": full}
     shared = given.get("shared_intermediate_size", Width)
     has_experts = given.get("num_local_experts", Count, 0)
     return given.own(
         given.by_type(kinds),
-        given.experts(LOCAL, shared=shared) if has_experts else given.layout.mlp(shared),
+        given.experts(shared=shared) if has_experts else given.layout.mlp(shared),
     )
 
 
@@ -200,19 +166,11 @@ def minimax_m3(given: Given) -> Own:
     blocks = "sparse_attention_config"
     gate = "element" if given.get("attention_output_gate", bool, False) else "none"
     full = given.attention(qk_norm=given.get("use_qk_norm", bool, True), gate=gate)
-    sparse = given.of(
-        BlockSparse,
-        at=blocks,
-        fixed=msgspec.structs.asdict(full),
-        index_heads="sparse_num_index_heads",
-        index_dim="sparse_index_dim",
-        block="sparse_block_size",
-        blocks="sparse_topk_blocks",
-    )
+    sparse = given.of(BlockSparse, "sparse", **msgspec.structs.asdict(full))
     is_used = given.get("use_sparse_attention", bool, True, at=blocks)
-    width = ROUTED[2] if given.maybe(ROUTED[2], Width) else LOCAL[2]
+    width = "experts" if given.maybe("moe_intermediate_size", Width) else "wide_experts"
     shared = given.get("n_shared_experts", Count, 0) * given.get("shared_intermediate_size", Count, 0)
-    experts = given.experts((*LOCAL[:2], width), shared=shared)
+    experts = given.of(MoE, width, shared=shared)
     mlp = given.layout.mlp(given.maybe("dense_intermediate_size", Width) or given.width)
     return given.own(
         given.flagged("sparse_attention_freq", sparse if is_used else full, full, at=blocks),
@@ -229,15 +187,7 @@ _Tokens = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 def deepseek_v4(given: Given) -> Own:
     """DeepSeek-V4: compressed attention of two ratios, hyper-connections; MTP modules see a window alone."""
-    near = given.of(
-        Compressed,
-        fixed={"heads": given.heads, "head_dim": given.head_dim},
-        rope_dim="qk_rope_head_dim",
-        q_rank="q_lora_rank",
-        o_rank="o_lora_rank",
-        o_groups="o_groups",
-        size="sliding_window",
-    )
+    near = given.of(Compressed, "window", heads=given.heads, head_dim=given.head_dim)
     index = _indexer(given)
     form = given.maybe("expert_dtype", str)
     if form not in (None, "fp4", "fp8"):
@@ -275,8 +225,7 @@ def gemma4(given: Given) -> Own:
     )
     part: FeedForward = given.mlp
     if given.get("enable_moe_block", bool, False):
-        keys = ("num_experts", "top_k_experts", "moe_intermediate_size")
-        part = given.experts(keys, shared=given.width)
+        part = given.experts(shared=given.width)
     near = given.attention(given.get("sliding_window", Window))
     usual = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(given.layers)]
     return given.own(given.by_type({"full_attention": full, "sliding_attention": near}, usual), part)
@@ -333,7 +282,6 @@ def step(given: Given) -> Own:
     except ValueError:
         given.refuse("moe_layers_enum", f"given {shown(named)}; allowed: whole numbers with commas between")
     experts = given.experts(
-        ("moe_num_experts", "moe_top_k", "moe_intermediate_size"),
         shared=given.get("share_expert_dim", Count, 0),
     )
     return given.own(

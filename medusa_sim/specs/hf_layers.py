@@ -10,7 +10,7 @@ from msgspec import Meta
 from msgspec.structs import replace as changed
 
 from medusa_sim.specs.feed_forwards import FeedForward, MoE
-from medusa_sim.specs.hf_given import LOCAL, ROUTED, Count, Flags, Given, Own
+from medusa_sim.specs.hf_given import Count, Flags, Given, Own
 from medusa_sim.specs.mixers import Grouped, Latent, Mixer, Window
 from medusa_sim.specs.model import Layers, Width
 
@@ -28,26 +28,25 @@ def dense(given: Given) -> Own:
 
 def mixtral(given: Given) -> Own:
     """Mixtral: experts in every layer."""
-    return given.own(windowed(given), given.experts(LOCAL))
+    return given.own(windowed(given), given.experts())
 
 
 def gpt_oss(given: Given) -> Own:
     """gpt-oss: every second layer sees a window."""
-    return given.own(windowed(given), given.experts(LOCAL, biases=True), notes=(SINKS,))
+    return given.own(windowed(given), given.experts(biases=True), notes=(SINKS,))
 
 
 def minimax(given: Given) -> Own:
     """MiniMax-M2: experts in every layer."""
     mixer = given.attention(qk_norm=given.get("use_qk_norm", bool, True))
     modules = given.get("num_mtp_modules", Count, 0) if given.get("use_mtp", bool, False) else 0
-    return given.own(mixer, given.experts(LOCAL), mtp_layers=modules)
+    return given.own(mixer, given.experts(), mtp_layers=modules)
 
 
 def qwen_experts(given: Given) -> list[FeedForward]:
     """The parts of a Qwen: experts in every `decoder_sparse_step`-th layer that `mlp_only_layers` lets be."""
     shared = given.get("shared_expert_intermediate_size", Count, 0)
-    keys = ("num_experts", *ROUTED[1:])
-    experts = given.experts(keys, shared=shared, shared_gate=shared > 0)
+    experts = given.experts(shared=shared, shared_gate=shared > 0)
     plain = given.get("mlp_only_layers", list[Count], [])
     every = given.get("decoder_sparse_step", Layers, 1)
     sparse = [layer not in plain and (layer + 1) % every == 0 for layer in range(given.layers)]
@@ -61,15 +60,7 @@ def qwen(given: Given) -> Own:
 
 def latent(given: Given, **fixed: object) -> Latent:
     """Latent attention with DeepSeek's keys; fixed: other fields."""
-    return given.of(
-        Latent,
-        fixed={"heads": given.heads, **fixed},
-        kv_rank="kv_lora_rank",
-        nope_dim="qk_nope_head_dim",
-        rope_dim="qk_rope_head_dim",
-        v_dim="v_head_dim",
-        q_rank="q_lora_rank",
-    )
+    return given.of(Latent, "latent", heads=given.heads, **fixed)
 
 
 def deepseek(given: Given) -> Own:
@@ -97,7 +88,7 @@ def afmoe(given: Given) -> Own:
 def hunyuan(given: Given) -> Own:
     """Hunyuan's mixtures: sizes of experts stand once a layer, and are alike in all."""
     content = dict(given.content)
-    for key in (*ROUTED, "n_shared_experts"):
+    for key in (*given.keys["experts"].values(), "n_shared_experts"):
         if isinstance(values := content.get(key), list):
             if any(value != values[0] for value in values):
                 given.refuse(key, "layers differ; allowed: one value for all")
@@ -132,7 +123,7 @@ def llama4(given: Given) -> Own:
         given.refuse("no_rope_layers", f"{len(rotated)} entries; num_hidden_layers is {given.layers}")
     chunk = given.maybe("attention_chunk_size", Window)
     near, full = given.attention(chunk, chunked=chunk is not None), given.attention()
-    experts, mlp = given.experts(LOCAL, shared=width), given.layout.mlp(wide)
+    experts, mlp = given.experts(shared=width), given.layout.mlp(wide)
     return given.own(
         [near if each else full for each in rotated],
         [experts if layer in sparse else mlp for layer in layers],

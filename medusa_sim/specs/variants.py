@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.reading import read_toml
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.mixers import Grouped, Latent
 from medusa_sim.specs.model import LayerGroup, Model, Norm, Positions, grouped
@@ -60,32 +62,11 @@ class Architecture:
         }
 
 
-_FAMILIES = (
-    (Architecture(), """llama granite phi3 smollm3 ernie4_5 gemma hunyuan_v1_moe ernie4_5_moe bailing_moe
-        mistral4 granitemoehybrid deepseek_v2 deepseek_v3 kimi_k2 llama4_text glm4_moe_lite kimi_linear
-        nemotron_h deepseek_v32 deepseek_v4 glm_moe_dsa mimo_v2_flash nemotron-nas"""),
-    (Architecture(qkv_bias=True), "seed_oss glm4_moe mimo"),
-    (Architecture(qkv_bias=True, output_bias=True), "gpt_oss"),
-    (Architecture(qkv_bias=True, norms_per_layer=4), "glm4"),
-    (Architecture(qkv_bias=True, samples_top_k=True), "qwen2 qwen2_moe"),
-    (Architecture(qk_norm=True), "hunyuan_v1_dense olmo2 exaone4 dots1 exaone_moe step3p5"),
-    (Architecture(qk_norm=True, samples_top_k=True),
-     "qwen3 qwen3_moe qwen3_next qwen3_5 minimax_m2 minimax_m3"),
-    (Architecture(qk_norm=True, norms_per_layer=4, samples_top_k=True), "gemma3_text gemma4_text"),
-    (Architecture(norms_per_layer=4), "gemma2"),
-    (Architecture(qk_norm=True, norms_per_layer=4), "afmoe"),
-    (Architecture(samples_top_p=False), "mistral mixtral"),
-    (Architecture(gated=False), "arcee"),
-    (Architecture(gated=False, qk_norm=True), "apertus"),
-    (Architecture(gated=False, norm="layer"), "nemotron"),
-    (Architecture(gated=False, norm="layer", positions="learned", qkv_bias=True, output_bias=True,
-                  mlp_bias=True), "opt"),
-    (Architecture(norm="layer", norms_per_layer=1), "cohere2"),
-    (Architecture(norm="layer", qkv_bias=True, output_bias=True), "phimoe"),
-)  # fmt: skip
-"""What differs from Llama, and the families that share it."""
+_FILE = Path(__file__).with_name("architectures.toml")
 ARCHITECTURES: dict[str, Architecture] = {
-    family: shared for shared, families in _FAMILIES for family in families.split()
+    family: Architecture(**{key: value for key, value in shared.items() if key != "families"})
+    for shared in read_toml(_FILE)["shared"]
+    for family in shared["families"]
 }
 
 
