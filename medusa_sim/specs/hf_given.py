@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -85,33 +85,35 @@ class Given:
     layout: Architecture
     """The family's, with the biases that the config switches."""
     refuse: Refusal
+    place: str = ""
+    """Of the content in the file; empty: all of it."""
 
-    def get(self, key: str, form: Any, default: Any = NODEFAULT, *, at: str = "") -> Any:
-        """A key that a family adds, as a `form`; default: where it is missing. at: its table."""
-        if default is not NODEFAULT and key not in self._table(at):
+    def get(self, key: str, form: Any, default: Any = NODEFAULT) -> Any:
+        """A key that a family adds, as a `form`; default: where it is missing."""
+        if default is not NODEFAULT and key not in self.content:
             return default
-        return getattr(self._read(((key, form, NODEFAULT),), at), key)
+        return getattr(self._read(((key, form, NODEFAULT),)), key)
 
-    def maybe(self, key: str, form: Any, *, at: str = "") -> Any:
+    def maybe(self, key: str, form: Any) -> Any:
         """The same, or None where it is missing or null."""
-        return self.get(key, form | None, None, at=at)
+        return self.get(key, form | None, None)
+
+    def inside(self, key: str, table: dict[str, Any] | None = None) -> Given:
+        """The same of the table at `key`."""
+        content = self.get(key, dict[str, Any]) if table is None else table
+        return replace(self, content=content, place=f"{self.place}.{key}".lstrip("."))
 
     def of(self, form: type[StructT], part: str, **fixed: Any) -> StructT:
         """A `form` whose fields stand under the keys of a part, in its ranges; fixed: its other fields."""
-        keys = dict(self.keys[part])
-        at, types = keys.pop("at", ""), {field.name: field for field in msgspec.structs.fields(form)}
+        keys = self.keys[part]
+        types = {field.name: field for field in msgspec.structs.fields(form)}
         asked = ((key, types[name].type, types[name].default) for name, key in keys.items())
-        read = self._read(tuple(asked), at)
+        read = self._read(tuple(asked))
         return form(**{name: getattr(read, key) for name, key in keys.items()}, **fixed)
 
-    def _table(self, at: str) -> dict[str, Any]:
-        table: dict[str, Any] = self.get(at, dict[str, Any]) if at else self.content
-        return table
-
-    def _read(self, keys: tuple[tuple[str, Any, Any], ...], at: str) -> Any:
-        table = self._table(at)
-        given = {key: table[key] for key, _, _ in keys if key in table}
-        return convert(given, _keys(keys), self.refuse.file, key=at)
+    def _read(self, keys: tuple[tuple[str, Any, Any], ...]) -> Any:
+        given = {key: self.content[key] for key, _, _ in keys if key in self.content}
+        return convert(given, _keys(keys), self.refuse.file, key=self.place)
 
     @property
     def head_dim(self) -> int:
@@ -158,9 +160,9 @@ class Given:
             self.refuse(key, f"{held}; num_hidden_layers is {self.layers}")
         return list(entries[: self.layers])
 
-    def flagged(self, key: str, on: Any, off: Any, *, at: str = "") -> list[Any]:
+    def flagged(self, key: str, on: Any, off: Any) -> list[Any]:
         """`on` for each layer whose flag is 1 under that key."""
-        return [on if flag else off for flag in self.one_each(key, self.get(key, Flags, at=at))]
+        return [on if flag else off for flag in self.one_each(key, self.get(key, Flags))]
 
     def by_type(self, known: dict[str, Any], usual: Sequence[str] | None = None, more: int = 0) -> list[Any]:
         """What `layer_types` names for each layer; usual: where it is missing; more: as of `one_each`."""

@@ -51,19 +51,18 @@ def qwen_hybrid(given: Given) -> Own:
 
 def kimi_linear(given: Given) -> Own:
     """Kimi-Linear and K3: layers of Kimi delta attention, every fourth one latent; numbered from 1."""
-    heads = "linear_attn_config"
-    linear = given.of(KimiDelta, "linear")
+    heads = given.inside("linear_attn_config")
+    linear = heads.of(KimiDelta, "linear")
     full = latent(
         given,
         rotates=not given.get("mla_use_nope", bool, False),
         gate=given.get("mla_use_output_gate", bool, False),
     )
-    is_linear, is_full = (
-        given.get(key, list[Layers], at=heads) for key in ("kda_layers", "full_attn_layers")
-    )
+    is_linear, is_full = (heads.get(key, list[Layers]) for key in ("kda_layers", "full_attn_layers"))
     if sorted([*is_linear, *is_full]) != list(range(1, given.layers + 1)):
         given.refuse(
-            heads, f"kda_layers and full_attn_layers do not name each of the {given.layers} layers once"
+            heads.place,
+            f"kda_layers and full_attn_layers do not name each of the {given.layers} layers once",
         )
     experts = given.experts(
         shared_experts=given.get("num_shared_experts", Count, 0),
@@ -163,17 +162,17 @@ def sparse_latent(given: Given) -> Own:
 
 def minimax_m3(given: Given) -> Own:
     """MiniMax-M3: dense layers first, then attention to chosen blocks and experts."""
-    blocks = "sparse_attention_config"
+    blocks = given.inside("sparse_attention_config")
     gate = "element" if given.get("attention_output_gate", bool, False) else "none"
     full = given.attention(qk_norm=given.get("use_qk_norm", bool, True), gate=gate)
-    sparse = given.of(BlockSparse, "sparse", **msgspec.structs.asdict(full))
-    is_used = given.get("use_sparse_attention", bool, True, at=blocks)
+    sparse = blocks.of(BlockSparse, "sparse", **msgspec.structs.asdict(full))
+    is_used = blocks.get("use_sparse_attention", bool, True)
     width = "experts" if given.maybe("moe_intermediate_size", Width) else "wide_experts"
     shared = given.get("n_shared_experts", Count, 0) * given.get("shared_intermediate_size", Count, 0)
     experts = given.of(MoE, width, shared=shared)
     mlp = given.layout.mlp(given.maybe("dense_intermediate_size", Width) or given.width)
     return given.own(
-        given.flagged("sparse_attention_freq", sparse if is_used else full, full, at=blocks),
+        blocks.flagged("sparse_attention_freq", sparse if is_used else full, full),
         given.flagged("moe_layer_freq", experts, mlp),
         notes=("multi-token prediction: its modules are not released (llama.cpp issue 24908)",),
     )
@@ -261,13 +260,14 @@ def step(given: Given) -> Own:
     gate = "head" if given.get("use_head_wise_attn_gate", bool, True) else "none"
     full = given.attention(kv_heads=groups, gate=gate, qk_norm=given.get("use_qk_norm", bool, True))
     near = replace(full, size=given.maybe("sliding_window", Window))
-    at, heads = "attention_other_setting", given.maybe("num_sliding_attention_heads", Width)
-    if given.maybe(at, dict[str, Any]) is not None:
+    other, heads = "attention_other_setting", given.maybe("num_sliding_attention_heads", Width)
+    if (table := given.maybe(other, dict[str, Any])) is not None:
+        own = given.inside(other, table)
         near = replace(
             near,
-            heads=given.get("num_attention_heads", Width, at=at),
-            kv_heads=given.maybe("num_attention_groups", Width, at=at) or groups,
-            head_dim=given.maybe("head_dim", Width, at=at) or given.head_dim,
+            heads=own.get("num_attention_heads", Width),
+            kv_heads=own.maybe("num_attention_groups", Width) or groups,
+            head_dim=own.maybe("head_dim", Width) or given.head_dim,
         )
     elif heads is not None:
         near = replace(near, heads=heads)

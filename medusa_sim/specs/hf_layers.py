@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 from msgspec.structs import replace as changed
 
@@ -163,38 +162,6 @@ def windowed(given: Given) -> list[Grouped]:
     return [given.attention(size if each else None) for each in near]
 
 
-class _NasPart(msgspec.Struct, frozen=True, kw_only=True):
-    no_op: bool = False
-    replace_with_linear: bool = False
-    mamba: Any = None
-    llama4: Any = None
-
-
-class _NasAttention(_NasPart, frozen=True, kw_only=True):
-    n_heads_in_group: Width | None = None
-    num_key_value_heads: Width | None = None
-    window_length: Window | None = None
-
-
-class _NasExperts(msgspec.Struct, frozen=True, kw_only=True):
-    num_local_experts: Layers
-    num_experts_per_tok: Layers
-    expert_intermediate_dim: Width
-    shared_expert_intermediate_dim: Count = 0
-
-
-class _NasMlp(_NasPart, frozen=True, kw_only=True):
-    ffn_mult: Annotated[float, Meta(gt=0, le=1000)] | None = None
-    intermediate_size: Width | None = None
-    gated: bool | None = True
-    moe: _NasExperts | None = None
-
-
-class _NasBlock(msgspec.Struct, frozen=True, kw_only=True):
-    attention: _NasAttention
-    ffn: _NasMlp
-
-
 _ROUNDED_TO = 256
 
 
@@ -203,37 +170,39 @@ def deci(given: Given) -> Own:
 
     Newer files give K/V heads, widths and experts themselves (`block_config.py` of NVIDIA/Model-Optimizer).
     """
-    layers: list[tuple[Mixer | None, FeedForward | None]] = []
-    for index, block in enumerate(
-        given.one_each("block_configs", given.get("block_configs", list[_NasBlock]))
-    ):
-        at = f"block_configs[{index}]"
-        for name, part in (("attention", block.attention), ("ffn", block.ffn)):
+    mixers: list[Mixer | None] = []
+    parts: list[FeedForward | None] = []
+    tables = given.one_each("block_configs", given.get("block_configs", list[dict[str, Any]]))
+    for index, table in enumerate(tables):
+        block = given.inside(f"block_configs[{index}]", table)
+        attention, ffn = block.inside("attention"), block.inside("ffn")
+        for part in (attention, ffn):
             for key in ("replace_with_linear", "mamba", "llama4"):
-                if getattr(part, key):
-                    given.refuse(f"{at}.{name}.{key}", "given; allowed: none (others are not modelled)")
-        mixer: Mixer | None = None
-        if not block.attention.no_op:
-            own = block.attention
-            key = "n_heads_in_group" if own.num_key_value_heads is None else "num_key_value_heads"
-            if (count := getattr(own, key)) is None or given.heads % count:
-                given.refuse(f"{at}.attention.{key}", f"given {count}; a divisor of {given.heads}")
-            kv_heads = own.num_key_value_heads or given.heads // count
-            mixer = given.attention(own.window_length, kv_heads=kv_heads)
-        layers.append((mixer, None if block.ffn.no_op else _nas_part(given, block.ffn, at)))
-    mixers, parts = zip(*layers, strict=True)
+                if part.content.get(key):
+                    given.refuse(f"{part.place}.{key}", "given; allowed: none (others are not modelled)")
+        mixers.append(None if attention.get("no_op", bool, False) else _nas_attention(attention))
+        parts.append(None if ffn.get("no_op", bool, False) else _nas_part(ffn))
     return given.own(mixers, parts)
 
 
-def _nas_part(given: Given, ffn: _NasMlp, at: str) -> FeedForward:
+def _nas_attention(block: Given) -> Grouped:
+    key, kv_heads = "num_key_value_heads", block.maybe("num_key_value_heads", Width)
+    if kv_heads is None:
+        key = "n_heads_in_group"
+    if (count := block.maybe(key, Width)) is None or block.heads % count:
+        block.refuse(f"{block.place}.{key}", f"given {count}; a divisor of {block.heads}")
+    window = block.maybe("window_length", Window)
+    return block.attention(window, kv_heads=kv_heads or block.heads // count)
+
+
+def _nas_part(block: Given) -> FeedForward:
     """Experts, or an MLP of a width or of a multiple of the hidden size."""
-    if (moe := ffn.moe) is not None:
-        return MoE(
-            experts=moe.num_local_experts, topk=moe.num_experts_per_tok, inter=moe.expert_intermediate_dim,
-            shared=moe.shared_expert_intermediate_dim,
-        )  # fmt: skip
-    if (width := ffn.intermediate_size) is None:
-        if ffn.ffn_mult is None:
-            given.refuse(f"{at}.ffn.ffn_mult", "missing; a number above 0 is needed, or intermediate_size")
-        width = -(-int(2 * ffn.ffn_mult * given.hidden / 3) // _ROUNDED_TO) * _ROUNDED_TO
-    return changed(given.layout.mlp(width), gated=ffn.gated is not False)
+    if (moe := block.maybe("moe", dict[str, Any])) is not None:
+        return block.inside("moe", moe).experts()
+    multiple = block.maybe("ffn_mult", Annotated[float, Meta(gt=0, le=1000)])
+    if (width := block.maybe("intermediate_size", Width)) is None:
+        if multiple is None:
+            missing = "missing; a number above 0 is needed, or intermediate_size"
+            block.refuse(f"{block.place}.ffn_mult", missing)
+        width = -(-int(2 * multiple * block.hidden / 3) // _ROUNDED_TO) * _ROUNDED_TO
+    return changed(block.layout.mlp(width), gated=block.maybe("gated", bool) is not False)
