@@ -19,7 +19,7 @@ from medusa_sim.reading import SPEC_BYTES, named, read_json
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import CLASSES, FAMILIES, TYPES, WRAPPERS, read_family, unmodelled
 from medusa_sim.specs.hf_given import PARTS, Given, Refusal
-from medusa_sim.specs.model import RUN_IN_FP16, Layers, Length, Model, Vocab, Width
+from medusa_sim.specs.model import RUN_IN_FP16, Layers, Length, Model, Vocab, Width, of_dtype
 from medusa_sim.specs.quantisation import quantised
 from medusa_sim.specs.strict import convert
 from medusa_sim.specs.variants import ARCHITECTURES, Architecture
@@ -129,10 +129,7 @@ def model_from_config(path: Path) -> Model:
         mtp=own.mtp,
         streams=own.streams,
         tied_embeddings=bool(config.tie_word_embeddings),
-        dtype=dtype,
-        weight_dtype=dtype,
-        kv_dtype=dtype,
-        activation_dtype=dtype,
+        **of_dtype(dtype),
         source=str(file),
         notes=notes + own.notes + _remarks(config),
         **layout.of_model,

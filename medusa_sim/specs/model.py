@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -78,6 +78,13 @@ def grouped(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
 
 UNCHECKED = "not checked against the release"
 """How a note ends of sizes that nobody compared with their publisher's; answers repeat it."""
+
+
+def of_dtype(dtype: str) -> dict[str, Any]:
+    """Fields of a `Model` in which nothing is quantised."""
+    return dict.fromkeys(("dtype", "weight_dtype", "kv_dtype", "activation_dtype"), dtype)
+
+
 RUN_IN_FP16 = "run in fp16"
 """How a note ends of a dtype that no engine runs as it stands; answers repeat it."""
 

@@ -10,7 +10,6 @@ import dataclasses
 import difflib
 import os
 import re
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -20,7 +19,7 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
-from medusa_sim.specs.model import LayerGroup, Layers, Length, Model, Vocab, Width
+from medusa_sim.specs.model import LayerGroup, Layers, Length, Model, Vocab, Width, of_dtype
 from medusa_sim.specs.strict import Text, convert
 from medusa_sim.specs.variants import ARCHITECTURES, with_dtypes
 
@@ -161,31 +160,24 @@ def _layers(name: str, entry: _Entry) -> tuple[tuple[LayerGroup, ...], LayerGrou
     return groups, None if entry.mtp is None else layers_of(entry.mtp, where, f"{name}.mtp")
 
 
+_AS_GIVEN = (
+    "architecture", "hidden", "mlp_width", "vocab", "max_seq_len", "mtp_layers", "streams", "source"
+)  # fmt: skip
+
+
 def _model(name: str, entry: _Entry) -> Model:
     groups, mtp = _layers(name, entry)
-    tied = entry.tied_embeddings
+    tied, shared = entry.tied_embeddings, ARCHITECTURES[entry.architecture].of_model
     model = Model(
         name=name,
-        architecture=entry.architecture,
-        hidden=entry.hidden,
         groups=groups,
-        mlp_width=entry.mlp_width,
-        vocab=entry.vocab,
-        max_seq_len=entry.max_seq_len,
         tied_embeddings=entry.architecture == "opt" if tied is None else tied,
-        dtype=entry.dtype,
-        weight_dtype=entry.dtype,
-        kv_dtype=entry.dtype,
-        activation_dtype=entry.dtype,
-        mtp_layers=entry.mtp_layers,
         mtp=mtp,
-        streams=entry.streams,
-        source=entry.source,
         notes=(entry.note,) if entry.note else (),
-        **ARCHITECTURES[entry.architecture].of_model,
+        **{key: getattr(entry, key) for key in _AS_GIVEN},
+        **of_dtype(entry.dtype),
+        **shared | {"samples_top_p": shared["samples_top_p"] and entry.samples_top_p},
     )
-    if not entry.samples_top_p:
-        model = replace(model, samples_top_p=False)
     match entry.weights:
         case None:
             return model

@@ -31,7 +31,7 @@ from medusa_sim.reading import read_toml
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.measurement import META, Environment, Meta, read_meta
-from medusa_sim.specs.model import Model
+from medusa_sim.specs.model import Model, of_dtype
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter.base import FreeDrafter, Medusa
@@ -173,9 +173,7 @@ def profile_meta(name: str, data_dir: DataDir = None) -> Meta | None:
 def decoder_model(folder: Path, name: str, dtype: str) -> Model:
     """The model that a folder of steps or runs describes, in the dtype of its rows."""
     model = model_from_config(folder / name / "config.json")
-    return dataclasses.replace(
-        model, name=name, dtype=dtype, weight_dtype=dtype, kv_dtype=dtype, activation_dtype=dtype
-    )
+    return dataclasses.replace(model, name=name, **of_dtype(dtype))
 
 
 def _cells(
