@@ -103,7 +103,7 @@ class Given:
         content = self.get(key, dict[str, Any]) if table is None else table
         return replace(self, content=content, place=f"{self.place}.{key}".lstrip("."))
 
-    def of(self, form: type[StructT], part: str, **fixed: Any) -> StructT:
+    def of(self, form: type[StructT], part: str, /, **fixed: Any) -> StructT:
         """A `form` whose fields stand under the keys of a part, in its ranges; fixed: its other fields."""
         keys = self.keys[part]
         types = {field.name: field for field in msgspec.structs.fields(form)}
