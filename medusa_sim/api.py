@@ -27,7 +27,6 @@ from medusa_sim.plan.arguments import (
     RUNTIME,
     Argument,
     check,
-    check_types,
     declared,
     words_of,
 )
@@ -345,7 +344,8 @@ def time_rows(
 
     given = {"gpu": gpu, "latency": latency, "kernels": kernels, "fallback": fallback}
     check(given, ARGUMENTS)
-    check_types({"runtime": runtime, "cold": cold}, {"runtime": RUNTIME, "cold": FLAG})
+    for name, value, kind in (("runtime", runtime, RUNTIME), ("cold", cold, FLAG)):
+        check_kind(name, value, kind.wanted, kind.allowed)
     check_kind("rows", rows, "a frame or the path of a file", (pd.DataFrame, str, os.PathLike))
     frame = check_rows(rows, "rows") if isinstance(rows, pd.DataFrame) else read_rows(Path(rows))
     return predicted_rows(

@@ -276,7 +276,12 @@ def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
         # Without index_col=False the first field of rows that are longer than the header is their index, and
         # every column its neighbour.
         with pd.read_csv(path, chunksize=rows, index_col=False, **options) as reader:
-            while (chunk := _next_chunk(reader)) is not None:
+            while True:
+                with warnings.catch_warnings():  # where fields would be lost
+                    warnings.simplefilter("error", pd.errors.ParserWarning)
+                    chunk = next(reader, None)
+                if chunk is None:
+                    break
                 yield chunk
     except pd.errors.ParserWarning:
         raise DataError(f"{named(path)}: rows have more fields than the header; name every column") from None
@@ -285,15 +290,6 @@ def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
     except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError, MemoryError) as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise DataError(f"{named(path)}: cannot be read ({reason}); give {wanted}") from error
-
-
-def _next_chunk(reader: Iterator[pd.DataFrame]) -> pd.DataFrame | None:
-    """The next rows, None behind the last. Raises ParserWarning where fields would be lost."""
-    import pandas as pd
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        return next(reader, None)
 
 
 def read_csv_table(

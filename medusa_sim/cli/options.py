@@ -191,12 +191,9 @@ def arguments(
     )
 
 
-def record(of: Callable[..., Any], without: tuple[str, ...] = (), **changes: dict[str, Any]) -> Any:
-    """The arguments of a record, as the record.
-
-    without: arguments that keep their defaults. changes: of click, by argument.
-    """
-    taken = arguments(declared(of), *(name for name in declared(of) if name not in without), changes=changes)
+def record(of: Callable[..., Any], **changes: dict[str, Any]) -> Any:
+    """The arguments of a record, as the record; changes: of click, by argument."""
+    taken = arguments(declared(of), changes=changes)
     return Taken(taken.options, lambda values, name: of(**taken.value(values, name)))
 
 

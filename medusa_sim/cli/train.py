@@ -81,10 +81,10 @@ def _plot(history: list[dict[str, float]], path: Path) -> None:
     from medusa_sim.writing import atomic
 
     figure, axes = plt.subplots(figsize=(7, 4))
-    steps = [record["step"] for record in history]
-    for name in history[0]:
-        if name != "step":
-            axes.plot(steps, [record[name] for record in history], label=name, linewidth=0.8)
+    columns = {name: [record[name] for record in history] for name in history[0]}
+    steps = columns.pop("step")
+    for name, values in columns.items():
+        axes.plot(steps, values, label=name, linewidth=0.8)
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per token)")
     axes.legend()

@@ -51,7 +51,9 @@ class Versions:
         if not wanted:
             raise UsageError(f"{self.engine} version {asked!r} is no version; known: {', '.join(self.known)}")
         older = [name for name in self.known if _numbers(name) <= wanted]
-        if not older or self._too_new(wanted):
+        newest = _numbers(self.known[-1])
+        is_near = wanted[0] == newest[0] and (len(wanted) == 1 or wanted[1] <= newest[1] + self.ahead)
+        if not older or (self.ahead >= 0 and not is_near):
             raise UsageError(
                 f"{self.engine} {asked}: its settings are not known (known: {', '.join(self.known)}); their "
                 "meaning changes between versions, so check the engine's documentation and edit what the "
@@ -64,13 +66,6 @@ class Versions:
             nearest,
             f"{self.engine} {asked} was not read; written as for {nearest}, the nearest known before it",
         )
-
-    def _too_new(self, wanted: tuple[int, ...]) -> bool:
-        newest = _numbers(self.known[-1])
-        if self.ahead < 0:
-            return False
-        same_major = wanted[0] == newest[0]
-        return not same_major or (len(wanted) > 1 and wanted[1] > newest[1] + self.ahead)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -128,6 +128,10 @@ class Argument:
         parts += [f"to {self.most:g}"] if self.most is not None else []
         return " ".join(parts)
 
+    def is_default(self, value: object) -> bool:
+        """Whether a value is the default; objects are by identity."""
+        return value is self.default or (isinstance(value, str | int | float) and value == self.default)
+
     def words(self, value: object) -> list[str]:
         """Option and value as one types them. Raises UsageError for an object that no option can name."""
         yes, _, no = self.option.partition("/")
@@ -190,12 +194,6 @@ def check(given: Mapping[str, object], known: Mapping[str, Argument], what: str 
             each.check(given[name])
 
 
-def check_types(given: Mapping[str, object], types: Mapping[str, Type]) -> None:
-    """Refuse values of another type than theirs. Raises UsageError."""
-    for name, each in types.items():
-        check_kind(name, given[name], each.wanted, each.allowed)
-
-
 def takes(record: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
     """Give a function whose keywords are a record's arguments their signature, for readers and checkers."""
 
@@ -236,7 +234,7 @@ class Declared:
         return {
             name: value
             for name, value in self.values.items()
-            if name in self.always or not _is_default(value, known[name].default)
+            if name in self.always or not known[name].is_default(value)
         }
 
 
@@ -381,7 +379,3 @@ ARGUMENTS = declared(Arguments)
 def words_of(given: Mapping[str, object], known: Mapping[str, Argument] = ARGUMENTS) -> list[str]:
     """Arguments as words of the command line. Raises UsageError for an object that no option can name."""
     return [word for name, value in given.items() for word in known[name].words(value)]
-
-
-def _is_default(value: object, default: object) -> bool:
-    return value is default or (isinstance(value, str | int | float) and value == default)

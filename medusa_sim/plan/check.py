@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.plan import DEFAULT_SEQ_LEN, MAX_DRAFTS
 from medusa_sim.plan.draft_options import DraftOption
@@ -238,7 +237,10 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
             high_us=slow, costs_us=run.time_us - explained - at_measured,
         ),
     ]  # fmt: skip
-    shares = _shares(option)
+    shares: tuple[float, ...] = ()  # of the steps in which each draft is accepted, where the profile says
+    if option.heads is not None:
+        reached = np.cumprod(option.heads.conditional()[: option.depth, 0])
+        shares = tuple(np.minimum(option.profile.ratio * reached, 1.0).tolist())
     return EngineCheck(
         scenario=scenario,
         run=run,
@@ -310,19 +312,16 @@ def _plain(surface: Surface, batch: int, measured_us: float, timed_by: TimedBy =
     )  # fmt: skip
 
 
-def _shares(option: DraftOption) -> tuple[float, ...]:
-    """Share of the steps in which each draft is accepted, as predicted; () where the profile does not say."""
-    if option.heads is None:
-        return ()
-    reached = np.cumprod(option.heads.conditional()[: option.depth, 0])
-    return tuple(float(share) for share in np.minimum(option.profile.ratio * reached, 1.0))
-
-
 def _position(predicted: Sequence[float], measured: Sequence[float]) -> int | None:
     """The position whose own rate, put into the profile, moves the tokens of a step most."""
     if len(predicted) != len(measured):
         return None
-    expected, seen = _conditional(predicted), _conditional(measured)
+    # given that the draft before was accepted; 0 where none was
+    expected, seen = (
+        np.divide(shares, before, out=np.zeros(len(shares)), where=before > 0.0)
+        for shares in (predicted, measured)
+        for before in [np.concatenate([[1.0], shares[:-1]])]
+    )
 
     def moved(k: int) -> float:
         rates = expected.copy()
@@ -330,9 +329,3 @@ def _position(predicted: Sequence[float], measured: Sequence[float]) -> int | No
         return abs(float(np.cumprod(rates).sum() - np.cumprod(expected).sum()))
 
     return max(range(len(expected)), key=moved)
-
-
-def _conditional(shares: Sequence[float]) -> FloatArray:
-    """Rates given that the draft before was accepted; 0 where none was."""
-    before = np.concatenate([[1.0], shares[:-1]])
-    return np.asarray(np.divide(shares, before, out=np.zeros(len(shares)), where=before > 0.0))

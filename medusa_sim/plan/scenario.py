@@ -8,7 +8,7 @@ What it rests on that was not measured for it is said in a sentence each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, check_kind
-from medusa_sim.latency.base import LatencyModel, known_time
+from medusa_sim.latency.base import known_time
 from medusa_sim.latency.by_name import cached
 from medusa_sim.latency.calibrated import NAME_MARK
 from medusa_sim.operators.kinds import KIND_OF
@@ -25,16 +25,14 @@ from medusa_sim.plan import CANDIDATES_MAX, TYPICAL
 from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
 from medusa_sim.plan.draft_options import DraftOption, draft_options
 from medusa_sim.plan.resolved import Resolved, plain_launches
-from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.engine_facts import state_notes
-from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, Fit
-from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.fitted import FEWEST_RANKS
 from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED, Model
+from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import FreeDrafter
-from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
 from medusa_sim.step.step import Setting
 from medusa_sim.units import HALVES, Format
 
@@ -75,7 +73,7 @@ def doubts(of: Resolved) -> tuple[str, ...]:
         )
     if of.parallel.tp > _ONE_NODE:
         lines.append(f"{of.parallel}: priced as if all were in one node; links between nodes are slower")
-    if of.scope == "model" and (reason := too_large(of.model, of.shard, of.gpu, of.runtime.engine)):
+    if of.scope == "model" and (reason := too_large(of)):
         lines.append(reason)
     lines += _of_kernels(of)
     if of.runtime.chain_only and of.has_trees:
@@ -163,7 +161,7 @@ def _of_kernels(of: Resolved) -> list[str]:
             f"kernels of {of.gpu.name} are borrowed from {', '.join(of.kernel_lenders)}, "
             f"with wider bands{times}"
         )
-    if other := other_form(of.model, of.fits):
+    if other := other_form(of):
         lines.append(
             f"nobody measured experts in {other[0]} on {of.gpu.name}: times are of {other[1]} kernels "
             "that read as many bytes, with wider bands"
@@ -173,7 +171,11 @@ def _of_kernels(of: Resolved) -> list[str]:
             f"{of.gpu.name} has no {' or '.join(of.unpacked_forms)} arithmetic: such weights are "
             "unpacked to 16 bits, as vLLM does (Marlin)"
         )
-    unfitted = () if of.scope == "block" else unfitted_kinds(of.latency, of.shard, of.runtime)
+    unfitted = {
+        KIND_OF[launch.operator.kind].title: None
+        for launch in (() if of.scope == "block" else plain_launches(of.shard, of.runtime))
+        if launch.composed and known_time(of.latency, launch.operator) is None
+    }
     if unfitted:
         lines.append(
             f"{' and '.join(unfitted)} of {of.model.name}: no kernel is fitted; times follow from "
@@ -194,7 +196,11 @@ def _of_kernels(of: Resolved) -> list[str]:
             f"nobody measured the unpacking of {' and '.join(of.unpacks)} on {of.gpu.name}: times "
             "are of kernels without it that read as many bytes, with wider bands"
         )
-    if of.parallel.tp > FEWEST_RANKS and not all(kernel.knows_ranks for kernel in _collectives(of)):
+    places = [
+        key.removeprefix("collective.").partition(":") for key in of.fits if key.startswith("collective.")
+    ]
+    exchange = [of.gpu.kernels[name].collective[key] for name, _, key in places]
+    if of.parallel.tp > FEWEST_RANKS and not all(kernel.knows_ranks for kernel in exchange):
         lines.append(
             f"collectives of {of.gpu.name} were measured between {FEWEST_RANKS:g} cards alone: among "
             f"{of.parallel.tp} they are extrapolated, with wider bands"
@@ -205,13 +211,6 @@ def _of_kernels(of: Resolved) -> list[str]:
             "without, with wider bands"
         )
     return lines
-
-
-def _collectives(of: Resolved) -> list[CollectiveKernel]:
-    """Kernels of the exchange of a step."""
-    places = [key.removeprefix("collective.") for key in of.fits if key.startswith("collective.")]
-    parts = (place.partition(":") for place in places)
-    return [of.gpu.kernels[name].collective[key] for name, _, key in parts]
 
 
 SEVERAL_GPUS_WIDEN = 1.5
@@ -298,20 +297,18 @@ class Scenario(Resolved):
         known = np.concatenate([[1], *(option.candidates for option in self.options(largest))])
         kept: IntArray = asked[among(asked, known)]
         if (asked > 1).any() and not (kept > 1).any():
+            largest = max(int(option.candidates[-1]) for option in self.options())
             raise CoverageError(
                 f"acceptance {self.profile.name} with drafter {self.drafting.method} covers candidates "
-                f"2..{self._largest()}, given {int(asked[asked > 1].min())} and more: lower --candidates; "
+                f"2..{largest}, given {int(asked[asked > 1].min())} and more: lower --candidates; "
                 f"{self.where_trees_run or 'or choose a profile measured further out'}"
             )
         return kept
 
-    def _largest(self) -> int:
-        return max(int(option.candidates[-1]) for option in self.options())
 
-
-def other_form(model: Model, fits: Mapping[str, Fit]) -> tuple[str, str] | None:
+def other_form(of: Resolved) -> tuple[str, str] | None:
     """Format of the model's experts and that of the kernel which serves them, where they are not one."""
-    served = next((key.partition(":")[2] for key in fits if key.startswith("moe.")), None)
+    model, served = of.model, next((key.partition(":")[2] for key in of.fits if key.startswith("moe.")), None)
     if served is None or model.experts is None:
         return None
     stored = model.in_form(model.experts.form)
@@ -320,20 +317,11 @@ def other_form(model: Model, fits: Mapping[str, Fit]) -> tuple[str, str] | None:
     return None if form == held or {form, held} <= set(HALVES) else (form, held)
 
 
-def unfitted_kinds(latency: LatencyModel, shard: Model, runtime: Runtime) -> tuple[str, ...]:
-    """What of a model is priced without a fitted kernel: `linear attention`, `sparse attention`, ..."""
-    kinds = [
-        KIND_OF[launch.operator.kind].title
-        for launch in plain_launches(shard, runtime)
-        if launch.composed and known_time(latency, launch.operator) is None
-    ]
-    return tuple(dict.fromkeys(kinds))
-
-
-def too_large(model: Model, shard: Model, gpu: Gpu, engine: Engine | None) -> str:
-    """What to do where not even one sequence fits on the GPUs of `shard`; empty where one does."""
-    if float(step_memory_bytes(shard, None, 1, 1, 1)) <= usable_memory_bytes(gpu, engine, shard):
+def too_large(of: Resolved) -> str:
+    """What to do where not even one sequence fits on its GPUs; empty where one does."""
+    if float(step_memory_bytes(of.shard, None, 1, 1, 1)) <= of.usable_memory_bytes:
         return ""
-    enough = fewest_gpus(model, gpu, shard.parallel, engine)
+    enough = fewest_gpus(of.model, of.gpu, of.shard.parallel, of.runtime.engine)
     hint = f"--tp {enough} would" if enough else "no number of GPUs up to 128 would"
-    return f"{model.name} ({model.weight_dtype}) does not fit on {shard.parallel} of {gpu.name}: {hint}"
+    model = f"{of.model.name} ({of.model.weight_dtype})"
+    return f"{model} does not fit on {of.shard.parallel} of {of.gpu.name}: {hint}"
