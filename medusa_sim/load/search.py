@@ -7,7 +7,7 @@ each seed alone crosses the wanted share gives the interval.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Context
 
 import numpy as np
@@ -59,12 +59,12 @@ class Carried:
     policy: str
     saturated_per_s: float
     saturated_tokens_per_s: float
-    largest_per_s: float | None
-    largest_half_width: float | None
-    largest_low_per_s: float | None
-    largest_high_per_s: float | None
-    best_share: float | None
-    loses_from: float | None
+    largest_per_s: float | None = None
+    largest_half_width: float | None = None
+    largest_low_per_s: float | None = None
+    largest_high_per_s: float | None = None
+    best_share: float | None = None
+    loses_from: float | None = None
     off_from: int | None
     searched: bool = True
 
@@ -100,29 +100,17 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
     limits = [saturation(test, served) for served in test.served]
     plain = next((i for i, served in enumerate(test.served) if served.table.drafts_max == 0), None)
     rates = []
-    for i, served in enumerate(test.served):
-        largest = _Largest()
+    for served, (full_per_s, tokens_per_s) in zip(test.served, limits, strict=True):
+        off = off_from(served.table, served.policy(), test.mean_length)
+        found = Carried(policy=served.name, saturated_per_s=full_per_s, saturated_tokens_per_s=tokens_per_s,
+                        off_from=off, searched=has_rates)  # fmt: skip
         if has_rates and test.goals.given:
-            largest = _largest(test, served, limits[i][0], advance)
-        loses = None
-        if has_rates and plain is not None and i != plain:
-            top = min(limits[i][0], limits[plain][0])
+            found = _with_largest(found, test, served, advance)
+        if has_rates and plain is not None and served is not test.served[plain]:
+            top = min(full_per_s, limits[plain][0])
             loses = _loses_from(test, served, test.served[plain], top, advance)
-        rates.append(
-            Carried(
-                policy=served.name,
-                saturated_per_s=limits[i][0],
-                saturated_tokens_per_s=limits[i][1],
-                largest_per_s=largest.rate_per_s,
-                largest_half_width=largest.half_width,
-                largest_low_per_s=largest.low_per_s,
-                largest_high_per_s=largest.high_per_s,
-                best_share=largest.best_share,
-                loses_from=loses,
-                off_from=off_from(served.table, served.policy(), test.mean_length),
-                searched=has_rates,
-            )
-        )
+            found = replace(found, loses_from=loses)
+        rates.append(found)
     return tuple(rates)
 
 
@@ -168,19 +156,9 @@ def _at(
     return measured(record, served.table, served.limits, test.goals)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Largest:
-    """The largest rate that keeps the limits, half of its interval, the share at the lowest rate tried."""
-
-    rate_per_s: float | None = None
-    half_width: float | None = None
-    low_per_s: float | None = None
-    high_per_s: float | None = None
-    best_share: float | None = None
-
-
-def _largest(test: LoadTest, served: Served, saturated: float, advance: Advance | None) -> _Largest:
-    """The bracket of the knee, narrowed by false position on the logarithm of the rate."""
+def _with_largest(found: Carried, test: LoadTest, served: Served, advance: Advance | None) -> Carried:
+    """The largest rate: the bracket of the knee, narrowed by false position on the logarithm of the rate."""
+    saturated = found.saturated_per_s
     wanted = test.goals.share
     tried: dict[float, FloatArray] = {}
     last: dict[float, Metrics] = {}
@@ -194,17 +172,14 @@ def _largest(test: LoadTest, served: Served, saturated: float, advance: Advance 
 
     high, above = saturated, over(saturated)
     if above >= 0.0:
-        ends = _ends(saturated, last[saturated], 0.0, saturated)
-        return _Largest(
-            rate_per_s=saturated, low_per_s=ends[0], high_per_s=ends[1], best_share=above + wanted
-        )
+        return _carrying(found, saturated, last[saturated], None, above + wanted)
     for share in _STEPS_DOWN:
         low, under = share * saturated, over(share * saturated)
         if under >= 0.0:
             break
         high, above = low, under
     else:
-        return _Largest(rate_per_s=0.0, best_share=under + wanted)
+        return replace(found, largest_per_s=0.0, best_share=under + wanted)
     best = under + wanted
     kept = 0
     for _ in range(_MOST_TRIALS):
@@ -218,22 +193,23 @@ def _largest(test: LoadTest, served: Served, saturated: float, advance: Advance 
             low, under, above, kept = middle, value, above * (0.5 if kept > 0 else 1.0), 1
         else:
             high, above, under, kept = middle, value, under * (0.5 if kept < 0 else 1.0), -1
-    half = _spread(tried, wanted)
-    ends = _ends(low, last[low], half or 0.0, saturated)
-    return _Largest(rate_per_s=low, half_width=half, low_per_s=ends[0], high_per_s=ends[1], best_share=best)
+    return _carrying(found, low, last[low], _spread(tried, wanted), best)
 
 
-def _ends(rate: float, metrics: Metrics, half: float, saturated: float) -> tuple[float, float]:
-    """80 % interval of a carried rate: a step that is longer by e carries a rate that is lower by e / rho'.
+def _carrying(found: Carried, rate: float, metrics: Metrics, half: float | None, best: float) -> Carried:
+    """With that rate and its 80 % interval: a step that is longer by e carries a rate lower by e / rho'.
 
     At saturation the step grows with the requests as it does there: the rate is lower by e. half: of the 95 %
     interval over the seeds. The upper end is at most what a server with faster steps is full at.
     """
+    saturated = found.saturated_per_s
     growing = 1.0 if rate >= saturated else max(metrics["queue_share"], _LEAST_QUEUE_SHARE)
-    chance = _OF_95 * half / rate
+    chance = _OF_95 * (half or 0.0) / rate
     down, up = (np.hypot(metrics[name] / growing, chance) for name in ("step_slower", "step_faster"))
     full = saturated * np.exp(metrics["step_faster"])
-    return float(rate * np.exp(-down)), float(min(rate * np.exp(up), full))
+    low, high = float(rate * np.exp(-down)), float(min(rate * np.exp(up), full))
+    return replace(found, largest_per_s=rate, largest_half_width=half, largest_low_per_s=low,
+                   largest_high_per_s=high, best_share=best)  # fmt: skip
 
 
 def _spread(tried: dict[float, FloatArray], wanted: float) -> float | None:
