@@ -275,6 +275,16 @@ def test_requests_that_cannot_be_served_are_refused_first():
         model(torch.zeros(1, 5, dtype=torch.long), cache=cache)
 
 
+def test_prefill_of_a_batch_equals_each_alone():
+    model, prompts = tiny_llama(), ragged_prompts(6, 13)
+    with torch.inference_mode():
+        cache = model.new_cache(batch=6, capacity=30)
+        together = prefill(model, cache, prompts)
+        for b, prompt in enumerate(prompts):
+            assert torch.allclose(together[b], model(torch.tensor([prompt]))[0, -1], atol=1e-12)
+    assert cache.lengths.tolist() == [len(prompt) for prompt in prompts]
+
+
 def test_generation_counts_are_consistent():
     sequence = Generation([1], [3, 4, 5, 6], [1, 0])
     assert sequence.steps == 2
