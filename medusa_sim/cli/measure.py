@@ -106,7 +106,7 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
     from medusa_sim.data import user_data_dir
     from medusa_sim.latency.measured import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
-    from medusa_sim.measure.decoder_steps import decoder_config
+    from medusa_sim.measure.decoder_steps import random_subject
     from medusa_sim.measure.environment import environment, model_label
     from medusa_sim.measure.record import begin, write_meta
     from medusa_sim.measure.shapes import case_of, cases, fill_up
@@ -123,7 +123,7 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
             "--with-operators measures one model; a model is a device of its own on a CPU (--name)"
         )
     (path,) = asked.models
-    label, config = decoder_config(path)
+    subject = random_subject(path, dtype, grid, device)
     model = dataclasses.replace(
         load_model(path), dtype=dtype, weight_dtype=dtype, kv_dtype=dtype, activation_dtype=dtype
     )
@@ -142,9 +142,10 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
     )
     record, meta = begin(rows, meta, resume=False)
     write_meta(rows, meta)
-    depths = {1: 0} | {count: tree.depth for count, (tree, _) in grid.trees().items()}
     hardware.write_hardware(home, seen, rates)
-    cells = [(batch, count, depth) for batch in grid.batches for count, depth in depths.items()]
+    cells = [
+        (batch, count, tree.depth) for batch in grid.batches for count, (tree, _) in subject.trees.items()
+    ]
     needed = [
         case_of(model, operator, 0)
         for operator in step_operators(model, load_gpu(seen.name, home), cells, grid.seq_len)
@@ -152,13 +153,10 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
     first, more = fill_up(needed, cases([model], (dtype,)), LEAST_ROWS)
     run = Together(
         folder=folder,
-        label=label,
-        config=config,
-        grid=grid,
+        subject=subject,
         cases=first,
         more=more,
         record=record,
-        dtype=dtype,
         seen=seen,
         copy_bytes_per_s=rates.copy_bytes_per_s,
         disagreement=speedups_differ,
@@ -170,7 +168,7 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
         if run.turns.found:
             best = run.best
             reached = hardware.with_rows(rates, best.flops_per_s, best.bytes_per_s)
-            beside = {"attention": run.attention, "reference": run.reference}
+            beside = {"attention": subject.attention, "reference": run.reference}
             write_meta(rows, msgspec.structs.replace(meta, rates=reached, **beside))
             hardware.write_hardware(home, seen, reached)
     say(f"{record.rows} operators in {rows}")
@@ -246,9 +244,7 @@ def _operators(
         attention=attention_kernels(
             target,
             DTYPE_OF[chosen[0]],
-            heads=models_given[0].attention.heads,
-            kv_heads=models_given[0].attention.kv_heads,
-            head_dim=models_given[0].attention.head_dim,
+            *(getattr(models_given[0].attention, name) for name in ("heads", "kv_heads", "head_dim")),
             splits=asked.splits_attention,
         ),
     )

@@ -6,7 +6,6 @@ Which keys a query may see: the committed prefix, its own ancestors in the tree,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 
 import torch
 from torch import Tensor
@@ -38,6 +37,13 @@ class KVCache:
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self._lengths = torch.zeros(batch, dtype=torch.long, device=device)
         self._on_host: list[int] | None = [0] * batch
+
+    @classmethod
+    def over(cls, keys: Tensor, values: Tensor, lengths: Tensor) -> KVCache:
+        """A cache of rows that are there."""
+        cache = cls.__new__(cls)
+        cache.keys, cache.values, cache.lengths = keys, values, lengths
+        return cache
 
     @property
     def batch(self) -> int:
@@ -117,10 +123,8 @@ class KVCache:
 
     def narrowed(self, capacity: int) -> KVCache:
         """The same rows up to a capacity, with lengths of its own."""
-        other = copy(self)
-        other.keys, other.values = (store.narrow(3, 0, capacity) for store in (self.keys, self.values))
-        other.lengths = self._lengths.clone()
-        return other
+        keys, values = (store.narrow(3, 0, capacity) for store in (self.keys, self.values))
+        return KVCache.over(keys, values, self._lengths.clone())
 
     def rows(self, sequence: int) -> tuple[Tensor, Tensor]:
         """Committed keys and values of one sequence, each (layers, kv_heads, length, head_dim)."""

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta as Limit
 
 from medusa_sim.errors import DataError, shown
-from medusa_sim.measure.record import toml_text
+from medusa_sim.measure.record import csv_text, toml_text
 from medusa_sim.reading import TABLE_BYTES, read_text
 from medusa_sim.specs.measurement import META, Environment, read_meta
 from medusa_sim.specs.strict import Schema, Text, convert
@@ -137,13 +137,11 @@ def read_runs(folder: Path) -> list[RunRow]:
 
 
 def _write(path: Path, form: type[RowT], rows: Sequence[RowT]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(form.__struct_fields__)
-    for row in rows:
-        values = msgspec.structs.astuple(row)
-        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
-    write_text(path, text.getvalue())
+    cells = (
+        [f"{value:.6g}" if isinstance(value, float) else value for value in msgspec.structs.astuple(row)]
+        for row in rows
+    )
+    write_text(path, csv_text(form.__struct_fields__, cells))
 
 
 def _read(path: Path, form: type[RowT], what: str) -> list[RowT]:

@@ -25,7 +25,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.decoder.draft import MedusaDrafter, NgramDrafter
 from medusa_sim.decoder.generate import GenerationSettings, generate
-from medusa_sim.decoder.heads import MedusaHeads
+from medusa_sim.decoder.methods import required_heads
 from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training import corpus
 from medusa_sim.decoder.training.evaluate import mean_tokens_per_step
@@ -68,36 +68,22 @@ def measure_decoder_runs(folder: Path, grid: RunGrid, tell: Tell = lambda _: Non
             continuation_tokens=NEW_TOKENS,
             seed=1,
         )
-        prompts = [window[:PROMPT_TOKENS] for window in windows[1::2]][: grid.prompts]
+        prompts = [window[:PROMPT_TOKENS] for window in windows[1::2]]
         write_config(folder, name, target.model.config.to_hf())
-        for row in run_grid(
-            target,
-            target.heads,
-            prompts,
-            accuracy,
-            batches=grid.batches,
-            candidates=grid.candidates,
-            new_tokens=grid.new_tokens,
-            passes=grid.passes,
-        ):
+        for row in run_grid(target, prompts[: grid.prompts], accuracy, grid):
             rows.append(row)
             tell(f"{cell_name(row)}: {row.step_us:.0f} us, {row.tokens_per_step:.2f} tokens per step")
         write_runs(folder, rows)
-        everyone = [window[:PROMPT_TOKENS] for window in windows[1::2]]
-        for line in write_profiles(folder, target, target.heads, everyone, new_tokens=grid.new_tokens):
+        for line in write_profiles(folder, target, prompts, new_tokens=grid.new_tokens):
             tell(line)
 
 
 def write_profiles(
-    folder: Path,
-    target: Checkpoint,
-    heads: MedusaHeads,
-    prompts: Sequence[Sequence[int]],
-    *,
-    new_tokens: int,
+    folder: Path, target: Checkpoint, prompts: Sequence[Sequence[int]], *, new_tokens: int
 ) -> Iterator[str]:
     """The profiles of a checkpoint, with what each measured in words. Raises DataError, OutputError."""
     name = target.path.resolve().name
+    heads = required_heads(target)
     settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_end_of_text=False)
     chain = MedusaDrafter(target.model, heads, CandidateTree.chain(heads.count))
     spread = acceptance_counts(target.model, prompts, settings, chain, heads.count).spread
@@ -118,29 +104,22 @@ def write_profiles(
 
 
 def run_grid(
-    target: Checkpoint,
-    heads: MedusaHeads,
-    prompts: Sequence[Sequence[int]],
-    accuracy: HeadAccuracy,
-    *,
-    batches: Sequence[int],
-    candidates: Sequence[int],
-    new_tokens: int,
-    passes: int = 2,
+    target: Checkpoint, prompts: Sequence[Sequence[int]], accuracy: HeadAccuracy, grid: RunGrid
 ) -> Iterator[RunRow]:
     """Cells of every pass, batch by batch; plain decoding is run beside the given counts.
 
     accuracy: of the heads, which decides the tree of each size. Raises UsageError where a batch does not
-    divide the prompts.
+    divide the prompts, or for a checkpoint without heads.
     """
-    uneven = [batch for batch in batches if len(prompts) % batch]
+    heads, name = required_heads(target), target.path.resolve().name
+    uneven = [batch for batch in grid.batches if len(prompts) % batch]
     if uneven:
         raise UsageError(f"{len(prompts)} prompts do not make whole batches of {uneven[0]}")
-    order = optimal_order(accuracy, max(candidates))
-    trees = {1: None} | {count: order.tree(count) for count in sorted(candidates) if count > 1}
-    settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_end_of_text=False)
-    for repetition in range(passes):
-        for batch in batches:
+    order = optimal_order(accuracy, max(grid.candidates))
+    trees = {1: None} | {count: order.tree(count) for count in sorted(grid.candidates) if count > 1}
+    settings = GenerationSettings(max_new_tokens=grid.new_tokens, stop_at_end_of_text=False)
+    for repetition in range(grid.passes):
+        for batch in grid.batches:
             for count, tree in trees.items():
                 drafter = None if tree is None else MedusaDrafter(target.model, heads, tree)
                 generate(target.model, prompts[:batch], replace(settings, max_new_tokens=4), drafter)
@@ -150,13 +129,13 @@ def run_grid(
                 ]
                 steps = sum(max(sequence.steps for sequence in run.sequences) for run in runs)
                 yield RunRow(
-                    model=target.path.resolve().name,
+                    model=name,
                     dtype=DTYPE,
-                    acceptance=target.path.resolve().name,
+                    acceptance=name,
                     batch=batch,
                     candidates=count,
                     depth=0 if tree is None else tree.depth,
-                    seq_len=len(prompts[0]) + new_tokens // 2,
+                    seq_len=len(prompts[0]) + grid.new_tokens // 2,
                     repetition=repetition,
                     steps=steps,
                     step_us=US_PER_S * sum(run.decode_s for run in runs) / steps,

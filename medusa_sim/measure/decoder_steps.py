@@ -9,9 +9,11 @@ or more: how far the passes disagree is how well anything can be predicted. The 
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -35,6 +37,7 @@ from medusa_sim.measure.environment import environment, raise_clocks, watch_cloc
 from medusa_sim.measure.kernels import DTYPES, attention_kernels
 from medusa_sim.measure.spread import Timing, timing_of
 from medusa_sim.measure.timing import synchronise
+from medusa_sim.specs.measurement import Environment
 from medusa_sim.specs.models import load_model
 from medusa_sim.units import GIGA, US_PER_S
 
@@ -57,49 +60,17 @@ def measure_decoder_steps(
     asked: models as names, or a config.json or its folder. tell: takes a line on every cell and model. Raises
     UsageError, SpecError, OutputError.
     """
-    chosen = grid.trees()
     raise_clocks(device)
     seen = environment(device, asked.name)
-    meta = StepMeta(
-        schema=1,
-        title=f"Steps of the decoder with random weights on {seen.device}",
-        launched="eager",  # whatever the forward is: the host's share of a step is in its time
-        acceptance=grid.acceptance,
-        accepted_draft_tokens=ACCEPTED,
-        copy_bytes_per_s=hardware.rates(device, seen, (dtype,)).copy_bytes_per_s,
-        environment=seen,
-    )
-    trees = {count: tree for count, (tree, _) in chosen.items()}
-    tokens = {count: expected for count, (_, expected) in chosen.items()}
-    deepest = max(tree.depth for tree in trees.values())
+    meta = steps_meta(grid, seen, hardware.rates(device, seen, (dtype,)).copy_bytes_per_s)
     rows: list[StepRow] = []
     for given in asked.models:
-        label, config = decoder_config(given)
+        subject = random_subject(given, dtype, grid, device, splits_attention=asked.splits_attention)
+        config, label = subject.model.config, subject.name
         write_config(folder, label, config.to_hf())
-        model, heads = random_weights(config, dtype=DTYPES[dtype], device=device, heads=deepest)
-        model.splits_attention = asked.splits_attention
-        meta.attention[label] = attention_kernels(
-            device,
-            DTYPES[dtype],
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            splits=asked.splits_attention,
-        )
-        cells = step_grid(
-            model,
-            heads,
-            trees,
-            name=label,
-            dtype=dtype,
-            batches=grid.batches,
-            seq_len=grid.seq_len,
-            tokens_per_step=tokens,
-            repeats=grid.repeats,
-            passes=grid.passes,
-        )
+        meta.attention[label] = subject.attention
         with watch_clocks(device) as clocks:
-            for cell in cells:
+            for cell in step_grid(subject):
                 rows.append(cell)
                 tell(f"{cell_name(cell)}: {cell.time_us:.0f} us")
         meta.environment.run_clocks_mhz.update(clocks.summary)
@@ -111,6 +82,94 @@ def measure_decoder_steps(
             f"{read / meta.copy_bytes_per_s:.0%} of the copy bandwidth"
         )
     return meta
+
+
+def steps_meta(grid: StepGrid, seen: Environment, copy_bytes_per_s: float) -> StepMeta:
+    """How steps were measured; `eager` whatever the forward is: the host's share of a step is in its time."""
+    return StepMeta(
+        schema=1,
+        title=f"Steps of the decoder with random weights on {seen.device}",
+        launched="eager",
+        acceptance=grid.acceptance,
+        accepted_draft_tokens=ACCEPTED,
+        copy_bytes_per_s=copy_bytes_per_s,
+        environment=seen,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model whose steps are timed, at the sizes of a grid.
+
+    trees: by number of candidates (1: plain decoding), with the tokens per step that each should give. Raises
+    UsageError for a tree whose size is not its key.
+    """
+
+    name: str
+    dtype: str
+    model: Llama
+    heads: MedusaHeads
+    trees: Mapping[int, tuple[CandidateTree, float]]
+    grid: StepGrid
+
+    def __post_init__(self) -> None:
+        """Check the trees."""
+        wrong = [count for count, (tree, _) in self.trees.items() if tree.candidates != count]
+        if wrong:
+            raise UsageError(f"the tree for {wrong[0]} candidates has {self.trees[wrong[0]][0].candidates}")
+
+    @property
+    def attention(self) -> dict[str, str]:
+        """Torch's kernels of a plain step and of a tree."""
+        model = self.model
+        sizes = (model.config.num_attention_heads, model.config.num_key_value_heads, model.config.head_dim)
+        return attention_kernels(model.device, model.dtype, *sizes, splits=model.splits_attention)
+
+    def steps(self, batch: int, *, graphs: bool = False) -> dict[int, Step]:
+        """Steps of one batch by candidates, on one cache of random keys and values behind `seq_len` tokens.
+
+        Products of zeros are quicker. Raises UsageError for graphs off CUDA.
+        """
+        model, length = self.model, self.grid.seq_len
+        cache = model.new_cache(batch=batch, capacity=length + max(self.trees))
+        cache.keys.normal_()
+        cache.values.normal_()
+        cache.lengths += length
+        made, forward = {}, graphed_forward if graphs else eager_forward
+        for count, (tree, _) in self.trees.items():  # a graph scans the slots of its cache
+            own = cache.narrowed(length + count) if graphs else cache
+            made[count] = full_step(model, self.heads, tree, own, ACCEPTED, forward(model, own))
+        return made
+
+    def row(self, batch: int, candidates: int, repetition: int, timing: Timing) -> StepRow:
+        """The record of one step in one pass."""
+        tree, tokens = self.trees[candidates]
+        return StepRow(
+            model=self.name,
+            dtype=self.dtype,
+            batch=batch,
+            seq_len=self.grid.seq_len,
+            candidates=candidates,
+            depth=tree.depth,
+            repetition=repetition,
+            tokens_per_step=tokens,
+            **dataclasses.asdict(timing),
+        )
+
+
+def random_subject(
+    given: str, dtype: str, grid: StepGrid, device: torch.device, *, splits_attention: bool = False
+) -> Subject:
+    """A named model, or a config.json or its folder, with random weights and the grid's trees.
+
+    Raises UsageError, SpecError.
+    """
+    name, config = decoder_config(given)
+    trees = {1: (CandidateTree.chain(0), 1.0), **dict(sorted(grid.trees().items()))}
+    deepest = max(tree.depth for tree, _ in trees.values())
+    model, heads = random_weights(config, dtype=DTYPES[dtype], device=device, heads=deepest)
+    model.splits_attention = splits_attention
+    return Subject(name, dtype, model, heads, trees, grid)
 
 
 def decoder_config(name_or_path: str) -> tuple[str, DecoderConfig]:
@@ -157,79 +216,24 @@ def random_weights(
 
 @torch.inference_mode()
 def step_grid(
-    model: Llama,
-    heads: MedusaHeads,
-    trees: Mapping[int, CandidateTree],
-    *,
-    name: str,
-    dtype: str,
-    batches: Sequence[int],
-    seq_len: int,
-    tokens_per_step: Mapping[int, float],
-    repeats: int = 10,
-    passes: int = 2,
-    graphs: bool | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    subject: Subject, *, graphs: bool | None = None, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[StepRow]:
     """Cells of every pass, batch by batch, as they are done.
 
-    trees: by number of candidates; the decoding step is always timed beside them. name, dtype,
-    tokens_per_step (by candidates): as the rows record them. Each step accepts ACCEPTED draft tokens (or as
-    many as its tree is deep). graphs: CUDA graphs; None: where on CUDA.
-    Raises UsageError for a tree whose size is not its key, or for graphs on a CPU.
+    Each step accepts ACCEPTED draft tokens (or as many as its tree is deep). graphs: CUDA graphs; None: where
+    on CUDA. Raises UsageError for graphs on a CPU.
     """
-    wrong = [count for count, tree in trees.items() if tree.candidates != count]
-    if wrong:
-        raise UsageError(f"the tree for {wrong[0]} candidates has {trees[wrong[0]].candidates}")
-    on_cuda = model.device.type == "cuda"
-    graphs = on_cuda if graphs is None else graphs
-    every = {1: CandidateTree.chain(0)} | dict(sorted(trees.items()))
-    for repetition in range(passes):
-        for batch in batches:
-            steps = steps_of(model, heads, every, batch=batch, seq_len=seq_len, graphs=graphs)
-            timings = time_in_turns(steps, model.device, repeats=repeats, clock=clock)
+    device, grid = subject.model.device, subject.grid
+    on_cuda = device.type == "cuda"
+    for repetition in range(grid.passes):
+        for batch in grid.batches:
+            steps = subject.steps(batch, graphs=on_cuda if graphs is None else graphs)
+            timings = time_in_turns(steps, device, repeats=grid.repeats, clock=clock)
             steps = {}  # cache and graphs of this batch make room for those of the next
             if on_cuda:
                 torch.cuda.empty_cache()
             for count, timing in timings.items():
-                yield StepRow(
-                    model=name,
-                    dtype=dtype,
-                    batch=batch,
-                    seq_len=seq_len,
-                    candidates=count,
-                    depth=every[count].depth,
-                    repetition=repetition,
-                    time_us=timing.time_us,
-                    p10_us=timing.p10_us,
-                    p90_us=timing.p90_us,
-                    repeats=timing.repeats,
-                    tokens_per_step=tokens_per_step.get(count, 1.0),
-                )
-
-
-def steps_of(
-    model: Llama,
-    heads: MedusaHeads,
-    trees: Mapping[int, CandidateTree],
-    *,
-    batch: int,
-    seq_len: int,
-    graphs: bool = False,
-) -> dict[int, Step]:
-    """Steps of one batch by candidates, on one cache of random keys and values behind `seq_len` tokens.
-
-    Products of zeros are quicker. Raises UsageError for graphs off CUDA.
-    """
-    cache = model.new_cache(batch=batch, capacity=seq_len + max(trees))
-    cache.keys.normal_()
-    cache.values.normal_()
-    cache.lengths += seq_len
-    made, forward = {}, graphed_forward if graphs else eager_forward
-    for count, tree in trees.items():  # a graph scans the slots of its cache
-        own = cache.narrowed(seq_len + count) if graphs else cache
-        made[count] = full_step(model, heads, tree, own, ACCEPTED, forward(model, own))
-    return made
+                yield subject.row(batch, count, repetition, timing)
 
 
 def full_step(

@@ -15,10 +15,10 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import medusa_sim
 from medusa_sim.errors import UsageError
@@ -84,57 +84,60 @@ def torch_device(text: str) -> torch.device:
 
 def environment(device: torch.device, name: str | None = None) -> Environment:
     """The device and this moment; `name` replaces the name that is derived from the system's."""
-    return cuda_environment(device, name) if device.type == "cuda" else cpu_environment(name)
-
-
-def cpu_environment(name: str | None = None) -> Environment:
-    """The CPU of this machine with as many cores as torch uses."""
     import torch
 
-    title = _cpu_title()
     threads = torch.get_num_threads()
-    highest, current = _cpu_clocks_mhz()
+    if device.type == "cuda":
+        facts = _cuda_facts(device)
+        title = str(facts["device"])
+        own = SPEC_OF_DEVICE.get(title) or slug(title)
+    else:
+        facts = _cpu_facts() | {"units": threads}
+        own = f"{slug(str(facts['device']))}-{threads}t"
     return Environment(
-        name=name or f"{slug(title)}-{threads}t",
-        device=title,
-        kind="cpu",
-        units=threads,
-        cache_bytes=last_level_cache_bytes(),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        driver=f"{platform.system()} {platform.release()}",
-        clocks_mhz=highest,
-        current_clocks_mhz=current,
+        name=name or own,
+        kind="cuda" if device.type == "cuda" else "cpu",
         torch=str(torch.__version__),
         threads=threads,
         commit=code_version(),
-        date=_now(),
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         load_average=load_average(),
+        **facts,
     )
 
 
-def cuda_environment(device: torch.device, name: str | None = None) -> Environment:
+def _cpu_facts() -> dict[str, Any]:
+    """The CPU of this machine."""
+    highest, current = _cpu_clocks_mhz()
+    return {
+        "device": _cpu_title(),
+        "cache_bytes": last_level_cache_bytes(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "driver": f"{platform.system()} {platform.release()}",
+        "clocks_mhz": highest,
+        "current_clocks_mhz": current,
+    }
+
+
+def _cuda_facts(device: torch.device) -> dict[str, Any]:
     """A CUDA device. Clocks and driver come from nvidia-smi where it is there."""
     import torch
 
     properties = torch.cuda.get_device_properties(device)
-    seen = _nvidia_smi(str(properties.uuid)) if hasattr(properties, "uuid") else {}
-    title = str(properties.name)
-    return Environment(
-        name=name or SPEC_OF_DEVICE.get(title) or slug(title),
-        device=title,
-        kind="cuda",
-        units=int(properties.multi_processor_count),
-        cache_bytes=int(properties.L2_cache_size),
-        memory_bytes=int(properties.total_memory),
-        driver=f"{seen.get('driver_version', 'unknown driver')}, CUDA {torch.version.cuda}",
-        clocks_mhz=_mhz(seen, {"sm": "clocks.max.sm", "memory": "clocks.max.memory"}),
-        current_clocks_mhz=_mhz(seen, {"sm": "clocks.sm", "memory": "clocks.mem"}),
-        torch=str(torch.__version__),
-        threads=torch.get_num_threads(),
-        commit=code_version(),
-        date=_now(),
-        load_average=load_average(),
-    )
+    keys = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.memory")
+    command = _nvidia_smi(device, keys)
+    output = _output(command) if command else ""
+    values = [value.strip() for value in output.splitlines()[0].split(",")] if output else []
+    seen = dict(zip(keys, values, strict=True)) if len(values) == len(keys) else {}
+    return {
+        "device": str(properties.name),
+        "units": int(properties.multi_processor_count),
+        "cache_bytes": int(properties.L2_cache_size),
+        "memory_bytes": int(properties.total_memory),
+        "driver": f"{seen.get('driver_version', 'unknown driver')}, CUDA {torch.version.cuda}",
+        "clocks_mhz": _mhz(seen, {"sm": "clocks.max.sm", "memory": "clocks.max.memory"}),
+        "current_clocks_mhz": _mhz(seen, DOMAINS),
+    }
 
 
 def differences(first: Environment, second: Environment) -> list[str]:
@@ -189,10 +192,6 @@ def code_version() -> str:
     return f"medusa-sim {medusa_sim.__version__}"
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _cpu_title() -> str:
     if _CPUINFO.is_file():
         for line in _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -214,15 +213,14 @@ def _cpu_clocks_mhz() -> tuple[dict[str, float], dict[str, float]]:
     return dict(current), current  # a virtual machine shows one fixed clock
 
 
-def _nvidia_smi(uuid: str) -> dict[str, str]:
-    """What nvidia-smi tells of one GPU, empty without it."""
-    keys = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.memory")
+def _nvidia_smi(device: torch.device, keys: Iterable[str]) -> list[str]:
+    """The command that tells of one GPU; empty where torch does not say which it is."""
+    import torch
+
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     given = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-    output = _output(
-        ["nvidia-smi", f"--id={given}", f"--query-gpu={','.join(keys)}", "--format=csv,noheader,nounits"]
-    )
-    values = [value.strip() for value in output.splitlines()[0].split(",")] if output else []
-    return dict(zip(keys, values, strict=True)) if len(values) == len(keys) else {}
+    query = f"--query-gpu={','.join(keys)}"
+    return ["nvidia-smi", f"--id={given}", query, "--format=csv,noheader,nounits"] if uuid else []
 
 
 def _mhz(seen: dict[str, str], keys: dict[str, str]) -> dict[str, float]:
@@ -315,16 +313,10 @@ def _read(lines: IO[str], clocks: Clocks) -> None:
 
 
 def _watched(device: torch.device) -> subprocess.Popen[str] | None:
-    import torch
-
-    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
-    if not uuid:
+    command = _nvidia_smi(device, DOMAINS.values())
+    if not command:
         return None
-    given = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-    command = [
-        *("nvidia-smi", f"--id={given}", f"--query-gpu={','.join(DOMAINS.values())}"),
-        *("--format=csv,noheader,nounits", f"--loop-ms={_EVERY_MS}"),
-    ]
+    command.append(f"--loop-ms={_EVERY_MS}")
     try:
         return subprocess.Popen(  # noqa: S603  # a fixed command without a shell
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -6,17 +6,18 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import torch
 
 from medusa_sim.data import find
-from medusa_sim.errors import OutputError
 from medusa_sim.measure.kernels import DTYPES, Call
 from medusa_sim.measure.timing import capture_calls, synchronise
 from medusa_sim.specs.gpu import HARDWARE, load_gpu
 from medusa_sim.specs.measurement import SCHEMA, Environment, Rates
 from medusa_sim.units import US_PER_S
-from medusa_sim.writing import write_text
+from medusa_sim.writing import make_folder, write_text
 
 _COPY_CACHES, _LEAST_COPY_BYTES, _MOST_COPY_SHARE = 4, 2**28, 0.1
 _REPEATS = 9
@@ -42,13 +43,10 @@ def rates(device: torch.device, seen: Environment, dtypes: Sequence[str]) -> Rat
 
 def with_rows(rates: Rates, best: dict[str, float], best_bytes_per_s: float) -> Rates:
     """Rates that no row exceeds: fractions of a peak are to stay below 1."""
-    flops = {dtype: max(rate, best.get(dtype, 0.0)) for dtype, rate in rates.flops_per_s.items()}
-    return Rates(
-        copy_bytes_per_s=rates.copy_bytes_per_s,
+    return msgspec.structs.replace(
+        rates,
         read_bytes_per_s=max(rates.read_bytes_per_s, best_bytes_per_s),
-        flops_per_s=flops,
-        launch_eager_us=rates.launch_eager_us,
-        launch_graph_us=rates.launch_graph_us,
+        flops_per_s={dtype: max(rate, best.get(dtype, 0.0)) for dtype, rate in rates.flops_per_s.items()},
     )
 
 
@@ -62,12 +60,7 @@ def write_hardware(data_dir: Path, seen: Environment, rates: Rates) -> Path | No
     there = find(HARDWARE, f"{seen.name}.toml", data_dir)
     if there is not None and (there != path or load_gpu(seen.name, data_dir).kernels):
         return None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"{path.parent}: cannot be created ({error.strerror}); choose --data-dir"
-        ) from error
+    make_folder(path.parent)
     write_text(path, hardware_text(seen, rates))
     load_gpu(seen.name, data_dir)  # what was written reads back, or says why not
     return path
@@ -82,15 +75,19 @@ def hardware_text(seen: Environment, rates: Rates) -> str:
     bandwidth = max(rates.copy_bytes_per_s, rates.read_bytes_per_s)
     is_cpu = seen.kind == "cpu"
     document = tomlkit.document()
-    document.add("schema", SCHEMA)
-    document.add("name", seen.name)
-    document.add("title", seen.device)
-    document.add("architecture", "cpu" if is_cpu else "cuda")
+    document.update(
+        {
+            "schema": SCHEMA,
+            "name": seen.name,
+            "title": seen.device,
+            "architecture": "cpu" if is_cpu else "cuda",
+        }
+    )
 
-    def number(key: str, value: float, source: str, note: str) -> None:
+    def number(key: str, value: float, source: str, note: str, place: Any = document) -> None:
         table = tomlkit.table()
         table.update({"value": value, "source": source, "note": note})
-        document.add(key, table)
+        place.add(key, table)
 
     number("sms", seen.units, origin, "threads that torch uses" if is_cpu else "streaming multiprocessors")
     number("l2_bytes", seen.cache_bytes, origin, "the last-level cache" if is_cpu else "the L2 cache")
@@ -104,11 +101,7 @@ def hardware_text(seen: Environment, rates: Rates) -> str:
     )
     peaks = tomlkit.table(is_super_table=True)
     for dtype, rate in rates.flops_per_s.items():
-        table = tomlkit.table()
-        table.update(
-            {"value": _rounded(rate), "source": measured, "note": "the fastest product that was timed"}
-        )
-        peaks.add(dtype, table)
+        number(dtype, _rounded(rate), measured, "the fastest product that was timed", peaks)
     document.add("peak_flops_per_s", peaks)
     return tomlkit.dumps(document)
 
@@ -121,8 +114,8 @@ def _bandwidths(device: torch.device, size: int) -> tuple[float, float]:
     """Bytes per second of a copy (read and written count), and of a sum over the same bytes."""
     source = torch.ones(size // 4, dtype=torch.float32, device=device)
     target = torch.zeros_like(source)
-    copy_us = _fastest_us(device, lambda: target.copy_(source))
-    read_us = _fastest_us(device, source.sum)
+    copy_us = _us(device, lambda: target.copy_(source))
+    read_us = _us(device, source.sum)
     count = source.numel() * source.itemsize
     return 2.0 * count / copy_us * US_PER_S, count / read_us * US_PER_S
 
@@ -130,7 +123,7 @@ def _bandwidths(device: torch.device, size: int) -> tuple[float, float]:
 def _product_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
     size = _PRODUCT[device.type]
     left, right = (torch.empty(size, size, dtype=dtype, device=device).uniform_(-1, 1) for _ in range(2))
-    return 2.0 * size**3 / _fastest_us(device, lambda: left @ right) * US_PER_S
+    return 2.0 * size**3 / _us(device, lambda: left @ right) * US_PER_S
 
 
 def _launch_us(device: torch.device) -> tuple[float, float]:
@@ -141,23 +134,15 @@ def _launch_us(device: torch.device) -> tuple[float, float]:
         for _ in range(_LAUNCH_CALLS):
             one.add_(1.0)
 
-    eager = _median_us(device, many) / _LAUNCH_CALLS
+    eager = _us(device, many, statistics.median) / _LAUNCH_CALLS
     if device.type != "cuda":
         return eager, 0.0
     graph = capture_calls([lambda: one.add_(1.0)] * _LAUNCH_CALLS, device)
-    return eager, _median_us(device, graph) / _LAUNCH_CALLS
+    return eager, _us(device, graph, statistics.median) / _LAUNCH_CALLS
 
 
-def _median_us(device: torch.device, work: Callable[[], object]) -> float:
-    return statistics.median(_samples_us(device, work))
-
-
-def _fastest_us(device: torch.device, work: Callable[[], object]) -> float:
-    """The best of a few: a rate that something else lowered is no limit of the device."""
-    return min(_samples_us(device, work))
-
-
-def _samples_us(device: torch.device, work: Call) -> list[float]:
+def _us(device: torch.device, work: Call, typical: Callable[[list[float]], float] = min) -> float:
+    """The best of a few times: a rate that something else lowered is no limit of the device."""
     times = []
     for _ in range(_REPEATS):
         synchronise(device)
@@ -165,4 +150,4 @@ def _samples_us(device: torch.device, work: Call) -> list[float]:
         work()
         synchronise(device)
         times.append(US_PER_S * (time.perf_counter() - started))
-    return times
+    return typical(times)

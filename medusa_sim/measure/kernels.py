@@ -19,7 +19,6 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend
 
 from medusa_sim.decoder.cache import KVCache, attend, attention_mask, mask_bias
-from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.fast_step import prefix_and_tree
 from medusa_sim.decoder.model import RMSNorm
 from medusa_sim.decoder.parts import rotate
@@ -52,18 +51,16 @@ class Pool:
 
     def operands(self, shape: Sequence[int], dtype: torch.dtype, between_bytes: float) -> Tensor:
         """(copies, *shape): so many that `between_bytes`, or several caches, are read in a round."""
-        count = math.prod(shape)
-        wanted = min(between_bytes, self.rotation_bytes)
-        copies = min(max(1, math.ceil(wanted / (count * dtype.itemsize))), MOST_COPIES)
-        return self._buffer(copies * count, dtype)[: copies * count].view(copies, *shape)
+        return self._copies(shape, dtype, min(between_bytes, self.rotation_bytes), "operands")
 
     def activations(self, shape: Sequence[int], dtype: torch.dtype, between_bytes: float) -> Tensor:
         """(copies, *shape): so many that `between_bytes` are read in a round; none of them is a weight."""
-        count = math.prod(shape)
-        copies = min(max(1, math.ceil(between_bytes / (count * dtype.itemsize))), MOST_COPIES)
-        return self._buffer(copies * count, dtype, "activations")[: copies * count].view(copies, *shape)
+        return self._copies(shape, dtype, between_bytes, "activations")
 
-    def _buffer(self, count: int, dtype: torch.dtype, use: str = "operands") -> Tensor:
+    def _copies(self, shape: Sequence[int], dtype: torch.dtype, wanted: float, use: str) -> Tensor:
+        each = math.prod(shape)
+        copies = min(max(1, math.ceil(wanted / (each * dtype.itemsize))), MOST_COPIES)
+        count = copies * each
         held = self._buffers.get((use, dtype))
         if held is None or held.numel() < count:
             # Doubled, so that growing shapes do not each fill a buffer of their own.
@@ -74,7 +71,7 @@ class Pool:
             held = torch.empty(max(count, min(grown, most)), dtype=dtype, device=self.device)
             held.uniform_(-1.0, 1.0)
             self._buffers[use, dtype] = held
-        return held
+        return held[:count].view(copies, *shape)
 
 
 def calls(case: Case, pool: Pool) -> list[Call]:
@@ -181,7 +178,7 @@ def _fused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     device = pool.device
     store = pool.operands((2, batch, kv_heads, kv_len, head_dim), dtype, case.between_bytes)
     lengths = torch.full((batch,), kv_len - q_len, device=device)
-    cache = _cache(heads, store, lengths)
+    cache = KVCache.over(store[:, 0], store[:, 1], lengths)  # its layers are the rotating copies
     order = torch.arange(q_len, device=device)
     causal = case.operator.kind == "prefill_attention"
     within = order[:, None] >= order if causal else tree_mask(q_len, device)
@@ -211,24 +208,6 @@ def _fused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     return [call(layer) for layer in range(store.shape[0])]
 
 
-def _cache(heads: int, store: Tensor, lengths: Tensor) -> KVCache:
-    """A cache whose layers are the rotating copies: (copies, 2, batch, kv_heads, capacity, head_dim)."""
-    kv_heads, head_dim = store.shape[3], store.shape[5]
-    config = DecoderConfig(
-        vocab_size=1,
-        hidden_size=heads * head_dim,
-        intermediate_size=1,
-        num_hidden_layers=1,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=head_dim,
-    )
-    cache = KVCache(config, batch=1, capacity=1, dtype=store.dtype, device=store.device)
-    cache.keys, cache.values = store[:, 0], store[:, 1]
-    cache.lengths = lengths
-    return cache
-
-
 CALLS: dict[str, Callable[[Case, torch.dtype, Pool], list[Call]]] = {
     "gemm": _linear,
     **dict.fromkeys(ATTENTION_KINDS, _fused),
@@ -247,7 +226,7 @@ _KEYS, _QUERIES = 64, 16
 
 
 def attention_kernels(
-    device: torch.device, dtype: torch.dtype, *, heads: int, kv_heads: int, head_dim: int, splits: bool
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, *, splits: bool
 ) -> dict[str, str]:
     """Kernel of a plain step and of a tree's, as torch chooses them; `splits` as `Llama.splits_attention`."""
     group = heads // kv_heads

@@ -95,11 +95,8 @@ class Recorder:
     def save(self) -> None:
         """Replace the files whose rows changed. Raises OutputError."""
         for name in sorted(self._changed):
-            text = io.StringIO()
-            writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(_ordered(self._files[name].values()))
-            write_text(self.folder / name, text.getvalue())
+            rows = (row.values() for row in _ordered(self._files[name].values()))
+            write_text(self.folder / name, csv_text(COLUMNS, rows))
         self._changed.clear()
         self._saved_at = self.clock()
 
@@ -155,6 +152,13 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
         resumed=(*before.resumed, meta.environment),
     )
     return record, merged
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table in CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows((columns, *rows))
+    return text.getvalue()
 
 
 def write_meta(folder: Path, meta: Meta) -> None:

@@ -5,24 +5,23 @@ state of the machine (`turns`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.errors import UsageError
-from medusa_sim.measure.arguments import StepGrid
-from medusa_sim.measure.cells import StepMeta, StepRow, write_config, write_steps
-from medusa_sim.measure.decoder_steps import ACCEPTED, Step, Tell, random_weights, step_us, steps_of
-from medusa_sim.measure.kernels import DTYPES, Pool, attention_kernels
+from medusa_sim.measure.cells import StepRow, write_config, write_steps
+from medusa_sim.measure.decoder_steps import Step, Subject, Tell, step_us, steps_meta
+from medusa_sim.measure.kernels import Pool
 from medusa_sim.measure.record import Recorder
 from medusa_sim.measure.session import FastestLayers
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import (
     ReferenceKernel,
+    Timing,
     Turns,
     Visit,
     settled_timing,
@@ -51,33 +50,30 @@ class Together:
     """
 
     folder: Path
-    label: str
-    config: DecoderConfig
-    grid: StepGrid
+    subject: Subject
     cases: Sequence[Case]
     more: Sequence[Case]
     record: Recorder
-    dtype: str
     seen: Environment
     copy_bytes_per_s: float
     disagreement: Callable[[Sequence[StepRow]], float]
     tell: Tell = lambda _: None
     turns: Turns = field(init=False)
     _clock: Callable[[], float] = field(init=False)
-    _trees: dict[int, tuple[CandidateTree, float]] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Trees of the grid, nothing measured yet. Raises UsageError for a profile without heads."""
-        self._trees = {1: (CandidateTree.chain(0), 1.0), **self.grid.trees()}
+        """Nothing measured yet."""
         self._clock = step_clock()
         self.turns = Turns(ReferenceKernel(self._clock))
 
     def run(self, budget_s: float) -> None:
         """Measure within the budget, or for one round if that takes longer. Raises OutputError."""
-        write_config(self.folder, self.label, self.config.to_hf())
+        write_config(self.folder, self.subject.name, self.subject.model.config.to_hf())
         bench = CpuBench(Pool(torch.device("cpu"), self.seen.cache_bytes), self._clock, patience=_PATIENCE)
-        operators = [Visit(case.key, _operator(bench, case)) for case in self.cases]
-        more = [Visit(case.key, _operator(bench, case)) for case in self.more]
+        operators, more = (
+            [Visit(case.key, partial(bench.ready, case)) for case in cases]
+            for cases in (self.cases, self.more)
+        )
         steps = self._step_visits()
         try:
             for rounds in take_turns(
@@ -85,38 +81,11 @@ class Together:
             ):
                 self._write()
                 differ = f", passes differ by {self.disagreement(self._rows()):.1%}" if rounds > 1 else ""
-                self.tell(
-                    f"{self.label}: round {rounds} of {len(self.turns.found)} operators and steps{differ}"
-                )
+                kinds = f"{len(self.turns.found)} operators and steps"
+                self.tell(f"{self.subject.name}: round {rounds} of {kinds}{differ}")
         except KeyboardInterrupt:
             self._write()
             raise
-
-    def meta(self) -> StepMeta:
-        """How the steps were measured."""
-        return StepMeta(
-            schema=1,
-            title=f"Steps of the decoder with random weights on {self.seen.device}",
-            launched="eager",
-            acceptance=self.grid.acceptance,
-            accepted_draft_tokens=ACCEPTED,
-            copy_bytes_per_s=self.copy_bytes_per_s,
-            environment=self.seen,
-            attention={self.label: self.attention},
-            reference=self.reference,
-        )
-
-    @property
-    def attention(self) -> dict[str, str]:
-        """Torch's kernels of a plain step and of a tree."""
-        return attention_kernels(
-            torch.device("cpu"),
-            DTYPES[self.dtype],
-            heads=self.config.num_attention_heads,
-            kv_heads=self.config.num_key_value_heads,
-            head_dim=self.config.head_dim,
-            splits=False,
-        )
 
     @property
     def reference(self) -> dict[str, float]:
@@ -128,24 +97,22 @@ class Together:
     def best(self) -> FastestLayers:
         """The fastest linear layers."""
         fastest = FastestLayers()
-        for case in (*self.cases, *self.more):
-            if case.key in self.turns.found:
-                fastest.see(case, settled_timing(self.turns.times_us(case.key)).time_us)
+        for case, timing in self._timings():
+            fastest.see(case, timing.time_us)
         return fastest
 
+    def _timings(self) -> Iterator[tuple[Case, Timing]]:
+        """Of every operator that was visited."""
+        for case in (*self.cases, *self.more):
+            if case.key in self.turns.found:
+                yield case, settled_timing(self.turns.times_us(case.key))
+
     def _step_visits(self) -> list[Visit]:
-        deepest = max(tree.depth for tree, _ in self._trees.values())
-        model, heads = random_weights(
-            self.config, dtype=DTYPES[self.dtype], device=torch.device("cpu"), heads=deepest
-        )
-        trees = {count: tree for count, (tree, _) in self._trees.items()}
         with torch.inference_mode():
             return [
                 Visit((batch, count), _settled(step, self._clock), _PLAIN_VISITS if count == 1 else 1)
-                for batch in self.grid.batches
-                for count, step in steps_of(
-                    model, heads, trees, batch=batch, seq_len=self.grid.seq_len
-                ).items()
+                for batch in self.subject.grid.batches
+                for count, step in self.subject.steps(batch).items()
             ]
 
     def _is_steady(self) -> bool:
@@ -155,22 +122,9 @@ class Together:
         """One row a cell and complete round; a run that was stopped in its first round keeps what it has."""
         rounds = max(self.turns.rounds, 1)
         return [
-            StepRow(
-                model=self.label,
-                dtype=self.dtype,
-                batch=batch,
-                seq_len=self.grid.seq_len,
-                candidates=count,
-                depth=tree.depth,
-                repetition=repetition,
-                time_us=time_us,
-                p10_us=time_us,
-                p90_us=time_us,
-                repeats=1,
-                tokens_per_step=tokens,
-            )
-            for batch in self.grid.batches
-            for count, (tree, tokens) in sorted(self._trees.items())
+            self.subject.row(batch, count, repetition, timing_of([time_us]))
+            for batch in self.subject.grid.batches
+            for count in self.subject.trees
             if (batch, count) in self.turns.found
             for repetition, time_us in enumerate(self.turns.times_us((batch, count))[:rounds])
         ]
@@ -178,13 +132,15 @@ class Together:
     def _write(self) -> None:
         if not self.turns.found:
             return
-        for case in (*self.cases, *self.more):
-            if case.key in self.turns.found:
-                self.record.put(case, settled_timing(self.turns.times_us(case.key)))
+        for case, timing in self._timings():
+            self.record.put(case, timing)
         self.record.save()
-        rows = self._rows()
-        if rows:
-            write_steps(self.folder, self.meta(), rows)
+        if rows := self._rows():
+            subject = self.subject
+            meta = steps_meta(subject.grid, self.seen, self.copy_bytes_per_s)
+            meta.attention[subject.name] = subject.attention
+            meta.reference.update(self.reference)
+            write_steps(self.folder, meta, rows)
 
 
 def require_cpu(device: torch.device) -> None:
@@ -193,10 +149,6 @@ def require_cpu(device: torch.device) -> None:
         raise UsageError(
             "--with-operators measures on a CPU; on a GPU measure operators in a call of their own"
         )
-
-
-def _operator(bench: CpuBench, case: Case) -> Callable[[], Callable[[], float]]:
-    return lambda: bench.ready(case)
 
 
 def _settled(step: Step, clock: Callable[[], float]) -> Callable[[], Callable[[], float]]:

@@ -144,7 +144,7 @@ def test_runs_write_how_texts_differ_and_a_load_draws_from_it(tmp_path):
     assert (counts.all_steps, counts.steps, counts.accepted.sum()) == (steps, tried, accepted)
 
     (tmp_path / MEDUSA_1).mkdir()
-    told = list(write_profiles(tmp_path, target, target.heads, prompts, new_tokens=40))
+    told = list(write_profiles(tmp_path, target, prompts, new_tokens=40))
     heads, ngram = (load_acceptance(tmp_path / MEDUSA_1 / name) for name in ("heads.toml", "ngram.toml"))
     assert heads.tokens_per_step(8) == load_acceptance(MEDUSA_1).tokens_per_step(8)
     assert 0.2 < heads.request_spread < 2.0

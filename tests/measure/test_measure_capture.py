@@ -16,7 +16,8 @@ from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.fast_step import graphed_forward, verify_slots
 from medusa_sim.errors import UsageError
 from medusa_sim.measure import environment, hardware, timing
-from medusa_sim.measure.decoder_steps import random_weights, step_grid, step_us, steps_of
+from medusa_sim.measure.arguments import StepGrid
+from medusa_sim.measure.decoder_steps import Subject, random_weights, step_grid, step_us
 from medusa_sim.measure.environment import torch_device
 from medusa_sim.measure.kernels import CALLS, Pool, attention_kernels, calls
 from medusa_sim.measure.shapes import Case, cases
@@ -27,7 +28,7 @@ from medusa_sim.specs.model import LayerGroup
 from medusa_sim.specs.models import load_model
 
 TREE = CandidateTree.cartesian([2, 2, 1])
-TREES = {1: CandidateTree.chain(0), TREE.candidates: TREE}
+TREES = {1: (CandidateTree.chain(0), 1.0), TREE.candidates: (TREE, 1.0)}
 needs_cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
@@ -188,7 +189,8 @@ class TestOnCuda:
         model.splits_attention = splits
         with torch.inference_mode():
             for graphed in (False, True):
-                for step in steps_of(model, heads, TREES, batch=2, seq_len=200, graphs=graphed).values():
+                subject = Subject("tiny", "fp16", model, heads, TREES, StepGrid(seq_len=200))
+                for step in subject.steps(2, graphs=graphed).values():
                     assert 0.0 < step_us(step, device, time.perf_counter) < 1e6
             cache = model.new_cache(batch=2, capacity=200 + TREE.candidates)
             cache.keys.normal_()
@@ -203,8 +205,8 @@ class TestOnCuda:
     def test_a_grid_leaves_no_memory_behind(self, device):
         config = tiny_config(101, hidden_size=256, head_dim=64)
         model, heads = random_weights(config, dtype=torch.float16, device=device, heads=3)
-        named = {"name": "tiny", "dtype": "fp16", "seq_len": 200, "tokens_per_step": {}}
-        rows = list(step_grid(model, heads, {TREE.candidates: TREE}, batches=(1, 4), **named))
+        grid = StepGrid(batches=(1, 4), seq_len=200)
+        rows = list(step_grid(Subject("tiny", "fp16", model, heads, TREES, grid)))
         assert len(rows) == 2 * 2 * 2
         assert all(0.0 < row.time_us < 1e5 for row in rows)
 

@@ -24,8 +24,10 @@ from medusa_sim.decoder.generate import (
 )
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.measure.arguments import StepGrid
 from medusa_sim.measure.cells import StepMeta, StepRow, read_steps, write_steps
 from medusa_sim.measure.decoder_steps import (
+    Subject,
     full_step,
     step_grid,
     time_in_turns,
@@ -58,9 +60,10 @@ def ticking() -> Callable[[], float]:
 def test_grid_times_every_cell_in_every_pass():
     model = tiny_llama(dtype=torch.float32)
     heads = tiny_heads(model, count=3)
-    trees = {6: TREE, 3: CandidateTree.chain(2)}
-    named = {"name": "tiny", "dtype": "fp32", "batches": (1, 2), "seq_len": 9, "tokens_per_step": {6: 2.0}}
-    cells = list(step_grid(model, heads, trees, **named, repeats=3, clock=ticking()))
+    trees = {1: (CandidateTree.chain(0), 1.0), 3: (CandidateTree.chain(2), 1.0), 6: (TREE, 2.0)}
+    grid = StepGrid(batches=(1, 2), seq_len=9, repeats=3)
+    subject = Subject("tiny", "fp32", model, heads, trees, grid)
+    cells = list(step_grid(subject, clock=ticking()))
     assert [(c.repetition, c.batch, c.candidates) for c in cells] == [
         (p, b, c) for p in (0, 1) for b in (1, 2) for c in (1, 3, 6)
     ]
@@ -68,9 +71,9 @@ def test_grid_times_every_cell_in_every_pass():
     assert all(c.time_us == 1e6 and c.repeats == 3 for c in cells)
     assert {c.candidates: c.tokens_per_step for c in cells} == {1: 1.0, 3: 1.0, 6: 2.0}
     with pytest.raises(UsageError, match="the tree for 5 candidates has 6"):
-        list(step_grid(model, heads, {5: TREE}, **named))
+        dataclasses.replace(subject, trees={5: (TREE, 1.0)})
     with pytest.raises(UsageError, match="CUDA graphs need a CUDA device"):
-        list(step_grid(model, heads, {6: TREE}, **named, graphs=True))
+        list(step_grid(subject, graphs=True))
 
 
 def test_cells_take_turns():

@@ -18,6 +18,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.decoder.checkpoint import Checkpoint
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.measure.arguments import RunGrid
 from medusa_sim.measure.cells import RunRow, read_runs, write_runs
 from medusa_sim.measure.decoder_runs import run_grid
 from medusa_sim.specs.gpu import load_gpu
@@ -34,9 +35,8 @@ def test_the_grid_runs_every_cell_and_counts_its_tokens():
     accuracy = HeadAccuracy.checked([[0.5, 0.2, 0.1]] * 3)
     target = Checkpoint(model=model, heads=heads, path=Path())
     prompts = [[1, 2, 3, 4], [5, 6, 7, 8]]
-    cells = list(
-        run_grid(target, heads, prompts, accuracy, batches=(1, 2), candidates=(1, 3, 6), new_tokens=7)
-    )
+    grid = RunGrid(checkpoint=(), batches=(1, 2), candidates=(1, 3, 6), new_tokens=7)
+    cells = list(run_grid(target, prompts, accuracy, grid))
     assert [(c.repetition, c.batch, c.candidates) for c in cells] == [
         (p, b, c) for p in (0, 1) for b in (1, 2) for c in (1, 3, 6)
     ]
@@ -49,7 +49,7 @@ def test_the_grid_runs_every_cell_and_counts_its_tokens():
         else:
             assert 1.0 <= cell.tokens_per_step <= 1.0 + cell.depth
     with pytest.raises(UsageError, match="whole batches of 3"):
-        list(run_grid(target, heads, prompts, accuracy, batches=(3,), candidates=(3,), new_tokens=5))
+        list(run_grid(target, prompts, accuracy, dataclasses.replace(grid, batches=(3,))))
 
 
 @pytest.fixture
