@@ -20,6 +20,7 @@ import streamlit as st
 
 from medusa_sim.cli.output import QUIET_S, time_left
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.report.text import capitalised
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,14 +104,14 @@ def link() -> str:
 def warn(*lines: str) -> None:
     """What must not be overlooked, in one box."""
     if lines:
-        sentences = [in_words(line[:1].upper() + line[1:]) for line in lines]
+        sentences = [in_words(capitalised(line)) for line in lines]
         st.warning(sentences[0] if len(sentences) == 1 else "\n".join(f"- {line}" for line in sentences))
 
 
 def beside(lines: Iterable[str]) -> None:
     """What a headline rests on that was not measured for it, a line each below it."""
     for line in lines:
-        st.markdown(f":material/warning: {in_words(line[:1].upper() + line[1:])}")
+        st.markdown(f":material/warning: {in_words(capitalised(line))}")
 
 
 def in_words(line: str) -> str:

@@ -20,7 +20,7 @@ from medusa_sim.plan.arguments import words_of
 from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.charts.load import METRICS, OVER_TIME, rate_chart, time_chart
 from medusa_sim.report.load_tables import load_arrow, timeline_arrow
-from medusa_sim.report.text import significant
+from medusa_sim.report.text import capitalised, significant
 from medusa_sim.units import KILO
 
 _FIXED = "fixed"
@@ -125,5 +125,5 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
         width=165,
     )
     for line in (*load_text.context_text(answer), *load_text.tables_text(answer)):
-        st.markdown(f"{line[0].upper()}{line[1:]}.")
+        st.markdown(f"{capitalised(line)}.")
     show.beside(load_text.warnings(answer))

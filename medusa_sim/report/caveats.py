@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.plan.scenario import Scenario, beyond_known
-from medusa_sim.report.text import percent, significant
+from medusa_sim.report.text import capitalised, percent, significant
 from medusa_sim.specs.costs import GIVEN
 from medusa_sim.step.memory import MemoryParts
 from medusa_sim.step.workload import Grid
@@ -53,7 +53,7 @@ def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
 
 def as_sentence(line: str) -> str:
     """A warning as a sentence of its own."""
-    return f"{line[:1].upper()}{line[1:]}."
+    return f"{capitalised(line)}."
 
 
 def more_may_pay(scenario: Scenario) -> str:

@@ -59,6 +59,12 @@ def with_prefix(value: float, unit: str, digits: int = 3) -> str:
     return f"{significant(value, digits)} {unit}"
 
 
+def capitalised(line: str) -> str:
+    """The line as a sentence begins; a name with figures (sglang-0.5) keeps its case."""
+    word = line.split(" ", 1)[0]
+    return line if any(map(str.isdigit, word)) else f"{line[:1].upper()}{line[1:]}"
+
+
 def percent(fraction: float, digits: int = 1) -> str:
     """A fraction as per cent: 0.0123 -> `1.2 %`."""
     return NOTHING if math.isnan(fraction) else f"{100.0 * fraction:.{digits}f} %"

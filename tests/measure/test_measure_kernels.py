@@ -239,7 +239,7 @@ def test_measure_refuses_and_resumes(tmp_path):
     (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
     given = ("measure", "--models", tmp_path / "config.json", "--out", tmp_path / "rows", "--name", "x")
     given += ("--data-dir", tmp_path / "data")
-    answered(*given, "--budget", "1")
+    answered(*given, "--budget", "3")
     for more, told in (
         ((), "add --resume"),
         (("--resume", "--dtype", "fp8"), "allowed: fp32, bf16, fp16"),
@@ -247,5 +247,5 @@ def test_measure_refuses_and_resumes(tmp_path):
         ended = run(*given, *more)  # the machine's load may be told first
         assert ended.exit_code == 2
         assert told in ended.stderr
-    answered(*given, "--resume", "--dtype", "fp32,bf16", "--budget", "2")
+    answered(*given, "--resume", "--dtype", "fp32,bf16", "--budget", "3")
     assert len(read_meta(tmp_path / "rows", Meta).resumed) == 1

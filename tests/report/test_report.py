@@ -22,6 +22,7 @@ from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts
 from medusa_sim.report.text import (
     TextTable,
+    capitalised,
     duration,
     markdown,
     on_terminal,
@@ -54,6 +55,12 @@ TABLE = pa.table(
 )  # fmt: skip
 def test_significant_digits(value, text):
     assert significant(value) == text
+
+
+def test_a_name_with_figures_keeps_its_case_where_a_sentence_begins():
+    assert capitalised("sglang-0.5's own terms") == "sglang-0.5's own terms"
+    assert capitalised("kernels of h200-sxm") == "Kernels of h200-sxm"
+    assert capitalised("") == ""
 
 
 def test_units_are_decimal():
