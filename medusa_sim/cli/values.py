@@ -161,7 +161,7 @@ _KNOWN: dict[str, tuple[str, str]] = {
     "profile": ("acceptance.profile", "acceptance_names"),
     "target": ("reproduce", "TARGETS"),
     "plain": ("setups.setup", "PLAIN"),
-    "auto": ("setups.choices", "AUTO"),
+    "auto": ("setups.question", "AUTO"),
 }
 """Where the names of a kind stand, which is imported when they are asked for."""
 _OF_USERS = ("gpu", "runtime", "profile")

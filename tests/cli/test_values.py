@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.acceptance.profile import acceptance_names
+from medusa_sim.cli import values
 from medusa_sim.cli.values import BATCH, CANDIDATES, MAX_VALUES, SEQ_LEN
 from medusa_sim.errors import SpecError, UsageError, unknown_name
 from medusa_sim.report.spec_tables import _modelled
@@ -168,3 +169,9 @@ def test_lengths_may_be_given_in_k():
     for axis, text in ((BATCH, "1k"), (SEQ_LEN, "kk"), (SEQ_LEN, "1.5k"), (SEQ_LEN, "99999999k")):
         with pytest.raises(UsageError):
             axis.values(text)
+
+
+@pytest.mark.parametrize("kind", values._KNOWN)
+def test_the_names_of_every_kind_stand_where_they_are_looked_up(kind):
+    assert all(values.known_names(kind, None))
+    assert tuple(values.known_names(kind, None))
