@@ -29,7 +29,7 @@ from medusa_sim.calibrate.rows import not_default
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
-from medusa_sim.step.compose import LOOKUPS
+from medusa_sim.step.drafter import LOOKUPS
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.server import Traffic, served, served_length
 from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step

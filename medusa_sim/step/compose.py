@@ -235,12 +235,12 @@ def beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool =
     return Cost(host_us=host, exposed_us=added.time_us + idle, step_square=square)
 
 
-def drafting_cost(runtime: Runtime, drafter: str, passes: int, batch: Size, width: int = 1) -> Cost | None:
+def drafting_cost(runtime: Runtime, batch: Size, *, looks_up: bool, width: int = 1) -> Cost | None:
     """What an engine (N2) or eager code (N15) adds to a step for drafting; None where it adds nothing."""
     if runtime.engine is None:
         waits = runtime.host_us_per_drafted_step
         return Cost(exposed_us=np.asarray(waits)) if waits else None
-    added = drafting_us(runtime.engine, drafter, passes, batch, width)
+    added = drafting_us(runtime.engine, batch, looks_up=looks_up, width=width)
     return Cost(exposed_us=added.time_us, draft_square=np.asarray(added.half_us**2))
 
 
@@ -271,12 +271,13 @@ def host_us(engine: Engine, batch: Size) -> Added:
     return Added(np.maximum(added.time_us, 0.0), added.half_us)
 
 
-def drafting_us(engine: Engine, drafter: str, passes: int, batch: Size, width: int = 1) -> Added:
-    """(N2): what drafting adds beside its passes. passes: forward passes of the drafter, 0 for a look-up.
+def drafting_us(engine: Engine, batch: Size, *, looks_up: bool, width: int = 1) -> Added:
+    """(N2): what drafting adds to a step of `batch` requests beside the drafter's forward passes.
 
-    width: nodes that each pass adds to a node; above 1 the drafts are a tree.
+    looks_up: the drafter finds its drafts in the text and runs no pass. width: nodes that each pass adds to a
+    node; above 1 the drafts are a tree.
     """
-    if passes == 0 and drafter in LOOKUPS:
+    if looks_up:
         return _sum(((engine.lookup_us_per_request, np.asarray(batch, dtype=np.float64)),))
     requests = _measured_requests(batch)
     is_tree = float(width > 1)
@@ -316,10 +317,6 @@ MEASURED_REQUESTS = 256.0
 
 def _measured_requests(batch: Size) -> FloatArray:
     return np.minimum(np.asarray(batch, dtype=np.float64), MEASURED_REQUESTS)
-
-
-LOOKUPS = ("ngram", "suffix")
-"""Drafters that look drafts up in the text and run no network."""
 
 
 def _sum(terms: tuple[tuple[Term, FloatArray | float], ...]) -> Added:

@@ -39,7 +39,8 @@ from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.step.compose import HOST_OVERLAP, LOOKUPS, PassWork
+from medusa_sim.step.compose import HOST_OVERLAP, PassWork
+from medusa_sim.step.drafter import LOOKUPS
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import Setting, device_us, processed_tokens
 from medusa_sim.step.workload import Launch, Workload, decode, prefill

@@ -322,10 +322,11 @@ def drafting_steps(
         if id(work) not in known:
             known[id(work)] = work, work_time(setting.latency, work)
     timed = tuple(known[id(work)][1] for work in passes)
-    own_passes = sum(work.of == "draft" for work in passes)
     drafter = setting.drafter
     own_requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)
-    added = drafting_cost(setting.runtime, drafter.name, own_passes, own_requests, drafter.nodes_per_level)
+    added = drafting_cost(
+        setting.runtime, own_requests, looks_up=drafter.looks_up, width=drafter.nodes_per_level
+    )
     return timed if added is None else (*timed, StepTime(cost=added))
 
 

@@ -14,8 +14,8 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.drafter import DRAFTERS
-from medusa_sim.step.drafter.base import FreeDrafter, Medusa, Parts, Suffix
+from medusa_sim.step.drafter import DRAFTERS, LOOKUPS
+from medusa_sim.step.drafter.base import FreeDrafter, Medusa, Parts
 from medusa_sim.step.drafter.draft_model import DraftModel, Pard, PEagle
 from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
 from medusa_sim.step.memory import step_memory_bytes
@@ -61,9 +61,8 @@ def test_look_ups_run_nothing_on_the_gpu_and_hold_nothing():
     assert none.work(MODEL, STEP, RUNTIME) == ()
     assert none.prompt_work(MODEL, prefill(1, 100), RUNTIME) == ()
     assert none.weight_bytes(MODEL) == none.kv_bytes_per_token(MODEL) == 0.0
-    for kind in (FreeDrafter, Suffix):
-        assert kind.of(PARTS, 5).work(MODEL, STEP, RUNTIME) == ()
-        assert kind.looks_up
+    for name in LOOKUPS:
+        assert DRAFTERS[name].of(PARTS, 5).work(MODEL, STEP, RUNTIME) == ()
 
 
 def test_a_draft_model_of_the_targets_own_size_costs_one_decode_step_a_draft():

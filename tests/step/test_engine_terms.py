@@ -24,7 +24,8 @@ from medusa_sim.step.compose import (
     padded_tokens,
     pass_us,
 )
-from medusa_sim.step.drafter.base import Drafter, FreeDrafter
+from medusa_sim.step.drafter import DRAFTERS
+from medusa_sim.step.drafter.base import Drafter, FreeDrafter, Parts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, verification_step, verify_step
@@ -70,11 +71,21 @@ def test_drafting_costs_more_with_each_pass_and_a_look_up_less_than_any(name):
     terms = engine(name)
     kernels_and_host = 300.0 + float(pass_us(terms, 1, np.asarray(300.0)).time_us)
     looked_up, *costs = (
-        float(drafting_us(terms, method, passes, 8).time_us) + passes * kernels_and_host
-        for method, passes in (("ngram", 0), ("eagle", 1), ("eagle", 2), ("eagle", 5))
+        float(drafting_us(terms, 8, looks_up=not passes).time_us) + passes * kernels_and_host
+        for passes in (0, 1, 2, 5)
     )
     assert costs == sorted(costs)
     assert looked_up < costs[0]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_only_a_drafter_that_looks_drafts_up_pays_for_look_ups(name):
+    kind, of = DRAFTERS[name], setting("vllm-0.14")
+    of = replace(of, drafter=kind.of(Parts(draft=load_model("llama-68m")), 1))
+    dear = with_terms(of, engine("vllm-0.14", lookup_us_per_request=1000.0))
+    free = with_terms(of, engine("vllm-0.14", lookup_us_per_request=0.0))
+    added = verify_step(dear, 8, 512, 2).time_us - verify_step(free, 8, 512, 2).time_us
+    assert float(added) == pytest.approx(8000.0 if kind.looks_up else 0.0)
 
 
 def test_a_pass_is_as_long_as_the_longer_of_its_kernels_and_its_host():
@@ -88,7 +99,7 @@ def test_a_pass_is_as_long_as_the_longer_of_its_kernels_and_its_host():
 
 def test_what_is_charged_ends_where_it_was_measured_and_what_is_hidden_is_not_added():
     added = [
-        float(host_us(engine(), size).time_us + drafting_us(engine(), "eagle", 3, size).time_us)
+        float(host_us(engine(), size).time_us + drafting_us(engine(), size, looks_up=False).time_us)
         for size in (255, 256, 2000)
     ]
     assert added[0] < added[1] == added[2]

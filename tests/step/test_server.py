@@ -22,6 +22,7 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.compose import PassWork
+from medusa_sim.step.drafter import DRAFTERS
 from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.server import (
     Served,
@@ -100,7 +101,9 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
     plain_us, drafted_us = carried_us(replace(long, prompt_tokens=16.0))
     launching_us = prompt_host_us(of)
     assert plain_us < launching_us <= drafted_us < plain_us + launching_us
-    assert prompt_host_us(replace(of, method="ngram")) == prompt_host_us(setting()) == 0.0
+    assert prompt_host_us(setting()) == 0.0
+    for name, kind in DRAFTERS.items():
+        assert prompt_host_us(replace(of, method=name)) == (0.0 if kind.looks_up else launching_us)
     hidden = carried_us(long)
     assert hidden[1] < 1.05 * hidden[0]
 

@@ -22,6 +22,8 @@ _FACTS = read_toml(Path(__file__).with_name("drafters.toml"), "the drafters")
 _DEFAULT = _FACTS.pop("default")
 _CLASSES = {name: tuple(facts["made"].split(":")) for name, facts in _FACTS.items()}
 """Name -> module here and class: names are listed without importing what nobody asks for."""
+LOOKUPS = tuple(name for name, facts in _FACTS.items() if {**_DEFAULT, **facts}["looks_up"])
+"""Drafters that look drafts up in the text and run no network."""
 
 
 def facts_of(kind: str) -> dict[str, Any]:
