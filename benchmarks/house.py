@@ -73,7 +73,7 @@ HOUSE = (
     Room(
         ("parts",),
         "a question of any size cut into parts that any number of workers write",
-        ("folder", "sweep_parts", "cluster"),
+        ("folder", "sweep_parts", "processes", "cluster"),
     ),
     Room(("cli",), "one module a command"),
     Room(("api",), "the Python face: import medusa_sim"),

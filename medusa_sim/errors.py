@@ -75,6 +75,15 @@ def shown(given: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
+def install(extra: str) -> str:
+    """What adds an extra of the project, as the README says it: the package is on no index.
+
+    >>> install("app")
+    "run pip install '.[app]' in the project's folder"
+    """
+    return f"run pip install '.[{extra}]' in the project's folder"
+
+
 MOST_MEANT = 8
 """Names that an error offers where each of them may be meant."""
 

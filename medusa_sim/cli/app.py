@@ -15,7 +15,7 @@ import click
 
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
-from medusa_sim.errors import UsageError, shown
+from medusa_sim.errors import UsageError, install, shown
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -31,10 +31,11 @@ def app(
 ) -> None:
     """Explore in a browser: the answer, under load, which GPU, evidence.
 
-    Needs Streamlit (pip install 'medusa-sim[app]'). Nothing leaves this machine. Ctrl-C ends it.
+    Needs Streamlit (pip install '.[app]' in the project's folder). Nothing leaves this machine.
+    Ctrl-C ends it.
     """
     if importlib.util.find_spec("streamlit") is None:
-        raise UsageError("the app needs Streamlit, which is not installed; pip install 'medusa-sim[app]'")
+        raise UsageError(f"the app needs Streamlit, which is not installed; {install('app')}")
     check_address(address, port)
     if address not in _LOCAL:
         say(f"warning: everyone who reaches {address}:{port} can use the app; it has no log-in")

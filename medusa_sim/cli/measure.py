@@ -206,6 +206,7 @@ def _operators(
     rows beside their environment. A device without a hardware file gets one, so that its name is a --gpu.
     Needs torch.
     """
+    target, chosen = chosen_device(asked)  # before what imports torch
     import msgspec
 
     from medusa_sim.data import user_data_dir
@@ -222,7 +223,6 @@ def _operators(
     from medusa_sim.specs.measurement import SCHEMA, Meta
     from medusa_sim.specs.models import load_model
 
-    target, chosen = chosen_device(asked)
     started = time.monotonic()
     raise_clocks(target)
     models_given = [load_model(model) for model in asked.models]

@@ -27,7 +27,7 @@ import click
 from medusa_sim.cli import examples, say
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.cli.values import NAMES, RUNTIME, NameType
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import UsageError, install
 from medusa_sim.plan.arguments import (
     ARGUMENTS,
     FLAG,
@@ -281,7 +281,8 @@ def require_decoder_extra(*more: str) -> None:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"this command needs {', '.join(missing)}; install the extra: pip install 'medusa-sim[decoder]'"
+            f"this command needs {', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed; "
+            f"{install('decoder')}"
         )
 
 

@@ -217,7 +217,7 @@ class PartsPlace(Declared):
         None, WORD, "With --out: i/n, the i-th of n shares of the parts, for any scheduler of jobs."
     )
     workers: int | None = argument(
-        None, ANY, "With --out: this many processes of this machine (extra [cluster]).", names="processes"
+        None, ANY, "With --out: this many processes of this machine.", names="processes"
     )
     scheduler: str | None = argument(
         None, WORD, "With --out: a dask scheduler, tcp://HOST:8786 (extra [cluster])."
@@ -246,7 +246,7 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
 
     assert place.out is not None  # noqa: S101  # callers ask for parts
     shard = Shard() if place.shard is None else Shard.read(place.shard)
-    if place.workers is not None or place.scheduler is not None:
+    if place.scheduler is not None:
         from medusa_sim.parts.cluster import require_cluster_extra
 
         require_cluster_extra()
@@ -256,12 +256,20 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
         def count(computed: int, rows: int) -> None:
             advance(computed, rows, None)
 
-        if place.workers is None and place.scheduler is None:
-            done = run_here(work, folder, shard, count)
-        else:
-            from medusa_sim.parts.cluster import run_on_cluster
+        try:
+            if place.scheduler is not None:
+                from medusa_sim.parts.cluster import run_on_cluster
 
-            done = run_on_cluster(work, folder, count, workers=place.workers, scheduler=place.scheduler)
+                done = run_on_cluster(work, folder, count, place.scheduler)
+            elif place.workers is not None:
+                from medusa_sim.parts.processes import run_on_processes
+
+                done = run_on_processes(work, folder, count, place.workers)
+            else:
+                done = run_here(work, folder, shard, count)
+        except KeyboardInterrupt:
+            say(f"interrupted; finished parts are kept in {place.out}: the same command goes on")
+            raise
     were = f", {done.there} were there" if done.there else ""
     say(f"{done.parts} parts of {done.computed:,} {unit} computed into {place.out}{were}")
 

@@ -6,34 +6,19 @@ A worker makes the work again from its description (`work_of`).
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim import __version__
-from medusa_sim.errors import OutputError, UsageError
-from medusa_sim.parts.folder import Advance, Description, Done, PartFolder, Shard, Work, open_parts
-from medusa_sim.parts.sweep_parts import made_from
+from medusa_sim.errors import OutputError, UsageError, install
+from medusa_sim.parts.folder import Advance, Done, PartFolder, Shard, Work, open_parts
+from medusa_sim.parts.sweep_parts import work_of
 
 if TYPE_CHECKING:
     from distributed import Client
-
-
-def work_of(description: Description) -> Work:
-    """The work of a description; the same object for the same description, with what it has loaded.
-
-    Raises UsageError for a kind that nobody knows, and what the work itself raises.
-    """
-    return _work(json.dumps(description, sort_keys=True))
-
-
-@lru_cache(maxsize=4)
-def _work(text: str) -> Work:
-    return made_from(json.loads(text))
 
 
 ANSWER_S = 10.0
@@ -66,17 +51,15 @@ def write_part(folder: str, number: int) -> int:
     return work.computed(number)
 
 
-def run_on_cluster(
-    work: Work, folder: PartFolder, advance: Advance, *, workers: int | None, scheduler: str | None
-) -> Done:
-    """Compute every part that is missing on `workers` processes of this machine, or at a scheduler.
+def run_on_cluster(work: Work, folder: PartFolder, advance: Advance, scheduler: str) -> Done:
+    """Compute every part that is missing at a scheduler.
 
     Raises UsageError where dask is missing, OutputError where no scheduler or worker answers, where another
     client is at it, where the scheduler goes away or a part ends its workers, and what parts raise.
     """
     require_cluster_extra()
     numbers = range(work.parts)
-    with folder.claimed(Shard().name), _client(workers, scheduler) as client:
+    with folder.claimed(Shard().name), _client(scheduler) as client:
         missing, rows = open_parts(folder, numbers, work)
         computed = 0
         for number, done in _finished(client, folder, missing):
@@ -96,8 +79,8 @@ def require_cluster_extra() -> None:
 
     if importlib.util.find_spec("distributed") is None:
         raise UsageError(
-            "--workers and --scheduler need dask.distributed; install the extra: pip install "
-            "'medusa-sim[cluster]', or share the work by --shard i/n, which needs nothing"
+            f"--scheduler needs dask.distributed; {install('cluster')}, or share the work by --workers N or "
+            "--shard i/n, which need nothing"
         )
 
 
@@ -138,23 +121,13 @@ def _finished(client: Client, folder: PartFolder, missing: list[int]) -> Iterato
 
 
 @contextlib.contextmanager
-def _client(workers: int | None, scheduler: str | None) -> Iterator[Client]:
-    """A client of the scheduler named, or of processes started here and ended with it."""
-    from distributed import Client, LocalCluster
+def _client(scheduler: str) -> Iterator[Client]:
+    """A client of the scheduler named."""
+    from distributed import Client
 
     # Its loggers have levels and handlers of their own; what matters is told here, in one line.
     for name in [name for name in logging.root.manager.loggerDict if name.startswith(_TALKATIVE)]:
         logging.getLogger(name).disabled = True
-    if scheduler is None:
-        with (
-            LocalCluster(
-                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None,
-                silence_logs=logging.CRITICAL,
-            ) as cluster,
-            Client(cluster) as client,
-        ):  # fmt: skip
-            yield client
-        return
     try:
         client = Client(scheduler, timeout=ANSWER_S)
     except (OSError, TimeoutError, ValueError) as error:

@@ -43,7 +43,7 @@ class Work(Protocol):
 
     @property
     def description(self) -> Description:
-        """From which `registry.work_of` makes the same work again."""
+        """From which `sweep_parts.work_of` makes the same work again."""
         ...
 
     @property
@@ -171,13 +171,19 @@ def run_here(work: Work, folder: PartFolder, shard: Shard, advance: Advance) -> 
     """Compute what a shard lacks. Raises OutputError where another client has it, and what parts raise."""
     numbers = shard.parts(work)
     with folder.claimed(shard.name):
-        missing, rows = open_parts(folder, numbers, work)
-        computed = 0
-        for number in missing:
-            folder.write(work, number)
-            computed += work.computed(number)
-            advance(computed, rows)
+        missing, _ = open_parts(folder, numbers, work)
+        computed = compute_missing(work, folder, missing, advance)
     return Done(parts=len(missing), there=len(numbers) - len(missing), computed=computed)
+
+
+def compute_missing(work: Work, folder: PartFolder, missing: list[int], advance: Advance) -> int:
+    """Compute these parts, one after another; rows computed."""
+    rows, computed = sum(map(work.computed, missing)), 0
+    for number in missing:
+        folder.write(work, number)
+        computed += work.computed(number)
+        advance(computed, rows)
+    return computed
 
 
 MANIFEST = "_manifest.json"

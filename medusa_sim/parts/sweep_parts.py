@@ -5,6 +5,7 @@ Load tests of many scenarios and rates in parts of one cell each: every policy a
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -33,6 +34,11 @@ ALL_PART_ROWS = 1 << 20
 
 Fewer where all are written, which takes some 100 bytes a row.
 """
+LEAST_PART_ROWS = 1 << 17
+PARTS = 64
+"""Parts that a work is cut into, as many processes have something to do; none is smaller than a tenth of a
+second of a core, since each has a start of its own.
+"""
 
 
 def described(kind: str, work: SweepParts | LoadParts, files: dict[str, str]) -> Description:
@@ -52,6 +58,19 @@ def made_from(description: Description) -> SweepParts | LoadParts:
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in held}
     parts: SweepParts | LoadParts = kinds[kind](**values)
     return parts
+
+
+def work_of(description: Description) -> SweepParts | LoadParts:
+    """The work of a description; the same object for the same description, with what it has loaded.
+
+    Raises UsageError for a kind that nobody knows, and what the work itself raises.
+    """
+    return _work(json.dumps(description, sort_keys=True))
+
+
+@lru_cache(maxsize=4)
+def _work(text: str) -> SweepParts | LoadParts:
+    return made_from(json.loads(text))
 
 
 @dataclass(frozen=True)
@@ -79,14 +98,17 @@ class SweepParts:
         Raises UsageError for scenarios made of objects that JSON cannot hold, CoverageError where a case
         describes no count of the grid.
         """
+        counts = tuple(item.covered(grid.candidates).size for item in scenarios)
+        share = grid.batch.size * grid.seq_len.size * sum(counts) // PARTS
+        most = ALL_PART_ROWS if all_rows else PART_ROWS
         return cls(
             cases=tuple(case_of(item) for item in scenarios),
-            counts=tuple(item.covered(grid.candidates).size for item in scenarios),
+            counts=counts,
             batch=tuple(grid.batch.tolist()),
             seq_len=tuple(grid.seq_len.tolist()),
             candidates=tuple(grid.candidates.tolist()),
             all_rows=all_rows,
-            part_rows=part_rows or (ALL_PART_ROWS if all_rows else PART_ROWS),
+            part_rows=part_rows or min(max(share, LEAST_PART_ROWS), most),
         )
 
     @cached_property

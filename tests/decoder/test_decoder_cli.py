@@ -14,6 +14,7 @@ from decoder_models import noisy_copy, tiny_config, tiny_heads
 from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.decoder.model import random_llama
 from medusa_sim.decoder.prompts import train_tokenizer
+from medusa_sim.errors import install
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 KEYS = {
@@ -131,7 +132,7 @@ def test_a_missing_extra_is_one_line(monkeypatch):
     for arguments in (("decode", "--prompt", "x"), ("train", "--method", "backbone", "--save", "x")):
         result = _run(*arguments)
         assert result.exit_code == 2
-        assert "medusa-sim[decoder]" in result.stderr
+        assert install("decoder") in result.stderr
 
 
 def _without_torch(find: Callable[[str], object]) -> Callable[[str], object]:

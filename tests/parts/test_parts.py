@@ -1,10 +1,13 @@
 """Parts of a question: every row once, whatever the shards; finished parts stay; nobody is overwritten."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +22,9 @@ from one_line import one_line
 
 from medusa_sim.api import Scenario
 from medusa_sim.errors import OutputError, UsageError
-from medusa_sim.parts.cluster import work_of
 from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
-from medusa_sim.parts.sweep_parts import SweepParts
+from medusa_sim.parts.processes import run_on_processes
+from medusa_sim.parts.sweep_parts import SweepParts, work_of
 from medusa_sim.plan.sweep import Slices, sweep
 from medusa_sim.step.workload import Grid
 
@@ -35,6 +38,8 @@ CASES = (
     "--gpu", "a100-80gb-pcie,h100-sxm,a40,l4,l40s,rtx-4090",
     "--model", "llama-7b,llama-13b,llama-33b,llama-3-8b",
 )  # fmt: skip
+LONG = ("--seq", ",".join(map(str, range(16, 2048, 16))), "--batch", "1..384:1")
+"""What makes a part of each case long enough to be disturbed."""
 
 
 def scenarios() -> tuple[Scenario, ...]:
@@ -285,12 +290,16 @@ def shell(*args: object, before: str = "") -> list[str]:
     return [sys.executable, "-c", code, *map(str, args)]
 
 
-def test_shards_need_no_dask(tmp_path):
+@pytest.mark.parametrize("who", [(), ("--workers", "2")])
+def test_shards_and_processes_need_no_dask(tmp_path, who):
     check = (
         "import atexit, sys; atexit.register(lambda: sys.stdout.write(str('distributed' in sys.modules)));"
     )
     done = subprocess.run(
-        shell(*SWEEP, "--out", tmp_path / "grid", before=check), capture_output=True, text=True, check=True
+        shell(*SWEEP, *who, "--out", tmp_path / "grid", before=check),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "False"
 
@@ -324,8 +333,8 @@ def workers_of(client: subprocess.Popen[str]) -> list[psutil.Process]:
 @pytest.mark.slow
 def test_neither_a_killed_worker_nor_a_killed_client_loses_what_is_finished(tmp_path):
     """Two processes: one is killed, then the client; the same command, a worker killed again, ends it."""
-    grid, total = tmp_path / "grid", 6 * 4
-    command = shell(*SWEEP, *CASES, "--out", grid, "--workers", 2)
+    grid = tmp_path / "grid"
+    command = shell(*SWEEP, *CASES, *LONG, "--out", grid, "--workers", 2)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
         wait_for_parts(grid, client, 1)
         workers = workers_of(client)
@@ -334,7 +343,7 @@ def test_neither_a_killed_worker_nor_a_killed_client_loses_what_is_finished(tmp_
         wait_for_parts(grid, client, parts_in(grid) + 3)  # the other goes on
         client.kill()
     finished = {path: path.stat().st_mtime_ns for path in grid.glob("part-*.parquet")}
-    assert 4 <= len(finished) < total
+    assert len(finished) >= 4
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
         wait_for_parts(grid, client, len(finished) + 1)
         workers_of(client)[0].kill()
@@ -342,6 +351,60 @@ def test_neither_a_killed_worker_nor_a_killed_client_loses_what_is_finished(tmp_
         assert client.returncode == 0, told
     assert "were there" in told
     assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
-    assert run(*SWEEP, *CASES, "--out", tmp_path / "here").exit_code == 0
-    assert parts_in(grid) == total
+    assert run(*SWEEP, *CASES, *LONG, "--out", tmp_path / "here").exit_code == 0
+    assert parts_in(grid) == parts_in(tmp_path / "here") > len(finished)
     assert read(grid).equals(read(tmp_path / "here"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [0, 3])
+def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path, wanted):
+    """While the processes start, and later: no traceback of theirs, whole parts alone, and it goes on."""
+    grid = tmp_path / "grid"
+    command = shell(*SWEEP, *CASES, *LONG, "--out", grid, "--workers", 2)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as client:
+        deadline = time.monotonic() + 60
+        while not workers_of(client):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        wait_for_parts(grid, client, wanted)
+        os.killpg(client.pid, signal.SIGINT)  # as a terminal does: the client and what it started
+        told = client.communicate(timeout=60)[1]
+    assert client.returncode == 130, told
+    (line,) = [line for line in told.splitlines() if "interrupted" in line]
+    assert line.endswith("the same command goes on")
+    assert "Traceback" not in told
+    assert "Exception" not in told
+    assert {path.name for path in grid.iterdir()} == {
+        MANIFEST, ".shard-1-of-1.lock", *(path.name for path in grid.glob("part-*.parquet"))
+    }  # fmt: skip
+    assert "were there" in run(*SWEEP, *CASES, *LONG, "--out", grid).stderr or not wanted
+
+
+def test_a_part_that_ends_its_processes_is_given_up_in_one_line(tmp_path, monkeypatch):
+    parts = work()
+    folder = PartFolder.of(tmp_path, parts.description)
+    monkeypatch.setattr("medusa_sim.parts.processes._serve", ending)
+    with pytest.raises(OutputError, match="ended every process that computed it"):
+        run_on_processes(parts, folder, nothing, 2)
+
+
+def ending(folder: str, pipe: Connection) -> None:
+    del folder
+    pipe.recv()
+    os._exit(9)
+
+
+def test_an_error_of_a_part_is_told_by_the_client(tmp_path):
+    parts = work()
+    folder = PartFolder.of(tmp_path, parts.description)
+    folder.manifest.write_text(json.dumps({**parts.description, "kind": "nonsense"}))
+    with pytest.raises(UsageError, match="unknown kind of work"):
+        run_on_processes(parts, folder, nothing, 2)
+
+
+def test_a_question_of_few_cases_is_cut_for_many_processes():
+    """Two cases of a million rows are more than two parts; what takes no time stays whole."""
+    large = Grid.of(range(1, 129), range(128, 8193, 128), range(1, 65))
+    assert SweepParts.of(scenarios(), large, all_rows=True).parts >= 8
+    assert SweepParts.of(scenarios(), GRID, all_rows=True).parts == 2
