@@ -1,34 +1,40 @@
 """Files read within limits: the only place of the package where files are opened to be read.
 
-Every reader has a limit, which holds while it reads: a device, a pipe or a file given by mistake ends in
-one line and not in the machine's memory. What a command reads is noted, so that its result cannot replace it.
+Every reader has a limit of `medusa_sim.outside.limits`, which holds while it reads: a device, a pipe or a
+file given by mistake ends in one line and not in the machine's memory. What a command reads is noted, so that
+its result cannot replace it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import math
 import os
+import re
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError, shown
+from medusa_sim.outside.limits import (
+    DEEPEST,
+    LINE_CHARACTERS,
+    SPEC_BYTES,
+    TABLE_BYTES,
+    TABLE_COLUMNS,
+    TABLE_ROWS,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SPEC_BYTES = 1_000_000
-"""The largest specification: hardware files with their kernels have some 20 kB."""
-TABLE_BYTES = 64_000_000
-"""The largest table that is held in memory as a whole."""
-TABLE_ROWS = 200_000
-DEEPEST = 40
-"""Tables within tables that a TOML or JSON file may have; specifications have six levels."""
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +107,35 @@ def file_state(path: Path) -> FileState:
     return FileState(path, seen.st_mtime_ns, seen.st_size)
 
 
+_HELD = Path("/dev/null/uploaded")
+"""The folder of files that are in memory alone: nothing can lie below a device."""
+_held: ContextVar[tuple[Path, bytes] | None] = ContextVar("held", default=None)
+
+
+@contextlib.contextmanager
+def held(name: str, content: bytes) -> Iterator[Path]:
+    """A path from which every reader here takes `content`, without a file; messages have its name alone."""
+    path = _HELD / (Path(name).name[-80:] or "given.txt")
+    token = _held.set((path, content))
+    try:
+        yield path
+    finally:
+        _held.reset(token)
+
+
+def _held_at(path: Path) -> bytes | None:
+    """The content of a path of `held`; None for any other."""
+    found = _held.get()
+    return found[1] if found is not None and found[0] == path else None
+
+
 def read_bytes(path: Path, limit_bytes: int, what: str, error: type[MedusaSimError] = SpecError) -> bytes:
     """Content of a file of at most `limit_bytes`; `what` says in messages what the file should be.
 
     Raises `error` for a folder, a device, a pipe, more bytes, or what the system refuses.
     """
+    if (content := _held_at(path)) is not None:
+        return _within(path, content, limit_bytes, what, error)
     try:
         # Without O_NONBLOCK the opening of a pipe waits for a writer.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -121,6 +151,10 @@ def read_bytes(path: Path, limit_bytes: int, what: str, error: type[MedusaSimErr
         raise error(f"{named(path)}: no such file; give {what}") from None
     except OSError as refused:
         raise _unreadable(path, refused, error) from refused
+    return _within(path, content, limit_bytes, what, error)
+
+
+def _within(path: Path, content: bytes, limit_bytes: int, what: str, error: type[MedusaSimError]) -> bytes:
     if len(content) > limit_bytes:
         raise error(f"{named(path)}: more than {limit_bytes:,} bytes, the most that is read; give {what}")
     return content
@@ -128,6 +162,8 @@ def read_bytes(path: Path, limit_bytes: int, what: str, error: type[MedusaSimErr
 
 def check_regular(path: Path, what: str) -> None:
     """Refuse what is no regular file, before a library opens it. Raises DataError."""
+    if _held_at(path) is not None:
+        return
     try:
         if path.is_file():
             as_input(path)
@@ -152,7 +188,7 @@ def read_toml(
     import tomli  # compiled: a hardware file of 300 kB in half of tomllib's time
 
     text = read_text(path, SPEC_BYTES, what, error)
-    content: dict[str, Any] = parsed(path, what, error, lambda: tomli.loads(text))
+    content: dict[str, Any] = parsed(path, what, error, tomli.loads, text)
     return content
 
 
@@ -181,13 +217,20 @@ def json_of(
     finite: bool = True,
 ) -> Any:
     """Content of JSON text, with the checks of `read_json`; `where` names it in messages."""
+    return parsed(where, what, error, _decoder(where, error, finite=finite), text)
+
+
+def _decoder(where: Path | str, error: type[MedusaSimError], *, finite: bool) -> Callable[[str], Any]:
+    """What reads JSON text, keys given twice refused."""
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         table = dict(pairs)
         if len(table) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise error(f"{named(where)}: {shown(twice)} is given twice; keep one")
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen:
+                    raise error(f"{named(where)}: {shown(key)} is given twice; keep one")
+                seen.add(key)
         return table
 
     def constant(word: str) -> None:
@@ -195,12 +238,7 @@ def json_of(
             return
         raise error(f"{named(where)}: holds {word}, which is no JSON number; write a finite number")
 
-    return parsed(
-        where,
-        what,
-        error,
-        lambda: json.loads(text, object_pairs_hook=unique, parse_constant=constant),
-    )
+    return json.JSONDecoder(object_pairs_hook=unique, parse_constant=constant).decode
 
 
 def json_documents(
@@ -215,16 +253,32 @@ def json_documents(
     try:
         return [json_of(text, where, what, error, finite=finite)]
     except error:
-        lines = [line for line in text.splitlines() if line.strip()]
-        if len(lines) < 2:
+        lines = lines_of(text)
+        if next(lines, None) is None or next(lines, None) is None:
             raise
-    return [json_of(line, where, what, error, finite=finite) for line in lines]
+    decode = _decoder(where, error, finite=finite)
+    return [parsed(where, what, error, decode, line) for line in lines_of(text)]
 
 
-def parsed(where: Path | str, what: str, error: type[MedusaSimError], parse: Callable[[], Any]) -> Any:
-    """What `parse` returns, no deeper than DEEPEST. Raises `error` in one line where it fails."""
+_LINE = re.compile(r"[^\r\n]+")
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """Lines of a text that hold more than blanks, one after another."""
+    return (line for match in _LINE.finditer(text) if not (line := match[0]).isspace())
+
+
+def short_lines_of(text: str) -> Iterator[str]:
+    """Lines of a log or page; those of more than LINE_CHARACTERS hold no counter."""
+    return (line for line in lines_of(text) if len(line) <= LINE_CHARACTERS)
+
+
+def parsed(
+    where: Path | str, what: str, error: type[MedusaSimError], parse: Callable[[str], Any], text: str
+) -> Any:
+    """What `parse` makes of a text, no deeper than DEEPEST. Raises `error` in one line where it fails."""
     try:
-        content = parse()
+        content = parse(text)
     except RecursionError:
         raise error(f"{named(where)}: lists or tables are nested too deep; give {what}") from None
     except ValueError as wrong:  # JSONDecodeError, TOMLDecodeError, integers of more than 4,300 digits
@@ -269,13 +323,18 @@ def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
     wanted = "a CSV table"
     try:
         check_regular(path, wanted)
+        content = _held_at(path)
         # A line without an end, as in a device or a binary file, would be read whole.
-        with path.open("rb") as file:
-            if len(file.readline(SPEC_BYTES)) == SPEC_BYTES:
-                raise DataError(f"{named(path)}: its first line has no end; give {wanted}")
+        with path.open("rb") if content is None else io.BytesIO(content) as file:
+            head = file.readline(SPEC_BYTES)
+        if len(head) == SPEC_BYTES:
+            raise DataError(f"{named(path)}: its first line has no end; give {wanted}")
+        if head.count(options.get("sep", ",").encode()) >= TABLE_COLUMNS:
+            raise DataError(f"{named(path)}: more than {TABLE_COLUMNS:,} columns; give {wanted}")
         # Without index_col=False the first field of rows that are longer than the header is their index, and
         # every column its neighbour.
-        with pd.read_csv(path, chunksize=rows, index_col=False, **options) as reader:
+        source = path if content is None else io.BytesIO(content)
+        with pd.read_csv(source, chunksize=rows, index_col=False, **options) as reader:
             while True:
                 with warnings.catch_warnings():  # where fields would be lost
                     warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -290,6 +349,78 @@ def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
     except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError, MemoryError) as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise DataError(f"{named(path)}: cannot be read ({reason}); give {wanted}") from error
+
+
+def csv_lines(path: Path, what: str) -> Iterator[tuple[int, list[str]]]:
+    """(number from 1, cells) of the header and of every row of a CSV file; blank lines and `#` are left out.
+
+    Raises DataError, also for a row that has more or fewer cells than the header.
+    """
+    reader = csv.reader(io.StringIO(read_text(path, TABLE_BYTES, what, DataError), newline=""))
+    columns = 0
+    try:
+        for number, cells in enumerate(reader, start=1):
+            if not cells or cells[0].lstrip().startswith("#"):
+                continue
+            columns = columns or len(cells)
+            if columns > TABLE_COLUMNS:
+                raise DataError(f"{named(path)}: more than {TABLE_COLUMNS:,} columns; give {what}")
+            if len(cells) != columns:
+                raise DataError(f"{named(path)} line {number}: {len(cells)} cells, the header has {columns}")
+            yield number, cells
+    except csv.Error as error:
+        raise DataError(f"{named(path)}: cannot be read ({error}); give {what} in UTF-8") from error
+
+
+def parquet_parts(path: Path, rows: int, what: str) -> Iterator[pa.Table]:
+    """Parts of a Parquet file of at most `rows`; one without any where it is empty.
+
+    Columns of lists or tables are left out. Raises DataError, also for texts that are short in the file and
+    long when they are written out.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    check_regular(path, what)
+    try:
+        with parquet.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            if len(schema.names) > TABLE_COLUMNS:
+                raise DataError(f"{named(path)}: more than {TABLE_COLUMNS:,} columns; give {what}")
+            kinds = {field.name: field.type for field in schema if not pa.types.is_nested(field.type)}
+            names = list(kinds)
+            texts = [name for name, kind in kinds.items() if _is_text(kind)]
+        # A text once, as the file has it, however often it stands: written out when its length is known.
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            for batch in file.iter_batches(batch_size=rows, columns=names):
+                part = pa.Table.from_batches([batch])
+                if sum(_text_bytes(part[name]) for name in texts) > TABLE_BYTES:
+                    raise DataError(f"{named(path)}: texts of more than {TABLE_BYTES:,} bytes; give {what}")
+                yield part.cast(pa.schema([(name, kinds[name]) for name in names]))
+            if file.metadata.num_rows == 0:
+                yield schema.empty_table().select(names)
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{named(path)}: cannot be read as Parquet ({reason}); give {what}") from error
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(is_kind(kind) for is_kind in kinds)
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Bytes of the texts of a column when each is written out."""
+    from pyarrow import compute, types
+
+    total = 0
+    for chunk in column.chunks:
+        lengths = compute.binary_length(chunk.dictionary if types.is_dictionary(chunk.type) else chunk)
+        lengths = lengths.take(chunk.indices) if types.is_dictionary(chunk.type) else lengths
+        total += compute.sum(lengths).as_py() or 0
+    return total
 
 
 def read_csv_table(
@@ -321,8 +452,8 @@ def read_csv_table(
 
 
 def named(path: Path | str) -> str:
-    """A path as an error names it: whole, unless it is absurdly long."""
-    text = str(path)
+    """A path as an error names it: whole, unless it is absurdly long; of what is held in memory the name."""
+    text = str(path).removeprefix(f"{_HELD}{os.sep}")
     return text if len(text) <= 300 else shown(text)
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from medusa_sim.errors import OutputError
-from medusa_sim.reading import SPEC_BYTES, as_output, named, read_json
+from medusa_sim.outside.limits import SPEC_BYTES
+from medusa_sim.reading import as_output, named, read_json
 
 STDOUT = Path("-")
 """The path that stands for standard output."""

@@ -18,6 +18,7 @@ import numpy as np
 from medusa_sim.acceptance.profile_file import SCHEMA, PositionFile, PositionRow, ProfileFile
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import DataError
+from medusa_sim.outside.limits import COUNT, POSITIONS
 
 FEW_UNDRAFTED = 0.02
 """Share of steps x positions that may lack without a word: requests end."""
@@ -83,6 +84,7 @@ def counts_of_steps(
     Raises DataError for a step that accepted more than it drafted, negative counts, or no drafts at all.
     """
     positions = max(lengths, default=0)
+    _check_positions(positions, engine)
     tried, accepted = np.zeros(positions, dtype=np.int64), np.zeros(positions, dtype=np.int64)
     steps = 0
     for drafts, histogram in lengths.items():
@@ -95,6 +97,12 @@ def counts_of_steps(
     if steps == 0:
         raise DataError(f"{engine}: no step drafted anything; serve some requests with speculation first")
     return AcceptanceCounts(engine, model, steps, tried, accepted)
+
+
+def _check_positions(positions: int, engine: str) -> None:
+    """Raises DataError for more drafts in a row than any engine makes."""
+    if positions > POSITIONS:
+        raise DataError(f"{engine}: {positions} drafts in a row; at most {POSITIONS} can be")
 
 
 def counts_of_listed(
@@ -123,7 +131,12 @@ def counts_of_positions(
     Every step counts as if it had drafted every position; `undrafted` says by how much that is wrong.
     Raises DataError for counts that rise along the positions, more drafts than positions, or no drafts.
     """
-    counts = np.rint(np.fromiter(accepted, dtype=np.float64)).astype(np.int64)
+    given = np.fromiter(accepted, dtype=np.float64)
+    _check_positions(given.size, engine)
+    largest = float(np.abs([steps, draft_tokens, *given]).max())
+    if not largest <= COUNT:  # nan too
+        raise DataError(f"{engine}: a count of {largest:.3g}; at most {COUNT:.0e} can be")
+    counts = np.rint(given).astype(np.int64)
     if steps <= 0 or draft_tokens <= 0 or counts.size == 0:
         raise DataError(f"{engine}: no step drafted anything; serve some requests with speculation first")
     before = np.concatenate([[round(steps)], counts[:-1]])

@@ -32,15 +32,15 @@ from medusa_sim.acceptance.engine_counters import (
     counts_of_steps,
 )
 from medusa_sim.errors import DataError, shown
-from medusa_sim.reading import TABLE_BYTES, json_documents, named, read_text
+from medusa_sim.outside.limits import COUNT, PAGE_BYTES, POSITIONS, TABLE_BYTES
+from medusa_sim.reading import json_documents, named, read_text, short_lines_of
 from medusa_sim.units import US_PER_S
 
-PAGE_BYTES = 20_000_000
-"""The largest page that is read."""
 TIMEOUT_S = 5.0
 
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+\d+)?$")
-_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r'[ ,]*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_POSITION = re.compile(r"[0-9]{1,4}", re.ASCII)
 _PREFIX = "vllm:spec_decode_num_"
 _SGLANG_MEAN = "sglang:spec_accept_length"
 
@@ -69,16 +69,32 @@ _NAMES: dict[str | int, str] = {
 
 
 def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """(name, labels, value) of every sample of a page in Prometheus' text format; comments are left out."""
-    for line in text.splitlines():
-        match = _SAMPLE.match(line.strip())
-        if match is None:
+    """(name, labels, value) of every sample of a page in Prometheus' text format.
+
+    Comments, values that are no finite number and lines of another kind are left out.
+    """
+    for line in short_lines_of(text):
+        sample = line.strip()
+        if (name := _NAME.match(sample)) is None:
             continue
-        try:
-            value = float(match[3])
-        except ValueError:
-            continue
-        yield match[1], dict(_LABEL.findall(match[2] or "")), value
+        at, labels = name.end(), {}
+        if sample.startswith("{", at):
+            at += 1
+            while (label := _LABEL.match(sample, at)) is not None:  # each from where the last one ends
+                labels[label[1]] = label[2]
+                at = label.end()
+            at = sample.find("}", at) + 1
+        words = sample[at:].split(None, 2) if at else []
+        if len(words) in (1, 2) and (value := _finite(words[0])) is not None:
+            yield name[0], labels, value
+
+
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) <= COUNT else None
 
 
 def is_page(text: str) -> bool:
@@ -100,7 +116,7 @@ def scrape(text: str, where: str) -> Scrape:
             means[name] = value
         elif counter in _BY_MODEL:
             counters[_BY_MODEL[counter]] += value
-        elif counter == "accepted_tokens_per_pos" and labels.get("position", "").isdigit():
+        elif counter == "accepted_tokens_per_pos" and _POSITION.fullmatch(labels.get("position", "")):
             counters[int(labels["position"])] += value
     if any("drafts" in counters for counters in page.values()) and any(map(_positions, page.values())):
         return page
@@ -204,10 +220,10 @@ WANTED = (
 )
 _SGLANG_HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 _LLAMA = re.compile(
-    r"draft acceptance(?: rate)? = \S+ "
-    r"\(\s*(?P<accepted>\d{1,18}) accepted /\s*(?P<drafted>\d{1,18}) generated\)"
-    r".*?acceptance rate per position = \((?P<rates>[^)]*)\)"
+    r"draft acceptance(?: rate)? = \S{1,40} "
+    r"\( {0,20}(?P<accepted>\d{1,18}) accepted / {0,20}(?P<drafted>\d{1,18}) generated\)"
 )
+_LLAMA_RATES = "acceptance rate per position = ("
 _VLLM_LOG = re.compile(
     r"Accepted: (?P<accepted>\d{1,18}) tokens, Drafted: (?P<drafted>\d{1,18}) tokens, "
     r"Per-position acceptance rate: (?P<rates>[\d., ]+?), Avg"
@@ -282,24 +298,33 @@ def _counts_of(table: Mapping[str, Any], model: str, path: Path) -> AcceptanceCo
             rates = [float(rate) for rate in table["spec_decode_per_position_acceptance_rates"]]
             steps, tokens = (float(table[f"spec_decode_{name}"]) for name in ("num_drafts", "draft_tokens"))
             return _of_rates(rates, steps, tokens, "vLLM", model)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise DataError(
-            f"{named(path)}: an acceptance record is malformed ({error}); give {WANTED}"
+            f"{named(path)}: an acceptance record is malformed ({' '.join(str(error).split())[:120]}); "
+            f"give {WANTED}"
         ) from error
     return None
+
+
+def _whole(value: Any, most: int = COUNT) -> int:
+    """A count of a record. Raises ValueError where it is more than can be."""
+    number = int(value)
+    if number > most:
+        raise ValueError(f"{shown(value)}, {most:,} at most can be")
+    return number
 
 
 def _histogram(value: Any) -> dict[int, int]:
     """Steps by accepted drafts, from a dense list or a mapping."""
     items = enumerate(value) if isinstance(value, list) else value.items()
-    return {int(taken): int(count) for taken, count in items if int(count)}
+    return {_whole(taken, POSITIONS): steps for taken, count in items if (steps := _whole(count))}
 
 
 def _of_histogram(table: Mapping[str, Any], model: str, path: Path) -> AcceptanceCounts | None:
     """Exact where the length of every draft is known."""
     engine = str(table.get("engine", "engine"))
     histogram = _histogram(table["acceptance_histogram"])
-    steps = int(table.get("num_spec_steps", sum(histogram.values())))
+    steps = _whole(table.get("num_spec_steps", sum(histogram.values())))
     if sum(histogram.values()) != steps:
         raise DataError(
             f"{named(path)}: a histogram of {sum(histogram.values())} steps in a record of {steps}; the "
@@ -309,14 +334,16 @@ def _of_histogram(table: Mapping[str, Any], model: str, path: Path) -> Acceptanc
         return None
     accepted, drafted = table.get("per_step_accepted"), table.get("per_step_drafted")
     if by_length := table.get("acceptance_histogram_by_draft_length"):
-        lengths = {int(drafts): _histogram(part) for drafts, part in by_length.items()}
+        lengths = {_whole(drafts, POSITIONS): _histogram(part) for drafts, part in by_length.items()}
         counts = counts_of_steps(lengths, engine=engine, model=model)
     elif accepted and drafted:
-        listed = counts_of_listed([*map(int, drafted)], [*map(int, accepted)], engine=engine, model=model)
+        taken = [[_whole(each, POSITIONS) for each in given] for given in (drafted, accepted)]
+        listed = counts_of_listed(*taken, engine=engine, model=model)
         counts = replace(listed, all_steps=None)  # lists may leave out steps without drafts
     else:
-        tokens = int(table.get("num_draft_tokens", table.get("total_draft_tokens", 0)))
-        positions = int(table.get("num_spec_tokens") or max(0, *histogram, -(-tokens // steps)))
+        tokens = _whole(table.get("num_draft_tokens", table.get("total_draft_tokens", 0)))
+        given = table.get("num_spec_tokens") or max(0, *histogram, -(-tokens // steps))
+        positions = _whole(given, POSITIONS)
         each = [sum(count for taken, count in histogram.items() if taken > k) for k in range(positions)]
         counts = counts_of_positions(
             each, steps=steps, draft_tokens=tokens or steps * positions, engine=engine, model=model
@@ -334,14 +361,21 @@ def _of_rates(
 
 
 def _in_log(text: str, path: Path) -> Iterator[AcceptanceCounts]:
-    for engine, pattern in (("llama.cpp", _LLAMA), ("vLLM", _VLLM_LOG)):
-        for match in pattern.finditer(text):
-            try:
-                rates = [float(part) for part in match["rates"].split(",") if part.strip()]
-            except ValueError as error:
-                raise DataError(
-                    f"{named(path)}: rates per position {match['rates'][:60]!r} are no numbers"
-                ) from error
-            if sum(rates):  # else nothing was accepted: the number of steps is not in the line
-                steps = int(match["accepted"]) / sum(rates)
-                yield _of_rates(rates, steps, min(int(match["drafted"]), steps * len(rates)), engine)
+    for line in short_lines_of(text):
+        engine, listed = "llama.cpp", ""
+        if (match := _LLAMA.search(line)) is not None:
+            _, _, after = line[match.end() :].partition(_LLAMA_RATES)
+            listed, closed, _ = after.partition(")")
+            if not closed:
+                continue
+        elif (match := _VLLM_LOG.search(line)) is not None:
+            engine, listed = "vLLM", match["rates"]
+        else:
+            continue
+        try:
+            rates = [float(part) for part in listed.split(",") if part.strip()]
+        except ValueError as error:
+            raise DataError(f"{named(path)}: rates per position {listed[:60]!r} are no numbers") from error
+        if 0.0 < sum(rates) <= len(rates):  # nothing accepted: the number of steps is not in the line
+            steps = int(match["accepted"]) / sum(rates)
+            yield _of_rates(rates, steps, min(int(match["drafted"]), steps * len(rates)), engine)

@@ -9,8 +9,6 @@ Compact fits of them: a power law per head, and one correlation for all heads.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,7 @@ import numpy as np
 from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy, expected_tokens_per_step
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError, shown
-from medusa_sim.reading import TABLE_BYTES, read_text
+from medusa_sim.reading import csv_lines
 
 _TOP_K = re.compile(r"(?:cum_)?top_?(\d{1,9})")
 Row = Mapping[str, str]
@@ -29,23 +27,13 @@ Row = Mapping[str, str]
 
 def _rows(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
     """Column names, and (line number, row) of every line; strict about the number of cells."""
-    text = read_text(path, TABLE_BYTES, "a CSV file of accuracies", DataError)
-    try:
-        lines = [
-            (number, cells)
-            for number, cells in enumerate(csv.reader(io.StringIO(text, newline="")), start=1)
-            if cells and not cells[0].lstrip().startswith("#")
-        ]
-    except csv.Error as error:
-        raise DataError(f"{path}: cannot be read ({error}); give a CSV file in UTF-8") from error
+    lines = list(csv_lines(path, "a CSV file of accuracies"))
     if len(lines) < 2:
         raise DataError(f"{path}: no rows; expected a header and at least one line below it")
     columns = [cell.strip().lower() for cell in lines[0][1]]
-    rows: list[tuple[int, Row]] = []
-    for number, cells in lines[1:]:
-        if len(cells) != len(columns):
-            raise DataError(f"{path} line {number}: {len(cells)} cells, the header has {len(columns)}")
-        rows.append((number, dict(zip(columns, (cell.strip() for cell in cells), strict=True))))
+    rows: list[tuple[int, Row]] = [
+        (number, dict(zip(columns, map(str.strip, cells), strict=True))) for number, cells in lines[1:]
+    ]
     return columns, rows
 
 
@@ -97,9 +85,12 @@ def _from_long(path: Path, columns: Sequence[str], rows: Sequence[tuple[int, Row
         table[head, rank] = _number(path, line, row, "accuracy")
         labelled = "labels" in columns and row["labels"] != ""
         counts.setdefault(head, set()).update([_number(path, line, row, "labels")] if labelled else [])
-    heads = _without_gaps(path, "head", [head for head, _ in table])
-    for head in range(heads):
-        _without_gaps(path, f"head {head}: rank", [rank for at, rank in table if at == head])
+    ranks: dict[int, list[int]] = {}
+    for head, rank in table:
+        ranks.setdefault(head, []).append(rank)
+    heads = _without_gaps(path, "head", list(ranks))
+    for head, listed in ranks.items():
+        _without_gaps(path, f"head {head}: rank", listed)
     accuracy = np.zeros((heads, 1 + max(rank for _, rank in table)))
     for (head, rank), value in table.items():
         accuracy[head, rank] = value

@@ -16,6 +16,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import CoverageError, SpecError
+from medusa_sim.outside.limits import POSITIONS, TREE_NODES
 
 Path = tuple[int, ...]
 
@@ -47,6 +48,14 @@ def _checked_path(path: object, where: str) -> Path:
     return tuple(int(rank) for rank in path)
 
 
+def check_size(nodes: int, depth: int, where: str) -> None:
+    """Raises SpecError for a tree that no engine verifies: its paths would fill memory."""
+    if nodes > TREE_NODES:
+        raise SpecError(f"{where}: {nodes:,} candidates; at most {TREE_NODES:,} are allowed")
+    if depth > POSITIONS:
+        raise SpecError(f"{where}: a path of {depth:,} drafts; at most {POSITIONS} in a row are allowed")
+
+
 @dataclass(frozen=True)
 class CandidateTree:
     """A prefix-closed set of paths, in breadth-first order (by depth, then by rank).
@@ -75,12 +84,18 @@ class CandidateTree:
             SpecError: not a list of ranks, a duplicate, a missing prefix, a rank or depth too large.
         """
         checked = [_checked_path(path, where) for path in paths]
+        check_size(len(checked), max(map(len, checked), default=0), where)
         unique = set(checked)
         if len(unique) < len(checked):
-            double = next(path for i, path in enumerate(checked) if path in set(checked[:i]))
+            seen: set[Path] = set()
+            for double in checked:
+                if double in seen:
+                    break
+                seen.add(double)
             raise SpecError(f"{where}: path {_shown(double)} is listed twice; list each candidate once")
         if leaves_only:
             unique = {path[:length] for path in unique for length in range(1, len(path) + 1)}
+            check_size(len(unique), 0, where)
         for path in sorted(unique, key=lambda p: (len(p), p)):
             if len(path) > 1 and path[:-1] not in unique:
                 raise SpecError(

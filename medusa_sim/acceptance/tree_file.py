@@ -18,19 +18,39 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.acceptance.tree import CandidateTree, check_size
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError, shown, unknown_name
-from medusa_sim.reading import SPEC_BYTES, json_of, read_text
+from medusa_sim.outside.limits import SPEC_BYTES
+from medusa_sim.reading import json_of, named, read_text
 from medusa_sim.writing import atomic
 
 SCHEMA = 1
 PATH_KEYS = ("paths", "medusa_choices", "eagle_choices", "choices")
 TreeFormat = Literal["paths", "leaves", "json", "tensorrt-llm", "successors"]
 
-_ASSIGNMENT = re.compile(
-    r"^\s*(\w+)\s*=\s*(\[\s*\[.*?\]\s*,?\s*\])\s*(?:#[^\n]*)?$", re.DOTALL | re.MULTILINE
-)
+_ASSIGNED = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(?=\[)", re.MULTILINE)
+_BRACKET = re.compile(r"[\[\]]")
+_REST = re.compile(r"[ \t]*(?:#[^\n]*)?$", re.MULTILINE)
+"""What may stand behind a list on its last line."""
+
+
+def _assignments(text: str) -> dict[str, str]:
+    """Lists of lists in Python's syntax by the names that they are assigned to, in one pass over the text."""
+    found: dict[str, str] = {}
+    at = 0
+    while (name := _ASSIGNED.search(text, at)) is not None:
+        open_, at = 0, len(text)
+        for bracket in _BRACKET.finditer(text, name.end()):
+            open_ += 1 if bracket[0] == "[" else -1
+            if not open_:
+                at = bracket.end()
+                break
+        else:
+            break
+        if text[name.end() + 1 : at].lstrip().startswith("[") and _REST.match(text, at):
+            found[name[1]] = text[name.end() : at]
+    return found
 
 
 def paths_from_successors(successors: Sequence[Sequence[int]], where: str = "tree") -> list[tuple[int, ...]]:
@@ -40,6 +60,7 @@ def paths_from_successors(successors: Sequence[Sequence[int]], where: str = "tre
         SpecError: a child that does not exist, comes before its parent or has two parents.
     """
     path: dict[int, tuple[int, ...]] = {0: ()}
+    check_size(len(successors), 0, where)
     for node, children in enumerate(successors):
         if node not in path or not isinstance(children, list):
             raise SpecError(f"{where}: node {node} of Successors has no parent before it, or no child list")
@@ -48,28 +69,29 @@ def paths_from_successors(successors: Sequence[Sequence[int]], where: str = "tre
             if not known or child in path:
                 raise SpecError(f"{where}: child {shown(child)} of node {node} is unknown or has two parents")
             path[child] = (*path[node], rank)
+            check_size(0, len(path[child]), where)
     return [path[node] for node in range(1, len(successors))]
 
 
-def _pick(named: dict[str, Any], name: str | None, where: str) -> Any:
+def _pick(trees: dict[str, Any], name: str | None, where: str) -> Any:
     if name is not None:
-        if name not in named:
-            raise SpecError(f"{where}: " + unknown_name("tree", name, named))
-        return named[name]
-    if len(named) == 1:
-        return next(iter(named.values()))
-    if not named:
+        if name not in trees:
+            raise SpecError(f"{where}: " + unknown_name("tree", name, trees))
+        return trees[name]
+    if len(trees) == 1:
+        return next(iter(trees.values()))
+    if not trees:
         raise SpecError(
             f"{where}: an empty object holds no tree; give a list of paths such as [[0], [1], [0, 0]]"
         )
-    raise SpecError(f"{where}: holds {len(named)} trees, name one of: {', '.join(sorted(named))[:200]}")
+    raise SpecError(f"{where}: holds {len(trees)} trees, name one of: {', '.join(sorted(trees))[:200]}")
 
 
 def _decoded(text: str, where: str) -> Any:
     try:
         return json_of(text, where, "JSON or `name = [[0], ...]`")
     except SpecError:
-        assignments = dict(_ASSIGNMENT.findall(text))
+        assignments = _assignments(text)
         if not assignments:
             raise
     return {
@@ -110,7 +132,7 @@ def parsed_tree(
 def read_tree(path: str | Path, *, name: str | None = None, leaves_only: bool = False) -> CandidateTree:
     """The tree in a file; see `parsed_tree`. SpecError when the file cannot be read."""
     text = read_text(Path(path), SPEC_BYTES, "a JSON list of paths")
-    return parsed_tree(text, name=name, leaves_only=leaves_only, where=f"tree {path}")
+    return parsed_tree(text, name=name, leaves_only=leaves_only, where=f"tree {named(path)}")
 
 
 def tree_text(tree: CandidateTree, form: TreeFormat = "paths") -> str:

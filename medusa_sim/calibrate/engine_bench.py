@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from medusa_sim.errors import DataError, shown
+from medusa_sim.outside.limits import POSITIONS, TABLE_BYTES
 from medusa_sim.plan.arguments import NUMBER, Declared, argument
-from medusa_sim.reading import TABLE_BYTES, json_documents, named, read_csv_table, read_text
+from medusa_sim.reading import json_documents, named, read_csv_table, read_text
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 WANTED = (
@@ -74,7 +75,9 @@ class Shape(Declared):
     output: float | None = argument(
         None, NUMBER, "Output tokens, where it lacks them.", option="--output-tokens", above=0
     )
-    drafts: float | None = argument(None, NUMBER, "Drafts a step, where it lacks them.", least=0, most=64)
+    drafts: float | None = argument(
+        None, NUMBER, "Drafts a step, where it lacks them.", least=0, most=POSITIONS
+    )
 
 
 def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
@@ -103,10 +106,10 @@ def _of_document(document: Any, path: Path, shape: Shape) -> Iterator[BenchRow]:
         if key in document:
             try:
                 yield from read(document, path, shape)
-            except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 raise DataError(
                     f"{named(path)}: not as the version that is known writes it ({type(error).__name__} "
-                    f"{error}); give {WANTED}"
+                    f"{' '.join(str(error).split())[:120]}); give {WANTED}"
                 ) from error
             return
     raise DataError(f"{named(path)}: holds no result of a known benchmark; give {WANTED}")
@@ -327,7 +330,7 @@ def _checked(row: BenchRow, path: Path) -> BenchRow:
         value = getattr(row, name)
         if not (math.isfinite(value) and value >= least):
             raise DataError(f"{where}: {name} {value:g}; a number from {least:g} is needed")
-    if not 0.0 <= row.drafts <= 64.0 or row.acceptance_length > row.drafts + 1.0 + 1e-9:
+    if not 0.0 <= row.drafts <= POSITIONS or row.acceptance_length > row.drafts + 1.0 + 1e-9:
         raise DataError(
             f"{where}: {row.acceptance_length:.2f} tokens a step with {row.drafts:g} drafts cannot be; give "
             "the drafts of a step (--drafts K, column drafts)"

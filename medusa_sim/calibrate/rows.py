@@ -30,7 +30,8 @@ from medusa_sim.operators.kinds import KIND_OF, operator_of
 from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Gemm, Operator
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
-from medusa_sim.reading import SPEC_BYTES, named, read_text, read_toml
+from medusa_sim.outside.limits import SPEC_BYTES
+from medusa_sim.reading import named, read_text, read_toml
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Kernel
 from medusa_sim.writing import write_text

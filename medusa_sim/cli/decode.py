@@ -13,8 +13,9 @@ from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.decoder.arguments import Request
 from medusa_sim.errors import DataError, UsageError
+from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.arguments import declared
-from medusa_sim.reading import TABLE_BYTES, read_text
+from medusa_sim.reading import read_text
 
 _SHOWN = (
     "method", "rule", "tree", "new_tokens", "steps", "tokens_per_step", "tokens_per_s", "prefill_s",

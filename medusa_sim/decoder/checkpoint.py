@@ -11,7 +11,6 @@ Nothing here deletes a file that this project did not write: a folder with anyth
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,8 @@ from medusa_sim.decoder.config import DecoderConfig, read_config
 from medusa_sim.decoder.heads import PREFIX, MedusaHeads, heads_from_tensors
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import OutputError, SpecError
-from medusa_sim.reading import SPEC_BYTES, as_input, read_json
+from medusa_sim.outside.limits import INDEX_BYTES, SPEC_BYTES
+from medusa_sim.reading import as_input, read_json
 
 DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
@@ -34,8 +34,6 @@ DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
-INDEX_BYTES = 16_000_000
-"""The largest list of shards: a line a tensor."""
 HEAD_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 
 
@@ -233,15 +231,15 @@ def _is_recorded(path: Path) -> bool:
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Writes atomically: a temporary file of the same folder is renamed over `path`. Raises OutputError."""
+    """Writes whole or not at all, beside `path` under a name that nobody can foresee. Raises OutputError."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        save_file(contiguous, temporary, metadata={"format": "pt"} | (metadata or {}))
-        temporary.chmod(0o644)  # safetensors makes it private
-        temporary.replace(path)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name[:100]}.") as folder:
+            temporary = Path(folder) / "whole"
+            save_file(contiguous, temporary, metadata={"format": "pt"} | (metadata or {}))
+            temporary.chmod(0o644)  # safetensors makes it private
+            temporary.replace(path)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         raise OutputError(f"{path}: cannot be written ({error})") from None
 
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 from medusa_sim.errors import SpecError
-from medusa_sim.reading import SPEC_BYTES, read_json
+from medusa_sim.outside.limits import CONFIG_BYTES
+from medusa_sim.reading import read_json
+from medusa_sim.specs.model import Layers, Length, Vocab, Width
 from medusa_sim.specs.strict import convert
 
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -131,21 +132,18 @@ _ROPE_DEFAULTS = (
 """Keys that change what is computed, at the values at which they do not."""
 
 
-_Size = Annotated[int, Meta(ge=1, le=1_000_000_000)]
-
-
 class _HfConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of a `config.json` that change what is computed; others are not looked at."""
 
     model_type: Literal["llama", "mistral", "qwen2"] = "llama"
-    vocab_size: _Size
-    hidden_size: _Size
-    intermediate_size: _Size
-    num_hidden_layers: _Size
-    num_attention_heads: _Size
-    num_key_value_heads: _Size | None = None
-    head_dim: _Size | None = None
-    max_position_embeddings: _Size | None = None
+    vocab_size: Vocab
+    hidden_size: Width
+    intermediate_size: Width
+    num_hidden_layers: Layers
+    num_attention_heads: Width
+    num_key_value_heads: Width | None = None
+    head_dim: Width | None = None
+    max_position_embeddings: Length | None = None
     rms_norm_eps: float = 1e-6
     rope_theta: float | None = None
     rope_scaling: dict[str, Any] | None = None
@@ -153,7 +151,7 @@ class _HfConfig(msgspec.Struct, frozen=True, kw_only=True):
     tie_word_embeddings: bool | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
-    sliding_window: _Size | None = None
+    sliding_window: Length | None = None
     use_sliding_window: bool | None = None
     hidden_act: Literal["silu", "swish"] = "silu"
     bos_token_id: int | None = None
@@ -265,7 +263,7 @@ def _json_object(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if there is no such file. Raises SpecError for anything else."""
     if not path.exists():
         return None
-    values = read_json(path, SPEC_BYTES, "a JSON file")
+    values = read_json(path, CONFIG_BYTES, "a JSON file")
     if not isinstance(values, dict):
         raise SpecError(f"{path}: must hold a JSON object, not a {type(values).__name__}")
     return values

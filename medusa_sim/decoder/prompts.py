@@ -16,7 +16,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from medusa_sim.errors import SpecError, UsageError, shown
-from medusa_sim.reading import SPEC_BYTES, TABLE_BYTES, read_json, read_text
+from medusa_sim.outside.limits import SPEC_BYTES, TABLE_BYTES
+from medusa_sim.reading import read_json, read_text
 
 
 def chat_prompt(directory: Path, text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import DataError, UsageError, shown
 from medusa_sim.load.requests import MOST_REQUESTS, Requests, checked_requests
-from medusa_sim.reading import check_regular, csv_chunks, named
+from medusa_sim.reading import csv_chunks, named, parquet_parts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,32 +61,17 @@ def _frame(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     if path.suffix.lower() == ".parquet":
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-
-        check_regular(path, _WANTED)
-        try:
-            with ParquetFile(path) as file:
-                _check_rows(path, file.metadata.num_rows)
-                frame: pd.DataFrame = file.read().to_pandas()
-        except (ArrowException, OSError) as error:
-            raise DataError(
-                f"{named(path)}: cannot be read as Parquet ({' '.join(str(error).split())[:120]}); "
-                f"give {_WANTED}"
-            ) from error
-        return frame
+        parts: Iterable[pd.DataFrame] = (table.to_pandas() for table in parquet_parts(path, _CHUNK, _WANTED))
+    else:
+        parts = csv_chunks(path, _CHUNK)
     chunks = []
     held = 0
-    for chunk in csv_chunks(path, _CHUNK):
+    for chunk in parts:
         held += len(chunk)
-        _check_rows(path, held)
+        if held > MOST_REQUESTS:
+            raise DataError(f"{named(path)}: more than {MOST_REQUESTS:,} requests; give a part of it")
         chunks.append(chunk)
     return pd.concat(chunks) if chunks else pd.DataFrame()
-
-
-def _check_rows(path: Path, rows: int) -> None:
-    if rows > MOST_REQUESTS:
-        raise DataError(f"{named(path)}: more than {MOST_REQUESTS:,} requests; give a part of it")
 
 
 class _Trace:

@@ -10,8 +10,6 @@ Nothing here needs torch: `validate` reads it.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +20,7 @@ from msgspec import Meta as Limit
 
 from medusa_sim.errors import DataError, shown
 from medusa_sim.measure.record import csv_text, toml_text
-from medusa_sim.reading import TABLE_BYTES, read_text
+from medusa_sim.reading import csv_lines
 from medusa_sim.specs.measurement import META, Environment, read_meta
 from medusa_sim.specs.strict import Schema, Text, convert
 from medusa_sim.writing import make_folder, write_text
@@ -145,17 +143,17 @@ def _write(path: Path, form: type[RowT], rows: Sequence[RowT]) -> None:
 
 
 def _read(path: Path, form: type[RowT], what: str) -> list[RowT]:
-    reader = csv.DictReader(io.StringIO(read_text(path, TABLE_BYTES, what, DataError)))
-    if tuple(reader.fieldnames or ()) != form.__struct_fields__:
+    (_, columns), *lines = [*csv_lines(path, what)] or [(0, [])]
+    if tuple(columns) != form.__struct_fields__:
         raise DataError(f"{path}: columns {', '.join(form.__struct_fields__)} are needed, in this order")
     rows = [
         convert(
-            {name: _number(text) for name, text in record.items()},
+            {name: _number(text) for name, text in zip(columns, cells, strict=True)},
             form,
             f"{path}, row {number}",
             error=DataError,
         )
-        for number, record in enumerate(reader, 1)
+        for number, (_, cells) in enumerate(lines, 1)
     ]
     if not rows:
         raise DataError(f"{path}: no rows below the header; measure again")
@@ -177,11 +175,11 @@ def _check_passes(path: Path, rows: Sequence[StepRow]) -> None:
             )
 
 
-def _number(text: str | None) -> str | int | float | None:
+def _number(text: str) -> str | int | float:
     """The number that a cell holds; its text where it holds none."""
     for kind in (int, float):
         try:
-            return kind(text or "")
-        except (ValueError, TypeError):  # TypeError: csv gives the list of cells beyond the header
+            return kind(text)
+        except ValueError:
             continue
     return text

@@ -23,7 +23,7 @@ from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import SPREAD_LIMIT, Timing
 from medusa_sim.operators.columns import SIZE_COLUMNS
 from medusa_sim.operators.table import read_rows
-from medusa_sim.reading import TABLE_BYTES, read_text
+from medusa_sim.reading import csv_lines
 from medusa_sim.specs.measurement import META, Meta, Rates, read_meta
 from medusa_sim.writing import make_folder, write_text
 
@@ -57,14 +57,15 @@ class Recorder:
     def load(self) -> None:
         """Read the rows that a run before has left. Raises DataError for files that are not of this form."""
         for path in sorted(self.folder.glob("*.csv")):
-            reader = csv.DictReader(io.StringIO(read_text(path, TABLE_BYTES, "rows of `measure`", DataError)))
-            if tuple(reader.fieldnames or ()) != COLUMNS:
+            (_, columns), *lines = [*csv_lines(path, "rows of `measure`")] or [(0, [])]
+            if tuple(columns) != COLUMNS:
                 raise DataError(
-                    f"{path}: columns {shown(', '.join(reader.fieldnames or ()))} were not written by "
+                    f"{path}: columns {shown(', '.join(columns))} were not written by "
                     f"`measure` (its own: {', '.join(COLUMNS)}); choose another --out"
                 )
             read_rows(path, need_time=True)  # refuses cells that no measurement writes
-            self._files[path.name] = {_row_key(row): row for row in reader}
+            rows = (dict(zip(COLUMNS, cells, strict=True)) for _, cells in lines)
+            self._files[path.name] = {_row_key(row): row for row in rows}
 
     def has(self, case: Case) -> bool:
         """Whether the case was measured at all."""

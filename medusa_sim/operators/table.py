@@ -38,7 +38,7 @@ from medusa_sim.operators.columns import (
     with_names,
 )
 from medusa_sim.operators.operator import Fault, Gemm, Operator, TextArray
-from medusa_sim.reading import check_regular, csv_chunks, named
+from medusa_sim.reading import csv_chunks, named, parquet_parts
 from medusa_sim.units import FORMATS, format_of
 
 if TYPE_CHECKING:
@@ -296,15 +296,5 @@ def _raw_parts(path: Path, rows: int) -> Iterator[pd.DataFrame]:
         return
     if path.suffix.lower() != ".parquet":
         raise DataError(f"{named(path)}: cannot tell the format from its suffix (allowed: .csv, .parquet)")
-    from pyarrow import ArrowException, parquet
-
-    check_regular(path, "a .csv or .parquet of operator rows")
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=rows):
-                yield batch.to_pandas()
-            if file.metadata.num_rows == 0:
-                yield file.schema_arrow.empty_table().to_pandas()
-    except (OSError, ValueError, ArrowException) as error:
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise DataError(f"{named(path)}: cannot be read as operator rows: {reason}") from error
+    for part in parquet_parts(path, rows, "a .csv or .parquet of operator rows"):
+        yield part.to_pandas()

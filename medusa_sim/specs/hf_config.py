@@ -15,7 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from medusa_sim.errors import SpecError, shown
-from medusa_sim.reading import SPEC_BYTES, named, read_json
+from medusa_sim.outside.limits import CONFIG_BYTES, NAME_CHARACTERS
+from medusa_sim.reading import named, read_json
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import CLASSES, FAMILIES, TYPES, WRAPPERS, read_family, unmodelled
 from medusa_sim.specs.hf_given import PARTS, Given, Refusal
@@ -80,7 +81,7 @@ def model_from_config(path: Path) -> Model:
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other
         raise SpecError(f"{named(path)}: cannot be read ({shown(str(error))}); check the path") from error
     what = "a model's name, or the path of its Hugging Face config.json"
-    content = read_json(file, SPEC_BYTES, what, finite=False)
+    content = read_json(file, CONFIG_BYTES, what, finite=False)
     if not isinstance(content, dict):
         raise SpecError(
             f"{named(file)}: holds {shown(content)}; a JSON object with a model's sizes is needed"
@@ -118,7 +119,7 @@ def model_from_config(path: Path) -> Model:
     name = place.parent.name if file.name == "config.json" else file.stem
     has_dense = any(isinstance(layer.feed_forward, Mlp) for layer in own.layers)
     model = Model(
-        name=name.encode("utf-8", "replace").decode(),
+        name=_checked_name(name),
         architecture=family,
         hidden=config.hidden_size,
         groups=own.layers,
@@ -137,12 +138,23 @@ def model_from_config(path: Path) -> Model:
     return quantised(model, config.quantization_config, _beside(file), file)
 
 
+def _checked_name(name: str) -> str:
+    """The name. Raises SpecError for one that cannot stand in a line of a report or script."""
+    name = name.encode("utf-8", "replace").decode()
+    if not name.isprintable() or len(name) > NAME_CHARACTERS:
+        raise SpecError(
+            f"model name {shown(name)}: at most {NAME_CHARACTERS} letters without line breaks and control "
+            "characters are allowed; rename the folder or file"
+        )
+    return name
+
+
 def _beside(file: Path) -> dict[str, Any] | None:
     """`hf_quant_config.json` in the same folder, where modelopt writes it; None without one."""
     beside = file.with_name("hf_quant_config.json")
     if file.name != "config.json" or not beside.is_file():
         return None
-    content = read_json(beside, SPEC_BYTES, "modelopt's description of a quantised checkpoint")
+    content = read_json(beside, CONFIG_BYTES, "modelopt's description of a quantised checkpoint")
     inner = content.get("quantization") if isinstance(content, dict) else None
     if not isinstance(inner, dict):
         raise SpecError(f"{named(beside)}: quantization: given {shown(inner)}; a table is needed")

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.outside.limits import LAYERS, LENGTH, SIZE, VOCABULARY
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.mixers import Grouped, Mixer
 from medusa_sim.specs.parallel import ONE, Parallel
@@ -24,10 +25,10 @@ from medusa_sim.units import BYTES_PER_ELEMENT, FORMATS, HALVES, Format
 Norm = Literal["rms", "layer"]
 Positions = Literal["rope", "learned"]
 
-Layers = Annotated[int, Meta(ge=1, le=1_000)]
-Width = Annotated[int, Meta(ge=1, le=1_000_000)]
-Vocab = Annotated[int, Meta(ge=1, le=10_000_000)]
-Length = Annotated[int, Meta(ge=1, le=100_000_000)]
+Layers = Annotated[int, Meta(ge=1, le=LAYERS)]
+Width = Annotated[int, Meta(ge=1, le=SIZE)]
+Vocab = Annotated[int, Meta(ge=1, le=VOCABULARY)]
+Length = Annotated[int, Meta(ge=1, le=LENGTH)]
 
 
 _LEARNED_OFFSET = 2  # OPT's position table keeps two rows for padding (arXiv 2205.01068, released code)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
 
+from medusa_sim.errors import SpecError, shown
+from medusa_sim.outside.limits import MODULE_CHARACTERS
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import UNCHECKED, LayerGroup, Model, grouped
+from medusa_sim.specs.patterns import Patterns, of_wildcards
 from medusa_sim.specs.recurrent import GatedDelta
 from medusa_sim.units import SIXTEEN
 
@@ -90,38 +91,32 @@ class Scheme:
 
 
 class _Names:
-    """A set of names of modules, some with wildcards or as regular expressions."""
+    """A set of names of modules, some with wildcards or as regular expressions. Raises as Patterns."""
 
     def __init__(self, given: Iterable[str]) -> None:
         self.plain: set[str] = set()
         patterns = []
         for name in given:
+            if len(name) > MODULE_CHARACTERS:
+                raise SpecError(f"{shown(name)}: a module's name of more than {MODULE_CHARACTERS:,} letters")
             if name.startswith("re:"):
-                patterns.append(_regular(name[3:]))
+                patterns.append(name[3:])
             elif "*" in name:
-                patterns += [fnmatch.translate(name), fnmatch.translate(name + ".*")]
+                patterns.append(of_wildcards(name))
             else:
                 self.plain.add(name)
-        self.pattern = re.compile("|".join(f"(?:{each})" for each in patterns)) if patterns else None
+        self.first = {name.partition(".")[0] for name in self.plain}
+        self.words = {name.count(".") + 1 for name in self.plain}
+        self.patterns = Patterns(patterns) if patterns else None
 
     def __contains__(self, name: object) -> bool:
         assert isinstance(name, str)  # noqa: S101  # asked of names alone
         parts = name.split(".")
-        ends = range(1, len(parts) + 1)
-        if self.plain and any(
-            ".".join(parts[start:end]) in self.plain for end in ends for start in range(end)
-        ):
-            return True
-        return self.pattern is not None and self.pattern.match(name) is not None
-
-
-def _regular(given: str) -> str:
-    """A regular expression of the file, or one that nothing matches where it is none."""
-    try:
-        re.compile(given)
-    except re.error:
-        return r"(?!)"
-    return given
+        for start, first in enumerate(parts):
+            ends = range(start + 1, len(parts) + 1) if first in self.first else ()
+            if any(end - start in self.words and ".".join(parts[start:end]) in self.plain for end in ends):
+                return True
+        return self.patterns is not None and name in self.patterns
 
 
 def in_formats(model: Model, scheme: Scheme) -> tuple[tuple[LayerGroup, ...], LayerGroup | None, str]:

@@ -72,7 +72,10 @@ def quantised(
     else:
         scheme = _scheme(model, config, beside, where)
     model = dataclasses.replace(model, notes=(*model.notes, *scheme.notes))
-    layers, mtp, main = in_formats(model, scheme)
+    try:
+        layers, mtp, main = in_formats(model, scheme)
+    except SpecError as error:  # of names or patterns in it
+        raise SpecError(f"{where}: {error}") from error
     kept = with_dtypes(model, kv_dtype=scheme.kv_dtype).in_form(main)
     return dataclasses.replace(kept, groups=layers, mtp=mtp, scale_bytes=scheme.scale_bytes)
 

@@ -306,7 +306,7 @@ def test_files_that_are_no_config(tmp_path):
         ('{"vocab_size": NaN}', "architectures: missing"),
         ('{"vocab_size": 1, "vocab_size": 2}', "given twice"),
         ("[" * 100_000, "nested too deep"),
-        (" " * 1_000_001, "more than 1,000,000 bytes"),
+        (" " * 8_000_001, "more than 8,000,000 bytes"),
     ):
         with pytest.raises(SpecError, match=told):
             load_model(_config(tmp_path, text))

@@ -19,7 +19,8 @@ from torch import Tensor
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import DataError
-from medusa_sim.reading import as_input
+from medusa_sim.outside.limits import SPEC_BYTES
+from medusa_sim.reading import read_text
 
 _SKIPPED_FOLDERS = {
     "site-packages",
@@ -52,8 +53,8 @@ def is_heldout(name: str) -> bool:
 def read_corpus(folder: Path | None = None) -> Corpus:
     """Every .py file under `folder` (default: this Python's standard library, its tests left out).
 
-    Files that are not UTF-8 or have fewer than 200 characters are skipped. Raises DataError if nothing
-    is left.
+    Files that are not UTF-8, of more than SPEC_BYTES or fewer than 200 characters are skipped. Raises
+    DataError if nothing is left.
     """
     root = folder if folder is not None else Path(sysconfig.get_paths()["stdlib"])
     training: dict[str, str] = {}
@@ -62,10 +63,10 @@ def read_corpus(folder: Path | None = None) -> Corpus:
         relative = path.relative_to(root)
         if _SKIPPED_FOLDERS.intersection(relative.parts[:-1]):
             continue
-        as_input(path)
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            text = read_text(path, SPEC_BYTES, "a file of text", DataError)
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        except DataError:
             continue
         if len(text) >= 200:
             name = relative.as_posix()

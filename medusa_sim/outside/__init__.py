@@ -1,0 +1,1 @@
+"""What comes from outside, and what of it goes out again: how much is taken, and how its text is written."""
