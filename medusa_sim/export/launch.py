@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from math import ceil
 from typing import Any
 
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export.engines import BY_NAME, engine_settings
 from medusa_sim.export.settings import EngineSettings, drafter_id, weights_id
+from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.plan.question import Question as Recommended
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
@@ -35,28 +35,44 @@ _SERVED = tuple(name for name, engine in BY_NAME.items() if engine.launch)
 def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str | None = None) -> str:
     """The command for one copy of a row's set-up, with the settings of a recommendation for its batches.
 
-    draft_path: the drafter's checkpoint (None: a published one, else a name to be replaced). Lengths are
-    allowed to twice their means. Raises UsageError where the engine cannot be told the set-up.
+    draft_path: the drafter's checkpoint (None: a published one, else a name to be replaced). A copy may hold
+    `Comparison.most_requests` at once, each as long as the model's positions, or as the KV cache holds, which
+    is said. Raises UsageError where the engine cannot be told the set-up.
     """
-    scenario, asked = answer.scenario(row), answer.question
+    scenario, asked, most = answer.scenario(row), answer.question, answer.most_requests(row)
     speculation = None
     if row["drafter"] != PLAIN:
         searched = scenario.but(max_drafts=int(row["drafts"]))
-        answered = recommend(searched, Recommended(batch_max=int(row["batch"]), seq_len=(asked.seq_len,)))
+        answered = recommend(searched, Recommended(batch_max=most, seq_len=(asked.seq_len,)))
         path = draft_path or drafter_id(row["drafter"], answer.model.name, row["engine"])
         path = path or f"{row['drafter']}-of-{answer.model.name}"
         speculation = engine_settings(answered, row["engine"], draft_path=path)
-    longest = ceil(2.0 * (asked.prompt_tokens + asked.output_tokens))
-    return launch_command(scenario, row["engine"], int(row["batch"]), longest, speculation)
+    longest = _longest_request(scenario, int(row["drafts"]), most)
+    return launch_command(scenario, row["engine"], most, longest, speculation)
+
+
+def _longest_request(scenario: Scenario, drafts: int, requests: int) -> int | None:
+    """Tokens of the longest request that the KV cache holds, where the model has positions for more.
+
+    None where the model's positions fit, or nothing is known of the room beside so many requests' steps.
+    """
+    loaded = (each for each in (scenario.options(drafts + 1) if drafts else ()) if each.depth == drafts)
+    try:
+        limits = limits_of(scenario, next(loaded, None), Server(max_requests=requests))
+    except UsageError:
+        return None
+    longest = limits.longest_request(drafts)
+    return None if longest >= limits.positions else longest
 
 
 def launch_command(
-    scenario: Scenario, engine: str, requests: int, max_tokens: int, speculation: EngineSettings | None
+    scenario: Scenario, engine: str, requests: int, max_tokens: int | None, speculation: EngineSettings | None
 ) -> str:
     """Lines of the shell that start one copy of the model.
 
-    requests: most of them in a step; max_tokens: longest prompt and output together. speculation: settings of
-    the same engine; None: none. Raises UsageError for an engine without a serving command here.
+    requests: most of them in a step; max_tokens: longest prompt and output together (None: the model's
+    positions). speculation: settings of the same engine; None: none. Raises UsageError for an engine without
+    a serving command here.
     """
     if engine not in _SERVED:
         raise UsageError(unknown_name("engine with a launch command", engine, _SERVED))
@@ -71,6 +87,8 @@ def launch_command(
                 note = f"# {known}: priced with a KV cache in {held}; one in fp8 that it brings is taken\n"
         else:
             note = f"# {checkpoint}: its {form} checkpoint has to be named instead\n"
+    if max_tokens is not None:
+        note += f"# prompt and output beyond {max_tokens:,} tokens are refused: the KV cache holds no more\n"
     values = launch_values(scenario, engine, checkpoint, requests, max_tokens)
     words = [word for option, name in BY_NAME[engine].launch.items() for word in _words(option, values[name])]
     serve = BY_NAME[engine].serve.replace('"$MODEL"', shlex.join([checkpoint, *words]))
@@ -84,7 +102,7 @@ def launch_command(
 
 
 def launch_values(
-    scenario: Scenario, engine: str, checkpoint: str, requests: int, max_tokens: int
+    scenario: Scenario, engine: str, checkpoint: str, requests: int, max_tokens: int | None
 ) -> dict[str, int | str | bool | None]:
     """What options of engines are given, by the names that profiles/exports.toml has for it."""
     parallel = scenario.parallel

@@ -146,7 +146,11 @@ class LoadAnswer:
     @property
     def last(self) -> tuple[LoadPoint, ...]:
         """Every policy at the last rate."""
-        return tuple(point for point in self.points if point.rate_per_s == self.points[-1].rate_per_s)
+        return self.at(self.points[-1])
+
+    def at(self, point: LoadPoint) -> tuple[LoadPoint, ...]:
+        """Every policy at the rate of a point."""
+        return tuple(other for other in self.points if other.rate_per_s == point.rate_per_s)
 
 
 @takes(LoadArguments)

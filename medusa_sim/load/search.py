@@ -52,7 +52,8 @@ class Carried:
     largest_low_per_s, largest_high_per_s: its 80 % interval, with the band of the step.
     best_share: of the requests that keep them at the lowest rate tried. loses_from: rate from which the
     mean request takes longer than without speculation; None where it never does. off_from: requests in
-    flight from which steps that draft emit fewer tokens a second than plain ones. searched: whether rates
+    flight, of those that the memory holds, from which steps that draft emit fewer tokens a second than plain
+    ones. searched: whether rates
     were tried; a closed loop has none.
     """
 
@@ -101,7 +102,7 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
     plain = next((i for i, served in enumerate(test.served) if served.table.drafts_max == 0), None)
     rates = []
     for served, (full_per_s, tokens_per_s) in zip(test.served, limits, strict=True):
-        off = off_from(served.table, served.policy(), test.mean_length)
+        off = off_from(served.table, served.policy(), test.mean_length, fitting(test, served))
         found = Carried(policy=served.name, saturated_per_s=full_per_s, saturated_tokens_per_s=tokens_per_s,
                         off_from=off, searched=has_rates)  # fmt: skip
         if has_rates and test.goals.given:
@@ -114,16 +115,23 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
     return tuple(rates)
 
 
-def off_from(table: StepTable, policy: Policy, length: float) -> int | None:
+def fitting(test: LoadTest, served: Served) -> int:
+    """Requests of the mean length that the KV cache of a server holds at once, at most those of a step."""
+    limits = served.limits
+    each = limits.blocks_of(max(round(test.mean_length), 1)) - limits.shared_blocks(round(test.mean_length))
+    return min(limits.max_requests, max(limits.kv_blocks // max(each, 1), 1))
+
+
+def off_from(table: StepTable, policy: Policy, length: float, most: int) -> int | None:
     """Requests from which the policy's drafts emit fewer tokens a second than a plain step does.
 
     One that chooses its drafts: from which no number of them emits more. Plain steps of a server without a
-    drafter. None where drafting pays up to the most requests.
+    drafter. most: requests that there can be. None where drafting pays up to these.
     """
     if not table.drafts_max:
         return None
     j = int(np.argmin(np.abs(table.lengths - length)))
-    rate = table.rate_per_s[:, 1:, j]
+    rate = table.rate_per_s[:, 1 : most + 1, j]
     drafting = rate[policy.drafts] if isinstance(policy, Fixed) else rate[1:].max(axis=0)
     loses = drafting <= rate[0]
     if not loses[-1]:

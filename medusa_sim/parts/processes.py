@@ -125,7 +125,7 @@ def _started(path: Path) -> _Worker:
 
 @contextlib.contextmanager
 def _interrupts_kept_back() -> Iterator[None]:
-    """What is started meanwhile never hears Ctrl-C, as what is ignored is inherited; the client does after."""
+    """What is started meanwhile never hears Ctrl-C, as what is ignored is inherited; the client does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

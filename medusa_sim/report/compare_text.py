@@ -282,7 +282,22 @@ def loaded_line(loaded: Loaded) -> str:
         f"{loaded.gpus} x {loaded.row['gpu']} ({copies}{drafts}): {loaded.share:.0%} of the "
         f"requests keep the limits, half of them have a first token after "
         f"{significant(1e3 * mean['ttft_p50_s'], 3)} ms, then {significant(1.0 / mean['tpot_p50_s'], 3)} "
-        f"tokens/s{cost}"
+        f"tokens/s{cost}{queue_text(loaded)}"
+    )
+
+
+QUEUED = 3.0
+"""Times the first token of a server without a queue from which it is told that requests wait."""
+
+
+def queue_text(loaded: Loaded) -> str:
+    """How many times as long as without a queue a first token takes; empty below QUEUED."""
+    alone_ms, half_ms = float(loaded.row["ttft_ms"]), 1e3 * loaded.point.mean["ttft_p50_s"]
+    if half_ms < QUEUED * alone_ms:
+        return ""
+    return (
+        f"; requests wait: a first token takes {significant(half_ms / alone_ms, 2)} times the "
+        f"{significant(alone_ms, 3)} ms of a server without a queue, give a limit with --ttft-ms"
     )
 
 
@@ -314,6 +329,15 @@ def warning_lines(answer: Comparison) -> list[str]:
         f"{line} ({'all shown' if len(names) == every else _and_more(list(names))})"
         for line, names in kinds.values()
     ]
+    if answer.chosen is not None and (busy := answer.busy(answer.chosen) or 0.0) > BUSY:
+        lines.append(
+            f"the rate takes {busy:.0%} of what the chosen copies carry: requests that come at random wait "
+            "for each other; --under-load shows how long, --ttft-ms sets a limit"
+        )
+    if answer.chosen is not None and (gpus := int(answer.chosen["gpus"])) > MANY_GPUS:
+        asked = answer.question
+        traffic = f"{asked.users:,} users" if asked.rate is None else f"{asked.rate:,.0f} requests a second"
+        lines.append(f"{gpus:,} GPUs carry {traffic}: more than any one fleet; check the number")
     if others := len(answer.scenarios) - len(setups):
         lines.append(
             f"set-ups that are not shown ({others}) may have others: --format csv or json gives each row's"
@@ -321,6 +345,9 @@ def warning_lines(answer: Comparison) -> list[str]:
     return [*lines, *price_notes(answer)]
 
 
+MANY_GPUS = 10_000
+BUSY = 0.85
+"""Share of what copies carry above which arrivals at random queue for long."""
 _OF_A_SPLIT = re.compile(r" for \d+ GPUs| among \d+| \([^)]*\)")
 """What warnings of one kind say of how a set-up is split."""
 

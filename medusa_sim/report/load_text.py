@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from medusa_sim.load.by_request import AdaptiveVerification
-from medusa_sim.load.metrics import Goals
 from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
@@ -82,11 +81,16 @@ def sentence(answer: LoadAnswer) -> str:
     if not every:
         return _compared(answer.last)
     if any(each.largest_per_s is not None for each in every):
-        return _within_limits(answer.test.goals, plain, every)
+        return _within_limits(answer, plain, every)
     return f"{_compared(answer.last)} {_saturated(plain, every)}".strip()
 
 
-def _within_limits(goals: Goals, plain: Carried | None, every: Sequence[Carried]) -> str:
+SAME = 0.01
+"""Relative difference of two rates below which one is no more than the other: searches end there."""
+
+
+def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Carried]) -> str:
+    goals = answer.test.goals
     best = max(every, key=lambda each: each.largest_per_s or 0.0)
     limits = {"to the first token": goals.ttft_s, "a token": goals.tpot_s, "in all": goals.e2e_s}
     within = " and ".join(
@@ -103,10 +107,22 @@ def _within_limits(goals: Goals, plain: Carried | None, every: Sequence[Carried]
         sustained = f"{rate_text(best.largest_per_s)} requests/s within {within}"
         return f"With {policy_text(best.policy)} the server sustains {sustained}."
     named = max(drafting, key=lambda each: each.largest_per_s or 0.0)
+    if carries_no_more(named, plain):
+        fewer = (named.largest_per_s or 0.0) < (1.0 - SAME) * (plain.largest_per_s or 0.0)
+        return (
+            f"With {policy_text(named.policy)} the server sustains {'fewer' if fewer else 'no more'} "
+            f"requests/s within {within}: {rate_text(named.largest_per_s or 0.0)}, and "
+            f"{rate_text(plain.largest_per_s or 0.0)} without. {_compared(answer.at(answer.points[0]))}"
+        )
     return (
         f"With {policy_text(named.policy)} the server sustains {rate_text(named.largest_per_s or 0.0)} "
         f"requests/s within {within} ({rate_text(plain.largest_per_s or 0.0)} without); {_losing(named)}."
     )
+
+
+def carries_no_more(each: Carried, plain: Carried) -> bool:
+    """Whether a policy's largest rate within the limits is not above plain decoding's."""
+    return (each.largest_per_s or 0.0) <= (1.0 + SAME) * (plain.largest_per_s or 0.0)
 
 
 def _losing(each: Carried) -> str:
@@ -283,22 +299,26 @@ def _eaten(answer: LoadAnswer) -> list[str]:
 
 
 def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) -> str:
-    """A run whose times and shares tell how long it was."""
-    mean, growth = point.mean, ""
-    if math.isfinite(mean["queue_growth_per_s"]):
+    """A run whose times and shares tell how long it was, and how that is known: by its queue or its rate."""
+    mean, parts = point.mean, []
+    if not point.is_steady:
         half = point.half_width("queue_growth_per_s")
         interval = "" if math.isnan(half) else f" (95 %: +-{significant(half, 2)})"
-        growth = f"{significant(mean['queue_growth_per_s'], 2)} more requests wait every second{interval}"
-        if has_goals:
-            first, last = (percent(mean[f"goodput_share_{part}"], 0) for part in ("first", "last"))
-            growth += f", {first} of the first third keep the limits and {last} of the last"
-        growth += ": "
-    would_do = (
-        "" if full_per_s is None else f"; up to {rate_text(SURELY_STEADY * full_per_s)} a second it would be"
-    )
+        rise = significant(mean["queue_growth_per_s"], 2)
+        parts.append(f"{rise} more requests wait every second{interval}")
+        first, last = (mean[f"goodput_share_{part}"] for part in ("first", "last"))
+        if has_goals and last < first:
+            kept = f"{percent(first, 0)} of the first third keep the limits and {percent(last, 0)}"
+            parts.append(f"{kept} of the last")
+    if full_per_s is not None:
+        parts.append(
+            f"it saturates at {rate_text(full_per_s)} requests/s, and up to {SURELY_STEADY:g} of that, "
+            f"{rate_text(SURELY_STEADY * full_per_s)}, queues are sure to end"
+        )
+    grow = "if not in so short a run" if point.is_steady else "as long as it lasts"
     return (
-        f"{policy_text(point.policy)}{_at(point)} is not steady: {growth}queues grow as long as "
-        f"it lasts, and times and shares tell the length of the run{would_do}"
+        f"{policy_text(point.policy)}{_at(point)} is not steady: queues grow {grow}, and times and shares "
+        f"tell the length of the run ({'; '.join(parts)})"
     )
 
 

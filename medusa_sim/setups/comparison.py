@@ -80,6 +80,28 @@ class Comparison:
         limited = self.question.ttft_ms is not None or self.question.e2e_ms is not None
         return [*scenario.warnings, *(first_token_doubts(scenario) if limited else ())]
 
+    def most_requests(self, row: Any) -> int:
+        """Requests that one copy of a row's set-up is told to hold at once.
+
+        A number of users fills its batch. Requests that come at random at a rate are more than their mean
+        now and then: the largest batch of the set-up that keeps the limits, so that none waits while there
+        is room.
+        """
+        own = int(row["batch"])
+        if self.question.rate is None:
+            return own
+        same = (self.table[list(SET_UP)] == list(self.key(row))).all(axis=1)
+        return int(max(own, *self.table.batch[same & self.table.meets_limits]))
+
+    def busy(self, row: Any) -> float | None:
+        """Share of what a row's copies carry, at most_requests each, that a rate needs; None without one."""
+        if self.question.rate is None:
+            return None
+        same = (self.table[list(SET_UP)] == list(self.key(row))).all(axis=1)
+        held = self.table[same & (self.table.batch <= self.most_requests(row))]
+        carried = float((held.tokens_per_s_per_gpu * held.tp).max()) * int(row["replicas"])
+        return self.question.rate * self.question.output_tokens / carried
+
     @staticmethod
     def key(row: Any) -> tuple[Any, ...]:
         """What names the set-up of a row (a mapping or a row of the table): its SET_UP."""

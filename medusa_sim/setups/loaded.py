@@ -102,7 +102,7 @@ def under_load(
             ttft_ms=asked.ttft_ms,
             tpot_ms=limit_us / US_PER_MS if limit_us < float("inf") else None,
             e2e_ms=asked.e2e_ms,
-            max_num_seqs=int(row["batch"]),
+            max_num_seqs=answer.most_requests(row),
         )
         if asked.rate is not None:
             test = routed(test, copies, router, row)

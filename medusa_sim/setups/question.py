@@ -30,6 +30,8 @@ SURE, SURER = 0.7, 0.9
 """Probability with which the speed that is asked for is kept: at least, and by what is told beside it."""
 _MOST = 10**9
 """Of any number that is asked."""
+MOST_RATE = 10**6
+"""Requests a second: more than all that is served anywhere."""
 NAMES = Type("names", (tuple,))
 SIZES = Type("whole numbers", (tuple,))
 """Lists, of which Python takes a single one too."""
@@ -71,7 +73,7 @@ class Question(Declared):
         least=0.01, most=0.99,
     )  # fmt: skip
     rate: float | None = argument(
-        None, NUMBER, "Requests a second, of all copies together.", _REQUESTS, above=0, most=_MOST
+        None, NUMBER, "Requests a second, of all copies together.", _REQUESTS, above=0, most=MOST_RATE
     )
     users: int | None = argument(
         None, WHOLE, "Requests at once, of all copies.", _REQUESTS, least=1, most=_MOST

@@ -14,12 +14,15 @@ from medusa_sim.load.policy_names import policy_of
 from medusa_sim.load.question import LoadAnswer, load_test, run_load
 from medusa_sim.load.search import (
     SEARCH_REQUESTS,
+    Carried,
     carried,
+    fitting,
     off_from,
     rates_to_try,
     saturation,
     search_requests,
 )
+from medusa_sim.load.simulate import LoadPoint
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.charts.load import rate_chart
@@ -104,7 +107,7 @@ def test_limits_that_nothing_meets_and_rates_above_saturation_are_told_with_what
     full = found.carried[0].saturated_per_s
     told = " ".join(load_text.warnings(found))
     assert "plain decoding at 500 requests/s is not steady" in told
-    assert f"up to {0.9 * full:.3g}"[:8] in told
+    assert f"up to 0.9 of that, {0.9 * full:.3g}" in told
 
 
 def adaptive() -> Adaptive:
@@ -138,7 +141,7 @@ def test_where_drafting_loses_in_a_batch_is_where_the_table_says():
     test = load_test(slow, policies=("none", "3"), requests=200, seeds=1, max_num_seqs=128)
     fixed = test.served[1]
     own, any_number = (
-        off_from(fixed.table, policy, test.mean_length) for policy in (fixed.policy(), adaptive())
+        off_from(fixed.table, policy, test.mean_length, 128) for policy in (fixed.policy(), adaptive())
     )
     j = int(np.argmin(np.abs(fixed.table.lengths - test.mean_length)))
     rate = fixed.table.rate_per_s[:, :, j]
@@ -384,3 +387,51 @@ def test_cancelled_requests_end_before_their_outputs_do():
     )
     with pytest.raises(UsageError, match="cancelled"):
         load_test(SCENARIO, cancelled=1.5)
+
+
+def test_drafting_is_switched_off_only_where_so_many_requests_fit():
+    """Beyond what the KV cache holds there is no batch to switch it off at."""
+    scenario = Scenario(gpu="l4", model="llama-3.1-8b", drafter="eagle3", acceptance=0.3, max_drafts=3)
+    test = load_test(scenario, policies=("none", "3"), requests=60, seeds=1, prompt_tokens=1500)
+    served = test.served[1]
+    most = fitting(test, served)
+    assert most * served.limits.blocks_of(round(test.mean_length)) <= served.limits.kv_blocks
+    assert most < served.limits.max_requests
+    for each in (1, most, served.limits.max_requests):
+        off = off_from(served.table, served.policy(), test.mean_length, each)
+        assert off is None or off <= each
+
+
+def carrying(policy: str, rate: float, **more) -> Carried:
+    return Carried(policy=policy, saturated_per_s=36.0, saturated_tokens_per_s=1.0, largest_per_s=rate,
+                   off_from=None, **more)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("drafting", "told"), [(35.8, "no more requests/s"), (30.0, "fewer requests/s"), (40.0, "sustains 40.0")]
+)
+def test_a_rate_that_is_no_larger_is_not_told_as_a_gain(drafting, told):
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
+    test = load_test(scenario, policies=("none", "3"), requests=60, seeds=2, tpot_ms=50.0)
+    answer = run_load(test, (5.0,), search=False)
+    found = load_text.sentence(replace(answer, carried=(carrying("none", 35.9), carrying("K=3", drafting))))
+    assert told in found
+    assert ("pays up to saturation" in found) == (drafting > 36.0)
+
+
+def drifting(growth: float, rate: float) -> LoadPoint:
+    mean = {"queue_growth_per_s": growth, "requests": 900.0, "goodput_share_first": 0.99,
+            "goodput_share_last": 1.0, "preemptions": 0.0}  # fmt: skip
+    return LoadPoint(policy="K=3", rate_per_s=rate, offered_per_s=rate, values=(mean, mean), first=None)
+
+
+@given(growth=st.floats(-3.0, 3.0), rate=st.floats(0.5, 4.0))
+def test_a_run_is_called_growing_by_a_number_that_grows(growth, rate):
+    """A falling queue is not told as a rising one, a share that rises not as one that falls."""
+    point = drifting(growth, rate)
+    told = load_text._unsteady(point, 1.91, has_goals=True)
+    assert ("more requests wait every second" in told) == (not point.is_steady)
+    if not point.is_steady:
+        assert point.mean["queue_growth_per_s"] > 0.0
+    assert "first third" not in told
+    assert "it saturates at 1.91 requests/s, and up to 0.9 of that, 1.72" in told
