@@ -3,15 +3,16 @@
     python benchmarks/kernels.py fit experts|serving|mixers [GPU ...]     writes hardware/*.toml
     python benchmarks/kernels.py stored serving|mixers [GPU ...]          errors that stand in hardware/*.toml
     python benchmarks/kernels.py left-out experts|linear|heads|ranks|mixers [GPU ...]   refits without a group
-    python benchmarks/kernels.py transfer linear|mixers|spread [GPU ...]  rows that no fit has seen
+    python benchmarks/kernels.py transfer linear|mixers|spread|formats [GPU ...]  rows that no fit has seen
 
 Held out are models (experts), weight shapes (linear: quantised layers, five minutes), numbers of heads
 (latent attention; mixers, by bands that never saw them) and ranks (collectives of a GB200 by fits to a B200,
 the same chip and link). transfer
 gives parameters of one GPU to another's rows, with its datasheet (linear: fused attention too, and formats
 with scales of blocks, which get kernels of other libraries; mixers: linear attention, windows, sparse
-attention, hyper-connections), and kernels of experts to rows of expert parallelism, which did not record how
-tokens were spread over ranks (spread). It prints the half-width (of the logarithm) that, added in quadrature
+attention, hyper-connections), kernels of experts to rows of expert parallelism, which did not record how
+tokens were spread over ranks (spread), and kernels of experts in one format to rows of another that they
+stand in for, on the same card and on others (formats). It prints the half-width (of the logarithm) that, added in quadrature
 to the kernels' own bands, holds 80 % of the rows: the widths of specs/inheritance.py and latency/moe.py.
 `fit int4` fits the kernel that other libraries and cards borrow: an A100's rows of TensorRT-LLM with 32 MB
 of weights or more, ramp and bandwidth of its bf16 kernel, since the plugin's launches take 11 to 18 us.
@@ -336,12 +337,32 @@ def transfer_spread(gpus: list[str]) -> None:
     print(f"\nFor 80 % of the rows of a kernel, in the mean over kernels, add {width_to_add(found):.2f}")
 
 
+def transfer_formats(gpus: list[str]) -> None:
+    """Rows of experts at decode widths by kernels of other formats and cards that may stand in for theirs."""
+    lines = []
+    lenders = [load_gpu(name) for name in GPU_OF_ROWS.values()]
+    for gpu, place, kernel, _frame, every in rows_of_kernels(gpus):
+        rows = every.where(np.asarray(every.operator.tokens) <= DECIDING_M)
+        for lender in lenders:
+            for name, held in lender.kernels.items():
+                for form in rows.operator.forms:
+                    other = held.moe.get(form)
+                    if other is None or other is kernel or other.fit.inherited_from:
+                        continue
+                    found = experts_time(gpu, other, rows.operator, cold=False, form=form).time_us
+                    bias = float(np.expm1(np.mean(np.log(found / rows.time_us))))
+                    lines.append((gpu.name, place, kernel.name, f"{lender.name}:{name}:{form}",
+                                  percent(mape(found, rows.time_us)), percent(bias)))  # fmt: skip
+    print(table("GPU | rows | their kernel | predicted by | error | bias", 4, lines))
+
+
 ACTIONS: dict[str, dict[str, Callable[[list[str]], None]]] = {
     "fit": {"experts": fit_experts, "serving": fit_serving, "mixers": fit_mixers, "int4": fit_int4},
     "stored": {study: partial(stored, study) for study in SECTIONS},
     "left-out": {"experts": left_out_experts, "linear": left_out_linear, "heads": left_out_heads,
                  "ranks": left_out_ranks, "mixers": left_out_mixers},
-    "transfer": {"linear": transfer_linear, "mixers": transfer_mixers, "spread": transfer_spread},
+    "transfer": {"linear": transfer_linear, "mixers": transfer_mixers, "spread": transfer_spread,
+                 "formats": transfer_formats},
 }  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def calibrated_time(
         residuals = fit.residuals
         if fit.is_borrowed(gpu.name):
             source = max(source, Source.BORROWED)
-        if operator.unpacks if not form else not _same_form(form, operator.form):
+        if operator.unpacks if not form else not same_form(form, operator.form):
             source = Source.EXTRAPOLATED
             residuals = tuple(widen_band(residual, 1.0, TRANSFER_ERROR) for residual in residuals)
         fit_low, fit_high = residual_band(residuals, operator.size)
@@ -160,7 +160,7 @@ def known_time(latency: LatencyModel, operator: Operator) -> OperatorTime | None
         return None
 
 
-def _same_form(fitted: str, asked: str) -> bool:
+def same_form(fitted: str, asked: str) -> bool:
     """Whether a kernel of one numeric format serves another as it is: 16-bit formats run alike."""
     return fitted == asked or {fitted, asked} <= set(HALVES)
 

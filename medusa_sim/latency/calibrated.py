@@ -87,9 +87,8 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
         for set_name, kernels in held.items()
         for key, kernel in _in_order(kernels, form, asked.kernel)
     ]
-    lends = asked.library not in (asked.engine, asked.kernels) and not all(
-        _is_lent(kernel) for _, _, _, kernel, _ in candidates
-    )
+    own_forms = {form for _, form, _, kernel, _ in candidates if not _is_lent(kernel)}
+    lends = asked.library not in (asked.engine, asked.kernels)
 
     def rank(entry: tuple[str, str, str, Kernel, bool]) -> tuple[bool, ...]:
         """False before True, what stands first first."""
@@ -97,7 +96,7 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
         nameless = bool(asked.kernel) and asked.engine not in held  # then of the operator's own format
         return (
             nameless and (form != operator.forms[0] or not _says(kernel, asked.kernel)),
-            lends and set_name == asked.library and _is_lent(kernel),
+            lends and set_name == asked.library and _is_lent(kernel) and form in own_forms,
             kind.own_first and set_name not in (asked.engine, asked.library, asked.kernels),
             kind.own_first and not is_named,
             not asked.kernel and NAME_MARK in key,  # what no library takes by itself

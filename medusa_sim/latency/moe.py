@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
-from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
+from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us, same_form
 from medusa_sim.latency.waves import byte_us, norm_max, shared_waves
 from medusa_sim.operators.experts import ALIGNED, Experts
 from medusa_sim.specs.fitted import ExpertKernel
@@ -45,12 +45,14 @@ def experts_time(
 
     low and high are the 80 % band of held-out residuals for the range of tokens. cold: weights come from HBM,
     as in every step of a model; then never below the roofline of the union. form: numeric format that the
-    kernel was fitted in. Raises SpecError where the GPU has no peak for the operator's arithmetic.
+    kernel was fitted in; a rule for its tiles is not that of another's bytes, whose tiles are chosen by time.
+    Raises SpecError where the GPU has no peak for the operator's arithmetic.
     """
     computed = operator.with_columns(gated=1.0) if kernel.gates_all else operator
     fixed_us = _fixed_us(gpu, kernel, computed)
     products, memory, work = _tiles_us(gpu, kernel, computed, cold=cold)
-    chosen = _chosen(kernel, computed, products)[None]
+    ruled = not form or same_form(form, operator.form)
+    chosen = _chosen(kernel, computed, products, ruled=ruled)[None]
     product_us, memory_us, work_us = (
         np.take_along_axis(np.broadcast_to(each, products.shape), chosen, axis=0)[0]
         for each in (products, memory, work)
@@ -116,13 +118,18 @@ def _tiles_us(
     return time, memory, work
 
 
-def _chosen(kernel: ExpertKernel, operator: Experts, products_us: FloatArray) -> IntArray:
-    """Index of the tile that the library takes, into `tiles` and then `default_tiles`."""
-    free = len(kernel.tiles)
-    penalty = np.asarray([tile.selection_penalty for tile in kernel.tiles])
+def _chosen(
+    kernel: ExpertKernel, operator: Experts, products_us: FloatArray, *, ruled: bool = True
+) -> IntArray:
+    """Index of the tile that the library takes, into `tiles` and then `default_tiles`.
+
+    ruled: whether its rule holds, where it has one; else it takes the fastest of all.
+    """
+    free = len(kernel.tiles) if ruled else len(products_us)
+    penalty = np.asarray([tile.selection_penalty for tile in (*kernel.tiles, *kernel.default_tiles)][:free])
     weighed = products_us[:free] * penalty.reshape(-1, *(1,) * (products_us.ndim - 1))
     best: IntArray = np.argmin(weighed, axis=0)
-    if not kernel.default_tiles:
+    if not kernel.default_tiles or not ruled:
         return best
     tokens, experts = as_float(operator.tokens), as_float(operator.local_experts)
     ruled = np.full(best.shape, free + len(kernel.default_tiles) - 1)

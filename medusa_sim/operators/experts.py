@@ -25,6 +25,8 @@ from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 _HALF_BYTES = 2.0
 """Activations enter and leave the layer in 16 bits."""
+_FOUR_BITS_UNPACKED = ("int4", "mxfp4", "nvfp4_wo")
+"""Formats of four-bit weights in 16-bit arithmetic."""
 PADDED_TILES = (16, 64, 128)
 """Tiles of rows for which a table may record the rows that whole tiles hold."""
 ALIGNED = 16.0
@@ -143,6 +145,16 @@ class Experts(Operator):
     def bytes(self) -> FloatArray:
         """Bytes that must cross the memory bus."""
         return self.weight_bytes + self.activation_bytes
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Keys of kernels that may serve, best first: four-bit weights that are unpacked to 16 bits alike.
+
+        Up to 512 tokens the kernel of another such format on the same card misses their rows by 10 to 18 %,
+        that of 16-bit weights by 16 to 20 (`python benchmarks/kernels.py transfer formats`).
+        """
+        unpacked = _FOUR_BITS_UNPACKED if self.form in _FOUR_BITS_UNPACKED else ()
+        return tuple(dict.fromkeys((self.form, *unpacked, *super(Experts, self).forms)))
 
     def padded_rows(self, tile: int) -> FloatArray:
         """Rows that whole tiles of `tile` rows hold, an expert's rows never sharing a tile with another's.

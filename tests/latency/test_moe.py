@@ -12,14 +12,16 @@ from medusa_sim.calibrate.fit import UNFITTED
 from medusa_sim.calibrate.moe import TILES, rules_of
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Source, roofline_time_us
-from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.calibrated import Asked, CalibratedLatency, choose
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.fitted import ExpertKernel
-from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.units import format_of
 
 GPU = load_gpu("h100-sxm")
 KERNEL = ExpertKernel(
@@ -156,6 +158,61 @@ def test_an_engine_takes_its_own_kernels_where_they_were_measured_on_the_gpu():
     lent_too = KernelSet(moe={"bf16": msgspec.structs.replace(named("triton", 10.0), fit=lent)})
     nothing = CalibratedLatency(gpu_with(sglang=lent_too, vllm=borrowed), "sglang", library="vllm")
     assert nothing.time(layer()).kernels == "vllm:bf16"  # where all is borrowed, as on the card that lends
+    other_format = KernelSet(moe={"mxfp4": borrowed.moe["bf16"]})
+    packed = dataclasses.replace(layer(), weight_dtype="mxfp4")
+    of_format = CalibratedLatency(gpu_with(sglang=others, vllm=other_format), "sglang", library="vllm")
+    assert of_format.time(packed).kernels == "vllm:mxfp4"  # the format goes before the card
+    assert of_format.time(layer()).kernels == "sglang:bf16"
+
+
+CARDS = [name for name in gpu_names() if load_gpu(name).kernels.get("sglang", KernelSet()).moe]
+WEIGHTS = ("bf16", "fp8", "fp8_block", "int4", "mxfp4", "mxfp4_fp8", "nvfp4")
+
+
+def in_format(form: str, tokens: Size = 8, **sizes: Size) -> Experts:
+    """The layer with weights and arithmetic of a format."""
+    made = format_of(form)
+    stored = made.weight_dtype if made.weight_dtype != made.dtype else None
+    return dataclasses.replace(layer(tokens, **sizes), dtype=made.dtype, weight_dtype=stored)
+
+
+@pytest.mark.parametrize("library", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("name", CARDS)
+def test_a_format_is_borrowed_from_the_relative_before_another_format_of_the_card(name, library):
+    """As vLLM on an H200 takes the H100's mxfp4."""
+    gpu = load_gpu(name)
+    relatives = [each for each in map(load_gpu, CARDS) if each.architecture == gpu.architecture]
+    for form in WEIGHTS:
+        measured = any(
+            not kernel.fit.inherited_from
+            for each in relatives
+            for held in each.kernels.values()
+            for key, kernel in held.moe.items()
+            if key.partition("@")[0] == form
+        )
+        if measured:
+            asked = Asked(kernels="sglang", library=library)
+            assert choose(gpu, KIND_OF["moe"], in_format(form), asked).form == form, form
+
+
+@pytest.mark.parametrize("library", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("name", CARDS)
+def test_no_rule_for_tiles_makes_a_cliff_in_a_format_that_it_was_not_made_for(name, library):
+    """On an A100 gpt-oss-120b took 1.8 times as long for 129 requests as for 128."""
+    gpu = load_gpu(name)
+    latency = CalibratedLatency(gpu, "sglang", library=library)
+    tokens = np.arange(1, 513)
+    hit = 128.0 * -np.expm1(tokens * np.log1p(-4 / 128))
+    for form in (*WEIGHTS, "fp8_wo"):
+        made = in_format(form, tokens, hit=hit, inter=2880, hidden=2880)
+        try:
+            chosen = choose(gpu, KIND_OF["moe"], made, latency.asked)
+            time = latency.time(made).time_us
+        except SpecError:
+            continue
+        if chosen.form != made.form:
+            assert (time[1:] / time[:-1])[63:].max() < 1.03, form
+            assert (time[1:] / time[:-1]).min() > 1.0 - 1e-9, form
 
 
 @pytest.mark.parametrize(
