@@ -12,8 +12,9 @@ gives parameters of one GPU to another's rows, with its datasheet (linear: fused
 with scales of blocks, which get kernels of other libraries; mixers: linear attention, windows, sparse
 attention, hyper-connections), kernels of experts to rows of expert parallelism, which did not record how
 tokens were spread over ranks (spread), and kernels of experts in one format to rows of another that they
-stand in for, on the same card and on others (formats). It prints the half-width (of the logarithm) that, added in quadrature
-to the kernels' own bands, holds 80 % of the rows: the widths of specs/inheritance.py and latency/moe.py.
+stand in for, on the same card and on others (formats). It prints the half-width (of the logarithm) that,
+added in quadrature to the kernels' own bands, holds 80 % of the rows: the widths of specs/inheritance.py and
+latency/moe.py.
 `fit int4` fits the kernel that other libraries and cards borrow: an A100's rows of TensorRT-LLM with 32 MB
 of weights or more, ramp and bandwidth of its bf16 kernel, since the plugin's launches take 11 to 18 us.
 """

@@ -9,6 +9,8 @@ one direction (`CollectiveRegime` has the other names):
     served   = B <= bytes_max (n / 2)^growth                               the first regime that serves B (C2)
                beyond 8 ranks a later one where that is faster
     time     = start_us + rank_us (n - 2) + (copy_passes B + link_passes w) / L                          (C3)
+               of a step at most that of the next size that was measured, and of larger ones             (C4)
+               between two ranks times what it grows by on another card where only two were measured     (C5)
     time     = 0 where n = 1                                               nobody to talk to
 
 copy_passes is what does not depend on the number of ranks, such as bringing a rank's own part into place.
@@ -35,54 +37,151 @@ One rank needs neither: its time is 0.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import cast
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import Bound, OperatorTime, calibrated_time
-from medusa_sim.operators.experts import ONE_NODE, Collective, Dispatch
+from medusa_sim.operators.experts import ONE_NODE, Collective, CollectiveKind, Dispatch
 from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime, DispatchKernel
-from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
 _MOST_RANKS = 8.0
 """Most that a kernel was measured with."""
 UNKNOWN_RANKS_WIDEN = 1.5
-"""Of the band among more ranks than the two that a kernel was measured with; an assumption."""
+"""Of the band among more ranks than the two that a kernel was measured with; an assumption.
+
+Eight ranks of an L40S over PCIe lie between 0.7 (SGLang 0.5.12) and several times what the RTX PRO 6000's
+growth says of them: on their board the links are shared.
+"""
 
 
-def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, **_: object) -> OperatorTime:
-    """Time of one collective for every message and number of ranks that `operator` holds (C2, C3).
+def collective_time(
+    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool = False, **_: object
+) -> OperatorTime:
+    """Time of one collective for every message and number of ranks that `operator` holds (C2 to C5).
 
+    cold: of a step, whose message is never dearer than a larger one; rows were measured as regimes are.
     low and high are the 80 % band of held-out residuals for the range of the message.
     """
-    message, ranks = np.broadcast_arrays(as_float(operator.message_bytes), as_float(operator.ranks))
-    start_us, travel_us = np.zeros(message.shape), np.zeros(message.shape)
-    for regime in reversed(kernel.regimes):
-        # between two cards one shot and a ring send the same: rows of two alone tell no one shot apart
-        one_shot = regime.one_shot and kernel.knows_ranks
-        own_start_us = regime.start_us + regime.rank_us * (ranks - FEWEST_RANKS)
-        own_travel_us = _travel_us(gpu, regime, operator, one_shot=one_shot)
-        # nobody measured where a library changes among more: it keeps no slower one
-        kept = (ranks <= _MOST_RANKS) | (own_start_us + own_travel_us <= start_us + travel_us)
-        served = (message <= largest_message(regime, ranks)) & (kept | (regime is kernel.regimes[-1]))
-        start_us = np.where(served, own_start_us, start_us)
-        travel_us = np.where(served, own_travel_us, travel_us)
-    several = ranks > 1.0
-    start_us, travel_us = (np.where(several, part, 0.0) for part in (start_us, travel_us))
+    ranks = as_float(operator.ranks)
+    if kernel.ranks_of:
+        two = operator.with_columns(ranks=np.minimum(ranks, FEWEST_RANKS))
+        start_us, travel_us = _parts_us(gpu, kernel, two, cold=cold)
+        growth = _growth(kernel.ranks_of, start_us + travel_us, ranks)
+        start_us, travel_us = growth * start_us, growth * travel_us
+    else:
+        start_us, travel_us = _parts_us(gpu, kernel, operator, cold=cold)
     time = calibrated_time(
         gpu,
         [(kernel.fit, operator)],
         start_us + travel_us,
         fixed_us=start_us,
         memory_us=travel_us,
-        work_us=np.zeros(message.shape),
+        work_us=np.zeros(start_us.shape),
         work=Bound.LATENCY,
     )
-    if kernel.knows_ranks:
+    if kernel.knows_ranks and not kernel.ranks_of:
         return time
     widen = np.where(ranks > FEWEST_RANKS, UNKNOWN_RANKS_WIDEN, 1.0)
     return replace(time, low_us=time.low_us / widen, high_us=time.high_us * widen)
+
+
+def _parts_us(
+    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool
+) -> tuple[FloatArray, FloatArray]:
+    """Start and travel by the regime that serves the message; nothing of one rank."""
+    message, ranks = np.broadcast_arrays(as_float(operator.message_bytes), as_float(operator.ranks))
+    levels = _levels_us(gpu, kernel, operator) if cold else []
+    start_us, time_us = np.zeros(message.shape), np.zeros(message.shape)
+    for index, regime in reversed(tuple(enumerate(kernel.regimes))):
+        own_start_us, own_travel_us = _line_us(gpu, kernel, regime, operator)
+        own_us = own_start_us + own_travel_us
+        if levels:
+            own_us = np.minimum(own_us, levels[index])
+        if levels and index:
+            is_beyond = message > largest_message(kernel.regimes[index - 1], ranks)
+            own_us = np.where(is_beyond, np.maximum(own_us, levels[index - 1]), own_us)
+        # nobody measured where a library changes among more: it keeps no slower one
+        kept = (ranks <= _MOST_RANKS) | (own_us <= time_us)
+        served = (message <= largest_message(regime, ranks)) & (kept | (regime is kernel.regimes[-1]))
+        start_us = np.where(served, np.minimum(own_start_us, own_us), start_us)
+        time_us = np.where(served, own_us, time_us)
+    several = ranks > 1.0
+    return np.where(several, start_us, 0.0), np.where(several, time_us - start_us, 0.0)
+
+
+_GRID = 2.0 ** np.arange(8.0, 34.0, 0.125)
+"""Bytes of the messages at which a kernel's growth with ranks is read off."""
+
+
+def _growth(reference: str, two_us: FloatArray, ranks: FloatArray) -> FloatArray:
+    """Times as long among more ranks as between two, by another card's kernel (C5).
+
+    What takes as long between two of its cards takes there among more: so a message is still never faster for
+    being larger. two_us: time between two.
+    """
+    growth = np.ones(np.broadcast_shapes(two_us.shape, ranks.shape))
+    for count in np.unique(ranks[ranks > FEWEST_RANKS]):
+        known_us, more = _grown(reference, float(count))
+        of_count = np.exp(np.interp(np.log(np.maximum(two_us, known_us[0])), np.log(known_us), np.log(more)))
+        growth = np.where(ranks == count, of_count, growth)
+    return growth
+
+
+@lru_cache(maxsize=64)
+def _grown(reference: str, ranks: float) -> tuple[FloatArray, FloatArray]:
+    """Rising times between two cards by a kernel of that place, and times as long among more."""
+    name, held, key = reference.split(":")
+    gpu = load_gpu(name)
+    kernel = gpu.kernels[held].collective[key]
+    words = key.partition("@")[0].partition("-")[0].split("_")
+    two = Collective(name="", kind=cast("CollectiveKind", "_".join(words[:-1])), dtype=words[-1],
+                     message_bytes=_GRID, ranks=FEWEST_RANKS)  # fmt: skip
+    two_us, more_us = (
+        np.add(*_parts_us(gpu, kernel, made, cold=True)) for made in (two, two.with_columns(ranks=ranks))
+    )
+    rising = np.concatenate([[True], np.diff(np.maximum.accumulate(two_us)) > 0.0])
+    return two_us[rising], (more_us / two_us)[rising]
+
+
+_NEXT_SIZE = np.sqrt(2.0)
+"""Times the end of a regime, the size that is sure not to lie beyond the next one that was measured."""
+
+
+def _levels_us(gpu: Gpu, kernel: CollectiveKernel, operator: Collective) -> list[FloatArray]:
+    """What no message of a regime exceeds and none of a later one falls below, by regime.
+
+    A regime's line is drawn on to its end, which lies between two sizes that were measured: there it may be
+    above the next one's line, and a message would be faster for being larger. It is no dearer than the next
+    size that was measured (C4).
+    """
+    ranks = as_float(operator.ranks)
+    levels = [np.full(np.shape(ranks), np.inf)]
+    for regime, following in reversed(tuple(pairwise(kernel.regimes))):
+        end = largest_message(regime, ranks)
+        ends = operator.with_columns(message_bytes=end), operator.with_columns(message_bytes=_NEXT_SIZE * end)
+        last_us, next_us = (
+            np.add(*_line_us(gpu, kernel, *each)) for each in zip((regime, following), ends, strict=True)
+        )
+        levels.insert(0, np.minimum(np.minimum(last_us, next_us), levels[0]))
+    return levels
+
+
+def _line_us(
+    gpu: Gpu, kernel: CollectiveKernel, regime: CollectiveRegime, operator: Collective
+) -> tuple[FloatArray, FloatArray]:
+    """Start and travel of a regime (C3), whether it serves the message or not."""
+    # between two cards one shot and a ring send the same: rows of two alone tell no one shot apart
+    sent = sent_bytes(operator, one_shot=regime.one_shot and kernel.knows_ranks, in_switch=regime.in_switch)
+    ranks = as_float(operator.ranks)
+    passed = regime.copy_passes * operator.size + regime.link_passes * sent
+    start_us = regime.start_us + regime.rank_us * (ranks - FEWEST_RANKS)
+    return start_us, passed / gpu.link_to(ranks) * US_PER_S
 
 
 def largest_message(regime: CollectiveRegime, ranks: FloatArray) -> FloatArray:
@@ -104,12 +203,6 @@ def sent_bytes(operator: Collective, *, one_shot: bool = False, in_switch: float
     if in_switch > 0.0:
         return np.minimum(operator.link_bytes, in_switch * message * (1.0 + 1.0 / ranks))
     return operator.link_bytes
-
-
-def _travel_us(gpu: Gpu, regime: CollectiveRegime, operator: Collective, *, one_shot: bool) -> FloatArray:
-    sent = sent_bytes(operator, one_shot=one_shot, in_switch=regime.in_switch)
-    passed = regime.copy_passes * operator.size + regime.link_passes * sent
-    return passed / gpu.link_to(as_float(operator.ranks)) * US_PER_S
 
 
 _WIDTH = 1024.0

@@ -22,7 +22,14 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
-from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us, same_form
+from medusa_sim.latency.base import (
+    OperatorTime,
+    Source,
+    calibrated_time,
+    less_certain,
+    roofline_time_us,
+    same_form,
+)
 from medusa_sim.latency.waves import byte_us, norm_max, shared_waves
 from medusa_sim.operators.experts import ALIGNED, Experts
 from medusa_sim.specs.fitted import ExpertKernel
@@ -51,8 +58,8 @@ def experts_time(
     computed = operator.with_columns(gated=1.0) if kernel.gates_all else operator
     fixed_us = _fixed_us(gpu, kernel, computed)
     products, memory, work = _tiles_us(gpu, kernel, computed, cold=cold)
-    ruled = not form or same_form(form, operator.form)
-    chosen = _chosen(kernel, computed, products, ruled=ruled)[None]
+    by_rule = not form or same_form(form, operator.form)
+    chosen = _chosen(kernel, computed, products, by_rule=by_rule)[None]
     product_us, memory_us, work_us = (
         np.take_along_axis(np.broadcast_to(each, products.shape), chosen, axis=0)[0]
         for each in (products, memory, work)
@@ -119,17 +126,17 @@ def _tiles_us(
 
 
 def _chosen(
-    kernel: ExpertKernel, operator: Experts, products_us: FloatArray, *, ruled: bool = True
+    kernel: ExpertKernel, operator: Experts, products_us: FloatArray, *, by_rule: bool = True
 ) -> IntArray:
     """Index of the tile that the library takes, into `tiles` and then `default_tiles`.
 
-    ruled: whether its rule holds, where it has one; else it takes the fastest of all.
+    by_rule: whether its rule holds, where it has one; else it takes the fastest of all.
     """
-    free = len(kernel.tiles) if ruled else len(products_us)
+    free = len(kernel.tiles) if by_rule else len(products_us)
     penalty = np.asarray([tile.selection_penalty for tile in (*kernel.tiles, *kernel.default_tiles)][:free])
     weighed = products_us[:free] * penalty.reshape(-1, *(1,) * (products_us.ndim - 1))
     best: IntArray = np.argmin(weighed, axis=0)
-    if not kernel.default_tiles or not ruled:
+    if not kernel.default_tiles or not by_rule:
         return best
     tokens, experts = as_float(operator.tokens), as_float(operator.local_experts)
     ruled = np.full(best.shape, free + len(kernel.default_tiles) - 1)

@@ -250,12 +250,14 @@ class CollectiveRegime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 class CollectiveKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One collective of a library: its regimes by ascending message, the last open.
 
-    name: of the kernel in its library, by which rows ask for it; empty: any.
+    name: of the kernel in its library, by which rows ask for it; empty: any. ranks_of: `gpu:set:entry` of the
+    kernel that it grows with ranks as, where its own rows are of two alone.
     """
 
     regimes: Annotated[tuple[CollectiveRegime, ...], Meta(min_length=1)]
     fit: Fit
     name: str = ""
+    ranks_of: str = ""
 
     @property
     def knows_ranks(self) -> bool:
