@@ -14,7 +14,6 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-import streamlit as st
 import uploads
 from chosen import SetUp
 from kept import Kept
@@ -22,7 +21,6 @@ from kept import Kept
 from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
-from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.plan import tree_speedup
 from medusa_sim.plan.question import Objective, Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
@@ -30,12 +28,9 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.setups.measured import Beside, beside
 from medusa_sim.setups.question import BATCHES
-from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.breakdown import breakdown
 from medusa_sim.step.roofline import roofline_points
 from medusa_sim.step.workload import Grid
@@ -48,7 +43,6 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.chains import ChainPlan
     from medusa_sim.export.settings import EngineSettings
-    from medusa_sim.latency.by_name import CachedLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
 
@@ -75,24 +69,15 @@ KEPT = Kept(version=data_version)
 
 
 def published_model(set_up: SetUp) -> Model:
-    """The model that was chosen or uploaded, in its own dtypes."""
+    """The model that was chosen or uploaded, as it is published."""
     return load_model(set_up.model_given) if set_up.config is None else uploads.model_of(set_up.config)
 
 
 @KEPT
 def scenario_of(set_up: SetUp) -> Scenario:
     """The set-up as the command line builds it. Raises UsageError for what does not fit together."""
-    runtime = load_runtime(set_up.runtime)
-    kernels = runtime.kernel_set(model_of(set_up).dtype)
-    latency = _latency(set_up.gpu, kernels, data_version(), runtime.library)
-    loaded = {"model": published_model(set_up), "latency": latency, "kernels": kernels}
-    return Scenario(**{**set_up.arguments, **loaded})
-
-
-@st.cache_resource(max_entries=4, show_spinner=False, ttl=900)  # each grows with what it was asked
-def _latency(gpu: str, kernels: str, version: float, library: str) -> CachedLatency:
-    del version
-    return cached(latency_model(load_gpu(gpu), "calibrated", kernels, library=library, serves=library))
+    own = {} if set_up.config is None else {"model": published_model(set_up)}
+    return Scenario(**{**set_up.arguments, **own})
 
 
 @KEPT
@@ -156,11 +141,9 @@ def launch_plan(
 @KEPT
 def roofline(set_up: SetUp, batch: int, candidates: int) -> pa.Table:
     """`medusa-sim roofline` for one batch, count and the set-up's length."""
-    runtime = load_runtime(set_up.runtime)
-    sizes = on_one_gpu(model_of(set_up), Parallel(tp=set_up.tp, ep=set_up.ep))
-    latency = _latency(set_up.gpu, runtime.kernel_set(sizes.dtype), data_version(), runtime.library)
+    of = scenario_of(set_up)
     grid = Grid.of((batch,), (set_up.seq_len,), (candidates,))
-    return roofline_points(latency, load_gpu(set_up.gpu), sizes, runtime, grid)
+    return roofline_points(of.setting.latency, of.gpu, of.shard, of.runtime, grid)
 
 
 _BOTH = {"decode_attention": "attention", "verify_attention": "attention"}
@@ -242,12 +225,6 @@ def changes(
             if new.fits_memory:
                 bars.append({"what": what, "change": change, "speedup": new.speedup, "drafts": new.drafts})
     return bars
-
-
-def model_of(set_up: SetUp) -> Model:
-    """The model by name, or the uploaded one, in the set-up's dtypes."""
-    model = published_model(set_up)
-    return with_dtypes(model, set_up.dtype, set_up.weight_dtype, set_up.kv_dtype)
 
 
 @KEPT

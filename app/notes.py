@@ -10,20 +10,18 @@ from chosen import SetUp
 
 from medusa_sim import __version__
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
-from medusa_sim.plan.resolved import dense_fits, linear_fit
 from medusa_sim.report.recommend_reason import warnings as recommend_warnings
 from medusa_sim.report.text import percent
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
+    from medusa_sim.plan.scenario import Scenario
     from medusa_sim.plan.schedule_row import ScheduleRow
-    from medusa_sim.specs.gpu import Gpu
-    from medusa_sim.specs.model import Model
 
 
-def accuracy(gpu: Gpu, kernels: str, model: Model) -> str:
-    """How wrong linear layers of this GPU are predicted, and who lent them; kernels: the set in use."""
-    dtype, fit = model.dtype, linear_fit(dense_fits(gpu.kernel_set(kernels), model), model)
+def accuracy(of: Scenario) -> str:
+    """How wrong linear layers of a scenario are predicted, and who lent them."""
+    gpu, dtype, fit = of.gpu, of.model.dtype, of.linear_fit
     if fit is None:
         return f"{gpu.name} has no fitted linear layers of its own for {dtype}."
     if fit.is_borrowed(gpu.name):

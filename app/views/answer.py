@@ -205,7 +205,7 @@ def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
         batch_chart(rows, row.batch_max, chains=answer.chains),
         name="batches",
         caption=f"Band: 80 %. Named: {count_word(answer.chains)} where they change. Ringed: the slider's. "
-        + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
+        + notes.accuracy(answer.scenario),
         command=show.command([*words, "--by-count", "--format", "csv"]),
         rows=lambda: rows,
         alt="Speedup against the batch with its interval",
@@ -293,7 +293,7 @@ def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
 
 def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     batch, count = row.batch_max, row.speculative_candidates if row.candidates == 1 else row.candidates
-    points, model = answers.roofline(set_up, batch, count), answers.model_of(set_up)
+    points, model = answers.roofline(set_up, batch, count), answer.scenario.model
     words = [*set_up.kernel_options, "--batch", str(batch), "--candidates", str(count)]
     show.chart(
         lines_spec(roofline_chart(points, answer.gpu, model.dtype), 380),

@@ -50,6 +50,8 @@ _AXES = {
     "tokens/s a megawatt": "tokens_per_s_per_mw",
 }
 """What the chart may show, and the column that has it."""
+_BY_PRICE = "cost, else tokens/s a GPU"
+"""What is saved where nothing is said, as the command line decides it."""
 _AT = {"cost": "costs least", "throughput": "emits most tokens a GPU", "energy": "takes least energy"}
 """What was saved, as the answer begins."""
 _CERTAINTIES = ("50%", f"{SURE:.0%}", "80%", "90%", "95%")
@@ -98,8 +100,8 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
     users = inputs.perhaps(last, "users", "Requests at once", 1, _MOST, help_text, empty="one full copy")
     with st.expander("What may be chosen, saved and paid"):
         left, right = st.columns(2)
-        help_text = "Cost where every card has a price, else tokens/s a GPU."
-        measure = inputs.choice(left, "measure", "Save", tuple(COLUMN), "cost", help_text)
+        help_text = "Cost where every card has a price, else tokens/s a GPU; or one of them always."
+        measure = inputs.choice(left, "measure", "Save", (_BY_PRICE, *COLUMN), _BY_PRICE, help_text)
         help_text = "Dollars per GPU-hour: 2.5, or by card. A reserved card is its reserved price."
         empty = "as listed; h100-sxm=1.9,b200=4"
         prices = inputs.text(right, "price", "Your prices", "", help_text, empty=empty)
@@ -111,7 +113,7 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
         counts = inputs.several(left, "copies", "GPUs of a copy", sizes, near, help_text)
         own = next((name for name in ENGINES if set_up.engine.startswith(name)), ENGINES[0])
         engines = inputs.several(middle, "engines", "Engines", ENGINES, (own,), "Serving engines.")
-        dtypes = tuple(dict.fromkeys((answers.model_of(set_up).form, "fp8", "nvfp4")))
+        dtypes = tuple(dict.fromkeys((answers.published_model(set_up).form, "fp8", "nvfp4")))
         help_text = "Other weights may answer worse."
         weights = inputs.several(right, "weights", "Weights", dtypes, dtypes[:2], help_text)
         help_text = "auto: as published, and fp8 for batches beyond what that holds; both: at every batch."
@@ -121,7 +123,8 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
         )
     asked = Question(
         tokens_per_s_per_user=target, prompt_tokens=prompt, output_tokens=output, users=users,
-        measure=cast(Measure, measure), sure=float(sure.rstrip("%")) / 100.0,
+        measure=None if measure == _BY_PRICE else cast(Measure, measure),
+        sure=float(sure.rstrip("%")) / 100.0,
     )  # fmt: skip
     choices = Choices(
         gpus=gpus, counts=tuple(map(int, counts)), engines=engines, weight_dtypes=weights,
@@ -173,7 +176,7 @@ def _answer(answer: Comparison) -> None:
 
 def _chart(answer: Comparison, command: str) -> None:
     known = [name for name, column in _AXES.items() if answer.table[column].notna().any()]
-    first = next(name for name in known if _AXES[name] == answer.column)
+    first = next((name for name in known if _AXES[name] == answer.column), known[0])
     what = inputs.one_of(st, "axis", "Against tokens/s a user", tuple(known), first)
     show.chart(
         lines_spec(setups_chart(answer, _AXES[what]), 380),

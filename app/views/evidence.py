@@ -26,7 +26,6 @@ from medusa_sim.report.score_tables import choice_table, comparisons_table, scor
 from medusa_sim.report.text import percent
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.validate.operators import scores
 from views import sources
 
@@ -62,13 +61,12 @@ def page(set_up: SetUp) -> None:
     """How far off predictions of this card are, first; then one of three looks."""
     st.title("How far to trust it", anchor=False)
     note = st.container()
-    sizes = answers.model_of(set_up)
-    kernels = load_runtime(set_up.runtime).kernel_set(sizes.dtype)
+    of = answers.scenario_of(set_up)
     st.markdown(show.in_words(beside_text(answers.measured_beside(set_up))))
-    st.markdown(show.in_words(notes.accuracy(load_gpu(set_up.gpu), kernels, sizes)))
+    st.markdown(show.in_words(notes.accuracy(of)))
     view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:
-        _accuracy(set_up.gpu, kernels)
+        _accuracy(set_up.gpu, of.kernels)
     elif view == _VIEWS[1]:
         sources.numbers(set_up)
     else:

@@ -43,7 +43,7 @@ def numbers(set_up: SetUp) -> None:
         if kind == "model" and set_up.config is not None:
             from medusa_sim.report.spec_rows import model_rows
 
-            model_facts = model_rows(answers.model_of(set_up))
+            model_facts = model_rows(answers.published_model(set_up))
         else:
             model_facts = spec_rows(kind, name, kernels=kernels)
         rows += [

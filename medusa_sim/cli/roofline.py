@@ -47,12 +47,14 @@ def roofline(
     the operators are those of one GPU. An engine's --runtime times its own kernels of experts and attention.
     """
     from medusa_sim.latency.by_name import latency_model
+    from medusa_sim.plan.resolved import as_run
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.models import load_model
     from medusa_sim.specs.parallel import Parallel
     from medusa_sim.specs.runtime import load_runtime
-    from medusa_sim.specs.variants import on_one_gpu, with_dtypes
+    from medusa_sim.specs.variants import on_one_gpu
     from medusa_sim.step.roofline import roofline_points
+    from medusa_sim.step.step import step_kernels
     from medusa_sim.step.workload import Grid
 
     if plot is not None:
@@ -60,12 +62,13 @@ def roofline(
 
         check_plot_path(plot)
     card, launched = load_gpu(names["gpu"], data_dir), load_runtime(runtime, data_dir)
-    whole = with_dtypes(load_model(names["model"]), *(names[f"{of}dtype"] for of in ("", "weight_", "kv_")))
+    dtypes = (names[f"{of}dtype"] for of in ("", "weight_", "kv_"))
+    whole, _ = as_run(load_model(names["model"]), launched, card, *dtypes)
     sizes = on_one_gpu(whole, Parallel(tp=names["tp"], ep=names["ep"]))
     timing = latency_model(
         card,
         names["latency"],
-        names["kernels"] or launched.kernel_set(sizes.dtype),
+        names["kernels"] or step_kernels(card, launched, sizes.dtype),
         fallback=names["fallback"],
         data_dir=data_dir,
         library="" if names["kernels"] else launched.library,

@@ -92,11 +92,9 @@ class Resolved:
         asked = self.arguments
         self.runtime = runtime_of(asked.runtime or default_runtime(asked.drafter), asked.data_dir)
         published = asked.model if isinstance(asked.model, Model) else load_model(asked.model)
-        served = as_served(published, self.runtime.library)
-        self.model = with_dtypes(served, asked.dtype, asked.weight_dtype, asked.kv_dtype)
         self.gpu = load_gpu(asked.gpu, asked.data_dir) if isinstance(asked.gpu, str) else asked.gpu
-        if asked.dtype is None and asked.weight_dtype is None:
-            self.model, self.unpacked_forms = unpacked_where(self.model, self.gpu.lacks)
+        dtypes = (asked.dtype, asked.weight_dtype, asked.kv_dtype)
+        self.model, self.unpacked_forms = as_run(published, self.runtime, self.gpu, *dtypes)
         self.parallel = Parallel(tp=asked.tp, ep=asked.ep, dp_attention=asked.dp_attention)
         self.shard = on_one_gpu(self.model, self.parallel)
         _check_parts(self.shard, self.runtime, self.gpu)
@@ -296,6 +294,21 @@ class Resolved:
 def runtime_of(runtime: str | Runtime, data_dir: DataDir) -> Runtime:
     """A runtime, by name or as it is. Raises SpecError for an unknown name."""
     return load_runtime(runtime, data_dir) if isinstance(runtime, str) else runtime
+
+
+def as_run(
+    published: Model,
+    runtime: Runtime,
+    gpu: Gpu,
+    dtype: str | None,
+    weight_dtype: str | None,
+    kv_dtype: str | None,
+) -> tuple[Model, tuple[str, ...]]:
+    """A checkpoint as an engine runs it on a card, and its formats that the card has no arithmetic for."""
+    model = with_dtypes(as_served(published, runtime.library), dtype, weight_dtype, kv_dtype)
+    if dtype is None and weight_dtype is None:
+        return unpacked_where(model, gpu.lacks)
+    return model, ()
 
 
 def matched(

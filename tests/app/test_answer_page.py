@@ -257,7 +257,7 @@ def test_an_own_config_is_read_strictly() -> None:
     content = EXAMPLE.read_bytes()
     assert uploads.config_bytes("config.json", content) == content
     own = set_up(model="config.json", config=content)
-    assert answers.model_of(own).layers == json.loads(content)["num_hidden_layers"]
+    assert answers.published_model(own).layers == json.loads(content)["num_hidden_layers"]
     assert answers.recommendation(own, 8).schedule
     broken = (b"{not json", b"[]", b'{"model_type": "llama"}', b"\xff\xfe\x00")
     cases = (

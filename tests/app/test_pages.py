@@ -227,7 +227,7 @@ def test_borrowed_kernels_and_acceptance_are_told(opened: Opened) -> None:
     lent = text_of(opened("compare", model="qwen3-8b", drafter="medusa", **FEW))
     assert "cceptance medusa1-vicuna-7b was measured on another model" in lent
     scenario = answers.scenario_of(set_up(gpu="rtx-4090"))
-    assert "was not measured" in notes.accuracy(scenario.gpu, scenario.kernels, scenario.model)
+    assert "was not measured" in notes.accuracy(scenario)
 
 
 def test_uploads_are_read_as_data() -> None:
