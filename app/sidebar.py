@@ -14,7 +14,7 @@ from chosen import OWN_MODEL, SetUp, default_engine, measured_models
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
-from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
+from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN, request_length
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.report.text import with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu
@@ -39,6 +39,8 @@ WEIGHTS = (SAME, "int4")
 CACHES = (SAME, "fp8")
 GPUS = (1, 2, 4, 8, 16)
 _LARGEST_SEQ_LEN = 131_072
+REQUEST = ("prompt", "output_tokens")
+"""Inputs of a page that say its request; the context follows from both."""
 _HEADS = 5
 """Heads of every shipped profile."""
 
@@ -52,8 +54,13 @@ def set_up(where: Any, *, searched: bool = False) -> SetUp:
     gpu = gpu_choice(away)
     model = model_choice(given, gpu)
     config = _own_config(given) if model == OWN_MODEL else None
-    label, help_text = "Context (tokens)", "Committed tokens before the step."
-    seq_len = inputs.number(away, "seq", label, 1, _LARGEST_SEQ_LEN, DEFAULT_SEQ_LEN, help_text)
+    followed = _length()
+    help_text = (
+        f"Committed tokens before the step: a request's prompt and half its output, else {followed:,}."
+    )
+    label = "Context (tokens)"
+    typed = inputs.perhaps(away, "seq", label, 1, _LARGEST_SEQ_LEN, help_text, empty=f"{followed:,}")
+    seq_len = followed if typed is None else typed
     drafter = drafter_choice(given, engine)
     heads: int | None = None
     draft_model = None
@@ -85,6 +92,13 @@ def set_up(where: Any, *, searched: bool = False) -> SetUp:
     )  # fmt: skip
 
 
+def _length() -> int:
+    """Committed tokens where none are typed: of the page's request, where it has one."""
+    given = (inputs.now(name) for name in REQUEST)
+    tokens = [int(each) for each in given if each is not None and str(each).isdecimal()]
+    return request_length(*tokens) if len(tokens) == len(REQUEST) else DEFAULT_SEQ_LEN
+
+
 def runs_trees() -> bool:
     """Whether the engine that is chosen verifies trees, before it is drawn."""
     drafter, engine = st.session_state.get("drafter"), st.session_state.get("runtime")
@@ -96,9 +110,9 @@ def runs_trees() -> bool:
 
 def take(preset: Mapping[str, str | int]) -> None:
     """Set every input to a preset, or to its default where that says nothing: the callback of a button."""
-    defaults: dict[str, str | int | bool] = {
+    defaults: dict[str, str | int | bool | None] = {
         "runtime": default_engine(str(preset.get("drafter", DEFAULT_DRAFTER))), "gpu": DEFAULT_GPU,
-        "model": DEFAULT_MODEL, "seq": DEFAULT_SEQ_LEN, "drafter": DEFAULT_DRAFTER, "heads": _HEADS,
+        "model": DEFAULT_MODEL, "seq": None, "drafter": DEFAULT_DRAFTER, "heads": _HEADS,
         "acceptance": SHIPPED, "tp": 1, "dtype": PUBLISHED, "weight_dtype": SAME, "ep": False,
         "kv_dtype": SAME,
     }  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
-from medusa_sim.plan import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
+from medusa_sim.plan import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL
 from medusa_sim.plan import scenario as plan_scenario
 from medusa_sim.plan.arguments import (
     ARGUMENTS,
@@ -59,17 +59,19 @@ class Scenario(plan_scenario.Scenario):
     """
 
     def sweep(
-        self, batch: Sizes = 1, seq_len: Sizes = DEFAULT_SEQ_LEN, candidates: Sizes = DEFAULT_CANDIDATES
+        self, batch: Sizes = 1, seq_len: Sizes | None = None, candidates: Sizes = DEFAULT_CANDIDATES
     ) -> pd.DataFrame:
         """The rows of `medusa-sim sweep`: one for each batch, length (committed tokens) and count.
 
+        seq_len None: of a request its prompt and half its output, else 1024, as everywhere below.
         Columns have their unit in their name; `attrs["warnings"]` lists what to know. Counts that the
         acceptance does not describe have no rows. Raises UsageError for sizes below 1, CoverageError where
         no count is described.
         """
         import pandas as pd
 
-        axes = {"batch": batch, "seq_len": seq_len, "candidates": candidates}
+        lengths = self.length if seq_len is None else seq_len
+        axes = {"batch": batch, "seq_len": lengths, "candidates": candidates}
         grid = Grid.of(*(whole_numbers(name, sizes) for name, sizes in axes.items()))
         tables = [table.pandas() for table in sweep_tables([self], grid)]
         frame: pd.DataFrame = pd.concat(tables, ignore_index=True)
@@ -82,14 +84,15 @@ class Scenario(plan_scenario.Scenario):
     def recommend(
         self,
         batch: Sizes = DEFAULT_BATCHES,
-        seq_len: Sizes = DEFAULT_SEQ_LEN,
+        seq_len: Sizes | None = None,
         *,
         request: tuple[int, int] | None = None,
         **question: Any,
     ) -> Answer:
         """What `medusa-sim recommend` answers for every batch from the smallest to the largest given.
 
-        request: (prompt, output) tokens; speedups and rates are the server's then. question: further fields
+        request: (prompt, output) tokens, in the place of the scenario's; speedups and rates are the
+        server's then. question: further fields
         of `medusa_sim.plan.question.Question` (objective, max_latency_ms, candidates_max, ...). Raises
         UsageError for a question that makes no sense.
         """
@@ -100,12 +103,14 @@ class Scenario(plan_scenario.Scenario):
             if len(prompt_output) != 2 or min(prompt_output) < 1:
                 raise UsageError(f"request {shown(request)}: (prompt, output) tokens are needed")
             request = (prompt_output[0], prompt_output[1])
-        if not batches:
-            raise UsageError("batch is empty: give at least one whole number from 1")
+        lengths = [] if seq_len is None else whole_numbers("seq_len", seq_len)
+        for name, given in (("batch", batches), ("seq_len", None if seq_len is None else lengths)):
+            if given == []:
+                raise UsageError(f"{name} is empty: give at least one whole number from 1")
         asked = Question(
             batch_min=min(batches),
             batch_max=max(batches),
-            seq_len=tuple(whole_numbers("seq_len", seq_len)),
+            seq_len=tuple(lengths),
             request=request,
             **question,
         )
@@ -170,14 +175,13 @@ class Scenario(plan_scenario.Scenario):
             counts = combined(read_counts(Path(counters), None if before is None else Path(before)))
         return Checked(check=checked(*engine_run(self, files, counts, Measured(**measured))))
 
-    def step(
-        self, batch: int = 1, seq_len: int = DEFAULT_SEQ_LEN, candidates: int | None = None
-    ) -> SingleStep:
+    def step(self, batch: int = 1, seq_len: int | None = None, candidates: int | None = None) -> SingleStep:
         """One step at a batch, length and count (None: the best count; 1: plain decoding).
 
         A count that the acceptance does not describe is timed with as many drafts as it has, without a
         speedup.
         """
+        seq_len = self.length if seq_len is None else seq_len
         sizes = {"batch": batch, "seq_len": seq_len, "candidates": 1 if candidates is None else candidates}
         axes = [whole_numbers(name, [size]) for name, size in sizes.items()]
         Grid.of(*axes)
@@ -238,7 +242,7 @@ def sweep(
     gpu: str | Sequence[str] = DEFAULT_GPU,
     model: str | Sequence[str] = DEFAULT_MODEL,
     batch: Sizes = 1,
-    seq_len: Sizes = DEFAULT_SEQ_LEN,
+    seq_len: Sizes | None = None,
     candidates: Sizes = DEFAULT_CANDIDATES,
     tp: Sizes = 1,
     **scenario: Any,
@@ -265,7 +269,7 @@ def sweep(
     return whole
 
 
-def recommend(*, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes = DEFAULT_SEQ_LEN, **scenario: Any) -> Answer:
+def recommend(*, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes | None = None, **scenario: Any) -> Answer:
     """`Scenario(...).recommend(...)`: parts of the question by their names, every other is the scenario's."""
     asked = {name: scenario.pop(name) for name in (*QUESTION, "request") if name in scenario}
     return Scenario(**scenario).recommend(batch, seq_len, **asked)

@@ -13,6 +13,7 @@ import streamlit as st
 from charts.answer import batch_chart, tornado_chart
 from charts.draw import bars_spec, lines_spec, map_spec
 from chosen import SetUp
+from sidebar import REQUEST
 
 from medusa_sim.errors import UsageError
 from medusa_sim.export.settings import drafter_id
@@ -97,8 +98,8 @@ def _asked() -> _Asked:
     help_text = (
         "Of a request. With both, speedups are those of a server that reads such prompts between its steps."
     )
-    prompt = inputs.perhaps(third, "prompt", "Prompt tokens", 1, _LONGEST, help_text)
-    output = inputs.perhaps(last, "output_tokens", "Output tokens", 1, _LONGEST, "Tokens to write.")
+    prompt = inputs.perhaps(third, REQUEST[0], "Prompt tokens", 1, _LONGEST, help_text)
+    output = inputs.perhaps(last, REQUEST[1], "Output tokens", 1, _LONGEST, "Tokens to write.")
     request = None if prompt is None or output is None else (prompt, output)
     return _Asked(batch_max, cast(Objective, objective), request)
 

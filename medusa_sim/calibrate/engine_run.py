@@ -63,15 +63,13 @@ def engine_run(
     if counts is not None:
         measured |= _of_counts(counts, measured)
         scenario = _serving(scenario, counts)
-    if traffic := scenario.traffic:
-        measured.setdefault("seq_len", max(round(traffic.prompt_tokens + traffic.output_tokens / 2.0), 1))
     if _ACCEPTED & asked.keys():  # one of them tells the other
         measured.pop("tokens_per_step", None)
         measured.pop("accepted_by_position", None)
     if {"tpot_ms", "tokens_per_s", "itl_ms"} & asked.keys():
         for name in ("tpot_ms", "itl_ms"):
             measured.pop(name, None)
-    return described(scenario, EngineRun.of(Measured(**measured | asked)))
+    return described(scenario, EngineRun.of(Measured(**measured | asked), scenario.length))
 
 
 def _serving(scenario: Scenario, run: BenchRow | AcceptanceCounts) -> Scenario:

@@ -28,6 +28,7 @@ from medusa_sim.cli import examples, say
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.cli.values import NAMES, RUNTIME, NameType
 from medusa_sim.errors import UsageError, install
+from medusa_sim.plan import DEFAULT_SEQ_LEN
 from medusa_sim.plan.arguments import (
     ARGUMENTS,
     FLAG,
@@ -205,6 +206,15 @@ def _data_dir(ctx: click.Context, param: click.Parameter, value: Path | None) ->
     return value
 
 
+LENGTHS: Any = Taken(
+    opt(
+        "Committed tokens of each sequence before the step [prompt and half the output, else "
+        f"{DEFAULT_SEQ_LEN}].",
+        None, NAMES["seq_len"], "--seq",
+    ).options,
+    lambda values, name: values[name] or (),
+)  # fmt: skip
+"""--seq of a grid; none where it was not typed: the length of the request."""
 _OUTPUT = {
     "format_": opt(
         "Form of the result [default: from the suffix of -o, else table]. JSON has full precision.",

@@ -11,10 +11,10 @@ import click
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output, ReportPlace, command_line
-from medusa_sim.cli.values import BATCH, SEQ_LEN, Axis, grid
+from medusa_sim.cli.values import BATCH, Axis, grid
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES
-from medusa_sim.plan import DEFAULT_BATCHES, DEFAULT_SEQ_LEN
+from medusa_sim.plan import DEFAULT_BATCHES
 from medusa_sim.plan.question import EVERY_BATCH_TO, QUESTION, Question
 
 if TYPE_CHECKING:
@@ -31,20 +31,14 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 )
 def recommend(
     *,
-    names: dict[str, Any] = take.scenario("scope", "baseline", "prompt_tokens", "output_tokens"),
+    names: dict[str, Any] = take.scenario("scope", "baseline"),
     batch: tuple[int, ...] = take.opt(
         f"Range of batches; every size to {EVERY_BATCH_TO} is searched, every 2 % beyond.",
         f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
         grid(_EVERY_BATCH),
     ),
-    seq_len: tuple[int, ...] = take.opt("Committed tokens.", str(DEFAULT_SEQ_LEN), grid(SEQ_LEN), "--seq"),
+    seq_len: tuple[int, ...] = take.LENGTHS,
     asked: dict[str, Any] = take.arguments(QUESTION),
-    prompt_tokens: int | None = take.opt(
-        "Prompt tokens of a request (with --output-tokens): speedups and rates are the server's.",
-        None,
-        click.IntRange(1),
-    ),
-    output_tokens: int | None = take.opt("Output tokens of that request.", None, click.IntRange(1)),
     engine: str | None = take.opt(
         "Write an engine's launch settings.", None, click.Choice(ENGINES), "--export"
     ),
@@ -67,10 +61,7 @@ def recommend(
 
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
-    if (prompt_tokens is None) != (output_tokens is None):
-        raise UsageError("--prompt-tokens and --output-tokens describe one request: give both or neither")
-    request = None if prompt_tokens is None or output_tokens is None else (prompt_tokens, output_tokens)
-    question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, request=request, **asked)
+    question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, **asked)
     if engine is not None and not take.is_given("runtime"):
         names["runtime"] = runtime_of(engine, names["drafter"])
     (one,) = take.scenarios(names)

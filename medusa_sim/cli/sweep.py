@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, write_parts
-from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, SEQ_LEN, TP, echo_grid, grid
+from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, TP, echo_grid, grid
 from medusa_sim.errors import UsageError
-from medusa_sim.plan import DEFAULT_CANDIDATES, DEFAULT_SEQ_LEN
+from medusa_sim.plan import DEFAULT_CANDIDATES
 
 if TYPE_CHECKING:
     from medusa_sim.plan.scenario import Scenario
@@ -31,9 +31,7 @@ def sweep(
     *,
     names: dict[str, Any] = take.scenario(lists={"gpu": GPUS, "model": MODELS, "tp": grid(TP)}),
     batch: tuple[int, ...] = take.opt("Sequences in a batch.", "1", grid(BATCH)),
-    seq_len: tuple[int, ...] = take.opt(
-        "Committed tokens of each sequence before the step.", str(DEFAULT_SEQ_LEN), grid(SEQ_LEN), "--seq"
-    ),
+    seq_len: tuple[int, ...] = take.LENGTHS,
     candidates: tuple[int, ...] = take.opt(
         "Tokens that one verification step processes per sequence, root included.",
         ",".join(map(str, DEFAULT_CANDIDATES)),
@@ -54,14 +52,15 @@ def sweep(
     from medusa_sim.step.workload import Grid
 
     parts.check(output)
-    grid = Grid.of(batch, seq_len, candidates)
     several = take.scenarios(names)
+    grid = Grid.of(batch, seq_len or (several[0].length,), candidates)
     typed = take.is_given("candidates")
     warnings = dict.fromkeys(
         line for item in several for line in (*item.warnings, *(left_out(item, grid) if typed else []))
     )
     if output.form != "table" or all_rows or parts.out is not None:  # the answer says it itself
-        warnings |= dict.fromkeys(line for item in several for line in beyond_known(item, max(seq_len)))
+        longest = int(grid.seq_len.max())
+        warnings |= dict.fromkeys(line for item in several for line in beyond_known(item, longest))
     if parts.out is not None:
         _write_parts(parts, several, grid, warnings, all_rows=all_rows)
     elif output.form == "table" and not all_rows:

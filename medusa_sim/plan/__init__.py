@@ -11,6 +11,7 @@ DEFAULT_GPU = "a100-80gb-pcie"
 DEFAULT_MODEL = "vicuna-7b"
 DEFAULT_DRAFTER = "medusa"
 DEFAULT_SEQ_LEN = 1024
+"""Committed tokens of a step where neither a length nor a request is given."""
 DEFAULT_CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DEFAULT_BATCHES = (1, 64)
 """Smallest and largest batch that `recommend` searches."""
@@ -35,6 +36,11 @@ RUNS_CHAINS = "vllm"
 def default_runtime(drafter: str) -> str:
     """What runs a drafter where no runtime is named: trees of heads as kernels in a graph, chains in vLLM."""
     return RUNS_TREES if drafter == DEFAULT_DRAFTER else RUNS_CHAINS
+
+
+def request_length(prompt_tokens: float, output_tokens: float) -> int:
+    """Committed tokens of a request half way through its output, where no other length is given."""
+    return max(round(prompt_tokens + output_tokens / 2.0), 1)
 
 
 LOAD_REQUESTS = 1000

@@ -207,6 +207,8 @@ def takes(record: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[
     return of
 
 
+MOST_TOKENS = 10**9
+"""Of a prompt or an output."""
 _DTYPES = ("fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4")
 _WEIGHTS = (*_DTYPES, "int4", "mxfp4")
 _MACHINE, _DRAFTS, _FORMATS = "Engine and GPUs", "Drafts and acceptance", "Number formats"
@@ -293,13 +295,14 @@ class Arguments(Declared):
     )  # fmt: skip
     prompt_tokens: float | None = argument(
         None, NUMBER,
-        "Mean prompt of a server's requests, which ride on decode steps: itl_us, tpot_us, tokens_per_s [none "
-        "ride].",
-        _REQUESTS, above=0,
+        "Mean prompt of a server's requests, which ride on decode steps: speedups and rates are the server's "
+        "[none ride].",
+        _REQUESTS, least=1, most=MOST_TOKENS,
     )  # fmt: skip
     output_tokens: float | None = argument(
-        None, NUMBER, "Mean output of these requests (with --prompt-tokens).", _REQUESTS, above=0
-    )
+        None, NUMBER, "Mean output of these requests (with --prompt-tokens).", _REQUESTS,
+        least=1, most=MOST_TOKENS,
+    )  # fmt: skip
     workload: str | None = argument(
         None, WORD,
         "Category of MT-bench whose acceptance to take instead of the mean (writing, coding, ...).",

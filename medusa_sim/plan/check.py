@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from medusa_sim.errors import CoverageError, UsageError
-from medusa_sim.plan import DEFAULT_SEQ_LEN, MAX_DRAFTS
+from medusa_sim.plan import MAX_DRAFTS
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario
@@ -64,8 +64,8 @@ class EngineRun:
         return shares or f"{self.tokens_per_step:.6g}@{self.drafts}"
 
     @classmethod
-    def of(cls, given: Measured) -> EngineRun:
-        """From what was measured. Raises UsageError for what is missing or cannot be."""
+    def of(cls, given: Measured, length: int) -> EngineRun:
+        """From what was measured; length: where that says none. Raises UsageError for what is missing."""
         batch, drafts, tpot_ms, itl_ms = given.batch, given.drafts, given.tpot_ms, given.itl_ms
         accepted = tuple(float(share) for share in given.accepted_by_position or ())
         _check_shares(accepted, drafts)
@@ -92,7 +92,7 @@ class EngineRun:
             )
         return cls(
             batch=int(batch),
-            seq_len=int(given.seq_len or DEFAULT_SEQ_LEN),
+            seq_len=int(given.seq_len or length),
             drafts=int(drafts),
             time_us=float(time_us),
             tokens_per_step=float(tokens),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_BATCHES, DEFAULT_SEQ_LEN, FREE_WITHIN, SWITCHING_GAIN
+from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_BATCHES, FREE_WITHIN, SWITCHING_GAIN
 from medusa_sim.plan.arguments import ANY, NUMBER, WHOLE, WORD, Declared, argument, declared
 from medusa_sim.units import US_PER_MS
 
@@ -29,12 +29,13 @@ class Question(Declared):
     """What is asked.
 
     batch_min, batch_max: every batch between them is searched (beyond 256 every 2 %). seq_len: committed
-    tokens. request: (prompt, output) tokens.
+    tokens; none: as long as the request (`Scenario.length`). request: (prompt, output) tokens; None: the
+    scenario's traffic, where it has one.
     """
 
     batch_min: int = DEFAULT_BATCHES[0]
     batch_max: int = DEFAULT_BATCHES[1]
-    seq_len: tuple[int, ...] = (DEFAULT_SEQ_LEN,)
+    seq_len: tuple[int, ...] = ()
     objective: Objective = argument(
         "latency", WORD,
         "latency: at each batch. throughput: the most tokens/s of any batch that fits.",
@@ -59,8 +60,8 @@ class Question(Declared):
         super().__post_init__()
         if not 1 <= self.batch_min <= self.batch_max:
             raise UsageError(f"batch {self.batch_min}..{self.batch_max}: from 1, smallest first")
-        if not self.seq_len or min(self.seq_len) < 1:
-            raise UsageError(f"seq_len {self.seq_len}: at least one whole number from 1 is needed")
+        if self.seq_len and min(self.seq_len) < 1:
+            raise UsageError(f"seq_len {self.seq_len}: whole numbers from 1 are allowed")
 
     @property
     def batches(self) -> IntArray:

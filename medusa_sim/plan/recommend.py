@@ -12,6 +12,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, distinct
 from medusa_sim.errors import UsageError
+from medusa_sim.plan import request_length
 from medusa_sim.plan.break_even import (
     best_speculative,
     break_even_batches,
@@ -43,6 +44,9 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     if asked.request is not None:
         prompt, output = asked.request
         scenario = scenario.but(prompt_tokens=prompt, output_tokens=output)
+    elif (traffic := scenario.traffic) is not None:
+        asked = replace(asked, request=(round(traffic.prompt_tokens), round(traffic.output_tokens)))
+    asked = replace(asked, seq_len=asked.seq_len or (scenario.length,))
     options = scenario.options(asked.candidates_max)
     lengths = np.asarray(asked.seq_len, dtype=np.int64)
     surface = price(scenario, asked.batches, lengths, options)
@@ -179,7 +183,7 @@ def _requests(
     if question.request is None:
         return ()
     prompt, output = question.request
-    s = int(np.argmin(np.abs(surface.seq_len - (prompt + output // 2))))
+    s = int(np.argmin(np.abs(surface.seq_len - request_length(prompt, output))))
     fitting = np.flatnonzero(surface.fits[:, s, 0])
     ends = {int(surface.batch[i]): i for i in (fitting[:1].tolist() + fitting[-1:].tolist())}
     return tuple(

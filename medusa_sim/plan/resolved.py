@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-import numpy as np
-
 from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.kinds import KIND_OF, KINDS
-from medusa_sim.plan import Baseline, default_runtime
+from medusa_sim.plan import DEFAULT_SEQ_LEN, Baseline, default_runtime, request_length
 from medusa_sim.plan.acceptance import acceptance_of
 from medusa_sim.plan.arguments import Arguments
 from medusa_sim.plan.draft_options import Drafting
@@ -157,9 +155,6 @@ class Resolved:
         known = {name: float(tokens) for name, tokens in given.items() if tokens is not None}
         if len(known) == 1:
             raise UsageError("--prompt-tokens and --output-tokens describe the traffic: give both or neither")
-        for name, tokens in known.items():
-            if not 1.0 <= tokens < np.inf:
-                raise UsageError(f"{name} tokens {tokens:g}: a finite number from 1 is needed")
         return Traffic(**{f"{name}_tokens": tokens for name, tokens in known.items()}) if known else None
 
     def _load_latency(self) -> None:
@@ -180,6 +175,14 @@ class Resolved:
             else asked.latency
         )
         self.kernels = "none" if self.latency.name == "roofline" else chosen
+
+    @property
+    def length(self) -> int:
+        """Committed tokens of a step where no length is asked for: half way through a request."""
+        traffic = self.traffic
+        if traffic is None:
+            return DEFAULT_SEQ_LEN
+        return request_length(traffic.prompt_tokens, traffic.output_tokens)
 
     @property
     def depth(self) -> int:

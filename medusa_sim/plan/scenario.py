@@ -59,8 +59,13 @@ def doubts(of: Resolved) -> tuple[str, ...]:
             f"in outputs of {of.profile.output_tokens:g} tokens, as served to random prompts; real ones "
             "may reach it: give your own with --acceptance"
         )
-    if of.traffic is not None:
-        lines += _beyond_acceptance(of, of.traffic.prompt_tokens + of.traffic.output_tokens)
+    if (traffic := of.traffic) is not None:
+        lines += _beyond_acceptance(of, traffic.prompt_tokens + traffic.output_tokens)
+        if _exceeds(of, traffic.prompt_tokens + traffic.output_tokens):
+            lines.append(
+                f"requests of {traffic.prompt_tokens:.10g} + {traffic.output_tokens:.10g} tokens go beyond "
+                f"the {of.model.max_seq_len} positions of {of.model.name}"
+            )
     if of.arguments.dtype is None:
         lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(RUN_IN_FP16)]
     lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(UNCHECKED)]
@@ -87,14 +92,20 @@ def doubts(of: Resolved) -> tuple[str, ...]:
 def beyond_known(of: Resolved, tokens: float) -> list[str]:
     """That contexts are longer than the model was made for, or than its acceptance was measured at.
 
-    The latter of traffic is among the scenario's warnings.
+    Of traffic both are among the scenario's warnings.
     """
-    lines = [] if of.traffic is not None else _beyond_acceptance(of, tokens)
-    if tokens > of.model.max_seq_len:
+    lines, traffic = [] if of.traffic is not None else _beyond_acceptance(of, tokens), of.traffic
+    is_said = traffic is not None and _exceeds(of, traffic.prompt_tokens + traffic.output_tokens)
+    if _exceeds(of, tokens) and not is_said:
         lines.append(
             f"length {tokens:.10g} is beyond the {of.model.max_seq_len} positions of {of.model.name}"
         )
     return lines
+
+
+def _exceeds(of: Resolved, tokens: float) -> bool:
+    """Whether the model has no positions for so many tokens."""
+    return tokens > of.model.max_seq_len
 
 
 def first_token_doubts(of: Resolved) -> list[str]:

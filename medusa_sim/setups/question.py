@@ -7,7 +7,7 @@ from math import ceil, inf
 from typing import Literal, get_args
 
 from medusa_sim.errors import UsageError, shown
-from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
+from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, request_length
 from medusa_sim.plan.arguments import FLAG, NUMBER, WHOLE, WORD, Declared, Type, argument
 from medusa_sim.units import KILO
 
@@ -107,7 +107,7 @@ class Question(Declared):
     @property
     def seq_len(self) -> int:
         """Committed tokens of a request half way through its output."""
-        return round(self.prompt_tokens + self.output_tokens / 2.0)
+        return request_length(self.prompt_tokens, self.output_tokens)
 
     @property
     def slowest_tpot_us(self) -> float:

@@ -156,12 +156,12 @@ def test_a_typed_rate_answers(opened: Opened) -> None:
 
 def test_a_request_stands_beside_the_decoding_gain(opened: Opened) -> None:
     page = opened("answer", prompt=2000, output_tokens=300, batch=2, batch_max=8)
-    answer = answers.recommendation(set_up(), 8, "latency", (2000, 300))
-    told = request_at(answer, 2, 1024)
+    answer = answers.recommendation(set_up(seq_len=2150), 8, "latency", (2000, 300))
+    told = request_at(answer, 2, 2150)
     assert told is not None
     assert f"A request of 2,000 + 300 tokens: {told.speedup:.2f}x end to end" in page.success[0].value
     assert metrics(page)["End to end"] == f"{told.speedup:.2f}x"
-    row = scheduled_row_at(answer, 2, 1024)
+    row = scheduled_row_at(answer, 2, 2150)  # the request half way through its output
     assert metrics(page)["Speedup"] == f"{row.speedup:.2f}x"  # of a server that reads such prompts
     assert max(told.speedup, row.speedup) < row.step_speedup
 

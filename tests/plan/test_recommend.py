@@ -249,7 +249,7 @@ def test_lossless_lowers_a_curve_and_leaves_accuracies():
     ("question", "told"),
     [
         ({"batch_min": 5, "batch_max": 4}, "smallest first"),
-        ({"seq_len": ()}, "seq_len"),
+        ({"seq_len": (0,)}, "seq_len"),
         ({"objective": "speed"}, "unknown objective"),
         ({"max_latency_ms": 0.0}, "above 0"),
         ({"max_latency_ms": float("nan")}, "above 0"),

@@ -1,0 +1,94 @@
+"""One request, one answer: whoever is asked about it takes its length, and prints the same rates and costs.
+
+Without `--seq` a step is as long as the request half way through its output, in sweep, recommend, compare and
+check; `load` runs it from its first token to its last.
+"""
+
+import pytest
+from asking import document, refused
+
+import medusa_sim as ms
+from medusa_sim.plan import DEFAULT_SEQ_LEN
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.recommend import recommend
+
+GIVEN = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
+REQUESTS = ((8000, 500), (100, 1001), (500, 300))
+OF_LOAD = 0.02
+"""A closed loop of one user beside the step's mean law."""
+
+
+def served(request: tuple[int, int], **more: object) -> ms.Scenario:
+    return ms.Scenario(**GIVEN, prompt_tokens=request[0], output_tokens=request[1], **more)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+@pytest.mark.parametrize("users", [1, 8])
+def test_every_door_prices_a_request_alike(request_, users):
+    scenario = served(request_)
+    (row,) = scenario.recommend(users).recommendation.schedule
+    swept = scenario.sweep(users).set_index("candidates").loc[row.candidates]
+    compared = ms.compare(
+        GIVEN["model"], gpus=GIVEN["gpu"], counts=1, engines="vllm", weight_dtypes="bf16", drafters="eagle3",
+        drafts=row.drafts, batches=users, prompt_tokens=request_[0], output_tokens=request_[1],
+    )  # fmt: skip
+    checked = scenario.check(
+        batch=users, drafts=row.drafts, tpot_ms=1.0, tokens_per_step=row.tokens_per_step
+    ).check
+    assert row.seq_len == swept.seq_len == checked.run.seq_len == round(request_[0] + request_[1] / 2)
+    chosen = compared.chosen
+    assert row.tpot_us == pytest.approx(swept.tpot_us)
+    assert row.tpot_us == pytest.approx(chosen["tpot_ms"] * 1e3)
+    assert row.tpot_us == pytest.approx(checked.predicted_us)
+    for name in ("tokens_per_s", "usd_per_million_tokens", "joule_per_token"):
+        assert getattr(row, name) == pytest.approx(swept[name]), name
+        of_setup = "tokens_per_s_per_gpu" if name == "tokens_per_s" else name
+        assert getattr(row, name) == pytest.approx(chosen[of_setup]), name
+    if users > 1:
+        return
+    run = scenario.simulate(
+        [row.drafts], search=False, users=users, max_num_seqs=users, requests=200, seeds=1, length_cv=0.0,
+        prompt_tokens=request_[0], output_tokens=request_[1],
+    ).frame.iloc[0]  # fmt: skip
+    assert run.tokens_per_s == pytest.approx(row.tokens_per_s, rel=OF_LOAD)
+    assert run.tpot_mean_s * 1e6 == pytest.approx(row.tpot_us, rel=OF_LOAD)
+    assert run.usd_per_million_tokens == pytest.approx(row.usd_per_million_tokens, rel=OF_LOAD)
+
+
+def test_a_request_is_the_scenarios_or_the_questions():
+    asked = recommend(ms.Scenario(**GIVEN), Question(batch_max=4, request=(500, 300)))
+    its_own = recommend(served((500, 300)), Question(batch_max=4))
+    assert asked.question.seq_len == its_own.question.seq_len == (650,)
+    assert asked.requests == its_own.requests
+    assert asked.schedule == its_own.schedule
+    assert recommend(served((500, 300)), Question(seq_len=(64,))).question.seq_len == (64,)
+    assert recommend(ms.Scenario(**GIVEN), Question(batch_max=2)).question.seq_len == (DEFAULT_SEQ_LEN,)
+    assert served((500, 300)).step().seq_len == 650
+    assert ms.Scenario(**GIVEN).step().seq_len == DEFAULT_SEQ_LEN
+    assert list(ms.sweep(**GIVEN, prompt_tokens=100, output_tokens=51).seq_len.unique()) == [126]
+    with pytest.raises(ms.MedusaSimError, match="seq_len is empty"):
+        ms.Scenario(**GIVEN).recommend(1, [])
+
+
+def test_commands_take_the_length_of_the_request():
+    words = [f"--{name}={value}" for name, value in GIVEN.items()]
+    words += ["--prompt-tokens", "30000", "--output-tokens", "500"]
+    answer = document("recommend", *words, "--batch", "1..32")
+    assert {row["seq_len"] for row in answer["schedule"]} == {30250}
+    assert answer["memory"][0]["max_batch_with"] < 32  # 32 such requests fit on no H100
+    swept = document("sweep", *words, "--batch", "32")
+    assert {row["seq_len"] for row in swept["rows"]} == {30250}
+    assert not any(row["fits_memory"] for row in swept["rows"])
+
+
+def test_requests_beyond_a_model_are_said_or_refused():
+    small = ms.Scenario(prompt_tokens=1_000_000, output_tokens=1_000_000)
+    told = "requests of 1000000 + 1000000 tokens go beyond the 2048 positions of vicuna-7b"
+    assert told in small.warnings
+    assert not [line for line in small.sweep().attrs["warnings"] if "length" in line]  # once is enough
+    (line,) = (each for each in ms.Scenario().sweep(seq_len=3000).attrs["warnings"] if "positions" in each)
+    assert line == "length 3000 is beyond the 2048 positions of vicuna-7b"
+    for tokens, code in (("1e17", 2), ("0.5", 2), ("inf", 2), ("nan", 2)):
+        for command in ("recommend", "sweep"):
+            told = "prompt tokens nan" if tokens == "nan" else "--prompt-tokens"
+            refused(told, command, "--prompt-tokens", tokens, "--output-tokens", "100", code=code)
