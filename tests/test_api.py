@@ -115,8 +115,9 @@ def test_an_answer_prints_its_sentence_and_shows_its_schedule(scenario):
     assert "<table" in scenario._repr_html_()
     assert list(answer.schedule["candidates"]) == [row["candidates"] for row in answer.to_dict()["schedule"]]
     assert set(answer.by_count["candidates"]) == {1, 2, 3}
+    assert "RedHatAI/" in str(answer.export("vllm"))
     with pytest.raises(UsageError, match="needs the checkpoint"):
-        answer.export("vllm")
+        answer.export("llama-cpp")
     assert "my/draft" in str(answer.export("vllm", draft_path="my/draft"))
     with pytest.raises(UsageError, match="max_latency_ms"):
         scenario.recommend(max_latency=3)

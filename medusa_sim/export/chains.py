@@ -100,8 +100,10 @@ def chain_grid(answer: Recommendation) -> ChainGrid:
 
 
 def best_static(grid: ChainGrid) -> int:
-    """The one number of drafts that gains most over the batches at which speculating pays at all.
+    """The one number of drafts for a range of batches: nowhere far from the best number of that batch.
 
+    Where speculating pays at all it loses least against the best number there, at the batch where it loses
+    most: a mean over batches would give the largest ones away, whose steps are dear.
     Raises UsageError where no chain pays at any batch.
     """
     pays = grid.log_speedup[:, 1:].max(axis=1) > 0.0
@@ -110,8 +112,9 @@ def best_static(grid: ChainGrid) -> int:
             f"nothing to export: no chain pays at batch {grid.batch[0]}..{grid.batch[-1]}; "
             "leave speculation off"
         )
-    mean = np.average(grid.log_speedup[pays, 1:], axis=0, weights=grid.weight[pays])
-    return int(grid.drafts[1 + np.argmax(mean)])
+    values = grid.log_speedup[pays, 1:]
+    least = (values - values.max(axis=1, keepdims=True)).min(axis=0)
+    return int(grid.drafts[1 + np.argmax(least)])
 
 
 def best_tiers(
@@ -192,6 +195,16 @@ class ChainPlan:
     def dynamic(self) -> bool:
         """Whether the number of drafts follows the batch."""
         return len(self.tiers) > 1
+
+    @property
+    def dearest(self) -> tuple[int, int, float, float]:
+        """(batch, the best number there, its speedup, the plan's) where the plan loses most against it."""
+        own = np.searchsorted(self.grid.drafts, [self.drafts_at(int(batch)) for batch in self.grid.batch])
+        values = np.take_along_axis(self.grid.log_speedup, own[:, None], axis=1)[:, 0]
+        row = int(np.argmin(values - self.grid.log_speedup.max(axis=1)))
+        best = int(np.argmax(self.grid.log_speedup[row]))
+        found = (float(np.exp(each)) for each in (self.grid.log_speedup[row, best], values[row]))
+        return (int(self.grid.batch[row]), int(self.grid.drafts[best]), *found)  # type: ignore[return-value]  # two
 
     def drafts_at(self, batch: int) -> int:
         """Drafts at a batch; above the last tier the last one's."""

@@ -17,6 +17,7 @@ from medusa_sim.export.settings import (
     EngineExport,
     EngineMethod,
     EngineSettings,
+    drafter_id,
     length_note,
     range_notes,
     tier_notes,
@@ -73,10 +74,14 @@ def _settings(
     )
     allowed = engine.trees(method, known)
     tree = None if allowed is None else best_tree(answer, plan, allowed)
+    named: tuple[str, ...] = ()
+    if method.checkpoint and draft_path is None:
+        draft_path = published_draft(engine, answer)
+        named = (f"{draft_path} drafts, a published checkpoint: --draft-path names another",)
     if method.checkpoint and draft_path is None:
         raise UsageError(
-            f"{engine.name} needs the checkpoint of the {answer.drafting.method} draft: "
-            "add --draft-path FOLDER_OR_ID (draft_path= in Python)"
+            f"{engine.name} needs the checkpoint of the {answer.drafting.method} draft, and none is known for "
+            f"{answer.scenario.model.name}: add --draft-path FOLDER_OR_ID (draft_path= in Python)"
         )
     chosen = Chosen(
         answer=answer,
@@ -95,6 +100,7 @@ def _settings(
     notes = (
         f"written for {engine.title} {known}",
         nearest,
+        *named,
         *remarks,
         *engine.remarks(chosen),
         *range_notes(plan, engine.batch_cap),
@@ -108,6 +114,12 @@ def _settings(
         plan=plan if tree is None else None,
         chosen=chosen,
     )
+
+
+def published_draft(engine: EngineExport, answer: Recommendation) -> str | None:
+    """A published checkpoint of the draft that the engine loads as it is; None where none is known."""
+    loads = bool(engine.launch)  # llama.cpp takes converted files alone
+    return drafter_id(answer.drafting.method, answer.scenario.model.name, engine.name) if loads else None
 
 
 def engine_method(engine: EngineExport, method: str, version: str) -> EngineMethod:

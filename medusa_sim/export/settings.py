@@ -272,7 +272,12 @@ def tier_notes(plan: ChainPlan, why: str) -> tuple[str, ...]:
         return ()
     ranges = (f"{each.drafts or 'off'} at {each.batch_min}..{each.batch_max}" for each in plan.possible)
     tiers = ", ".join(ranges)
-    return (f"one number of drafts for every batch: {plan.drafts}; by batch it would be {tiers}, but {why}",)
+    batch, best, most, own = plan.dearest
+    lost = f"{best} drafts give {most:.2f}x" if best else "none would do better"
+    return (
+        f"one number of drafts for every batch: {plan.drafts}; by batch it would be {tiers}, but {why}; it "
+        f"costs most at batch {batch}: {own:.2f}x, where {lost}",
+    )
 
 
 def too_small(plan: ChainPlan, margin: float) -> str:

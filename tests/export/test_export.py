@@ -14,6 +14,7 @@ from medusa_sim.export import ENGINES
 from medusa_sim.export.ab import ab_script
 from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.engines import METHODS, engine_settings
+from medusa_sim.export.settings import drafter_id
 from medusa_sim.plan.acceptance import constant_rate
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.step.drafter import DRAFTERS
@@ -316,9 +317,8 @@ def test_checkpoints_of_the_first_eagle_go_where_they_load():
 def test_other_refusals(eagle):
     with pytest.raises(UsageError, match="unknown engine"):
         engine_settings(eagle, "vlm")
-    for engine in ("vllm", "sglang", "tensorrt-llm", "llama-cpp"):
-        with pytest.raises(UsageError, match="--draft-path"):
-            engine_settings(eagle, engine)
+    with pytest.raises(UsageError, match="--draft-path"):
+        engine_settings(eagle, "llama-cpp")
     for engine in set(ENGINES) - {"tgi"}:
         with pytest.raises(UsageError, match="known:"):
             engine_settings(eagle, engine, version="0.0.1", draft_path="d")
@@ -353,3 +353,34 @@ def test_ab_of_the_other_engines(eagle):
     ngram = answered("ngram", batch_max=4)
     with pytest.raises(UsageError, match="one-model"):
         ab_script(ngram, engine_settings(ngram, "tensorrt-llm"))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_settings_and_launch_commands_name_one_drafter(eagle, engine):
+    """One table of checkpoints: what `compare` starts with, `recommend --export` names."""
+    known = drafter_id("eagle3", eagle.scenario.model.name, engine)
+    settings = engine_settings(eagle, engine)
+    assert known is not None
+    assert known in settings.text
+    assert any(known in note for note in settings.notes)
+    assert "mine" in engine_settings(eagle, engine, draft_path="mine").text
+
+
+@pytest.mark.parametrize(("acceptance", "batch_max"), [(0.8, 64), (0.7, 256), (0.5, 64)])
+def test_one_number_for_a_range_is_nowhere_far_from_the_best(acceptance, batch_max):
+    """Where no schedule is read, and what it costs is named with the batch, as the curve by batch has it."""
+    answer = answered("ngram", constant_rate(acceptance), batch_max=batch_max)
+    settings = engine_settings(answer, "sglang")
+    plan = settings.plan
+    assert plan is not None
+    assert not plan.dynamic
+    grid = plan.grid
+    values = grid.log_speedup[:, 1:]
+    pays = values.max(axis=1) > 0.0
+    lost = (values[pays].max(axis=1, keepdims=True) - values[pays]).max(axis=0)
+    assert lost[plan.drafts - 1] == lost.min()
+    batch, best, most, own = plan.dearest
+    assert own == pytest.approx(grid.speedup(batch, plan.drafts))
+    assert most == pytest.approx(grid.speedup(batch, best))
+    if len(plan.possible) > 1:
+        assert any(f"at batch {batch}: {own:.2f}x" in note for note in settings.notes)
