@@ -296,7 +296,7 @@ def compare(
 
     price: dollars per GPU-hour of every card, or by card. advance: told (set-ups priced, of so many). given:
     fields of `medusa_sim.setups.question.Question` (tokens_per_s_per_user, rate, ...) and of
-    `medusa_sim.setups.setup.Choices` (gpus: cards; counts, engines, drafters, ...), one value or several;
+    `medusa_sim.setups.question.Choices` (gpus: cards; counts, engines, drafters, ...), one value or several;
     every other is an argument of each scenario (acceptance, latency, data_dir, ...). Raises UsageError for an
     unknown name, for a question that makes no sense, and where every set-up is refused.
     """

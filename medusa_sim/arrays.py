@@ -51,18 +51,3 @@ def root(first: FloatArray, second: FloatArray) -> FloatArray:
     """sqrt(a + b) of squares, each in a shape as small as it can be."""
     square: FloatArray = np.asarray(first + second)
     return np.sqrt(square, out=square)
-
-
-_KEPT_BYTES = 24 << 20
-
-
-def _keep_freed_memory() -> None:
-    """Have the allocator keep what temporary arrays give back.
-
-    glibc returns freed memory to the system beyond twice the largest block that was ever freed (64 MiB at
-    most) and takes each page anew: two thirds of the time of a grid of 100,000 cells. Elsewhere: nothing.
-    """
-    np.empty(_KEPT_BYTES, dtype=np.int8)
-
-
-_keep_freed_memory()

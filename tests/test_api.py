@@ -1,12 +1,18 @@
 """The Python face: its pages run, its names are listed and documented, commands and scenarios are one."""
 
+import gc
 import inspect
 import json
+import os
+import random
 import re
+import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -15,6 +21,8 @@ from one_line import one_line
 import medusa_sim as ms
 from medusa_sim.cli import cli
 from medusa_sim.errors import UsageError
+from medusa_sim.setups.question import Choices
+from medusa_sim.setups.search import compare
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PUBLIC = (
@@ -64,6 +72,27 @@ def test_importing_the_package_loads_nothing_else():
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.strip() == "[]"
+
+
+def state_of_the_process() -> tuple[object, ...]:
+    """What a library could set behind its caller's back."""
+    return (
+        gc.get_threshold(), gc.isenabled(), np.geterr(), np.get_printoptions(), list(warnings.filters),
+        dict(os.environ), signal.getsignal(signal.SIGINT), sys.getrecursionlimit(), sys.excepthook,
+        random.getstate(), str(np.random.get_state()),  # noqa: NPY002  # the global one is what is looked at
+    )  # fmt: skip
+
+
+def test_the_caller_s_process_stays_as_it_was():
+    """A comparison set the collector's threshold while it ran."""
+    before, during = state_of_the_process(), []
+    scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
+    scenario.sweep(batch=[1, 8])
+    scenario.recommend(batch=(1, 8))
+    choices = Choices(gpus=("h100-sxm",), counts=(1,), engines=("vllm",), weight_dtypes=("bf16",))
+    compare("llama-3.1-8b", choices=choices, advance=lambda *_: during.append(state_of_the_process()))
+    assert during
+    assert all(state == before for state in (*during, state_of_the_process()))
 
 
 def test_the_page_about_python_runs():

@@ -96,7 +96,7 @@ def fit_gemm(
 ) -> GemmKernel:
     """Kernel parameters of `rows` (one for each shape, `merged_repeats`), with `fit` filled in.
 
-    start: tiles, splits and the values to begin with (`calibrate.gemm_start`; the common ones if None).
+    start: tiles, splits and the values to begin with (`gemm_start`; the common ones if None).
     pinned: parameters that stay as `start` has them, such as a ramp that only this benchmark has.
     Deterministic; a minute or two for 10,000 rows. Raises DataError where there are fewer than two
     weight shapes, which cannot separate a ramp from a bandwidth or be held out.

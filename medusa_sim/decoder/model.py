@@ -168,7 +168,7 @@ class Llama(Part):
         new ones there are t = offset + q. New token i goes to slot lengths + offset + i and position
         lengths + depths[offset + i]; it sees the committed prefix and what `tree_mask` ((q, t) or
         (batch, q, t) bool; default: causal) allows. depths: (t,) or (batch, t), default 0..t-1.
-        `lengths` do not move: the caller commits by `cache.keep`. step: made elsewhere (`fast_step`), in
+        `lengths` do not move: the caller commits by `KVCache.keep`. step: made elsewhere (`fast_step`), in
         place of all of these.
         """
         if step is None and cache is not None:

@@ -150,14 +150,14 @@ KernelT = TypeVar("KernelT")
 
 
 class CalibratedLatency:
-    """KernelT times from the parameters in `hardware/<gpu>.toml`.
+    """Kernel times from the parameters in `hardware/<gpu>.toml`.
 
     kernels: name of the kernel set. cold: whether weights and KV come from HBM, as in every step of
     a model; `False` predicts rows that were measured with operands left in L2. library: set of an engine's
     own layers of experts, latent attention and collectives. engine, kernel: the set and the library's name of
-    the kernel that rows were measured with (`latency.choice`); if the GPU has no kernel set for the engine,
-    `kernels` is used. serves: the engine whose attention verifies (`specs.attention_backends`); empty:
-    kernels alone. Raises SpecError where the GPU has no such kernel set.
+    the kernel that rows were measured with (`choose`); if the GPU has no kernel set for the engine, `kernels`
+    is used. serves: the engine whose attention verifies (`specs.engine_facts.backend_of`); empty: kernels
+    alone. Raises SpecError where the GPU has no such kernel set.
     """
 
     name = "calibrated"

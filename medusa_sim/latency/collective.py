@@ -28,7 +28,7 @@ asked for; else one an expert, at most all) and L the link's datasheet bandwidth
                + fill_us h / 1024 t / (t + fill_tokens)                    + far_us log2(nodes)          (Y1)
     sms      = t (token_us + (own_us + copy_us c) h / 1024) / s            reading, casting, adding      (Y2)
     link     = t h e c (n - 1) / n / (link_fraction L)                                                   (Y3)
-    far      = t h e f / (far_fraction L),  f = (nodes / 2)^far_growth between nodes, else 0             (Y4)
+    far      = t h e f / (far_fraction L),  f = (nodes / 2)^far_growth, between nodes only               (Y4)
     time     = start + |sms, link, far|                                    a smooth maximum of `norm`    (Y5)
 
 One rank needs neither: its time is 0.

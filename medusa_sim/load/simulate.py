@@ -137,8 +137,8 @@ def half_width(values: FloatArray, end: float = 0.975) -> float:
 class LoadTest:
     """A scenario, its server and where its requests come from: what every run shares.
 
-    policies: names (`policies.NAMES`) or objects of one's own. drop_long: leave out requests that do not fit.
-    spread: standard deviation of the requests on the logit of their acceptance. cancelled: share of them
+    policies: names (`policy_names.NAMES`) or objects of one's own. drop_long: leave out requests that do not
+    fit. spread: standard deviation of the requests on the logit of their acceptance. cancelled: share of them
     whose client goes away.
     Raises UsageError for what makes no sense, SpecError or CoverageError from the scenario.
     """

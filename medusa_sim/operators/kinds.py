@@ -55,7 +55,7 @@ class Kind:
     serial_fit: str = ""
     is_chosen: bool = True
     """Whether kernels of several formats and libraries lie side by side, keyed by the operator's `form`
-    (`latency.choice`); else a set has one for each name."""
+    (`latency.calibrated.choose`); else a set has one for each name."""
     own_first: bool = False
     """Whether sets that were asked for serve in any of the operator's forms before other sets do."""
     is_exact: bool = False

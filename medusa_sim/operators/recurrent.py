@@ -6,9 +6,9 @@ heads of key width d_k and value width d_v, b requests, q new tokens, states in 
 
     state of a request         n d_k d_v                                                               (B1)
     one token, FLOPs           7 n d_k d_v  (Mamba-2 5)     state read and written                     (B2)
-    verification               state read once, and written for each of the q tokens (1 + q)           (B3)
+    verification               state read once, and written for each of the q tokens                   (B3)
     prefill, in chunks of C    n (6 d_k d_v + C (6 d_k + 4 d_v) + C^2 / 3) FLOPs a token               (B4)
-    convolution                2 width K_c FLOPs a token; a window of K_c - 1 tokens kept              (B5)
+    convolution                2 width K_c FLOPs a token                                               (B5)
 """
 
 from __future__ import annotations

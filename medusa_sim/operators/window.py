@@ -8,7 +8,7 @@ TensorRT-LLM has two kernels for one token where it does not run those of Blackw
 and V among the g query heads of a K/V head and splits all s keys of the sequence, with those beyond the
 window, into
 
-    splits  = min(n, round(sqrt(8 n))), n = floor(s / 128), and at most 8 blocks a multiprocessor         (W1)
+    splits  = min(n, round(sqrt(8 n))), n = floor(s / 128), and at most 8 blocks a multiprocessor         (B6)
 
 The other takes a query head at a time: where g is 1 or above 32, and for 16-bit caches where batch x K/V
 heads x n are fewer than a quarter of the multiprocessors. Of its blocks of 1024, 512 or 256 threads, as few
@@ -40,7 +40,7 @@ _SPLIT_KEYS, _SPLIT_BLOCKS = 128.0, 8.0
 _HEAD_DIMS = (64, 128, 192, 256)
 """Widths of a head for which libraries have a kernel each."""
 _FEW = 4.0
-"""Blocks for each of which a multiprocessor may go without, where keys are shared (W1)."""
+"""Blocks for each of which a multiprocessor may go without, where keys are shared (B6)."""
 _BLOCKS = 4.0
 """Blocks of 256 threads that registers leave room for on a multiprocessor."""
 _WARP = 32.0
@@ -186,7 +186,7 @@ class WindowAttention(Stream):
         }
 
     def _shared_or_alone(self, sms: int) -> dict[str, FloatArray]:
-        """Blocks of K/V heads whose keys are split (W1), or of query heads, in waves."""
+        """Blocks of K/V heads whose keys are split (B6), or of query heads, in waves."""
         keys, rows, batch = self._total, self._rows, as_float(self.batch)
         sequences = batch * as_float(self.kv_heads)
         spans = np.floor(keys / _SPLIT_KEYS)

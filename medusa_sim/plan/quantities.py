@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +158,9 @@ class Priced:
         return rate if self.fits.all() else np.where(self.fits, rate, np.nan)
 
 
+Unit = Literal["us", "per_s", "of", ""]
+
+
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """One quantity."""
@@ -168,9 +171,8 @@ class Quantity:
     """Its values; text for what is the same of a whole scenario."""
     title: str = ""
     """Heading in tables for people; empty: not shown there."""
-    unit: str = ""
-    """How tables show it: `x` a ratio, `us` a time, `per_s` a rate, `of` a bare ratio, empty a number."""
-    digits: int = 3
+    unit: Unit = ""
+    """How tables show it: `us` a time, `per_s` a rate, `of` a ratio, empty a number."""
     of_model: bool = False
     """Empty for `scope="block"`, which is one block and not a model."""
     labels: tuple[str, ...] = ()
@@ -191,7 +193,7 @@ OF_SCENARIO: dict[str, Callable[[Scenario], str | int]] = {
     "acceptance": lambda of: of.profile.name,
     "baseline": lambda of: of.baseline,
 }
-"""What a whole scenario has one of."""
+"""Quantities that are constant for a scenario."""
 
 
 def scenario_values(scenario: Scenario, *names: str) -> dict[str, str | int]:

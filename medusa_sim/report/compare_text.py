@@ -322,7 +322,7 @@ def warning_lines(answer: Comparison) -> list[str]:
     setups = {answer.key(row): name_of(row) for row in rows if row is not None}
     kinds: dict[str, tuple[str, dict[str, None]]] = {}
     for key, names in setups.items():
-        for line in answer.name_of(answer.scenarios[key]):
+        for line in answer.warnings_of(answer.scenarios[key]):
             kinds.setdefault(_OF_A_SPLIT.sub("", line), (line, {}))[1][names] = None
     every = len(set(setups.values()))
     lines = [
@@ -353,10 +353,10 @@ _OF_A_SPLIT = re.compile(r" for \d+ GPUs| among \d+| \([^)]*\)")
 
 
 def with_warnings(answer: Comparison) -> pd.DataFrame:
-    """The table with a column `warnings`: the numbers of each row's own among `answer.warnings`, from 1."""
+    """The table with a column `warnings`: numbers, from 1, of each row's own in `Comparison.warnings`."""
     number = {line: place for place, line in enumerate(answer.warnings, start=1)}
     own = {
-        key: " ".join(str(number[line]) for line in answer.name_of(scenario))
+        key: " ".join(str(number[line]) for line in answer.warnings_of(scenario))
         for key, scenario in answer.scenarios.items()
     }
     keys = answer.table[list(SET_UP)].itertuples(index=False, name=None)

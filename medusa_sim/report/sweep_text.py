@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from medusa_sim.plan import FREE_WITHIN
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.insights import NEAR_BEST, Answer, Free, InEngine
-from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity, usd_per_million_tokens
+from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity, Unit, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario, beyond_known
 from medusa_sim.plan.surface import Surface
 from medusa_sim.report.caveats import (
@@ -156,13 +157,19 @@ def free_text(count: int, free: Free) -> str:
 
 
 def _cell(quantity: Quantity, value: float) -> str:
-    ways = {"x": times, "us": duration, "per_s": _rate, "of": "{:.2f}".format}
-    way = ways.get(quantity.unit)
-    return significant(value, quantity.digits) if way is None else way(value)
+    return _WAYS[quantity.unit](value)
 
 
 def _rate(tokens_per_s: float) -> str:
     return NOTHING if math.isnan(tokens_per_s) else f"{tokens_per_s:,.0f}"
+
+
+_WAYS: dict[Unit, Callable[[float], str]] = {
+    "us": duration,
+    "per_s": _rate,
+    "of": "{:.2f}".format,
+    "": partial(significant, digits=3),
+}
 
 
 def verdicts(answer: Answer) -> list[str]:

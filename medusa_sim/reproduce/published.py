@@ -89,7 +89,7 @@ def paper_latency(gpu: Gpu, data_dir: DataDir = None) -> CalibratedLatency:
 
     The paper prints operator times for the A100 only. On another GPU the linear layers are those
     fitted to that GPU's own measured rows (set `torch`), the attention products have the A100's
-    efficiencies, and both keep the A100 rows' cost of an eager launch. `fit.inherited_from` says so.
+    efficiencies, and both keep the A100 rows' cost of an eager launch. `Fit.inherited_from` says so.
     Raises SpecError where the A100 has no `paper` set or the GPU no measured linear layers.
     """
     if PAPER_SET in gpu.kernels:

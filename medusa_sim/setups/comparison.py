@@ -73,9 +73,10 @@ class Comparison:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What must not be overlooked of any set-up, each line once."""
-        return tuple(dict.fromkeys(line for item in self.scenarios.values() for line in self.name_of(item)))
+        every = (self.warnings_of(scenario) for scenario in self.scenarios.values())
+        return tuple(dict.fromkeys(line for lines in every for line in lines))
 
-    def name_of(self, scenario: Scenario) -> list[str]:
+    def warnings_of(self, scenario: Scenario) -> list[str]:
         """The warnings of one set-up; of times to the first token where these are asked for."""
         limited = self.question.ttft_ms is not None or self.question.e2e_ms is not None
         return [*scenario.warnings, *(first_token_doubts(scenario) if limited else ())]

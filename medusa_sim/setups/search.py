@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -31,27 +29,7 @@ if TYPE_CHECKING:
 MOST = 6
 """Set-ups that are looked at more closely, with speculation and as many without."""
 
-_OBJECTS = 50_000
 
-
-@contextmanager
-def _rarely_collected() -> Iterator[None]:
-    """Cycles are looked for after so many new objects: those of a card live until all its set-ups are priced.
-
-    Looking through them after every 700, as Python does, takes a ninth of the time.
-    """
-    usual = gc.get_threshold()
-    if usual[0] >= _OBJECTS or not gc.isenabled():  # another comparison in this process, or the caller, chose
-        yield
-        return
-    gc.set_threshold(_OBJECTS, *usual[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-
-
-@_rarely_collected()
 def compare(
     model: ModelName,
     question: Question | None = None,

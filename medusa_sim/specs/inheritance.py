@@ -190,7 +190,7 @@ def inherit_kernels(
 ) -> KernelSet:
     """`own` with every entry that it lacks and `borrowed` names. A relative's missing entry adds nothing.
 
-    Each borrowed kernel says so: `fit.inherited_from` is the reference, `fit.source` gains the reason, and a
+    Each borrowed kernel says so: `Fit.inherited_from` is the reference, `Fit.source` gains the reason, and a
     band from another GPU is stretched about its centre (in the logarithm): by `widen`, and at least by what
     kernels were measured to err on other GPUs. is_alike: whether a GPU has the same architecture. pace: its
     `memory_pace`.

@@ -308,8 +308,8 @@ def pieces_us(engine: Engine, layers: int, query_tokens: Size) -> Added:
 HOST_OVERLAP = 3.0
 """Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
 
-From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks for 2.7, Table 4 for 4.8
-(`medusa-sim reproduce table1-rates`, docs/method.md, host and device).
+From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks for 2.7, Table 4 for 4.1
+(`tests/test_numbers.py` fits both; docs/method.md, host and device).
 """
 MEASURED_REQUESTS = 256.0
 """Up to which what an engine charges per request was measured; more are charged as much as these."""

@@ -10,7 +10,7 @@
     (N9)  itl      = step + filter + g carried,  g = f^2 / (f^2 + (1 - f)^2)
     (N10) tpot     = (step + filter + f carried (b - 1) / b) / tau     from a request's first token on
     (N11) tokens/s = b tau / (step + filter + f carried)
-    (N12) ttft     = server + 3/2 step + carried
+    (N17) ttft     = server + 3/2 step + carried
 
 P and N are the mean tokens of a prompt and of an output: in a server that stays full every finished request
 brings a prompt, which a decode step carries. (N9) is the median gap: it sees carried prompts where most steps
@@ -218,7 +218,7 @@ def prompt_pass_us(device_us: FloatArray, launching_us: FloatArray | float) -> F
 
 
 def first_token_us(setting: Setting, step_us: FloatArray, seen: Served) -> FloatArray:
-    """(N12) mean time to the first token in a server that is full but keeps no queue, microseconds.
+    """(N17) mean time to the first token in a server that is full but keeps no queue, microseconds.
 
     A request waits for half the running step, then its whole prompt rides on the next one, with those of
     others that came meanwhile.

@@ -196,7 +196,7 @@ def step_kernels(gpu: Gpu, runtime: Runtime, dtype: str) -> str:
 
 
 def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
-    """Whether the engine's graph of this pass holds its attention too (`specs.attention_backends`)."""
+    """Whether the engine's graph of this pass holds its attention too (`specs.engine_facts`)."""
     if work.runtime.engine is None or work.of == "continued" or work.workload.phase == "prefill":
         return True
     reads_accepted = work.of == "draft" and bool(np.any(np.asarray(work.workload.query_tokens) > 1))

@@ -61,7 +61,7 @@ class _Subject:
 def run_recipe(
     recipe: Recipe, report: Report | None = None, note: Callable[[str], None] | None = None
 ) -> Trained:
-    """Trains and writes the checkpoint folder `recipe.save`; a killed run goes on from where it was saved.
+    """Train and write the checkpoint folder `Recipe.save`; a killed run goes on from where it was saved.
 
     The state lies beside the folder (`<save>.state.safetensors`) until the end. `note` is told, once,
     which heads the training starts from. Raises UsageError, SpecError, DataError or OutputError before

@@ -179,7 +179,7 @@ def train_medusa_2(
 
     The two-stage warm-up is `train_medusa_1` before this with `schedule="constant"`; with
     `schedule="sine"` fresh heads may be trained at once. With `distil`, L_LM is the KL to the model
-    with its adapter off (no second copy). `settings.learning_rate` is the backbone's; the heads
+    with its adapter off (no second copy). `TrainSettings.learning_rate` is the backbone's; the heads
     learn 4 times faster. The adapter is merged into `model` at the end. Returns the loss history.
     """
     add_adapter(model)
