@@ -48,7 +48,6 @@ TERMS = (
     Fitted(("vllm-0.14",), "hidden_us_per_step", 550, 270),
     Fitted(("vllm-0.10", "vllm-0.14"), "host_us_per_request", 10, 5),
     Fitted(("vllm-0.11",), "filter_bytes_per_logit", 900, 350),
-    Fitted(("vllm-0.10",), "length_spread_share", 0.08, 0.08),
     Fitted(("vllm-0.8",), "draft_us_per_step", 1200, 400),
     Fitted(("vllm-0.10",), "draft_us_per_step", 600, 300),
     Fitted(("vllm-0.8", "vllm-v0"), "draft_us_per_pass", 720, 200),

@@ -17,6 +17,7 @@ from study import measured, measured_rows, named_rows
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.by_name import cached, latency_model
+from medusa_sim.plan import LENGTH_CV
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
@@ -27,7 +28,8 @@ from medusa_sim.step.compose import drafting_us, host_us, overhead_halves, pass_
 from medusa_sim.step.drafter import LOOKUPS
 from medusa_sim.step.drafter.base import Drafter, FreeDrafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
-from medusa_sim.step.server import Traffic, carried_prompts, filter_us, typical_share
+from medusa_sim.step.sampling import filter_us, sampled
+from medusa_sim.step.server import Traffic, served, served_length
 from medusa_sim.step.step import (
     Setting,
     StepTime,
@@ -99,14 +101,14 @@ class Row:
 
 
 class Kernels:
-    """Device times of a row, which no fitted term changes, and how they grow with length."""
+    """Device times of a row, and what prompts add to its median gap: no fitted term changes them."""
 
     def __init__(self, row: Row) -> None:
         self.row, self.setting = row, setting_of(row)
         batch, length = np.asarray(row.batch), np.asarray(row.seq_len)
         self.plain = self.verify = decode_step(self.setting, batch, length)
         self.plain_us = float(self.plain.device_us)
-        self.longer_us = self.share = self.carried_us = 0.0
+        self.riding_us = 0.0
         self.passes: list[StepTime] = []
         if row.drafts:
             counts = np.asarray(row.drafts + 1)
@@ -114,11 +116,17 @@ class Kernels:
             self.verify = verification_step(self.setting, batch, length, counts)
             self.passes = [part for part in parts if part.works and part.works[0].of == "draft"]
         if row.traffic is not None:
-            longer = 0.1 * row.traffic.output_tokens
-            step = decode_step(self.setting, batch, length + longer)
-            self.longer_us = (float(step.device_us) - self.plain_us) / longer
-            share, carried = carried_prompts(self.setting, batch, batch, np.ones(()), row.traffic)
-            self.share, self.carried_us = float(share), float(carried)
+            self.plain = decode_step(
+                self.setting, batch, np.asarray(served_length(self.setting, length, row.traffic))
+            )
+            self.plain_us = float(self.plain.device_us)
+            one = np.ones(())
+            attention_us = self.plain.parts_us["attention"]
+            seen = served(
+                self.setting, self.plain.time_us, batch, 1, one, row.traffic, attention_us=attention_us
+            )
+            added = sampled(self.setting, batch, 1, one).time_us
+            self.riding_us = float(seen.itl_us - self.plain.time_us - added)
 
     def predicted(self, engine: Engine) -> float:
         """What the row should have measured on an engine with these terms."""
@@ -128,13 +136,10 @@ class Kernels:
         if row.kind == "itl":
             assert row.traffic is not None
             model = self.setting.model
-            longer = engine.length_spread_share.value * row.traffic.output_tokens
             filtered = filter_us(
                 engine, self.setting.latency.gpu, row.batch, model.vocab, top_k=model.samples_top_k
             )
-            typical = float(typical_share(np.asarray(self.share)))
-            step = _step_us(self.plain_us + longer * self.longer_us, hidden, host)
-            return step + float(filtered) + typical * self.carried_us
+            return _step_us(self.plain_us, hidden, host) + float(filtered) + self.riding_us
         plain = _step_us(self.plain_us, hidden, host + self._pieces_us(engine, self.plain))
         if not row.drafts:
             return plain
@@ -248,13 +253,18 @@ def published_rows() -> list[Row]:
 def _served(table: pd.DataFrame) -> Iterator[Row]:
     dense = table[(table.n_gpus == 1) & table.architecture.str.startswith("Dense") & (table.avg_batch < 260)]
     for line in named_rows(dense):
-        prompt, output = TYPICAL_PROMPTS[line.task], float(line.avg_output_len)
+        prompt, output = PROMPTS[line.task], float(line.avg_output_len)
         yield Row(
             kind="itl", source="ML.ENERGY", group=SERVED_MODELS[line.model],
             cell=f"{SERVED_MODELS[line.model]} {line.task} b{line.avg_batch:.0f}", runtime="vllm-0.11",
             model=SERVED_MODELS[line.model], batch=float(line.avg_batch),
-            seq_len=PROMPTS[line.task] + output / 2, measured=1e3 * line.median_itl_ms,
-            traffic=Traffic(prompt_tokens=prompt, output_tokens=output),
+            seq_len=prompt + output / 2, measured=1e3 * line.median_itl_ms,
+            traffic=Traffic(
+                prompt_tokens=prompt,
+                output_tokens=output,
+                prompt_cv=PROMPT_CV[line.task],
+                output_cv=LENGTH_CV,
+            ),
         )  # fmt: skip
 
 

@@ -29,8 +29,10 @@ from medusa_sim.plan.surface import price
 from medusa_sim.specs.costs import PowerFit
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.server import Traffic, filter_us, load_watts, served_length, under_limit
+from medusa_sim.step.sampling import filter_us
+from medusa_sim.step.server import served_length
 from medusa_sim.step.step import step_works
+from medusa_sim.step.watts import load_watts, under_limit
 from medusa_sim.step.workload import Launch, prefill
 from medusa_sim.units import US_PER_S
 
@@ -60,13 +62,13 @@ def served_rows() -> pd.DataFrame:
 
 def _row(line: Any) -> dict[str, object]:
     gpus, batch = int(line.n_gpus), float(line.avg_batch)
-    traffic = Traffic(prompt_tokens=PROMPTS[line.task], output_tokens=float(line.output))
     scenario = Scenario(
         gpu=CARD, model=MODELS[line.model], dtype="bf16", runtime=RUNTIME, drafter="eagle3", acceptance=0.7,
         tp=gpus, ep=int(line.ep),
-        prompt_tokens=traffic.prompt_tokens, output_tokens=traffic.output_tokens,
+        prompt_tokens=PROMPTS[line.task], output_tokens=float(line.output),
     )  # fmt: skip
-    setting, engine = scenario.setting, scenario.runtime.engine
+    setting, engine, traffic = scenario.setting, scenario.runtime.engine, scenario.traffic
+    assert traffic is not None
     length = traffic.prompt_tokens + traffic.output_tokens / 2
     assert engine is not None
     seen = round(float(served_length(setting, length, traffic)))

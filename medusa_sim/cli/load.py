@@ -57,6 +57,7 @@ def load(
         "scope",
         "baseline",
         "prompt_tokens",
+        "length_cv",
         "output_tokens",
         lists={"gpu": GPUS, "model": MODELS, "drafter": DRAFTERS},
         lists_say=" With --out also a list a,b.",

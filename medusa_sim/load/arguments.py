@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medusa_sim.plan import (
-    LOAD_LENGTH_CV,
+    LENGTH_CV,
     LOAD_OUTPUT_TOKENS,
     LOAD_PREFIXES,
     LOAD_PROMPT_TOKENS,
@@ -55,7 +55,7 @@ class LoadArguments(Declared):
     prompt_tokens: float = argument(LOAD_PROMPT_TOKENS, NUMBER, "Mean prompt.", _REQUESTS, above=0)
     output_tokens: float = argument(LOAD_OUTPUT_TOKENS, NUMBER, "Mean output.", _REQUESTS, above=0)
     length_cv: float = argument(
-        LOAD_LENGTH_CV, NUMBER,
+        LENGTH_CV, NUMBER,
         "Coefficient of variation of both lengths (log-normal; 0: all equal).",
         _REQUESTS, least=0, most=10,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.requests import LEAST_RATE, MOST_REQUESTS, Requests, check_rate
-from medusa_sim.plan import LOAD_LENGTH_CV, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, LOAD_REQUESTS
+from medusa_sim.plan import LENGTH_CV, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, LOAD_REQUESTS
 
 _WARM = 10
 _LEAST_TO_WARM = 200
@@ -26,8 +26,8 @@ class Lengths:
 
     prompt_tokens: float = LOAD_PROMPT_TOKENS
     output_tokens: float = LOAD_OUTPUT_TOKENS
-    prompt_cv: float = LOAD_LENGTH_CV
-    output_cv: float = LOAD_LENGTH_CV
+    prompt_cv: float = LENGTH_CV
+    output_cv: float = LENGTH_CV
 
     def __post_init__(self) -> None:
         for name, mean in (("prompt tokens", self.prompt_tokens), ("output tokens", self.output_tokens)):

@@ -18,8 +18,9 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.specs.costs import Power
-from medusa_sim.step.server import prompt_joules, sampling_joules, served, watts
+from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import processed_tokens
+from medusa_sim.step.watts import prompt_joules, sampling_joules, watts
 from medusa_sim.units import US_PER_S
 
 
@@ -68,8 +69,8 @@ def energy_of(
     steps, sizes = surface.by_count, batch[:, None, None].astype(np.float64)
     rows = sizes * np.asarray(processed_tokens(surface.setting, steps.counts), dtype=np.float64)
     joules = surface.joules + sampling_joules(gpu, power, surface.setting, rows)
-    seen = served(surface.setting, steps.step_us, sizes, steps.counts, steps.tokens_per_step, None)
-    above = np.broadcast_to(joules / seen.itl_us * US_PER_S, steps.fits.shape)[:, 0].T
+    sampled_us = steps.step_us + sampled(surface.setting, sizes, steps.counts, steps.tokens_per_step).time_us
+    above = np.broadcast_to(joules / sampled_us * US_PER_S, steps.fits.shape)[:, 0].T
     return Energy(
         power=power,
         gpus=scenario.gpus,

@@ -14,10 +14,7 @@ from medusa_sim.plan import LOAD_PREFIXES
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.memory import cache_bytes, drafter_bytes, profiled_bytes
-
-MAX_REQUESTS = 256
-TOKEN_BUDGET = 8192
-"""`max_num_seqs` and `max_num_batched_tokens` where no engine has its own (`Engine.step_limit`)."""
+from medusa_sim.step.server import MAX_REQUESTS, TOKEN_BUDGET, step_limits
 
 MOST_REQUESTS, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""
@@ -125,7 +122,7 @@ def limits_of(scenario: Scenario, option: DraftOption | None, server: Server | N
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
     server = server or Server()
-    requests, tokens = step_limits(scenario)
+    requests, tokens = step_limits(scenario.runtime, scenario.gpu)
     requests, block_tokens = server.max_requests or requests, server.block_tokens
     tokens = server.token_budget or max(tokens, requests)
     drafter = None if option is None else option.drafter
@@ -161,12 +158,3 @@ def limits_of(scenario: Scenario, option: DraftOption | None, server: Server | N
 
 MOST_SLOTS = 4096
 """Slots beyond its positions that a request may ask for: drafts and look-ahead."""
-
-
-def step_limits(scenario: Scenario) -> tuple[int, int]:
-    """(requests, tokens) of one step that the scenario's engine allows on its card by default."""
-    engine = scenario.runtime.engine
-    if engine is None:
-        return MAX_REQUESTS, TOKEN_BUDGET
-    limit = engine.step_limit(scenario.gpu)
-    return limit.requests, limit.tokens

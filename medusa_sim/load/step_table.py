@@ -28,16 +28,16 @@ from medusa_sim.load.limits import Limits
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
-from medusa_sim.step.server import (
+from medusa_sim.step.prompts import (
+    drafter_prompt_us,
     linear_us,
     prompt_attention_us,
     prompt_host_us,
     prompt_pass_us,
     prompts_apart,
-    served,
 )
-from medusa_sim.step.step import Setting, work_time
-from medusa_sim.step.workload import prefill
+from medusa_sim.step.sampling import sampled
+from medusa_sim.step.step import Setting
 from medusa_sim.units import US_PER_S
 
 _LENGTH_RATIO = 1.5
@@ -313,12 +313,12 @@ def _piece(surface: Surface, options: Sequence[DraftOption]) -> tuple[Any, ...]:
     """(setting, step_s (K, b, S), faster, slower, drafting_share (K, b), idle_share (1, b)) of a part."""
     steps = surface.by_count
     sizes = surface.batch[:, None, None]
-    seen = served(surface.setting, steps.step_us, sizes, steps.counts, steps.tokens_per_step, None)
+    sampled_us = steps.step_us + sampled(surface.setting, sizes, steps.counts, steps.tokens_per_step).time_us
     middle = surface.seq_len.size // 2
     bands = ((steps.low_us, steps.step_us), (steps.step_us, steps.high_us))
     return (
         surface.setting,
-        np.moveaxis(np.broadcast_to(seen.itl_us, steps.fits.shape), -1, 0) / US_PER_S,
+        np.moveaxis(np.broadcast_to(sampled_us, steps.fits.shape), -1, 0) / US_PER_S,
         *(np.log(high / low)[:, middle].T for low, high in bands),
         _drafting_share(surface, options),
         surface.idle_share[None, :, middle],
@@ -342,13 +342,8 @@ def _drafter_prompt_s(
     setting: Setting, options: Sequence[DraftOption], tokens: np.ndarray, every: np.ndarray
 ) -> FloatArray:
     """Seconds that the longest draft's drafter adds for reading so many tokens of prompts."""
-    if not options:
-        return np.zeros(every.size)
-    workload = prefill(1, tokens.astype(np.float64))
-    works = options[-1].drafter.prompt_work(setting.shard, workload, setting.runtime)
-    total = np.zeros(tokens.size)
-    for work in works:
-        total = total + work_time(setting.latency, work).device_us
+    drafter = options[-1].drafter if options else None
+    total = drafter_prompt_us(setting, drafter, tokens.astype(np.float64))
     return np.where(every > 0, np.interp(every, tokens, total), 0.0) / US_PER_S
 
 

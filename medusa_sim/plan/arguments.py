@@ -21,6 +21,7 @@ from medusa_sim.plan import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,
     DEFAULT_MODEL,
+    LENGTH_CV,
     LONGEST_DRAFT,
     MAX_DRAFTS,
     RUNS_CHAINS,
@@ -302,6 +303,11 @@ class Arguments(Declared):
     output_tokens: float | None = argument(
         None, NUMBER, "Mean output of these requests (with --prompt-tokens).", _REQUESTS,
         least=1, most=MOST_TOKENS,
+    )  # fmt: skip
+    length_cv: float = argument(
+        LENGTH_CV, NUMBER,
+        "Coefficient of variation of their prompts and outputs (log-normal; 0: all equal).",
+        _REQUESTS, least=0, most=10,
     )  # fmt: skip
     workload: str | None = argument(
         None, WORD,

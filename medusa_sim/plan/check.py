@@ -24,7 +24,6 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
-from medusa_sim.step.server import served
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 NOTICEABLE = 0.03
@@ -201,7 +200,7 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     option = option_of(scenario, run.drafts)
     surface = price(scenario, [run.batch], [run.seq_len], [option])
     if run.drafts == 0:
-        alone = _plain(surface, run.batch, run.time_us, run.timed_by)
+        alone = _plain(surface, run.time_us, run.timed_by)
         return EngineCheck(
             scenario=scenario, run=run, parts=(alone,),
             predicted_us=alone.predicted_us, low_us=alone.low_us, high_us=alone.high_us,
@@ -212,11 +211,11 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     step, low, high = (float(ends[0, 0, 1]) for ends in (steps.step_us, steps.low_us, steps.high_us))
 
     def per_token(step_us: float, tokens: float) -> float:
-        return _per_token_us(surface, run.batch, step_us, run.drafts + 1, tokens, run.timed_by)
+        return _per_token_us(surface, step_us, run.drafts + 1, tokens, run.timed_by)
 
     predicted, quick, late = (per_token(step, each) for each in (tokens, many, few))
     at_measured, fast, slow = (per_token(each, run.tokens_per_step) for each in (step, low, high))
-    plain = None if run.plain_us is None else _plain(surface, run.batch, run.plain_us)
+    plain = None if run.plain_us is None else _plain(surface, run.plain_us)
     explained = 0.0
     if plain is not None:
         # what a plain step off by a factor adds to the round, of the rest at most
@@ -288,22 +287,18 @@ def option_of(scenario: Scenario, drafts: int) -> DraftOption:
     return option
 
 
-def _per_token_us(
-    surface: Surface, batch: int, step_us: float, count: int, tokens: float, timed_by: TimedBy
-) -> float:
+def _per_token_us(surface: Surface, step_us: float, count: int, tokens: float, timed_by: TimedBy) -> float:
     """Time per token, as it was measured, with a step of `step_us` that emits so many tokens."""
-    seen = served(
-        surface.setting, np.asarray(step_us), batch, count, np.asarray(tokens), surface.scenario.traffic
-    )
+    seen = surface.served_step(np.asarray(step_us), 0, 0, count, np.asarray(tokens))
     ways = {"tpot": seen.tpot_us, "rate": seen.token_us, "gaps": seen.itl_us / tokens}
     return float(ways[timed_by])
 
 
-def _plain(surface: Surface, batch: int, measured_us: float, timed_by: TimedBy = "tpot") -> CheckedPart:
+def _plain(surface: Surface, measured_us: float, timed_by: TimedBy = "tpot") -> CheckedPart:
     """Plain decoding, as if it alone was run."""
     steps = surface.in_flight
     low, predicted, high = (
-        _per_token_us(surface, batch, float(ends[0, 0, 0]), 1, 1.0, timed_by)
+        _per_token_us(surface, float(ends[0, 0, 0]), 1, 1.0, timed_by)
         for ends in (steps.low_us, steps.step_us, steps.high_us)
     )
     return CheckedPart(

@@ -23,7 +23,8 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.compose import Cost, PassWork, along
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.kernels import Kernels, priced, timed
-from medusa_sim.step.server import carrying, launch_joules, linear_work, rows_with_prompts, served_length
+from medusa_sim.step.prompts import linear_work, timed_rows
+from medusa_sim.step.server import served_length, step_limits
 from medusa_sim.step.step import (
     Setting,
     StepTime,
@@ -32,10 +33,10 @@ from medusa_sim.step.step import (
     drafting_steps,
     drafting_works,
     kernels_time,
-    processed_tokens,
     verification_work,
     work_time,
 )
+from medusa_sim.step.watts import launch_joules
 from medusa_sim.step.workload import Launch
 
 PLAIN = 0
@@ -202,10 +203,8 @@ class PricedSteps:
         works = [self.decode_work, self.verify_work, *chain.from_iterable(self.drafting_works)]
         traffic = self.scenario.traffic
         if traffic is not None:
-            requests = self.batch[:, None].astype(np.float64)
-            _, prompts = carrying(self.setting, requests, self.tokens_per_step, traffic)
-            rows = requests * processed_tokens(self.setting, self.candidates)
-            works.append(linear_work(self.setting, rows_with_prompts(self.setting, rows, prompts, traffic)))
+            _, tokens = step_limits(self.setting.runtime, self.scenario.gpu)
+            works.append(linear_work(self.setting, timed_rows(tokens)))
         launches = [launch for work in works for launch in work.launches]
         answers.expect(each.operator for launch in launches for each in (launch, *launch.composed))
 

@@ -29,8 +29,8 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
 from medusa_sim.specs.costs import Power
 from medusa_sim.step.memory import drafter_bytes, memory_parts
-from medusa_sim.step.server import served_joules, watts
 from medusa_sim.step.step import decode_step, processed_tokens
+from medusa_sim.step.watts import served_joules, watts
 
 if TYPE_CHECKING:
     import pyarrow as pa

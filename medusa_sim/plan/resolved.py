@@ -155,7 +155,12 @@ class Resolved:
         known = {name: float(tokens) for name, tokens in given.items() if tokens is not None}
         if len(known) == 1:
             raise UsageError("--prompt-tokens and --output-tokens describe the traffic: give both or neither")
-        return Traffic(**{f"{name}_tokens": tokens for name, tokens in known.items()}) if known else None
+        if not known:
+            return None
+        spread = self.arguments.length_cv
+        return Traffic(
+            prompt_tokens=known["prompt"], output_tokens=known["output"], prompt_cv=spread, output_cv=spread
+        )
 
     def _load_latency(self) -> None:
         """The latency model, and the kernel set that it takes."""

@@ -28,7 +28,6 @@ from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.surface import Surface
 from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.memory import step_memory_bytes
-from medusa_sim.step.server import served
 from medusa_sim.units import US_PER_S
 
 _NEIGHBOURS = 5
@@ -79,11 +78,7 @@ class _Place:
         self.counts: IntArray = np.concatenate([[1], surface.candidates[self.family]])
         self.times: FloatArray = np.concatenate([[self.decode_us], self.step_us[self.family]])
         self.tpot_us, self.token_us = surface.tpot_us[i, s], surface.token_us[i, s]
-        tokens, own_us = surface.tokens_per_step, surface.own_us[i, s]
-        self.waits = served(
-            surface.setting, own_us[j] * tokens[j], self.batch, self.candidates, tokens[j],
-            surface.scenario.traffic,
-        )  # fmt: skip
+        self.waits = surface.served_at(i, s, j)
         self.watts = {each: watts_at(surface, i, s, each) for each in {PLAIN, j}}
         # configurations like this one with more candidates
         self.larger: IntArray = self.family[surface.candidates[self.family] > surface.candidates[j]]
@@ -229,9 +224,9 @@ class ScheduleRow:
     kernels_speedup: float | None = read(lambda at: at.kernels_speedup)
     """Of the same configuration (of a plain row: of the best that speculates) with kernels alone; None where
     the runtime is no engine."""
-    itl_us: float = read(lambda at: at.waits.itl_us)
+    itl_us: float = read(lambda at: float(at.waits.itl_us))
     """Between two chunks of a request, in a server whose steps carry the prompts of its traffic."""
-    tpot_us: float = read(lambda at: at.waits.tpot_us)
+    tpot_us: float = read(lambda at: float(at.tpot_us[at.j]))
     """Per token, likewise."""
     max_batch_without: int = read(lambda at: at.surface.max_batch[at.s, PLAIN])
     max_batch_with: int = read(lambda at: at.surface.max_batch[at.s, at.j])

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +24,10 @@ from medusa_sim.plan.drafted import Room
 from medusa_sim.plan.priced_steps import PLAIN, PricedSteps, cell, entry
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.compose import overhead_halves
+from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.memory import drafter_bytes, memory_parts
 from medusa_sim.step.server import Served, served
-from medusa_sim.step.step import decode_step
+from medusa_sim.step.step import StepTime, decode_step
 from medusa_sim.step.workload import Grid
 from medusa_sim.units import US_PER_S
 
@@ -100,9 +102,56 @@ class Surface(PricedSteps):
     def _waits(self) -> Served:
         traffic, tokens, batch = self.scenario.traffic, self.tokens_per_step, self.batch[:, None, None]
         own = self.own_us
-        if traffic is None:
-            return Served(itl_us=own, tpot_us=own, token_us=own, carried_us=np.zeros(()))
-        return served(self.setting, own * tokens, batch, self.candidates, tokens, traffic)
+        return served(
+            self.setting,
+            own * tokens,
+            batch,
+            self.candidates,
+            tokens,
+            traffic,
+            attention_us=self._attention_us(1 + np.searchsorted(self.counts, self.candidates[1:])),
+            drafter=self.longest_drafter,
+        )
+
+    def _attention_us(self, columns: IntArray) -> FloatArray:
+        """(B, S, 1 + columns) attention in the plain step and in verification of some counts."""
+        steps = self._flight or self
+
+        def attention(step: StepTime, width: int) -> FloatArray:
+            shape = self.batch.size, self.seq_len.size, width
+            return np.broadcast_to(step.parts_us.get("attention", np.zeros(())), shape)
+
+        plain = attention(steps.decode, 1)
+        if not columns.size:
+            return plain
+        return np.concatenate([plain, attention(steps.verify, 1 + self.counts.size)[..., columns]], axis=-1)
+
+    def served_at(self, at: int, s: int, configuration: int) -> Served:
+        """One configuration at one batch and length."""
+        tokens = self.tokens_per_step[configuration]
+        step_us = self.own_us[at, s, configuration] * tokens
+        return self.served_step(step_us, at, s, int(self.candidates[configuration]), tokens)
+
+    def served_step(
+        self, step_us: FloatArray, at: int, s: int, count: int, tokens_per_step: FloatArray
+    ) -> Served:
+        """A step of `step_us` at one batch and length, that verifies a count and emits so many tokens."""
+        columns = 1 + np.searchsorted(self.counts, [count] if count > 1 else [])
+        return served(
+            self.setting,
+            step_us,
+            int(self.batch[at]),
+            count,
+            tokens_per_step,
+            self.scenario.traffic,
+            attention_us=self._attention_us(columns)[at, s, -1],
+            drafter=self.longest_drafter,
+        )
+
+    @property
+    def longest_drafter(self) -> Drafter | None:
+        """The drafter that is loaded: that of the longest drafts."""
+        return max(self.options, key=lambda option: option.depth).drafter if self.options else None
 
     @cached_property
     def max_batch(self) -> IntArray:
@@ -184,7 +233,16 @@ class Surface(PricedSteps):
         steps = self.in_flight
         batch = self.batch[:, None, None]
         traffic = self.scenario.traffic
-        return served(self.setting, steps.step_us, batch, steps.counts, steps.tokens_per_step, traffic)
+        return served(
+            self.setting,
+            steps.step_us,
+            batch,
+            steps.counts,
+            steps.tokens_per_step,
+            traffic,
+            attention_us=self._attention_us(np.arange(1, 1 + self.counts.size)),
+            drafter=self.longest_drafter,
+        )
 
     @cached_property
     def server_speedup(self) -> FloatArray:
@@ -201,7 +259,7 @@ class Surface(PricedSteps):
     @property
     def _is_step_alone(self) -> bool:
         """Whether a server adds nothing to a step."""
-        return self.served.itl_us is self.in_flight.step_us
+        return type(self.served) is Served
 
     @property
     def gain_by_count(self) -> FloatArray:
@@ -219,22 +277,18 @@ class Surface(PricedSteps):
         steps = self.in_flight
         if self._is_step_alone:
             return steps.band
-        return _server_band(self.server_speedup, self._step_share, steps.speedup, steps.band)
-
-    @cached_property
-    def _step_share(self) -> FloatArray:
-        """(B, S, 1 + C) of the time per token, what its step takes."""
-        steps = self.in_flight
-        return np.asarray(steps.step_us / steps.tokens_per_step / self.served.token_us)
+        others = _others(self.served, np.s_[...])
+        return _server_band(self.server_speedup, self.served.step_share, steps.speedup, steps.band, others)
 
     @cached_property
     def token_band(self) -> tuple[FloatArray, FloatArray]:
-        """(low, high) 80 % of the time per token, over it: bands of step and tokens, in quadrature."""
-        steps, share = self.in_flight, self._step_share
+        """(low, high) 80 % of the time per token, over it: of step, tokens, sampling and prompts."""
+        steps, seen = self.in_flight, self.served
         fewer, more = steps.token_halves
-        faster = np.exp(-in_quadrature(np.log(steps.step_us / steps.low_us), more))
-        slower = np.exp(in_quadrature(np.log(steps.high_us / steps.step_us), fewer))
-        return 1.0 + share * (faster - 1.0), 1.0 + share * (slower - 1.0)
+        beside = sum((half**2 for half in seen.halves), np.zeros(()))
+        faster = seen.step_share * in_quadrature(np.log(steps.step_us / steps.low_us), more)
+        slower = seen.step_share * in_quadrature(np.log(steps.high_us / steps.step_us), fewer)
+        return np.exp(-np.sqrt(faster**2 + beside)), np.exp(np.sqrt(slower**2 + beside))
 
     @cached_property
     def tokens_per_s(self) -> FloatArray:
@@ -301,20 +355,43 @@ class Surface(PricedSteps):
         tokens = self.tokens_per_step[configuration]
         if option is None or tokens == 1.0:  # exact, as plain decoding is
             return gain, gain
-        steps, own_us = self._flight or self, self.own_us[at, s, configuration]
+        steps = self._flight or self
         cost, plain = steps.cost_at(at, s, configuration), cell(steps.decode.cost, at, s, 0)
         fewer, more = (half[self.column(configuration)] for half in option.halves)
         value = tokens * plain.time_us / cost.time_us
         ends = band(value, (fewer, more), overhead_halves(cost, plain))
-        return _server_band(gain, own_us / self.token_us[at, s, configuration], value, ends)
+        if self.scenario.traffic is None:
+            return ends
+        share = np.broadcast_to(self._waits.step_share, self.token_us.shape)[at, s, configuration]
+        return _server_band(gain, share, value, ends, _others(self._waits, np.s_[at, s, configuration]))
+
+
+def _others(seen: Served, place: Any) -> FloatArray:
+    """Squared half-widths of the logarithm of a server's speedup from what stands beside its steps.
+
+    An error of what both servers pay moves their ratio by the difference of the two shares alone.
+    """
+    square = np.zeros(())
+    for half in seen.halves:
+        each = np.broadcast_to(half, seen.token_us.shape)
+        beside = np.broadcast_to(each[..., :1], each.shape)
+        square = square + (each[place] - beside[place]) ** 2
+    return square
 
 
 def _server_band(
-    gain: FloatArray, share: FloatArray, value: FloatArray, ends: tuple[FloatArray, FloatArray]
+    gain: FloatArray,
+    share: FloatArray,
+    value: FloatArray,
+    ends: tuple[FloatArray, FloatArray],
+    others: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Interval of a server's speedup: that of the step's, `value`, on its share of the time per token."""
-    low, high = (gain / (1.0 + share * (value / end - 1.0)) for end in ends)
-    return low, high
+    """Interval of a server's speedup.
+
+    That of the step's, `value`, on its share of the time per token, and in quadrature `others`.
+    """
+    low, high = (np.log1p(share * (value / end - 1.0)) for end in ends)
+    return gain * np.exp(-np.sqrt(low**2 + others)), gain * np.exp(np.sqrt(high**2 + others))
 
 
 def price(

@@ -14,7 +14,6 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SET_UP
-from medusa_sim.step.server import first_token_us
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 
@@ -100,7 +99,7 @@ def rows_of(surface: Surface, key: tuple[Any, ...], asked: Question) -> Priced:
         carried = np.full(rate.shape, asked.rate * asked.output_tokens) / copies
     usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, gpus, carried)
     joules = joule_per_token(at(step_watts(surface)), rate)
-    ttft_us = at(first_token_us(surface.setting, surface.in_flight.step_us, surface.served))
+    ttft_us = at(surface.served.first_token_us)
     steps = surface.in_flight
     return Priced(
         key,

@@ -96,10 +96,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     elementwise_share: of the time that norms, rope and activation take as kernels of their own;
     kernels_share: of the time of fitted kernels that an older version's own take; experts_share: the same of
     layers of experts; expert_parallel_us_per_layer: beside each of those where experts are spread over GPUs.
-    eager_us_per_layer: shortest step beyond the captured graphs. length_spread_share: of the output length,
-    by which requests in flight are longer than their mean. steps_ahead: steps that are scheduled before the
-    running one ends. server_us, _per_request: from the client to the queue and back, and for each request
-    whose token is sent with the first one.
+    eager_us_per_layer: shortest step beyond the captured graphs. steps_ahead: steps that are scheduled
+    before the running one ends. server_us, _per_request: from the client to the queue and back, and for
+    each request whose token is sent with the first one.
 
     graph_sizes: captured sizes, rising; empty: nothing is padded. graph_unit: what they count: `tokens`,
     `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. prompts_apart:
@@ -138,7 +137,6 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     experts_share: _Share
     expert_parallel_us_per_layer: _Us
     eager_us_per_layer: _Us
-    length_spread_share: _Share
     steps_ahead: _Steps
     server_us: _Us
     server_us_per_request: _Us

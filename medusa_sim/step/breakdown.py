@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.step.kernels import kernel_time, priced
 from medusa_sim.step.step import Setting, decode_step, step_works, verify_step
@@ -21,7 +23,8 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
 
     Columns: pass (`target`, `draft 1`, ...), op, part, launches, time_us, low_us, high_us (all launches
     together; an 80 % band), bound, source, share (of the step). The last rows are the gaps between launches
-    and what host and engine add; they have no source.
+    and what host and engine add; they have no source. The squared half-widths add up to the step's: to those
+    of each kernel the last row adds its own terms, and what borrowed kernels share of their error.
     """
     import pandas as pd
 
@@ -36,8 +39,12 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
             {"op": WAITING, "time_us": float(step.time_us) - device_us, "bound": Bound.HOST.name.lower()},
         ]
     )
-    rest = rest[rest["time_us"] > 0.0]
     rest = rest.assign(low_us=rest["time_us"], high_us=rest["time_us"], launches=0, source="")
+    for end, whole_us in (("low_us", step.low_us), ("high_us", step.high_us)):
+        kernels = float(((frame[end] - frame["time_us"]) ** 2).sum())
+        left = float(np.sqrt(max((float(whole_us) - float(step.time_us)) ** 2 - kernels, 0.0)))
+        rest.loc[rest["op"] == WAITING, end] += -left if end == "low_us" else left
+    rest = rest[(rest["time_us"] > 0.0) | (rest["high_us"] > rest["time_us"])]
     rest = rest.assign(**{"pass": "", "part": ""})
     whole = frame if rest.empty else pd.concat([frame, rest[list(frame.columns)]], ignore_index=True)
     return whole.assign(share=whole["time_us"] / float(step.time_us))

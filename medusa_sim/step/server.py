@@ -1,87 +1,462 @@
-"""A step seen through a server: the time between two chunks of a request, and per token of it.
+"""A step seen through a server that stays full: what its steps carry is a distribution.
 
-    (N6)  filter   = filter_us + (filter_bytes / B + filter_us_per_million) V (1 + 0.2 z)
-                     (min(r, 128) + 0.7 max(r - 128, 0))
-    (N7)  f        = 1 - exp(-b tau / N),  prompts = (b tau / N) / f    steps that carry prompts; how many
-    (N8)  carried  = linear(m + prompts P) - linear(m) + prompts attention(P)     prompts ride on steps
-                   = linear(prompts P) + prompts attention(P)                 they have passes of their own
-                     and where a server that drafts has no graph for these |that, launches u|_3
-                 = |step + that, launches u|_3 - step       steps with prompts are launched kernel by kernel
-    (N9)  itl      = step + filter + g carried,  g = f^2 / (f^2 + (1 - f)^2)
-    (N10) tpot     = (step + filter + f carried (b - 1) / b) / tau     from a request's first token on
-    (N11) tokens/s = b tau / (step + filter + f carried)
-    (N17) ttft     = server + 3/2 step + carried
+A request decodes for D = (N - 1) / tau steps, reads its prompt in R steps and is away for I steps until the
+next one is in: of b requests a share pi = 1 / (D + R + I) sends a prompt to a step.
 
-P and N are the mean tokens of a prompt and of an output: in a server that stays full every finished request
-brings a prompt, which a decode step carries. (N9) is the median gap: it sees carried prompts where most steps
-carry one. r rows of logits, m tokens of the step, z = 1 where top-k is asked beside top-p. Without P and N
-nothing is carried.
+    (N7)  n       ~ Bin(b, pi) prompts begin on a step, of S tokens: log-normal, mean n P, variance n (cv P)^2
+    (N8)  t(n, S) = step(b) - (b - d) a - linear(rows) + linear(d c + S) + attention(S)
+                  = step(b) + linear(S) + attention(S)       where prompts have passes of their own
+          d       = (b - n) D / (D + I) requests decode; without a prompt linear(rows) is averaged over d
+          and where no graph holds a pass with prompts |that, launches u|_3
+          beyond the token budget C of a step: floor(S / C) further steps that carry C each
+    (N9)  itl     = median of t over the steps of a request that decodes
+    (N10) tpot    = mean of t over these / tau                         from a request's first token on
+    (N11) tokens/s = b / token,  token = mean of t over all steps / (pi N)
+    (N17) ttft    = (I + queued) steps + mean of t over the steps that a prompt rides on
 
-Watts of a step and what they cost a token (docs/method-engines.md, watts).
-
-    (W2)  load  = idle + (J_byte bytes + J_flop flops + sampling t_filter) / t
-    (W3)  watts = load (1 + (load / limit)^4)^(-1/4)
-
-of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: cards lower their
-clocks before they reach the limit. The parameters are a card's (`specs/costs.py`).
+P and N are the mean tokens of a prompt and an output; a the attention of one request in the step, c its
+candidates; linear(rows) is that of the step as it is padded: what carries prompts is not. A step's time is
+convex in what it carries, with cliffs: it is averaged over the distribution, never taken at its mean. I is
+what an engine schedules ahead, and the way of a response to the client and back. Without P and N nothing is
+carried, and a step is its own kernels, host and engine alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.latency.waves import norm_max
-from medusa_sim.operators.operator import Attention, Size
-from medusa_sim.specs.costs import Power
-from medusa_sim.specs.engine import Engine
+from medusa_sim.arrays import FloatArray, IntArray, distinct
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.step.compose import HOST_OVERLAP, PassWork
-from medusa_sim.step.drafter import LOOKUPS
-from medusa_sim.step.network import model_launches
-from medusa_sim.step.step import Setting, device_us, processed_tokens
-from medusa_sim.step.workload import Launch, Workload, decode, prefill
-from medusa_sim.units import US_PER_S
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.compose import HOST_OVERLAP, Added, padded_tokens
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.prompts import (
+    drafter_prompt_us,
+    linear_step,
+    linear_us,
+    prompt_attention_us,
+    prompt_host_us,
+    prompt_pass_us,
+    prompts_apart,
+    timed_rows,
+)
+from medusa_sim.step.sampling import sampled
+from medusa_sim.step.step import Setting, processed_tokens
 
-_ONCE_A_PROMPT = ("lm_head", "next_token")
-"""Operators that a carried prompt adds only once for all its tokens."""
+MAX_REQUESTS = 256
+TOKEN_BUDGET = 8192
+"""`max_num_seqs` and `max_num_batched_tokens` where no engine has its own (`Engine.step_limit`)."""
+_SHARES = 8
+"""Equally likely lengths that stand for all."""
+_FEW = 24.0
+"""Mean number of prompts on a step up to which every number counts by itself; beyond it is normal."""
+_BLOCK = 1024
+"""Cells whose steps are sorted at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Mean tokens of a prompt and of an output of the requests that a server works on."""
+    """Requests that a full server works on: mean tokens of a prompt and of an output, and their spread.
+
+    prompt_cv, output_cv: coefficients of variation of log-normal lengths; 0: all are equal.
+    """
 
     prompt_tokens: float
     output_tokens: float
+    prompt_cv: float = 0.0
+    output_cv: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """itl_us: median time between two chunks of a request; tpot_us: mean time per token of it.
-
-    tpot_us counts from the first token on, as load generators do: prompts of others ride, its own is read.
-    token_us: the same with its own prompt, what the rate of all requests tells. carried_us: what prompts add
-    to a step that carries any; 0 without traffic.
-    """
-
-    itl_us: FloatArray
-    tpot_us: FloatArray
-    token_us: FloatArray
-    carried_us: FloatArray
+def step_limits(runtime: Runtime, gpu: Gpu) -> tuple[int, int]:
+    """(requests, tokens) of one step that an engine allows on a card by default."""
+    engine = runtime.engine
+    if engine is None:
+        return MAX_REQUESTS, TOKEN_BUDGET
+    limit = engine.step_limit(gpu)
+    return limit.requests, limit.tokens
 
 
 def served_length(setting: Setting, seq_len: Size, traffic: Traffic | None) -> Size:
-    """Mean committed tokens of the requests in flight around a length of `seq_len`.
+    """Mean committed tokens of the requests in flight around a mean length of `seq_len`.
 
-    Long outputs stay in flight longer: a request met in flight is longer than the average one.
+    Long outputs stay in flight longer: with a coefficient of variation cv of the outputs a request that
+    decodes is N cv^2 / 2 tokens longer than the average one (length bias).
     """
-    engine = setting.runtime.engine
-    if traffic is None or engine is None:
+    if traffic is None or setting.runtime.engine is None:
         return seq_len
-    return np.asarray(seq_len) + engine.length_spread_share.value * traffic.output_tokens
+    return np.asarray(seq_len) + traffic.output_cv**2 / 2.0 * traffic.output_tokens
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Served:
+    """Steps that nothing rides on: time is the step's. step_us, tokens_per_step broadcast; microseconds."""
+
+    step_us: FloatArray
+    tokens_per_step: FloatArray
+    server_us: float = 0.0
+
+    @property
+    def itl_us(self) -> FloatArray:
+        """Median time between two chunks of a request."""
+        return self.step_us
+
+    @property
+    def tpot_us(self) -> FloatArray:
+        """Mean time per token of a request from its first token on, as load generators count."""
+        return np.asarray(self.step_us / self.tokens_per_step)
+
+    @property
+    def token_us(self) -> FloatArray:
+        """The same with its own prompt: what the rate of all requests tells."""
+        return self.tpot_us
+
+    @property
+    def first_token_us(self) -> FloatArray:
+        """Mean time to the first token: half a running step, and the next one."""
+        return np.asarray(self.server_us + 1.5 * self.step_us)
+
+    def quantile_us(self, share: float) -> FloatArray:
+        """Time between two chunks that this share of them keeps."""
+        del share
+        return self.step_us
+
+    @property
+    def step_share(self) -> FloatArray:
+        """Of token_us, what the engine's step takes."""
+        return np.ones(())
+
+    @property
+    def halves(self) -> tuple[FloatArray, ...]:
+        """Half-widths of the 80 % band of token_us, on its logarithm, from each thing beside the step.
+
+        Each is one error: that of plain decoding and of speculation have the same sign.
+        """
+        return ()
+
+
+class _Steps(NamedTuple):
+    """Steps on which so many prompts begin, at some cells; (m, K) over equally likely lengths, or (m, 1).
+
+    time_us: of the last step that these prompts ride on; further: how many carry a whole budget before it,
+    each of further_us. decoding: (m,) requests that decode.
+    """
+
+    time_us: FloatArray
+    further: FloatArray
+    further_us: FloatArray
+    decoding: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FullServer(Served):
+    """Steps of a server that stays full (N7) to (N17).
+
+    step_us: with all requests decoding and what sampling adds (sampled), attention_us: their attention in it;
+    requests, width (tokens of each in the step): all broadcast with step_us. drafter: of the configurations
+    wider than one token.
+    """
+
+    setting: Setting
+    traffic: Traffic
+    requests: FloatArray
+    width: FloatArray
+    attention_us: FloatArray
+    drafter: Drafter | None
+    sampled: Added
+
+    @property
+    def token_us(self) -> FloatArray:
+        """(N11): time of a whole request over its tokens."""
+        return self._shaped(self._means.all_us / (self._cells.share * self.traffic.output_tokens))
+
+    @property
+    def tpot_us(self) -> FloatArray:
+        """(N10)."""
+        return self._shaped(self._means.decoding_us / self._cells.tokens)
+
+    @property
+    def first_token_us(self) -> FloatArray:
+        """(N17)."""
+        cells, means = self._cells, self._means
+        return self._shaped(cells.away_us + (cells.away + cells.queued) * means.all_us + means.prompts_us)
+
+    @cached_property
+    def itl_us(self) -> FloatArray:
+        """(N9)."""
+        return self.quantile_us(0.5)
+
+    def quantile_us(self, share: float) -> FloatArray:
+        """Time between two chunks that this share of them keeps."""
+        cells, found = self._cells, np.empty(self._cells.step_us.size)
+        for first in range(0, found.size, _BLOCK):
+            block = np.arange(first, min(first + _BLOCK, found.size))
+            times, weights = self._decoding_steps(cells.at(block))
+            order = np.argsort(times, axis=1)
+            reached = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
+            place = (reached < share * reached[:, -1:]).sum(axis=1, keepdims=True)
+            found[block] = np.take_along_axis(times, np.take_along_axis(order, place, axis=1), axis=1)[:, 0]
+        return self._shaped(found)
+
+    @cached_property
+    def step_share(self) -> FloatArray:
+        """Of token_us, what the engine's step takes: of as many steps as a request decodes."""
+        return np.minimum(self._share_of(self.step_us - self.sampled.time_us), 1.0)
+
+    @cached_property
+    def halves(self) -> tuple[FloatArray, ...]:
+        """Of sampling, of the kernels of prompts, and of the host that launches these."""
+        prompts = np.maximum(1.0 - self._share_of(self.step_us), 0.0)
+        rows = np.rint([max(self.traffic.prompt_tokens, 1.0)])
+        timed = linear_step(self.setting, rows)
+        kernels = float(np.log(timed.high_us / timed.time_us)[0])
+        engine, host_us = self.setting.runtime.engine, self._host_us
+        launching = np.zeros(())
+        if engine is not None and host_us:
+            launched = (self.width > 1.0) | (not prompts_apart(self.setting))
+            rode_us = np.maximum(self._shaped(self._means.prompts_us), host_us)
+            share = (host_us / rode_us) ** (HOST_OVERLAP - 1.0)  # of a smooth maximum
+            launching = prompts * launched * share * engine.prompt_us_per_launch.band
+        return self._share_of(self.sampled.half_us), prompts * kernels, launching
+
+    def _share_of(self, each_us: FloatArray) -> FloatArray:
+        """Of a whole request, what takes so long in each step that it decodes."""
+        cells = self._cells
+        decodes, request_us = map(self._shaped, (cells.decodes, self._means.all_us / cells.share))
+        return np.asarray(each_us * decodes / request_us)
+
+    def _shaped(self, values: FloatArray) -> FloatArray:
+        return values.reshape(np.broadcast_shapes(*map(np.shape, self._inputs)))
+
+    @property
+    def _inputs(self) -> tuple[FloatArray, ...]:
+        return self.step_us, self.requests, self.width, self.tokens_per_step, self.attention_us
+
+    @cached_property
+    def _cells(self) -> Cells:
+        """Every cell in a row."""
+        step_us, requests, width, tokens, attention_us = (
+            values.ravel() for values in np.broadcast_arrays(*self._inputs)
+        )
+        setting, traffic = self.setting, self.traffic
+        limits = step_limits(setting.runtime, setting.latency.gpu)
+        budget = limits[1] * np.maximum(requests / limits[0], 1.0)  # who asks for more of them raises both
+        rows = requests * width
+        room = np.maximum(budget - rows, budget / 8.0)
+        decodes = (traffic.output_tokens - 1.0) / tokens
+        ahead = np.where(width > 1.0, _steps_ahead(setting), _steps_ahead(_plain(setting)))
+        others = np.minimum(requests - 1.0, 1.0)  # steps run on meanwhile
+        away = others * (ahead + (self.server_us / step_us + 0.5 if self.server_us else 0.0))
+        cells = Cells(
+            step_us=step_us,
+            requests=requests,
+            width=width,
+            tokens=tokens,
+            each_us=attention_us / requests,
+            room=room,
+            own_us=np.empty(0),
+            idle_us=np.empty(0),
+            decodes=decodes,
+            away=away,
+            away_us=self.server_us * (1.0 - others),
+            queued=np.empty(0),
+            share=np.empty(0),
+        )
+        own_us, idle_us = self._linear_of_steps(cells)
+        share, queued = self._share(cells)
+        return replace(cells, share=share, queued=queued, own_us=own_us, idle_us=idle_us)
+
+    def _linear_of_steps(self, cells: Cells) -> tuple[FloatArray, FloatArray]:
+        """(with all requests decoding, mean over how many do) what the rows of a step share, prompts apart.
+
+        A step lacks the requests that are away, so that no tile's edge falls on one number of requests.
+        """
+        engine = self.setting.runtime.engine
+        every = np.zeros(cells.requests.size), np.ones(cells.requests.size), np.arange(cells.requests.size)
+        gone = [every, *binomial(cells.requests, cells.away / np.maximum(cells.decodes + cells.away, 1e-9))]
+        padded = []
+        for count, _, place in gone:
+            requests, width = np.maximum(cells.requests[place] - count, 1.0), cells.width[place]
+            rows = requests * width if engine is None else padded_tokens(engine, requests, width)
+            padded.append(np.maximum(np.rint(rows), 1.0).astype(np.int64))
+        known = distinct(*padded)
+        times = linear_us(self.setting, known.astype(np.float64))
+        own_us, *others = (times[np.searchsorted(known, rows)] for rows in padded)
+        idle_us = np.zeros(own_us.size)
+        for (_, weight, place), each_us in zip(gone[1:], others, strict=True):
+            idle_us[place] += weight * each_us
+        return own_us, idle_us
+
+    def _share(self, cells: Cells) -> tuple[FloatArray, FloatArray]:
+        """(pi of (N7): the share of the requests that send a prompt to a step, steps that it queues).
+
+        Where prompts ride and together fill a good part of the room of a step they queue for it, as in an
+        M/G/1 queue whose customers are the requests themselves: b = rate (D + I + R + wait(rate)).
+        """
+        if prompts_apart(self.setting):
+            share = np.minimum(1.0 / np.maximum(cells.decodes + cells.away, 1e-9), 1.0)
+            return share, np.zeros(share.size)
+        traffic, b = self.traffic, cells.requests
+        of_step = traffic.prompt_tokens / cells.room
+        lengths = traffic.prompt_tokens * _lengths(np.full(1, traffic.prompt_cv))
+        reading = 1.0 + np.floor(lengths / cells.room[:, None]).mean(axis=1)
+        cycle = cells.decodes + cells.away + reading
+        wait = of_step**2 * (1.0 + traffic.prompt_cv**2) / 2.0
+        # b (1 - rate s) = rate cycle (1 - rate s) + rate^2 wait
+        linear, square = cycle + b * of_step, of_step * cycle - wait
+        root = np.sqrt(np.maximum(linear**2 - 4.0 * b * square, 0.0))
+        rate = 2.0 * b / (linear + root)
+        share = np.minimum(rate / b, 1.0)
+        return share, np.maximum(1.0 / share - cycle, 0.0)
+
+    @cached_property
+    def _linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(rows, linear_us, drafter_prompt_us): what a step's tokens share, between these rows linear."""
+        cells = self._cells
+        rows = timed_rows(float((cells.requests * cells.width).max() + cells.room.max()))
+        return rows, linear_us(self.setting, rows), drafter_prompt_us(self.setting, self.drafter, rows)
+
+    @cached_property
+    def _prompt_attention_us(self) -> float:
+        """Of one prompt, in the mean over its length."""
+        lengths = self.traffic.prompt_tokens * _lengths(np.full(1, self.traffic.prompt_cv))[0]
+        return float(prompt_attention_us(self.setting, lengths, lengths).mean())
+
+    @cached_property
+    def _host_us(self) -> float:
+        return prompt_host_us(self.setting)
+
+    @cached_property
+    def _together(self) -> int:
+        """Prompts that wait for each other, one for each GPU.
+
+        So where a step with a prompt is launched kernel by kernel on every GPU under data-parallel attention.
+        """
+        waits = not prompts_apart(self.setting) and self._host_us
+        return self.setting.parallel.schedulers if waits else 1
+
+    @cached_property
+    def _means(self) -> _Means:
+        """Mean time of all steps, of those of a request that decodes, and of those that a prompt rides on."""
+        cells = self._cells
+        all_us, decoding_us, prompts_us = (np.zeros(cells.step_us.size) for _ in range(3))
+        seen, rode = np.zeros(cells.step_us.size), np.zeros(cells.step_us.size)
+        for count, weight, place in self._counts(cells):
+            here = cells.at(place)
+            steps = self._steps(here, count)
+            own_us = steps.time_us.mean(axis=1)
+            further_us = (steps.further * steps.further_us).mean(axis=1)
+            # further steps are no steps more: they stand in place of some that carry nothing
+            in_place_us = (steps.further * here.step_us[:, None]).mean(axis=1)
+            all_us[place] += weight * (own_us + further_us - in_place_us)
+            decoding_us[place] += weight * steps.decoding * (own_us + further_us - in_place_us)
+            prompts_us[place] += weight * count * (own_us + further_us)
+            seen[place] += weight * steps.decoding
+            rode[place] += weight * count
+        return _Means(all_us, decoding_us / np.maximum(seen, 1e-300), prompts_us / np.maximum(rode, 1e-300))
+
+    def _counts(self, cells: Cells) -> Iterator[tuple[FloatArray, FloatArray, np.ndarray]]:
+        """(prompts that begin on a step, its probability, places of the cells): over all of (N7)."""
+        together = np.minimum(float(self._together), cells.requests)
+        for count, weight, place in binomial(cells.requests / together, cells.share):
+            yield count * together[place], weight, place
+
+    def _steps(self, cells: Cells, count: FloatArray) -> _Steps:
+        """Of cells on which so many prompts begin: (N8)."""
+        apart, traffic = prompts_apart(self.setting), self.traffic
+        stays = np.ones(count.size) if apart else cells.decodes / np.maximum(cells.decodes + cells.away, 1e-9)
+        decoding = np.maximum(cells.requests - count, 0.0) * stays
+        fewer_us = np.zeros(count.size) if apart else (cells.requests - decoding) * cells.each_us
+        own_us = (cells.step_us - fewer_us)[:, None]
+        none = np.zeros((count.size, 1))
+        if not count.any():
+            return _Steps(own_us + (cells.idle_us - cells.own_us)[:, None], none, none, decoding)
+        read = count[:, None] * traffic.prompt_tokens * _lengths(traffic.prompt_cv / np.sqrt(count))
+        room = cells.room[:, None]
+        further = np.floor(read / room)
+        rest = read - further * room
+        gpus = float(self.setting.parallel.schedulers)  # each attends to its own prompts
+        whole_us = self._prompt_attention_us * np.maximum(count / gpus, np.minimum(count, 1.0))[:, None]
+        per_token_us = whole_us / (count[:, None] * traffic.prompt_tokens)
+        drafts = (cells.width > 1.0)[:, None]
+
+        def carrying_us(tokens: FloatArray) -> FloatArray:
+            rows, linear, drafting = self._linear
+            added = per_token_us * tokens + drafts * np.interp(tokens, rows, drafting) * (tokens > 0.0)
+            if apart:
+                passes = added + np.interp(tokens, rows, linear) * (tokens > 0.0)
+                launched = prompt_pass_us(passes, self._host_us) if self._host_us else passes
+                return own_us + np.where(drafts & (tokens > 0.0), launched, passes)
+            own = (decoding * cells.width)[:, None]
+            whole = own_us + added + np.interp(own + tokens, rows, linear) - cells.own_us[:, None]
+            return prompt_pass_us(whole, self._host_us) if self._host_us else whole
+
+        return _Steps(carrying_us(rest), further, carrying_us(room) if further.any() else none, decoding)
+
+    def _decoding_steps(self, cells: Cells) -> tuple[FloatArray, FloatArray]:
+        """(m, nodes) times and weights of the steps in which a request decodes."""
+        size = cells.step_us.size
+        times, weights = [], []
+        plain = np.zeros(size)
+        for count, weight, place in self._counts(cells):
+            here = cells.at(place)
+            steps = self._steps(here, count)
+            nodes = steps.time_us.shape[1]
+            seen = weight * steps.decoding / nodes
+            for k in range(nodes):
+                every, its = np.zeros(size), np.zeros(size)
+                every[place], its[place] = steps.time_us[:, k], seen
+                times.append(every)
+                weights.append(its)
+                if count.any() and steps.further[:, k].any():
+                    more, its = np.zeros(size), np.zeros(size)
+                    more[place] = np.broadcast_to(steps.further_us, steps.time_us.shape)[:, k]
+                    its[place] = seen * steps.further[:, k]
+                    times.append(more)
+                    weights.append(its)
+                    plain[place] += its[place]
+        weights[0] = np.maximum(weights[0] - plain, 0.0)  # the first are those that carry nothing
+        return np.stack(times, axis=1), np.stack(weights, axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cells:
+    """(M,) of each cell of a grid: what decides about its steps.
+
+    each_us: attention of one request. room: tokens of prompts that a step takes. own_us, idle_us: what the
+    rows of a step share with all requests decoding, and in the mean over those that do. decodes, away:
+    steps; away_us: the way to the client where no step runs meanwhile. queued: steps that a prompt waits for
+    others. share: pi of (N7).
+    """
+
+    step_us: FloatArray
+    requests: FloatArray
+    width: FloatArray
+    tokens: FloatArray
+    each_us: FloatArray
+    room: FloatArray
+    own_us: FloatArray
+    idle_us: FloatArray
+    decodes: FloatArray
+    away: FloatArray
+    away_us: FloatArray
+    queued: FloatArray
+    share: FloatArray
+
+    def at(self, place: np.ndarray) -> Cells:
+        """Some of them."""
+        return Cells(**{name: getattr(self, name)[place] for name in self.__slots__})
+
+
+class _Means(NamedTuple):
+    all_us: FloatArray
+    decoding_us: FloatArray
+    prompts_us: FloatArray
 
 
 def served(
@@ -91,240 +466,87 @@ def served(
     candidates: Size,
     tokens_per_step: FloatArray,
     traffic: Traffic | None,
-) -> Served:
-    """(N6) to (N10) on a step of `batch` requests. step_us: at `served_length`; all broadcast."""
-    requests = np.asarray(batch, dtype=np.float64)
-    width = processed_tokens(setting, candidates)
-    rows = requests * width
-    own = np.ceil(requests / setting.parallel.schedulers)
-    waiting = np.asarray(step_us)
-    engine = setting.runtime.engine
-    if engine is not None and setting.scope == "model":
-        model = setting.model
-        gpu, logits = setting.latency.gpu, own * width
-        waiting = waiting + filter_us(engine, gpu, logits, model.filtered_vocab, top_k=model.samples_top_k)
-        waiting = waiting + engine.host_us_per_token.value * own * tokens_per_step
-    if traffic is None or setting.scope == "block":
-        per_token_us = waiting / tokens_per_step
-        return Served(itl_us=waiting, tpot_us=per_token_us, token_us=per_token_us, carried_us=np.zeros(()))
-    drafted = np.asarray(candidates) > 1
-    share, carried_us = carried_prompts(
-        setting, requests, rows, tokens_per_step, traffic, step_us=np.asarray(step_us), drafted=drafted
-    )
-    others = 1.0 - 1.0 / requests
-    return Served(
-        itl_us=waiting + typical_share(share) * carried_us,
-        tpot_us=(waiting + others * share * carried_us) / tokens_per_step,
-        token_us=(waiting + share * carried_us) / tokens_per_step,
-        carried_us=carried_us,
-    )
-
-
-def filter_us(engine: Engine, gpu: Gpu, rows: Size, vocab: int, *, top_k: bool) -> FloatArray:
-    """Top-p (and top-k) of the requests of a server over `rows` rows of logits (N6), microseconds.
-
-    vocab: 0 where the model's generation_config asks for neither.
-    """
-    asked = np.asarray(rows, dtype=np.float64)
-    full = engine.filter_full_rows.value
-    counted = np.minimum(asked, full) + engine.filter_share_beyond.value * np.maximum(asked - full, 0.0)
-    if not vocab:
-        return np.zeros(asked.shape)
-    logits = vocab * (1.0 + engine.filter_top_k_share.value * top_k) * counted
-    each_us = engine.filter_us_per_million.value / 1e6
-    each_us += engine.filter_bytes_per_logit.value / gpu.bandwidth_bytes_per_s * US_PER_S
-    return np.asarray(engine.filter_us.value + each_us * logits)
-
-
-def typical_share(share: FloatArray) -> FloatArray:
-    """Weight of carried prompts in the median gap (N9), where `share` of the steps carry any."""
-    return np.asarray(share**2 / (share**2 + (1.0 - share) ** 2))
-
-
-def carried_prompts(
-    setting: Setting,
-    batch: FloatArray,
-    tokens: FloatArray,
-    tokens_per_step: FloatArray,
-    traffic: Traffic,
     *,
-    step_us: FloatArray | float = 0.0,
-    drafted: BoolArray | bool = False,
-) -> tuple[FloatArray, FloatArray]:
-    """(share of the steps of step_us that carry prompts, microseconds that these take longer): (N7), (N8)."""
-    share, prompts = carrying(setting, batch, tokens_per_step, traffic)
-    linear = linear_us(setting, rows_with_prompts(setting, tokens, prompts, traffic))
-    if not prompts_apart(setting):
-        linear = np.maximum(linear[0] - linear[1], 0.0)
-    # each GPU attends to its own prompts
-    attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
-    carried_us = np.asarray(linear + prompts * attention_us / setting.parallel.schedulers)
-    host_us = prompt_host_us(setting)
-    if not host_us:
-        return share, carried_us
-    apart = prompts_apart(setting)
-    own_us = 0.0 if apart else step_us
-    launched_us = prompt_pass_us(own_us + carried_us, host_us) - own_us
-    return share, np.where(np.logical_or(drafted, not apart), launched_us, carried_us)
+    attention_us: FloatArray | float = 0.0,
+    drafter: Drafter | None = None,
+) -> Served:
+    """A step of `batch` requests in a server. step_us: at `served_length`; all broadcast.
 
-
-def carrying(
-    setting: Setting, batch: FloatArray, tokens_per_step: FloatArray, traffic: Traffic
-) -> tuple[FloatArray, FloatArray]:
-    """(share of the steps that carry prompts, how many these carry): (N7).
-
-    Where a step with a prompt is launched kernel by kernel on every GPU, prompts of a server with
-    data-parallel attention wait for each other, one for each GPU.
+    attention_us: of step_us, the attention of all requests; drafter: what reads the prompts, too.
     """
-    waits = not prompts_apart(setting) and prompt_host_us(setting)
-    together = setting.parallel.schedulers if waits else 1
-    finished = batch * tokens_per_step / traffic.output_tokens
-    share = -np.expm1(-finished / together)
-    return share, finished / share
-
-
-def rows_with_prompts(
-    setting: Setting, tokens: FloatArray, prompts: FloatArray, traffic: Traffic
-) -> FloatArray:
-    """Rows that (N8) times: of the prompts where they have passes of their own, else (with them, without)."""
-    read = prompts * traffic.prompt_tokens
-    return read if prompts_apart(setting) else np.stack(np.broadcast_arrays(tokens + read, tokens))
-
-
-def prompts_apart(setting: Setting) -> bool:
-    """Whether prompts have passes of their own."""
-    engine = setting.runtime.engine
-    return engine is not None and engine.prompts_apart
-
-
-def prompt_host_us(setting: Setting) -> float:
-    """Microseconds of the host in prompts that no graph holds.
-
-    In a pass of their own that is so where a server drafts by passes; where they ride on a step, the whole
-    step is launched so.
-    """
-    engine = setting.runtime.engine
-    if engine is None or not engine.prompt_us_per_launch.value:
-        return 0.0
-    if engine.prompts_apart and (setting.method or setting.drafter.name) in LOOKUPS:
-        return 0.0
-    launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
-    return engine.prompt_us_per_launch.value * sum(launch.kernels for launch in launches)
-
-
-def prompt_pass_us(device_us: FloatArray, launching_us: FloatArray | float) -> FloatArray:
-    """(N8): a pass of prompts whose kernels the host launches one by one, ahead of the device."""
-    return norm_max(device_us, np.asarray(launching_us), HOST_OVERLAP)
-
-
-def first_token_us(setting: Setting, step_us: FloatArray, seen: Served) -> FloatArray:
-    """(N17) mean time to the first token in a server that is full but keeps no queue, microseconds.
-
-    A request waits for half the running step, then its whole prompt rides on the next one, with those of
-    others that came meanwhile.
-    """
+    step, tokens = np.asarray(step_us, dtype=np.float64), np.asarray(tokens_per_step, dtype=np.float64)
     engine = setting.runtime.engine
     server_us = 0.0 if engine is None else engine.server_us.value
-    return np.asarray(server_us + 1.5 * step_us + seen.carried_us)
-
-
-def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatArray:
-    """Device time of the attention of a prompt's `tokens` that end at `kv_len`, microseconds."""
-    workload = Workload(phase="prefill", batch=1, seq_len=kv_len, query_tokens=tokens)
-    launches = tuple(
-        launch
-        for launch in model_launches(setting.shard, workload, setting.runtime)
-        if launch.part == "attention"
+    if traffic is None or setting.scope == "block":
+        return Served(step_us=step, tokens_per_step=tokens, server_us=server_us)
+    requests = np.asarray(batch, dtype=np.float64)
+    added = sampled(setting, requests, candidates, tokens)
+    return FullServer(
+        setting=setting,
+        traffic=traffic,
+        step_us=step + added.time_us,
+        sampled=added,
+        tokens_per_step=tokens,
+        server_us=server_us,
+        requests=requests,
+        width=np.asarray(processed_tokens(setting, candidates), dtype=np.float64),
+        attention_us=np.asarray(attention_us, dtype=np.float64),
+        drafter=drafter,
     )
-    work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
-    return device_us(setting.latency, work)
 
 
-def linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
-    """Device time of everything in a step that is shared by all its `tokens`, microseconds."""
-    return device_us(setting.latency, linear_work(setting, tokens))
+def binomial(draws: FloatArray, share: FloatArray) -> Iterator[tuple[FloatArray, FloatArray, IntArray]]:
+    """(count, its probability, places): how many of (M,) draws hit, each with this probability.
 
-
-def linear_work(setting: Setting, tokens: FloatArray) -> PassWork:
-    """Kernels of `linear_us`."""
-    workload = decode(tokens, 1)
-    launches = tuple(
-        launch
-        for launch in model_launches(setting.shard, workload, setting.runtime)
-        if launch.part != "attention" and launch.operator.name not in _ONCE_A_PROMPT
-    )
-    return PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
-
-
-def launch_joules(
-    gpu: Gpu, power: Power, launches: Iterable[Launch], *, with_bytes: bool = True
-) -> FloatArray:
-    """Joules above idle of some kernels on one GPU; with_bytes: what they move counts too."""
-    by_shape: dict[tuple[int, ...], FloatArray] = {}
-    for launch in launches:
-        operator, times = launch.operator, launch.count * launch.share
-        one = operator.with_columns(batch=1.0) if isinstance(operator, Attention) else operator
-        joules = times * joule_per_flop(gpu, power, operator.dtype) * one.flops
-        if with_bytes:
-            joules = joules + times * power.fit.joule_per_byte * one.bytes
-        if isinstance(operator, Attention):  # of each sequence: small arrays as long as can be
-            joules = as_float(operator.batch) * joules
-        held = by_shape.get(joules.shape)
-        by_shape[joules.shape] = joules if held is None else held + joules
-    total = np.zeros(())
-    for joules in sorted(by_shape.values(), key=lambda array: array.size):
-        total = total + joules
-    return total
-
-
-def joule_per_flop(gpu: Gpu, power: Power, dtype: str) -> float:
-    """Of arithmetic in a dtype: the same watts at the same share of its peak; as fitted where it has none."""
-    peaks = gpu.peak_flops_per_s
-    return power.fit.joule_per_flop * peaks[power.fit.dtype] / peaks.get(dtype, peaks[power.fit.dtype])
-
-
-def served_joules(
-    gpu: Gpu, power: Power, setting: Setting, batch: Size, rows: Size, tokens_per_step: Size, traffic: Traffic
-) -> FloatArray:
-    """Joules above idle that a server adds to a step: filtered logits, and prompts that ride on it.
-
-    rows: of logits.
+    Every number of hits where these are few in the mean, else equally likely ones of the normal limit.
+    draws need not be whole.
     """
-    finished = np.asarray(batch, dtype=np.float64) * np.asarray(tokens_per_step) / traffic.output_tokens
-    prompt = prompt_joules(gpu, power, setting, traffic.prompt_tokens)
-    return np.asarray(finished * prompt + sampling_joules(gpu, power, setting, rows))
+    mean = draws * share
+    few = np.flatnonzero(mean <= _FEW)
+    if few.size:
+        b, p = draws[few], np.minimum(share[few], 1.0 - 1e-12)
+        weight, weights = np.exp(b * np.log1p(-p)), []
+        last = int(np.ceil(mean[few].max() + 9.0 * np.sqrt(mean[few].max()) + 16.0))  # nothing is left
+        for count in range(last + 1):
+            weights.append(weight)
+            weight = weight * np.maximum(b - count, 0.0) / (count + 1.0) * (p / (1.0 - p))
+        total = np.sum(weights, axis=0)
+        for count, weight in enumerate(weights):
+            live = np.flatnonzero(weight > 1e-7)
+            if live.size:
+                yield np.full(live.size, float(count)), weight[live] / total[live], few[live]
+    many = np.flatnonzero(mean > _FEW)
+    if many.size:
+        spread = np.sqrt(mean[many] * (1.0 - share[many]))
+        for z in _NORMAL:
+            yield np.maximum(mean[many] + spread * z, 0.0), np.full(many.size, 1.0 / _SHARES), many
 
 
-def prompt_joules(gpu: Gpu, power: Power, setting: Setting, prompt_tokens: float) -> FloatArray:
-    """Joules above idle of a prompt on one GPU: its FLOPs alone, since it shares the weights of a step."""
-    launches = model_launches(setting.shard, prefill(1, prompt_tokens), setting.runtime)
-    return launch_joules(gpu, power, launches, with_bytes=False)
+def _lengths(cv: FloatArray) -> FloatArray:
+    """(m, K) equally likely values of log-normal lengths of mean 1; cv: (m,) coefficients of variation."""
+    sigma = np.sqrt(np.log1p(cv**2))[:, None]
+    values = np.exp(sigma * _NORMAL)
+    return np.asarray(values / values.mean(axis=1, keepdims=True))
 
 
-def sampling_joules(gpu: Gpu, power: Power, setting: Setting, rows: Size) -> FloatArray:
-    """Joules above idle of filtering so many rows of logits (N6), of which one of the GPUs has them all."""
-    engine, model = setting.runtime.engine, setting.model
-    if engine is None:
-        return np.zeros(())
-    filtered_us = filter_us(engine, gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
-    return np.asarray(power.fit.sampling_watts * filtered_us / US_PER_S / setting.parallel.tp)
+def _normal_nodes(count: int) -> FloatArray:
+    """Equally likely values of a standard normal variable."""
+    from statistics import NormalDist
+
+    values = np.asarray([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])
+    return np.asarray(values / np.sqrt((values**2).mean()))
 
 
-def watts(power: Power, joules: FloatArray, time_us: FloatArray) -> FloatArray:
-    """Mean watts of one GPU over steps that take so long and so many joules above idle."""
-    load = load_watts(power.fit.idle_watts, joules / time_us * US_PER_S)
-    return under_limit(load, power.limit_watts)
+_NORMAL = _normal_nodes(_SHARES)
 
 
-def load_watts(idle_watts: float, above_watts: FloatArray) -> FloatArray:
-    """(W2): what the work would draw without a limit."""
-    return np.asarray(idle_watts + above_watts)
+def _plain(setting: Setting) -> Setting:
+    return replace(setting, method="none")
 
 
-def under_limit(load: FloatArray, limit_watts: float) -> FloatArray:
-    """(W3): never above the limit, and below it the lower the closer the load comes."""
-    share = np.asarray(load / limit_watts)  # and then in place: a power of 4, and its root
-    share *= share
-    share *= share
-    share += 1.0
-    return np.asarray(load / np.sqrt(np.sqrt(share, out=share), out=share))
+def _steps_ahead(setting: Setting) -> float:
+    """Steps that are scheduled before the running one ends."""
+    engine = setting.runtime.engine
+    if engine is None or (setting.method or setting.drafter.name) in engine.synchronous_drafters:
+        return 0.0
+    return engine.steps_ahead.value

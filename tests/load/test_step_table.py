@@ -17,7 +17,8 @@ from medusa_sim.step.memory import (
     step_memory_bytes,
     usable_memory_bytes,
 )
-from medusa_sim.step.server import Traffic, carried_prompts
+from medusa_sim.step.prompts import linear_us, prompt_attention_us
+from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import prefill_step
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3", max_drafts=3)
@@ -33,7 +34,10 @@ def table() -> StepTable:
 def test_steps_are_the_surfaces_at_every_batch_and_any_length(table):
     batch, length = np.array([1, 7, 33, 96]), np.array([90, 1000, 3333])
     surface = price(SCENARIO, batch, length, CHAINS)
-    seen = surface.served.itl_us
+    added = sampled(
+        surface.setting, batch[:, None, None], surface.by_count.counts, surface.by_count.tokens_per_step
+    )
+    seen = surface.by_count.step_us + added.time_us
     for i, b in enumerate(batch.tolist()):
         for j, s in enumerate(length.tolist()):
             for drafts in range(len(CHAINS) + 1):
@@ -54,8 +58,8 @@ def test_acceptance_by_position_is_the_profiles_and_a_curve_knows_none(table):
 def test_prompts_ride_as_in_the_server(table):
     # (N8) with one prompt a step: tokens that are shared, and the attention of the prompt
     setting, prompt = SCENARIO.setting, 512
-    few = Traffic(prompt_tokens=prompt, output_tokens=1e9)
-    _, carried = carried_prompts(setting, np.asarray(32.0), np.asarray(32.0), np.ones(()), few)
+    with_prompt, without = linear_us(setting, np.array([32.0 + prompt, 32.0]))
+    carried = with_prompt - without + prompt_attention_us(setting, prompt, prompt)
     drafter = float(table.drafter_prompt_s[prompt])
     assert table.prompts_s(0, 32, [(prompt, prompt)]) - drafter == pytest.approx(
         1e-6 * float(carried), rel=0.03
@@ -89,7 +93,8 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
     assert middle.sum() > 20
     mean = float(line.kv_tokens[middle].mean()) / users
     surface = price(SCENARIO, [users], [round(mean)], CHAINS)
-    seen_us = float(surface.served.itl_us[0, 0, drafts])
+    added = sampled(surface.setting, users, drafts + 1, float(table.tokens_per_step[drafts]))
+    seen_us = float(surface.by_count.step_us[0, 0, drafts] + added.time_us)
     expected = users * float(table.tokens_per_step[drafts]) / seen_us * 1e6
     assert float(line.tokens_per_s[middle].mean()) == pytest.approx(
         expected, rel=0.02

@@ -13,7 +13,7 @@ from one_line import one_line
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.load.arrivals import Lengths, open_loop
-from medusa_sim.load.limits import Limits, Server, limits_of, step_limits
+from medusa_sim.load.limits import Limits, Server, limits_of
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.requests import Requests
@@ -24,6 +24,7 @@ from medusa_sim.plan.surface import price
 from medusa_sim.report import load_text
 from medusa_sim.report.load_text import sessions_text
 from medusa_sim.step.memory import cache_bytes
+from medusa_sim.step.server import step_limits
 
 GOOD = "arrival_s,prompt_tokens,output_tokens\n1.5,10,3\n1.5,20,4\n4.0,5,1\n"
 
@@ -246,7 +247,7 @@ def test_a_session_finds_what_it_said_before_and_its_first_request_nothing():
 )  # fmt: skip
 def test_engines_limit_steps_by_card(gpu, runtime, expected):
     scenario = Scenario(gpu=gpu, model="llama-3.1-8b", runtime=runtime, drafter="eagle3")
-    assert step_limits(scenario) == expected
+    assert step_limits(scenario.runtime, scenario.gpu) == expected
 
 
 def test_the_limits_of_a_run_are_printed_with_whose_they_are():

@@ -30,15 +30,14 @@ def swept(scenario: Scenario, batch: tuple[int, ...] = (1, 16, 64), **axes: tupl
 
 
 def test_throughput_is_that_of_decode_steps_and_kernels_alone_wait_for_nothing_else():
-    rows = swept(Scenario(**CHAIN, runtime="vllm-0.11"))
-    rate = rows.batch * rows.tokens_per_step / rows.verify_step_us * 1e6
-    np.testing.assert_allclose(rows.tokens_per_s, rate)
-    # a server filters top-p and top-k, which a step alone does not
-    assert (rows.itl_us > rows.verify_step_us).all()
-    np.testing.assert_allclose(rows.tpot_us, rows.itl_us / rows.tokens_per_step)
-    rows = swept(Scenario(**CHAIN, runtime="cuda-graph"))
-    np.testing.assert_allclose(rows.itl_us, rows.verify_step_us)
-    np.testing.assert_allclose(rows.tpot_us, rows.verify_step_us / rows.tokens_per_step)
+    # a server filters top-p and top-k: without requests no column holds that
+    for runtime in ("vllm-0.11", "cuda-graph"):
+        rows = swept(Scenario(**CHAIN, runtime=runtime))
+        rate = rows.batch * rows.tokens_per_step / rows.verify_step_us * 1e6
+        np.testing.assert_allclose(rows.tokens_per_s, rate)
+        np.testing.assert_allclose(rows.itl_us, rows.verify_step_us)
+        np.testing.assert_allclose(rows.tpot_us, rows.verify_step_us / rows.tokens_per_step)
+        np.testing.assert_allclose(rows.server_speedup, rows.speedup)
 
 
 def test_traffic_changes_the_server_and_leaves_the_step_alone():
@@ -148,10 +147,13 @@ def test_a_request_waits_for_the_prompts_of_others_and_the_rate_for_every_prompt
     asked = {"prompt_tokens": 4000, "output_tokens": 200}
     alone = swept(Scenario(**CHAIN), seq_len=(4100,), batch=(1,))
     busy = swept(Scenario(**CHAIN, **asked), seq_len=(4100,))
-    own_us = 200 * (1e6 * busy.batch / busy.tokens_per_s - busy.tpot_us)  # its own prompt, read once
-    assert (own_us.groupby(busy.candidates).max() < 1.3 * own_us.groupby(busy.candidates).min()).all()
+    # its own prompt, read once, on steps that others make longer
+    own_us = (200 * 1e6 * busy.batch / busy.tokens_per_s - 199 * busy.tpot_us).groupby(busy.candidates)
+    assert own_us.apply(lambda values: values.is_monotonic_increasing).all()
+    assert (own_us.min() > 0.05e6).all()
     one = busy[busy.batch == 1].reset_index()
-    np.testing.assert_allclose(one.tpot_us, alone.tpot_us, rtol=5e-3)  # a request in flight is longer
+    # a request in flight is longer, and tokens are sampled
+    np.testing.assert_allclose(one.tpot_us, alone.tpot_us, rtol=2e-2)
     load = ms.Scenario(**CHAIN).simulate(
         ["none", "1"], users=1, requests=60, length_cv=0, seeds=1, search=False, **asked
     )

@@ -1,0 +1,216 @@
+"""Answers that no server gives, counted over some 200 set-ups: artefacts of laws and of terms, not of GPUs.
+
+    python benchmarks/scan.py                     # all, five minutes; one line a finding at the end
+    python benchmarks/scan.py --sample 12         # every so many-th, for a quick look
+    python benchmarks/scan.py --each              # with a line for each set-up
+    python benchmarks/scan.py --load 40           # set-ups whose sweep is set beside the simulator, 40
+
+Each set-up serves requests of 512 + 256 tokens, 1 to 512 at once, plain and with one to three drafts.
+Counted: batches at which speculation pays that lie in several ranges; one request more that lowers the
+throughput of plain decoding by over 3 %; a prompt 2 % longer that moves a speedup by over 3 %; a draft
+accepted more often that lowers throughput; a band that narrows beyond the largest measured batch (256). The
+simulator beside: mean and worst difference of speedup and of the median gap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from medusa_sim.api import Scenario
+from medusa_sim.errors import MedusaSimError
+from medusa_sim.plan.surface import Surface, grid_surface
+from medusa_sim.step.workload import Grid
+
+CARDS = ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")
+MODELS = (
+    "llama-3.1-8b",
+    "qwen3-32b",
+    "llama-3.3-70b",
+    "qwen3-30b-a3b",
+    "gpt-oss-120b",
+    "nemotron-3-nano-30b-a3b",
+    "gemma-3-27b",
+)
+ENGINES = ("vllm", "sglang", "tensorrt-llm")
+FORMATS = ("bf16", "fp8")
+GPUS = (1, 2, 4, 8)
+PROMPT, OUTPUT, LENGTH, MOST = 512.0, 256.0, 640, 512
+COUNTS = (1, 2, 3, 4)
+DRAFTER, TOKENS = "eagle3", "2.48@3"
+LESS, MORE = 0.85, 0.86
+LAST_MEASURED = 256
+"""Requests at once up to which engines' terms were measured."""
+USERS = (4, 32, 96)
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """One server."""
+
+    gpu: str
+    model: str
+    runtime: str
+    dtype: str
+    tp: int
+
+    def scenario(self, prompt: float = PROMPT, acceptance: str | float = TOKENS) -> Scenario:
+        """With EAGLE-3 drafts. Raises MedusaSimError where it does not run."""
+        is_mixture_in_4_bits = self.model.startswith("gpt-oss")
+        return Scenario(
+            gpu=self.gpu,
+            model=self.model,
+            runtime=self.runtime,
+            dtype=None if is_mixture_in_4_bits else self.dtype,
+            tp=self.tp,
+            drafter=DRAFTER,
+            acceptance=acceptance,
+            prompt_tokens=prompt,
+            output_tokens=OUTPUT,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.tp} x {self.gpu} {self.model} {self.dtype} {self.runtime}"
+
+
+def set_ups() -> Iterator[SetUp]:
+    """Every one that runs and has room for 64 requests, on as few GPUs as hold them."""
+    for gpu, model, runtime, dtype in itertools.product(CARDS, MODELS, ENGINES, FORMATS):
+        if dtype == "fp8" and (gpu.startswith("a100") or model.startswith("gpt-oss")):
+            continue
+        found = 0
+        for tp in GPUS:
+            each = SetUp(gpu, model, runtime, dtype, tp)
+            try:
+                surface = grid_surface(each.scenario(), Grid.of([64], [LENGTH], [1, 4]))
+                fits = bool(surface.by_count.fits.all())
+            except MedusaSimError:
+                continue
+            if fits:
+                found += 1
+                yield each
+            if found == 1:
+                break
+
+
+def surface_of(scenario: Scenario) -> Surface:
+    """Every batch and number of drafts."""
+    return grid_surface(scenario, Grid.of(range(1, MOST + 1), [LENGTH], COUNTS))
+
+
+def ranges(pays: np.ndarray) -> int:
+    """How many runs of True."""
+    return int(pays[0]) + int((np.diff(pays.astype(np.int8)) == 1).sum())
+
+
+def scanned(each: SetUp) -> dict[str, float]:
+    """What one set-up shows; counts of batches or edges, and the worst of each."""
+    surface = surface_of(each.scenario())
+    fits = surface.by_count.fits[:, 0]
+    last = int(fits.all(axis=1).sum())
+    gain, rate = surface.gain_by_count[:last, 0], surface.tokens_per_s[:last, 0]
+    best = gain[:, 1:].max(axis=1)
+    low, high = (ends[:last, 0] for ends in surface.band_by_count)
+    falls = np.diff(rate[:, 0]) / rate[:-1, 0]
+    longer = surface_of(each.scenario(prompt=1.02 * PROMPT))
+    moved = longer.gain_by_count[:last, 0] / gain - 1.0
+    less, more = (surface_of(each.scenario(acceptance=rate)).tokens_per_s[:last, 0] for rate in (LESS, MORE))
+    worse = (more / less - 1.0)[:, 1:]
+    half = np.log(high[:, 1:] / low[:, 1:])
+    beyond = (
+        half[LAST_MEASURED:] / half[LAST_MEASURED - 1] - 1.0 if last > LAST_MEASURED else np.zeros((1, 1))
+    )
+    return {
+        "batches": last,
+        "ranges": ranges(best > 1.0),
+        "falls": float((falls < -0.03).sum()),
+        "worst fall": float(falls.min(initial=0.0)),
+        "at": float(1 + falls.argmin()),
+        "moved": float((np.abs(moved) > 0.03).sum()),
+        "worst move": float(np.abs(moved).max()),
+        "worse": float((worse < -1e-3).sum()),
+        "worst loss": float(worse.min()),
+        "narrows": float(beyond.min()),
+    }
+
+
+def beside_load(each: SetUp, users: int) -> dict[str, float]:
+    """Speedup of two drafts and the median gap of plain decoding: sweep over simulator, less 1."""
+    scenario = each.scenario()
+    surface = grid_surface(scenario, Grid.of([users], [LENGTH], [1, 3]))
+    found = scenario.simulate(
+        ["none", "2"], search=False, users=users, max_num_seqs=users, seeds=1, requests=max(300, 12 * users),
+        prompt_tokens=PROMPT, output_tokens=OUTPUT, length_cv=0.6,
+    )  # fmt: skip
+    plain, drafting = (point.mean for point in found.answer.points)
+    gain = drafting["tokens_per_s"] / plain["tokens_per_s"]
+    gaps = [point["itl_p50_s"] for point in (plain, drafting)]
+    return {
+        "speedup": float(surface.gain_by_count[0, 0, 1]) / gain - 1.0,
+        "rate": float(surface.tokens_per_s[0, 0, 0]) / plain["tokens_per_s"] - 1.0,
+        "gap": 1e-6 * float(surface.served.itl_us[0, 0, 0]) / gaps[0] - 1.0,
+        "drafted gap": 1e-6 * float(surface.served.itl_us[0, 0, 1]) / gaps[1] - 1.0,
+    }
+
+
+COUNTED: tuple[tuple[str, Callable[[pd.DataFrame], pd.Series[bool]], str, str], ...] = (
+    ("several paying ranges", lambda t: t.ranges > 1, "ranges", "max"),
+    ("plain throughput falls by over 3 % for one request more", lambda t: t.falls > 0, "worst fall", "min"),
+    ("2 % more prompt moves a speedup by over 3 %", lambda t: t.moved > 0, "worst move", "max"),
+    ("more acceptance lowers throughput", lambda t: t.worse > 0, "worst loss", "min"),
+    ("band narrows beyond 256 requests", lambda t: t.narrows < -0.005, "narrows", "min"),
+)
+
+
+def main() -> None:
+    """Scan, and set beside the simulator."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--sample", type=int, default=1, metavar="N", help="every N-th set-up alone")
+    options.add_argument("--each", action="store_true", help="a line for each set-up")
+    options.add_argument("--load", type=int, default=24, metavar="N", help="simulated beside the sweep")
+    asked = options.parse_args()
+    began = time.monotonic()
+    every = list(set_ups())[:: asked.sample]
+    rows = []
+    for index, each in enumerate(every):
+        rows.append(scanned(each))
+        left = (time.monotonic() - began) / (index + 1) * (len(every) - index - 1)
+        print(
+            f"\r{index + 1} of {len(every)} set-ups, {left:.0f} s left ", end="", file=sys.stderr, flush=True
+        )
+    table = pd.DataFrame(rows, index=[str(each) for each in every])
+    print(file=sys.stderr)
+    if asked.each:
+        print(table.to_string(float_format=lambda value: f"{value:.3g}"))
+    print(f"{len(table)} set-ups, one to {MOST} requests of {PROMPT:g} + {OUTPUT:g} tokens")
+    for name, of, worst, way in COUNTED:
+        where = getattr(table[worst], f"idx{way}")()
+        print(f"{int(of(table).sum()):4}  {name} (worst {table[worst][where]:.3g}: {where})")
+    if asked.load:
+        beside(every, asked.load)
+
+
+def beside(every: list[SetUp], count: int) -> None:
+    """The simulator beside some set-ups, spread over all."""
+    chosen = every[:: max(len(every) // count, 1)][:count]
+    found = []
+    for index, each in enumerate(chosen):
+        users = min(USERS[index % len(USERS)], int(0.9 * surface_of(each.scenario()).max_batch.min()))
+        found.append(beside_load(each, users) | {"set-up": f"{each}, {users}"})
+        print(f"\r{index + 1} of {len(chosen)} simulated ", end="", file=sys.stderr)
+    table = pd.DataFrame(found).set_index("set-up")
+    print(f"\nsweep beside load, {len(table)} runs: mean and worst difference, %")
+    for name, values in table.items():
+        size = 100.0 * values.abs()
+        print(f"  {name:12} {size.mean():5.1f} {size.max():6.1f}  ({size.idxmax()})")
+
+
+if __name__ == "__main__":
+    main()

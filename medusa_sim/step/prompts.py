@@ -1,0 +1,106 @@
+"""What prompts add to the steps of a server: rows of the linear layers, attention, launches.
+
+Prompts ride on decode steps (chunked prefill), or have passes of their own between two steps (SGLang without
+mixed chunks).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.latency.waves import norm_max
+from medusa_sim.operators.operator import Size
+from medusa_sim.step.compose import HOST_OVERLAP, PassWork
+from medusa_sim.step.drafter import LOOKUPS
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.step import Setting, StepTime, device_us, work_time
+from medusa_sim.step.workload import Workload, decode, prefill
+
+_ONCE_A_PROMPT = ("lm_head", "next_token")
+"""Operators that a carried prompt adds only once for all its tokens."""
+_ROWS = ((16, 1024), (32, 2048), (64, 8192), (256, 32_768), (2048, 1 << 62))
+"""(spacing, up to): rows at which the linear layers are timed; between them time is linear. Tiles are 64 rows
+and more, and beside many rows one of them is little."""
+
+
+def prompts_apart(setting: Setting) -> bool:
+    """Whether prompts have passes of their own."""
+    engine = setting.runtime.engine
+    return engine is not None and engine.prompts_apart
+
+
+def prompt_host_us(setting: Setting) -> float:
+    """Microseconds of the host in prompts that no graph holds.
+
+    In a pass of their own that is so where a server drafts by passes; where they ride on a step, the whole
+    step is launched so.
+    """
+    engine = setting.runtime.engine
+    if engine is None or not engine.prompt_us_per_launch.value:
+        return 0.0
+    if engine.prompts_apart and (setting.method or setting.drafter.name) in LOOKUPS:
+        return 0.0
+    launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
+    return engine.prompt_us_per_launch.value * sum(launch.kernels for launch in launches)
+
+
+def prompt_pass_us(device_us: FloatArray, launching_us: FloatArray | float) -> FloatArray:
+    """(N8): a pass whose kernels the host launches one by one, ahead of the device."""
+    return norm_max(device_us, np.asarray(launching_us), HOST_OVERLAP)
+
+
+def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatArray:
+    """Device time of the attention of a prompt's `tokens` that end at `kv_len`, microseconds."""
+    workload = Workload(phase="prefill", batch=1, seq_len=kv_len, query_tokens=tokens)
+    launches = tuple(
+        launch
+        for launch in model_launches(setting.shard, workload, setting.runtime)
+        if launch.part == "attention"
+    )
+    work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
+    return device_us(setting.latency, work)
+
+
+def linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
+    """Device time of everything in a step that is shared by all its `tokens`, microseconds."""
+    return device_us(setting.latency, linear_work(setting, tokens))
+
+
+def linear_step(setting: Setting, tokens: FloatArray) -> StepTime:
+    """The same with its band."""
+    return work_time(setting.latency, linear_work(setting, tokens))
+
+
+def linear_work(setting: Setting, tokens: FloatArray) -> PassWork:
+    """Kernels of `linear_us`."""
+    workload = decode(tokens, 1)
+    launches = tuple(
+        launch
+        for launch in model_launches(setting.shard, workload, setting.runtime)
+        if launch.part != "attention" and launch.operator.name not in _ONCE_A_PROMPT
+    )
+    return PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
+
+
+def timed_rows(most: float) -> FloatArray:
+    """Rows at which `linear_us` is asked for a step of up to `most` rows; rising, the last holds them all."""
+    pieces, start = [np.ones(1)], 0
+    for spacing, end in _ROWS:
+        last = min(end, spacing * int(np.ceil(most / spacing)))
+        pieces.append(np.arange(start + spacing, last + spacing, spacing, dtype=np.float64))
+        if last < end:
+            break
+        start = end
+    return np.concatenate(pieces)
+
+
+def drafter_prompt_us(setting: Setting, drafter: Drafter | None, tokens: FloatArray) -> FloatArray:
+    """Device time that a drafter adds for reading so many tokens of prompts, microseconds."""
+    total = np.zeros(np.shape(tokens))
+    if drafter is None:
+        return total
+    for work in drafter.prompt_work(setting.shard, prefill(1, tokens), setting.runtime):
+        total = total + work_time(setting.latency, work).device_us
+    return total

@@ -1,0 +1,99 @@
+"""Watts of a step and what they cost a token (docs/method-engines.md, watts).
+
+    (W2)  load  = idle + (J_byte bytes + J_flop flops + sampling t_filter) / t
+    (W3)  watts = load (1 + (load / limit)^4)^(-1/4)
+
+of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: cards lower their
+clocks before they reach the limit. The parameters are a card's (`specs/costs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.operators.operator import Attention, Size
+from medusa_sim.specs.costs import Power
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.sampling import filter_us
+from medusa_sim.step.server import Traffic
+from medusa_sim.step.step import Setting
+from medusa_sim.step.workload import Launch, prefill
+from medusa_sim.units import US_PER_S
+
+
+def launch_joules(
+    gpu: Gpu, power: Power, launches: Iterable[Launch], *, with_bytes: bool = True
+) -> FloatArray:
+    """Joules above idle of some kernels on one GPU; with_bytes: what they move counts too."""
+    by_shape: dict[tuple[int, ...], FloatArray] = {}
+    for launch in launches:
+        operator, times = launch.operator, launch.count * launch.share
+        one = operator.with_columns(batch=1.0) if isinstance(operator, Attention) else operator
+        joules = times * joule_per_flop(gpu, power, operator.dtype) * one.flops
+        if with_bytes:
+            joules = joules + times * power.fit.joule_per_byte * one.bytes
+        if isinstance(operator, Attention):  # of each sequence: small arrays as long as can be
+            joules = as_float(operator.batch) * joules
+        held = by_shape.get(joules.shape)
+        by_shape[joules.shape] = joules if held is None else held + joules
+    total = np.zeros(())
+    for joules in sorted(by_shape.values(), key=lambda array: array.size):
+        total = total + joules
+    return total
+
+
+def joule_per_flop(gpu: Gpu, power: Power, dtype: str) -> float:
+    """Of arithmetic in a dtype: the same watts at the same share of its peak; as fitted where it has none."""
+    peaks = gpu.peak_flops_per_s
+    return power.fit.joule_per_flop * peaks[power.fit.dtype] / peaks.get(dtype, peaks[power.fit.dtype])
+
+
+def served_joules(
+    gpu: Gpu, power: Power, setting: Setting, batch: Size, rows: Size, tokens_per_step: Size, traffic: Traffic
+) -> FloatArray:
+    """Joules above idle that a server adds to a step: filtered logits, and prompts that ride on it.
+
+    rows: of logits.
+    """
+    finished = np.asarray(batch, dtype=np.float64) * np.asarray(tokens_per_step) / traffic.output_tokens
+    prompt = prompt_joules(gpu, power, setting, traffic.prompt_tokens)
+    return np.asarray(finished * prompt + sampling_joules(gpu, power, setting, rows))
+
+
+def prompt_joules(gpu: Gpu, power: Power, setting: Setting, prompt_tokens: float) -> FloatArray:
+    """Joules above idle of a prompt on one GPU: its FLOPs alone, since it shares the weights of a step."""
+    launches = model_launches(setting.shard, prefill(1, prompt_tokens), setting.runtime)
+    return launch_joules(gpu, power, launches, with_bytes=False)
+
+
+def sampling_joules(gpu: Gpu, power: Power, setting: Setting, rows: Size) -> FloatArray:
+    """Joules above idle of filtering so many rows of logits (N6), of which one of the GPUs has them all."""
+    engine, model = setting.runtime.engine, setting.model
+    if engine is None:
+        return np.zeros(())
+    filtered_us = filter_us(engine, gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
+    return np.asarray(power.fit.sampling_watts * filtered_us / US_PER_S / setting.parallel.tp)
+
+
+def watts(power: Power, joules: FloatArray, time_us: FloatArray) -> FloatArray:
+    """Mean watts of one GPU over steps that take so long and so many joules above idle."""
+    load = load_watts(power.fit.idle_watts, joules / time_us * US_PER_S)
+    return under_limit(load, power.limit_watts)
+
+
+def load_watts(idle_watts: float, above_watts: FloatArray) -> FloatArray:
+    """(W2): what the work would draw without a limit."""
+    return np.asarray(idle_watts + above_watts)
+
+
+def under_limit(load: FloatArray, limit_watts: float) -> FloatArray:
+    """(W3): never above the limit, and below it the lower the closer the load comes."""
+    share = np.asarray(load / limit_watts)  # and then in place: a power of 4, and its root
+    share *= share
+    share *= share
+    share += 1.0
+    return np.asarray(load / np.sqrt(np.sqrt(share, out=share), out=share))
