@@ -10,7 +10,7 @@ which is kept apart as `tpot`, and so is SGLang's where it speculates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,13 @@ class BenchRow:
     itl_us: median time between two chunks of a request (a step). tpot_us: time per token of a request. One of
     them is known. prompt, output: mean tokens of a request. drafts: draft tokens a step, 0: no speculation.
     acceptance_length: tokens a step. offline: one batch from its prompts to its last token, in `tpot_us`.
+    model, engine: as the file names them; empty where it does not.
     """
 
     source: str
     tool: str
+    model: str = ""
+    engine: str = ""
     concurrency: float
     itl_us: float | None = None
     tpot_us: float | None = None
@@ -99,13 +102,27 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
     return [_checked(_with_shape(row, known), path) for row in rows]
 
 
+def is_bench(path: Path) -> bool:
+    """Whether a file looks like a result of a load generator, by its name or by a key that only one writes."""
+    if path.suffix.lower() == ".csv":
+        return True
+    try:
+        text = read_text(path, TABLE_BYTES, WANTED, DataError)
+        documents = json_documents(text, path, WANTED, DataError, finite=False)
+        return any(isinstance(each, dict) and bool(_READERS.keys() & each.keys()) for each in documents)
+    except DataError:
+        return False
+
+
 def _of_document(document: Any, path: Path, shape: Shape) -> Iterator[BenchRow]:
     if not isinstance(document, dict):
         raise DataError(f"{named(path)}: holds no result of a benchmark; give {WANTED}")
     for key, read in _READERS.items():
         if key in document:
             try:
-                yield from read(document, path, shape)
+                told = _text(_TOLD_MODEL, document)
+                for row in read(document, path, shape):
+                    yield replace(row, model=row.model or told, engine=_engine_of(document))
             except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 raise DataError(
                     f"{named(path)}: not as the version that is known writes it ({type(error).__name__} "
@@ -250,6 +267,36 @@ def _of_guidellm(report: Mapping[str, Any], path: Path, shape: Shape) -> Iterato
             output=float(metrics["output_token_count"]["successful"]["mean"]),
             tokens_per_s=float(metrics["output_tokens_per_second"]["successful"]["mean"]),
         )
+
+
+_TOLD_MODEL = (
+    ("model_id",), ("model",), ("input_config", "endpoint", "model_names", 0), ("args", "model"),
+    ("benchmarks", 0, "config", "backend", "model"),
+)  # fmt: skip
+"""Where results name the model that was asked: vLLM, SGLang, AIPerf, GuideLLM."""
+_ENGINES = ("vllm", "sglang", "tensorrt-llm")
+"""Backends of load generators that are engines; others are protocols, which many engines speak."""
+
+
+def _text(paths: Sequence[tuple[str | int, ...]], document: Any) -> str:
+    """The first text on one of the paths into a document; empty where there is none."""
+    for path in paths:
+        value = document
+        for step in path:
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                value = None
+                break
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+    return ""
+
+
+def _engine_of(document: Mapping[str, Any]) -> str:
+    """The engine whose own client asked; empty where a protocol did."""
+    given = str(document.get("backend") or "").lower().replace("_", "-")
+    return next((engine for engine in _ENGINES if given.startswith(engine)), "")
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any], Path, Shape], Iterator[BenchRow]]] = {

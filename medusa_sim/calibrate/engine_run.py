@@ -9,15 +9,18 @@ from typing import Any
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined, over_every_step
 from medusa_sim.acceptance.engine_records import read_counts
 from medusa_sim.calibrate.engine_bench import BenchRow, Shape, read_bench
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.plan.check import EngineRun, described
 from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.models import load_model
 from medusa_sim.units import US_PER_MS
 
 _BY_POSITION = "vllm bench serve"
 """The benchmark whose result holds acceptance by position."""
 _ACCEPTED = {"accepted_by_position", "tokens_per_step"}
+NO_DRAFTER = "ngram"
+"""The drafter that has no weights and costs nothing where it drafts nothing."""
 _SAME = 0.02
 """Relative difference of two numbers of requests that are one."""
 
@@ -41,6 +44,7 @@ def engine_run(
     measured: dict[str, Any] = {}
     if files:
         path, row, plain = _rows(files, asked, scenario)
+        _refuse_others(scenario, row)
         measured = _of_row(row, plain)
         if asked.get("drafts") and not row.drafts and counts is None and not _ACCEPTED & asked.keys():
             raise UsageError(
@@ -70,6 +74,45 @@ def engine_run(
         for name in ("tpot_ms", "itl_ms"):
             measured.pop(name, None)
     return described(scenario, EngineRun.of(Measured(**measured | asked), scenario.length))
+
+
+def told_by(files: Sequence[Path], asked: Measured | None = None) -> dict[str, str]:
+    """What results of benchmarks say of the scenario: its `model` by our name, its `runtime`, where known.
+
+    A run without drafts loaded no drafter, as if it looked its drafts up (`drafter`). Raises DataError as `read_bench`, UsageError for files of several models.
+    """
+    shape = Shape(concurrency=asked and asked.batch, drafts=asked and asked.drafts)
+    rows = [row for path in files for row in read_bench(path, shape)]
+    models = {name for row in rows if (name := known_model(row.model))}
+    if len(models) > 1:
+        raise UsageError(f"these files are of {' and '.join(sorted(models))}: check one model at a time")
+    engines = {row.engine for row in rows if row.engine}
+    told = {"model": models, "runtime": engines if len(engines) == 1 else set[str]()}
+    found = {name: next(iter(values)) for name, values in told.items() if values}
+    return found if any(row.drafts for row in rows) else {**found, "drafter": NO_DRAFTER}
+
+
+def known_model(given: str) -> str:
+    """The model that a served name stands for; empty where nothing here has that name."""
+    try:
+        return load_model(given).name if given and not Path(given).exists() else ""
+    except MedusaSimError:
+        return ""
+
+
+def _refuse_others(scenario: Scenario, row: BenchRow) -> None:
+    """Raises UsageError for a run of another model or engine than the scenario's."""
+    model, own = known_model(row.model), scenario.model.name
+    if model and model != own and known_model(own):
+        raise UsageError(
+            f"{row.source} is a run of {row.model}, not of {own}: give --model {model}, or a run of {own}"
+        )
+    engine = scenario.runtime.library if scenario.runtime.engine is not None else ""
+    if row.engine and engine and engine != row.engine:
+        raise UsageError(
+            f"{row.source} is a run of {row.engine}, not of {scenario.runtime.name}: give --runtime "
+            f"{row.engine}, or a run of {engine}"
+        )
 
 
 def _serving(scenario: Scenario, run: BenchRow | AcceptanceCounts) -> Scenario:

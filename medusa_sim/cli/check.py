@@ -40,23 +40,40 @@ def check(
 ) -> None:
     """Whether a running engine is as fast as predicted, or which part is off and by how much.
 
+    A result of a load generator, a page of counters or a log need no option: they say what they are. Model and
+    engine are those of the result where they are not given; another than is given is refused.
+
     Acceptance by position, the time of a round and, where it was measured, of plain decoding are compared
     with their 80 % bands; the sentence names what is off, its milliseconds, and what to look at next. Exit 3
     where a part is outside of its band.
     """
     from medusa_sim.acceptance.engine_counters import combined
-    from medusa_sim.calibrate.engine_run import engine_run
+    from medusa_sim.calibrate.engine_bench import is_bench
+    from medusa_sim.calibrate.engine_run import engine_run, told_by
     from medusa_sim.plan.check import check as checked
     from medusa_sim.report.check_text import Checked
 
-    if more and not files:
-        raise UsageError(f"{more[0]}: say what it is: --bench FILE..., or --counters FILE")
+    for path in more:
+        if files or is_bench(path):
+            files += (path,)
+        elif counters is None:
+            counters = str(path)
+        else:
+            raise UsageError(f"{path}: counters are read from {counters}; give one of them")
     if how.before is not None and not counters:
         raise UsageError("--before belongs to the page after it; give --counters FILE")
+    if files:
+        for name, value in told_by(files, asked).items():
+            if not take.is_given(name):
+                given[name] = value
+                if name != "drafter":
+                    say(f"{name} {value}, as {files[0].name} says")
+        if not take.is_given("gpu"):
+            raise UsageError(f"{files[0]} does not say on which GPU it ran: give --gpu")
     counts = None if counters is None else combined(how.read(counters))
     (one,) = take.scenarios(given)
-    answer = Checked(check=checked(*engine_run(one, (*files, *more), counts, asked)))
-    for line in answer.check.scenario.warnings:
+    answer = Checked(check=checked(*engine_run(one, files, counts, asked)))
+    for line in answer.check.warnings:
         say(line)
     if output.form == "table":
         import pyarrow as pa

@@ -80,7 +80,7 @@ def _settings(
         named = (f"{draft_path} drafts, a published checkpoint: --draft-path names another",)
     if method.checkpoint and draft_path is None:
         raise UsageError(
-            f"{engine.name} needs the checkpoint of the {answer.drafting.method} draft, and none is known for "
+            f"{engine.name} needs the checkpoint of the {answer.drafting.method} draft, none is known for "
             f"{answer.scenario.model.name}: add --draft-path FOLDER_OR_ID (draft_path= in Python)"
         )
     chosen = Chosen(

@@ -184,6 +184,14 @@ class EngineCheck:
         return tuple(sorted(outside, key=lambda part: (not part.is_slow, -abs(part.costs_us))))
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What must not be overlooked of the scenario: a plain run says nothing of acceptance."""
+        lines = self.scenario.warnings
+        return (
+            lines if self.run.drafts else tuple(each for each in lines if not each.startswith("acceptance "))
+        )
+
+    @property
     def is_inside(self) -> bool:
         """Whether every part that was measured is inside its band."""
         return not self.off

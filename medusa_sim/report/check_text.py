@@ -65,7 +65,7 @@ class Checked:
             "off": list(self.off),
             "sentence": self.sentence,
             "next": [_next(check, part) for part in check.off],
-            "warnings": list(check.scenario.warnings),
+            "warnings": list(check.warnings),
             "batch": run.batch,
             "seq_len": run.seq_len,
             "drafts": run.drafts,
