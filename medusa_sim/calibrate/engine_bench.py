@@ -103,7 +103,7 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
 
 
 def is_bench(path: Path) -> bool:
-    """Whether a file looks like a result of a load generator, by its name or by a key that only one writes."""
+    """Whether a file looks like a result of a load generator, by its name or a key that only one writes."""
     if path.suffix.lower() == ".csv":
         return True
     try:

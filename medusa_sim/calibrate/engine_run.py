@@ -79,9 +79,10 @@ def engine_run(
 def told_by(files: Sequence[Path], asked: Measured | None = None) -> dict[str, str]:
     """What results of benchmarks say of the scenario: its `model` by our name, its `runtime`, where known.
 
-    A run without drafts loaded no drafter, as if it looked its drafts up (`drafter`). Raises DataError as `read_bench`, UsageError for files of several models.
+    A run without drafts loaded no drafter, as if it looked its drafts up (`drafter`). Raises DataError as
+    `read_bench`, UsageError for files of several models.
     """
-    shape = Shape(concurrency=asked and asked.batch, drafts=asked and asked.drafts)
+    shape = Shape() if asked is None else Shape(concurrency=asked.batch, drafts=asked.drafts)
     rows = [row for path in files for row in read_bench(path, shape)]
     models = {name for row in rows if (name := known_model(row.model))}
     if len(models) > 1:

@@ -40,34 +40,26 @@ def check(
 ) -> None:
     """Whether a running engine is as fast as predicted, or which part is off and by how much.
 
-    A result of a load generator, a page of counters or a log need no option: they say what they are. Model and
-    engine are those of the result where they are not given; another than is given is refused.
+    A result of a load generator, a page of counters or a log need no option: they say what they are. Model
+    and engine are those of the result where they are not given; another than is given is refused.
 
     Acceptance by position, the time of a round and, where it was measured, of plain decoding are compared
     with their 80 % bands; the sentence names what is off, its milliseconds, and what to look at next. Exit 3
     where a part is outside of its band.
     """
     from medusa_sim.acceptance.engine_counters import combined
-    from medusa_sim.calibrate.engine_bench import is_bench
     from medusa_sim.calibrate.engine_run import engine_run, told_by
     from medusa_sim.plan.check import check as checked
     from medusa_sim.report.check_text import Checked
 
-    for path in more:
-        if files or is_bench(path):
-            files += (path,)
-        elif counters is None:
-            counters = str(path)
-        else:
-            raise UsageError(f"{path}: counters are read from {counters}; give one of them")
+    files, counters = sorted_out(files, counters, more)
     if how.before is not None and not counters:
         raise UsageError("--before belongs to the page after it; give --counters FILE")
     if files:
-        for name, value in told_by(files, asked).items():
-            if not take.is_given(name):
-                given[name] = value
-                if name != "drafter":
-                    say(f"{name} {value}, as {files[0].name} says")
+        told = {name: value for name, value in told_by(files, asked).items() if not take.is_given(name)}
+        given |= told
+        for name in told.keys() - {"drafter"}:
+            say(f"{name} {told[name]}, as {files[0].name} says")
         if not take.is_given("gpu"):
             raise UsageError(f"{files[0]} does not say on which GPU it ran: give --gpu")
     counts = None if counters is None else combined(how.read(counters))
@@ -87,3 +79,22 @@ def check(
         output.rows(answer.frame, "check", **answer.values)
     if not answer.is_inside:
         raise ThresholdError(f"{' and '.join(answer.off)} outside of the 80 % band")
+
+
+def sorted_out(
+    files: tuple[Path, ...], counters: str | None, more: tuple[Path, ...]
+) -> tuple[tuple[Path, ...], str | None]:
+    """Files that came without an option, among results of load generators and what an engine counted.
+
+    Raises UsageError where counters would come from two places.
+    """
+    from medusa_sim.calibrate.engine_bench import is_bench
+
+    for path in more:
+        if files or is_bench(path):
+            files += (path,)
+        elif counters is None:
+            counters = str(path)
+        else:
+            raise UsageError(f"{path}: counters are read from {counters}; give one of them")
+    return files, counters
