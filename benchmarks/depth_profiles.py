@@ -120,12 +120,12 @@ def golden() -> Iterator[Fitted]:
 
 
 def profile(
-    title: str, source: str, rates: FloatArray, error: float, *, conditional: bool = False
+    title: str, source: str, rates: FloatArray, error: float, *, of_mean: bool = False
 ) -> PositionFile:
-    """A profile of rates by position."""
+    """A profile of rates by position; of_mean: conditional ones, solved from a mean length."""
     return PositionFile(
         schema=1, title=title, source=source, agreement="target",
-        rates="conditional" if conditional else "unconditional", model_error=round(error, 3),
+        rates="conditional" if of_mean else "unconditional", model_error=round(error, 3), of_mean=of_mean,
         positions=[PositionRow(rate=round(float(rate), DIGITS)) for rate in rates],
     )  # fmt: skip
 
@@ -154,7 +154,7 @@ def single() -> Iterator[Fitted]:
             told += "this mean. model_error: that of a mean length at other depths (docs/method.md)"
             rates = constant(given["length"], first, given["drafts"])
             reached = np.cumprod(rates)
-            file = profile(given["title"], told, rates, MEAN_LENGTH_ERROR, conditional=True)
+            file = profile(given["title"], told, rates, MEAN_LENGTH_ERROR, of_mean=True)
         yield Fitted(name=given["name"], file=file, lengths=1.0 + np.cumsum(reached))
 
 

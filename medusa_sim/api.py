@@ -78,7 +78,11 @@ class Scenario(plan_scenario.Scenario):
         missing = sorted(set(grid.candidates.tolist()) - set(frame["candidates"].unique().tolist()))
         ends = f"no rows for candidates {missing}: acceptance {self.profile.name} ends before"
         beyond = plan_scenario.beyond_known(self, int(grid.seq_len.max()))
-        frame.attrs["warnings"] = [*self.warnings, *([ends] if missing else []), *beyond]
+        frame.attrs["warnings"] = [
+            *self.warnings_to(int(grid.candidates.max())),
+            *([ends] if missing else []),
+            *beyond,
+        ]
         return frame
 
     def recommend(

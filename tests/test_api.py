@@ -143,7 +143,7 @@ def test_an_answer_prints_its_sentence_and_shows_its_schedule(scenario):
     assert "<table" in page
     assert "<table" in scenario._repr_html_()
     assert list(answer.schedule["candidates"]) == [row["candidates"] for row in answer.to_dict()["schedule"]]
-    assert set(answer.by_count["candidates"]) == {1, 2, 3}
+    assert set(answer.by_count["candidates"]) == {1, 2, 3, 4, 5}
     assert "RedHatAI/" in str(answer.export("vllm"))
     with pytest.raises(UsageError, match="needs the checkpoint"):
         answer.export("llama-cpp")
@@ -162,7 +162,7 @@ def test_a_step_adds_up_and_agrees_with_the_sweep(scenario):
         assert table["time_us"].sum() == pytest.approx(step.time_us, rel=1e-9)
         assert table["share"].sum() == pytest.approx(1.0)
         assert set(table["source"]) <= {"roofline", ""}
-    assert scenario.step(batch=8).candidates == 3
+    assert scenario.step(batch=8).candidates == 5
     unknown = scenario.step(batch=8, candidates=32)
     assert unknown.speedup is None
     assert unknown.overhead > 1.0

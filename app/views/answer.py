@@ -154,7 +154,8 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
             "Speedup",
             times(row.speedup) if row.fits_memory else "-",
             None if plain else f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
-            "Tokens/s over decoding without drafts at the same batch and length, with an 80 % interval."
+            "Tokens/s over decoding without drafts at the same batch and length, with an 80 % interval given "
+            "this acceptance."
             + ("" if request is None or plain else f" Of the step alone: {times(row.step_speedup)}."),
         ),
         whole,

@@ -8,6 +8,7 @@ import notes
 import streamlit as st
 from chosen import SetUp
 
+from medusa_sim.report.caveats import guessed_text
 from medusa_sim.report.recommend_reason import counted
 from medusa_sim.report.text import percent, times, with_prefix
 
@@ -49,7 +50,8 @@ def verdict_of(
         )  # fmt: skip
         st.success(
             f"**{where}: {what} a step{deep}, {times(row.speedup)}.** It emits "
-            f"{row.tokens_per_step:.2f} tokens per step, and a step takes {times(row.overhead)} as long"
+            f"{row.tokens_per_step:.2f} tokens per step{guessed_text(answer.scenario, row.drafts)}, and a "
+            f"step takes {times(row.overhead)} as long"
             f"{'' if request is None else f'; without prompts to read {times(row.step_speedup)}'}. "
             f"{_flat(answer, row)} {whole}".strip(),
             icon=":material/check_circle:",

@@ -8,8 +8,9 @@ A curve says nothing of the tree behind a count; it is what a paper's figure or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,11 @@ from medusa_sim.acceptance.heads import (
     token_errors,
 )
 from medusa_sim.acceptance.tree import CandidateTree, TreeOrder
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import CoverageError, DataError, UsageError
+
+if TYPE_CHECKING:
+    from medusa_sim.acceptance.deeper import Fall, Guess
 
 
 def checked_candidates(candidates: npt.ArrayLike, candidates_max: int, name: str) -> FloatArray:
@@ -217,12 +221,15 @@ class ShapedAcceptance:
     """Optimal trees over `heads` (for a chain or a draft model: one row of accuracies per depth).
 
     `model_error`: relative 80 % half width of `tokens_per_step - 1` beside the sample sizes, for what
-    the independence of positions misses.
+    the independence of positions misses. `of_mean`: a chain's rates (the first perhaps apart) are one number,
+    solved from a mean length. `guess`: from which draft on they were not measured.
     """
 
     name: str
     heads: HeadAccuracy
     model_error: float = 0.0
+    of_mean: bool = False
+    guess: Guess | None = None
 
     @cached_property
     def order(self) -> TreeOrder:
@@ -238,6 +245,40 @@ class ShapedAcceptance:
         """The optimal tree of that many candidates; CoverageError beyond `candidates_max`."""
         checked_candidates(candidates, self.candidates_max, self.name)
         return self.order.tree(candidates)
+
+    def carried_on(self, fall: Fall) -> ShapedAcceptance:
+        """With the guessed rates of further drafts (T9), where a chain's can be carried on."""
+        from medusa_sim.acceptance.deeper import carried_on  # a tree needs none of it
+
+        further = None if self.guess else carried_on(self.heads, fall, of_mean=self.of_mean)
+        return self if further is None else replace(self, heads=further[0], guess=further[1])
+
+    def halves(
+        self, tokens_per_step: FloatArray, errors: FloatArray, drafts: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """80 % half-widths (fewer, more) of trees over these heads that emit so many tokens, `drafts` deep.
+
+        errors: what sample sizes alone leave open; `model_error` and the guess of further drafts join it.
+        """
+        half = np.hypot(errors, self.model_error * (tokens_per_step - 1.0))
+        fewer, more = (np.hypot(half, by[drafts]) for by in self._guessed)
+        return fewer, more
+
+    def band_of(
+        self, tokens_per_step: FloatArray, errors: FloatArray, drafts: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """The interval of `halves`, never above a token a draft and the target's own."""
+        fewer, more = self.halves(tokens_per_step, errors, drafts)
+        most = np.maximum(drafts + 1.0, tokens_per_step)
+        return np.maximum(tokens_per_step - fewer, 1.0), np.minimum(tokens_per_step + more, most)
+
+    @cached_property
+    def _guessed(self) -> tuple[FloatArray, FloatArray]:
+        if self.guess is None:
+            return (np.zeros(self.heads.heads + 1),) * 2
+        from medusa_sim.acceptance.deeper import guessed_band
+
+        return guessed_band(self.heads.conditional()[:, 0], self.guess)
 
     @cached_property
     def _errors(self) -> FloatArray:
@@ -256,6 +297,5 @@ class ShapedAcceptance:
         """80 % interval from the sample sizes and `model_error`; both exactly 1 at one candidate."""
         value = self.tokens_per_step(candidates)
         counts = np.asarray(candidates, dtype=np.int64)
-        half = np.hypot(self._errors[counts - 1], self.model_error * (value - 1.0))
-        most = np.minimum(counts, self.heads.heads + 1.0)
-        return np.asarray(np.maximum(value - half, 1.0)), np.asarray(np.minimum(value + half, most))
+        drafts = np.minimum(counts - 1, self.heads.heads)
+        return self.band_of(value, self._errors[counts - 1], drafts)

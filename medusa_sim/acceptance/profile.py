@@ -17,6 +17,7 @@ import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,9 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.data import find, stems
 from medusa_sim.errors import CoverageError, SpecError, UsageError, check_kind, unknown_name
+
+if TYPE_CHECKING:
+    from medusa_sim.acceptance.deeper import Fall
 
 FOLDER = "profiles/acceptance"
 AcceptanceModel = LogCurve | TableCurve | ShapedAcceptance
@@ -59,7 +63,7 @@ class AcceptanceProfile:
     """A profile with its name, kind and source; `model` does the arithmetic.
 
     `ratio`: accepted draft tokens (tokens per step - 1) over those of the profile as measured, for
-    another acceptance scheme or workload (`medusa_sim.acceptance.profile`). `match_rate`: as measured, of
+    another acceptance scheme or `workload` (`of_workload`). `match_rate`: as measured, of
     drafts that are looked up in the text, in runs `match_runs` times as long as of independent steps.
     `request_spread`: standard deviation among requests on the logit of their acceptance. `longest_context`:
     tokens up to which it was measured. All None where nobody said. `by_output`: what the length of an output
@@ -80,6 +84,7 @@ class AcceptanceProfile:
     by_output: tuple[OutputRow, ...] = ()
     output_share: float = 1.0
     output_tokens: float | None = None
+    workload: str | None = None
 
     @property
     def candidates_max(self) -> int:
@@ -90,6 +95,12 @@ class AcceptanceProfile:
     def heads(self) -> HeadAccuracy | None:
         """Accuracies per depth and rank; None for a curve, which knows no shapes."""
         return self.model.heads if isinstance(self.model, ShapedAcceptance) else None
+
+    @property
+    def measured_drafts(self) -> int | None:
+        """Drafts of a chain behind which the rates are a guess; None where none is."""
+        guess = self.model.guess if isinstance(self.model, ShapedAcceptance) else None
+        return None if guess is None else guess.measured
 
     @property
     def first_accepted(self) -> float:
@@ -124,6 +135,12 @@ class AcceptanceProfile:
         if heads >= self.model.heads.heads:
             return self
         return replace(self, model=replace(self.model, heads=self.model.heads.first(heads)))
+
+    def carried_on(self, fall: Fall) -> AcceptanceProfile:
+        """The profile with guessed rates of further drafts, where it is of a chain (T9)."""
+        if not isinstance(self.model, ShapedAcceptance):
+            return self
+        return replace(self, model=self.model.carried_on(fall))
 
     def of_outputs(self, output_tokens: float) -> AcceptanceProfile:
         """The profile for outputs of that many tokens, where their length was seen to matter.
@@ -179,6 +196,15 @@ class AcceptanceProfile:
         if not (np.isfinite(ratio) and ratio >= 0.0):
             raise UsageError(f"acceptance ratio {ratio:g}: a finite number from 0 is needed")
         return replace(self, ratio=self.ratio * float(ratio))
+
+    def of_workload(self, category: str) -> AcceptanceProfile:
+        """The profile for a category of MT-bench instead of their mean (Figure 3b of the Medusa paper).
+
+        Raises:
+            UsageError: an unknown category.
+        """
+        ratio = workload_ratio(category)
+        return self if self.workload == category else replace(self.with_ratio(ratio), workload=category)
 
     def tree(self, candidates: int) -> CandidateTree | None:
         """The optimal tree of that many candidates; None for a curve, which knows no shapes."""
@@ -249,7 +275,7 @@ def _model(name: str, file: ProfileFile, where: str) -> AcceptanceModel:
         conditional=file.rates == "conditional",
         where=where,
     )
-    return ShapedAcceptance(name, chain, file.model_error)
+    return ShapedAcceptance(name, chain, file.model_error, file.of_mean)
 
 
 def acceptance_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:

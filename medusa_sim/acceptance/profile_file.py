@@ -131,13 +131,15 @@ class PositionFile(_ProfileFile, frozen=True, kw_only=True, tag="position"):
     `rates = "conditional"`: this one accepted where the ones before were. `match_rate`: share of the steps in
     which a drafter that looks drafts up in the text found any; rates count every step. `match_runs`: how many
     times as long as of independent steps runs of them are. `by_output`: what the length of an output changes,
-    shortest first.
+    shortest first. `of_mean`: the rates, or those behind the first, are one number, solved from a mean
+    length.
     """
 
     agreement: Agreement
     rates: Literal["conditional", "unconditional"]
     positions: list[PositionRow]
     model_error: Rate = 0.0
+    of_mean: bool = False
     match_rate: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
     match_runs: Annotated[float, Meta(ge=1.0, le=100.0)] | None = None
     by_output: tuple[OutputRow, ...] = ()

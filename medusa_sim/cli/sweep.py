@@ -11,7 +11,7 @@ from medusa_sim.cli import say
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, write_parts
 from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, TP, echo_grid, grid
 from medusa_sim.errors import UsageError
-from medusa_sim.plan import DEFAULT_CANDIDATES
+from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_CANDIDATES
 
 if TYPE_CHECKING:
     from medusa_sim.plan.scenario import Scenario
@@ -55,10 +55,14 @@ def sweep(
     several = take.scenarios(names)
     grid = Grid.of(batch, seq_len or (several[0].length,), candidates)
     typed = take.is_given("candidates")
+    in_rows = output.form != "table" or all_rows or parts.out is not None
+    largest = int(grid.candidates.max()) if in_rows else CANDIDATES_MAX  # a table has the best of every count
     warnings = dict.fromkeys(
-        line for item in several for line in (*item.warnings, *(left_out(item, grid) if typed else []))
+        line
+        for item in several
+        for line in (*item.warnings_to(largest), *(left_out(item, grid) if typed else []))
     )
-    if output.form != "table" or all_rows or parts.out is not None:  # the answer says it itself
+    if in_rows:  # the answer says it itself
         longest = int(grid.seq_len.max())
         warnings |= dict.fromkeys(line for item in several for line in beyond_known(item, longest))
     if parts.out is not None:

@@ -17,7 +17,6 @@ from medusa_sim.acceptance.profile import (
     acceptance_names,
     load_acceptance,
     scheme_ratio,
-    workload_ratio,
 )
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError, UsageError, check_kind
@@ -93,11 +92,14 @@ def mean_length(tokens_per_step: float, drafts: int, name: str | None = None) ->
     rate = 1.0 if beyond(1.0) <= 0.0 else float(brentq(beyond, 0.0, 1.0, xtol=1e-15))
     heads = HeadAccuracy.checked(np.full((drafts, 1), rate), where="acceptance")
     label = name or f"{tokens_per_step:g}@{drafts}"
-    return _chain(label, heads, f"{tokens_per_step:g} tokens a step with {drafts} drafts", MEAN_LENGTH_ERROR)
+    title = f"{tokens_per_step:g} tokens a step with {drafts} drafts"
+    return _chain(label, heads, title, MEAN_LENGTH_ERROR, of_mean=True)
 
 
-def _chain(name: str, heads: HeadAccuracy, title: str, model_error: float = 0.0) -> AcceptanceProfile:
-    model = ShapedAcceptance(name, heads, model_error)
+def _chain(
+    name: str, heads: HeadAccuracy, title: str, model_error: float = 0.0, *, of_mean: bool = False
+) -> AcceptanceProfile:
+    model = ShapedAcceptance(name, heads, model_error, of_mean)
     return AcceptanceProfile(
         name=name, kind="position", title=title, source="given with the question", model=model
     )
@@ -114,15 +116,20 @@ def acceptance_of(
 ) -> AcceptanceProfile:
     """The profile that `given` names, in any of FORMS.
 
-    None: the drafter's shipped profile of the model, else the one it borrows, else a typical one. workload:
+    None: the drafter's shipped profile of the model, else the one it borrows, else a typical one. A chain's
+    rates are carried on to further drafts as those of such drafters fall (T9). workload:
     an MT-bench category (Figure 3b of the Medusa paper). lossless: greedy acceptance instead of typical
     acceptance (Figure 5), for curves, which were measured with it; accuracies and rates say how often a
     guess is exactly right as they are.
     Raises UsageError for an unknown workload; SpecError or DataError from loading.
     """
     profile = _loaded(given, drafter, model_name, data_dir)
+    if drafter.falls_as:
+        from medusa_sim.acceptance.deeper import FALLS
+
+        profile = profile.carried_on(FALLS[drafter.falls_as])
     if workload is not None:
-        profile = profile.with_ratio(workload_ratio(workload))
+        profile = profile.of_workload(workload)
     if lossless and profile.heads is None:
         profile = profile.with_ratio(scheme_ratio("greedy"))
     return profile

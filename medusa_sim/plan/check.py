@@ -264,13 +264,15 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
 
 
 def described(scenario: Scenario, run: EngineRun) -> tuple[Scenario, EngineRun]:
-    """The scenario, with the measured acceptance where its own ends before the run's drafts."""
+    """The scenario, with the measured acceptance where its own ends, or is a guess, before the last draft."""
     try:
         option_of(scenario, run.drafts)
+        is_measured = scenario.guessed_from is None or run.drafts < scenario.guessed_from
     except CoverageError:
-        is_short = run.drafts <= MAX_DRAFTS and run.tokens_per_step > 1.0
-        if scenario.drafting.kind.looks_up or not is_short:
+        if scenario.drafting.kind.looks_up or run.drafts > MAX_DRAFTS or run.tokens_per_step <= 1.0:
             raise
+        is_measured = False
+    if not is_measured and run.tokens_per_step > 1.0:
         longest = max(run.drafts, scenario.arguments.max_drafts)
         own = scenario.but(acceptance=run.acceptance, max_drafts=longest)
         return own, replace(run, undescribed=scenario.profile.name)

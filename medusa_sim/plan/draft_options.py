@@ -103,19 +103,17 @@ class DraftOption:
     def band(self) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of the tokens per step, of each count.
 
-        Sample sizes and the profile's own model error; never above one token a candidate, nor above the depth
-        and the target's own token.
+        Sample sizes, the profile's own model error and the guess of drafts that it was not measured on; never
+        above one token a candidate, nor above the depth and the target's own token.
         """
         counts = self.candidates
         if self.order is None or self.heads is None:
             return self.profile.band(counts)
-        value = self.order.tokens_per_step[counts - 1]
         model = self.profile.model
-        model_error = model.model_error if isinstance(model, ShapedAcceptance) else 0.0
+        assert isinstance(model, ShapedAcceptance)  # noqa: S101  # it has heads
         errors = token_errors(self.order.paths, self.order.gains, self.heads)
-        half = np.hypot(errors[counts - 1], model_error * (value - 1.0))
-        most = np.maximum(np.minimum(counts, self.depth + 1), value)
-        low, high = np.maximum(value - half, 1.0), np.minimum(value + half, most)
+        value, drafts = self.order.tokens_per_step[counts - 1], np.minimum(counts - 1, self.depth)
+        low, high = model.band_of(value, errors[counts - 1], drafts)
         return self.profile.adjusted(low, counts), self.profile.adjusted(high, counts)
 
     @cached_property

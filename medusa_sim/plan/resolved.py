@@ -199,6 +199,12 @@ class Resolved:
         return min(heads.heads, self.drafting.max_drafts, *trained)
 
     @property
+    def guessed_from(self) -> int | None:
+        """The first draft whose acceptance is a guess (T9), where so many may be run."""
+        measured = self.profile.measured_drafts
+        return None if measured is None or self.depth <= measured else measured + 1
+
+    @property
     def where_trees_run(self) -> str:
         """How to ask for trees where the runtime runs chains alone; empty where it runs both."""
         heads = self.profile.heads

@@ -53,6 +53,7 @@ def doubts(of: Resolved) -> tuple[str, ...]:
             f"acceptance {of.profile.name} was measured on another model than {of.model.name}; give "
             "your own with --acceptance"
         )
+    lines += _of_guess(of)
     if of.profile.output_share != 1.0:
         lines.append(
             f"acceptance {of.profile.name}: every rate is {of.profile.output_share:.2f} of the published one "
@@ -87,6 +88,19 @@ def doubts(of: Resolved) -> tuple[str, ...]:
             "leaves them out"
         )
     return tuple(lines)
+
+
+def _of_guess(of: Resolved) -> list[str]:
+    """From which draft on the acceptance is a guess."""
+    first = of.guessed_from
+    if first is None:
+        return []
+    known = "1 draft" if first == 2 else f"{first - 1} drafts"
+    return [
+        f"acceptance {of.profile.name} describes {known}: from draft {first} on its rates are a guess, "
+        "falling as those of deeper chains do, with bands that open; measure longer drafts (medusa-sim "
+        "acceptance from-engine)"
+    ]
 
 
 def beyond_known(of: Resolved, tokens: float) -> list[str]:
@@ -262,6 +276,11 @@ class Scenario(Resolved):
         """What the scenario rests on that was not measured for it, a sentence each."""
         return doubts(self)
 
+    def warnings_to(self, candidates: int) -> tuple[str, ...]:
+        """`warnings` of rows of so many candidates at most: without a guess that none of them rests on."""
+        unused = [] if self.guessed_from is None or candidates > self.guessed_from else _of_guess(self)
+        return tuple(line for line in self.warnings if line not in unused)
+
     @cached_property
     def setting(self) -> Setting:
         """What every step shares, a memory of kernel times too; plain decoding until a drafter is put in."""
@@ -272,7 +291,8 @@ class Scenario(Resolved):
             scope=self.scope,
             drafter=FreeDrafter(),
             method=self.drafting.method,
-            depth=self.depth,
+            depth=self.depth if self.guessed_from is None else self.guessed_from - 1,
+            deepest=self.depth,
             match_rate=self.match_rate,
             parallel=self.parallel,
             overlap=self.overlap,

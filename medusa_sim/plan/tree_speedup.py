@@ -113,7 +113,7 @@ def tree_answer(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: in
     best = optimal_order(heads, tree.candidates).tokens_per_step
     error = tokens_per_step_error(tree, heads)
     model = scenario.profile.model
-    model_error = model.model_error if isinstance(model, ShapedAcceptance) else 0.0
+    assert isinstance(model, ShapedAcceptance)  # noqa: S101  # it has accuracies
     speed = 1.0
     if tree.candidates > 1:
         timed = replace(scenario.setting, drafter=tree_drafter(scenario, tree))
@@ -122,7 +122,7 @@ def tree_answer(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: in
     return TreeAnswer(
         probability=node_probabilities(tree, heads),
         tokens_per_step=tokens,
-        tokens_error=float(np.hypot(error, model_error * (tokens - 1.0))),
+        tokens_error=float(max(model.halves(np.asarray(tokens), np.asarray(error), np.asarray(tree.depth)))),
         best_tokens_per_step=float(scenario.profile.adjusted(best[-1], tree.candidates)),
         speedup=tokens * speed,
         extended=extended,

@@ -61,6 +61,14 @@ def more_may_pay(scenario: Scenario) -> str:
     return f"the best count is the largest that acceptance {scenario.profile.name} describes: more may pay"
 
 
+def guessed_text(scenario: Scenario, drafts: int) -> str:
+    """` (guessed beyond 3 drafts)` behind the tokens of more drafts; empty where all were measured."""
+    first = scenario.guessed_from
+    if first is None or drafts < first:
+        return ""
+    return f" (guessed beyond {'1 draft' if first == 2 else f'{first - 1} drafts'})"
+
+
 def acceptance_basis(profile: AcceptanceProfile) -> list[str]:
     """What a profile counts where that is not what a running system accepts."""
     if profile.agreement != "teacher-forced":

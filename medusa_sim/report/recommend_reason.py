@@ -11,7 +11,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import beyond_known
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.woken_experts import waking
-from medusa_sim.report.caveats import more_may_pay, shortfall_text
+from medusa_sim.report.caveats import guessed_text, more_may_pay, shortfall_text
 from medusa_sim.report.sweep_text import slower_format
 from medusa_sim.report.text import drafts_text, duration, percent, span, times
 from medusa_sim.units import US_PER_S
@@ -132,7 +132,9 @@ def _gain(answer: Recommendation) -> str:
     if last is not first or last.batch_max > first.batch_min:
         text += f"; at batch {last.batch_max}: {_choice(answer, last, last.speedup)}"
     end = scheduled_row_at(answer, last.batch_max, last.seq_len)
-    text += f" (80 %: {end.speedup_low:.2f}-{end.speedup_high:.2f}{_limit(answer, last)})"
+    text += (
+        f" (80 % given this acceptance: {end.speedup_low:.2f}-{end.speedup_high:.2f}{_limit(answer, last)})"
+    )
     least = min(rows, key=lambda row: row.speedup_lowest)
     if least.speedup_lowest < min(first.speedup_at_batch_min, last.speedup) * (1.0 - NEAR_BEST):
         text += f"; least at batch {least.batch_lowest}: {times(least.speedup_lowest)}"
@@ -158,7 +160,8 @@ def _choice(answer: Recommendation, row: ScheduleRow, speedup: float) -> str:
     else:
         tree = "" if row.paths is None else "a tree of "
         shape = f"{tree}{row.candidates} candidates ({drafts})"
-    return f"{shape}, {row.tokens_per_step:.2f} tokens per step, {times(speedup)}"
+    guessed = guessed_text(answer.scenario, row.drafts)
+    return f"{shape}, {row.tokens_per_step:.2f} tokens per step{guessed}, {times(speedup)}"
 
 
 def _need(answer: Recommendation) -> str:

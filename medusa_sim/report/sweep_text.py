@@ -76,10 +76,20 @@ def scenario_text(scenario: Scenario, drafting: str) -> str:
     latency += "" if scenario.backend is None else f", verified by {scenario.backend.name}"
     return (
         f"{scenario.cards}, {scenario.model.name} {scenario.model.numbers}, {drafting}, "
-        f"{scenario.runtime.name}, {latency}, acceptance {scenario.profile.name}"
-        # counted against a text and not the model's output
-        f"{' (teacher-forced)' if scenario.profile.agreement == 'teacher-forced' else ''}"
+        f"{scenario.runtime.name}, {latency}, {acceptance_text(scenario)}"
     )
+
+
+def acceptance_text(scenario: Scenario) -> str:
+    """`acceptance typical-ngram (workload coding)`: the profile, and what a reader of its name cannot see."""
+    profile, guessed = scenario.profile, scenario.guessed_from
+    marks = [
+        # counted against a text and not the model's output
+        *(["teacher-forced"] if profile.agreement == "teacher-forced" else []),
+        *([] if guessed is None else [f"guessed from draft {guessed} on"]),
+        *([] if profile.workload is None else [f"workload {profile.workload}"]),
+    ]
+    return f"acceptance {profile.name}" + (f" ({', '.join(marks)})" if marks else "")
 
 
 def drafter_text(scenario: Scenario) -> str:

@@ -191,13 +191,16 @@ def step_launches(model: Model, workload: Workload, runtime: Runtime, scope: Sco
     return model_launches(model, workload, runtime)
 
 
-def acceptance_launches(model: Model, workload: Workload, depth: int) -> tuple[Launch, ...]:
+def acceptance_launches(
+    model: Model, workload: Workload, depth: int, longest: Size | None = None
+) -> tuple[Launch, ...]:
     """Tree bookkeeping, acceptance and cache compaction after the LM head.
 
     Gathering the candidates, comparing them with the target's choice, the running product along the
     paths and the best path are four kernels over the candidates; compaction copies the KV rows of at
-    most depth + 1 accepted tokens of every layer.
+    most longest + 1 accepted tokens of every layer (None: as deep as the tree).
     """
+    copied = np.asarray(depth if longest is None else longest) + 1
     rows: dict[int, int] = {}
     for count, mixer in model.blocks(Mixer):
         if mixer.row:
@@ -211,7 +214,7 @@ def acceptance_launches(model: Model, workload: Workload, depth: int) -> tuple[L
                 "cache_compaction",
                 "embedding",
                 "accept",
-                np.asarray(workload.batch) * ((depth + 1) * count),
+                np.asarray(workload.batch) * (copied * count),
                 row,
             )
             for row, count in rows.items()

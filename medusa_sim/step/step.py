@@ -32,9 +32,10 @@ class Setting:
     """What stays the same over a grid: the model, how it is run, and what drafts for it.
 
     method: name of the drafter that verification steps serve, by which engines schedule them (empty: that of
-    `drafter`). depth: the longest path of drafts, which sizes the cache compaction. match_rate: share of the
-    steps in which drafts are found, for a drafter that looks them up in the text. parallel: the GPUs that
-    share the model. overlap: how far the candidates of a sequence share experts.
+    `drafter`). depth: the longest path of drafts, which sizes the cache compaction; a chain may be longer, up
+    to `deepest` drafts. match_rate: share of the steps in which drafts are found, for a drafter that looks
+    them up in the text. parallel: the GPUs that share the model. overlap: how far the candidates of a
+    sequence share experts.
     """
 
     latency: LatencyModel
@@ -44,6 +45,7 @@ class Setting:
     drafter: Drafter
     method: str = ""
     depth: int = 5
+    deepest: int = 0
     match_rate: float = 1.0
     parallel: Parallel = ONE
     overlap: Overlap = CHAIN
@@ -244,8 +246,16 @@ def verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: 
     workload = replace(verify(batch, seq_len, width), overlap=setting.overlap)
     setting = replace(setting, runtime=setting.runtime.drafting(setting.method or setting.drafter.name))
     accepting = setting.scope == "model" and not setting.runtime.chain_only
-    more = acceptance_launches(setting.shard, workload, setting.depth) if accepting else ()
+    longest = _longest_path(setting, candidates)
+    more = acceptance_launches(setting.shard, workload, setting.depth, longest) if accepting else ()
     return _target_work(setting, workload, more)
+
+
+def _longest_path(setting: Setting, candidates: Size) -> Size:
+    """Drafts of the longest path of so many candidates, for which caches are compacted."""
+    if setting.deepest <= setting.depth:
+        return setting.depth
+    return np.asarray(np.clip(np.asarray(candidates) - 1, setting.depth, setting.deepest))
 
 
 def step_works(setting: Setting, batch: int, seq_len: int, candidates: int) -> tuple[PassWork, ...]:

@@ -91,9 +91,9 @@ def test_it_never_pays_beyond_the_memory_or_the_positions_of_the_model(scenario)
 
 def test_an_answer_at_the_end_of_its_profile_or_of_the_room_says_so():
     short = Scenario(latency="roofline", drafter="eagle", acceptance="0.9,0.85,0.8")
-    for scenario, candidates in ((short, 4), (short.but(max_drafts=2), 3)):
+    for scenario, candidates in ((short, 7), (short.but(max_drafts=2), 3)):
         row = recommend(scenario, Question(batch_max=1)).schedule[0]
-        assert (row.candidates, row.ends_profile) == (candidates, candidates == 4)
+        assert (row.candidates, row.ends_profile) == (candidates, candidates == 7)
     assert answer(short, Grid.of([1], [1024], [1, 4])).ends_profile
     scenario = Scenario(model="vicuna-13b", runtime="cuda-graph", latency="roofline")
     found = recommend(scenario, Question(batch_min=64, batch_max=64))

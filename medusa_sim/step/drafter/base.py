@@ -48,6 +48,8 @@ class Drafter:
     pays_per_draft: each further draft costs a pass or rows of one, so that a curve of tree sizes cannot
     describe it.
     has_levels: drafts level by level, so many nodes each. looks_up: finds drafts in the text or none.
+    falls_as: whose rates tell how a chain's fall beyond what was measured (`acceptance.deeper`), empty where
+    nothing does.
     takes_draft_model, takes_draft_vocab: which
     `Parts` it uses. profiles: prefixes of its shipped acceptance profiles, best first; lender: the profile
     that a model without one of its own borrows, or a typical one that nobody measured for it.
@@ -61,6 +63,7 @@ class Drafter:
     pays_per_draft: ClassVar[bool]
     has_levels: ClassVar[bool]
     looks_up: ClassVar[bool]
+    falls_as: ClassVar[str]
     takes_draft_model: ClassVar[bool]
     takes_draft_vocab: ClassVar[bool]
     profiles: ClassVar[tuple[str, ...]]
