@@ -33,6 +33,7 @@ from medusa_sim.step.step import (
     drafting_steps,
     drafting_works,
     kernels_time,
+    verification_step,
     verification_work,
     work_time,
 )
@@ -100,6 +101,8 @@ class PricedSteps:
     @cached_property
     def verify(self) -> StepTime:
         """Verification of each count, (B, S, 1 + C): the first column, of the plain step, says nothing."""
+        if self.setting.match_rate < 1.0:
+            return verification_step(self.setting, *self._places, self._columns)
         return work_time(self.setting.latency, self.verify_work)
 
     @cached_property
@@ -179,6 +182,8 @@ class PricedSteps:
     def of_batches(self, rows: slice) -> Self:
         """Some of the batches: what is small is taken from here, what fills the grid is priced anew."""
         part = replace(self, batch=self.batch[rows])
+        if self.setting.match_rate < 1.0:  # the rows of a block are no rows of the whole
+            return part
         take = partial(of_rows, rows)
         work, apart, same = self._split
         own = tuple(launch.each(take) for launch in apart)

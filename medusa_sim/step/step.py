@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float, distinct
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel
 from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.specs.engine_facts import backend_of
@@ -235,9 +235,60 @@ def prefill_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
 def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
     """Verification of `candidates` tokens and acceptance, without drafting.
 
-    Scope `block` has the paper's operators alone, as its simulation does.
+    Scope `block` has the paper's operators alone, as its simulation does. Where drafts are looked up the time
+    is the mean over how many requests find any (N5).
     """
-    return work_time(setting.latency, verification_work(setting, batch, seq_len, candidates))
+    work = verification_work(setting, batch, seq_len, candidates)
+    if setting.match_rate == 1.0:
+        return work_time(setting.latency, work)
+    sizes = np.broadcast_arrays(as_float(batch), as_float(candidates))
+    found, weights = found_shares(sizes[0], setting.match_rate)
+    whole = replace(setting, match_rate=1.0)
+    lengths = np.asarray(seq_len)[..., None]
+    widths = 1.0 + (sizes[1][..., None] - 1.0) * found
+    each = work_time(setting.latency, verification_work(whole, np.asarray(batch)[..., None], lengths, widths))
+
+    def mean(values: FloatArray) -> FloatArray:
+        return np.asarray((values * weights).sum(axis=-1)) if values.ndim == weights.ndim else values
+
+    mixed = each.each(mean)
+    (_, kernels), *_ = mixed.passes
+    source = each.source
+    vars(kernels)["source"] = source.max(axis=-1) if source.ndim == weights.ndim else source
+    return StepTime(cost=mixed.cost, passes=((work, kernels),))
+
+
+def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray]:
+    """(share of the requests that find drafts, its probability), (..., K) each: h / b, h ~ Bin(b, rate).
+
+    None at all is a case of its own, as all kernels are those of a plain step then; the others are cut
+    into equally likely parts, of which each stands for its mean, so that nothing jumps where rate moves.
+    """
+    shares, weights = np.zeros((*batch.shape, 1 + _PARTS)), np.zeros((*batch.shape, 1 + _PARTS))
+    for size in distinct(batch.ravel().astype(np.int64)):
+        place = batch == size
+        nodes = _binomial_parts(float(size), rate)
+        shares[place], weights[place] = nodes[0] / size, nodes[1]
+    return shares, weights
+
+
+_PARTS = 4
+"""Equally likely parts of the number of requests that find drafts."""
+
+
+@lru_cache(maxsize=4096)
+def _binomial_parts(draws: float, rate: float) -> tuple[FloatArray, FloatArray]:
+    """(hits, probability): none, then the means of equally likely parts of the others."""
+    hits = np.arange(1.0, np.ceil(draws) + 1.0)
+    odds = np.log(np.maximum(draws - hits + 1.0, 1e-12) / hits) + np.log(rate / (1.0 - rate))
+    logs = draws * np.log1p(-rate) + np.cumsum(odds)
+    weights = np.exp(logs)
+    none = max(1.0 - float(weights.sum()), 0.0) if draws > 1.0 else 1.0 - rate
+    reached = np.concatenate([[0.0], np.cumsum(weights) / weights.sum()])
+    total = np.concatenate([[0.0], np.cumsum(weights * hits) / weights.sum()])
+    edges = np.interp(np.linspace(0.0, 1.0, _PARTS + 1), reached, total)
+    means = _PARTS * np.diff(edges)
+    return np.concatenate([[0.0], means]), np.array([none, *[(1.0 - none) / _PARTS] * _PARTS])
 
 
 def verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassWork:
@@ -270,7 +321,7 @@ def step_works(setting: Setting, batch: int, seq_len: int, candidates: int) -> t
 
 
 def processed_tokens(setting: Setting, candidates: Size) -> Size:
-    """(N5): tokens that a step of `candidates` processes per sequence in the mean.
+    """Tokens that a step of `candidates` processes per sequence in the mean over (N5).
 
     Drafts that are looked up in the text are verified where the look-up finds any; elsewhere the step is
     plain.

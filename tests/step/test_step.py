@@ -1,6 +1,7 @@
 """A step as the sum of what it launches: physics that any latency model must keep."""
 
 from dataclasses import replace
+from math import comb
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from medusa_sim.step.step import (
     Setting,
     decode_step,
     drafting_steps,
+    found_shares,
     prefill_step,
     verification_step,
     verify_step,
@@ -207,3 +209,33 @@ def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest_and_what_is_know
     for runtime in ("tensorrt-llm", "sglang"):  # the weights alone overfill
         small = served(runtime, tp=4).but(gpu="h200-sxm")
         assert small.usable_memory_bytes < small.shard.weight_bytes
+
+
+def test_a_looked_up_step_is_the_mean_over_those_that_find_drafts():
+    """(N5): one request has plain steps among its own; of several every number of hits counts."""
+    asked = {"gpu": "l40s", "model": "llama-3.1-8b", "drafter": "ngram", "runtime": "vllm", "acceptance": 0.4}
+    setting = replace(Scenario(**asked).setting, match_rate=0.3)
+    all_find = replace(setting, match_rate=1.0)
+
+    def time_us(of: Setting, batch: float, candidates: float) -> float:
+        return float(
+            verification_step(of, np.asarray(batch), np.asarray(16_384), np.asarray(candidates)).time_us
+        )
+
+    plain, found = time_us(all_find, 1, 1), time_us(all_find, 1, 4)
+    assert time_us(setting, 1, 4) == pytest.approx(0.7 * plain + 0.3 * found, rel=1e-3)
+    odds = [comb(3, hits) * 0.3**hits * 0.7 ** (3 - hits) for hits in range(4)]
+    each = [time_us(all_find, 3, 1 + 3 * hits / 3) for hits in range(4)]
+    assert time_us(setting, 3, 4) == pytest.approx(np.dot(odds, each), rel=3e-3)
+    # nothing jumps where drafts are found a little more often, on either side of a tile
+    rates = np.linspace(0.05, 0.95, 91)
+    times = [time_us(replace(setting, match_rate=rate), 64, 4) for rate in rates]
+    assert np.abs(np.diff(np.log(times))).max() < 0.03
+
+
+@given(draws=st.integers(1, 3000), rate=st.floats(0.01, 0.99))
+def test_parts_of_those_that_find_drafts_keep_their_mean(draws, rate):
+    shares, weights = found_shares(np.asarray([float(draws)]), rate)
+    assert weights.sum() == pytest.approx(1.0)
+    assert float((shares * weights).sum()) == pytest.approx(rate, rel=1e-6)
+    assert (shares <= 1.0 + 1e-9).all()
