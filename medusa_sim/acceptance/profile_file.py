@@ -16,6 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
+from medusa_sim.outside.escaping import printable
+from medusa_sim.outside.limits import TEXT_CHARACTERS
 from medusa_sim.reading import FileState, file_state, named, read_toml
 from medusa_sim.specs.strict import Schema, Text, convert
 
@@ -183,7 +185,14 @@ def _read(state: FileState) -> ProfileFile:
 
 
 def encoded_profile(profile: ProfileFile) -> str:
-    """The TOML text of a profile; `read_profile` reads it back unchanged."""
+    """The TOML text of a profile; `read_profile` reads it back unchanged.
+
+    Title and source may come from an engine or a file's name: what no line shows stands there as its escape.
+    """
     import tomlkit
 
-    return tomlkit.dumps(msgspec.to_builtins(profile))
+    told = {
+        "title": printable(profile.title)[:TEXT_CHARACTERS],
+        "source": printable(profile.source)[:TEXT_CHARACTERS],
+    }
+    return tomlkit.dumps(msgspec.to_builtins(profile) | told)

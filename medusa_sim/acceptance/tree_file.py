@@ -14,13 +14,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
-from xml.sax.saxutils import escape
 
 import numpy as np
 
 from medusa_sim.acceptance.tree import CandidateTree, check_size
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError, shown, unknown_name
+from medusa_sim.outside.escaping import for_svg
 from medusa_sim.outside.limits import SPEC_BYTES
 from medusa_sim.reading import json_of, named, read_text
 from medusa_sim.writing import atomic
@@ -217,7 +217,7 @@ def svg_tree(
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
         'font-family="sans-serif" font-size="10" text-anchor="middle">',
-        f"<title>{escape(title)}</title>",
+        f"<title>{for_svg(title)}</title>",
         '<g stroke="#8a94a6" stroke-width="1">',
     ]
     parts += [

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import click
 
 from medusa_sim.errors import MedusaSimError, UsageError, shown
+from medusa_sim.outside.escaping import for_terminal, printable
 
 COMMANDS = {
     "sweep": "Speedup over GPUs, models, batches, lengths and counts.",
@@ -54,7 +55,7 @@ _NO_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 def say(line: str) -> None:
     """A line for people, on stderr: stdout is data."""
-    click.echo(line, err=True)
+    click.echo(for_terminal(line), err=True)
 
 
 def examples(*commands: str) -> str:
@@ -170,8 +171,7 @@ def _fail(message: str, exit_code: int) -> NoReturn:
     line = " ".join(message.split())
     if len(line) > LONGEST_ERROR:
         line = f"{line[: LONGEST_ERROR // 2]} ... {line[-LONGEST_ERROR // 3 :]}"
-    printed = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    say(f"Error: {printed}")
+    say(f"Error: {printable(line)}")
     sys.exit(exit_code)
 
 

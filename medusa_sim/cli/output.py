@@ -23,6 +23,7 @@ import click
 
 from medusa_sim.cli import say
 from medusa_sim.errors import UsageError, shown
+from medusa_sim.outside.escaping import for_terminal
 from medusa_sim.plan.arguments import ANY, FLAG, FOLDER, PATH, WORD, Declared, argument
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Output:
 
     def table(self, table: TextTable) -> None:
         """Write a table of ready cells: rich on a terminal, plain columns or Markdown elsewhere."""
-        self.text(self.drawn(table))
+        self._encoded(self.drawn(table))
 
     def drawn(self, table: TextTable) -> str:
         """The table as `table` would write it: within WIDTH characters where it has columns to spare."""
@@ -114,7 +115,10 @@ class Output:
         return drawn if drawn is not None else plain(table.within(width))
 
     def text(self, text: str) -> None:
-        """Write text as it is: UTF-8, or what the terminal can show of it."""
+        """Write text: UTF-8 as it is, or what the terminal can show of it."""
+        self._encoded(for_terminal(text) if self.on_terminal else text)
+
+    def _encoded(self, text: str) -> None:
         encoding = sys.stdout.encoding if self.on_terminal else "utf-8"
         self._write(lambda file: file.write(text.encode(encoding, "backslashreplace")))
 

@@ -14,6 +14,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.export.chains import ChainPlan
 from medusa_sim.export.engines import BY_NAME
 from medusa_sim.export.settings import EngineExport, EngineSettings
+from medusa_sim.outside.escaping import for_comment, for_shell
 from medusa_sim.plan.recommendation import Recommendation
 
 _OUTPUT_TOKENS = 256
@@ -39,8 +40,8 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
     if plan is None:
         raise UsageError(f"{name}: synthetic acceptance is for chains; add --chain-only to check a chain")
     lines = [
-        f"# {name} {settings.version} without and with speculation, acceptance made synthetic",
-        f"MODEL=...  # the checkpoint of {answer.setting.model.name}",
+        for_comment(f"# {name} {settings.version} without and with speculation, acceptance made synthetic"),
+        for_comment(f"MODEL=...  # the checkpoint of {answer.setting.model.name}"),
         *(f"# predicted at batch {batch}: {plan.grid.speedup(batch, plan.drafts_at(batch)):.2f}x, "
           f"{acceptance_length(plan, batch):.2f} tokens a step" for batch in batches(plan)),
         "",
@@ -53,8 +54,8 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         *_bench(engine, answer, plan, "spec"),
         "",
         "# the speedup is the ratio of output tokens per second; the same files calibrate a runtime",
-        f"medusa-sim calibrate engine plain_*.json* spec_*.json* --gpu {answer.gpu.name} "
-        f"--model {answer.setting.model.name} --name mine",
+        f"medusa-sim calibrate engine plain_*.json* spec_*.json* --gpu {for_shell(answer.gpu.name)} "
+        f"--model {for_shell(answer.setting.model.name)} --name mine",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

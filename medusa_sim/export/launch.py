@@ -17,6 +17,7 @@ from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export.engines import BY_NAME, engine_settings
 from medusa_sim.export.settings import EngineSettings, drafter_id, weights_id
 from medusa_sim.load.limits import Server, limits_of
+from medusa_sim.outside.escaping import for_comment
 from medusa_sim.plan.question import Question as Recommended
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
@@ -77,18 +78,22 @@ def launch_command(
     if engine not in _SERVED:
         raise UsageError(unknown_name("engine with a launch command", engine, _SERVED))
     ids = checkpoint_ids(scenario.model.name)
-    checkpoint, note = ids[0] if ids else scenario.model.name, ""
+    checkpoint, notes = ids[0] if ids else scenario.model.name, list[str]()
     form = scenario.model.form
     if form != _published(scenario) and not _quantises(engine, scenario):
         if known := weights_id(scenario.model.name, form):
             checkpoint = known
             held = scenario.model.kv_dtype
             if engine == "tensorrt-llm" and held != "fp8":  # where nothing overrides the checkpoint's own
-                note = f"# {known}: priced with a KV cache in {held}; one in fp8 that it brings is taken\n"
+                notes.append(
+                    f"# {known}: priced with a KV cache in {held}; one in fp8 that it brings is taken"
+                )
         else:
-            note = f"# {checkpoint}: its {form} checkpoint has to be named instead\n"
+            notes.append(f"# {checkpoint}: its {form} checkpoint has to be named instead")
     if max_tokens is not None:
-        note += f"# prompt and output beyond {max_tokens:,} tokens are refused: the KV cache holds no more\n"
+        notes.append(
+            f"# prompt and output beyond {max_tokens:,} tokens are refused: the KV cache holds no more"
+        )
     values = launch_values(scenario, engine, checkpoint, requests, max_tokens)
     words = [word for option, name in BY_NAME[engine].launch.items() for word in _words(option, values[name])]
     serve = BY_NAME[engine].serve.replace('"$MODEL"', shlex.join([checkpoint, *words]))
@@ -98,7 +103,7 @@ def launch_command(
         lines = [*(["enable_attention_dp: true"] if scenario.parallel.dp_attention else []), *cache, *lines]
         lines = [f"cat > {_CONFIG} <<'EOF'", *lines, "EOF", f"--config {_CONFIG}"] if lines else []
     *before, flags = lines or [""]  # lines that write a file come first
-    return note + "\n".join([*before, f"{serve} {flags}".strip()]) + "\n"
+    return "\n".join([*map(for_comment, notes), *before, f"{serve} {flags}".strip()]) + "\n"
 
 
 def launch_values(

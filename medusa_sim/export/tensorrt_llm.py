@@ -16,6 +16,7 @@ from typing import cast
 from medusa_sim.export.chains import TreeShape
 from medusa_sim.export.schemas import TensorrtDecoding, TensorrtSpeculativeConfig
 from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod
+from medusa_sim.outside.escaping import for_comment
 
 LARGEST_BATCH = 2048
 """`max_batch_size` of the engine by default: a schedule that shall not end goes on to here."""
@@ -83,7 +84,12 @@ class TensorrtLlm(EngineExport):
 
     def write(self, chosen: Chosen) -> str:
         """The file."""
-        return "\n".join([f"# TensorRT-LLM {chosen.version}, written by medusa-sim", *_yaml(chosen)]) + "\n"
+        return (
+            "\n".join(
+                [for_comment(f"# TensorRT-LLM {chosen.version}, written by medusa-sim"), *_yaml(chosen)]
+            )
+            + "\n"
+        )
 
     def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
         """`TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS` does not count the bonus token."""

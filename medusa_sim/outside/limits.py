@@ -32,6 +32,8 @@ LINE_CHARACTERS: Final = 10_000
 NAME_CHARACTERS: Final = 200
 """A name that a file or its folder gives to a model."""
 
+TEXT_CHARACTERS: Final = 4_000
+"""A title, source or remark of a specification."""
 POSITIONS: Final = 64
 """Drafts in a row that a record, log or page may tell of; engines draft some 3, look-ups some 32."""
 TREE_NODES: Final = 16_384

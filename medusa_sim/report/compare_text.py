@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
+from medusa_sim.outside.escaping import for_html
 from medusa_sim.report.caveats import price_lines
 from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.text import NOTHING, TextTable, significant
@@ -116,19 +117,17 @@ class Compared:
 
     def _repr_html_(self) -> str:
         """Sentence, chart and frontier for notebooks."""
-        from html import escape
-
         from medusa_sim.report.figures import render
         from medusa_sim.report.figures.draw import lines_figure
 
         drawn = render(lines_figure(self.chart(), height=5.0), ".svg").decode("utf-8")
         shown = frontier_table(self.comparison)
-        head = "".join(f"<th>{escape(name)}</th>" for name in shown.headers)
+        head = "".join(f"<th>{for_html(name)}</th>" for name in shown.headers)
         body = "".join(
-            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in shown.rows
+            "<tr>" + "".join(f"<td>{for_html(text)}</td>" for text in row) + "</tr>" for row in shown.rows
         )
         picture = drawn[drawn.index("<svg") :]
-        return f"<p>{escape(self.sentence)}</p>{picture}<table><tr>{head}</tr>{body}</table>"
+        return f"<p>{for_html(self.sentence)}</p>{picture}<table><tr>{head}</tr>{body}</table>"
 
 
 def sentence(answer: Comparison) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from medusa_sim.outside.escaping import code_block, for_file, for_html, for_markdown, paragraph
 from medusa_sim.report.text import TextTable, markdown
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class Picture:
     name: str
     caption: str
 
+    @property
+    def file(self) -> str:
+        """The PNG beside Markdown."""
+        return f"{for_file(self.name)}.png"
+
     @cached_property
     def figure(self) -> Figure:
         """As a page of full width shows it."""
@@ -88,7 +94,9 @@ def html_page(title: str, blocks: Sequence[Block]) -> str:
     import jinja2
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_finalized
+    )
     environment.filters |= {"code": _inline, "svg": _svg, "slim": _slim}
     fitting = (block.within(_PAGE_WIDTH) if isinstance(block, TextTable) else block for block in blocks)
     named = [(type(block).__name__, block) for block in fitting]
@@ -111,7 +119,7 @@ def write_pages(folder: Path, blocks: Sequence[Block], *, overwrite: bool = Fals
 
     title = blocks[0]
     assert isinstance(title, Heading)  # noqa: S101  # every report begins with one
-    drawn = {f"{block.name}.png": block.figure for block in blocks if isinstance(block, Picture)}
+    drawn = {block.file: block.figure for block in blocks if isinstance(block, Picture)}
     contents = {
         "report.html": html_page(title.text, blocks).encode("utf-8", "backslashreplace"),
         "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
@@ -120,23 +128,30 @@ def write_pages(folder: Path, blocks: Sequence[Block], *, overwrite: bool = Fals
     return write_folder(folder, contents, overwrite=overwrite)
 
 
+def _finalized(value: object) -> object:
+    """What a template writes: text as HTML, what is HTML already as it is."""
+    from markupsafe import Markup
+
+    return Markup(for_html(value)) if type(value) is str else value  # noqa: S704  # escaped by for_html
+
+
 def _inline(text: str) -> Markup:
     """Escaped text in which `code` stands out."""
-    from markupsafe import Markup, escape
+    from markupsafe import Markup
 
-    parts = (escape(part) for part in text.split("`"))
-    return Markup("").join(  # every part is escaped
-        Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts)
+    parts = map(for_html, text.split("`"))
+    return Markup(  # noqa: S704  # every part is escaped
+        "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
     )
 
 
 def _svg(picture: Picture) -> Markup:
-    from markupsafe import Markup, escape
+    from markupsafe import Markup
 
     from medusa_sim.report.figures import render
 
     drawn = render(picture.figure, ".svg").decode("utf-8")
-    named = f'<svg role="img" aria-label="{escape(picture.caption)}"'
+    named = f'<svg role="img" aria-label="{for_html(picture.caption)}"'
     return Markup(drawn[drawn.index("<svg") :].replace("<svg", named, 1))  # noqa: S704  # drawn here
 
 
@@ -153,19 +168,20 @@ def _slim(picture: Picture) -> str:
 def _markdown(block: Block) -> str:
     match block:
         case Heading(text, level):
-            text_of = f"{'#' * level} {text}\n"
+            text_of = f"{'#' * level} {for_markdown(text)}\n"
         case Text(text, _):
-            text_of = f"{text}\n"
+            text_of = f"{paragraph(text)}\n"
         case Bullets(items):
-            text_of = "".join(f"- {item}\n" for item in items)
+            text_of = "".join(f"- {paragraph(item)}\n" for item in items)
         case Code(text):
-            text_of = f"```\n{text.rstrip()}\n```\n"
+            text_of = code_block(text)
         case Cards(items):
-            text_of = "".join(f"- {label}: **{value}** ({remark})\n" for label, value, remark in items)
-        case Picture(_, name, caption):
-            text_of = f"![{caption}]({name}.png)\n"
+            cards = (map(for_markdown, item) for item in items)
+            text_of = "".join(f"- {label}: **{value}** ({remark})\n" for label, value, remark in cards)
+        case Picture():
+            text_of = f"![{paragraph(block.caption)}]({block.file})\n"
         case Folded(summary, table):
-            text_of = f"{summary}\n\n{markdown(table)}"
+            text_of = f"{paragraph(summary)}\n\n{markdown(table)}"
         case TextTable():
             text_of = markdown(block)
     return text_of

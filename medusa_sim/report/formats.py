@@ -6,11 +6,11 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from html import escape
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from medusa_sim import __version__
 from medusa_sim.errors import DataError
+from medusa_sim.outside.escaping import for_csv, for_html
 from medusa_sim.report.text import TextTable, markdown
 
 if TYPE_CHECKING:
@@ -26,9 +26,25 @@ def csv_parts(tables: Iterable[pa.Table]) -> Iterator[bytes]:
 
     for number, table in enumerate(tables):
         if number == 0:
-            yield _csv_bytes(pa.table({str(i): [name] for i, name in enumerate(table.column_names)}))
-        for start in range(0, table.num_rows, _CSV_ROWS):
-            yield _csv_bytes(table.slice(start, _CSV_ROWS))
+            yield _csv_bytes(pa.table({str(i): [for_csv(name)] for i, name in enumerate(table.column_names)}))
+        written = _no_formulas(table)
+        for start in range(0, written.num_rows, _CSV_ROWS):
+            yield _csv_bytes(written.slice(start, _CSV_ROWS))
+
+
+def _no_formulas(table: pa.Table) -> pa.Table:
+    """The table with its texts as cells of a CSV; a text that stands in many rows is looked at once."""
+    import pyarrow as pa
+
+    for place, column in enumerate(table.columns):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            coded = column.combine_chunks().dictionary_encode()
+            texts = coded.dictionary.to_pylist()
+            written = list(map(for_csv, texts))
+            if written != texts:
+                told = pa.DictionaryArray.from_arrays(coded.indices, pa.array(written, column.type))
+                table = table.set_column(place, table.column_names[place], told.cast(column.type))
+    return table
 
 
 def _csv_bytes(table: pa.Table) -> bytes:
@@ -72,8 +88,8 @@ def json_value(value: Any) -> Any:
 def notebook_html(sentence: str, frame: pd.DataFrame, lines: Iterable[str]) -> str:
     """A sentence, a table and warnings for notebooks."""
     table = frame.to_html(index=False, float_format=lambda value: f"{value:.3g}")
-    listed = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f"<p>{escape(sentence)}</p>{table}" + (f"<ul>{listed}</ul>" if listed else "")
+    listed = "".join(f"<li>{for_html(line)}</li>" for line in lines)
+    return f"<p>{for_html(sentence)}</p>{table}" + (f"<ul>{listed}</ul>" if listed else "")
 
 
 def json_row(row: Mapping[Any, Any]) -> dict[str, Any]:

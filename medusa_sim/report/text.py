@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from medusa_sim.outside.escaping import for_markdown, printable
 from medusa_sim.units import GIGA, KILO, MEGA, TERA, US_PER_MS, US_PER_S
 
 NOTHING = "-"
@@ -145,6 +146,15 @@ class TextTable:
             right=tuple(self.right[i] for i in kept),
         )
 
+    def written(self, write: Callable[[str], str]) -> TextTable:
+        """The table with every text as a target has it."""
+        return replace(
+            self,
+            headers=tuple(map(write, self.headers)),
+            rows=tuple(tuple(map(write, row)) for row in self.rows),
+            title=write(self.title),
+        )
+
     @classmethod
     def by_row(
         cls,
@@ -194,6 +204,7 @@ class TextTable:
 
 def plain(table: TextTable) -> str:
     """Aligned columns, two spaces apart, nothing cut however wide they are."""
+    table = table.written(printable)
     widths = table.widths
 
     def line(cells: Sequence[str]) -> str:
@@ -209,10 +220,11 @@ def plain(table: TextTable) -> str:
 
 
 def markdown(table: TextTable) -> str:
-    """A Markdown table; bars in cells are escaped."""
+    """A Markdown table."""
+    table = table.written(for_markdown)
 
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"
+        return "| " + " | ".join(cells) + " |"
 
     rule = "| " + " | ".join("---:" if right else "---" for right in table.right) + " |"
     head = [f"**{table.title}**", ""] if table.title else []
@@ -228,7 +240,7 @@ def on_terminal(table: TextTable, width: int) -> str | None:
     from rich.console import Console
     from rich.table import Table
 
-    table = table.within(width - 2, between=3)
+    table = table.written(printable).within(width - 2, between=3)
     shortest = [
         size if right or size <= _LONG_TEXT else _NARROWEST
         for size, right in zip(table.widths, table.right, strict=True)

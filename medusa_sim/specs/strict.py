@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import MedusaSimError, SpecError, shown
+from medusa_sim.outside.limits import TEXT_CHARACTERS
 from medusa_sim.reading import first_not_finite, named
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -25,8 +26,15 @@ NumberT = TypeVar("NumberT")
 _UNIONS = (Union, types.UnionType)
 _WORDS: dict[Any, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
+_CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+"""What a terminal or a script obeys instead of showing it, line breaks among them."""
 Text = Annotated[
-    str, Meta(pattern=r"^[^\n]*\S[^\n]*$", max_length=4_000, description="text on one line, not empty")
+    str,
+    Meta(
+        pattern=rf"^[^{_CONTROLS}]*[^\s{_CONTROLS}][^{_CONTROLS}]*$",
+        max_length=TEXT_CHARACTERS,
+        description="text on one line, not empty",
+    ),
 ]
 Schema = Annotated[Literal[1], Meta(description="1, the schema that this version reads")]
 Us = Annotated[float, Meta(ge=0.0, le=1e6, description="microseconds")]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from medusa_sim.outside.escaping import for_figure
 from medusa_sim.report.charts.chart import (
     MAP_COLOURS,
     MAP_STOPS,
@@ -35,6 +36,8 @@ _OUTSIDE: Look = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "fontsize"
 _BELOW: Look = {"loc": "lower left", "fontsize": 8}
 _SLIM = 4.3
 """Inches across of a figure for a telephone, whose text is read at the width of its page."""
+_NAME_LETTERS = 60
+"""Of a name in a legend or beside a bar."""
 _SLIM_LETTERS = 42
 """Of a title and of an axis on it."""
 
@@ -67,9 +70,14 @@ def lines_figure(
                 handles = [_handle(chart, name) for name in chart.legend_names]
                 where: Look = {"fontsize": 7} if not same else _BELOW if slim else _OUTSIDE
                 on = figure if same and slim else axes[place]
-                on.legend(handles, chart.legend_names, title=chart.legend or None, **where)
+                on.legend(
+                    handles,
+                    [for_figure(name, _NAME_LETTERS) for name in chart.legend_names],
+                    title=for_figure(chart.legend) or None,
+                    **where,
+                )
         if title:
-            figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
+            figure.suptitle(for_figure(title), x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
 
 
@@ -90,11 +98,11 @@ def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
         drawn: Look = {"color": limit.colour, "linewidth": 0.9, "linestyle": limit.line, "zorder": 1}
         if limit.x is not None:
             axis.axvline(limit.x, **drawn)
-            axis.annotate(limit.text, (limit.x, 0.015), xycoords=axis.get_xaxis_transform(), xytext=(3, 0),
-                          textcoords="offset points", fontsize=8)  # fmt: skip
+            axis.annotate(for_figure(limit.text), (limit.x, 0.015), xycoords=axis.get_xaxis_transform(),
+                          xytext=(3, 0), textcoords="offset points", fontsize=8)  # fmt: skip
         elif limit.y is not None:
             axis.axhline(limit.y, **drawn)
-            axis.text(1.0, limit.y, limit.text, transform=axis.get_yaxis_transform(), fontsize=8,
+            axis.text(1.0, limit.y, for_figure(limit.text), transform=axis.get_yaxis_transform(), fontsize=8,
                       ha="right", va="top")  # fmt: skip
     if chart.x.ticks:
         axis.set_xticks(chart.x.ticks, [f"{tick:g}" for tick in chart.x.ticks])
@@ -124,7 +132,7 @@ def _tick_text(tick: float) -> str:
 
 
 def _folded(text: str, slim: bool, letters: int = _SLIM_LETTERS) -> str:
-    return fill(text, letters) if slim else text
+    return fill(for_figure(text), letters) if slim else for_figure(text)
 
 
 def _series(axis: Axes, each: Series) -> None:
@@ -134,7 +142,9 @@ def _series(axis: Axes, each: Series) -> None:
         markerfacecolor=each.colour if each.filled else "none",
     )  # fmt: skip
     for x, y, text in zip(each.x, each.y, each.texts, strict=False):
-        axis.annotate(text, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=each.colour)
+        axis.annotate(
+            for_figure(text), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=each.colour
+        )
 
 
 def _handle(chart: LineChart, name: str) -> Line2D:
@@ -175,12 +185,12 @@ def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
         for bar, y, end in zip(chart.bars, places, ends, strict=True):
             axis.annotate(bar.text, (end, y), xytext=(3, 0), textcoords="offset points", va="center",
                           fontsize=7)  # fmt: skip
-        axis.set_yticks(places, names)
+        axis.set_yticks(places, [for_figure(name, _NAME_LETTERS) for name in names])
         above = 0.45 + 0.02 * (places[-1] + 0.9)
         axis.set(xlim=(0.0, 1.08 * ends.max()), ylim=(places[-1] + above, -above))
         axis.tick_params(axis="y", length=0)
         axis.grid(visible=False, axis="y")
-        axis.set(xlabel=chart.value, ylabel=_folded(chart.names, slim))
+        axis.set(xlabel=for_figure(chart.value), ylabel=_folded(chart.names, slim))
         axis.set_title(_folded(chart.title, slim, 32))  # names of bars take a quarter
         if slim:
             figure.legend(ncols=2, **_BELOW)

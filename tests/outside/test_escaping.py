@@ -1,0 +1,173 @@
+"""Twenty hostile names through every target: each stands there as the text that it is, and nothing else."""
+
+import csv
+import io
+import subprocess
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pyarrow as pa
+import pytest
+from hostile import NAMES
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.acceptance.tree_file import svg_tree
+from medusa_sim.outside.escaping import (
+    code_block,
+    for_comment,
+    for_csv,
+    for_html,
+    for_markdown,
+    for_shell,
+    for_svg,
+    for_terminal,
+    paragraph,
+    printable,
+)
+from medusa_sim.report.document import Bullets, Code, Heading, Text, html_page, markdown_page
+from medusa_sim.report.figures import drawing, render
+from medusa_sim.report.figures.draw import bars_figure
+from medusa_sim.report.formats import csv_parts
+from medusa_sim.report.text import TextTable, markdown, on_terminal, plain
+
+MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+every_name = pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+MARKUP = st.text(st.sampled_from("ab1 _*`~$[]()<>!|\\&#-+=.:/\n\t\"'"), max_size=30)
+
+
+def texts_of(source: str) -> list[str]:
+    """What Markdown shows; a mark of any kind fails."""
+    shown = []
+    for token in MARKDOWN.parse(source):
+        assert token.type in ("paragraph_open", "paragraph_close", "inline"), token
+        for part in token.children or ():
+            assert part.type in ("text", "text_special", "softbreak"), part
+            shown.append(part.content)
+    return shown
+
+
+@every_name
+def test_markdown_shows_the_name_alone(name):
+    assert "".join(texts_of(f"x {for_markdown(name)} y")) == f"x {printable(name)} y"
+    assert len(texts_of(f"{paragraph(name.replace('`', ''))} y")) > 0
+
+
+@given(MARKUP)
+def test_markdown_shows_any_text_alone(text):
+    assert "".join(texts_of(f"x{for_markdown(text)}y")) == f"x{printable(text)}y"
+    plain_text = " ".join(text.replace("`", "").split())
+    assert "".join(texts_of(paragraph(plain_text))) == plain_text
+
+
+@given(MARKUP)
+def test_a_sentence_has_code_and_nothing_else(text):
+    for token in MARKDOWN.parse(paragraph(f"x {text} y")):
+        assert token.type in ("paragraph_open", "paragraph_close", "inline")
+        assert {part.type for part in token.children or ()} <= {"text", "text_special", "code_inline"}
+
+
+@given(MARKUP)
+def test_a_block_of_code_ends_where_it_ends(text):
+    tokens = MARKDOWN.parse(f"{code_block(text)}\nafter\n")
+    assert [token.type for token in tokens][:2] == ["fence", "paragraph_open"]
+
+
+@every_name
+def test_a_table_in_markdown_keeps_its_columns(name):
+    table = TextTable(headers=("a", name), rows=((name, "1"), ("2", name)), right=(False, True), title=name)
+    tokens = MARKDOWN.parse(markdown(table))
+    assert sum(token.type == "tr_open" for token in tokens) == 3
+    assert sum(token.type in ("td_open", "th_open") for token in tokens) == 6
+    kinds = {part.type for token in tokens for part in token.children or ()}
+    assert kinds <= {"text", "text_special", "strong_open", "strong_close"}
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        assert not [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@every_name
+def test_html_shows_the_name_alone(name):
+    parser = _Tags()
+    parser.feed(f'<p title="{for_html(name)}">{for_html(name)}</p>')
+    assert parser.tags == ["p"]
+    assert parser.text == for_terminal(name)
+
+
+@every_name
+def test_a_page_and_its_markdown_hold_the_name_as_text(name):
+    table = TextTable(headers=(name,), rows=((name,),), right=(False,), title=name)
+    blocks = [Heading(name, 1), Text(name), Bullets((name, name)), Code(name), table]
+    parser, empty = _Tags(), _Tags()
+    parser.feed(html_page(name, blocks))
+    same = [Heading("x", 1), Text("x"), Bullets(("x", "x")), Code("x"),
+            TextTable(headers=("x",), rows=(("x",),), right=(False,), title="x")]  # fmt: skip
+    empty.feed(html_page("x", same))
+    assert [tag for tag in parser.tags if tag != "code"] == [tag for tag in empty.tags if tag != "code"]
+    kinds = {part.type for token in MARKDOWN.parse(markdown_page(blocks)) for part in token.children or ()}
+    assert kinds <= {"text", "text_special", "code_inline", "strong_open", "strong_close"}
+
+
+@every_name
+def test_svg_is_well_formed_and_holds_the_name(name):
+    root = ElementTree.fromstring(svg_tree(CandidateTree.chain(1), title=name))  # noqa: S314  # ours
+    assert root[0].text == printable(name)
+    ElementTree.fromstring(f'<a b="{for_svg(name)}">{for_svg(name)}</a>')  # noqa: S314
+
+
+@every_name
+def test_a_figure_is_drawn_and_its_text_is_the_name(name):
+    with drawing(3.0, 2.0) as (figure, axes):
+        axes[0].set_title(for_terminal(name))
+        axes[0].plot([1, 2], [1, 2], label=name)
+        axes[0].legend([for_terminal(name)])
+    ElementTree.fromstring(render(figure, ".svg"))  # noqa: S314
+    assert bars_figure  # drawn through the same look
+    render(figure, ".png")
+
+
+@every_name
+def test_a_terminal_gets_nothing_that_it_obeys(name):
+    table = TextTable(headers=("a", name), rows=((name, "1"),), right=(False, True), title=name)
+    for text in (for_terminal(name), plain(table)):
+        assert all(line.isprintable() for line in text.replace("\t", "").split("\n"))
+    drawn = on_terminal(table, 400)
+    assert drawn is not None
+    assert "\x1b]" not in drawn
+    assert "\x9b" not in drawn
+    assert "\r" not in drawn
+
+
+@every_name
+def test_a_spreadsheet_computes_no_cell(name):
+    table = pa.table({name: [name, "x"], "n": [-1.5, 2.0], "m": ["-", "+10%"]})
+    rows = list(csv.reader(io.StringIO(b"".join(csv_parts([table])).decode(), newline="")))
+    assert [cell[:1] for cell in (rows[0][0], rows[1][0])] != ["=", "="]
+    assert not {rows[0][0][:1], rows[1][0][:1]} & set("=@+-\t\r")
+    assert rows[1][1:] == ["-1.5", "-"]
+    assert rows[2][1:] == ["2", "+10%"]
+    assert for_csv("1") == "1"
+
+
+@every_name
+def test_a_shell_sees_one_word_and_one_comment(name, tmp_path):
+    script = (
+        f"{for_comment(f'# of {name}')}\nMODEL=x  {for_comment(f'# {name}')}\nprintf %s {for_shell(name)}\n"
+    )
+    run = subprocess.run(["sh"], input=script, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert run.stdout == printable(name)
+    assert not run.stderr
+    assert not list(tmp_path.iterdir())
