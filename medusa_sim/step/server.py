@@ -184,7 +184,10 @@ class FullServer(Served):
     def first_token_us(self) -> FloatArray:
         """(N17)."""
         cells, means = self._cells, self._means
-        return self._shaped(cells.away_us + (cells.away + cells.queued) * means.all_us + means.prompts_us)
+        waits_us = cells.away_us + (cells.away + cells.queued) * means.all_us
+        if prompts_apart(self.setting):  # no step follows a pass where nobody decodes
+            waits_us = waits_us - np.maximum(2.0 - cells.requests, 0.0) * cells.step_us
+        return self._shaped(waits_us + means.prompts_us)
 
     @cached_property
     def itl_us(self) -> FloatArray:

@@ -1,0 +1,32 @@
+"""Answers that no server gives: the scan of `benchmarks/scan.py` in small, and the simulator."""
+
+import pytest
+import scan
+
+SET_UPS = (
+    scan.SetUp("h100-sxm", "llama-3.1-8b", "vllm", "bf16", 1),
+    scan.SetUp("h100-sxm", "llama-3.3-70b", "vllm", "fp8", 4),
+    scan.SetUp("h200-sxm", "qwen3-30b-a3b", "sglang", "fp8", 1),
+    scan.SetUp("b200", "gpt-oss-120b", "tensorrt-llm", "bf16", 1),
+    scan.SetUp("l40s", "llama-3.1-8b", "sglang", "bf16", 1),
+)
+
+
+@pytest.mark.parametrize("each", SET_UPS, ids=str)
+def test_no_verdict_comes_from_an_artefact(each):
+    found = scan.scanned(each)
+    assert found["batches"] > 100
+    assert found["ranges"] <= 2
+    assert found["falls"] <= 1
+    assert found["moved"] == 0
+    assert found["worse"] == 0
+
+
+@pytest.mark.parametrize(("each", "users"), list(zip(SET_UPS, (4, 64, 32, 96, 32), strict=True)), ids=str)
+def test_a_sweep_is_what_the_simulator_gives(each, users):
+    found = scan.beside_load(each, users)
+    assert abs(found["speedup"]) < 0.04
+    assert abs(found["rate"]) < 0.04
+    assert abs(found["gap"]) < 0.1
+    assert abs(found["drafted gap"]) < 0.2
+    assert abs(found["first token"]) < 0.25
