@@ -26,6 +26,13 @@ FlashInfer are met by it as well. The first key tile is part of cta_us. Causal p
 length: its waves walk over the keys of the mean tile, and the longest tile's further keys come once after
 them.
 
+Rows have sequences of one length, requests in a server have not. In a step splits are those of the mean over
+lengths,
+
+    chunk = E ceil(1.1 u blocks tiles / sms) tile_keys,  splits = blocks tile_keys / chunk,  u even on 1 +- 0.6      (A8)
+
+so that time does not fall where a longer context happens to divide more evenly.
+
 Left in L2 (`cold=False`) bytes cost (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint / (l2_fill
 L2))^l2_sharpness).
 
@@ -85,6 +92,10 @@ WHOLE_ERROR = 0.15
 """80 % half-width on cards other than those whose rows set (A6)."""
 _CLOCKS_HZ = (1.35e9, 2.7e9)
 """An SM's FLOPs per clock are the power of two that puts its clock between these."""
+_LENGTH_SPREAD = 0.6
+"""Of the lengths of a step's requests about their mean, which splits are averaged over (A8): even on 1 +- this,
+a coefficient of variation of 0.35. An assumption: requests are anywhere in their answers, prompts unequal.
+"""
 _SPLIT_MARGIN = 1.1
 """Share of blocks beyond an even spread over the SMs that the libraries' split rule leaves."""
 
@@ -132,7 +143,7 @@ def verify_attention_time(
     # the prefill path reads as the decode path does: long K and V, which few prefill rows have
     names = ("bandwidth_fraction", "l2_ratio", "l2_fill", "l2_sharpness")
     memory = {name: getattr(decode.wide, name) for name in names}
-    many = _path_parts(gpu, msgspec.structs.replace(prefill.wide, **memory), operator, cold=cold)
+    many = _faster_parts(gpu, msgspec.structs.replace(prefill.wide, **memory), operator, cold=cold)
     q_len = as_float(operator.q_len)
     weight = 1.0 - 1.0 / q_len
     parts = Parts(
@@ -298,13 +309,17 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAtten
     blocks = np.ceil(kv_len / path.tile_keys)
     splits: FloatArray = np.ones(())
     if np.min(tiles, initial=gpu.sms) * _SPLIT_MARGIN < gpu.sms:  # else tiles alone fill the SMs
-        spread = np.ceil((_SPLIT_MARGIN / gpu.sms) * blocks * tiles)
-        splits = np.where(may_split, np.ceil(blocks / np.minimum(spread, blocks)), 1.0)
+        spread = (_SPLIT_MARGIN / gpu.sms) * blocks * tiles
+        if cold:
+            splits = np.where(may_split, blocks / np.minimum(_whole_blocks(spread), blocks), 1.0)
+        else:
+            splits = np.where(may_split, np.ceil(blocks / np.minimum(np.ceil(spread), blocks)), 1.0)
     load = tiles * splits / gpu.sms
 
     fraction = np.where(may_split, path.split_fraction, path.whole_fraction)
     key_us = _key_us(gpu, path, operator) / fraction
-    chunk = np.minimum(np.ceil(blocks / splits) * path.tile_keys, np.maximum(kv_len, path.tile_keys))
+    own_blocks = blocks / splits if cold else np.ceil(blocks / splits)
+    chunk = np.minimum(own_blocks * path.tile_keys, np.maximum(kv_len, path.tile_keys))
     start_us = path.cta_us + path.row_us * np.minimum(rows, path.tile_rows)
     chunk_us = (chunk - path.tile_keys + path.append_ratio * q_len) * key_us
 
@@ -333,6 +348,24 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAtten
         new_bytes = operator.with_columns(kv_len=operator.q_len).kv_bytes
         time_us = time_us + path.store_passes * new_bytes * one_byte_us
     return Parts(time_us=time_us, memory_us=batch * own_memory, walk_us=walk, fixed_us=fixed + start_us)
+
+
+def _whole_blocks(spread: FloatArray) -> FloatArray:
+    """Whole blocks of a split where an even spread has `spread`, in the mean over lengths (A8).
+
+        E ceil(u x),  u even on 1 +- w,  is  (F(x + w x) - F(x - w x)) / (2 w x),
+        F(y) = integral of ceil from 0 to y = n (n + 1) / 2 + (n + 1) (y - n),  n = floor(y)
+
+    It rises with x, so that a longer context never takes less.
+    """
+    half = _LENGTH_SPREAD * spread
+    ends = (_whole_integral(spread + half), _whole_integral(spread - half))
+    return np.asarray((ends[0] - ends[1]) / (2.0 * half))
+
+
+def _whole_integral(ends: FloatArray) -> FloatArray:
+    whole = np.floor(ends)
+    return np.asarray((whole + 1.0) * (ends - 0.5 * whole))
 
 
 def _tiles(

@@ -32,7 +32,7 @@ from medusa_sim.latency.base import (
 )
 from medusa_sim.latency.waves import byte_us, norm_max, shared_waves
 from medusa_sim.operators.experts import ALIGNED, Experts
-from medusa_sim.specs.fitted import ExpertKernel
+from medusa_sim.specs.fitted import ExpertKernel, ExpertTile
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
@@ -58,12 +58,14 @@ def experts_time(
     computed = operator.with_columns(gated=1.0) if kernel.gates_all else operator
     fixed_us = _fixed_us(gpu, kernel, computed)
     products, memory, work = _tiles_us(gpu, kernel, computed, cold=cold)
-    by_rule = not form or same_form(form, operator.form)
+    by_rule = bool(kernel.default_tiles) and (not form or same_form(form, operator.form))
     chosen = _chosen(kernel, computed, products, by_rule=by_rule)[None]
     product_us, memory_us, work_us = (
         np.take_along_axis(np.broadcast_to(each, products.shape), chosen, axis=0)[0]
         for each in (products, memory, work)
     )
+    if cold and by_rule:
+        product_us = np.minimum(product_us, _next_us(gpu, kernel, computed, products, chosen))
     time_us = fixed_us + product_us
     time = calibrated_time(
         gpu,
@@ -125,18 +127,63 @@ def _tiles_us(
     return time, memory, work
 
 
-def _chosen(
-    kernel: ExpertKernel, operator: Experts, products_us: FloatArray, *, by_rule: bool = True
-) -> IntArray:
+def _next_us(
+    gpu: Gpu, kernel: ExpertKernel, operator: Experts, products_us: FloatArray, chosen: IntArray
+) -> FloatArray:
+    """Both products of the fewest tokens of the rule's next tile, where that tile would be faster.
+
+    Rows say how fast a tile is where it was measured, and not where its range ends: as far as a line is drawn
+    on, more tokens take no less. Infinity where the next tile is slower or there is none.
+    """
+    free, last = len(kernel.tiles), len(products_us) - 1
+    following = np.minimum(chosen + 1, last)
+    is_next = (chosen >= free) & (chosen < last)
+    is_faster = is_next & (np.take_along_axis(products_us, following, axis=0) < np.take_along_axis(
+        products_us, chosen, axis=0))  # fmt: skip
+    none = np.full(products_us.shape[1:], np.inf)
+    if not is_faster.any():
+        return none
+    tokens = np.broadcast_to(as_float(operator.tokens), none.shape)
+    ends = np.stack([_end_tokens(tile, operator, none.shape) for tile in kernel.default_tiles])
+    end = np.take_along_axis(ends, np.maximum(chosen - free, 0), axis=0)[0]
+    grown = np.where(is_faster[0] & np.isfinite(end), np.maximum(end / tokens, 1.0), 1.0)
+    local = as_float(operator.local_experts)
+    missed = np.log1p(-np.minimum(as_float(operator.hit) / local, _NEARLY_ALL))
+    at_end = operator.with_columns(
+        tokens=grown * tokens,
+        rows=grown * as_float(operator.rows),
+        hit=-local * np.expm1(grown * missed),
+        **dict.fromkeys(("padded16", "padded64", "padded128"), np.nan),
+    )
+    products, _, _ = _tiles_us(gpu, kernel, at_end, cold=True)
+    return np.where(is_faster, np.take_along_axis(products, following, axis=0), np.inf)[0]
+
+
+_NEARLY_ALL = 1.0 - 1e-12
+
+
+def _end_tokens(tile: ExpertTile, operator: Experts, shape: tuple[int, ...]) -> FloatArray:
+    """Most tokens that the rule takes the tile for; infinity where it has no end."""
+    experts = as_float(operator.local_experts)
+    each = as_float(operator.rows) / as_float(operator.tokens)
+    ends = (
+        np.asarray(tile.tokens_max or np.inf),
+        (tile.tokens_per_expert_max or np.inf) * experts,
+        (tile.rows_per_expert_max or np.inf) * experts / each,
+    )
+    return np.broadcast_to(np.minimum(np.minimum(*ends[:2]), ends[2]), shape)
+
+
+def _chosen(kernel: ExpertKernel, operator: Experts, products_us: FloatArray, *, by_rule: bool) -> IntArray:
     """Index of the tile that the library takes, into `tiles` and then `default_tiles`.
 
-    by_rule: whether its rule holds, where it has one; else it takes the fastest of all.
+    by_rule: whether it has a rule that holds here; else it takes the fastest of all.
     """
     free = len(kernel.tiles) if by_rule else len(products_us)
     penalty = np.asarray([tile.selection_penalty for tile in (*kernel.tiles, *kernel.default_tiles)][:free])
     weighed = products_us[:free] * penalty.reshape(-1, *(1,) * (products_us.ndim - 1))
     best: IntArray = np.argmin(weighed, axis=0)
-    if not kernel.default_tiles or not by_rule:
+    if not by_rule:
         return best
     tokens, experts = as_float(operator.tokens), as_float(operator.local_experts)
     ruled = np.full(best.shape, free + len(kernel.default_tiles) - 1)
