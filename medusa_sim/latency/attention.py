@@ -29,7 +29,8 @@ them.
 Rows have sequences of one length, requests in a server have not. In a step splits are those of the mean over
 lengths,
 
-    chunk = E ceil(1.1 u blocks tiles / sms) tile_keys,  splits = blocks tile_keys / chunk,  u even on 1 +- 0.6      (A8)
+    chunk  = E ceil(1.1 u blocks tiles / sms) tile_keys,  u even on 1 +- 0.6
+    splits = blocks tile_keys / chunk                                                                   (A8)
 
 so that time does not fall where a longer context happens to divide more evenly.
 
@@ -93,8 +94,8 @@ WHOLE_ERROR = 0.15
 _CLOCKS_HZ = (1.35e9, 2.7e9)
 """An SM's FLOPs per clock are the power of two that puts its clock between these."""
 _LENGTH_SPREAD = 0.6
-"""Of the lengths of a step's requests about their mean, which splits are averaged over (A8): even on 1 +- this,
-a coefficient of variation of 0.35. An assumption: requests are anywhere in their answers, prompts unequal.
+"""Of the lengths of a step's requests about their mean, which splits are averaged over (A8): even on 1 +-
+this, a coefficient of variation of 0.35. An assumption: requests are anywhere in their answers.
 """
 _SPLIT_MARGIN = 1.1
 """Share of blocks beyond an even spread over the SMs that the libraries' split rule leaves."""

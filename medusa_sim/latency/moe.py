@@ -156,7 +156,8 @@ def _next_us(
         **dict.fromkeys(("padded16", "padded64", "padded128"), np.nan),
     )
     products, _, _ = _tiles_us(gpu, kernel, at_end, cold=True)
-    return np.where(is_faster, np.take_along_axis(products, following, axis=0), np.inf)[0]
+    next_us = np.take_along_axis(products, following, axis=0)[0]
+    return np.where(is_faster[0], next_us, np.inf)
 
 
 _NEARLY_ALL = 1.0 - 1e-12

@@ -36,7 +36,7 @@ from medusa_sim.specs.kernels import (
     StreamKernel,
 )
 from medusa_sim.specs.strict import Text
-from medusa_sim.units import SCALED
+from medusa_sim.units import HALVES, SCALED
 
 BORROWED = tuple(section for section in SECTIONS if not section.startswith(SERIAL))
 """Sections that a GPU may borrow."""
@@ -267,10 +267,13 @@ def _borrowed_fit(
     section, entry = place
     residuals = fit.residuals
     is_far, is_scaled = reference.gpu != borrowed.gpu, section == "gemm" and entry in SCALED
-    if is_far or is_scaled:
+    is_other = _is_other_format(entry, reference.entry)
+    if is_far or is_scaled or is_other:
         error = transfer_error(section, is_far=is_far, is_alike=is_alike(reference.gpu), is_scaled=is_scaled)
         if is_scaled and reference.set_name != borrowed.set_name:
             error = math.hypot(error, TRANSFER_ERROR_LIBRARY)
+        if is_other:
+            error = math.hypot(error, TRANSFER_ERROR)
         widen = borrowed.widen if is_far and section not in TRANSFER_ERROR_STREAMED else 1.0
         residuals = tuple(widen_band(residual, widen, error) for residual in residuals)
     return msgspec.structs.replace(
@@ -280,6 +283,12 @@ def _borrowed_fit(
         residuals=residuals,
         slower=borrowed.slower if is_far else 1.0,
     )
+
+
+def _is_other_format(entry: str, lent: str) -> bool:
+    """Whether a kernel stands in for one of another numeric format; 16-bit formats run alike."""
+    formats = {name.partition("@")[0] for name in (entry, lent)} - {EVERY_ENTRY}
+    return len(formats) > 1 and not formats <= set(HALVES)
 
 
 def transfer_error(section: str, *, is_far: bool, is_alike: bool, is_scaled: bool) -> float:
