@@ -84,8 +84,14 @@ def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
             for each, value in zip(TERMS, values, strict=True)
             if not set(names).isdisjoint(each.runtimes)
         }
-        found[name] = replace(load_runtime(name), engine=with_values(engine_of(name), own))
+        found[name] = replace(launched(name), engine=with_values(engine_of(name), own))
     return found
+
+
+def launched(name: str) -> Runtime:
+    """A runtime as the recipes start it: SGLang with FlashInfer's latent attention on the H200."""
+    runtime = load_runtime(name)
+    return replace(runtime, backend="FLASHINFER_MLA") if name == "sglang" else runtime
 
 
 def newest(cards: Iterable[str] = GPUS, *, versions: bool = False) -> pd.DataFrame:
@@ -208,7 +214,7 @@ def compared() -> tuple[pd.DataFrame, OptimizeResult]:
     rows = newest(versions=True)
     rows["tokens"] = np.round(tokens_per_round(rows), 6)
     priced = Priced(rows)
-    shipped = {name: load_runtime(name) for name in RUNTIMES}
+    shipped = {name: launched(name) for name in RUNTIMES}
     rows["error"] = predicted(rows, shipped) / rows.median_tpot_ms - 1.0
     rows["priors"] = priced.errors(PRIOR)
     rows["left_out"] = left_out(rows.group, priced.fit, lambda found, own: priced.errors(found.x)[own])
@@ -243,7 +249,7 @@ def borrowed_table() -> str:
     """Cards that borrow their kernels: errors, and how much longer these take by each traffic."""
     rows = newest(BORROWING)
     rows = rows[rows.speculation == "none"].assign(tokens=1.0)
-    runtimes = {name: load_runtime(name) for name in ENGINES}
+    runtimes = {name: launched(name) for name in ENGINES}
     rows["error"] = predicted(rows, runtimes) / rows.median_tpot_ms - 1.0
     rows["own"] = rows.date >= BORROWING_SINCE
     lines = []

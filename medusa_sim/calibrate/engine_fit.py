@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,6 +29,7 @@ from medusa_sim.calibrate.engine_bench import BenchRow
 from medusa_sim.calibrate.rows import not_default
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.specs.ranges import Measured, form_of
 from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
 from medusa_sim.step.drafter import LOOKUPS
 from medusa_sim.step.drafter.base import Drafter
@@ -187,7 +189,8 @@ def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None
     plain = [row for row in rows if row.drafts == 0]
     of = {name: plain if name in _HOST_SPREAD else speculative for name in spreads}
     fitted = {
-        name: _term(value[i], sigma[i], _source(of[name]), _valid(of[name])) for i, name in enumerate(spreads)
+        name: _term(value[i], sigma[i], of[name], _measured(setting, of[name]))
+        for i, name in enumerate(spreads)
     }
     return fitted | held
 
@@ -213,13 +216,25 @@ def _draft_spread(engine: Engine, drafter: str) -> dict[str, float]:
     }
 
 
-def _term(value: float, sigma: float, source: str, valid: str) -> Term:
+def _measured(setting: Setting, rows: Sequence[BenchRow]) -> Measured:
+    """The set-up of the runs, by which the terms are known elsewhere."""
+    gpus = setting.parallel.tp
+    return Measured(
+        forms=(form_of(setting.shard),),
+        gpus=(gpus, gpus),
+        cards=(setting.latency.gpu.architecture,),
+        requests=max(round(max((row.concurrency for row in rows), default=1.0)), 1),
+    )
+
+
+def _term(value: float, sigma: float, rows: Sequence[BenchRow], measured: Measured) -> Term:
     half, kept = float(NORMAL_90TH * sigma), round(float(value), 3)
     return Term(
         value=kept,
         band=min(round(half / kept, 3), MOST_BAND) if kept > 0.0 else 0.0,
-        source=source,
-        valid=valid,
+        source=_source(rows),
+        measured=measured,
+        valid=_valid(rows),
     )
 
 
@@ -291,6 +306,11 @@ def runtime_path(data_folder: Path, name: str) -> Path:
     return data_folder / FOLDER / f"{name}.toml"
 
 
+def _range_of(term: Term) -> dict[str, Any]:
+    """`measured` as a file says it; nothing where the term has none."""
+    return {} if term.measured is None else {"measured": msgspec.to_builtins(not_default(term.measured))}
+
+
 def write_runtime(data_folder: Path, fitted: FittedRuntime, inherits: str) -> Path:
     """The file that was written. Raises OutputError where it cannot be."""
     import tomlkit
@@ -303,7 +323,7 @@ def write_runtime(data_folder: Path, fitted: FittedRuntime, inherits: str) -> Pa
     engine = tomlkit.table()
     for name, term in fitted.terms.items():
         entry = tomlkit.inline_table()
-        entry.update(not_default(term))
+        entry.update(msgspec.to_builtins(not_default(term)) | _range_of(term))
         engine.add(name, entry)
     document.add("engine", engine)
     write_text(path, tomlkit.dumps(document))

@@ -122,7 +122,7 @@ def limits_of(scenario: Scenario, option: DraftOption | None, server: Server | N
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
     server = server or Server()
-    requests, tokens = step_limits(scenario.runtime, scenario.gpu)
+    requests, tokens = step_limits(scenario.runtime, scenario.gpu, drafts=option is not None)
     requests, block_tokens = server.max_requests or requests, server.block_tokens
     tokens = server.token_budget or max(tokens, requests)
     drafter = None if option is None else option.drafter

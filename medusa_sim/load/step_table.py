@@ -274,7 +274,7 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
     chunks = _geometric(1, max(min(limits.token_budget, longest), 2), _CHUNK_RATIO)
     read, until = chunks[:, None].astype(np.float64), ends[None, :].astype(np.float64)
     attention = prompt_attention_us(setting, read, np.maximum(until, read))
-    engine = scenario.runtime.engine
+    engine = setting.runtime.engine
     ahead = 0 if engine is None else round(engine.steps_ahead.value)
     method = scenario.drafting.method
     is_synchronous = engine is not None and bool(options) and method in engine.synchronous_drafters

@@ -16,7 +16,7 @@ from medusa_sim.plan.acceptance import acceptance_of
 from medusa_sim.plan.arguments import Arguments
 from medusa_sim.plan.draft_options import Drafting
 from medusa_sim.specs.costs import Price, given_price, price_of
-from medusa_sim.specs.engine_facts import Backend, as_served, backend_of
+from medusa_sim.specs.engine_facts import Backend, as_served, backend_of_model, case_of
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import KernelSet
@@ -24,6 +24,7 @@ from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
+from medusa_sim.specs.ranges import Case
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.variants import on_one_gpu, unpacked_where, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
@@ -34,7 +35,7 @@ from medusa_sim.step.network import model_launches
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import step_kernels
 from medusa_sim.step.workload import CHAIN, TREE, Launch, Overlap, Scope, decode, overlap_of, verify
-from medusa_sim.units import BYTES_PER_ELEMENT, Format
+from medusa_sim.units import Format
 
 _DENSE = ("gemm", "attention", "elementwise")
 """Sections of the kernels of a dense model on one GPU."""
@@ -268,14 +269,13 @@ class Resolved:
         """The attention kernel of a verification step; None where nothing tells (a roofline, the block)."""
         if self.latency.name == "roofline" or self.scope == "block":
             return None
-        model = self.shard
-        return backend_of(
-            self.runtime.library,
-            self.gpu.architecture,
-            latent=bool(model.blocks(Latent)),
-            bytes_of_kv=BYTES_PER_ELEMENT[model.kv_dtype or model.dtype],
-            head_dim=model.attention.head_dim,
-        )
+        return backend_of_model(self.shard, self.runtime.library, self.gpu.architecture, self.runtime.backend)
+
+    @property
+    def case(self) -> Case:
+        """The set-up as the ranges of an engine's terms see it."""
+        runtime = self.runtime
+        return case_of(self.shard, runtime.library, self.gpu.architecture, self.gpus, runtime.backend)
 
     @property
     def kernel_lenders(self) -> tuple[str, ...]:

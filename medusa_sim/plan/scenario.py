@@ -9,7 +9,6 @@ What it rests on that was not measured for it is said in a sentence each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -153,6 +152,10 @@ def _beyond_acceptance(of: Resolved, tokens: float) -> list[str]:
 def _of_engine(of: Resolved) -> list[str]:
     """What was not measured of the engine itself, while it drafts and on as many GPUs."""
     lines, engine, runtime = [], of.runtime.engine, of.runtime
+    if runtime.asked and runtime.versions is not None:
+        span = " to ".join(dict.fromkeys(runtime.versions))
+        nearest = "" if runtime.holds_asked else ", the nearest that is known, with wider bands"
+        lines.append(f"{runtime.asked} has the terms of {runtime.name} ({span}){nearest}")
     only = () if engine is None else engine.measured_drafters
     if not runtime.is_measured:
         lines.append(
@@ -238,10 +241,6 @@ def _of_kernels(of: Resolved) -> list[str]:
     return lines
 
 
-SEVERAL_GPUS_WIDEN = 1.5
-"""Bands of an engine's terms on several GPUs, which nobody measured apart: as between versions."""
-
-
 class Scenario(Resolved):
     """What is run where, before batch, length and count are chosen. Never changed once made.
 
@@ -300,11 +299,8 @@ class Scenario(Resolved):
 
     @property
     def _launched(self) -> Runtime:
-        """The runtime, with wider bands where its engine was measured on one GPU alone."""
-        engine = self.runtime.engine
-        if engine is None or self.parallel.tp == 1:
-            return self.runtime
-        return replace(self.runtime, engine=engine.widen_bands(SEVERAL_GPUS_WIDEN))
+        """The runtime with its engine's terms as they are, or what stands for them, in this set-up."""
+        return self.runtime if self.runtime.engine is None else self.runtime.at(self.case)
 
     def options(self, candidates_max: int = CANDIDATES_MAX) -> tuple[DraftOption, ...]:
         """Every way of drafting that the profile describes, up to a count.

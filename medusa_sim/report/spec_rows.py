@@ -152,6 +152,8 @@ def runtime_rows(runtime: Runtime) -> list[SpecRow]:
     }
     names = ("launch_us", "host_us_per_launch", "host_us_per_step")
     times = {key: getattr(runtime, key) for key in names}
+    if runtime.versions is not None:
+        defined["versions"] = " to ".join(dict.fromkeys(runtime.versions))
     rows = facts_of(defined, "definition of this runtime", unit="")
     rows += facts_of(times, runtime.sources, runtime.notes, "us")
     return rows if runtime.engine is None else rows + _engine_rows(runtime.engine)
@@ -172,9 +174,12 @@ def _engine_rows(engine: Engine) -> list[SpecRow]:
         "drafters": ", ".join(engine.drafters),
         "step_limits": limits,
         "several_gpus": engine.several_gpus or "nothing measured",
+        "measured": engine.measured.text or "nothing",
     }
+    if engine.drafting_requests:
+        settings["drafting_requests"] = f"{engine.drafting_requests} with a drafter"
     sources = {"graph_sizes": engine.graph_source, "graph_unit": engine.graph_source}
-    sources["step_limits"] = engine.limits_source
+    sources |= dict.fromkeys(("step_limits", "drafting_requests"), engine.limits_source)
     if engine.free_memory_share:
         settings["free_memory_share"] = f"{engine.free_memory_share:g}"
         sources["free_memory_share"] = engine.memory_source
@@ -193,7 +198,9 @@ def _limit_text(limit: StepLimit) -> str:
 def _term_note(term: Term) -> str:
     return _joined(
         f"+-{term.band:.0%}" if term.band else "",
+        term.measured.text if term.measured is not None and not term.measured.assumed else "",
         term.valid,
+        *(f"{other.value:g} as {other.rule}" for other in term.elsewhere),
         "" if term.heldout_error is None else f"held-out error {term.heldout_error:.1%}",
         f"inherited from {term.inherited_from}" if term.inherited_from else "",
         term.note,

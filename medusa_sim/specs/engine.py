@@ -3,14 +3,18 @@
     ["vllm-0.11"]
     inherits = "vllm-0.10"            # what is not given here comes from there ...
     title = "vLLM 0.11 through its server"
+    versions = ["0.11", "0.13"]
     engine.widen = 1.0                # ... with bands that many times as wide
-    engine.host_us_per_step = { value = 391, band = 0.6, source = "...", valid = "...", note = "..." }
+    engine.measured = { forms = ["dense"], gpus = [1, 1], cards = ["hopper"], requests = 256 }
+    engine.host_us_per_step = { value = 391, band = 0.6, source = "...", measured = { ... }, note = "..." }
 
-The equations are those of `step/compose.py` and `step/server.py`.
+`measured` is where a term was measured (`specs/ranges.py`), that of the engine for all its terms that say no
+more. The equations are those of `step/compose.py` and `step/server.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
@@ -19,11 +23,12 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.ranges import WIDEN, Case, Elsewhere, Measured, Side
 from medusa_sim.specs.strict import Error, Text, convert
 
 _BESIDE_KERNELS = (
     "host_us", "hidden_us", "draft_us", "tree_us", "lookup_us", "plan_us", "pieces_us", "eager_us",
-    "prompt_us", "expert_parallel_us",
+    "prompt_us", "expert_parallel_us", "layer_us",
 )  # fmt: skip
 """How terms begin that are not the time of a kernel."""
 DRAFTING = "draft_"
@@ -34,28 +39,51 @@ GraphUnit = Literal["tokens", "multiples", "requests"]
 class _GivenTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One number of an engine as a file has it.
 
-    band: relative half-width of its 80 % interval. valid: on what it was measured. heldout_error: mean
-    relative error of the step times that it predicts where they were left out of the fit; None where none
-    was.
+    band: relative half-width of its 80 % interval. measured: where (None: as all terms of its engine).
+    valid: what of it `measured` has no field for. elsewhere: what stands for it outside that range.
+    heldout_error: mean relative error of the step times that it predicts where they were left out of the
+    fit; None where none was.
     """
 
     value: Annotated[float, Meta(ge=0.0, le=1e6)]
     source: Text
     band: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
+    measured: Measured | None = None
     valid: str = ""
+    elsewhere: tuple[Elsewhere, ...] = ()
     heldout_error: Error | None = None
     note: str = ""
 
 
 class Term(_GivenTerm, frozen=True, kw_only=True):
-    """One number of an engine. inherited_from: the engine that was measured instead."""
+    """One number of an engine. inherited_from: the engine that was measured instead.
+
+    outside: the ranges that the set-up is outside of which it was taken for (`at`). rule: what stands for it
+    there.
+    """
 
     inherited_from: str = ""
+    outside: tuple[Side, ...] = ()
+    rule: str = ""
 
     @property
     def half_width(self) -> float:
         """Half of the 80 % interval, in the unit of the term."""
         return self.value * self.band
+
+    def at(self, case: Case) -> Term:
+        """The term in a set-up; outside its range what stands for it, or with a wider band."""
+        outside = () if self.measured is None else self.measured.outside(case)
+        if not outside:
+            return self
+        for other in self.elsewhere:
+            if other.holds(case, outside):
+                return msgspec.structs.replace(
+                    self, value=other.value, band=other.band, source=other.source, rule=other.rule,
+                    outside=outside if other.outside else (), heldout_error=None,
+                )  # fmt: skip
+        widen = math.prod(WIDEN[side] for side in outside)
+        return msgspec.structs.replace(self, band=widen * self.band, outside=outside)
 
 
 _Us: TypeAlias = Annotated[Term, "us"]
@@ -93,21 +121,26 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     sampling_*: the choice of a token; filter_*: top-p and top-k of the server's requests;
     profiled_bytes_per_logit: of every request that a step may hold, what choosing its token takes when the
     server measures at its start how much memory is left.
+    layer_us: of every step for each layer beside its kernels, which no row of kernels holds; quantise_us: of
+    a launch that quantises the activations of a linear layer in fp8.
     elementwise_share: of the time that norms, rope and activation take as kernels of their own;
     kernels_share: of the time of fitted kernels that an older version's own take; experts_share: the same of
     layers of experts; expert_parallel_us_per_layer: beside each of those where experts are spread over GPUs.
-    eager_us_per_layer: shortest step beyond the captured graphs. steps_ahead: steps that are scheduled
+    eager_us_per_layer: of the host in a step beyond the captured graphs. steps_ahead: steps that are scheduled
     before the running one ends. server_us, _per_request: from the client to the queue and back, and for
     each request whose token is sent with the first one.
 
     graph_sizes: captured sizes, rising; empty: nothing is padded. graph_unit: what they count: `tokens`,
-    `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. prompts_apart:
+    `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. graph_holds_asked:
+    whether a server captures the largest batch that it is set up for, whatever it is. prompts_apart:
     prompts have passes of their own, between two steps. fused_residual: residual adds are part of the norms.
     chain_only: no tree attention. drafters: names of those it runs; synchronous_drafters: those whose steps
-    hide nothing of the host. step_limits: what a step may hold by default, the first that fits the card.
+    hide nothing of the host. step_limits: what a step may hold by default, the first that fits the card;
+    drafting_requests: how many of them where a drafter is loaded (0: as many).
     free_memory_share: of what weights leave free on a GPU, that is handed out beside them; 0: a share of the
-    whole card (`step.memory`). several_gpus: what was measured on more than one; empty: nothing.
-    measured_drafters: the only ones with which drafting was measured; empty: no such bound.
+    whole card (`step.memory`). measured: of the terms that say no more. several_gpus: what was measured on
+    more than one; empty: nothing. measured_drafters: the only ones with which drafting was measured; empty:
+    no such bound.
     """
 
     host_us_per_step: _Us
@@ -132,6 +165,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     filter_full_rows: _Share
     filter_share_beyond: _Share
     profiled_bytes_per_logit: _Bytes
+    layer_us: _Us
+    quantise_us: _Us
     elementwise_share: _Share
     kernels_share: _Share
     experts_share: _Share
@@ -142,6 +177,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     server_us_per_request: _Us
     graph_sizes: tuple[int, ...]
     graph_unit: GraphUnit
+    graph_holds_asked: bool
     graph_source: Text
     prompts_apart: bool
     fused_residual: bool
@@ -149,8 +185,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     drafters: _Names
     synchronous_drafters: _Names
     settings_source: Text
+    drafting_requests: Annotated[int, Meta(ge=0)]
     step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)]
     limits_source: Text
+    measured: Measured = Measured()
     free_memory_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     memory_source: str = ""
     several_gpus: str = ""
@@ -178,7 +216,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         of: how the names of the terms begin that are meant (`DRAFTING`); empty: all.
         """
         terms = (term for name, term in self.terms.items() if name.startswith(of))
-        lenders = (term.inherited_from for term in terms if term.valid)
+        lenders = (term.inherited_from for term in terms if term.measured and not term.measured.assumed)
         return any(lender.partition("-")[0] in ("", family) for lender in lenders)
 
     @property
@@ -202,6 +240,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
             }
         )
 
+    def at(self, case: Case) -> Engine:
+        """The engine in a set-up: every term by where it was measured."""
+        return self.with_terms({name: term.at(case) for name, term in self.terms.items()})
+
     def with_terms(self, terms: Mapping[str, Term]) -> Engine:
         """The engine with some terms replaced (fitted to somebody's own measurements)."""
         given: dict[str, Any] = dict(terms)
@@ -224,7 +266,7 @@ _FORMS: dict[str, Any] = {
 }
 """What an `engine` table may say."""
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Engine) if not field.required}
-_OWN = ("measured_drafters", "free_memory_share", "memory_source")
+_OWN = ("measured", "measured_drafters", "free_memory_share", "memory_source")
 """Settings that are no other version's."""
 EngineToml: TypeAlias = dict[str, Any]
 """An `engine` table as it stands in a file."""
@@ -244,11 +286,12 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
         )
     said = {name: convert(value, _FORMS[name], where, key=f"{key}.{name}") for name, value in given.items()}
     widen = said.pop("widen", 1.0)
+    measured = msgspec.structs.replace(said.get("measured", Measured()), assumed=True)
     values: dict[str, Any] = dict(_DEFAULTS)
     for name in Engine.__struct_fields__:
         if name in said:
             value = said[name]
-            values[name] = Term(**msgspec.structs.asdict(value)) if name in UNITS else value
+            values[name] = _own(value, measured) if name in UNITS else value
         elif relative is not None and name not in _OWN:
             lent = getattr(relative[1], name)
             values[name] = _inherited(lent, relative[0], widen) if name in UNITS else lent
@@ -278,14 +321,26 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
     )
 
 
+def _own(given: _GivenTerm, measured: Measured) -> Term:
+    """A term as its file gives it; measured: what holds of all terms of its engine."""
+    values = {**msgspec.structs.asdict(given), "measured": given.measured or measured}
+    return Term(**values)
+
+
 def _guessed(term: Term, lent: Term) -> Term:
     """A term of an engine that nobody measured: no better known than the one that it stands for.
 
-    The half-widths add up, what the measured engine leaves open and what the guess does.
+    The half-widths add up, what the measured engine leaves open and what the guess does; outside the range of
+    that engine the guess is as far outside.
     """
     if not term.value:
         return term
-    return msgspec.structs.replace(term, band=(term.half_width + lent.half_width) / term.value)
+    band, measured = (term.half_width + lent.half_width) / term.value, lent.measured
+    if measured is not None and term.measured is not None and term.measured.assumed:
+        return msgspec.structs.replace(
+            term, band=band, measured=msgspec.structs.replace(measured, assumed=True)
+        )
+    return msgspec.structs.replace(term, band=band)
 
 
 def _inherited(term: Term, lender: str, widen: float) -> Term:

@@ -17,9 +17,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from medusa_sim.errors import SpecError, unknown_name
 from medusa_sim.reading import read_toml
+from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.ranges import Case, form_of
 from medusa_sim.specs.strict import convert
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 
 class Backend(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -28,6 +32,7 @@ class Backend(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str
     splits: bool
     source: str
+    key: str = ""
     full_graph: bool = True
     draft_graph: bool = True
     timed_as: str = ""
@@ -40,6 +45,7 @@ class _Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     cards: tuple[str, ...]
     backend: Backend
     latent: bool = False
+    sparse: bool = False
     bytes_of_kv: float | None = None
     widest: int | None = None
 
@@ -70,6 +76,8 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 def _read() -> _File:
     path = Path(__file__).with_suffix(".toml")
     content = read_toml(path)
+    for key, backend in content["backends"].items():
+        backend["key"] = key
     for entry in (*content["facts"], *content["words"]):
         entry["backend"] = content["backends"][entry["backend"]]
     return convert(content, _File, path)
@@ -81,11 +89,27 @@ _ALONE = _KNOWN.backends["ALONE"]
 
 
 def backend_of(
-    engine: str, architecture: str, *, latent: bool, bytes_of_kv: float, head_dim: float
+    engine: str,
+    architecture: str,
+    *,
+    latent: bool,
+    bytes_of_kv: float,
+    head_dim: float,
+    sparse: bool = False,
+    chosen: str = "",
 ) -> Backend:
-    """The kernel for several queries. engine: empty for kernels alone, which are taken to split keys."""
+    """The kernel for several queries. engine: empty for kernels alone, which are taken to split keys.
+
+    chosen: key of the one that the engine was told to take. Raises SpecError where there is none of that key.
+    """
+    if chosen:
+        if chosen not in _KNOWN.backends:
+            raise SpecError(unknown_name("attention backend", chosen, _KNOWN.backends))
+        return _KNOWN.backends[chosen]
     for fact in FACTS:
-        if engine.lower() not in fact.engines or architecture not in fact.cards or fact.latent != latent:
+        if engine.lower() not in fact.engines or architecture not in fact.cards:
+            continue
+        if (fact.sparse or fact.latent, fact.sparse) != (sparse or latent, sparse):
             continue
         if fact.bytes_of_kv not in (None, bytes_of_kv) or (
             fact.widest is not None and head_dim > fact.widest
@@ -93,6 +117,25 @@ def backend_of(
             continue
         return fact.backend
     return _ALONE
+
+
+def backend_of_model(model: Model, engine: str, architecture: str, chosen: str = "") -> Backend:
+    """The same of a model (what one GPU holds of it)."""
+    return backend_of(
+        engine,
+        architecture,
+        latent=bool(model.blocks(Latent)),
+        sparse=form_of(model) == "sparse",
+        bytes_of_kv=BYTES_PER_ELEMENT[model.kv_dtype or model.dtype],
+        head_dim=model.attention.head_dim,
+        chosen=chosen,
+    )
+
+
+def case_of(model: Model, engine: str, architecture: str, gpus: int, chosen: str = "") -> Case:
+    """A set-up as the ranges of an engine's terms see it. model: what one of its GPUs holds."""
+    backend = backend_of_model(model, engine, architecture, chosen)
+    return Case(form_of(model), model.experts is not None, gpus, architecture, backend.key)
 
 
 def backend_of_row(kernel: str) -> Backend | None:

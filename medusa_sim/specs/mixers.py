@@ -30,6 +30,11 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     out_form: str | None = None
     """Format of its output projection, where another."""
 
+    @property
+    def chooses_keys(self) -> bool:
+        """Whether a query attends to keys that are chosen for it (sparse attention)."""
+        return False
+
     def weights(self, hidden: int) -> int:
         """Weights of its linear layers, stored in `form`."""
         raise NotImplementedError
@@ -262,6 +267,11 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
     """Whether a gate of its own scales every element of the output (Kimi-K3)."""
     indexer: Indexer | None = None
     """What chooses the keys that a query attends to (None: it attends to all)."""
+
+    @property
+    def chooses_keys(self) -> bool:
+        """Whether an indexer does."""
+        return self.indexer is not None
 
     @property
     def qk_dim(self) -> int:

@@ -7,6 +7,7 @@ anywhere as a `.toml` file: a table of the same keys, which may inherit from a s
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from medusa_sim.data import DataDir, find, stems
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.engine import DRAFTING, Engine, EngineToml, engine_of
+from medusa_sim.specs.ranges import Case
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
 
 UNTIMED = ("tgi", "llama-cpp")
@@ -38,11 +40,15 @@ class Runtime:
     fused kernel, or the two products of the paper's Table 5.
     launch_us: gap on the device for each launched kernel. host_us_per_launch, host_us_per_step: time
     of the host, which works ahead of the device (`step/compose.py`). host_us_per_drafted_step: what the code
-    around drafts and acceptance takes while the device waits. head_rows: whether Medusa heads run on
-    all candidates, as public code does, or on the accepted row alone.
+    around drafts and acceptance takes while the device waits; host_us_per_lookup: the same where drafts are
+    looked up in the text; host_us_per_level: between the levels of a tree. head_rows: whether Medusa heads
+    run on all candidates, as public code does, or on the accepted row alone.
     library: kernel set of an engine's own layers of experts, latent attention and collectives, used where
-    some were measured on the GPU. engine: what a serving engine adds; None for kernels alone. sources, notes:
-    by field, the document of each time and how it was read.
+    some were measured on the GPU. engine: what a serving engine adds; None for kernels alone. versions: first
+    and last of the engine that its terms are those of. asked: a version that was asked for and stands under
+    another name. backend: attention kernel that the engine was told to take, by its key in
+    `engine_facts.toml`; empty: the one that it takes by itself. sources, notes: by field, the document of
+    each time and how it was read.
     """
 
     name: str
@@ -56,9 +62,14 @@ class Runtime:
     host_us_per_launch: float
     host_us_per_step: float
     host_us_per_drafted_step: float = 0.0
+    host_us_per_lookup: float = 0.0
+    host_us_per_level: float = 0.0
     repeats_kv: bool = False
     library: str = ""
     engine: Engine | None = None
+    versions: tuple[str, str] | None = None
+    asked: str = ""
+    backend: str = ""
     sources: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -94,6 +105,15 @@ class Runtime:
         """Whether it is no engine, or one of which some version was measured while it drafts."""
         return self._measures(DRAFTING)
 
+    @property
+    def holds_asked(self) -> bool:
+        """Whether its terms are those of the version that was asked for."""
+        return not self.asked or self.versions is None or _distance(self.asked, self.versions) == (0, 0, 0)
+
+    def at(self, case: Case) -> Runtime:
+        """The runtime in a set-up: every term of its engine by where it was measured (`specs/ranges.py`)."""
+        return self if self.engine is None else replace(self, engine=self.engine.at(case))
+
     def _measures(self, of: str) -> bool:
         return self.engine is None or self.engine.is_measured(self.name.partition("-")[0], of)
 
@@ -118,7 +138,9 @@ def runtime_aliases() -> dict[str, str]:
 def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
     """A runtime by name (`vllm` is its newest version), or the one in a `.toml` file.
 
-    Raises SpecError for an unknown name (with the nearest) or a malformed file.
+    Another version of a known engine (`vllm-0.16`) is the one that holds it, else the nearest, whose bands
+    are then VERSION_WIDEN times as wide. Raises SpecError for an unknown name (with the nearest) or a
+    malformed file.
     """
     runtimes, aliases = _shipped()
     chosen = aliases.get(name, name)
@@ -127,26 +149,65 @@ def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
     path = None if name in aliases else find(FOLDER, f"{chosen}.toml", data_dir)
     if path is not None:
         return _own(path)
-    if chosen not in runtimes:
+    if chosen in runtimes:
+        return runtimes[chosen]
+    nearest = _nearest(chosen.lower(), runtimes)
+    if nearest is None:
         raise SpecError(_unknown(name, (*runtime_names(data_dir), *aliases)))
-    return runtimes[chosen]
+    return nearest
+
+
+VERSION_WIDEN = 1.25
+"""Bands of the terms of a version that stands for another: as between neighbouring versions of one engine."""
+_VERSION = re.compile(r"(.+)-v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev|a|b)\d*)*")
+"""`sglang-0.5.3.post3`: the engine, and the numbers of its version."""
+
+
+def _nearest(name: str, runtimes: dict[str, Runtime]) -> Runtime | None:
+    """The runtime whose versions hold one without a name of its own, or the nearest; the older of two."""
+    found = _VERSION.fullmatch(name)
+    if found is None:
+        return None
+    engine, version = found.groups()
+    known = [of for of in runtimes.values() if of.versions and of.name.startswith(f"{engine}-")]
+    if not known:
+        return None
+
+    def order(of: Runtime) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        assert of.versions is not None  # noqa: S101  # those without are left out
+        return _distance(version, of.versions), _numbers(of.versions[0])
+
+    chosen = replace(min(known, key=order), asked=name)
+    if chosen.engine is None or chosen.versions is None or _distance(version, chosen.versions) == (0, 0, 0):
+        return chosen
+    return replace(chosen, engine=chosen.engine.widen_bands(VERSION_WIDEN))
+
+
+def _numbers(version: str) -> tuple[int, int, int]:
+    """(major, minor, patch) of `0.5.3`, `v0` or `sglang-0.5.3.post3`."""
+    found = [int(part) for part in re.findall(r"\d+", version.rpartition("-")[2])[:3]]
+    major, minor, patch = (*found, 0, 0, 0)[:3]
+    return major, minor, patch
+
+
+def _distance(version: str, span: tuple[str, str]) -> tuple[int, int, int]:
+    """How far a version is from a span: majors, minors, patches; nothing within (0.11.1 is within 0.11)."""
+    own, first, last = _numbers(version), _numbers(span[0]), _numbers(span[1])
+    depth = 1 + span[1].count(".")
+    if first <= own and own[:depth] <= last[:depth]:
+        return (0, 0, 0)
+    low, high = (own, first) if own < first else (last, own)
+    if low[0] != high[0]:  # from the end of one major to the start of the other
+        return (high[0] - low[0], *((high[1:]) if own < first else (-last[1], -last[2])))
+    return (0, high[1] - low[1], abs(high[2] - low[2]) if high[1] == low[1] else 0)
 
 
 def _unknown(given: str, known: tuple[str, ...]) -> str:
-    """One line for a name that is not there; for another version of a known engine, those that are."""
+    """One line for a name that is not there."""
     if given.lower() in UNTIMED:
         return (
             f"runtime {shown(given)}: nobody measured its steps; choose cuda-graph (kernels alone), and "
             f"`recommend --export {given.lower()}` for its settings"
-        )
-    engine, _, version = given.lower().rpartition("-")
-    versions = [name for name in known if engine and name.startswith(f"{engine}-")]
-    if versions and any(digit.isdigit() for digit in version):
-        newest = f" ({engine} is the newest, {_shipped()[1][engine]})" if engine in _shipped()[1] else ""
-        return (
-            f"unknown runtime {shown(given)}: no terms are known for this version of {engine}; choose the "
-            f"nearest of {', '.join(versions)}{newest}, or fit yours with "
-            "`medusa-sim calibrate engine FILE`"
         )
     return unknown_name("runtime", given, known)
 
@@ -184,7 +245,9 @@ class _Relative(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     inherits: str
     title: Text
+    versions: tuple[Text, Text] | None = None
     library: str | None = None
+    backend: str = ""
     engine: EngineToml
 
 
@@ -201,8 +264,12 @@ class _Whole(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     host_us_per_launch: Sourced[Us]
     host_us_per_step: Sourced[Us]
     host_us_per_drafted_step: Sourced[Us] | None = None
+    host_us_per_lookup: Sourced[Us] | None = None
+    host_us_per_level: Sourced[Us] | None = None
     repeats_kv: bool = False
     library: str = ""
+    backend: str = ""
+    versions: tuple[Text, Text] | None = None
     engine: EngineToml | None = None
 
 
@@ -218,7 +285,10 @@ def _runtime(name: str, content: object, where: str, key: str, known: dict[str, 
         lent = (relative.inherits, engines[relative.inherits])
         engine = engine_of(relative.engine, lent, where, f"{below}engine")
         library = lender.library if relative.library is None else relative.library
-        return replace(lender, name=name, title=relative.title, library=library, engine=engine)
+        return replace(
+            lender, name=name, title=relative.title, library=library, engine=engine,
+            versions=relative.versions, backend=relative.backend or lender.backend,
+        )  # fmt: skip
     whole = convert(content, _Whole, where, key=key)
     check_dtypes(whole.kernels, where, f"{below}kernels")
     fields = {name: value for name in whole.__struct_fields__ if (value := getattr(whole, name)) is not None}

@@ -25,6 +25,11 @@ class BlockSparse(Grouped, frozen=True, kw_only=True, tag="block_sparse"):
     """Blocks that a query attends to, its own included."""
 
     @property
+    def chooses_keys(self) -> bool:
+        """Blocks of them."""
+        return True
+
+    @property
     def index_width(self) -> int:
         """Index queries and the one index key, which come out of the same projection as Q, K and V."""
         return (self.index_heads + 1) * self.index_dim
@@ -70,6 +75,11 @@ class Compressed(Mixer, frozen=True, kw_only=True, tag="compressed"):
     """Whether neighbouring compressed keys share tokens (ratio 4)."""
     indexer: Indexer | None = None
     """What chooses among the compressed keys (None: all are read)."""
+
+    @property
+    def chooses_keys(self) -> bool:
+        """Compressed ones, and the last as they are."""
+        return True
 
     @property
     def branches(self) -> int:

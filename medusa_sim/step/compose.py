@@ -7,12 +7,16 @@
 
 What a serving engine adds to the kernels of a step (docs/method-engines.md), microseconds:
 
-    (N1)  host     = max(0, a + b' h - hidden)            every step of b requests, b' = min(b, 256)
-    (N2)  drafting = e + b' h_s (+ tree)                  a step that drafts by forward passes
+    (N1)  host     = max(0, a + b h + layers l - hidden)  every step of b requests
+    (N2)  drafting = e + b h_s (+ tree)                   a step that drafts by forward passes
                    = b n                                  a step that looks its drafts up in the text
           pass     = |kernels, u|_3                       one of the drafter's passes
     (N16) pieces   = plan + layers piece                  a pass whose attention no whole graph holds
     (N3)  rows     = tokens filled up to the next captured size
+          pass     = |kernels, layers u_e|_3              beyond the largest: the host launches layer by layer
+
+Beyond the requests that a term was measured with (`specs/ranges.py`) it goes on as before, and its half-width
+grows by what the requests beyond add: down to where they cost nothing more.
 
 The terms are an engine's (`specs/engine.py`). Everything that prices a step (one step, a grid, rows of
 operators, a search) adds `Cost`s and reads `time_us`; no other module knows this law.
@@ -220,28 +224,46 @@ def beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool =
         if not whole_graph:
             longer = longer.plus(pieces_us(engine, layers, query_tokens))
         return Cost(host_us=host, exposed_us=longer.time_us, draft_square=np.asarray(longer.half_us**2))
-    host = host + engine.hidden_us_per_step.value
-    added = host_us(engine, batch)
+    added = host_us(engine, batch, layers)
     if not whole_graph:
         added = added.plus(pieces_us(engine, layers, query_tokens))
-    shortest = layers * engine.eager_us_per_layer.value
-    is_short = np.asarray(device_us < shortest)
-    if not is_short.any():
-        return Cost(host_us=host, exposed_us=added.time_us, step_square=np.asarray(added.half_us**2))
-    waits = np.logical_and(is_short, np.logical_not(is_captured(engine, batch, query_tokens)))
-    idle = np.where(waits, shortest - device_us, 0.0)
-    half = np.where(waits, shortest * engine.eager_us_per_layer.band, 0.0)
-    square = np.asarray(added.half_us**2 + half**2)
-    return Cost(host_us=host, exposed_us=added.time_us + idle, step_square=square)
+    square = np.asarray(added.half_us**2)
+    launching = launching_us(engine, layers, batch, batch * query_tokens)
+    host = host + engine.hidden_us_per_step.value + launching.time_us
+    if launching.half_us.any():
+        whole = norm_max(device_us, host, HOST_OVERLAP)
+        square = square + ((host / whole) ** (HOST_OVERLAP - 1.0) * launching.half_us) ** 2
+    return Cost(host_us=host, exposed_us=added.time_us, step_square=square)
 
 
-def drafting_cost(runtime: Runtime, batch: Size, *, looks_up: bool, width: int = 1) -> Cost | None:
-    """What an engine (N2) or eager code (N15) adds to a step for drafting; None where it adds nothing."""
+def drafting_cost(
+    runtime: Runtime, batch: Size, *, looks_up: bool, width: int = 1, levels_us: float = 0.0
+) -> Cost | None:
+    """What an engine (N2) or eager code (N15) adds to a step for drafting; None where it adds nothing.
+
+    levels_us: of eager code between the levels of a tree (`eager_levels_us`).
+    """
     if runtime.engine is None:
-        waits = runtime.host_us_per_drafted_step
-        return Cost(exposed_us=np.asarray(waits)) if waits else None
+        waits = runtime.host_us_per_lookup if looks_up else runtime.host_us_per_drafted_step + levels_us
+        square = np.asarray((EAGER_BAND * waits) ** 2)
+        return Cost(exposed_us=np.asarray(waits), draft_square=square) if waits else None
     added = drafting_us(runtime.engine, batch, looks_up=looks_up, width=width)
     return Cost(exposed_us=added.time_us, draft_square=np.asarray(added.half_us**2))
+
+
+def eager_levels_us(runtime: Runtime, hidden: int, levels: int) -> float:
+    """(N15): what eager code does between so many levels of a tree, on features so wide."""
+    return levels * runtime.host_us_per_level * (hidden / LEVEL_HIDDEN) ** 2
+
+
+EAGER_BAND = 0.3
+"""80 % half-width of what eager code takes around drafts: twice what plain steps of one code differ by on two machines."""
+LEVEL_HIDDEN = 4096
+"""Width of the features of the model that `host_us_per_level` was taken from (Vicuna-7B).
+
+1.3 ms a level there and 2 ms at a width of 5,120: with the square of the width, as the weights and features
+that eager code moves between passes.
+"""
 
 
 class Added(NamedTuple):
@@ -255,19 +277,22 @@ class Added(NamedTuple):
         return Added(self.time_us + other.time_us, np.hypot(self.half_us, other.half_us))
 
 
-def host_us(engine: Engine, batch: Size) -> Added:
+def host_us(engine: Engine, batch: Size, layers: int = 0) -> Added:
     """(N1): the work of the host in a step of `batch` requests that hides behind nothing.
+
+    layers: of the model, where an engine is charged for each.
 
     Each request is sent one token or more in a step; what that takes (host_us_per_token) is added by
     `step/server.py`, where tokens are known.
     """
-    requests = _measured_requests(batch)
-    terms = (
-        (engine.host_us_per_step, 1.0),
-        (engine.host_us_per_request, requests),
-        (engine.hidden_us_per_step, -1.0),
+    added = _sum(
+        (
+            (engine.host_us_per_step, 1.0),
+            (engine.layer_us, float(layers)),
+            (engine.hidden_us_per_step, -1.0),
+        ),
+        ((engine.host_us_per_request, batch),),
     )
-    added = _sum(terms)
     return Added(np.maximum(added.time_us, 0.0), added.half_us)
 
 
@@ -278,15 +303,10 @@ def drafting_us(engine: Engine, batch: Size, *, looks_up: bool, width: int = 1) 
     node; above 1 the drafts are a tree.
     """
     if looks_up:
-        return _sum(((engine.lookup_us_per_request, np.asarray(batch, dtype=np.float64)),))
-    requests = _measured_requests(batch)
-    is_tree = float(width > 1)
+        return _sum((), ((engine.lookup_us_per_request, batch),))
     return _sum(
-        (
-            (engine.draft_us_per_step, 1.0),
-            (engine.tree_us_per_step, is_tree),
-            (engine.draft_us_per_request, requests),
-        )
+        ((engine.draft_us_per_step, 1.0), (engine.tree_us_per_step, float(width > 1))),
+        ((engine.draft_us_per_request, batch),),
     )
 
 
@@ -311,19 +331,38 @@ HOST_OVERLAP = 3.0
 From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks for 2.7, Table 4 for 4.1
 (`tests/test_numbers.py` fits both; docs/method.md, host and device).
 """
-MEASURED_REQUESTS = 256.0
-"""Up to which what an engine charges per request was measured; more are charged as much as these."""
 
 
-def _measured_requests(batch: Size) -> FloatArray:
-    return np.minimum(np.asarray(batch, dtype=np.float64), MEASURED_REQUESTS)
+def launching_us(engine: Engine, layers: int, batch: Size, rows: Size) -> Added:
+    """(N3): the host in a pass of so many rows, while its kernels run; nothing where a graph holds it.
+
+    The same law for every step: rows of prompts that ride on one count as those of requests.
+    """
+    captured = is_captured(engine, batch, np.asarray(rows) / np.maximum(np.asarray(batch), 1e-9))
+    per_pass = np.where(captured, 0.0, layers * engine.eager_us_per_layer.value)
+    return Added(per_pass, per_pass * engine.eager_us_per_layer.band)
 
 
-def _sum(terms: tuple[tuple[Term, FloatArray | float], ...]) -> Added:
-    """Sum of terms times what they are charged for; their errors are taken as independent."""
+def _sum(
+    terms: tuple[tuple[Term, FloatArray | float], ...], by_request: tuple[tuple[Term, Size], ...] = ()
+) -> Added:
+    """Sum of terms times what they are charged for; their errors are taken as independent.
+
+    by_request: terms with the requests that they are charged for.
+    """
     time_us = sum((np.asarray(term.value * times) for term, times in terms), np.zeros(()))
     squares = sum((np.asarray((term.half_width * times) ** 2) for term, times in terms), np.zeros(()))
+    for term, batch in by_request:
+        requests = np.asarray(batch, dtype=np.float64)
+        time_us = time_us + term.value * requests
+        squares = squares + (term.half_width * requests) ** 2 + (term.value * beyond(term, requests)) ** 2
     return Added(time_us, np.sqrt(squares))
+
+
+def beyond(term: Term, requests: FloatArray) -> FloatArray:
+    """Requests beyond those that a term was measured with."""
+    known = None if term.measured is None else term.measured.requests
+    return np.zeros(()) if known is None else np.maximum(requests - known, 0.0)
 
 
 def padded_tokens(engine: Engine, batch: Size, query_tokens: Size) -> FloatArray:
@@ -351,7 +390,7 @@ def _next(sizes: FloatArray, wanted: FloatArray) -> FloatArray:
 
 def is_captured(engine: Engine, batch: Size, query_tokens: Size) -> BoolArray:
     """Whether a graph of that size was captured."""
-    if not engine.graph_sizes:
+    if not engine.graph_sizes or engine.graph_holds_asked:
         return np.asarray(True)
     requests = np.asarray(batch, dtype=np.float64)
     size = requests if engine.graph_unit == "requests" else requests * np.asarray(query_tokens)

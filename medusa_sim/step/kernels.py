@@ -14,7 +14,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, once
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source, filled, known_time
 from medusa_sim.operators.kinds import has_phase, is_experts
-from medusa_sim.operators.operator import GENERATION, VERIFY, Elementwise, Size
+from medusa_sim.operators.operator import GENERATION, VERIFY, Elementwise, Gemm, Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
@@ -144,6 +144,8 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
         )
     time = launch_time(latency, launch)
     share, beside = launch.share * engine.kernels_share.value, 0.0
+    if isinstance(operator, Gemm) and operator.dtype == operator.stored_dtype == "fp8":
+        beside = engine.quantise_us.value
     if is_experts(operator):
         share *= engine.experts_share.value
         is_spread = np.any(np.asarray(operator.local_experts) < np.asarray(operator.experts))

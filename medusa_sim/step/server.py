@@ -73,13 +73,14 @@ class Traffic:
     output_cv: float = 0.0
 
 
-def step_limits(runtime: Runtime, gpu: Gpu) -> tuple[int, int]:
-    """(requests, tokens) of one step that an engine allows on a card by default."""
+def step_limits(runtime: Runtime, gpu: Gpu, *, drafts: bool = False) -> tuple[int, int]:
+    """(requests, tokens) of one step that an engine allows on a card by default; drafts: with a drafter."""
     engine = runtime.engine
     if engine is None:
         return MAX_REQUESTS, TOKEN_BUDGET
     limit = engine.step_limit(gpu)
-    return limit.requests, limit.tokens
+    most = engine.drafting_requests if drafts and engine.drafting_requests else limit.requests
+    return min(limit.requests, most), limit.tokens
 
 
 def served_length(setting: Setting, seq_len: Size, traffic: Traffic | None) -> Size:

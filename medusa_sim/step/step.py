@@ -19,7 +19,14 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.compose import Cost, PassWork, beside_kernels, drafting_cost, padded_tokens
+from medusa_sim.step.compose import (
+    Cost,
+    PassWork,
+    beside_kernels,
+    drafting_cost,
+    eager_levels_us,
+    padded_tokens,
+)
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.kernels import WAITS, Kernels, priced, timed
 from medusa_sim.step.network import acceptance_launches, step_launches
@@ -203,15 +210,18 @@ def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
         return True
     reads_accepted = work.of == "draft" and bool(np.any(np.asarray(work.workload.query_tokens) > 1))
     for operator in (launch.operator for launch in work.launches):
-        is_latent = operator.FAMILY == "latent"
-        if not is_latent and not (isinstance(operator, Attention) and operator.is_fused):
+        is_latent, is_sparse = operator.FAMILY == "latent", operator.FAMILY == "sparse"
+        is_fused = isinstance(operator, Attention) and operator.is_fused
+        if not (is_latent or is_sparse or is_fused):
             continue
         backend = backend_of(
             work.runtime.library,
             latency.gpu.architecture,
             latent=is_latent,
+            sparse=is_sparse,
             bytes_of_kv=BYTES_PER_ELEMENT[operator.stored_dtype],
             head_dim=float(np.max(operator.head_dim)) if isinstance(operator, Attention) else 0.0,
+            chosen=work.runtime.backend,
         )
         return backend.full_graph and (backend.draft_graph or not reads_accepted)
     return True
@@ -385,8 +395,13 @@ def drafting_steps(
     timed = tuple(known[id(work)][1] for work in passes)
     drafter = setting.drafter
     own_requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)
+    levels = sum(work.of == "draft" for work in passes) * (drafter.nodes_per_level > 1)
     added = drafting_cost(
-        setting.runtime, own_requests, looks_up=drafter.looks_up, width=drafter.nodes_per_level
+        setting.runtime,
+        own_requests,
+        looks_up=drafter.looks_up,
+        width=drafter.nodes_per_level,
+        levels_us=eager_levels_us(setting.runtime, setting.model.hidden, levels),
     )
     return timed if added is None else (*timed, StepTime(cost=added))
 

@@ -1,6 +1,9 @@
 """Runtimes: what they fuse, what launching costs, which kernel verifies, and strict loading."""
 
+import itertools
+import math
 import tomllib
+from dataclasses import replace
 
 import pytest
 import tomlkit
@@ -15,7 +18,14 @@ from medusa_sim.specs.engine import UNITS
 from medusa_sim.specs.engine_facts import FACTS, backend_of, backend_of_row
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime, runtime_aliases, runtime_names
+from medusa_sim.specs.ranges import WIDEN, Case
+from medusa_sim.specs.runtime import (
+    VERSION_WIDEN,
+    _numbers,
+    load_runtime,
+    runtime_aliases,
+    runtime_names,
+)
 from medusa_sim.step.drafter import drafter_names
 
 TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step")
@@ -24,7 +34,7 @@ TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step")
 KERNELS = ("paper", "kernel", "cuda-graph", "hf-eager")
 ENGINES = (
     "vllm-0.10", "vllm-0.11", "vllm-0.14", "vllm-0.15", "vllm-0.24", "vllm-0.33", "vllm-0.8", "vllm-v0",
-    "sglang-0.4", "sglang-0.5", "tensorrt-llm-1.2", "tensorrt-llm-1.1",
+    "sglang-0.4", "sglang-0.5.0", "sglang-0.5", "tensorrt-llm-1.2", "tensorrt-llm-1.3", "tensorrt-llm-1.1",
 )  # fmt: skip
 
 
@@ -70,11 +80,105 @@ def test_every_term_of_an_engine_says_where_it_is_from(name):
     assert set(engine.drafters) <= set(drafter_names())
 
 
-def test_an_unknown_version_names_those_that_are_known_and_a_name_the_nearest():
-    with pytest.raises(SpecError, match=r"vllm-0\.12.*no terms are known.*vllm-0\.11.*vllm-0\.33"):
-        load_runtime("vllm-0.12")
+@pytest.mark.parametrize(
+    ("asked", "name", "holds"),
+    [
+        ("vllm-0.12", "vllm-0.11", True), ("vllm-0.11.1", "vllm-0.11", True),
+        ("vllm-0.16", "vllm-0.15", True),
+        ("vllm-0.7.3", "vllm-v0", True), ("vllm-0.40", "vllm-0.33", False),
+        ("sglang-0.5.3", "sglang-0.5.0", True),
+        ("sglang-0.5.3.post3", "sglang-0.5.0", True), ("sglang-0.5.9", "sglang-0.5", True),
+        ("sglang-0.4.6", "sglang-0.4", True), ("sglang-0.3", "sglang-0.4", False),
+        ("tensorrt-llm-1.3", "tensorrt-llm-1.3", True), ("tensorrt-llm-1.3.0rc2", "tensorrt-llm-1.3", True),
+        ("tensorrt-llm-0.20", "tensorrt-llm-1.1", False),
+    ],
+)  # fmt: skip
+def test_a_version_takes_the_terms_that_hold_it_or_the_nearest_and_says_so(asked, name, holds):
+    found = load_runtime(asked)
+    assert found.name == name
+    assert found.holds_asked == holds
+    assert found.asked == ("" if asked == name else asked)
+    own = load_runtime(name).engine.draft_us_per_pass
+    widened = VERSION_WIDEN * own.band
+    assert found.engine.draft_us_per_pass.band == pytest.approx(own.band if holds else widened)
+    told = " ".join(Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime=asked).warnings)
+    assert (f"{asked} has the terms of {name}" in told) == (asked != name)
+    assert ("nearest" in told) == (not holds)
+
+
+def test_the_versions_of_an_engine_do_not_overlap_and_what_is_no_version_is_unknown():
+    spans = {}
+    for name in ENGINES:
+        first, last = load_runtime(name).versions
+        family = name.rpartition("-")[0]
+        spans.setdefault(family, []).append((_numbers(first), _numbers(last)))
+    for known in spans.values():
+        known.sort()
+        assert all(first <= last for first, last in known)
+        assert all(last < first for (_, last), (first, _) in itertools.pairwise(known))
+    for name in ("cuda-graphs", "vllm-new", "vlm-0.12", "vllm-"):
+        with one_line(SpecError, "unknown runtime"):
+            load_runtime(name)
     with pytest.raises(SpecError, match="did you mean 'cuda-graph'"):
         load_runtime("cuda-graphs")
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_term_of_an_engine_knows_where_it_was_measured(name):
+    engine = load_runtime(name).engine
+    measured = engine.measured
+    assert all(
+        (measured.forms, measured.gpus, measured.cards, measured.requests, measured.rows, measured.version)
+    )
+    for key, term in engine.terms.items():
+        assert term.measured is not None, key
+        if term.value and not term.measured.assumed:
+            assert term.measured.cards, key
+        for other in term.elsewhere:
+            assert other.outside or other.forms or other.backends, key
+
+
+def test_outside_its_range_a_term_is_replaced_or_its_band_is_wider_and_inside_it_is_as_it_was():
+    engine = load_runtime("sglang").engine
+    home = Case("latent", True, 8, "hopper", "FLASHINFER_MLA")
+    at_home = engine.at(home)
+    for key in ("plan_us_per_pass", "prompt_us_per_launch", "experts_share"):
+        assert at_home.terms[key] == engine.terms[key]
+    away = engine.at(Case("dense", False, 1, "hopper", "FA3"))
+    prompts = away.prompt_us_per_launch
+    assert prompts.outside == ("forms", "gpus")
+    assert prompts.value == 50.0
+    assert "ordinary launches" in prompts.rule
+    for case in (
+        home,
+        Case(),
+        Case("hybrid", True, 4, "ampere", "FA2"),
+        Case("sparse", True, 8, "cdna", "DSA"),
+    ):
+        for key, term in engine.at(case).terms.items():
+            of = engine.terms[key]
+            if term.rule:
+                assert of.elsewhere
+            elif term.outside:
+                assert term.value == of.value
+                assert term.band == pytest.approx(math.prod(WIDEN[side] for side in term.outside) * of.band)
+            else:
+                assert term == of
+
+
+def test_planning_belongs_to_its_attention_backend():
+    asked = {"gpu": "h200-sxm", "model": "deepseek-r1", "drafter": "mtp", "tp": 8}
+    sglang = load_runtime("sglang")
+    by = {
+        backend: Scenario(**asked, runtime=replace(sglang, backend=backend)).setting.runtime.engine
+        for backend in ("", "FLASHINFER_MLA")
+    }
+    assert by["FLASHINFER_MLA"].plan_us_per_pass == sglang.engine.plan_us_per_pass
+    assert by[""].plan_us_per_pass.value < 0.25 * sglang.engine.plan_us_per_pass.value
+    sparse = Scenario(**asked | {"model": "deepseek-v3.2"}, runtime="sglang").setting.runtime.engine
+    assert 8_000 <= sparse.plan_us_per_pass.value <= 19_000
+    with one_line(SpecError, "attention backend", "FLASHINFER_MLA"):
+        _ = Scenario(**asked, runtime=replace(sglang, backend="FLASHINFER_ML")).setting
 
 
 def test_a_runtime_of_ones_own_inherits_from_an_engine(tmp_path):
@@ -187,7 +291,7 @@ def test_every_fact_can_be_reached_and_names_cards_that_exist():
         wide = 512.0 if fact.backend.name.startswith("Triton attention") else 128.0
         of_kv = fact.bytes_of_kv or 2.0
         found = {
-            backend_of(engine, card, latent=fact.latent, bytes_of_kv=of_kv, head_dim=wide)
+            backend_of(engine, card, latent=fact.latent, sparse=fact.sparse, bytes_of_kv=of_kv, head_dim=wide)
             for engine in fact.engines
             for card in fact.cards
         }

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.waves import norm_max
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.specs.engine import Engine, Term
@@ -16,10 +17,13 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import (
+    HOST_OVERLAP,
     RATIO_SHARE,
+    Added,
     drafting_us,
     host_us,
     is_captured,
+    launching_us,
     overhead_halves,
     padded_tokens,
     pass_us,
@@ -33,6 +37,7 @@ from medusa_sim.step.step import Setting, decode_step, drafting_steps, verificat
 GPU = load_gpu("h100-sxm")
 LATENCY = latency_model(GPU, "calibrated", "sglang")
 ENGINES = tuple(name for name in runtime_names() if load_runtime(name).engine is not None)
+NOTHING = Term(value=0.0, source="a test")
 BATCHES = np.array([1, 2, 7, 16, 33, 64, 100, 200, 256])
 
 
@@ -97,12 +102,23 @@ def test_a_pass_is_as_long_as_the_longer_of_its_kernels_and_its_host():
         assert max(kernels, host) <= whole <= 1.27 * max(kernels, host)
 
 
-def test_what_is_charged_ends_where_it_was_measured_and_what_is_hidden_is_not_added():
-    added = [
-        float(host_us(engine(), size).time_us + drafting_us(engine(), size, looks_up=False).time_us)
-        for size in (255, 256, 2000)
-    ]
-    assert added[0] < added[1] == added[2]
+def test_what_is_charged_for_a_request_goes_on_beyond_what_was_measured_and_its_band_opens():
+    known = load_runtime("vllm-0.10").engine
+    sizes = np.array([16, 64, 128, 256, 257, 512, 1024, 2048])
+    added = host_us(known, sizes).plus(drafting_us(known, sizes, looks_up=False))
+    assert np.diff(added.time_us) / np.diff(sizes) == pytest.approx(
+        np.full(sizes.size - 1, known.host_us_per_request.value + known.draft_us_per_request.value)
+    )
+    assert known.host_us_per_request.measured.requests == 256
+    # relative to what is charged for requests: as it was measured, then up to what a cap would leave out
+    charged = Added(*(host_us(known.with_terms({"host_us_per_step": NOTHING}), sizes)))
+    shares = charged.half_us / charged.time_us
+    assert shares[:4] == pytest.approx(np.full(4, known.host_us_per_request.band))
+    assert (np.diff(shares[3:]) > 0.0).all()
+    assert charged.half_us[-1] > charged.time_us[-1] - charged.time_us[3]
+
+
+def test_what_is_hidden_is_not_added():
     whole, partly, free = (
         float(host_us(engine(**hidden), 4).time_us)
         for hidden in ({}, {"hidden_us_per_step": 100.0}, {"hidden_us_per_step": 1e5})
@@ -175,8 +191,17 @@ def test_beyond_the_captured_sizes_small_models_wait_for_their_launches():
     inside, outside = decode_step(small, 512, 64), decode_step(small, 513, 64)
     floor = 500.0 * small.model.layers
     assert float(inside.device_us) < floor
-    for step, batch, expected in ((inside, 512, float(inside.device_us)), (outside, 513, floor)):
+    smooth = float(norm_max(outside.device_us, np.asarray(floor), HOST_OVERLAP))
+    for step, batch, expected in ((inside, 512, float(inside.device_us)), (outside, 513, smooth)):
         assert float(step.time_us - host_us(engine(), batch).time_us) == pytest.approx(expected)
+    # the larger the step, the less of it is the host's: no cliff where kernels take as long
+    large = with_terms(setting(model=load_model("llama-3.1-8b")), engine(eager_us_per_layer=100.0))
+    before, after = (float(decode_step(large, batch, 512).time_us) for batch in (512, 513))
+    assert before < after < 1.05 * before
+    # and rows of prompts count as those of requests
+    terms = engine(eager_us_per_layer=100.0)
+    assert float(launching_us(terms, 32, 64, 576).time_us) == float(launching_us(terms, 32, 576, 576).time_us)
+    assert float(launching_us(terms, 32, 64, 512).time_us) == 0.0
 
 
 def test_a_pass_of_a_draft_model_takes_its_launches_at_least():

@@ -222,13 +222,14 @@ def test_hosts_under_data_parallel_attention_have_their_own_requests():
 def test_sglangs_pass_over_accepted_tokens_is_in_no_graph_on_hopper():
     """eagle_worker_v2.py of 0.5.12 captures it for Triton and trtllm-gen's latent attention alone."""
 
-    def exposed(gpu: str, runtime: str) -> list[float]:
-        found = Scenario(gpu=gpu, model="deepseek-r1", drafter="mtp", runtime=runtime, tp=8)
+    def exposed(gpu: str, runtime: str, backend: str = "") -> list[float]:
+        launched = replace(load_runtime(runtime), backend=backend)
+        found = Scenario(gpu=gpu, model="deepseek-r1", drafter="mtp", runtime=launched, tp=8)
         passes = drafting_steps(replace(found.setting, drafter=Mtp(depth=2)), 4, 1024, 3)
         return [float(each.cost.exposed_us) for each in passes if each.works]
 
     engine = load_runtime("sglang").engine
-    first, later = exposed("h200-sxm", "sglang")
+    first, later = exposed("h200-sxm", "sglang", "FLASHINFER_MLA")
     added = engine.plan_us_per_pass.value + engine.pieces_us_per_layer.value
     assert first - later == pytest.approx(added, rel=0.02)
     for gpu, runtime in (("b200", "sglang"), ("h200-sxm", "tensorrt-llm")):

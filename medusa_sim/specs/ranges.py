@@ -1,0 +1,120 @@
+"""Where a term of an engine was measured, and what stands for it elsewhere.
+
+    prompt_us_per_launch = { value = 145, band = 0.6, source = "...",
+        measured = { forms = ["latent"], gpus = [8, 8], cards = ["hopper"], requests = 64 },
+        elsewhere = [{ outside = ["forms"], value = 50, source = "...", rule = "ordinary launches" }] }
+
+A set-up outside a range takes the first entry of `elsewhere` that fits it; without one the value stays, and
+its band grows by WIDEN for every range that it is outside of. Requests and rows are no part of a set-up:
+beyond those that were measured a term goes on as it did, with a band that opens (`step/compose.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from medusa_sim.specs.mixers import Latent, Mixer
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.strict import Text
+
+Form: TypeAlias = Literal["dense", "mixture", "latent", "hybrid", "sparse"]
+"""Of a model, the most particular that it has: experts, latent attention, recurrent layers, sparse
+attention."""
+Side: TypeAlias = Literal["forms", "gpus", "cards", "backends"]
+"""A range of a set-up."""
+WIDEN: dict[Side, float] = {"forms": 1.5, "gpus": 1.5, "cards": 1.25, "backends": 1.5}
+"""How many times as wide a band becomes outside a range: on another card as between neighbouring versions of
+an engine, elsewhere twice that step. Chosen, not fitted: published steps outside ranges are too few."""
+
+_Count = Annotated[int, Meta(ge=1)]
+
+
+class Case(NamedTuple):
+    """A set-up as ranges see it. backend: attention kernel of a verification (`specs.engine_facts`)."""
+
+    form: Form = "dense"
+    experts: bool = False
+    gpus: int = 1
+    card: str = "hopper"
+    backend: str = ""
+
+
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a term was measured. Empty: it does not depend on that.
+
+    gpus: fewest and most. cards: their generations (`Gpu.architecture`). backends: attention kernels by
+    their key. requests, rows: up to so many in a step. version: of the engine. assumed: no row told this
+    term alone; it is what its runtime says of all.
+    """
+
+    forms: tuple[Form, ...] = ()
+    gpus: tuple[_Count, _Count] | None = None
+    cards: tuple[Text, ...] = ()
+    backends: tuple[Text, ...] = ()
+    requests: _Count | None = None
+    rows: _Count | None = None
+    version: str = ""
+    assumed: bool = False
+
+    def outside(self, case: Case) -> tuple[Side, ...]:
+        """The ranges that a set-up is outside of."""
+        sides: dict[Side, bool] = {
+            "forms": not self.forms or case.form in self.forms,
+            "gpus": self.gpus is None or self.gpus[0] <= case.gpus <= self.gpus[1],
+            "cards": not self.cards or case.card in self.cards,
+            "backends": not self.backends or case.backend in self.backends,
+        }
+        return tuple(side for side, inside in sides.items() if not inside)
+
+    @property
+    def text(self) -> str:
+        """In words: `dense, mixture; 1 to 4 GPUs; hopper; up to 256 requests; 0.15`."""
+        gpus = ""
+        if self.gpus is not None:
+            few, many = self.gpus
+            several = f"{few} GPUs" if few == many else f"{few} to {many} GPUs"
+            gpus = "one GPU" if many == 1 else several
+        limits = [f"up to {self.requests} requests"] if self.requests else []
+        limits += [f"up to {self.rows} rows"] if self.rows else []
+        parts = [", ".join(self.forms), gpus, ", ".join(self.cards), ", ".join(self.backends), *limits]
+        return "; ".join(filter(None, [*parts, self.version]))
+
+
+class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What stands for a term in set-ups outside its range, and the rule by which.
+
+    outside: the ranges that such a set-up is outside of (any of them). forms, gpus, cards, backends: those
+    that it must lie in. experts: whether its model must have any, or none.
+    """
+
+    value: Annotated[float, Meta(ge=0.0, le=1e6)]
+    source: Text
+    rule: Text
+    band: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
+    outside: tuple[Side, ...] = ()
+    experts: bool | None = None
+    forms: tuple[Form, ...] = ()
+    gpus: tuple[_Count, _Count] | None = None
+    cards: tuple[Text, ...] = ()
+    backends: tuple[Text, ...] = ()
+
+    def holds(self, case: Case, outside: tuple[Side, ...]) -> bool:
+        """Whether it stands for the term in a set-up that is outside of these ranges."""
+        own = Measured(forms=self.forms, gpus=self.gpus, cards=self.cards, backends=self.backends)
+        named = not self.outside or any(side in outside for side in self.outside)
+        alike = self.experts is None or self.experts == case.experts
+        return named and alike and not own.outside(case)
+
+
+def form_of(model: Model) -> Form:
+    """The form of a model."""
+    if any(mixer.chooses_keys for _, mixer in model.blocks(Mixer)):
+        return "sparse"
+    if model.keeps_states:
+        return "hybrid"
+    if model.blocks(Latent):
+        return "latent"
+    return "dense" if model.experts is None else "mixture"
