@@ -257,7 +257,8 @@ def eager_levels_us(runtime: Runtime, hidden: int, levels: int) -> float:
 
 
 EAGER_BAND = 0.3
-"""80 % half-width of what eager code takes around drafts: twice what plain steps of one code differ by on two machines."""
+"""80 % half-width of what eager code takes around drafts: twice what its plain steps differ by on two
+machines."""
 LEVEL_HIDDEN = 4096
 """Width of the features of the model that `host_us_per_level` was taken from (Vicuna-7B).
 
