@@ -126,7 +126,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     elementwise_share: of the time that norms, rope and activation take as kernels of their own;
     kernels_share: of the time of fitted kernels that an older version's own take; experts_share: the same of
     layers of experts; expert_parallel_us_per_layer: beside each of those where experts are spread over GPUs.
-    eager_us_per_layer: of the host in a step beyond the captured graphs. steps_ahead: steps that are scheduled
+    eager_us_per_layer: of the host beyond the captured graphs. steps_ahead: steps that are scheduled
     before the running one ends. server_us, _per_request: from the client to the queue and back, and for
     each request whose token is sent with the first one.
 
