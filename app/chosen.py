@@ -21,6 +21,23 @@ NO_ENGINE = "json"
 """What settings for code of one's own are written as."""
 
 
+PRESETS: dict[str, dict[str, str | int]] = {
+    "8B on one H100, EAGLE-3": {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"},
+    "R1 on 8 H200, MTP": {
+        "gpu": "h200-sxm", "model": "deepseek-r1", "drafter": "mtp", "runtime": load_runtime("sglang").name,
+        "tp": 8,
+    },
+    "Vicuna-7B on one A100, Medusa's trees": {
+        "gpu": DEFAULT_GPU, "model": DEFAULT_MODEL, "drafter": DEFAULT_DRAFTER,
+    },
+    "my own": {"model": OWN_MODEL},
+}  # fmt: skip
+"""Set-ups to start from, by the parameters of their links."""
+OPENS = next(iter(PRESETS.values()))
+"""What the app opens on, and what every input is where a link says nothing of it."""
+GPU, MODEL, DRAFTER = (str(OPENS[name]) for name in ("gpu", "model", "drafter"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
     """A scenario by names, as the command line takes them: a key of every cache.
@@ -30,11 +47,11 @@ class SetUp:
     named.
     """
 
-    gpu: str = DEFAULT_GPU
-    model: str = DEFAULT_MODEL
+    gpu: str = GPU
+    model: str = MODEL
     engine: str = ""
     seq_len: int = DEFAULT_SEQ_LEN
-    drafter: str = DEFAULT_DRAFTER
+    drafter: str = DRAFTER
     heads: int | None = None
     draft_model: str | None = None
     acceptance: str | None = None
@@ -93,9 +110,12 @@ class SetUp:
         return self._options(*(name for name in self.arguments if name != "chain_only"))
 
     def _options(self, *names: str) -> list[str]:
-        """Arguments as options: those that are not the defaults, of these names (none: of all)."""
+        """Arguments as options, those that answers depend on always, of these names (none: of all).
+
+        The app opens on another set-up than a command that names none: what it is about is always said.
+        """
         of = {name: value for name, value in self.arguments.items() if not names or name in names}
-        always, unsaid = ("gpu", "model", "runtime"), (None, False)
+        always, unsaid = ("gpu", "model", "runtime", "drafter"), (None, False)
         return words_of({
             name: value for name, value in of.items()
             if name in always or value not in (*unsaid, ARGUMENTS[name].default)
@@ -131,18 +151,6 @@ class SetUp:
         engine = "" if self.own_code else f" under {self.engine}"
         cards = self.gpu if self.tp == 1 else f"{self.tp} x {self.gpu}"
         return f"{self.model} on {cards}{engine}"
-
-
-PRESETS: dict[str, dict[str, str | int]] = {
-    "8B on one H100, EAGLE-3": {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"},
-    "R1 on 8 H200, MTP": {
-        "gpu": "h200-sxm", "model": "deepseek-r1", "drafter": "mtp", "runtime": load_runtime("sglang").name,
-        "tp": 8,
-    },
-    "Vicuna-7B on one A100, Medusa's trees": {},
-    "my own": {"model": OWN_MODEL},
-}  # fmt: skip
-"""Set-ups to start from, by the parameters of their links; the app opens on the first."""
 
 
 def default_engine(drafter: str) -> str:

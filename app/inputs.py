@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
 
+from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL
 from medusa_sim.report.charts.load import METRICS, OVER_TIME, metric_title
 from medusa_sim.specs.runtime import runtime_aliases
 
 _SEEN = "url_as_opened"
 _CALLED = {"seq_len": "seq"}
 """Other names of parameters, as earlier links have them; dashes count as underscores."""
+_OF_A_LOAD = {"prompt_tokens": "prompts", "output_tokens": "outputs"}
+_CALLED_ON = {
+    "": {"prompt_tokens": "prompt"},
+    "load": {**_OF_A_LOAD, "tpot_ms": "tpot", "ttft_ms": "ttft", "max_num_seqs": "seqs"},
+    "which-gpu": {
+        **_OF_A_LOAD, "tokens_per_s_per_user": "target", "gpus": "copies", "engine": "engines",
+        "runtime": "engines", "weight_dtype": "weights", "kv_dtype": "caches",
+    },
+}  # fmt: skip
+"""Options of a page's command that its inputs call otherwise, by the page's address."""
 WORDS = {
     "policy": {
         "fixed": "a fixed number of drafts",
@@ -29,6 +40,7 @@ WORDS = {
         "throughput_aware": "measured acceptance and cost (SGLang)",
         "adaptive-verification": "likeliest drafts verified (vLLM)",
         "budget": "most tokens/s at every step",
+        "budget-by-request": "most tokens/s, by each request's acceptance",
     },
     "shows": {name: metric_title(name) for name in METRICS},
     "over": OVER_TIME,
@@ -40,21 +52,26 @@ _LISTS = ("cards", "copies", "engines", "weights")
 _LONGEST = 200
 
 
-def renamed() -> None:
+def renamed(page: str = "") -> None:
     """Start over with the names that widgets know, where a link calls parameters or values otherwise.
 
-    Parameters as options (`draft-model`), engines without a version, options behind other words.
+    Parameters as options (`draft-model`), engines without a version, options behind other words. page: its
+    address. Call it once the page is known: starting over before that opens the first one.
     """
     if _SEEN in st.session_state:
         return
+    called = {"engine": "runtime", **_CALLED, **_CALLED_ON.get(page, {})}
     given = {name: st.query_params.get_all(name) for name in st.query_params}
     meant: dict[str, list[str]] = {}
-    for name in sorted(given, key=lambda name: name in _CALLED or "-" in name):  # widgets' own names first
+    for name in sorted(given, key=lambda name: name in called or "-" in name):  # widgets' own names first
         known = name.replace("-", "_")
-        known = _CALLED.get(known, known)
+        known = called.get(known, known)
         values = ",".join(given[name]).split(",") if known in _LISTS else given[name]
         words = runtime_aliases() if _ENGINES.fullmatch(known) else WORDS.get(known, {})
         meant.setdefault(known, [words.get(value, value) for value in values])
+    if meant.pop(_PRESET, None) is not None:  # as the app once marked the defaults of commands
+        for name, value in _ONCE.items():
+            meant.setdefault(name, [value])
     if meant == given:
         return
     st.query_params.clear()
@@ -63,32 +80,15 @@ def renamed() -> None:
     st.rerun()
 
 
-_DEFAULTS = "preset"
-"""Stands in the link of a set-up in which nothing else does."""
-
-
-def open_with(preset: Mapping[str, str | int]) -> None:
-    """Start over with a preset where a link says nothing at all."""
-    if _SEEN not in st.session_state and not st.query_params:
-        for name, value in preset.items():
-            st.query_params[name] = str(value)
-        st.rerun()
-
-
-def marked() -> None:
-    """Let the link of a set-up of defaults alone say so: a bare address opens a preset."""
-    if not st.query_params:
-        st.query_params[_DEFAULTS] = "defaults"
-    elif len(st.query_params) > 1 and _DEFAULTS in st.query_params:
-        del st.query_params[_DEFAULTS]
+_PRESET = "preset"
+_ONCE = {"gpu": DEFAULT_GPU, "model": DEFAULT_MODEL, "drafter": DEFAULT_DRAFTER}
 
 
 def _opened() -> dict[str, str]:
     """URL parameters as they were when the page was opened, before widgets drop what they do not allow."""
     held: dict[str, str] | None = st.session_state.get(_SEEN)
     if held is None:
-        names = (name for name in st.query_params if name != _DEFAULTS)
-        held = {name: ",".join(st.query_params.get_all(name)) for name in names}
+        held = {name: ",".join(st.query_params.get_all(name)) for name in st.query_params}
         st.session_state[_SEEN] = held
         st.session_state[f"{_SEEN}_names"] = frozenset(held)
     return held

@@ -54,15 +54,13 @@ def main() -> None:
     import sidebar
     from chosen import PRESETS
 
-    inputs.renamed()
     page = _navigated(trees=sidebar.runs_trees())
-    inputs.open_with(next(iter(PRESETS.values())))
+    inputs.renamed(page.url_path)
     with show.errors():
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
         line = st.container(horizontal=True, gap="small", vertical_alignment="center")
         searched = page.url_path == WHICH
         st.session_state["set_up"] = set_up = sidebar.set_up(st.sidebar, searched=searched)
-        inputs.marked()
         with line:
             st.caption(show.escaped(set_up.drafted if searched else set_up.line))
             with st.popover("Presets", type="tertiary", icon=":material/bookmark:"):

@@ -8,18 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import inputs
+import show
 import streamlit as st
-from chosen import OWN_MODEL, SetUp, default_engine, measured_models
+from chosen import DRAFTER, GPU, MODEL, OWN_MODEL, SetUp, default_engine, measured_models
 
 from medusa_sim.acceptance.profile import acceptance_names
-from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
-from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN, request_length
+from medusa_sim.plan import DEFAULT_SEQ_LEN, request_length
+from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.report.text import with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_names
+from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases, runtime_names
 from medusa_sim.step.drafter import DRAFTERS, drafter_kind, drafter_names
 
 SHIPPED = "as shipped"
@@ -31,16 +33,22 @@ _TYPED = (
 )
 _AN_ID = "meta-llama/Llama-3.1-8B-Instruct"
 _RATES = re.compile(r"[0-9.,@ ]+")
-RUNTIMES = tuple(name for name in runtime_names() if name not in ("paper", "kernel"))
-"""`paper` has no kernels for a whole step; its figures are on the page Evidence."""
-RUNS_ON = (*RUNTIMES, "kernel", *UNTIMED)
-DTYPES = (PUBLISHED, "fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4")
-WEIGHTS = (SAME, "int4")
-CACHES = (SAME, "fp8")
+_NEWEST = tuple(runtime_aliases().values())
+RUNS_ON = (
+    *_NEWEST, *(name for name in runtime_names() if name not in (*_NEWEST, "paper", "kernel")), "kernel",
+    *UNTIMED,
+)  # fmt: skip
+"""The newest of each engine first: what is typed finds it before older ones. `paper` has no kernels for a
+whole step; its figures are on the page Evidence."""
+DTYPES = (PUBLISHED, *ARGUMENTS["dtype"].choices)
+WEIGHTS = (SAME, *ARGUMENTS["weight_dtype"].choices)
+CACHES = (SAME, *ARGUMENTS["kv_dtype"].choices)
 GPUS = (1, 2, 4, 8, 16)
 _LARGEST_SEQ_LEN = 131_072
 REQUEST = ("prompt", "output_tokens")
 """Inputs of a page that say its request; the context follows from both."""
+_SMALL = "llama-68m"
+"""Drafts where nothing is known of the model."""
 _HEADS = 5
 """Heads of every shipped profile."""
 
@@ -50,7 +58,7 @@ def set_up(where: Any, *, searched: bool = False) -> SetUp:
     known = inputs.now("drafter")
     given = where.container()
     away = where.expander("Engine, GPU, context: of the other pages") if searched else given
-    engine = engine_choice(away, default_engine(known if known in drafter_names() else DEFAULT_DRAFTER))
+    engine = engine_choice(away, default_engine(known if known in drafter_names() else DRAFTER))
     gpu = gpu_choice(away)
     model = model_choice(given, gpu)
     config = _own_config(given) if model == OWN_MODEL else None
@@ -70,7 +78,8 @@ def set_up(where: Any, *, searched: bool = False) -> SetUp:
         heads = None if trained == _HEADS else trained
     if drafter_kind(drafter).takes_draft_model:
         label, help_text = "Draft model", "A smaller model of the same family and vocabulary."
-        draft_model = inputs.choice(given, "draft_model", label, model_names(), "llama-68m", help_text)
+        first = _draft_for(model) if model in model_names() else _SMALL
+        draft_model = inputs.choice(given, "draft_model", label, model_names(), first, help_text)
     acceptance = acceptance_choice(given, drafter)
     tp = inputs.step_of(away, "tp", "GPUs", GPUS, 1, "They share the model by tensor parallelism.")
     with away if searched else given.expander("More"):
@@ -84,8 +93,10 @@ def set_up(where: Any, *, searched: bool = False) -> SetUp:
             st, "ep", "Whole experts on each GPU", False, "Expert parallelism, for mixtures of experts."
         )
         cache = inputs.choice(st, "kv_dtype", "KV cache", CACHES, SAME, "fp8: half the bytes of fp16.")
+    if model is None:
+        _which_model()
     return SetUp(
-        gpu=gpu, model=model if config is None else "config.json", engine=engine, seq_len=seq_len,
+        gpu=gpu, model=str(model) if config is None else "config.json", engine=engine, seq_len=seq_len,
         drafter=drafter, heads=heads, draft_model=draft_model, acceptance=acceptance, config=config,
         dtype=dtype_for(gpu, dtype), weight_dtype=None if weights == SAME else weights,
         kv_dtype=None if cache == SAME else cache, tp=tp, ep=tp if whole_experts else 1,
@@ -103,16 +114,17 @@ def runs_trees() -> bool:
     """Whether the engine that is chosen verifies trees, before it is drawn."""
     drafter, engine = st.session_state.get("drafter"), st.session_state.get("runtime")
     drafter, engine = drafter or st.query_params.get("drafter"), engine or st.query_params.get("runtime")
+    engine = runtime_aliases().get(engine or "", engine)
     if engine not in RUNS_ON:
-        engine = default_engine(drafter if drafter in drafter_names() else DEFAULT_DRAFTER)
+        engine = default_engine(drafter if drafter in drafter_names() else DRAFTER)
     return not SetUp(engine=engine).chain_only
 
 
 def take(preset: Mapping[str, str | int]) -> None:
     """Set every input to a preset, or to its default where that says nothing: the callback of a button."""
     defaults: dict[str, str | int | bool | None] = {
-        "runtime": default_engine(str(preset.get("drafter", DEFAULT_DRAFTER))), "gpu": DEFAULT_GPU,
-        "model": DEFAULT_MODEL, "seq": None, "drafter": DEFAULT_DRAFTER, "heads": _HEADS,
+        "runtime": default_engine(str(preset.get("drafter", DRAFTER))), "gpu": GPU,
+        "model": MODEL, "seq": None, "drafter": DRAFTER, "heads": _HEADS,
         "acceptance": SHIPPED, "tp": 1, "dtype": PUBLISHED, "weight_dtype": SAME, "ep": False,
         "kv_dtype": SAME,
     }  # fmt: skip
@@ -158,31 +170,78 @@ def card_text(gpu: str) -> str:
 def gpu_choice(where: Any) -> str:
     """A GPU that is known."""
     help_text = "Data centre first, then older, consumer, and devices measured here."
-    chosen = inputs.choice(where, "gpu", "GPU", cards(), DEFAULT_GPU, help_text)
+    chosen = inputs.choice(where, "gpu", "GPU", cards(), GPU, help_text)
     where.caption(f"{_kind(chosen).capitalize()}: {card_text(chosen)}")
     return chosen
 
 
-def model_choice(where: Any, gpu: str) -> str:
-    """A model by name or Hugging Face id, one measured on the device, or the user's own."""
+def model_choice(where: Any, gpu: str) -> str | None:
+    """A model by name or Hugging Face id, one measured on the device, or the user's own; None: none such.
+
+    What is typed and begins one name alone is that one.
+    """
     options = (*measured_models(gpu), *model_names(), OWN_MODEL)
     help_text = (
         "Sizes decide the time of a step. Pick a name, type a Hugging Face id "
         f"({_AN_ID}), or upload your own config.json: the last entry."
     )
-    chosen = inputs.choice(where, "model", "Model", options, DEFAULT_MODEL, help_text, typed=True)
+    if (taken := st.session_state.pop(_TAKEN, None)) is not None:
+        st.session_state["model"], st.session_state[_TYPED_AS] = taken[1], taken
+    chosen = inputs.choice(where, "model", "Model", options, MODEL, help_text, typed=True)
+    typed, name = st.session_state.get(_TYPED_AS, ("", ""))
+    if chosen == name:
+        where.caption(f"Typed as {show.escaped(shown(typed))}")
     if chosen in options:
         return chosen
     # What is typed is never opened as a file: the app may be open to others.
     if chosen.count("/") > 1 or os.path.exists(chosen):  # noqa: PTH110  # Path.exists fails on a long name
-        raise UsageError(f"Model {chosen[:60]!r}: pick a name, or type a Hugging Face id such as {_AN_ID}")
-    return load_model(chosen).name
+        return None
+    try:
+        return load_model(chosen).name
+    except SpecError:
+        one = [name for name in model_names() if name.startswith(_as_named(chosen))]
+        if len(one) == 1:
+            st.session_state[_TAKEN] = chosen, one[0]
+            st.rerun()
+        return None
+
+
+_TAKEN, _TYPED_AS = "model_taken", "model_typed_as"
+
+
+def _as_named(typed: str) -> str:
+    return "-".join(typed.lower().split())
+
+
+def _which_model() -> None:
+    """Ask which model is meant by what was typed, on the page: the sidebar is folded away on a phone."""
+    typed = str(st.session_state["model"])
+    near = names_meant(_as_named(typed), model_names())
+    st.title("Which model?", anchor=False)
+    is_id = typed.count("/") == 1 and not os.path.exists(typed)  # noqa: PTH110
+    st.warning(
+        f"No model is known as {show.escaped(shown(typed))}. Pick another, type a Hugging Face id such as "
+        f"{_AN_ID}, or upload its config.json" + (", which holds all that is asked of it." if is_id else ".")
+    )
+    with st.container(horizontal=True):
+        for name in (*near, OWN_MODEL):
+            label = "Upload its config.json" if name == OWN_MODEL else name
+            st.button(label, on_click=st.session_state.update, args=({"model": name},))
+    st.stop()
+
+
+def _draft_for(model: str) -> str:
+    """The smallest model with the vocabulary of another, of its family where that has a smaller one."""
+    target, family = load_model(model), model.partition("-")[0]
+    alike = [each for each in map(load_model, model_names()) if each.vocab == target.vocab]
+    alike = [each for each in alike if each.weight_bytes < target.weight_bytes] or alike
+    return min(alike, key=lambda each: (each.name.partition("-")[0] != family, each.weight_bytes)).name
 
 
 def drafter_choice(where: Any, engine: str) -> str:
     """What drafts: of the methods that the engine has; its first where it lacks the default."""
     options = tuple(method for method in drafter_names() if method in drafters_of(engine))
-    first = DEFAULT_DRAFTER if DEFAULT_DRAFTER in options else options[0]
+    first = DRAFTER if DRAFTER in options else options[0]
     return inputs.choice(where, "drafter", "Drafter", options, first, "What proposes the candidates.")
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import answers
 import sidebar
-from chosen import PRESETS, SetUp
+from chosen import GPU, SetUp
 from views import answer as page
 
 from medusa_sim.errors import MedusaSimError
@@ -15,9 +14,8 @@ from medusa_sim.errors import MedusaSimError
 
 def first_page() -> None:
     """Answer what a bare address asks. What fails here is said on the page."""
-    given: dict[str, Any] = dict(next(iter(PRESETS.values())))
     with contextlib.suppress(MedusaSimError):
-        set_up = SetUp(dtype=sidebar.dtype_for(given["gpu"], sidebar.PUBLISHED), **given)
+        set_up = SetUp(dtype=sidebar.dtype_for(GPU, sidebar.PUBLISHED))
         answers.recommendation(set_up, page.BATCH_MAX, "latency", None)
         answers.launch_plan(set_up, page.BATCH_MAX, "latency")
         answers.measured_beside(set_up)

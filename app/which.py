@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import streamlit as st
 from answers import data_version, published_model
-from chosen import SetUp
+from chosen import GPU, SetUp
 
-from medusa_sim.plan import DEFAULT_GPU, DEFAULT_SEQ_LEN
+from medusa_sim.plan import DEFAULT_SEQ_LEN
 from medusa_sim.plan.arguments import declared, words_of
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import SURE, Choices, Question, prices_of
@@ -39,7 +39,7 @@ def set_ups_for(
     Another target or certainty, or something else to save, is answered from what was priced before.
     """
     # The sidebar's card, context and engine make no other question.
-    alike = dataclasses.replace(set_up, gpu=DEFAULT_GPU, seq_len=DEFAULT_SEQ_LEN, tp=1, ep=1, engine="")
+    alike = dataclasses.replace(set_up, gpu=GPU, seq_len=DEFAULT_SEQ_LEN, tp=1, ep=1, engine="")
     priced = dataclasses.replace(asked, tokens_per_s_per_user=None, measure=None, sure=SURE)
     kept = _set_ups_for(alike, priced, choices, prices, data_version())
     if not kept:

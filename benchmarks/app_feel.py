@@ -63,13 +63,14 @@ const timer = setInterval(() => {
 IDLE = "return document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'"
 DRAWN = "return !document.querySelector('[data-testid=stSkeleton]')"
 _EAGLE = "gpu=h100-sxm&model=llama-3.1-8b&drafter=eagle3"
+_PAPERS = "gpu=a100-80gb-pcie&model=vicuna-7b&drafter=medusa"
 PAGES = {
     "answer": f"?{_EAGLE}&batch=4",
     "load": f"load?{_EAGLE}&tpot=12",
     "compare": f"which-gpu?{_EAGLE}",
     "change": f"?{_EAGLE}&batch=4&look=what+would+change+it",
-    "tree": "tree?size=32&runtime=cuda-graph",
-    "evidence": "evidence?preset=defaults",
+    "tree": f"tree?size=32&{_PAPERS}",
+    "evidence": f"evidence?{_PAPERS}",
 }
 SCREEN, PHONE = 1280, 390
 SHEET_HEIGHT = 1500

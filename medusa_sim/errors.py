@@ -88,6 +88,28 @@ MOST_MEANT = 8
 """Names that an error offers where each of them may be meant."""
 
 
+def names_meant(given: str, allowed: Iterable[str]) -> list[str]:
+    """Names that may be meant: those that begin with what is given, else the nearest, or its family.
+
+    >>> names_meant("gpt-5", ["gpt-oss-20b", "gpt-oss-120b", "opt-125m"])
+    ['gpt-oss-120b', 'gpt-oss-20b']
+    """
+    names = sorted(allowed)
+    typed = given[:SHOWN_CHARACTERS].strip().lower()
+    meant = [name for name in names if typed and name.lower().startswith(typed)]
+    if not meant:
+        meant = difflib.get_close_matches(typed, names, n=1, cutoff=0.4)
+        family = typed[: len(typed) - len(typed.lstrip(_LETTERS))]
+        if len(family) >= _FAMILY and not any(name.lower().startswith(family) for name in meant):
+            meant = [name for name in names if name.lower().startswith(family)] or meant
+    return meant[:MOST_MEANT]
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_FAMILY = 3
+"""Letters that a family's name has at least."""
+
+
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> str:
     """One line for a name that does not exist: those that begin with it, else the nearest, then all.
 
@@ -95,9 +117,7 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> str:
     "unknown model 'llama-4'; did you mean one of llama-4-maverick, llama-4-scout?"
     """
     names = sorted(allowed)
-    typed = given[:SHOWN_CHARACTERS].lower()
-    meant = [name for name in names if typed and name.lower().startswith(typed)][:MOST_MEANT]
-    meant = meant or difflib.get_close_matches(typed, names, n=1, cutoff=0.4)
+    meant = names_meant(given, names)
     near = f"one of {', '.join(meant)}" if len(meant) > 1 else "".join(map(repr, meant))
     hint = f"; did you mean {near}?" if near else ""
     return f"unknown {kind} {shown(given)}{hint} (known: {', '.join(names)})"

@@ -12,8 +12,10 @@ pytest.importorskip("streamlit")
 
 import show
 import under_load
-from pages_read import Opened
+from pages_read import PAPERS, Opened
 from streamlit.testing.v1 import AppTest
+
+ADDRESSES = {"answer": "", "compare": "which-gpu"}
 
 
 @pytest.fixture
@@ -29,18 +31,21 @@ def short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
-    """Opens a page as main.py does, with parameters in its URL; what every page keeps is asked of each."""
+    """Opens a page as main.py does, with parameters in its URL, of the papers' set-up where they say nothing.
+
+    What every page keeps is asked of each.
+    """
     monkeypatch.setenv("MEDUSA_SIM_DATA_DIR", str(tmp_path / "own"))
 
     def run(view: str, /, **url: Any) -> AppTest:
         script = (
             "import importlib, inputs, show, sidebar, streamlit as st\n"
-            "inputs.renamed()\n"
+            f"inputs.renamed({ADDRESSES.get(view, view)!r})\n"
             "with show.errors():\n"
             f"    importlib.import_module('views.{view}').page(sidebar.set_up(st.sidebar))\n"
         )
         page = AppTest.from_string(script, default_timeout=600)  # ends what hangs, not what is slow
-        for name, value in url.items():
+        for name, value in (PAPERS | url).items():
             page.query_params[name] = str(value)
         page.run()
         assert not page.exception, page.exception

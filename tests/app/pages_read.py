@@ -1,6 +1,5 @@
 """What a page shows, as values that are compared with direct calls of the package."""
 
-import dataclasses
 import re
 import shlex
 from collections.abc import Callable
@@ -16,11 +15,13 @@ from streamlit.testing.v1 import AppTest
 APP = Path(__file__).resolve().parents[2] / "app"
 
 Opened = Callable[..., AppTest]
+PAPERS = {"gpu": "a100-80gb-pcie", "model": "vicuna-7b", "drafter": "medusa"}
+"""Trees of heads: the set-up of commands that name none."""
 
 
 def set_up(**changes: object) -> SetUp:
-    """The app's set-up as it opens, with these changes."""
-    return dataclasses.replace(SetUp(), **changes)  # type: ignore[arg-type]
+    """The papers' set-up, with these changes."""
+    return SetUp(**{**PAPERS, **changes})  # type: ignore[arg-type]
 
 
 def metrics(page: AppTest) -> dict[str, str]:

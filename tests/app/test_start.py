@@ -8,16 +8,18 @@ from html import unescape
 from pathlib import Path
 
 import answers
+import inputs
 import numpy as np
 import pytest
 import show
+import sidebar
 from charts import style as charts_style
 from charts.draw import map_spec
 from charts.style import TEXT
-from chosen import PRESETS, SetUp
+from chosen import OPENS, PRESETS, SetUp
 from kept import KEPT_BYTES, Kept, array_bytes
 from one_line import one_line
-from pages_read import APP, Opened, commands, set_up, tables, unfolded
+from pages_read import APP, PAPERS, Opened, commands, set_up, tables, text_of, unfolded
 from pages_read import charts as drawn
 from streamlit import config
 from streamlit.testing.v1 import AppTest
@@ -25,9 +27,14 @@ from views.evidence import EVERY_KERNEL
 
 from medusa_sim.cli.app import check_address, leave_out_here, main_script, streamlit_options
 from medusa_sim.errors import UsageError
+from medusa_sim.load.policy_names import NAMES as POLICIES
+from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.sweep import heat_map, view_of
 from medusa_sim.report.figures import PARTS, SHADES, contrast, ink_on
+from medusa_sim.specs.gpu import gpu_names
+from medusa_sim.specs.runtime import runtime_aliases
+from medusa_sim.step.drafter import drafter_names
 from medusa_sim.step.workload import PARTS as OF_A_STEP
 
 OPTIONS = main_script().parent / ".streamlit" / "config.toml"
@@ -98,19 +105,106 @@ def test_a_preset_answers(opened: Opened, name: str) -> None:
     page = opened("answer", **preset)
     assert page.success
     assert not any("Ignored" in warning.value for warning in page.warning)
-    assert f"--model {preset.get('model', 'vicuna-7b')}" in commands(page)[0]
+    assert f"--model {preset['model']}" in commands(page)[0]
 
 
-def test_the_app_opens_on_the_first_and_keeps_what_a_link_says() -> None:
-    def opened(**url: str) -> AppTest:
-        page = AppTest.from_file(str(APP / "main.py"), default_timeout=600)
-        for name, value in url.items():
-            page.query_params[name] = value
-        return page.run()
+def whole_app(**url: object) -> AppTest:
+    """The app as a browser opens it, its own address and sidebar first."""
+    page = AppTest.from_file(str(APP / "main.py"), default_timeout=600)
+    for name, value in url.items():
+        page.query_params[name] = str(value)
+    page.run()
+    assert not page.exception
+    return page
 
-    assert opened().selectbox(key="model").value == "llama-3.1-8b"
-    assert opened(preset="defaults").selectbox(key="model").value == "vicuna-7b"
-    assert opened(gpu="l40s").selectbox(key="model").value == "vicuna-7b"
+
+SAID = ("gpu", "model", "drafter", "runtime")
+"""What a set-up is known by."""
+
+
+def said(page: AppTest) -> dict[str, str]:
+    return {name: page.selectbox(key=name).value for name in SAID}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [{}, {"gpu": "b200"}, {"seq": 4096}, {"drafter": "ngram"}, {"model": "qwen3-8b"}, {"runtime": "sglang"}],
+)
+def test_what_a_link_leaves_out_is_what_the_app_opens_on(url: dict[str, object]) -> None:
+    page = whole_app(**url)
+    meant = {**OPENS, "runtime": "vllm-0.33", **url}
+    assert said(page) == {name: runtime_aliases().get(str(meant[name]), meant[name]) for name in SAID}
+    assert "preset" not in page.query_params
+    told = commands(page)[0]
+    for name in SAID:
+        assert f"--{name} {said(page)[name]}" in told, "a command says what it is about"
+
+
+def test_an_earlier_links_preset_is_the_papers_set_up() -> None:
+    assert said(whole_app(preset="defaults")).items() >= PAPERS.items()
+
+
+def test_choices_are_those_of_arguments(opened: Opened) -> None:
+    page = opened("answer", batch_max=8)
+    for name in ("dtype", "weight_dtype", "kv_dtype"):
+        assert tuple(page.selectbox(key=name).options[1:]) == ARGUMENTS[name].choices
+    for name, known in (("drafter", drafter_names()), ("gpu", gpu_names())):
+        assert set(page.selectbox(key=name).options) == set(known)
+    policies = {name for name in POLICIES if "=" not in name}
+    assert set(inputs.WORDS["policy"]) - {"fixed"} == policies - {"none", "K"}
+
+
+def test_the_newest_of_an_engine_stands_before_older_ones() -> None:
+    for name, newest in runtime_aliases().items():
+        assert next(each for each in sidebar.RUNS_ON if each.startswith(name)) == newest
+
+
+@pytest.mark.parametrize("typed", ["llama-3.3", "Llama 3.3", "LLAMA-3.3-70b"])
+def test_what_begins_one_name_alone_is_that_model(typed: str) -> None:
+    page = whole_app(model=typed)
+    assert page.selectbox(key="model").value == "llama-3.3-70b"
+    assert "--model llama-3.3-70b" in commands(page)[0] if commands(page) else page.error
+    assert typed in text_of(page)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("gpt-5", {"gpt-oss-120b", "gpt-oss-20b"}),
+        ("qwen3-next", {"qwen3-next-80b-a3b"}),
+        ("llama-4", {"llama-4-maverick", "llama-4-scout"}),
+        ("nobody/knows-it", set()),
+        ("../../etc/passwd", set()),
+    ],
+)
+def test_a_model_that_is_not_known_is_asked_back(typed: str, offered: set[str]) -> None:
+    page = whole_app(model=typed)
+    if typed == "qwen3-next":
+        assert page.selectbox(key="model").value in offered
+        return
+    assert [title.value for title in page.title] == ["Which model?"]
+    assert not page.error
+    assert len(page.warning[0].value) < 300
+    buttons = [button.label for button in page.button]
+    assert offered <= set(buttons)
+    assert "Upload its config.json" in buttons
+    assert page.selectbox(key="acceptance"), "the sidebar is whole"
+    if offered:
+        next(button for button in page.button if button.label in offered).click()
+        page.session_state["model"] = min(offered)  # AppTest sends a typed option back as none of the list
+        page.run()
+        assert page.title[0].value == "Does speculation pay?"
+
+
+def test_a_draft_model_fits_its_target() -> None:
+    for model, draft in (
+        ("llama-3.1-8b", "llama-3.2-1b"),
+        ("vicuna-7b", "llama-68m"),
+        ("qwen3-8b", "qwen3-0.6b"),
+    ):
+        page = whole_app(model=model, drafter="draft-model", acceptance="0.7")
+        assert page.selectbox(key="draft_model").value == draft
+        assert page.success or "do not enable" in page.error[0].value
 
 
 def test_a_set_up_is_one_line() -> None:

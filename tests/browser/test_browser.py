@@ -49,11 +49,37 @@ def test_addresses_of_earlier_links_lead_to_the_page_that_has_it_now(browser: Br
         browser.until("return /look=roofline|view=numbers/.test(location.search)")
 
 
+@pytest.mark.parametrize(
+    ("link", "title", "words"),
+    [
+        ("load?policy=schedule", "Under load", "schedule"),
+        ("load?runtime=sglang&policy=schedule", "Under load", "sglang-0.5"),
+        ("load?tpot-ms=30", "Under load", "30"),
+        ("evidence?runtime=sglang", "How far to trust it", "sglang-0.5"),
+        ("which-gpu?engine=sglang&cards=l40s", "Which GPU?", "sglang"),
+        ("compare?gpus=1&cards=l40s", "Which GPU?", "l40s"),
+        ("tree?runtime=cuda-graph&seq-len=2000&drafter=medusa&model=vicuna-7b", "Candidate trees", "2,000"),
+    ],
+)
+def test_a_link_with_other_names_opens_its_own_page(
+    browser: Browser, link: str, title: str, words: str
+) -> None:
+    browser.open(f"/{link}")
+    browser.until_true(lambda: title in browser.text("h1"))
+    browser.settled()
+    assert not [line for line in browser.text("[data-testid=stAlert]") if "Ignored" in line]
+    whole = browser.driver.execute_script(
+        "return document.body.innerText + [...document.querySelectorAll('input')].map(e => e.value).join(' ')"
+    )
+    assert words in whole
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_phone_shows_the_whole_answer(browser: Browser, dark: bool) -> None:
     """The headline names GPU and model; charts end within the screen; figures of the map do not overlap."""
     browser.size(390, 900, dark=dark)
-    browser.open("/?batch=4&runtime=cuda-graph&look=map")  # trees, so that the map is full
+    set_up = "gpu=a100-80gb-pcie&model=vicuna-7b&drafter=medusa"  # trees, so that the map is full
+    browser.open(f"/?{set_up}&batch=4&look=map")
     browser.answer()
     headline = browser.text("[data-testid=stAlert]")[0]
     assert "vicuna-7b on a100-80gb-pcie" in headline
