@@ -72,6 +72,9 @@ def renamed(page: str = "") -> None:
     if meant.pop(_PRESET, None) is not None:  # as the app once marked the defaults of commands
         for name, value in _ONCE.items():
             meant.setdefault(name, [value])
+    for pair in ",".join(meant.pop("price", [])).split(","):
+        card, _, usd = pair.partition("=")
+        meant.update({f"{USD}{card}": [usd]} if usd else {"price": [card]} if card else {})
     if meant == given:
         return
     st.query_params.clear()
@@ -80,6 +83,8 @@ def renamed(page: str = "") -> None:
     st.rerun()
 
 
+USD = "usd_"
+"""Before the name of a card: what an hour of it costs."""
 _PRESET = "preset"
 _ONCE = {"gpu": DEFAULT_GPU, "model": DEFAULT_MODEL, "drafter": DEFAULT_DRAFTER}
 
@@ -204,6 +209,16 @@ def perhaps(
     return None if given is None else int(given)
 
 
+def amount(where: Any, name: str, label: str, most: float, default: float | None, help_: str) -> float | None:
+    """A number above 0 to type, or nothing."""
+    _checked(name, lambda given: _is_amount(given, most), f"numbers above 0 to {most:g}")
+    given = where.number_input(
+        label, 0.01, most, default, 0.1, "%.2f", key=name, help=help_, bind="query-params",
+        placeholder="none",
+    )  # fmt: skip
+    return None if given is None else float(given)
+
+
 def step_of(where: Any, name: str, label: str, options: Sequence[int], default: int, help_: str) -> int:
     """One of a few whole numbers, on a slider."""
     _checked(name, lambda given: given in {str(option) for option in options}, f"one of {options}")
@@ -223,6 +238,13 @@ def text(where: Any, name: str, label: str, default: str, help_: str, *, empty: 
         label, default, key=name, help=help_, bind="query-params", max_chars=2000, placeholder=empty
     )
     return str(given)
+
+
+def _is_amount(given: str, most: float) -> bool:
+    try:
+        return 0.0 < float(given) <= most
+    except ValueError:
+        return False
 
 
 def _between(given: str, low: int, high: int) -> bool:

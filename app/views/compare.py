@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import answers
@@ -32,15 +32,20 @@ from medusa_sim.report.compare_text import (
 )
 from medusa_sim.report.text import significant
 from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Choices, Measure, Question
-from medusa_sim.setups.setup import ENGINES, PLAIN
+from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
+from medusa_sim.specs.costs import LARGEST_USD
+from medusa_sim.specs.costs import prices as offers
 from medusa_sim.specs.runtime import load_runtime
 
 if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
+    from medusa_sim.specs.costs import Price
 
 _CARDS = ("h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s")
 """Those often rented: the first answer comes soon."""
 _TARGET, _MOST = 50, 100_000
+_A_ROW = 6
+"""Prices beside each other."""
 _LONGEST = 131_072
 _PROMPT, _OUTPUT = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS)
 _AXES = {
@@ -50,8 +55,6 @@ _AXES = {
     "tokens/s a megawatt": "tokens_per_s_per_mw",
 }
 """What the chart may show, and the column that has it."""
-_BY_PRICE = "cost, else tokens/s a GPU"
-"""What is saved where nothing is said, as the command line decides it."""
 _AT = {"cost": "costs least", "throughput": "emits most tokens a GPU", "energy": "takes least energy"}
 """What was saved, as the answer begins."""
 _CERTAINTIES = ("50%", f"{SURE:.0%}", "80%", "90%", "95%")
@@ -65,13 +68,18 @@ def page(set_up: SetUp) -> None:
     with asking:
         asked, choices, prices = _asked(set_up)
     with headline:
-        with show.progress("set-ups") as advance:
-            answer = which.set_ups_for(set_up, asked, choices, prices, advance)
+        try:
+            with show.progress("set-ups") as advance:
+                answer = which.set_ups_for(set_up, asked, choices, prices, advance)
+        finally:  # where nothing can run, too
+            st.caption(_searched(choices))
         _answer(answer)
-    if len(cards := answer.best.drop_duplicates("gpu")) > 1:
-        st.subheader("The best of each card", anchor=False)
+    st.subheader("The best of each card", anchor=False)
+    if len(cards := answer.best.drop_duplicates("gpu")):
         show.text_table(rows_table(cards, ""), phone=_PHONE)
         st.caption("Star: the answer.")
+    if missing := missing_lines(answer, choices.gpus or ()):
+        st.markdown("\n".join(f"- {show.in_words(line)}" for line in missing))
     _chart(
         answer, show.command(["compare", *which.options(set_up, asked, choices, prices), "--format", "csv"])
     )
@@ -80,7 +88,7 @@ def page(set_up: SetUp) -> None:
     show.text_table(frontier_table(answer), phone=_PHONE)
     with st.expander(f"Refused: {len(answer.refused)}"):
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in refused_lines(answer)) or "Nothing.")
-    with st.expander("What it rests on"):
+    with st.expander("What the others rest on"):
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in warning_lines(answer)))
     with note:
         show.ignored_note()
@@ -98,19 +106,11 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
     output = inputs.number(third, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, help_text)
     help_text = "Shared out among copies, all of which are counted. Empty: what one copy carries."
     users = inputs.perhaps(last, "users", "Requests at once", 1, _MOST, help_text, empty="one full copy")
-    with st.expander("What may be chosen, saved and paid"):
-        left, right = st.columns(2)
-        help_text = "Cost where every card has a price, else tokens/s a GPU; or one of them always."
-        measure = inputs.choice(left, "measure", "Save", (_BY_PRICE, *COLUMN), _BY_PRICE, help_text)
-        help_text = "Dollars per GPU-hour: 2.5, or by card. A reserved card is its reserved price."
-        empty = "as listed; h100-sxm=1.9,b200=4"
-        prices = inputs.text(right, "price", "Your prices", "", help_text, empty=empty)
-        help_text = "Of every kind; more take longer."
-        gpus = inputs.several(st, "cards", "Cards", sidebar.cards(), _CARDS, help_text)
-        left, middle, right, last = st.columns(4)
-        near = [str(count) for count in GPUS if set_up.tp <= 2 * count <= 4 * set_up.tp] or ["8"]
+    gpus, prices = _cards()
+    with st.expander("What may be chosen and saved"):
+        left, middle, right, last, saved = st.columns(5)
         sizes, help_text = tuple(map(str, GPUS)), "Of one copy of the model."
-        counts = inputs.several(left, "copies", "GPUs of a copy", sizes, near, help_text)
+        counts = inputs.several(left, "copies", "GPUs of a copy", sizes, sizes, help_text)
         own = next((name for name in ENGINES if set_up.engine.startswith(name)), ENGINES[0])
         engines = inputs.several(middle, "engines", "Engines", ENGINES, (own,), "Serving engines.")
         dtypes = tuple(dict.fromkeys((answers.published_model(set_up).form, "fp8", "nvfp4")))
@@ -118,12 +118,14 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
         weights = inputs.several(right, "weights", "Weights", dtypes, dtypes[:2], help_text)
         help_text = "auto: as published, and fp8 for batches beyond what that holds; both: at every batch."
         caches = inputs.several(last, "caches", "KV cache", (AUTO, FP8), (AUTO,), help_text)
+        help_text = "Cost leaves out cards without a price; where none has one, it is tokens/s a GPU."
+        measure = inputs.choice(saved, "measure", "Save", tuple(COLUMN), "cost", help_text)
         st.caption(
             "Memory and bandwidth: " + "; ".join(f"{gpu} {sidebar.card_text(gpu)}" for gpu in gpus) + "."
         )
     asked = Question(
         tokens_per_s_per_user=target, prompt_tokens=prompt, output_tokens=output, users=users,
-        measure=None if measure == _BY_PRICE else cast(Measure, measure),
+        measure=None if measure == "cost" and not prices else cast(Measure, measure),
         sure=float(sure.rstrip("%")) / 100.0,
     )  # fmt: skip
     choices = Choices(
@@ -131,6 +133,77 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
         kv_dtypes=None if caches == (AUTO,) else caches, drafters=(PLAIN, set_up.drafter),
     )  # fmt: skip
     return asked, choices, prices
+
+
+def _cards() -> tuple[tuple[str, ...], str]:
+    """Cards, and what an hour of each costs, as `--price` takes it.
+
+    Set in from the lowest offer of each that is listed: one kind of provider for all. What is listed first,
+    as commands take it, is one provider's for one card and another's for the next.
+    """
+    gpus = inputs.several(st, "cards", "Cards", sidebar.cards(), _CARDS, "Of every kind; more take longer.")
+    listed: dict[str, list[Price]] = {}
+    for offer in sorted(offers(), key=lambda each: each.usd_per_gpu_hour):
+        listed.setdefault(offer.gpu, []).append(offer)
+    given: dict[str, float] = {}
+    for at, gpu in enumerate(gpus):
+        if at % _A_ROW == 0:
+            row = st.columns(_A_ROW)
+        known = listed.get(gpu, [])
+        told = "; ".join(f"${each.usd_per_gpu_hour:g} {each.offer}, {each.date}" for each in known)
+        lowest = known[0].usd_per_gpu_hour if known else None
+        help_text = f"Dollars of a GPU-hour; yours in its place. Listed: {told or 'none'}.".replace(
+            "$", "\\$"
+        )
+        usd = inputs.amount(
+            row[at % _A_ROW], f"{inputs.USD}{gpu}", f"{gpu}, \\$/h", LARGEST_USD, lowest, help_text
+        )
+        given |= {} if usd is None else {gpu: usd}
+    st.caption(
+        "Prices: the lowest offer listed of each card, all on demand; type yours, a reserved card's its "
+        "reserved price."
+    )
+    return gpus, ",".join(f"{gpu}={usd:g}" for gpu, usd in given.items())
+
+
+def _searched(choices: Choices) -> str:
+    """What was looked at, in a sentence."""
+    counts, dtypes = (list(map(str, each or ())) for each in (choices.counts, choices.weight_dtypes))
+    cards = choices.gpus or ()
+    of = f"{len(cards)} cards" if len(cards) > 1 else cards[0]
+    return (
+        f"Searched: copies of {_either(counts)} GPU{'' if counts == ['1'] else 's'} of {of}, weights in "
+        f"{_either(dtypes)}, under {_either(list(choices.engines or ()))}."
+    )
+
+
+def _either(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def missing_lines(answer: Comparison, cards: Sequence[str]) -> list[str]:
+    """Why a card that was searched has no set-up among the best: a line each."""
+    lines = []
+    for gpu in cards:
+        if (answer.best.gpu == gpu).any():
+            continue
+        rows = answer.table[answer.table.gpu == gpu]
+        if rows.empty:
+            last = next((each for each in reversed(answer.refused) if f" x {gpu}," in each.setup), None)
+            why = "" if last is None else f"; {last.setup}: {last.reason}"
+            lines.append(f"{gpu}: nothing can run{why}")
+        elif rows[answer.column].isna().all():
+            lacks = "price" if answer.measure == "cost" else "known power"
+            lines.append(f"{gpu}: no {lacks}, so it is not chosen")
+        else:
+            fastest = rows.loc[rows.tokens_per_s_per_user.idxmax()]
+            lines.append(
+                f"{gpu}: no set-up keeps the limits; the fastest stream, "
+                f"{significant(float(fastest['tokens_per_s_per_user']), 3)} tokens/s "
+                f"({fastest['sure']:.0%} sure of the target), is of {name_of(fastest)}"
+            )
+    return lines
 
 
 def _answer(answer: Comparison) -> None:
@@ -147,6 +220,7 @@ def _answer(answer: Comparison) -> None:
     st.success(f"**{show.in_words(cards)}** {show.in_words(target)}", icon=":material/memory:")
     if surer := surer_text(answer):
         st.markdown(show.in_words(surer))
+    show.beside(answer.name_of(answer.scenario(chosen)))
 
     def figure_text(row: Mapping[str, Any], column: str, form: str) -> str:
         return form.format(significant(float(row[column]), 3))
@@ -156,13 +230,13 @@ def _answer(answer: Comparison) -> None:
         return show.Figure(label, figure_text(chosen, column, form), beside, meaning)
 
     hour = float(answer.scenario(chosen).usd_per_gpu_hour or math.nan) * int(chosen["gpus"])
-    hours = [show.Figure("An hour", f"${significant(hour, 3)}", cards, "All GPUs, at the price below.")]
+    hours = [show.Figure("An hour", f"${significant(hour, 3)}", cards, "All GPUs, at the prices below.")]
     show.figures(
         *(hours if math.isfinite(hour) else ()),
         *(
             figure(label, column, form, meaning)
             for label, column, form, meaning in (
-                ("A million tokens", "usd_per_million_tokens", "${}", "Output tokens, at the price below."),
+                ("A million tokens", "usd_per_million_tokens", "${}", "Output tokens, at the prices below."),
                 ("Tokens/s a user", "tokens_per_s_per_user", "{}", "Of one stream, at the batch chosen."),
                 ("Tokens/s a GPU", "tokens_per_s_per_gpu", "{}", "Output tokens of all requests."),
                 ("First token", "ttft_ms", "{} ms", "The prompt alone, without queueing."),
