@@ -197,7 +197,7 @@ def missing_lines(answer: Comparison, cards: Sequence[str]) -> list[str]:
             lacks = "price" if answer.measure == "cost" else "known power"
             lines.append(f"{gpu}: no {lacks}, so it is not chosen")
         else:
-            fastest = rows.loc[rows.tokens_per_s_per_user.idxmax()]
+            fastest = rows.sort_values("tokens_per_s_per_user").to_dict("records")[-1]
             lines.append(
                 f"{gpu}: no set-up keeps the limits; the fastest stream, "
                 f"{significant(float(fastest['tokens_per_s_per_user']), 3)} tokens/s "
@@ -220,7 +220,7 @@ def _answer(answer: Comparison) -> None:
     st.success(f"**{show.in_words(cards)}** {show.in_words(target)}", icon=":material/memory:")
     if surer := surer_text(answer):
         st.markdown(show.in_words(surer))
-    show.beside(answer.name_of(answer.scenario(chosen)))
+    show.beside(answer.warnings_of(answer.scenario(chosen)))
 
     def figure_text(row: Mapping[str, Any], column: str, form: str) -> str:
         return form.format(significant(float(row[column]), 3))

@@ -32,9 +32,10 @@ from medusa_sim.errors import DataError
 from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.reproduced import published_chart, roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, view_of
-from medusa_sim.report.text import significant
+from medusa_sim.report.text import capitalised, significant
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.setups.question import Choices, Question
+from medusa_sim.specs.costs import prices
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 
@@ -150,7 +151,9 @@ def test_which_gpu_is_the_commands_answer_and_another_target_prices_nothing(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = opened("compare", **EIGHT_B, **FEW, target=60)
-    found = which.set_ups_for(set_up(**EIGHT_B), *ASKED)
+    usd = shlex.split(next(told for told in commands(page) if "--price" in told))
+    asked = (*ASKED, usd[usd.index("--price") + 1])
+    found = which.set_ups_for(set_up(**EIGHT_B), *asked)
     assert found.chosen is not None
     said = page.success[0].value.replace("**", "")
     assert said.startswith(
@@ -165,9 +168,51 @@ def test_which_gpu_is_the_commands_answer_and_another_target_prices_nothing(
     assert [row["gpu"] for row in rows if row["chosen"].lower() == "true"] == [found.chosen["gpu"]]
     monkeypatch.setattr(which, "compare", lambda *_, **__: pytest.fail("priced again"))
     other = dataclasses.replace(ASKED[0], tokens_per_s_per_user=30.0, measure="throughput")
-    moved = which.set_ups_for(set_up(**EIGHT_B), other, ASKED[1])
+    moved = which.set_ups_for(set_up(**EIGHT_B), other, *asked[1:])
     assert moved.scenarios is found.scenarios
     assert (moved.column, moved.question.tokens_per_s_per_user) == ("tokens_per_s_per_gpu", 30.0)
+
+
+def test_which_gpu_searches_copies_of_every_size_and_says_what_it_rests_on(opened: Opened) -> None:
+    page = opened("compare", model="deepseek-r1", drafter="mtp", cards="h200-sxm,l40s", weights="fp8")
+    assert "**8 x h200-sxm**" in page.success[0].value
+    text = text_of(page)
+    assert "Searched: copies of 1, 2, 4 and 8 GPUs of 2 cards" in text
+    assert "l40s: nothing can run; 8 x l40s" in text
+    command = next(told for told in commands(page) if told.startswith("medusa-sim compare"))
+    assert "--gpus" not in command or "--gpus 1,2,4,8" in command
+    comparison = which.set_ups_for(
+        SetUp(model="deepseek-r1", drafter="mtp"),
+        Question(tokens_per_s_per_user=50),
+        Choices(
+            gpus=("h200-sxm", "l40s"), counts=(1, 2, 4, 8), engines=("vllm",), weight_dtypes=("fp8",),
+            drafters=("none", "mtp"),
+        ),
+    )  # fmt: skip
+    own = comparison.warnings_of(comparison.scenario(comparison.chosen))
+    beside = [line.value for line in page.markdown if line.value.startswith(":material/warning:")]
+    assert [show.in_words(capitalised(line)) in " ".join(beside) for line in own] == [True] * len(own)
+    nothing = opened("compare", model="deepseek-r1", drafter="mtp", cards="l40s")
+    assert "Searched: copies of 1, 2, 4 and 8 GPUs of l40s" in text_of(nothing)
+    assert nothing.error
+
+
+def test_prices_stand_side_by_side_and_can_be_changed(opened: Opened) -> None:
+    page = opened("compare", **EIGHT_B, **FEW)
+    listed = {
+        gpu: min(each.usd_per_gpu_hour for each in prices() if each.gpu == gpu)
+        for gpu in ("h100-sxm", "l40s")
+    }
+    shown = {gpu: page.number_input(key=f"usd_{gpu}").value for gpu in listed}
+    assert shown == listed
+    by_link = opened("compare", **EIGHT_B, **FEW, price="l40s=3")
+    page.number_input(key="usd_l40s").set_value(3.0).run()
+    for changed in (page, by_link):
+        assert not any("Ignored" in line.value for line in changed.warning)
+        told = next(line for line in commands(changed) if line.startswith("medusa-sim compare"))
+        assert f"--price h100-sxm={listed['h100-sxm']:g},l40s=3" in told
+    unpriced = opened("compare", **EIGHT_B, cards="a100-40gb,h100-sxm", copies=1, weights="bf16")
+    assert "a100-40gb: no price" in text_of(unpriced)
 
 
 def test_which_gpu_says_what_cannot_be_and_draws_every_axis(opened: Opened) -> None:
