@@ -138,6 +138,8 @@ REQUIRED_COLUMNS = ("op", *SIZE_COLUMNS, "dtype")
 TIME_COLUMN = "time_us"
 BYTES_COLUMN = "bytes"
 LARGEST_BYTES = 1e15
+LEAST_US = 1e-3
+"""Shortest time of a kernel: a cycle of any device takes a quarter of it."""
 LARGEST_SIZE = 1e9
 """Far above any real tensor extent; a larger number is a slip (a byte count, a time in ns)."""
 

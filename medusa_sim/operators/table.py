@@ -23,6 +23,7 @@ from medusa_sim.operators.columns import (
     KINDS,
     LARGEST_BYTES,
     LARGEST_SIZE,
+    LEAST_US,
     MORE_COLUMNS,
     NAME_COLUMNS,
     OPERATORS,
@@ -116,7 +117,7 @@ def _check_columns(frame: pd.DataFrame, where: str, need_time: bool) -> None:
 def _numbers(
     column: pd.Series[Any], name: str, at: _Place, *, whole: bool, lowest: float | None = None
 ) -> FloatArray:
-    """Blank -> NaN; anything else must be a positive finite number (a whole one for a size).
+    """Blank -> NaN; anything else must be a size from 1, whole, or a time from LEAST_US.
 
     lowest: the smallest number that is allowed, 0 for measurements beside the shape and counts that may be
     none.
@@ -132,11 +133,11 @@ def _numbers(
         column = text
     values = pd.to_numeric(column, errors="coerce")
     number = np.where(blank, np.nan, values.to_numpy(dtype=np.float64, na_value=np.nan))
-    allowed = "a whole number from 1" if whole else "a number of microseconds above 0"
+    allowed = "a whole number from 1" if whole else f"a number of microseconds from {LEAST_US:g}"
     if lowest is not None:
         allowed = f"a {'whole ' if whole else ''}number from {lowest:g}"
     allowed += f" to {largest:.0e}"
-    inside = (number >= lowest) if lowest is not None else (number > 0.0)
+    inside = number >= ((1.0 if whole else LEAST_US) if lowest is None else lowest)
     wrong = ~blank & ~(inside & (number <= largest))
     if whole:
         wrong |= ~blank & (number != np.floor(number))

@@ -6,6 +6,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 import pytest
+from asking import run
 from hypothesis import given
 from hypothesis import strategies as st
 from one_line import one_line
@@ -309,3 +310,15 @@ def test_rows_of_dispatch_are_read_with_their_backend_and_without_dtype():
     assert checked["op"].tolist() == ["dispatch", "combine", "dispatch"]
     forms = {operator.form for _, operator in operators_of(checked)}
     assert forms == {"dispatch_nvfp4", "combine_low_precision_bf16", "prepare_bf16"}
+
+
+@pytest.mark.parametrize("time_us", ["1e-310", "5e-324", "1e-9", "0", "-1", "1e400", "inf"])
+def test_a_time_that_no_kernel_takes_is_refused_before_it_divides(tmp_path, time_us):
+    """Errors relative to it would be infinite."""
+    path = write(tmp_path, [*GOOD, f"gemm,8,4096,1024,,,,,,,fp16,{time_us}"])
+    with one_line(DataError) as caught:
+        read_rows(path, need_time=True)
+    assert "microseconds from 0.001 to" in str(caught.value)
+    done = run("validate", "rows", path, "--gpu", "a100-80gb-pcie")
+    assert done.exit_code == 1
+    assert done.stderr.count("\n") == 1
