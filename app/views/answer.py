@@ -16,7 +16,6 @@ from chosen import SetUp
 from sidebar import REQUEST
 
 from medusa_sim.errors import UsageError
-from medusa_sim.export.settings import drafter_id
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import OBJECTIVES, Objective
 from medusa_sim.plan.recommend import gains_by_batch, request_at, scheduled_counts, scheduled_row_at, steps_at
@@ -28,6 +27,7 @@ from medusa_sim.report.compare_text import beside_text
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table
 from medusa_sim.report.text import duration, significant, times, with_prefix
+from medusa_sim.specs.checkpoints import drafter_id
 from views.server import judged
 from views.verdict import verdict_of
 

@@ -78,7 +78,7 @@ def specs(
 def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:
     """(kind, name) of every entry to show."""
     from medusa_sim.acceptance.profile import acceptance_names
-    from medusa_sim.specs.gpu import gpu_names
+    from medusa_sim.specs.gpu import gpu_name, gpu_names
     from medusa_sim.specs.hf_families import unmodelled
     from medusa_sim.specs.models import model_names
     from medusa_sim.specs.runtime import runtime_aliases, runtime_names
@@ -97,6 +97,8 @@ def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> 
         return
     for given in names:
         name = runtime_aliases().get(given, given) if "runtime" in known else given
+        if "gpu" in known:
+            name = gpu_name(name, data_dir)
         kinds = [key for key, listed in known.items() if name in listed]
         if not kinds and "model" in known and (name.endswith(".json") or "/" in name or unmodelled(name)):
             kinds = ["model"]  # a path or a Hugging Face id, or the model's loader says what is missing

@@ -17,7 +17,6 @@ from medusa_sim.export.settings import (
     EngineExport,
     EngineMethod,
     EngineSettings,
-    drafter_id,
     length_note,
     range_notes,
     tier_notes,
@@ -25,6 +24,7 @@ from medusa_sim.export.settings import (
     tree_note,
 )
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.specs.checkpoints import drafter_id
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.step.drafter import DRAFTERS
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export.engines import BY_NAME, engine_settings
-from medusa_sim.export.settings import EngineSettings, drafter_id, weights_id
+from medusa_sim.export.settings import EngineSettings
 from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.plan.question import Question as Recommended
@@ -23,6 +23,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.setup import PLAIN
+from medusa_sim.specs.checkpoints import drafter_id, weights_id
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import checkpoint_ids, load_model
 from medusa_sim.units import HALVES
@@ -79,8 +80,10 @@ def launch_command(
         raise UsageError(unknown_name("engine with a launch command", engine, _SERVED))
     ids = checkpoint_ids(scenario.model.name)
     checkpoint, notes = ids[0] if ids else scenario.model.name, list[str]()
-    form = scenario.model.form
-    if form != _published(scenario) and not _quantises(engine, scenario):
+    form, published = scenario.model.form, _published(scenario)
+    if form == published.form and published.checkpoint:
+        checkpoint = published.checkpoint
+    if form != published.form and not _quantises(engine, scenario):
         if known := weights_id(scenario.model.name, form):
             checkpoint = known
             held = scenario.model.kv_dtype
@@ -130,14 +133,14 @@ def launch_values(
 
 def _quantises(engine: str, scenario: Scenario) -> bool:
     """Whether the engine makes the weights of a 16-bit checkpoint fp8 itself."""
-    is_fp8 = scenario.model.form == "fp8" and _published(scenario) in HALVES
+    is_fp8 = scenario.model.form == "fp8" and _published(scenario).form in HALVES
     return is_fp8 and engine in ON_LOADING
 
 
-def _published(scenario: Scenario) -> str:
-    """The format of the checkpoint that the model's name stands for."""
+def _published(scenario: Scenario) -> Model:
+    """The model in the format of the checkpoint that its name stands for."""
     model = scenario.arguments.model
-    return (model if isinstance(model, Model) else load_model(model)).form
+    return model if isinstance(model, Model) else load_model(model)
 
 
 def _words(option: str, value: int | str | bool | None) -> tuple[str, ...]:

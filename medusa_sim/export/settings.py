@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
 
-from medusa_sim.data import shipped_dir
 from medusa_sim.errors import UsageError
 from medusa_sim.export.chains import ChainPlan, Tier, TreeShape
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.reading import read_toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,25 +172,6 @@ class EngineExport:
     def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
         """Lines that start it with synthetic acceptance of `whole` tokens a step."""
         raise NotImplementedError
-
-
-_CHECKPOINTS = "served_checkpoints.toml"
-
-
-@cache
-def _checkpoints() -> dict[str, dict[str, dict[str, Any]]]:
-    return read_toml(shipped_dir() / "profiles" / _CHECKPOINTS)
-
-
-def weights_id(model: str, form: str) -> str | None:
-    """A published checkpoint of a named model in another format than its own; None where none is known."""
-    return _checkpoints()["weights"].get(form, {}).get(model)
-
-
-def drafter_id(drafter: str, model: str, engine: str) -> str | None:
-    """A published checkpoint of a drafter for a named model and an engine; None where none is known."""
-    known: dict[str, str] = _checkpoints()["drafters"].get(drafter, {}).get(model, {})
-    return known.get(engine, known.get("any"))
 
 
 def tree_note(answer: Recommendation) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -17,7 +18,7 @@ from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Choices, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP, setups
-from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu import gpu_name, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import ModelName, load_model
 from medusa_sim.specs.runtime import load_runtime
@@ -49,6 +50,7 @@ def compare(
     import pandas as pd
 
     asked, allowed = question or Question(), choices or Choices()
+    allowed, prices = by_file(allowed, prices, scenario.get("data_dir"))
     target = model if isinstance(model, Model) else load_model(model)
     drafters = allowed.drafters or default_drafters(target, scenario)
     for name in drafters:
@@ -100,6 +102,17 @@ def compare(
         scenarios=scenarios,
     )
     return refined(priced_all.for_target())
+
+
+def by_file(
+    allowed: Choices, prices: float | Mapping[str, float] | None, data_dir: str | os.PathLike[str] | None
+) -> tuple[Choices, float | Mapping[str, float] | None]:
+    """Choices and prices with cards by the names of their files, however they were written."""
+    if allowed.gpus is not None:
+        allowed = replace(allowed, gpus=tuple(gpu_name(each, data_dir) for each in allowed.gpus))
+    if isinstance(prices, Mapping):
+        prices = {gpu_name(each, data_dir): usd for each, usd in prices.items()}
+    return allowed, prices
 
 
 def default_drafters(model: Model, scenario: dict[str, Any]) -> tuple[str, ...]:

@@ -244,7 +244,35 @@ def _power(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Power | None:
     return Power(limit_watts=limit_watts, fit=fit, lender=lender.gpu.name)
 
 
+def gpu_name(given: str, data_dir: str | os.PathLike[str] | None = None) -> str:
+    """The name of the file of a card as people or drivers write it: `H100-SXM`, `NVIDIA GeForce RTX 5090`.
+
+    What is no such name stays as it is.
+    """
+    names = gpu_names(data_dir)
+    if given in names:
+        return given
+    typed = _folded(given)
+    alike = [name for name in names if _folded(name) == typed]
+    said = _DRIVERS_SAY.get(typed)
+    return alike[0] if len(alike) == 1 else said if said in names else given
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", re.sub(r"nvidia|geforce|tesla|amd|instinct", "", name[:100].lower()))
+
+
+_DRIVERS_SAY = {
+    "h10080gbhbm3": "h100-sxm", "h100sxm5": "h100-sxm", "h10080gbsxm5": "h100-sxm",
+    "a100sxm480gb": "a100-80gb-sxm", "a10080gbsxm4": "a100-80gb-sxm", "a100sxm440gb": "a100-40gb",
+    "a10080gbpcie": "a100-80gb-pcie", "a100pcie80gb": "a100-80gb-pcie", "h200": "h200-sxm",
+    "rtxpro6000blackwellserveredition": "rtx-pro-6000", "mi300xoam": "mi300x", "mi325xoam": "mi325x",
+}  # fmt: skip
+"""Names that drivers and data sheets have, folded, where they are not a file's."""
+
+
 def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
+    name = gpu_name(name, data_dir)
     path = None if " " in name else data.find(HARDWARE, f"{name}.toml", data_dir)
     if path is None:
         raise SpecError(_unknown_gpu(name, data_dir))

@@ -138,6 +138,8 @@ class Model:
     """The GPUs that share it (`specs.variants.on_one_gpu` makes sizes those of one of them)."""
     source: str
     notes: tuple[str, ...] = ()
+    checkpoint: str = ""
+    """The id that it was named by, of a checkpoint in another format than the named model's."""
 
     @property
     def layers(self) -> int:

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.specs.checkpoints import stored_as
 from medusa_sim.specs.model import LayerGroup, Layers, Length, Model, Vocab, Width, of_dtype
 from medusa_sim.specs.strict import Text, convert
 from medusa_sim.specs.variants import ARCHITECTURES, with_dtypes
@@ -83,7 +84,8 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     """A model by name, by Hugging Face id, or by the path of a `config.json` or of its folder.
 
     `meta-llama/Llama-3.1-8B-Instruct`, or its page, is the named model of that shape, unless there is a
-    folder of this name. Whatever else holds a slash or ends in `.json` is a path. Raises SpecError for an
+    folder of this name; `Qwen/Qwen3-32B-FP8` is it in that format. Whatever else holds a slash, ends in
+    `.json` or is a folder with a config is a path. Raises SpecError for an
     unknown name (with the nearest), for an id that no named model lists, or a config of another architecture.
     """
     check_kind("model", name_or_path, "a name or a path", (str, os.PathLike))
@@ -100,17 +102,35 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     from medusa_sim.specs.hf_families import unmodelled  # a named model needs no reader of configs
 
     is_path = given.endswith(".json") or "/" in given or os.sep in given
+    if stored := _stored(given):
+        return stored
     what = unmodelled(given)
     if what is not None and (not is_path or (is_id and not os.path.exists(given))):  # noqa: PTH110
         raise SpecError(f"model {shown(given)}: not modelled: its {what}; docs/method.md lists what is")
     if is_id and not os.path.exists(given):  # noqa: PTH110
         raise SpecError(_unknown_id(given))
-    if is_path:
+    if is_path or os.path.isfile(os.path.join(given, "config.json")):  # noqa: PTH113, PTH118  # no error
         from medusa_sim.specs.hf_config import model_from_config
 
         return model_from_config(Path(given))
     known = unknown_name("model", given, entries)
     raise SpecError(f"{known}; or give the path of a Hugging Face config.json")
+
+
+def _stored(given: str) -> Model | None:
+    """The named model that a checkpoint in another format has the shape of; None for other ids and names."""
+    if os.path.exists(given) or (found := stored_as(given)) is None:  # noqa: PTH110  # no error for long names
+        return None
+    base, form = found
+    entries = _entries(file_state(MODELS_FILE))
+    by_id = _by_id(file_state(MODELS_FILE))
+    name = base if base in entries else by_id.get(base.lower()) or by_id.get(base.lower().rpartition("/")[2])
+    if name is None:
+        return None
+    model = _model(name, entries[name])
+    if form != model.form:
+        model = with_dtypes(model, **{"weight_dtype" if form == "int4" else "dtype": form})
+    return dataclasses.replace(model, checkpoint=given if "/" in given else "")
 
 
 def checkpoint_ids(name: str) -> tuple[str, ...]:
@@ -139,7 +159,13 @@ def _entries(state: FileState) -> dict[str, _Entry]:
 def _by_id(state: FileState) -> dict[str, str]:
     """Lower-case ids, and their part behind the slash, to the name of the model of that shape."""
     ids = {hf.lower(): name for name, entry in _entries(state).items() for hf in entry.hf}
-    return {hf.rpartition("/")[2]: name for hf, name in ids.items()} | ids
+    ends = {hf.rpartition("/")[2]: name for hf, name in ids.items()}
+    bare = {_OF_A_CHAT.sub("", end): name for end, name in ends.items()}
+    return bare | ends | ids
+
+
+_OF_A_CHAT = re.compile(r"-(instruct|chat|it|base|thinking|hf)(-\d{4})?$")
+"""What ids add to the name of a model."""
 
 
 def _layers(name: str, entry: _Entry) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:

@@ -110,7 +110,11 @@ def with_dtypes(
     weights = weight_dtype or (chosen if dtype is not None else model.weight_dtype)
     if weights not in _WEIGHT_DTYPES[chosen]:
         allowed = "; ".join(f"{key} with {' or '.join(of)}" for key, of in _WEIGHT_DTYPES.items())
-        raise SpecError(f"{model.name}: dtype {chosen} with weight dtype {weights!r}; allowed: {allowed}")
+        would = next((f"; give --dtype {key}" for key, of in _WEIGHT_DTYPES.items() if weights in of), "")
+        would = "; give --dtype fp8_block" if weights == "fp8_block" else would
+        raise SpecError(
+            f"{model.name}: dtype {chosen} with weight dtype {weights!r}{would} (allowed: {allowed})"
+        )
     activations = chosen if chosen in ACTIVATION_DTYPES else model.activation_dtype
     cache = kv_dtype or ("fp8" if model.kv_dtype == "fp8" else activations)
     if cache not in (activations, "fp8"):
