@@ -50,6 +50,7 @@ FOREIGN = {
     "MIN_HEADS_FOR_BF16_PREFILL", "SpecDecodeMetadata", "VLLM_ADAPTIVE_VERIFICATION_PROFILE_CONTEXT_LEN",
     "chunk_size", "get_best_config", "gpu_memory_utilization", "num_lookahead_tokens", "posterior_alpha",
     "posterior_threshold", "reshape_and_cache", "resolve_ssm_cache_dtype", "sglang.launch_server",
+    "text.parse_math",
     "speculative_decoding", "speculative_decoding.acceptance_histogram", "use_eagle",
     # stand for any, or are symbols
     "lm_head.weight", "medusa_sim.cli.foo", "r_k", "top_1",

@@ -50,7 +50,7 @@ STATED = {
         "ENGINE.filter_top_k_share.value, ENGINE.filter_full_rows.value, ENGINE.filter_share_beyond.value, "
         "ENGINE.filter_full_rows.value"
     ),
-    "method-engines: is that of s + # N tokens": "ENGINE.length_spread_share.value",
+    "method-engines: (`--length-cv`, #;": "plan.arguments:Arguments.length_cv",
     "method-engines: least squares of the relative errors (# %,": "100 * calibrate.engine_fit:NOISE",
     "method-engines: at least # us, # us a request, # bytes": "*calibrate.engine_fit:_HOST_SPREAD.values()",
     "method-engines: with every kernel # times as long": (
@@ -60,6 +60,7 @@ STATED = {
     # kernels
     "method-kernels: at m rounded up to a multiple of #": "latency.gemm:_CHOICE_STEP",
     "method-kernels: splits = ceil(blocks / ceil(# blocks tiles / S))": "latency.attention:_SPLIT_MARGIN",
+    "method-kernels: splits = blocks tile_keys / chunk, u even on 1 +- #": "latency.attention:_LENGTH_SPREAD",
     "method-kernels: |256 / F, #| clocks, splits = 1 F FLOPs of an SM in a clock; tiles of # rows": (
         "latency.attention:_WHOLE_SERIAL_CLOCKS, latency.attention:_WHOLE_ROWS"
     ),

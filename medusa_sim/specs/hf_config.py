@@ -176,7 +176,7 @@ def _by_known_names(content: dict[str, Any], family: str, refuse: Refusal) -> di
         if content.get(key) is not None and content.get(name) is None
     }
     if content.get("tie_word_embeddings") is None:
-        named["tie_word_embeddings"] = about.defaults.get("tie_word_embeddings", False)
+        named.setdefault("tie_word_embeddings", about.defaults.get("tie_word_embeddings", False))
     return {**about.defaults, **content, **named}
 
 

@@ -1,6 +1,7 @@
 """Fused attention: physics as properties, the fit as recovery, measured rows where the data is there."""
 
 import dataclasses
+import math
 import timeit
 from dataclasses import replace
 
@@ -15,8 +16,8 @@ from medusa_sim.calibrate.attention import fit_attention
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.errors import DataError
-from medusa_sim.latency.attention import attention_time, verify_attention_time
-from medusa_sim.latency.base import Bound, OperatorTime, Source, memory_time_us
+from medusa_sim.latency.attention import NEVER, attention_time, verify_attention_time
+from medusa_sim.latency.base import Bound, OperatorTime, Source, memory_time_us, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.latent import LatentAttention
@@ -50,6 +51,104 @@ def kernels(where: tuple[str, str]) -> tuple[Gpu, AttentionKernel, AttentionKern
 def verify(where: tuple[str, str], operator: Attention, *, cold: bool = True) -> OperatorTime:
     gpu, decode, prefill = kernels(where)
     return verify_attention_time(gpu, decode, prefill, operator, cold=cold)
+
+
+def mean_ceil(x: float, spread: float = 0.6) -> float:
+    """E ceil(u x), u even on 1 +- spread: the sum over whole numbers of the chance to lie above each (A8)."""
+    above = ((1 + spread - k / x) / (2 * spread) for k in range(math.ceil(2 * x) + 2))
+    return sum(min(max(share, 0.0), 1.0) for share in above)
+
+
+def faster_by_hand_us(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool) -> float:
+    """Of few keys the faster of one walk and of split keys."""
+    told = by_hand_us(gpu, path, operator, cold=cold)
+    if operator.is_causal or path.split_above >= NEVER or float(operator.kv_len) > path.split_above:
+        return told
+    return min(told, by_hand_us(gpu, msgspec.structs.replace(path, split_above=0), operator, cold=cold))
+
+
+def by_hand_us(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool) -> float:
+    """(A1) to (A4), and (A8), of one shape, number by number as the module's docstring has them."""
+    b, q, keys, heads, kv_heads, d = (
+        int(getattr(operator, name)) for name in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+    )
+    group = heads // kv_heads if path.packs_gqa or q == 1 else 1
+    rows = q * group
+    tiles = b * (heads // group) * math.ceil(rows / path.tile_rows)
+    blocks = math.ceil(keys / path.tile_keys)
+    may_split = keys > path.split_above
+    even = 1.1 * blocks * tiles / gpu.sms
+    splits = 1.0
+    if may_split:
+        splits = (
+            blocks / min(mean_ceil(even), blocks)
+            if cold
+            else math.ceil(blocks / min(math.ceil(even), blocks))
+        )
+    load = tiles * splits / gpu.sms
+    fraction = path.split_fraction if may_split else path.whole_fraction
+    key_us = 4 * d * path.tile_rows / (fraction * gpu.peak(operator.dtype) / gpu.sms) * 1e6
+    start_us = path.cta_us + path.row_us * min(rows, path.tile_rows)
+    own_blocks = blocks / splits if cold else math.ceil(blocks / splits)
+    chunk = min(own_blocks * path.tile_keys, max(keys, path.tile_keys))
+    chunk_us = (chunk - path.tile_keys + path.append_ratio * q) * key_us
+    tail_us = 0.0
+    if operator.is_causal and rows > path.tile_rows:  # waves of the mean tile, then what the longest has more
+        new = 0.5 * (q + min(q, path.tile_rows / group) + path.tile_keys)
+        mean = keys - q + new * (1 + path.append_ratio)
+        mean_us = max(mean - path.tile_keys, 0.0) / splits * key_us
+        tail_us, chunk_us = max(chunk_us - mean_us, 0.0), mean_us
+    byte_us = 1e6 / (path.bandwidth_fraction * gpu.bandwidth_bytes_per_s)
+    moved = 2 * (2 * b * kv_heads * keys * d + 2 * b * heads * q * d)
+    if not cold:
+        hit = 1 / (1 + (moved / (path.l2_fill * gpu.l2_bytes)) ** path.l2_sharpness)
+        byte_us *= 1 - hit + hit / path.l2_ratio
+    memory_us = moved * byte_us
+
+    def walk_us(at_once: int) -> float:
+        return start_us + chunk_us * (1 + path.sharing * (at_once - 1))
+
+    c = path.ctas_per_sm
+    full = math.floor(load / c + 1e-9)
+    rest = load - full * c
+    waves_us = full * math.hypot(walk_us(c), memory_us * c / load)
+    if rest > 1e-9:
+        waves_us += math.hypot(walk_us(math.ceil(rest - 1e-9)), memory_us * rest / load)
+    stored_us = path.store_passes * 2 * 2 * b * kv_heads * q * d * byte_us
+    combined_us = path.split_us + path.split_step_us * math.log2(splits) if may_split else 0.0
+    return path.ramp_us + waves_us + tail_us + stored_us + combined_us
+
+
+@given(
+    st.one_of(gpu_and_set, st.none()), heads, st.integers(1, 300), st.integers(1, 64),
+    kv_lens, st.sampled_from(["decode_attention", "prefill_attention"]), st.booleans(),
+)  # fmt: skip
+def test_the_time_is_that_of_the_equations(where, group, batch, q_len, kv_len, kind, cold):
+    """Of the shipped kernels and of one with every term."""
+    gpu, decode, prefill = kernels(where or SETS[2])
+    kernel = decode if kind == "decode_attention" else prefill
+    if where is None:
+        every = {"append_ratio": 0.8, "store_passes": 1.5, "ctas_per_sm": 2, "packs_gqa": False}
+        kernel = AttentionKernel(wide=msgspec.structs.replace(PATH, **every), fit=FIT)
+    operator = shape(kind, batch, 1 if kind == "decode_attention" else min(q_len, kv_len), kv_len, group)
+    rows = operator.q_len * group[0] / group[1]
+    path = kernel.narrow if kernel.narrow is not None and rows <= kernel.narrow_rows else kernel.wide
+    floor = cold * batch * float(roofline_time_us(gpu, operator.with_columns(batch=1)))
+    told = max(faster_by_hand_us(gpu, path, operator, cold=cold), floor)
+    assert float(attention_time(gpu, kernel, operator, cold=cold).time_us) == pytest.approx(told, rel=1e-9)
+
+
+@given(gpu_and_set, heads, st.integers(1, 300), st.integers(1, 64), kv_lens)
+def test_verification_is_composed_of_both_kernels(where, group, batch, q_len, kv_len):
+    """(A5): decoding at one row, and what the arithmetic of prefill takes beyond it, by its share."""
+    gpu, decode, prefill = kernels(where)
+    operator = shape("verify_attention", batch, q_len, kv_len, group)
+    memory = {name: getattr(decode.wide, name) for name in ("bandwidth_fraction", "l2_ratio", "l2_fill")}
+    many = faster_by_hand_us(gpu, msgspec.structs.replace(prefill.wide, **memory), operator, cold=True)
+    one = float(attention_time(gpu, decode, shape("decode_attention", batch, 1, kv_len, group)).time_us)
+    floor = batch * float(roofline_time_us(gpu, operator.with_columns(batch=1)))
+    told = max(one + (1 - 1 / q_len) * max(many - one, 0.0), floor)
+    assert float(verify(where, operator).time_us) == pytest.approx(told, rel=1e-9)
 
 
 @given(gpu_and_set, heads, batches, kv_lens)

@@ -156,6 +156,24 @@ def test_the_chosen_batch_is_the_largest_that_keeps_the_limits():
     assert rows.batch.is_monotonic_increasing
 
 
+@pytest.mark.parametrize("measure", ["throughput", "cost"])
+@pytest.mark.parametrize(
+    "asked", [{"model": "llama-3.1-8b", "tokens_per_s_per_user": 60}, {"model": "qwen3-32b"}], ids=str
+)
+def test_what_lies_between_batches_is_found_as_if_every_batch_was_asked_for(asked, measure):
+    """A limit ends the batches of the first, the card's memory those of the second."""
+    given = {
+        "gpus": "h100-sxm", "counts": 1, "engines": "vllm", "drafters": ("none", "eagle3"), **asked,
+        "weight_dtypes": "bf16", "prompt_tokens": 600, "output_tokens": 300, "measure": measure,
+    }  # fmt: skip
+    found = ms.compare(**given).comparison
+    every = ms.compare(**given, batches=tuple(range(1, 257))).comparison
+    for best, one_by_one in ((found.chosen, every.chosen), (found.chosen_plain, every.chosen_plain)):
+        assert (best["batch"], best["drafts"]) == (one_by_one["batch"], one_by_one["drafts"])
+        assert best[found.column] == pytest.approx(one_by_one[found.column], rel=1e-12)
+    assert set(found.table.batch) - set(found.question.tried)
+
+
 def test_bands_hold_their_values_and_speculation_is_less_sure(dense):
     table = dense.table
     for name in ("tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens"):

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from tables import table
 from medusa_sim.errors import SpecError
 from medusa_sim.report.spec_rows import model_rows
 from medusa_sim.specs.feed_forwards import Mlp
+from medusa_sim.specs.hf_families import FAMILIES
 from medusa_sim.specs.mixers import Grouped
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model, model_names
@@ -203,6 +205,21 @@ def test_scales_follow_the_weights_that_have_them():
     assert with_dtypes(published, weight_dtype="int8").weight_bytes < published.weight_bytes
     fp8 = with_dtypes(published, dtype="fp8").weight_bytes
     assert 0.5 * fp8 < int4.weight_bytes < fp8
+
+
+@pytest.mark.parametrize(
+    ("given", "tied"),
+    [
+        ({}, True), ({"tie_embedding": False}, False), ({"tie_embedding": True}, True),
+        ({"tie_embedding": True, "tie_word_embeddings": False}, False), ({"tie_word_embeddings": None}, True),
+    ],
+)  # fmt: skip
+def test_what_a_family_calls_a_key_is_not_overwritten_by_its_default(tmp_path, monkeypatch, given, tied):
+    """A family whose models tie their embeddings unless its own name of the key says otherwise."""
+    own = msgspec.structs.replace(FAMILIES["gemma"], aliases={"tie_embedding": "tie_word_embeddings"})
+    monkeypatch.setitem(FAMILIES, "gemma", own)
+    gemma = {"architectures": ["GemmaForCausalLM"], "model_type": "gemma", "tie_word_embeddings": ...}
+    assert _load(tmp_path, **{**gemma, **given}).tied_embeddings is tied
 
 
 INT4, INT8, FP4, FP8 = (4, "int"), (8, "int"), (4, "float"), (8, "float")

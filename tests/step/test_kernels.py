@@ -10,6 +10,7 @@ from asking import answered
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
+from medusa_sim.latency.base import RooflineLatency
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.experts import Collective
@@ -195,6 +196,54 @@ def test_what_has_no_fitted_kernel_is_composed_and_says_so(tmp_path):
     )
     assert "no kernel is fitted" not in fitted
     assert "linear attention" in composed
+
+
+HEADS_OF_STATES = {
+    "qwen3-next-80b-a3b": 32 * 128 * 128, "kimi-linear-48b-a3b": 32 * 128 * 128,
+    "nemotron-3-nano-30b-a3b": 64 * 64 * 128,
+}  # fmt: skip
+"""Entries of a layer's states of one request: value heads (or heads) x key width x value width."""
+
+
+@pytest.mark.parametrize("name", HEADS_OF_STATES)
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_a_recurrence_that_nobody_fitted_reads_its_states_once_and_writes_one_a_token(name, tokens):
+    """(K3), on the roofline of an H100: b S (1 + q) bytes, fp32."""
+    workload = decode(16, 1024) if tokens == 1 else verify(16, 1024, tokens)
+    kernel = composed_recurrence(name, workload)
+    moved = 4 * HEADS_OF_STATES[name] * 16 * (1 + tokens)
+    gpu = load_gpu("h100-sxm")
+    time_us = launch_time(RooflineLatency(gpu), kernel).time_us
+    assert float(time_us) == pytest.approx(moved / gpu.bandwidth_bytes_per_s * US_PER_S, rel=1e-9)
+    ends = [float(end.bytes) / moved for end in kernel.ends]
+    assert ends == pytest.approx([0.5, 1.35])
+
+
+@pytest.mark.parametrize(
+    ("name", "token_flops"),
+    [
+        ("qwen3-next-80b-a3b", 32 * (6 * 128 * 128 + 64 * 10 * 128 + 64**2 / 3)),
+        ("kimi-linear-48b-a3b", 32 * (6 * 128 * 128 + 64 * 10 * 128 + 64**2 / 3)),
+        ("nemotron-3-nano-30b-a3b", 2 * 128 * (8 * 128 + 64 * 64) + 4 * 64 * 64 * 128),
+    ],
+)
+def test_a_prompt_of_a_recurrence_that_nobody_fitted_runs_at_a_third_of_a_linear_layers_rate(
+    name, token_flops
+):
+    """(K4), (B4): chunks of 64, those of Mamba-2 of 128."""
+    kernel = composed_recurrence(name, prefill(2, 1000))
+    assert float(kernel.operator.flops) == pytest.approx(3 * 2000 * token_flops, rel=1e-9)
+    ends = [float(end.flops / kernel.operator.flops) for end in kernel.ends]
+    assert ends == pytest.approx([0.4, 3.0])
+
+
+def composed_recurrence(name: str, workload: Workload) -> Launch:
+    """What the recurrence of a model's layers is priced as where no kernel of its own is fitted."""
+    launches = model_launches(load_model(name), workload, RUNTIME)
+    own = next(each for each in launches if each.operator.name == "recurrence")
+    (kernel,) = own.composed
+    assert own.count == kernel.count
+    return kernel
 
 
 def test_tensorrt_llm_keeps_gated_delta_states_in_16_bits():

@@ -1,0 +1,69 @@
+"""What a step keeps in memory, by hand: Kimi-Linear-48B in bf16, 20 recurrent layers and 7 latent ones.
+
+Sizes of its config.json: hidden 2304, 163840 words; 32 heads of 128 x 128 with a convolution over 4 tokens of
+3 x 4096 channels; a latent key of 512 + 64; a dense layer of 9216, gated.
+"""
+
+import numpy as np
+import pytest
+
+import medusa_sim as ms
+from medusa_sim.plan.surface import price
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import Parallel
+from medusa_sim.specs.variants import on_one_gpu
+from medusa_sim.step.drafter.layer import Eagle3
+from medusa_sim.step.memory import activation_bytes, cache_bytes, step_memory_bytes, usable_memory_bytes
+
+MODEL = load_model("kimi-linear-48b-a3b")
+STATE_BYTES = 20 * (32 * 128 * 128 * 4 + 3 * (3 * 4096) * 2)
+"""fp32 matrices, and the last three inputs of the convolution."""
+TOKEN_BYTES = 7 * (512 + 64) * 2
+ROW_BYTES = 2 * (3 * 9216 + 2 * 2304) + 4 * 163840
+"""Gate, up and their product beside two rows of the hidden state; logits in fp32."""
+
+
+@pytest.mark.parametrize("verified", [1, 2, 5, np.array([1, 4])])
+def test_a_request_keeps_its_tokens_and_a_state_for_each_verified_token(verified):
+    kept = cache_bytes(MODEL, 0.0, 1000, verified)
+    assert kept == pytest.approx(1000 * TOKEN_BYTES + verified * STATE_BYTES, rel=1e-12)
+    drafted = cache_bytes(MODEL, 16.0, 1000, verified)
+    assert drafted - kept == pytest.approx(16_000.0)
+
+
+def test_a_model_without_states_keeps_its_tokens_alone():
+    llama = load_model("llama-3.1-8b")
+    for verified in (1, 4):
+        assert cache_bytes(llama, 0.0, 1000, verified) == 1000 * 32 * 2 * 8 * 128 * 2
+
+
+def test_attention_on_every_gpu_shares_the_requests():
+    shard = on_one_gpu(load_model("deepseek-r1"), Parallel(tp=8, ep=8, dp_attention=True))
+    assert cache_bytes(shard, 0.0, 1000) == pytest.approx(1000 * 61 * (512 + 64) * 2 / 8)
+
+
+@pytest.mark.parametrize("candidates", [1, 4])
+def test_a_step_holds_weights_tokens_states_rows_and_its_drafter(candidates):
+    batch, seq_len = 10, 1000
+    rows = batch * candidates
+    assert activation_bytes(MODEL, rows, rows) == rows * ROW_BYTES
+    request = (seq_len + candidates) * TOKEN_BYTES + candidates * STATE_BYTES
+    held = float(step_memory_bytes(MODEL, None, batch, seq_len, candidates))
+    assert held == pytest.approx(MODEL.weight_bytes + batch * request + rows * ROW_BYTES, rel=1e-12)
+    drafter = Eagle3(depth=3)
+    more = float(step_memory_bytes(MODEL, drafter, batch, seq_len, candidates)) - held
+    slots = drafter.kv_slots() * TOKEN_BYTES
+    own = drafter.kv_bytes_per_token(MODEL) * (seq_len + candidates + drafter.kv_slots())
+    assert more == pytest.approx(drafter.weight_bytes(MODEL) + batch * (own + slots))
+
+
+def test_the_largest_batch_is_what_the_card_has_left_over_what_a_request_takes():
+    """(R10) on an H200, 141 x 2^30 bytes: 0.9 of them less 1 GB."""
+    scenario = ms.Scenario(gpu="h200-sxm", model=MODEL.name, drafter="ngram", acceptance=0.7)
+    surface = price(scenario, [1], [1024])
+    usable = 0.9 * 141 * 2**30 - 1e9
+    assert usable_memory_bytes(scenario.gpu) == pytest.approx(usable)
+    counts = np.asarray(surface.candidates)
+    request = (1024 + counts) * TOKEN_BYTES + counts * (STATE_BYTES + ROW_BYTES)
+    assert counts.tolist()[:2] == [1, 2]
+    np.testing.assert_array_equal(surface.max_batch[0], (usable - MODEL.weight_bytes) // request)
