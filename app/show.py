@@ -30,12 +30,22 @@ if TYPE_CHECKING:
 _LABELS = {
     "acceptance": "Acceptance", "batch": "Plan for requests at once", "candidates": "Candidates",
     "draft-model": "Draft model", "draft-path": "Draft checkpoint", "drafter": "Drafter", "dtype": "Dtype",
-    "gpu": "GPU", "heads": "Medusa heads", "kv-dtype": "KV cache", "model": "Model", "runtime": "Runtime",
+    "gpu": "GPU", "heads": "Medusa heads", "kv-dtype": "KV cache", "model": "Model", "runtime": "Engine",
     "seq": "Context", "tp": "GPUs", "weight-dtype": "Weights",
 }  # fmt: skip
 """What inputs are called here, by their options of the command line."""
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: [A-Z][A-Z_]*\b)?")
 """`--acceptance FILE`."""
+_SAID = {
+    "usd_per_million_tokens: at ": "prices: ",
+    "; --price gives another": "",
+    "with --batch 1..N": "with --batch",
+    "give --price ": "type its price, ",
+    "--format csv or json gives each row's": "the table to save has each row's",
+    "/metrics page, --counters)": "/metrics page)",
+    " is held in profiles/served.toml": " is held",
+}
+"""What lines say of the command line alone, and what this app says in its place."""
 _OTHER = re.compile(r"(?<![\w`-])--[a-z][a-z-]*")
 """An option of an engine: shown as code, which stays on one line."""
 _MARKUP = re.compile(r"[$*_~<\[\]`]")
@@ -116,6 +126,8 @@ def beside(lines: Iterable[str]) -> None:
 
 def in_words(line: str) -> str:
     """A line of the package as Markdown in the words of this app: inputs have labels, not options."""
+    for option, words in _SAID.items():
+        line = line.replace(option, words)
     named = _OPTION.sub(lambda found: f"“{_LABELS[found[1]]}”" if found[1] in _LABELS else found[0], line)
     return _OTHER.sub(r"`\g<0>`", escaped(named))
 

@@ -257,7 +257,7 @@ def _chart(answer: Comparison, command: str) -> None:
         name="setups",
         caption="What nothing beats of each card: solid with drafts, dotted without; bands: 80 %. "
         "Points: requests at once/drafts; dashed: the target; ringed: the answer."
-        f"{left_out(answer, _AXES[what])} {measured_text(answer)}",
+        f"{left_out(answer, _AXES[what])} {show.in_words(measured_text(answer))}",
         command=command,
         rows=lambda: answer.table,
         values=lambda: compare_values(answer),

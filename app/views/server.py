@@ -13,6 +13,7 @@ from chosen import SetUp
 
 from medusa_sim.acceptance.engine_counters import combined
 from medusa_sim.acceptance.engine_records import read_counts
+from medusa_sim.calibrate.engine_bench import is_bench
 from medusa_sim.calibrate.engine_run import engine_run
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.check import check
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _TOLD = (
     "A /metrics page of vLLM, a result of a load generator (vllm bench serve, SGLang, AIPerf), acceptance "
-    "histograms as JSON, or a log of vLLM or llama.cpp."
+    "histograms as JSON, or a log of vLLM, SGLang or llama.cpp."
 )
 
 OPENED = "engine_given"
@@ -62,24 +63,22 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
         counts = combined(read_counts(path))
     except MedusaSimError as error:  # a benchmark's result may hold none
         unread = error
-    scenario = answers.scenario_of(set_up)
     taken: dict[str, str | int] = {}
     if counts is not None:
         taken["acceptance"] = ",".join(f"{share:.3f}" for share in counts.shares.tolist())
-    verdict: Checked | None = None
-    why = ""
-    for files, given in (((path,), Measured()), ((), Measured()), ((), Measured(batch=batch))):
-        try:
-            verdict = Checked(check=check(*engine_run(scenario, files, None if files else counts, given)))
-            break
-        except MedusaSimError as error:
-            why = str(error)
+    verdict, told = _verdict(set_up, path, counts, batch)
     if verdict is not None:
         run = verdict.check.run
         taken |= {"batch": run.batch} if run.batch <= 64 else {}
         taken |= {"seq": run.seq_len} if verdict.check.scenario.traffic is not None else {}
         tell = st.success if verdict.is_inside else st.warning
         tell(show.in_words(verdict.sentence))
+        if told:
+            st.caption(told)
+        if counts is None and run.drafts:
+            taken["acceptance"] = f"{run.tokens_per_step:.3f}@{run.drafts}"
+    elif is_bench(path):
+        st.error(show.in_words(told), icon=":material/error:")
     elif unread is not None:
         raise unread
     if counts is not None:
@@ -87,11 +86,40 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
             f"{counts.engine} counted {counts.steps:,} steps, {counts.tokens_per_step:.2f} tokens a step; "
             f"acceptance by position {taken['acceptance']}."
         )
-    if verdict is None:
-        st.caption(f"No verdict on its speed: {show.in_words(why)}")
+        if verdict is None:
+            st.caption(
+                "No verdict on its speed, which it does not hold: a log with its lines of throughput does, "
+                "and so does the result of a load generator."
+            )
     names = ", ".join(
         {"acceptance": "acceptance", "batch": "batch", "seq": "context"}[name] for name in taken
     )
     if taken:
         take_over = st.session_state.update  # the page's own inputs
         st.button(f"Take over {names}", on_click=take_over, args=(taken,), icon=":material/input:")
+
+
+def _verdict(
+    set_up: SetUp, path: Path, counts: AcceptanceCounts | None, batch: int
+) -> tuple[Checked | None, str]:
+    """The verdict on a file and what this page added to it; or none, and why.
+
+    A file may leave out the drafts of a step or the requests in flight: those are taken from the page.
+    """
+    scenario, why = answers.scenario_of(set_up), ""
+    drafts = answers.drafts_at(set_up, min(batch, 64))
+    tries: tuple[tuple[tuple[Path, ...], Measured, str], ...] = (
+        ((path,), Measured(), ""),
+        ((path,), Measured(drafts=drafts), f"{drafts} drafts a step"),
+        ((), Measured(), ""),
+        ((), Measured(batch=batch), f"{batch} requests in flight"),
+    )
+    for files, given, added in tries:
+        try:
+            judged_run = engine_run(scenario, files, None if files else counts, given)
+            verdict = Checked(check=check(*judged_run))
+        except MedusaSimError as error:
+            why = why or str(error)
+        else:
+            return verdict, f"Not in the file, taken from this page: {added}." if added else ""
+    return None, why

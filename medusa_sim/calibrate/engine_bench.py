@@ -2,9 +2,9 @@
 
 Read are the JSON of `vllm bench serve` (TensorRT-LLM's benchmark_serving writes the same), `vllm bench
 latency` and `vllm bench throughput`, the lines of SGLang's `bench_serving`, AIPerf's
-`profile_export_aiperf.json`, GuideLLM's `benchmarks.json`, and a CSV. The inter-token latency of vLLM and
-SGLang is the time between two chunks, a step; that of AIPerf and GuideLLM is the mean per token of a request,
-which is kept apart as `tpot`, and so is SGLang's where it speculates.
+`profile_export_aiperf.json`, GuideLLM's `benchmarks.json`, logs of vLLM and SGLang, and a CSV. The
+inter-token latency of vLLM and SGLang is the time between two chunks, a step; that of AIPerf and GuideLLM is
+the mean per token of a request, which is kept apart as `tpot`, and so is SGLang's where it speculates.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined
+from medusa_sim.acceptance.engine_records import read_counts
+from medusa_sim.calibrate.engine_log import Logged, logged
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import POSITIONS, TABLE_BYTES
 from medusa_sim.plan.arguments import NUMBER, Declared, argument
@@ -23,8 +26,8 @@ from medusa_sim.units import US_PER_MS, US_PER_S
 
 WANTED = (
     "a result of vllm bench serve, latency or throughput, SGLang's bench_serving, AIPerf "
-    "(profile_export_aiperf.json) or GuideLLM (benchmarks.json), or a CSV of concurrency, itl_ms or tpot_ms, "
-    "prompt, output"
+    "(profile_export_aiperf.json) or GuideLLM (benchmarks.json), a log of vLLM or SGLang, or a CSV of "
+    "concurrency, itl_ms or tpot_ms, prompt, output"
 )
 SHORTEST_US, LONGEST_US = 50.0, 60e6
 """Times of a step that can be: below and beyond, a column has another unit than it says."""
@@ -94,11 +97,16 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
         rows = list(_of_csv(path))
     else:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
-        rows = [
-            row
-            for document in json_documents(text, path, WANTED, DataError, finite=False)
-            for row in _of_document(document, path, known)
-        ]
+        log = logged(text)
+        rows = (
+            [_of_log(log, path, known)]
+            if log is not None
+            else [
+                row
+                for document in json_documents(text, path, WANTED, DataError, finite=False)
+                for row in _of_document(document, path, known)
+            ]
+        )
     return [_checked(_with_shape(row, known), path) for row in rows]
 
 
@@ -108,10 +116,46 @@ def is_bench(path: Path) -> bool:
         return True
     try:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
+        if logged(text) is not None:
+            return True
         documents = json_documents(text, path, WANTED, DataError, finite=False)
         return any(isinstance(each, dict) and bool(_READERS.keys() & each.keys()) for each in documents)
     except DataError:
         return False
+
+
+LOG = "log"
+"""The tool of what an engine logged itself."""
+
+
+def _of_log(log: Logged, path: Path, shape: Shape) -> BenchRow:
+    """A log's steady lines. vLLM writes its acceptance by position on lines of their own."""
+    drafts, length = shape.drafts or log.drafts or 0.0, log.length or 1.0
+    if log.engine == "vllm" and (counts := logged_counts(path)) is not None:
+        drafts, length = float(counts.tried.size), counts.tokens_per_step
+    if length > 1.0 and not drafts:
+        raise DataError(
+            f"{named(path)}: speculated ({length:.2f} tokens a step), but does not say how many drafts; add "
+            "--drafts K"
+        )
+    return BenchRow(
+        source=path.name,
+        tool=LOG,
+        engine=log.engine,
+        concurrency=log.running,
+        tpot_us=log.running / log.tokens_per_s * US_PER_S,
+        tokens_per_s=log.tokens_per_s,
+        drafts=float(drafts) if length > 1.0 else 0.0,
+        acceptance_length=length,
+    )
+
+
+def logged_counts(path: Path) -> AcceptanceCounts | None:
+    """Acceptance by position of a log; None where it holds none."""
+    try:
+        return combined(read_counts(path))
+    except DataError:
+        return None
 
 
 def _of_document(document: Any, path: Path, shape: Shape) -> Iterator[BenchRow]:
@@ -373,7 +417,10 @@ def _checked(row: BenchRow, path: Path) -> BenchRow:
                 f"{where}: {name} would be {value:g}, no step of a model takes that; is the unit another one "
                 "(s, ms, us)?"
             )
-    for name, least in (("concurrency", 1.0), ("prompt", 1.0), ("output", 1.0), ("acceptance_length", 1.0)):
+    tokens = 0.0 if row.tool == LOG else 1.0  # of a request: a log does not say
+    for name, least in (
+        ("concurrency", 1.0), ("prompt", tokens), ("output", tokens), ("acceptance_length", 1.0),
+    ):  # fmt: skip
         value = getattr(row, name)
         if not (math.isfinite(value) and value >= least):
             raise DataError(f"{where}: {name} {value:g}; a number from {least:g} is needed")

@@ -8,7 +8,7 @@ from typing import Any
 
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined, over_every_step
 from medusa_sim.acceptance.engine_records import read_counts
-from medusa_sim.calibrate.engine_bench import BenchRow, Shape, read_bench
+from medusa_sim.calibrate.engine_bench import LOG, BenchRow, Shape, logged_counts, read_bench
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.plan.check import EngineRun, described
 from medusa_sim.plan.question import Measured
@@ -60,6 +60,8 @@ def engine_run(
             and path.suffix == ".json"
         ):
             counts = combined(read_counts(path))
+        elif counts is None and by_position and row.tool == LOG:
+            counts = logged_counts(path)
         scenario = _serving(scenario, row)
     if scenario.drafting.kind.looks_up:
         measured.pop("tokens_per_step", None)

@@ -15,6 +15,10 @@ import under_load
 from pages_read import PAPERS, Opened
 from streamlit.testing.v1 import AppTest
 
+ONLY_TYPED = re.compile(
+    r"--(?:format|price|bench|counters|by-count|measured)|usd_per_million|served\.toml|1\.\.N"
+)
+"""What only the command line has a place for."""
 ADDRESSES = {"answer": "", "compare": "which-gpu"}
 
 
@@ -58,6 +62,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
         assert not [line for line in told if options & set(re.findall(r"--[a-z-]+", line))], (
             "inputs have labels"
         )
+        prose = [each.value for each in (*page.markdown, *page.caption) if "<div" not in each.value]
+        assert not [line for line in (*told, *prose) if ONLY_TYPED.search(line)], "words of commands"
         assert "Traceback" not in str(told)
         return page
 

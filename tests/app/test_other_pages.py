@@ -291,6 +291,27 @@ def test_a_metrics_page_is_judged_and_taken_over(opened: Opened) -> None:
     assert page.success, "the answer follows the acceptance taken over"
 
 
+@pytest.mark.parametrize(("name", "runtime"), [("vllm", "vllm-0.33"), ("sglang", "sglang-0.5")])
+def test_a_log_gives_a_verdict_on_speed(opened: Opened, name: str, runtime: str) -> None:
+    page = unfolded(opened("answer", **EIGHT_B, runtime=runtime), OPENED)
+    text = (PAGES / f"{name}.log").read_text()
+    page.text_area(key="engine_text").set_value(text).run()
+    assert not page.error
+    told = "\n".join(line.value for line in (*page.success, *page.warning))
+    assert "ms a token at batch 8, predicted" in told
+    assert "--counters" not in told
+    taken = next(button for button in page.button if button.label.startswith("Take over"))
+    assert "acceptance" in taken.label
+    older = "\n".join(re.sub(r"accept rate: [0-9.]+, ", "", line) for line in text.splitlines())
+    page.text_area(key="engine_text").set_value(older).run()
+    assert not page.error
+    added = re.search(r"Not in the file, taken from this page: \d drafts a step", text_of(page))
+    assert (added is not None) == (name == "sglang")
+    other = unfolded(opened("answer", **EIGHT_B, runtime="sglang" if name == "vllm" else "vllm"), OPENED)
+    other.text_area(key="engine_text").set_value(text).run()
+    assert f"is a run of {name}" in text_of(other)
+
+
 def test_what_is_no_engines_is_one_line(opened: Opened) -> None:
     page = unfolded(opened("answer", **EIGHT_B), OPENED)
     page.text_area(key="engine_text").set_value("hello there").run()

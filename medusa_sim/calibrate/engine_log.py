@@ -1,0 +1,109 @@
+"""What vLLM and SGLang log while they serve: requests running, tokens per second, acceptance.
+
+    vLLM    Engine 000: Avg prompt throughput: 12.0 tokens/s, Avg generation throughput: 2100.0 tokens/s,
+            Running: 24 reqs, ...   (v1/metrics/loggers.py, every 10 s)
+    SGLang  Decode batch. #running-req: 16, ..., accept len: 2.41, accept rate: 0.47, ...,
+            gen throughput (token/s): 1650.20, ...   (every so many steps)
+
+SGLang's accept length counts the target's own token; its accept rate, which older versions do not write, is
+the accepted of the drafted tokens, so that both tell how many drafts were run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from medusa_sim.reading import short_lines_of
+
+_VLLM = re.compile(
+    r"Avg generation throughput: (?P<rate>\d{1,12}(?:\.\d{1,6})?) tokens/s, "
+    r"Running: (?P<running>\d{1,9}) reqs"
+)
+_SGLANG = re.compile(r"Decode batch\W.{0,20}?#running-req: (?P<running>\d{1,9})\b")
+_SGLANG_RATE = re.compile(r"gen throughput \(token/s\): (\d{1,12}(?:\.\d{1,6})?)")
+_SGLANG_LENGTH = re.compile(r"accept len: (\d{1,3}(?:\.\d{1,6})?)")
+_SGLANG_SHARE = re.compile(r"accept rate: (\d(?:\.\d{1,6})?)")
+STEADY = 0.9
+"""Of the most requests running in any line: fewer are the beginning or the end."""
+_FEWEST = 3
+"""Lines from which the first is left out: what it counts began earlier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line. length: tokens a step; drafts: of a step, where they can be told."""
+
+    engine: str
+    running: int
+    tokens_per_s: float
+    length: float | None = None
+    drafts: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """What the lines with the most requests say together, in the mean. drafts: None where they do not say."""
+
+    engine: str
+    lines: int
+    running: float
+    tokens_per_s: float
+    length: float | None
+    drafts: int | None
+
+
+def lines_of(text: str) -> list[LogLine]:
+    """Every line of a log that holds a speed."""
+    found = []
+    for line in short_lines_of(text):
+        if (match := _VLLM.search(line)) is not None:
+            one = LogLine(engine="vllm", running=int(match["running"]), tokens_per_s=float(match["rate"]))
+        elif (match := _SGLANG.search(line)) and (rate := _SGLANG_RATE.search(line)):
+            length, share = (
+                None if told is None else float(told[1])
+                for told in (_SGLANG_LENGTH.search(line), _SGLANG_SHARE.search(line))
+            )
+            one = LogLine(
+                engine="sglang",
+                running=int(match["running"]),
+                tokens_per_s=float(rate[1]),
+                length=length,
+                drafts=(length - 1.0) / share if length and length > 1.0 and share else None,
+            )
+        else:
+            continue
+        if one.running and one.tokens_per_s > 0.0:
+            found.append(one)
+    return found
+
+
+def logged(text: str) -> Logged | None:
+    """The speed in a log; None where it holds none.
+
+    Lines with fewer than STEADY of the most requests are left out, and the first of several.
+    """
+    lines = lines_of(text)
+    if not lines:
+        return None
+    engine, most = lines[-1].engine, max(line.running for line in lines)
+    kept = [line for line in lines if line.engine == engine and line.running >= STEADY * most]
+    kept = kept[1:] if len(kept) >= _FEWEST else kept or lines
+    lengths, drafts = (
+        [value for line in kept if (value := getattr(line, name)) is not None]
+        for name in ("length", "drafts")
+    )
+    return Logged(
+        engine=engine,
+        lines=len(kept),
+        running=fmean(line.running for line in kept),
+        tokens_per_s=fmean(line.tokens_per_s for line in kept),
+        length=_mean(lengths),
+        drafts=round(median(drafts)) if drafts else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
