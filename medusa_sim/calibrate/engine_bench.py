@@ -13,16 +13,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined
-from medusa_sim.acceptance.engine_records import read_counts
 from medusa_sim.calibrate.engine_log import Logged, logged
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import POSITIONS, TABLE_BYTES
 from medusa_sim.plan.arguments import NUMBER, Declared, argument
 from medusa_sim.reading import json_documents, named, read_csv_table, read_text
 from medusa_sim.units import US_PER_MS, US_PER_S
+
+if TYPE_CHECKING:
+    from medusa_sim.acceptance.engine_counters import AcceptanceCounts
 
 WANTED = (
     "a result of vllm bench serve, latency or throughput, SGLang's bench_serving, AIPerf "
@@ -152,6 +153,9 @@ def _of_log(log: Logged, path: Path, shape: Shape) -> BenchRow:
 
 def logged_counts(path: Path) -> AcceptanceCounts | None:
     """Acceptance by position of a log; None where it holds none."""
+    from medusa_sim.acceptance.engine_counters import combined  # commands need `Shape` for their help alone
+    from medusa_sim.acceptance.engine_records import read_counts
+
     try:
         return combined(read_counts(path))
     except DataError:
