@@ -33,7 +33,7 @@ from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Element
 from medusa_sim.specs.engine_facts import Backend, backend_of, backend_of_row
 from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR
-from medusa_sim.specs.kernels import SECTIONS, GemmKernel, Kernel, KernelSet, SerialGemm
+from medusa_sim.specs.kernels import SECTIONS, GemmKernel, Kernel, KernelSet, SerialGemm, without_clusters
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ class Choice:
     form: str
     kernel: Kernel
     is_asked: bool
+
+    @property
+    def kernels(self) -> str:
+        """The set that has it."""
+        return self.place.partition(":")[0]
 
 
 def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
@@ -202,6 +207,8 @@ class CalibratedLatency:
             return verify_in_window(self, operator)
         choice = self._choice(kind, operator)
         time = kind.timer(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
+        if isinstance(operator, Gemm) and isinstance(choice.kernel, GemmKernel) and self._lends(choice):
+            time = in_another_library(self.gpu, choice.kernel, operator, time, form=choice.form)
         time = with_place(choice, time)
         if self.cold and is_sparse(operator) and operator.phase == VERIFY:
             apart = self.time(operator.one_by_one())  # which an engine may choose where it is shorter
@@ -224,7 +231,11 @@ class CalibratedLatency:
         if is_sparse(operator) or is_in_window(operator):  # of several kernels
             return id(self)
         choice = self._choice(kind, operator)
-        return choice.place, choice.form, choice.is_asked, self.cold
+        return choice.place, choice.form, choice.is_asked, self._lends(choice), self.cold
+
+    def _lends(self, choice: Choice) -> bool:
+        """Whether a step of an engine takes a kernel of another one's rows."""
+        return self.cold and self.asked.library not in ("", choice.kernels)
 
     def _choice(self, kind: Kind, operator: Operator) -> Choice:
         asked = self._asked_for(operator)
@@ -267,6 +278,22 @@ def linear_time(
     from medusa_sim.latency.serial import serial_gemm_time
 
     return serial_gemm_time(gpu, kernel, operator)
+
+
+def in_another_library(
+    gpu: Gpu, kernel: GemmKernel, operator: Gemm, time: OperatorTime, *, form: str
+) -> OperatorTime:
+    """A library's clusters may not be another's: the band reaches to what blocks launched alone take.
+
+    SGLang's fp8 layers on Hopper compute 512 rows for 257. vLLM's source has the same clusters, others choose
+    by shape, and nobody measured either.
+    """
+    alone = without_clusters(kernel)
+    if alone is kernel:
+        return time
+    alone_us = gemm_time(gpu, alone, operator, form=form).time_us
+    less = np.log(time.time_us / time.low_us), np.log(np.maximum(time.time_us / alone_us, 1.0))
+    return replace(time, low_us=time.time_us * np.exp(-np.hypot(*less)))
 
 
 def unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:

@@ -20,6 +20,7 @@ from medusa_sim.latency.base import known_time
 from medusa_sim.latency.by_name import cached
 from medusa_sim.latency.calibrated import NAME_MARK
 from medusa_sim.operators.kinds import KIND_OF
+from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan import CANDIDATES_MAX, TYPICAL
 from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
 from medusa_sim.plan.draft_options import DraftOption, draft_options
@@ -33,7 +34,7 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
 from medusa_sim.step.step import Setting
-from medusa_sim.units import HALVES, Format
+from medusa_sim.units import HALVES, SIXTEEN, Format
 
 _ONE_NODE = 8
 """GPUs of most servers."""
@@ -189,6 +190,11 @@ def _of_kernels(of: Resolved) -> list[str]:
             f"kernels of {of.gpu.name} are borrowed from {', '.join(of.kernel_lenders)}, "
             f"with wider bands{times}"
         )
+    if slow := slower_than_halves(of):
+        lines.append(
+            f"linear layers in {slow[0]} take {slow[2]:.2f} times as long as in bf16 on {of.gpu.name} at "
+            f"{slow[1]} rows: inputs are quantised first, and kernels with scales reach less of the peak"
+        )
     if other := other_form(of):
         lines.append(
             f"nobody measured experts in {other[0]} on {of.gpu.name}: times are of {other[1]} kernels "
@@ -331,6 +337,37 @@ class Scenario(Resolved):
                 f"{self.where_trees_run or 'or choose a profile measured further out'}"
             )
         return kept
+
+
+_ROWS = (1, 64, 256)
+"""Rows of linear layers that are priced in both formats."""
+
+
+def slower_than_halves(of: Resolved) -> tuple[str, int, float] | None:
+    """Format of linear layers, rows, and how many times as long as in 16 bits they take, where that is most.
+
+    Each is preceded by a pass that quantises its inputs, which small layers do not earn back. None where they
+    are faster at all of the rows.
+    """
+    made = [
+        (launch.count, launch.operator)
+        for launch in plain_launches(of.shard, of.runtime)
+        if isinstance(launch.operator, Gemm) and launch.operator.dtype not in HALVES
+    ]
+    if not made:
+        return None
+    taken_us = np.zeros((2, len(_ROWS)))
+    for count, layer in made:
+        quantised = replace(layer, m=np.asarray(_ROWS))
+        halves = replace(quantised, dtype=SIXTEEN, weight_dtype=None)
+        for index, operator in enumerate((quantised, halves)):
+            time = known_time(of.latency, operator)
+            if time is None:
+                return None
+            taken_us[index] += count * time.time_us
+    times = taken_us[0] / taken_us[1]
+    worst = int(np.argmax(times))
+    return (made[0][1].form, _ROWS[worst], float(times[worst])) if times[worst] > 1.0 else None
 
 
 def other_form(of: Resolved) -> tuple[str, str] | None:

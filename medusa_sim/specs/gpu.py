@@ -216,6 +216,7 @@ def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
             lambda gpu, name: own[gpu].get(name, KernelSet()),
             alike.__contains__,
             lambda gpu: memory_pace(rates[gpu], rates[file.gpu.name]),
+            file.gpu.architecture,
         )
     present = {name: held for name, held in kernels.items() if held != KernelSet()}
     return dataclasses.replace(file.gpu, kernels=present, power=_power(file, relatives))

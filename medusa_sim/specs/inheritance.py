@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -31,9 +31,11 @@ from medusa_sim.specs.kernels import (
     SECTIONS,
     SERIAL,
     TRANSFER_ERROR_STREAMED,
+    GemmKernel,
     Kernel,
     KernelSet,
     StreamKernel,
+    chosen_by_time,
 )
 from medusa_sim.specs.strict import Text
 from medusa_sim.units import HALVES, SCALED
@@ -171,8 +173,18 @@ def memory_pace(lender_bytes_per_s: float, bytes_per_s: float) -> float:
     return pace if pace > 1.0 and lender_bytes_per_s > _ASKED_BYTES_PER_S else 1.0
 
 
-def carried(kernel: KernelT, pace: float) -> KernelT:
-    """A lender's kernel beside memory `pace` times as fast, where multiprocessors keep theirs."""
+OTHER_VENDOR = "cdna"
+"""Architecture of cards that no library here runs on: neither its clusters nor its rules for tiles."""
+
+
+def carried(kernel: KernelT, pace: float, architecture: str = "") -> KernelT:
+    """A lender's kernel on a card of an architecture.
+
+    pace: of the card's memory, where multiprocessors keep theirs. Rules for tiles and clusters are those of a
+    library that another vendor's cards do not run: theirs take the fastest.
+    """
+    if isinstance(kernel, GemmKernel) and architecture == OTHER_VENDOR:
+        return cast("KernelT", chosen_by_time(kernel))
     if pace == 1.0 or not isinstance(kernel, StreamKernel):
         return kernel
     loads = {
@@ -187,13 +199,14 @@ def inherit_kernels(
     lookup: Lookup,
     is_alike: Callable[[str], bool],
     pace: Callable[[str], float],
+    architecture: str,
 ) -> KernelSet:
     """`own` with every entry that it lacks and `borrowed` names. A relative's missing entry adds nothing.
 
     Each borrowed kernel says so: `Fit.inherited_from` is the reference, `Fit.source` gains the reason, and a
     band from another GPU is stretched about its centre (in the logarithm): by `widen`, and at least by what
     kernels were measured to err on other GPUs. is_alike: whether a GPU has the same architecture. pace: its
-    `memory_pace`.
+    `memory_pace`. architecture: of the card that borrows.
     """
 
     def merged(section: str) -> dict[str, Kernel]:
@@ -203,7 +216,7 @@ def inherit_kernels(
             borrowed,
             lambda gpu, name: lookup(gpu, name).table(section),
             is_alike,
-            pace,
+            lambda kernel, gpu: carried(kernel, pace(gpu), architecture),
         )
 
     tables: dict[str, object] = {section: merged(section) for section in BORROWED}
@@ -240,7 +253,7 @@ def _section(
     borrowed: Inheritance,
     lookup: Callable[[str, str], Mapping[str, Kernel]],
     is_alike: Callable[[str], bool],
-    pace: Callable[[str], float],
+    carry: Callable[[Kernel, str], Kernel],
 ) -> dict[str, Kernel]:
     merged = dict(own)
     for wanted_section, entry, reference in borrowed.references:
@@ -250,7 +263,7 @@ def _section(
         pairs = [(name, name) for name in relative] if entry == EVERY_ENTRY else [(entry, reference.entry)]
         for mine, theirs in pairs:
             if mine not in merged and theirs in relative:
-                kernel = carried(relative[theirs], pace(reference.gpu))
+                kernel = carry(relative[theirs], reference.gpu)
                 fit = _borrowed_fit(kernel.fit, reference, borrowed, (section, mine), is_alike)
                 merged[mine] = msgspec.structs.replace(kernel, fit=fit)
     return merged

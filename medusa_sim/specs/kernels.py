@@ -7,6 +7,7 @@ was never measured can borrow those of a relative. `medusa_sim.latency` turns th
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -113,6 +114,25 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     unpack_rows: Ratio = 0.0
     vector_ramp_us: Us = 0.0
     fewest_waves: bool = False
+
+
+@lru_cache(maxsize=64)
+def without_clusters(kernel: GemmKernel) -> GemmKernel:
+    """The kernel with each thread block launched alone; itself where all are."""
+    if all(tile.cluster == 1 for tile in kernel.tiles):
+        return kernel
+    return _with_tiles(kernel, cluster=1)
+
+
+def chosen_by_time(kernel: GemmKernel) -> GemmKernel:
+    """The kernel as of a library without clusters or rules for tiles: each alone, the fastest taken."""
+    free = _with_tiles(kernel, cluster=1, m_min=1, m_max=0, n_min=1, n_max=0)
+    return msgspec.structs.replace(free, fewest_waves=False)
+
+
+def _with_tiles(kernel: GemmKernel, **changed: int) -> GemmKernel:
+    tiles = tuple(msgspec.structs.replace(tile, **changed) for tile in kernel.tiles)
+    return msgspec.structs.replace(kernel, tiles=tiles)
 
 
 class SerialLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

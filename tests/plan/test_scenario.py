@@ -331,3 +331,20 @@ def test_collectives_that_were_measured_between_two_cards_say_so_beyond():
     scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="sglang", drafter="eagle3", tp=2)
     for asked, is_told in (({}, False), ({"tp": 4}, True), ({"tp": 4, "gpu": "h100-sxm"}, False)):
         assert ("measured between 2 cards" in " ".join(scenario.but(**asked).warnings)) == is_told
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "tp", "said"),
+    [("b200", "llama-3.1-8b", 4, True), ("b200", "llama-3.1-70b", 4, False),
+     ("mi300x", "qwen3-32b", 2, False), ("rtx-5090", "llama-3.1-8b", 1, False)],
+)  # fmt: skip
+def test_fp8_that_is_slower_than_bf16_says_why(gpu, model, tp, said):
+    """Small layers on Blackwell do not earn back that inputs are quantised; no borrowed rule adds to it."""
+    named = {"gpu": gpu, "model": model, "tp": tp, "drafter": "ngram", "acceptance": "0.5"}
+    scenario = Scenario(**named, dtype="fp8")
+    assert any("quantised first" in line for line in scenario.warnings) == said
+    batches = np.array([1, 8, 64, 256])
+    times = [
+        decode_step(Scenario(**named, dtype=each).setting, batches, 640).time_us for each in ("fp8", "bf16")
+    ]
+    assert said or (times[0] < 1.02 * times[1]).all()
