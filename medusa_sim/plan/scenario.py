@@ -9,6 +9,7 @@ What it rests on that was not measured for it is said in a sentence each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
