@@ -373,13 +373,14 @@ class FullServer(Served):
     def _steps(self, cells: Cells, count: FloatArray) -> _Steps:
         """Of cells on which so many prompts begin: (N8)."""
         apart, traffic = prompts_apart(self.setting), self.traffic
-        stays = np.ones(count.size) if apart else cells.decodes / np.maximum(cells.decodes + cells.away, 1e-9)
+        stays = cells.decodes / np.maximum(cells.decodes + cells.away, 1e-9)
         decoding = np.maximum(cells.requests - count, 0.0) * stays
-        fewer_us = np.zeros(count.size) if apart else (cells.requests - decoding) * cells.each_us
-        own_us = (cells.step_us - fewer_us)[:, None]
+        attended = cells.requests * stays if apart else decoding
+        own_us = (cells.step_us - (cells.requests - attended) * cells.each_us)[:, None]
         none = np.zeros((count.size, 1))
+        alone_us = own_us + (cells.idle_us - cells.own_us)[:, None]
         if not count.any():
-            return _Steps(own_us + (cells.idle_us - cells.own_us)[:, None], none, none, decoding)
+            return _Steps(alone_us, none, none, decoding)
         read = count[:, None] * traffic.prompt_tokens * _lengths(traffic.prompt_cv / np.sqrt(count))
         room = cells.room[:, None]
         further = np.floor(read / room)
@@ -395,7 +396,7 @@ class FullServer(Served):
             if apart:
                 passes = added + np.interp(tokens, rows, linear) * (tokens > 0.0)
                 launched = prompt_pass_us(passes, self._host_us) if self._host_us else passes
-                return own_us + np.where(drafts & (tokens > 0.0), launched, passes)
+                return alone_us + np.where(drafts & (tokens > 0.0), launched, passes)
             own = (decoding * cells.width)[:, None]
             whole = own_us + added + np.interp(own + tokens, rows, linear) - cells.own_us[:, None]
             return prompt_pass_us(whole, self._host_us) if self._host_us else whole

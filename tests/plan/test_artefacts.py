@@ -16,7 +16,7 @@ SET_UPS = (
 def test_no_verdict_comes_from_an_artefact(each):
     found = scan.scanned(each)
     assert found["batches"] > 100
-    assert found["ranges"] <= 2
+    assert found["ranges"] <= 3  # where it hovers about 1, the verdict says so
     assert found["falls"] <= 1
     assert found["moved"] == 0
     assert found["worse"] == 0
