@@ -30,6 +30,8 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
+    graph_rows,
+    launching_host_us,
     linear_us,
     prompt_attention_us,
     prompt_host_us,
@@ -71,7 +73,8 @@ class StepTable:
     plain step is longer where a drafter is loaded. steps_ahead (of a server that loads no drafter:
     plain_steps_ahead), server_s, server_s_per_request: of the engine (`Engine`); server_band: of its 80 %
     interval, relative. prompts_apart: prompts have passes of their own; prompt_host_s: of at least so long
-    where a drafter is loaded; else of the whole step that they ride on. faster, slower: (K, b) half-widths of
+    where a drafter is loaded; else of the whole step that they ride on. graph_rows: most rows of a step that
+    a graph holds; eager_s: of the host in a step of more. faster, slower: (K, b) half-widths of
     a step's 80 % band at the middle length, on its logarithm.
     """
 
@@ -94,6 +97,8 @@ class StepTable:
     server_band: float = 0.0
     prompts_apart: bool = False
     prompt_host_s: float = 0.0
+    graph_rows: float = np.inf
+    eager_s: float = 0.0
     faster: FloatArray | None = None
     slower: FloatArray | None = None
 
@@ -203,9 +208,12 @@ class StepTable:
         linear = self._lists.linear_s
         shared = linear[own + tokens] - linear[own] if rides else linear[tokens]
         read = max(shared, 0.0) + sum([self.chunk_attention_s(chunk, end) for chunk, end in chunks])
-        if self.prompt_host_s:
+        host_s = self.prompt_host_s
+        if not host_s and rides and own <= self.graph_rows < own + tokens:
+            host_s = self.eager_s
+        if host_s:
             beside = 0.0 if self.prompts_apart else own_s
-            read = float(prompt_pass_us(np.asarray(beside + read), self.prompt_host_s)) - beside
+            read = float(prompt_pass_us(np.asarray(beside + read), host_s)) - beside
         return read + self._lists.drafter_prompt_s[tokens]
 
     def chunk_attention_s(self, tokens: int, end: int) -> float:
@@ -298,6 +306,8 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         server_band=0.0 if engine is None else engine.server_us.band,
         prompts_apart=prompts_apart(setting),
         prompt_host_s=prompt_host_us(setting) / US_PER_S if options or not prompts_apart(setting) else 0.0,
+        graph_rows=graph_rows(setting),
+        eager_s=launching_host_us(setting) / US_PER_S,
         faster=_with_none(faster),
         slower=_with_none(slower),
     )

@@ -11,7 +11,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
-from medusa_sim.step.compose import HOST_OVERLAP, PassWork
+from medusa_sim.step.compose import HOST_OVERLAP, PassWork, launching_us
 from medusa_sim.step.drafter import LOOKUPS
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.network import model_launches
@@ -44,6 +44,23 @@ def prompt_host_us(setting: Setting) -> float:
         return 0.0
     launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
     return engine.prompt_us_per_launch.value * sum(launch.kernels for launch in launches)
+
+
+def graph_rows(setting: Setting) -> float:
+    """Most rows of a step that prompts ride on and a graph holds; infinite where that makes no difference."""
+    engine = setting.runtime.engine
+    if engine is None or engine.prompts_apart or not engine.graph_sizes or engine.graph_unit == "requests":
+        return np.inf
+    return float(engine.graph_sizes[-1])
+
+
+def launching_host_us(setting: Setting) -> float:
+    """Microseconds of the host in a step of more rows: (N3), the same as of a step that carries nothing."""
+    engine = setting.runtime.engine
+    if engine is None:
+        return 0.0
+    rows = graph_rows(setting) + 1.0
+    return float(launching_us(engine, setting.model.layers, 1.0, rows).time_us) if np.isfinite(rows) else 0.0
 
 
 def prompt_pass_us(device_us: FloatArray, launching_us: FloatArray | float) -> FloatArray:

@@ -38,6 +38,8 @@ from medusa_sim.step.compose import HOST_OVERLAP, Added, padded_tokens
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
+    graph_rows,
+    launching_host_us,
     linear_step,
     linear_us,
     prompt_attention_us,
@@ -336,6 +338,11 @@ class FullServer(Served):
         return prompt_host_us(self.setting)
 
     @cached_property
+    def _graph(self) -> tuple[float, float]:
+        """(most rows that a graph holds, the host in a step of more)."""
+        return graph_rows(self.setting), launching_host_us(self.setting)
+
+    @cached_property
     def _together(self) -> int:
         """Prompts that wait for each other, one for each GPU.
 
@@ -399,7 +406,11 @@ class FullServer(Served):
                 return alone_us + np.where(drafts & (tokens > 0.0), launched, passes)
             own = (decoding * cells.width)[:, None]
             whole = own_us + added + np.interp(own + tokens, rows, linear) - cells.own_us[:, None]
-            return prompt_pass_us(whole, self._host_us) if self._host_us else whole
+            if self._host_us:
+                return prompt_pass_us(whole, self._host_us)
+            most, host_us = self._graph
+            eager = (own + tokens > most) & (cells.requests * cells.width <= most)[:, None]
+            return prompt_pass_us(whole, host_us * eager) if host_us else whole
 
         return _Steps(carrying_us(rest), further, carrying_us(room) if further.any() else none, decoding)
 

@@ -61,7 +61,7 @@ def test_prompts_ride_as_in_the_server(table):
     with_prompt, without = linear_us(setting, np.array([32.0 + prompt, 32.0]))
     carried = with_prompt - without + prompt_attention_us(setting, prompt, prompt)
     drafter = float(table.drafter_prompt_s[prompt])
-    assert table.prompts_s(0, 32, [(prompt, prompt)]) - drafter == pytest.approx(
+    assert table.prompts_s(0, 32, [(prompt, prompt)], own_s=10.0) - drafter == pytest.approx(
         1e-6 * float(carried), rel=0.03
     )
 

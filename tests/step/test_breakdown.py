@@ -11,7 +11,9 @@ from medusa_sim.step.step import decode_step, verify_step
 @pytest.mark.parametrize("candidates", [1, 4])
 @pytest.mark.parametrize("gpu", ["h100-sxm", "rtx-4090"])
 def test_squared_half_widths_add_up_to_the_step_s(gpu, candidates):
-    setting = Scenario(gpu=gpu, model="llama-3.1-8b", drafter="eagle3", runtime="vllm", acceptance=0.7).setting
+    setting = Scenario(
+        gpu=gpu, model="llama-3.1-8b", drafter="eagle3", runtime="vllm", acceptance=0.7
+    ).setting
     rows = breakdown(setting, 128, 1024, candidates)
     sizes = (np.asarray(value) for value in (128, 1024, candidates))
     step = decode_step(setting, 128, 1024) if candidates == 1 else verify_step(setting, *sizes)
