@@ -99,10 +99,15 @@ def recommendation(
     return recommend(scenario_of(set_up), question)
 
 
+_ANOTHER = {"model", "card"}
+"""What a measurement that says nothing of a set-up differs in."""
+
+
 @KEPT
 def measured_beside(set_up: SetUp) -> Beside | None:
-    """The public measurement nearest to a set-up, with its predicted curve."""
-    return beside(scenario_of(set_up), BATCHES[: BATCHES.index(256) + 1])
+    """The public measurement nearest to a set-up, with its predicted curve; None where none is near."""
+    found = beside(scenario_of(set_up), BATCHES[: BATCHES.index(256) + 1])
+    return None if found is None or set(found.differs) >= _ANOTHER else found
 
 
 def row_at(set_up: SetUp, batch_max: int, batch: int) -> ScheduleRow:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -44,6 +44,10 @@ WORDS = {
     },
     "shows": {name: metric_title(name) for name in METRICS},
     "over": OVER_TIME,
+    "baseline": {
+        "fixed": "one plain step at batch 1, length 1024, as plotted",
+        "same": "plain decoding at equal batch and length",
+    },
 }
 """Options of a list and the words that it shows for them; a link may have either."""
 _ENGINES = re.compile(r"runtime|engine[0-9]")
@@ -141,9 +145,10 @@ def choice(
     help_: str,
     *,
     typed: bool = False,
+    words: Mapping[str, str] | None = None,
 ) -> str:
-    """One of several, as a list to pick from; typed: or what the user types."""
-    words = WORDS.get(name, {})
+    """One of several, as a list to pick from; typed: or what the user types. words: shown for options."""
+    words = WORDS.get(name, {}) if words is None else words
 
     def known(given: str) -> bool:
         return given in options or given in words.values() or (typed and 0 < len(given) <= _LONGEST)

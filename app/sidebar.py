@@ -152,13 +152,13 @@ def cards() -> tuple[str, ...]:
 
 
 _KINDS = ("data centre", "data centre, older", "workstation or consumer", "measured here")
-_BEGIN = {"rtx-": 2, "cpu-": 3, "a100-": 1, "a40": 1, "l4": 1}
+_BEGIN = {"rtx-": 2, "cpu-": 3, "a100-": 1, "a40-": 1, "l4-": 1}
 """How names of other cards than those of today's data centres begin, and the place of their kind."""
 
 
 def _kind(gpu: str) -> str:
     """By its name alone: reading the files of all cards would keep the first answer waiting."""
-    return _KINDS[next((place for begin, place in _BEGIN.items() if gpu.startswith(begin)), 0)]
+    return _KINDS[next((place for begin, place in _BEGIN.items() if f"{gpu}-".startswith(begin)), 0)]
 
 
 def card_text(gpu: str) -> str:

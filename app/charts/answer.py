@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from charts.style import NEUTRAL, Spec, base, category, layer, quantity
-from medusa_sim.report.charts.chart import Rows
+from collections.abc import Mapping
+from typing import Any
+
+from charts.style import NEUTRAL, Spec, base, category, columns, layer, quantity
+from medusa_sim.report.charts.chart import Rows, colour_of
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP, count_word
 from medusa_sim.report.figures import SHADES
 from medusa_sim.report.text import times
 
 
-def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
+def batch_chart(rows: Rows, batch: int, *, chains: bool, room: int) -> Spec:
     """Speedup of the schedule against the batch with its interval; a ring where one looks.
 
-    rows: of `gains_by_batch`; batches without room are left out. Counts are written where they change.
+    rows: of `gains_by_batch`; batches without room are left out. room: the most requests that memory holds
+    with drafting; a line that speculates ends there, since what follows is no choice. A ribbon below says
+    every count and where it changes, names on the curve those that have room.
     """
     fitting = [row for row in rows if row["fits_memory"]]
-    named, last = [], None
-    for row in fitting:
-        count = row["drafts"] if chains else row["candidates"]
-        if count != last:
-            text = "off" if row["candidates"] == 1 else f"{count} {count_word(chains)}"
-            named.append({**row, "text": text.removesuffix("s") if count == 1 else text})
-        last = count
-    kept: list[Spec] = []  # names far enough from each other, on a log scale
-    for row in named:
-        if not kept or row["batch"] >= 1.6 * kept[-1]["batch"]:
+    plain = (at for at, row in enumerate(fitting) if row["candidates"] == 1 and row["batch"] > room)
+    end = next((at for at in plain if at and fitting[at - 1]["candidates"] > 1), len(fitting))
+    drawn, is_full = fitting[:end], end < len(rows)
+    named = [
+        {**row, "text": _count_text(row, chains=chains)}
+        for last, row in zip([None, *drawn], drawn, strict=False)
+        if last is None or _count_text(last, chains=chains) != _count_text(row, chains=chains)
+    ]
+    ends = [*(row["batch"] for row in named[1:]), drawn[-1]["batch"] if drawn else 1]
+    ribbon = [
+        {"batch": row["batch"], "to": max(to, 1.02 * row["batch"]), "text": row["text"]}
+        for row, to in zip(named, ends, strict=True)
+    ]
+    if is_full and drawn:  # its name goes before that of the last count
+        last = {**drawn[-1], "text": f"no room beyond {drawn[-1]['batch']}"}
+        near = [row["speedup_high"] for row in drawn if _LONG * row["batch"] >= last["batch"]]
+        last["speedup_high"] = max(near)  # above the curve that it ends
+        named = [row for row in named if _LONG * row["batch"] <= last["batch"]] or named[:1]
+        named += [last] if len(drawn) > 1 else []
+    kept: list[Spec] = []  # names far enough from each other, on a log scale; the last one always
+    for row in reversed(named):
+        if not kept or 1.6 * row["batch"] <= kept[-1]["batch"]:
             kept.append(row)
     x = quantity(
         "batch",
@@ -43,21 +60,49 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
             )
         ),
     ]  # fmt: skip
-    here = [row for row in fitting if row["batch"] == batch]
+    here = [row for row in drawn if row["batch"] == batch]
     at = {"x": x, "y": y, "tooltip": tips}
     band = {"x": x, "y": {**y, "field": "speedup_low"}, "y2": {"field": "speedup_high"}}
     texts = {"x": x, "y": {**y, "field": "speedup_high"}, "text": {"field": "text"}}
+    counts = list(dict.fromkeys(row["text"] for row in ribbon))
+    legend = {"symbolType": "stroke", "symbolStrokeWidth": 7, **columns(3, 8)}
+    shades = {"domain": counts, "range": [colour_of(place) for place in range(len(counts))]}
+    spans = {
+        "x": x, "x2": {"field": "to"}, "y": {"value": {"expr": "height - 4"}},
+        "color": category("text", None, sort=counts, scale=shades, legend=legend),
+        "tooltip": [category("text", "runs"), quantity("batch", "from"), quantity("to", "to")],
+    }  # fmt: skip
+    names = {"dy": -14, "fontSize": 11.5, "fontWeight": "bold"}
+    right = kept[:1] if len(drawn) > 1 else []  # the last name ends with the curve
     return base(
         260,
-        data={"values": fitting},
+        data={"values": drawn},
         layer=[
             layer("area", band, opacity=0.18, color=SHADES[0]),
             layer("rule", {"y": quantity("one", SPEEDUP)}, [{"one": 1.0}], color=NEUTRAL, strokeDash=[4, 3]),
+            layer("rule", spans, ribbon, strokeWidth=7, strokeCap="butt"),
             layer("line", at, strokeWidth=2.4, color=SHADES[0], point={"size": 22}),
-            layer("text", texts, kept, dy=-14, align="left", fontSize=11.5, fontWeight="bold"),
+            layer("text", texts, kept[len(right) :][::-1], align="left", **names),
+            layer("text", texts, right, align="right", **names),
             layer("point", at, here, size=130, strokeWidth=2.5, color=SHADES[1]),
         ],
     )
+
+
+_LONG = 2.8
+"""Of a batch over the one where a long name begins that ends there."""
+
+
+def _count_text(row: Mapping[str, Any], *, chains: bool) -> str:
+    """`3 drafts`, `1 candidate`, `off`."""
+    if row["candidates"] == 1:
+        return "off"
+    count, word = row["drafts"] if chains else row["candidates"], count_word(chains)
+    return f"{count} {word.removesuffix('s') if count == 1 else word}"
+
+
+_WIDE = 0.2
+"""Of the speedup, on either side of it: the least that a tornado shows."""
 
 
 def tornado_chart(changes: Rows, speedup: float) -> Spec:
@@ -73,9 +118,10 @@ def tornado_chart(changes: Rows, speedup: float) -> Spec:
         }
         for row in ordered
     ]
-    ends = [speedup, *(row["speedup"] for row in values)]
+    # at least so wide that a change of a twentieth does not look like ruin
+    ends = [speedup * (1.0 - _WIDE), speedup * (1.0 + _WIDE), *(row["speedup"] for row in values)]
     room = 0.12 * (max(ends) - min(ends) + 0.05)
-    scale = {"domain": [min(ends) - room, max(ends) + room], "nice": False}
+    scale: Spec = {"domain": [min(ends) - room, max(ends) + room], "nice": False}
     y = category("name", None, sort=None, axis={"labelLimit": 200, "labelOverlap": False})
     axis = {"tickCount": {"expr": "ceil(width / 70)"}}
     x = quantity("speedup", SPEEDUP, scale=scale, axis=axis)
@@ -103,5 +149,14 @@ def tornado_chart(changes: Rows, speedup: float) -> Spec:
                 for above in (True, False)
             ),
             layer("rule", {"x": {**x, "field": "now"}}, [{"now": speedup}], color=NEUTRAL, strokeWidth=1.5),
+            *(
+                [
+                    layer(
+                        "rule", {"x": {**x, "field": "now"}}, [{"now": 1.0}], color=NEUTRAL, strokeDash=[4, 3]
+                    )
+                ]
+                if scale["domain"][0] < 1.0 < scale["domain"][1]
+                else []
+            ),
         ],
     )

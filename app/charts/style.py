@@ -21,7 +21,7 @@ def base(height: int = 320, **more: Any) -> Spec:
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "height": height,
         "width": "container",
-        "padding": {"bottom": 0},  # Streamlit would leave 20 pixels
+        "padding": {"bottom": 5},  # Streamlit would leave 20 pixels; without any a title is cut
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": {
             "axis": {

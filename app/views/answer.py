@@ -23,7 +23,6 @@ from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.reproduced import roofline_chart
 from medusa_sim.report.charts.setups import measured_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
-from medusa_sim.report.compare_text import beside_text
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table
 from medusa_sim.report.text import duration, significant, times, with_prefix
@@ -162,7 +161,11 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
         show.Figure(
             "Loses from",
             "-" if not answer.enable else str(loses) if loses is not None else "never",
-            "requests at once" if answer.enable and loses is not None else None,
+            None
+            if not answer.enable
+            else "requests at once"
+            if loses is not None
+            else f"memory is full at {row.max_batch_with}",
             "The fewest requests at once from which no number of drafts pays any more, memory apart.",
         ),
         None
@@ -204,9 +207,9 @@ def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
 def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
     rows = gains_by_batch(answer, row.seq_len)
     show.chart(
-        batch_chart(rows, row.batch_max, chains=answer.chains),
+        batch_chart(rows, row.batch_max, chains=answer.chains, room=row.max_batch_with),
         name="batches",
-        caption=f"Band: 80 %. Named: {count_word(answer.chains)} where they change. Ringed: the slider's. "
+        caption=f"Band: 80 %. Below: {count_word(answer.chains)} by batch. Ringed: the slider's. "
         + notes.accuracy(answer.scenario),
         command=show.command([*words, "--by-count", "--format", "csv"]),
         rows=lambda: rows,
@@ -217,7 +220,7 @@ def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
 def _measured(set_up: SetUp) -> None:
     """The public measurement nearest to the set-up: on its predicted curve where it is of this set-up."""
     beside = answers.measured_beside(set_up)
-    st.caption(show.in_words(beside_text(beside)))
+    st.caption(notes.nearest(beside))
     if beside is not None and not beside.differs:
         show.chart(
             lines_spec(measured_chart(beside), 220),
@@ -316,7 +319,7 @@ def _tornado(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         tornado_chart(changes, row.speedup),
         name="tornado",
         caption=f"Speedup at batch {row.batch_max} with one thing changed and the drafts chosen anew; "
-        f"line: {times(row.speedup)} as it is. Below 1.0x speculation loses.",
+        f"line: {times(row.speedup)} as it is; dashed, where in sight: below 1.0x speculation loses.",
         rows=lambda: changes,
         alt="Bars of the speedup with one input changed at a time",
     )

@@ -220,7 +220,6 @@ def _answer(answer: Comparison) -> None:
     st.success(f"**{show.in_words(cards)}** {show.in_words(target)}", icon=":material/memory:")
     if surer := surer_text(answer):
         st.markdown(show.in_words(surer))
-    show.beside(answer.warnings_of(answer.scenario(chosen)))
 
     def figure_text(row: Mapping[str, Any], column: str, form: str) -> str:
         return form.format(significant(float(row[column]), 3))
@@ -246,6 +245,7 @@ def _answer(answer: Comparison) -> None:
         ),
         width=140,
     )
+    show.beside(answer.warnings_of(answer.scenario(chosen)))
 
 
 def _chart(answer: Comparison, command: str) -> None:

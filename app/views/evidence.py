@@ -20,8 +20,8 @@ from chosen import SetUp, from_here
 from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.plan import DEFAULT_DRAFTER
 from medusa_sim.report.charts.reproduced import published_chart
-from medusa_sim.report.compare_text import beside_text
 from medusa_sim.report.score_tables import choice_table, comparisons_table, score_table
 from medusa_sim.report.text import percent
 from medusa_sim.reproduce import TARGETS
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 _VIEWS = ("accuracy", "numbers in use", "method")
 _UPLOAD = "my rows (CSV)"
-EVERY_KERNEL, OWN_ROWS = "every_kernel", "own_rows"
+_PAPERS = "The papers of Medusa and of recursive speculative decoding: published against predicted"
+EVERY_KERNEL, OWN_ROWS, PAPERS = "every_kernel", "own_rows", "papers"
 """Keys of parts that are folded."""
 _BASELINES = ("fixed", "same")
 _LATENCIES = ("measured", "calibrated")
@@ -62,11 +63,11 @@ def page(set_up: SetUp) -> None:
     st.title("How far to trust it", anchor=False)
     note = st.container()
     of = answers.scenario_of(set_up)
-    st.markdown(show.in_words(beside_text(answers.measured_beside(set_up))))
+    st.markdown(notes.nearest(answers.measured_beside(set_up)))
     st.markdown(show.in_words(notes.accuracy(of)))
     view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:
-        _accuracy(set_up.gpu, of.kernels)
+        _accuracy(set_up, of.kernels)
     elif view == _VIEWS[1]:
         sources.numbers(set_up)
     else:
@@ -75,8 +76,9 @@ def page(set_up: SetUp) -> None:
         show.ignored_note()
 
 
-def _accuracy(gpu: str, own: str) -> None:
+def _accuracy(set_up: SetUp, own: str) -> None:
     """What the fits are worth first, then rows, then the papers; own: the set-up's kernels."""
+    gpu = set_up.gpu
     sets = tuple(load_gpu(gpu).kernels) or ("none",)
     first = own if own in sets else sets[0]
     kernels = inputs.choice(st, "kernels", "Kernels", sets, first, "The fitted kernel set that is judged.")
@@ -86,7 +88,10 @@ def _accuracy(gpu: str, own: str) -> None:
         st.subheader("Predicted against measured rows", anchor=False)
         _measured(gpu, kernels, files)
     _decoder(gpu)
-    _published()
+    asked = set_up.drafter == DEFAULT_DRAFTER or any(map(inputs.opened_with, ("target", "baseline")))
+    with st.expander(_PAPERS, asked, key=PAPERS, on_change="rerun") as opened:
+        if opened.open:
+            _published()
     if not files:
         asked = inputs.opened_with("rows")
         with st.expander("Your own measured rows", asked, key=OWN_ROWS, on_change="rerun") as opened:
@@ -254,12 +259,12 @@ def _decoder(gpu: str) -> None:
 
 
 def _published() -> None:
-    st.subheader("Published against predicted", anchor=False)
     left, right = st.columns(2)
-    name = inputs.choice(left, "target", "Table or figure", tuple(TARGETS), "figure22", "Of the two papers.")
-    help_text = (
-        "fixed: over one plain step at batch 1, length 1024, as plotted; same: at equal batch and length."
+    titles = {each: target.title for each, target in TARGETS.items()}
+    name = inputs.choice(
+        left, "target", "Table or figure", tuple(TARGETS), "figure22", "Of the two papers.", words=titles
     )
+    help_text = "What the speedup is over."
     baseline = inputs.choice(right, "baseline", "Baseline", _BASELINES, "fixed", help_text)
     with st.spinner("Predicting what the paper prints"):
         target = measured.reproduced(name)

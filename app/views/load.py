@@ -43,18 +43,19 @@ def page(set_up: SetUp) -> None:
     with headline:
         with show.progress("requests") as advance:
             answer = under_load.load(set_up, asked, advance)
+            whole = under_load.beyond_full(set_up, asked, advance)
         _answer(set_up, answer)
         if chains_note := load_text.only_chains(answer.test):
             st.caption(f"{chains_note}.")
     chains_note = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
-    rows = load_arrow(answer)
+    rows, rates = load_arrow(whole), dict.fromkeys(f"{point.rate:g}" for point in whole.points)
     what = inputs.choice(st, "shows", "Show", tuple(METRICS), "tpot_at_share_s", "Against the rate.")
     show.chart(
-        lines_spec(rate_chart(answer, what)),
+        lines_spec(rate_chart(whole, what)),
         name="load",
         caption=f"The same requests for every policy, {load_text.runs_text(answer.test)}. Grey: the limit; "
-        "thin: the median; dashed: what each carries; dotted: full.",
-        command=f"{chains_note} --format csv",
+        "thin: the median; dashed: what each carries; dotted: full, beyond which queues grow without end.",
+        command=f"{chains_note} --rate {','.join(rates)} --format csv",
         rows=lambda: rows,
         alt="Lines of the policies over the rate of requests",
     )
@@ -99,11 +100,13 @@ def _asked(recommended: int) -> LoadArguments:
 
 def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
     answer_text = f"**{set_up.title}:** {load_text.sentence(answer)}"
-    if any(each.largest_per_s for each in answer.carried):
+    plain, drafting = answer.carried[0], answer.carried[-1]
+    if (drafting.largest_per_s or 0.0) > (plain.largest_per_s or 0.0):
         st.success(answer_text, icon=":material/speed:")
+    elif plain.largest_per_s:  # no more is carried, whatever else is gained
+        st.info(answer_text, icon=":material/speed:")
     else:
         st.error(answer_text, icon=":material/do_not_disturb_on:")
-    plain, drafting = answer.carried[0], answer.carried[-1]
     last = {point.policy: point.mean for point in answer.last}
     rate = f"at {significant(answer.last[0].rate, 3)} requests/s"
 

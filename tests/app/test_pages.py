@@ -22,7 +22,7 @@ from charts.style import Spec
 from chosen import SetUp
 from pages_read import Opened, commands, csv_rows, metrics, printed, set_up, tables, text_of, unfolded
 from pages_read import charts as chart_specs
-from views.evidence import EVERY_KERNEL
+from views.evidence import EVERY_KERNEL, PAPERS
 
 from medusa_sim import data
 from medusa_sim.acceptance.heads import node_probabilities, optimal_order
@@ -244,9 +244,11 @@ def test_validation_scores_are_the_commands(opened: Opened) -> None:
 
 def test_every_target_of_the_papers_is_shown(opened: Opened) -> None:
     page = opened("evidence", kernels="paper")
-    assert page.selectbox(key="target").options == [*TARGETS]
+    assert page.selectbox(key="target").options == [target.title for target in TARGETS.values()]
     for target in ("table1", "figure9", "figure21", "figure7b", "rsd-figure1", "rsd-figure5"):
-        page.selectbox(key="target").set_value(target).run()
+        unfolded(page, PAPERS).selectbox(key="target").set_value(target)
+        unfolded(page, PAPERS)
+        assert TARGETS[target].title in text_of(page)
         assert not page.exception
         assert not page.error
         assert chart_specs(page)
@@ -298,7 +300,7 @@ def test_charts_are_valid_specifications() -> None:
     drawn(lines_spec(roofline_chart(points, load_gpu("a40"), "fp16")))
     drawn(answer.tornado_chart(answers.changes(set_up(), 4, None), 2.0))
     rows = gains_by_batch(answers.recommendation(set_up(), 8), 1024)
-    drawn(answer.batch_chart(rows, 4, chains=False))
+    drawn(answer.batch_chart(rows, 4, chains=False, room=8))
     heads = load_acceptance("medusa1-vicuna-7b").heads
     assert heads is not None
     for size in (2, 64, 256):
@@ -315,6 +317,56 @@ def test_charts_are_valid_specifications() -> None:
     svg = show.picture(tree.mask_chart(CandidateTree.chain(3)), "svg")
     assert isinstance(svg, str)
     assert svg.startswith("<svg")
+
+
+def test_no_count_of_the_schedule_is_missing_from_the_chart() -> None:
+    chosen = SetUp(gpu="l40s", model="qwen3-8b", engine="sglang-0.5")
+    found = answers.recommendation(chosen, 256)
+    rows, room = gains_by_batch(found, 1024), scheduled_row_at(found, 64, 1024).max_batch_with
+    spec = answer.batch_chart(rows, 64, chains=True, room=room)
+    ribbon = next(each for each in spec["layer"] if "x2" in each["encoding"])["data"]["values"]
+    counts, drawn_rows = scheduled_counts(found, 1024), spec["data"]["values"]
+    last = drawn_rows[-1]["batch"]
+    for batch in range(1, last + 1):
+        (own,) = [each["text"] for each in ribbon if each["batch"] <= batch][-1:]
+        assert own == {1: "off", 2: "1 draft"}.get(counts[batch], f"{counts[batch] - 1} drafts"), batch
+    assert room <= last < len(rows)
+    assert drawn_rows[-1]["speedup"] > 1.0, "the end of memory is no speedup of 1"
+    texts = [row["text"] for each in spec["layer"] if each["mark"]["type"] == "text"
+             for row in each["data"]["values"]]  # fmt: skip
+    assert texts[0] == "3 drafts"
+    assert f"no room beyond {last}" in texts
+    drawn(spec)
+
+
+def test_the_load_shows_where_queues_grow(opened: Opened) -> None:
+    page = opened("load", **EIGHT_B, seqs=32)
+    spec = next(each for each in chart_specs(page) if "rate" in str(each["layer"][0]))
+    rates = {row["x"] for each in spec["layer"] for row in each["data"]["values"] if "x" in row}
+    full = float(metrics(page)["Always full"].removesuffix("/s"))
+    assert max(rates) > full > min(rates)
+    told = next(line for line in commands(page) if "--rate" in line)
+    assert {float(rate) for rate in told.partition("--rate ")[2].split()[0].split(",")} <= rates
+
+
+def test_evidence_opens_with_what_is_near(opened: Opened) -> None:
+    page = opened("evidence", **EIGHT_B)
+    assert not [box for box in page.selectbox if box.key == "target"], "the papers are folded"
+    far = opened("evidence", gpu="l40s", model="qwen3-8b", drafter="eagle3")
+    assert "No public measurement of this model or this card is held" in text_of(far)
+    assert "ublic measurement of this set-up" in text_of(page)
+
+
+def test_hover_says_dollars_and_no_drafts(opened: Opened) -> None:
+    page = opened("compare", **EIGHT_B, **FEW)
+    layers = chart_specs(page)[0]["layer"]
+    tips = next(each["encoding"]["tooltip"] for each in layers if "tooltip" in each["encoding"])
+    forms = {tip["title"]: tip.get("format", "") for tip in tips}
+    assert forms["a million tokens"].startswith("$")
+    assert not [form for form in forms.values() if form.endswith("s")], "SI prefixes: $ 308m"
+    points = [row for each in layers for row in each["data"]["values"] if "set_up" in row]
+    assert {str(row["drafts"]) for row in points} >= {"none", "3"}
+    assert all(" to " in row["interval"] for row in points)
 
 
 def test_downloads_are_the_command_lines_formats() -> None:

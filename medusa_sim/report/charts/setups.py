@@ -16,6 +16,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row
+from medusa_sim.report.text import significant
 from medusa_sim.setups.columns import COLUMNS, on_frontier
 from medusa_sim.setups.measured import Beside, nearest
 from medusa_sim.setups.setup import PLAIN, name_of
@@ -38,9 +39,10 @@ ANSWER, MEASURED = "the answer", "measured"
 _APART = (0.12, 0.05)
 """Of the axes, across and up, between the names of two points."""
 _TIPS: tuple[Tip, ...] = (
-    ("set_up", "set-up", ""), ("batch", "requests a copy", "d"), ("drafts", "drafts", "d"),
-    (_SPEED, "tokens/s a user", ".3s"), ("tokens_per_s_per_gpu", "tokens/s a GPU", ".3s"),
-    ("usd_per_million_tokens", "$ a million tokens", ".3s"), ("joule_per_token", "J a token", ".3s"),
+    ("set_up", "set-up", ""), ("batch", "requests a copy", "d"), ("drafts", "drafts", ""),
+    (_SPEED, "tokens/s a user", ",.3~r"), ("interval", "80 %", ""),
+    ("tokens_per_s_per_gpu", "tokens/s a GPU", ",.3~r"),
+    ("usd_per_million_tokens", "a million tokens", "$,.3~r"), ("joule_per_token", "J a token", ",.3~r"),
 )  # fmt: skip
 
 
@@ -154,7 +156,13 @@ def _label(row: Mapping[Any, Any]) -> str:
 
 
 def _tip(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {**json_row(row), "set_up": name_of(row)}
+    low, high = (significant(float(row[f"{_SPEED}_{end}"]), 3) for end in ("low", "high"))
+    return {
+        **json_row(row),
+        "set_up": name_of(row),
+        "drafts": str(row["drafts"] or "none"),
+        "interval": f"{low} to {high}",
+    }
 
 
 def _named(rows: Sequence[Mapping[Any, Any]], column: str) -> list[Mapping[Any, Any]]:
