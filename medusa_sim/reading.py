@@ -51,7 +51,7 @@ _commands: list[_Files] = []
 
 @contextlib.contextmanager
 def one_command() -> Iterator[None]:
-    """Inside, a file that is read is no place for the result, whichever is told first."""
+    """Within this context, refuse to write to any file that the command has read."""
     _commands.append(_Files())
     try:
         yield

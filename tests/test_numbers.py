@@ -41,8 +41,6 @@ STATED = {
     "method: at most # % above the longer": "100 * (2 ** (1 / step.compose:HOST_OVERLAP) - 1)",
     "method: The exponent # is": "step.compose:HOST_OVERLAP",
     "method: at least #h where it has none": "step.drafter.layer:WIDTHS_OF_MLP",
-    "method-engines: b' = min(b, #)": "step.compose:MEASURED_REQUESTS",
-    "method-engines: Measured to # requests": "step.compose:MEASURED_REQUESTS",
     "method-engines: together # counts (`RATIO_SHARE`)": "step.compose:RATIO_SHARE",
     "method-engines: match_rate = min(1, a_1 / #)": "acceptance.profile:ACCEPTED_OF_MATCHES",
     "method-engines: take a share (#) of what they take": "ENGINE.elementwise_share.value",

@@ -324,5 +324,5 @@ def profile_text(profile: ProfileFile) -> str:
         factor = "" if runs is None else f", in runs {runs:.2f} times as long as by chance"
         lines.append(f"drafts were found in {rate:.1%} of the steps{factor}")
     if profile.request_spread is not None:
-        lines.append(f"requests differ by {profile.request_spread:.2f} on the logit of their acceptance")
+        lines.append(f"acceptance varies between requests (sigma {profile.request_spread:.2f} on the logit)")
     return "; ".join(lines)

@@ -99,7 +99,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a reader of stdout that has gone ends it without a word."""
+        """Run the command; exit quietly if stdout is a broken pipe."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

@@ -105,7 +105,7 @@ def page(output: Output, answer: Comparison, fleets: Sequence[Loaded], draft_pat
     parts += [*(f"Under load: {loaded_line(each)}" for each in fleets), ""]
     parts += [output.drawn(frontier_table(answer)).strip("\n"), ""]
     if len(others := answer.runners_up.head(MOST_ROWS)):
-        title = f"Not told apart from it ({len(answer.runners_up)} set-ups within the interval):"
+        title = f"Statistically tied ({len(answer.runners_up)} set-ups within the interval):"
         parts += [output.drawn(rows_table(others, title)).strip("\n"), ""]
     parts += [measured_text(answer), ""]
     if launch := launch_text(answer, draft_path):

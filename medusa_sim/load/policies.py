@@ -1,11 +1,11 @@
 """Policies of speculation: how many drafts the next step carries.
 
-A policy is any object with `name` and `choose(state) -> drafts`. It is asked at least whenever a request
-comes or goes, and after `hold_steps` steps (1 where it has no such attribute), so that one that only looks at
-the number of requests can be asked seldom; one whose `waits` is true after `hold_steps` alone. It is asked by
-`at` where it has that beside its `choose`. One that sees requests has `choose_each(state, accepted, tried)`
-too: drafts of each, by how many drafts of it were accepted and tried before; where it waits also `fresh`,
-drafts of a request that joins.
+A policy is any object with `name` and `choose(state) -> drafts`. It is queried whenever a request comes or
+goes, and every `hold_steps` steps (default 1): policies that depend only on batch size are queried rarely.
+With `waits = True` it is queried every `hold_steps` steps only. A policy with `at` is queried by `at` instead
+of `choose`. A policy that sees requests also has `choose_each(state, accepted, tried)`, the drafts of each
+request given how many of its drafts were accepted and tried so far; if it waits, also `fresh`, the drafts of
+a request that joins.
 """
 
 from __future__ import annotations

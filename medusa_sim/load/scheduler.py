@@ -30,7 +30,7 @@ from medusa_sim.load.step_table import StepTable
 _MOST_STEPS = 128
 """Steps of one span: the timeline is no finer."""
 _TOLD = 256
-"""Requests after which a run tells how far it is."""
+"""Report progress every this many requests."""
 Advance = Callable[[int, int], None]
 """Told (requests finished, requests in all)."""
 

@@ -50,7 +50,7 @@ GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator(ABC):
-    """What everything else asks of a kernel launch.
+    """Interface of one kernel launch.
 
     A new operator is a subclass and a record in `kinds.toml`, which names its time and its fit.
 

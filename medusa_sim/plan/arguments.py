@@ -311,12 +311,12 @@ class Arguments(Declared):
     )  # fmt: skip
     workload: str | None = argument(
         None, WORD,
-        "Category of MT-bench whose acceptance to take instead of the mean (writing, coding, ...).",
+        "MT-bench category whose acceptance rate to use instead of the average (writing, coding, ...).",
         _DRAFTS,
     )  # fmt: skip
     lossless: bool = argument(
         False, FLAG,
-        "Only tokens that the model itself would emit: greedy instead of typical acceptance.",
+        "Lossless output: greedy instead of typical acceptance.",
         _DRAFTS,
     )  # fmt: skip
     dtype: str | None = argument(

@@ -194,7 +194,7 @@ class ByCount:
         return values_of
 
     def _drafting(self, name: str, field: Field) -> npt.NDArray[Any]:
-        """A field of the drafting chosen, (B, S, 1 + C) of which the first says nothing, or one number."""
+        """A field of the best drafting, (B, S, 1 + C) with a placeholder in column 0, or one number."""
         return self._of_chosen(self.drafted.table(name, field))
 
     def _of_chosen(self, table: Table) -> npt.NDArray[Any]:

@@ -100,7 +100,7 @@ class PricedSteps:
 
     @cached_property
     def verify(self) -> StepTime:
-        """Verification of each count, (B, S, 1 + C): the first column, of the plain step, says nothing."""
+        """Verification of each count, (B, S, 1 + C); column 0 (the plain step) is a placeholder."""
         if self.setting.match_rate < 1.0:
             return verification_step(self.setting, *self._places, self._columns)
         return work_time(self.setting.latency, self.verify_work)

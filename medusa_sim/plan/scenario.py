@@ -237,8 +237,8 @@ def _of_kernels(of: Resolved) -> list[str]:
     exchange = [of.gpu.kernels[name].collective[key] for name, _, key in places]
     if of.parallel.tp > FEWEST_RANKS and not all(kernel.knows_ranks for kernel in exchange):
         lines.append(
-            f"collectives of {of.gpu.name} were measured between {FEWEST_RANKS:g} cards alone: among "
-            f"{of.parallel.tp} they are extrapolated, with wider bands"
+            f"collectives on {of.gpu.name} were measured on {FEWEST_RANKS:g} cards only; {of.parallel.tp} is "
+            "an extrapolation, with wider bands"
         )
     if of.parallel.ep > 1:
         lines.append(

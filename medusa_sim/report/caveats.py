@@ -124,20 +124,20 @@ def cost_sentences(scenario: Scenario, costs: Sequence[Costs]) -> list[str]:
     lines = []
     if scenario.price is not None:
         usd = ", ".join(
-            f"${significant(cost.usd_per_million, 3)} at {cost.where} "
-            f"(${significant(cost.plain_usd_per_million, 3)} without speculation)"
+            f"${significant(cost.usd_per_million, 3)} per million tokens at {cost.where} "
+            f"({significant(cost.plain_usd_per_million, 3)} without speculation)"
             for cost in ends
         )
-        lines.append(f"A million tokens cost {usd}, at {scenario.price.text()}.")
+        lines.append(f"Cost: {usd}, at {scenario.price.text()}.")
     power = scenario.gpu.power
     if power is not None:
         joule = ", ".join(
-            f"{significant(cost.joule, 3)} J at {cost.where} "
-            f"({significant(cost.plain_joule, 3)} J without speculation)"
+            f"{significant(cost.joule, 3)} J per token at {cost.where} "
+            f"({significant(cost.plain_joule, 3)} without speculation)"
             for cost in ends
         )
         origin = f", scaled from {power.lender} by the power limit" if power.lender else ""
-        lines.append(f"A token takes {joule}, +-{power.fit.error:.0%}{origin}.")
+        lines.append(f"Energy: {joule}, +-{power.fit.error:.0%}{origin}.")
     return lines
 
 

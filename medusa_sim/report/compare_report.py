@@ -47,7 +47,7 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     ]
     blocks += [Heading("Details", page=True)]
     if len(others := answer.runners_up.head(MOST_ROWS)):
-        blocks += [Heading("Not told apart from it", level=3), rows_table(others, "")]
+        blocks += [Heading("Statistically tied", level=3), rows_table(others, "")]
     if launch := launch_text(answer):
         blocks += [Heading("One copy of it"), Code(launch)]
     blocks += [Heading("The same set-ups by what else counts")]

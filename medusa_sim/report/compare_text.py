@@ -194,9 +194,9 @@ def frontier_table(answer: Comparison) -> TextTable:
 
 
 def frontier_title(answer: Comparison) -> str:
-    """What the rows of the frontier have in common, by what is saved."""
-    better = {"cost": "cheaper", "throughput": "gives more tokens a GPU", "energy": "takes less energy"}
-    return f"Nothing is both faster for the user and {better[answer.measure]}"
+    """Which two quantities the frontier trades."""
+    against = {"cost": "cost", "throughput": "throughput per GPU", "energy": "energy per token"}
+    return f"Pareto frontier, speed per user against {against[answer.measure]}"
 
 
 _SHOWN = (
@@ -265,7 +265,7 @@ def beside_text(beside: Beside | None) -> str:
         return f"Public measurement of this set-up: {line}."
     *most, last = beside.differs
     words = f"{', '.join(most)} and {last}" if most else last
-    return f"Nobody's public measurement of this set-up is held; the nearest has another {words}: {line}."
+    return f"No public measurement of this exact set-up; the nearest differs in {words}: {line}."
 
 
 def loaded_line(loaded: Loaded) -> str:
@@ -339,7 +339,7 @@ def warning_lines(answer: Comparison) -> list[str]:
         lines.append(f"{gpus:,} GPUs carry {traffic}: more than any one fleet; check the number")
     if others := len(answer.scenarios) - len(setups):
         lines.append(
-            f"set-ups that are not shown ({others}) may have others: --format csv or json gives each row's"
+            f"{others} set-up{'s' * (others > 1)} not shown may have other warnings; see --format csv or json"
         )
     return [*lines, *price_notes(answer)]
 

@@ -38,7 +38,7 @@ def headline(test: LoadTest) -> str:
     if test.cancelled:
         parts.append(f"{percent(test.cancelled, 0)} of requests cancelled")
     if test.spread and test.drafts_max:
-        parts.append(f"requests differ by {significant(test.spread, 3)} on the logit of their acceptance")
+        parts.append(f"acceptance varies between requests (sigma {significant(test.spread, 3)} on the logit)")
     return "; ".join(parts) + only_chains(test)
 
 

@@ -298,16 +298,16 @@ def paying_range(crossing: BreakEven) -> str:
 
 def _free(answer: Answer) -> str:
     meaning = (
-        f"As good: candidates within {NEAR_BEST:.0%} of the best speedup. Free: up to so many cost at "
-        f"most {FREE_WITHIN - 1:.0%} more than a plain step"
+        f"As good: candidates within {NEAR_BEST:.0%} of the best speedup. Free: most candidates that cost "
+        f"at most {FREE_WITHIN - 1:.0%} more than a plain step"
     )
     if answer.drafting_share <= 0.0:
         return f"{meaning} (searched to {answer.free.largest})."
     alone = free_text(int(answer.free.verification[0]), answer.free)
     batch = answer.grid.batch[0]
     return (
-        f"{meaning}; at batch {batch} drafting for two candidates adds {percent(answer.drafting_share)}, "
-        f"without drafting verification is free up to {alone}."
+        f"{meaning}. At batch {batch} drafting alone adds {percent(answer.drafting_share)}; verification "
+        f"alone is free up to {alone}."
     )
 
 

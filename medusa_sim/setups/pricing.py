@@ -91,7 +91,7 @@ class Pricer:
     def _planned(self, setup: SetUp) -> Planned | Refused:
         gpu, needed = self.gpu, FORMATS[setup.precision].dtype
         if setup.engine.startswith(_NVIDIA_ONLY) and gpu.architecture == "cdna":
-            return Refused(f"{setup.gpu}, {setup.engine}", f"{_NVIDIA_ONLY} runs on NVIDIA cards alone")
+            return Refused(f"{setup.gpu}, {setup.engine}", f"{_NVIDIA_ONLY} runs on NVIDIA cards only")
         if setup.precision != own_precision(self.model) and gpu.lacks(needed):
             why = f"the card has no {needed} arithmetic, only {', '.join(gpu.peak_flops_per_s)}"
             return Refused(f"{setup.gpu}, {setup.precision}", why)

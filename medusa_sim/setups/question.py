@@ -27,7 +27,7 @@ BATCHES = (
 DRAFTS = (1, 2, 3, 5)
 """Draft lengths that are tried: those that recipes of engines use."""
 SURE, SURER = 0.7, 0.9
-"""Probability with which the speed that is asked for is kept: at least, and by what is told beside it."""
+"""Minimum probability of meeting the requested speed, and the stricter one reported beside it."""
 _MOST = 10**9
 """Of any number that is asked."""
 MOST_RATE = 10**6
@@ -69,7 +69,7 @@ class Question(Declared):
         None, NUMBER, "Slowest stream [no limit].", _ASKED, above=0, most=_MOST
     )
     sure: float = argument(
-        SURE, NUMBER, "Least probability that a stream is as fast as asked, by its interval.", _ASKED,
+        SURE, NUMBER, "Required probability of meeting the speed target, by its interval.", _ASKED,
         least=0.01, most=0.99,
     )  # fmt: skip
     rate: float | None = argument(

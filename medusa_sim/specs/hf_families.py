@@ -60,7 +60,7 @@ _READERS: dict[str, Any] = {**vars(hf_layers), **vars(hf_hybrids)}
 
 
 def unmodelled(name: str) -> str | None:
-    """What a model has that is refused, told from its name, class or model type; None where nothing is known.
+    """Why a model is unsupported, judging by its name, class or model type; None where nothing is known.
 
     >>> unmodelled("MiniMax-M1-80k"), unmodelled("qwen3-8b")
     ('linear attention (lightning attention)', None)

@@ -170,7 +170,7 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     assert (dot.x[0], dot.y[0]) == (figure.batch, figure.tokens_per_s_per_user)
     text = beside_text(found)
     assert figure.source in text
-    assert text.startswith("Nobody") == bool(differs)
+    assert text.startswith("No public measurement of this exact") == bool(differs)
     assert all(word in text for word in differs)
 
 

@@ -199,7 +199,7 @@ def test_what_a_card_or_an_engine_cannot_run_is_refused_with_its_reason(experts)
     assert "cannot be split over tp 3" in told
     assert "--gpus 1, 2, 4" in told
     assert "--tp" not in told  # no option of a comparison
-    with pytest.raises(UsageError, match="tensorrt-llm runs on NVIDIA cards alone"):
+    with pytest.raises(UsageError, match="tensorrt-llm runs on NVIDIA cards only"):
         ms.compare("llama-3.1-8b", gpus="mi300x", counts=1, engines="tensorrt-llm", batches=4)
     with pytest.raises(SpecError, match="h10"):
         ms.compare("llama-3.1-8b", gpus="h100-sxm", price={"h10": 3.0})
@@ -345,4 +345,4 @@ def test_its_table_begins_with_the_answer():
     first = shown.splitlines()[0]
     assert "tokens/s a user" in first
     assert "without speculation" in first or "no drafter does better" in first
-    assert "Nothing is both faster" in shown
+    assert "Pareto frontier, speed per user against cost" in shown
