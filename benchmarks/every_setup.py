@@ -5,12 +5,12 @@
     python benchmarks/every_setup.py --skip 5000         # go on behind the first 5,000 of that order
 
 A set-up is either refused in one line, or its answer agrees with itself at six neighbouring batches and one
-length, on a card that turns with the set-up and holds the model where one does: speculation is on exactly
-where the best speedup is above 1, in the schedule, its rows at a batch, the curve by count, the crossings,
-`enable`, the decision and the exported settings; bands lie around values; every warning stands in the text,
-in Markdown, in JSON, in the notebook's HTML, in the report and on the app's page. Prints counts, reasons of
-refusal and failures, and while it runs how many are done and the time left; what has run is a random sample
-at any time. Exit code 3 where anything failed.
+length, on a card that turns with the set-up and holds the model where one does: speculation is on where the
+best speedup is certainly above 1 and off where it certainly is not, in the schedule, its rows at a batch, the
+curve by count, the crossings, `enable`, the decision and the exported settings; bands lie around values;
+every warning stands in the text, in Markdown, in JSON, in the notebook's HTML, in the report and on the app's
+page. Prints counts, reasons of refusal and failures, and while it runs how many are done and the time left;
+what has run is a random sample at any time. Exit code 3 where anything failed.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from medusa_sim.export.engines import engine_settings
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import batch_ranges, recommend, scheduled_row_at
+from medusa_sim.plan.recommend import recommend, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.schedule import BatchRange
+from medusa_sim.plan.verdict import LOSES, PAYS, verdicts
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.frames import Answer
 from medusa_sim.report.recommend_json import recommendation_values
@@ -156,14 +156,11 @@ def failures(found: Recommendation) -> Iterator[str]:
 
 def disagreements(found: Recommendation) -> Iterator[str]:
     """What does not agree between schedule, rows, curve, crossings, decision, bands and exported settings."""
-    on = np.concatenate([[part.configuration > 0] * (part.last + 1 - part.first) for part in _ranges(found)])
+    parts = found.ranges[0]
+    on = np.concatenate([[part.configuration > 0] * (part.last + 1 - part.first) for part in parts])
     yield from _verdicts(found, on)
     yield from _bands(found)
     yield from _exported(found, on)
-
-
-def _ranges(found: Recommendation) -> tuple[BatchRange, ...]:
-    return batch_ranges(found.surface, 0, found.question)
 
 
 def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
@@ -173,18 +170,23 @@ def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
     fitting = curve[curve["fits_memory"] & (curve["candidates"] > 1)]
     counted = fitting.groupby("batch")["speedup"].max()
     paid = [span for crossing in found.break_even_batches for span in crossing.spans]
-    for batch, speculates, gain in zip(surface.batch.tolist(), on.tolist(), best.tolist(), strict=True):
+    gains = bool((best > 1.0).any())
+    codes = verdicts(surface)[:, 0]
+    for batch, speculates, gain, code in zip(
+        surface.batch.tolist(), on.tolist(), best.tolist(), codes.tolist(), strict=True
+    ):
         said = {
-            "the best speedup": gain > 1.0,
-            "the curve by count": counted.get(batch, 0.0) > 1.0,
-            "the crossings": any(first <= batch <= last for first, last in paid),
+            "the crossings": gains and any(first <= batch <= last for first, last in paid),
             "the row at the batch": scheduled_row_at(found, batch, length).candidates > 1,
         }
-        for name, told in said.items():
-            if told != speculates:
-                yield f"batch {batch}: the schedule says {speculates}, {name} {told} ({gain:.4f}x)"
+        if code in (LOSES, PAYS):
+            said["the best speedup"] = gain > 1.0
+            said["the curve by count"] = counted.get(batch, 0.0) > 1.0
+        for name, is_on in said.items():
+            if is_on != speculates:
+                yield f"batch {batch}: the schedule says {speculates}, {name} {is_on} ({gain:.4f}x)"
     for row in found.schedule:
-        if (row.candidates > 1) != (row.speedup_lowest > 1.0):
+        if (row.candidates > 1) != (row.speedup_lowest > 1.0) and row.uncertain is None:
             yield f"batch {row.batch_min}..{row.batch_max}: {row.candidates} at {row.speedup_lowest:.4f}x"
     told = reason(found)
     if found.enable != bool(on.any()) or found.enable != told.startswith("Enable"):

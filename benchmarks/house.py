@@ -46,8 +46,8 @@ HOUSE = (
         "scenario -> surface (the only thing that prices a grid) -> sweep, recommend and what they say",
         in_order(
             "acceptance arguments question draft_options resolved scenario "
-            "drafted best_by_count priced_steps surface check woken_experts quantities sweep tree_speedup "
-            "break_even capacity insights schedule schedule_row recommendation recommend"
+            "drafted best_by_count priced_steps surface verdict check woken_experts quantities sweep "
+            "tree_speedup break_even capacity insights schedule schedule_row recommendation recommend"
         ),
     ),
     Room(

@@ -34,8 +34,11 @@ def verdict_of(
     elif row.candidates == 1:
         best = f"{times(row.speculative_speedup)} with {counted(answer, row.speculative_candidates)}"
         why = f"The best of it would give {best}."
-        if row.speculative_speedup > 1.0:
+        if row.verdict == "pays":
             why = f"It would give {best}, but its drafter leaves no room in memory. {_largest(answer)}"
+        elif row.verdict == "uncertain":
+            ends = f"{row.speculative_speedup_low:.2f} to {row.speculative_speedup_high:.2f}"
+            why = f"{why} Its 80 % interval, {ends}, holds both a gain and a loss."
         st.error(f"**{where}: do not enable speculation.** {why}", icon=":material/do_not_disturb_on:")
     else:
         what = (
@@ -48,13 +51,17 @@ def verdict_of(
             f"**A request of {request.prompt_tokens:,} + {request.output_tokens:,} tokens: "
             f"{times(request.speedup)} end to end**."
         )  # fmt: skip
-        st.success(
-            f"**{where}: {what} a step{deep}, {times(row.speedup)}.** It emits "
+        is_sure = row.verdict == "pays"
+        ends = f"{row.speedup_low:.2f} to {row.speedup_high:.2f}"
+        unsure = "" if is_sure else f" Not certain: the 80 % interval, {ends}, holds a loss, too."
+        tell = st.success if is_sure else st.warning
+        tell(
+            f"**{where}: {what} a step{deep}, {times(row.speedup)}.**{unsure} It emits "
             f"{row.tokens_per_step:.2f} tokens per step{guessed_text(answer.scenario, row.drafts)}, and a "
             f"step takes {times(row.overhead)} as long"
             f"{'' if request is None else f'; without prompts to read {times(row.step_speedup)}'}. "
             f"{_flat(answer, row)} {whole}".strip(),
-            icon=":material/check_circle:",
+            icon=":material/check_circle:" if is_sure else ":material/help:",
         )
 
 

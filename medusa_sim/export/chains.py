@@ -224,6 +224,11 @@ def chain_plan(
     Raises UsageError where no chain pays at any batch or the profile knows no chains.
     """
     grid = chain_grid(answer)
+    if answer.chains and not any(row.candidates > 1 for row in answer.schedule):
+        raise UsageError(
+            f"nothing to export: no chain pays for certain at batch {grid.batch[0]}..{grid.batch[-1]}; "
+            "leave speculation off"
+        )
     static = best_static(grid)
     possible = best_tiers(grid, captured, gain=answer.question.switching_gain, idle_cost=idle_cost)
     taxed = grid.mean_gain(drafts_by_batch(grid, possible))

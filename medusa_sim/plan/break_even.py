@@ -19,6 +19,7 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.priced_steps import PLAIN
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, at_counts, in_groups, price, unpriced
+from medusa_sim.plan.verdict import LOSES, PAYS, Stretch, Verdicts, drafted, refined, stretches, verdicts
 from medusa_sim.step.memory import step_memory_bytes
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
@@ -28,19 +29,20 @@ SHORTEST_CONTEXT = 16
 ENDLESS_CONTEXT = 1 << 40
 """Where memory limits no context, since every layer keeps a window alone."""
 _EVERY_BATCH_TO = 64
-_RATIO = 1.07
-"""Beyond the first batches every 7 % is tried, and every whole number around each change."""
+_RATIO = 1.02
+"""Beyond the first batches every 2 % is tried, and every whole number around each change."""
 _FEW_COUNTS = np.asarray([*range(2, 11), 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256])
 """Near break-even the best counts are small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """Where the best speculative speedup is above 1 on the range searched.
+    """Where speculation pays on the range searched, as far as that is known (`plan.verdict`).
 
-    direction: of the last change. `loses from`: it stays at or below 1 from `at` on; `pays from`: above 1;
-    at is None where nothing changes. spans: every (first, last) in which it pays. searched_to: the
-    last value that fits, or the end of the search; 0 under `does not fit`.
+    known: what is certain and what is not, without gaps. spans: every (first, last) in which drafts are made.
+    direction: of the last change of that. `loses from`: none are from `at` on; `pays from`: they are; at is
+    None where nothing changes. searched_to: the last value that fits, or the end of the search; 0 under
+    `does not fit`.
     """
 
     at: int | None
@@ -48,6 +50,14 @@ class BreakEven:
     searched_from: int
     searched_to: int
     spans: tuple[tuple[int, int], ...] = ()
+    known: tuple[Stretch, ...] = ()
+
+    def drafts_at(self, values: IntArray) -> BoolArray:
+        """Whether drafts are made at each of some values."""
+        inside = np.zeros(values.shape, dtype=np.bool_)
+        for first, last in self.spans:
+            inside |= (values >= first) & (values <= last)
+        return inside
 
     @property
     def loses_from(self) -> int | None:
@@ -60,40 +70,33 @@ class BreakEven:
 NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, searched_to=0)
 
 
-def crossing(values: IntArray, pays_at: Callable[[IntArray], BoolArray]) -> BreakEven:
-    """Every crossing over ascending whole `values`, to the whole number; the last one leads."""
-    return _refined(values, pays_at(values), pays_at)
+def crossing(values: IntArray, verdicts_at: Verdicts) -> BreakEven:
+    """Every crossing over ascending whole `values`, to the whole number; the last one leads.
+
+    verdicts_at: codes of `plan.verdict`, or whether it certainly pays.
+    """
+
+    def codes_at(asked: IntArray) -> IntArray:
+        codes = np.asarray(verdicts_at(asked))
+        return np.where(codes, PAYS, LOSES) if codes.dtype == np.bool_ else codes
+
+    return _crossing(values, codes_at(values), codes_at)
 
 
-def _refined(values: IntArray, pays: BoolArray, pays_at: Callable[[IntArray], BoolArray]) -> BreakEven:
-    ends = {"searched_from": int(values[0]), "searched_to": int(values[-1])}
-    edges = [_edge(values, pays, int(place), pays_at) for place in np.flatnonzero(pays[1:] != pays[:-1])]
-    starts = [int(values[0]), *edges]
-    states = [bool(pays[0]) ^ bool(i % 2) for i in range(len(starts))]
-    lasts = [*(edge - 1 for edge in edges), int(values[-1])]
-    spans = tuple((first, last) for first, last, paid in zip(starts, lasts, states, strict=True) if paid)
-    if not edges:
-        throughout: Direction = "pays throughout" if states[0] else "loses throughout"
-        return BreakEven(at=None, direction=throughout, spans=spans, **ends)
-    final: Direction = "pays from" if states[-1] else "loses from"
-    return BreakEven(at=edges[-1], direction=final, spans=spans, **ends)
-
-
-def _edge(values: IntArray, pays: BoolArray, place: int, pays_at: Callable[[IntArray], BoolArray]) -> int:
-    """The first whole number in the state that follows the change behind values[place]."""
-    below, above, after = int(values[place]), int(values[place + 1]), bool(pays[place + 1])
-    while above - below > 1:
-        between = distinct(np.linspace(below, above, min(above - below + 1, 66)).astype(np.int64))
-        states = np.concatenate([[not after], pays_at(between[1:-1]), [after]])
-        last = int(np.flatnonzero(states != after)[-1])
-        below, above = int(between[last]), int(between[last + 1])
-    return above
-
-
-def pays(surface: Surface) -> BoolArray:
-    """(B, S) whether any configuration that speculates and fits gains, by the server with prompts."""
-    gain = np.where(surface.fits, surface.speedup, 0.0)[..., 1:]
-    return np.asarray(gain.max(axis=-1, initial=0.0) > 1.0)
+def _crossing(values: IntArray, codes: IntArray, verdicts_at: Verdicts) -> BreakEven:
+    values, codes = refined(values, codes, verdicts_at)
+    known = stretches(values, codes)
+    spans = drafted(values, codes, known)
+    first, last = int(values[0]), int(values[-1])
+    # where drafts begin or end, from the second value on
+    edges = sorted({edge for span in spans for edge in (span[0], span[1] + 1) if first < edge <= last})
+    direction: Direction = "pays throughout" if spans else "loses throughout"
+    if edges:
+        direction = "pays from" if spans[-1][1] == last else "loses from"
+    return BreakEven(
+        at=edges[-1] if edges else None, direction=direction, searched_from=first, searched_to=last,
+        spans=spans, known=known,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,9 +114,9 @@ class Coarse:
     largest: int
 
     @property
-    def paying(self) -> BoolArray:
-        """Whether speculation pays at each of `batches`."""
-        return np.asarray(pays(self.surface)[among(self.surface.batch, self.batches), self.s])
+    def verdicts(self) -> IntArray:
+        """What is known at each of `batches`."""
+        return np.asarray(verdicts(self.surface)[among(self.surface.batch, self.batches), self.s])
 
 
 def coarse(
@@ -159,25 +162,28 @@ def break_even_batches(
     """
     few = at_counts(options, _FEW_COUNTS)
     own = np.empty(0, dtype=np.int64) if searched is None else searched.batch
-    known = np.empty((0, seq_len.size), dtype=np.bool_) if searched is None else pays(searched)
+    known = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else verdicts(searched)
 
-    def at_length(s: int) -> Callable[[IntArray], BoolArray]:
-        def pays_at(batch: IntArray) -> BoolArray:
-            within = own.size > 0 and own[0] <= batch[0] and batch[-1] <= own[-1]
-            counts = options if within else few
-            return pays(price(scenario, batch, seq_len[s : s + 1], counts))[:, 0]
+    def at_length(s: int) -> Verdicts:
+        def verdicts_at(batch: IntArray) -> IntArray:
+            codes = np.empty(batch.size, dtype=np.int64)
+            within = (batch >= own[0]) & (batch <= own[-1]) if own.size else np.zeros(batch.size, np.bool_)
+            for inside, counts in ((within, options), (~within, few)):
+                if inside.any():
+                    codes[inside] = verdicts(price(scenario, batch[inside], seq_len[s : s + 1], counts))[:, 0]
+            return codes
 
-        return pays_at
+        return verdicts_at
 
     crossings = []
     for s, at in enumerate(coarse(scenario, options, seq_len, own) if first is None else first):
         is_own = own <= at.largest
         batches = distinct(at.batches, own[is_own])
-        paying = np.zeros(batches.size, dtype=np.bool_)
-        paying[among(batches, at.batches)] = at.paying
-        paying[among(batches, own)] = known[is_own, s]
+        codes = np.zeros(batches.size, dtype=np.int64)
+        codes[among(batches, at.batches)] = at.verdicts
+        codes[among(batches, own)] = known[is_own, s]
         is_any = at.largest > 0
-        crossings.append(_refined(batches, paying, at_length(s)) if is_any else NOTHING_FITS)
+        crossings.append(_crossing(batches, codes, at_length(s)) if is_any else NOTHING_FITS)
     return tuple(crossings)
 
 
@@ -229,16 +235,16 @@ def break_even_context(
     lengths = np.rint(np.geomspace(SHORTEST_CONTEXT, end, steps)).astype(np.int64)
     one = np.asarray([batch])
 
-    def pays_at(length: IntArray) -> BoolArray:
-        return np.asarray(pays(price(scenario, one, length, few))[0])
+    def verdicts_at(length: IntArray) -> IntArray:
+        return np.asarray(verdicts(price(scenario, one, length, few))[0])
 
     if searched is None:
-        return crossing(distinct(lengths), pays_at)
+        return crossing(distinct(lengths), verdicts_at)
     own, known = np.unique(searched.seq_len, return_index=True)
     lengths = distinct(lengths, own[(own >= SHORTEST_CONTEXT) & (own <= end)])
-    paying = pays_at(lengths)
-    paying[among(lengths, own)] = pays(searched)[-1, known][among(own, lengths)]
-    return _refined(lengths, paying, pays_at)
+    codes = verdicts_at(lengths)
+    codes[among(lengths, own)] = verdicts(searched)[-1, known][among(own, lengths)]
+    return _crossing(lengths, codes, verdicts_at)
 
 
 def best_speculative(surface: Surface, at: int, s: int, configuration: int) -> int:

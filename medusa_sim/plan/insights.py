@@ -164,17 +164,16 @@ def answer(scenario: Scenario, grid: Grid) -> Answer:
         paying=break_even_batches(scenario, scenario.options(), grid.seq_len),
         drafting_share=_drafting_share(surface),
         cheaper=tuple(_cheaper(scenario, grid)),
-        ends_profile=bool((_best_columns(surface) == surface.by_count.counts.size - 1).any())
+        ends_profile=bool((best_columns(surface) == surface.by_count.counts.size - 1).any())
         and largest > int(surface.counts[-1]),
         in_engine=in_engine(scenario, grid.batch, grid.seq_len),
         shortfall=lacking,
     )
 
 
-def _best_columns(surface: Surface) -> IntArray:
-    """(cases,) place of the best count that fits; plain decoding where nothing does."""
-    by_count = surface.by_count
-    gain = np.where(by_count.fits, surface.gain_by_count, -np.inf).reshape(-1, by_count.counts.size)
+def best_columns(surface: Surface) -> IntArray:
+    """(B, S) place of the best count that fits, the smallest of equals; plain decoding where nothing does."""
+    gain = np.where(surface.by_count.fits, surface.gain_by_count, -np.inf)
     gain[~np.isfinite(gain).any(axis=-1), 0] = 1.0
     columns: IntArray = np.argmax(gain, axis=-1)
     return columns
@@ -183,7 +182,7 @@ def _best_columns(surface: Surface) -> IntArray:
 def _best(surface: Surface, grid: Grid) -> Best:
     by_count, scenario = surface.by_count, surface.scenario
     width = by_count.counts.size
-    columns, shape = _best_columns(surface), by_count.fits.shape
+    columns, shape = best_columns(surface).ravel(), by_count.fits.shape
     rows = np.arange(columns.size)
 
     def cells(of: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -132,6 +132,10 @@ class Priced:
         steps = self.surface.by_count
         return steps.band if self.scenario.baseline == "same" else steps.speedup_band(self.speedup)
 
+    def of_server(self, read: Callable[[Surface], FloatArray]) -> FloatArray:
+        """What only a server with requests has; nan (a 0-d array) without."""
+        return np.full((), np.nan) if self.scenario.traffic is None else read(self.surface)
+
     @cached_property
     def watts(self) -> FloatArray:
         """Of all GPUs."""
@@ -226,9 +230,13 @@ QUANTITIES = (
     Quantity("speedup", lambda at: at.speedup),
     Quantity("speedup_low", lambda at: at.band[0]),
     Quantity("speedup_high", lambda at: at.band[1]),
-    Quantity("server_speedup", lambda at: at.surface.server_speedup, of_model=True),
-    Quantity("server_speedup_low", lambda at: at.surface.server_speedup_band[0], of_model=True),
-    Quantity("server_speedup_high", lambda at: at.surface.server_speedup_band[1], of_model=True),
+    Quantity("server_speedup", lambda at: at.of_server(lambda of: of.server_speedup), of_model=True),
+    Quantity(
+        "server_speedup_low", lambda at: at.of_server(lambda of: of.server_speedup_band[0]), of_model=True
+    ),
+    Quantity(
+        "server_speedup_high", lambda at: at.of_server(lambda of: of.server_speedup_band[1]), of_model=True
+    ),
     Quantity("itl_us", lambda at: at.surface.served.itl_us, of_model=True),
     Quantity("tpot_us", lambda at: at.surface.served.tpot_us, of_model=True),
     Quantity("tokens_per_s", lambda at: at.surface.tokens_per_s, "tokens/s", "per_s", of_model=True),
@@ -282,18 +290,21 @@ def gain_column(scenario: Scenario) -> str:
 
 COLUMNS = (
     "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
-    "overhead", "speedup", "fits_memory",
+    "overhead", "speedup", "step_speedup", "fits_memory",
 )  # fmt: skip
 
 
 def count_table(surface: Surface) -> pa.Table:
     """One row a length, batch and count, with the drafting that is best for that count there: COLUMNS.
 
-    drafts: draft length (Medusa: heads run). One candidate is plain decoding.
+    drafts: draft length (Medusa: heads run). One candidate is plain decoding. Names are those of a schedule's
+    rows: speedup is the server's where there are requests, step_speedup the step's.
     """
     import pyarrow as pa
 
-    shape, columns = surface.by_count.fits.shape, values(surface, COLUMNS)
+    shape, step, gain = surface.by_count.fits.shape, "speedup", gain_column(surface.scenario)
+    read = values(surface, (*(name for name in COLUMNS if name != "step_speedup"), gain))
+    columns = read | {"speedup": read[gain], "step_speedup": read[step]}
     return pa.table(
-        {name: np.moveaxis(np.broadcast_to(each, shape), 1, 0).ravel() for name, each in columns.items()}
+        {name: np.moveaxis(np.broadcast_to(columns[name], shape), 1, 0).ravel() for name in COLUMNS}
     )

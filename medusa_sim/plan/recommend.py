@@ -14,6 +14,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, distinct
 from medusa_sim.errors import UsageError
 from medusa_sim.plan import request_length
 from medusa_sim.plan.break_even import (
+    BreakEven,
     best_speculative,
     break_even_batches,
     break_even_context,
@@ -28,6 +29,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange, merge_batches
 from medusa_sim.plan.schedule_row import ScheduleRow, free_candidates, schedule_row
 from medusa_sim.plan.surface import Surface, in_groups, price
+from medusa_sim.plan.verdict import halves
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 
 
@@ -61,7 +63,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         # a row that stands for batches between two searched ones must not cross break-even either
         surface = price(scenario, distinct(surface.batch, edges), lengths, options)
         paying = break_even_batches(scenario, options, lengths, surface, first)
-    ranges = tuple(batch_ranges(surface, s, asked) for s in range(lengths.size))
+    ranges = tuple(batch_ranges(surface, s, asked, paying[s]) for s in range(lengths.size))
     rows = [schedule_row(surface, s, batches, asked) for s, those in enumerate(ranges) for batches in those]
     free = free_candidates(surface, asked.free_within)
     best_with = _best(surface, asked, speculate=True)
@@ -87,7 +89,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         ),
         schedule=tuple(rows),
         ranges=ranges,
-        schedule_all_lengths=_all_lengths(surface, asked),
+        schedule_all_lengths=_all_lengths(surface, asked, paying),
         by_drafts=by_drafts(surface, 0, 0),
         best_with=best_with,
         best_without=best_without,
@@ -99,10 +101,21 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     )
 
 
-def batch_ranges(surface: Surface, s: int, question: Question) -> tuple[BatchRange, ...]:
-    """Ranges of one length; batches that do not fit, or keep no limit of latency, stand apart."""
+def batch_ranges(surface: Surface, s: int, question: Question, paying: BreakEven) -> tuple[BatchRange, ...]:
+    """Ranges of one length; batches that do not fit, or keep no limit of latency, stand apart.
+
+    Drafts are made where `paying` says; nowhere, where none of the batches asked about has a predicted gain.
+    """
+    speedup, fits = surface.speedup[:, s], surface.fits[:, s]
+    gains = bool((fits & (speedup > 1.0))[:, 1:].any())
+    drafted = paying.drafts_at(surface.batch) & gains
     in_time = _in_time(surface, question)[:, s]
-    return _merged(surface.speedup[:, s], surface.fits[:, s], in_time, question.switching_gain)
+    return _merged(speedup, fits, in_time, question.switching_gain, drafted, _halves(surface)[:, s])
+
+
+def _halves(surface: Surface) -> FloatArray:
+    """(B, S, J) half-width of each configuration's speedup: that of its count."""
+    return halves(surface)[..., np.searchsorted(surface.by_count.counts, surface.candidates)]
 
 
 def _in_time(surface: Surface, question: Question) -> BoolArray:
@@ -111,20 +124,38 @@ def _in_time(surface: Surface, question: Question) -> BoolArray:
     return np.asarray(surface.tpot_us <= limit_us)
 
 
-def _merged(speedup: FloatArray, fits: BoolArray, in_time: BoolArray, gain: float) -> tuple[BatchRange, ...]:
+def _merged(
+    speedup: FloatArray,
+    fits: BoolArray,
+    in_time: BoolArray,
+    gain: float,
+    drafted: BoolArray | None,
+    halves: FloatArray,
+) -> tuple[BatchRange, ...]:
     """Ranges of (B, J) cells; a batch at which nothing is in time takes what is fastest all the same."""
     kept = fits & in_time
     late = np.asarray(~kept.any(axis=1))
     allowed = np.where(late[:, None], fits, kept)
-    return merge_batches(speedup, allowed, gain, apart=late + 2 * ~fits[:, PLAIN])
+    apart = late + 2 * ~fits[:, PLAIN]
+    return merge_batches(speedup, allowed, gain, apart, drafted=drafted, halves=halves)
 
 
-def _all_lengths(surface: Surface, question: Question) -> tuple[ScheduleRow, ...]:
-    """Rows that share a configuration over all lengths: geometric mean of the speedups."""
+def _all_lengths(
+    surface: Surface, question: Question, paying: Sequence[BreakEven]
+) -> tuple[ScheduleRow, ...]:
+    """Rows that share a configuration over all lengths: geometric mean of the speedups.
+
+    Drafts are made where they are at every length, and where lengths differ by the sign of the mean.
+    """
     mean = np.exp(np.log(surface.speedup).mean(axis=1))
     fits, in_time = (np.asarray(of.all(axis=1)) for of in (surface.fits, _in_time(surface, question)))
+    gains = np.where(fits, mean, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
+    each = np.asarray([one.drafts_at(surface.batch) for one in paying])
+    drafted = (each.all(axis=0) & gains.any()) | (each.any(axis=0) & gains)
     rows = []
-    for batches in _merged(mean, fits, in_time, question.switching_gain):
+    for batches in _merged(
+        mean, fits, in_time, question.switching_gain, drafted, _halves(surface).mean(axis=1)
+    ):
         worst = int(np.argmin(surface.speedup[batches.last, :, batches.configuration]))
         rows.append(schedule_row(surface, worst, batches, question))
     return tuple(rows)

@@ -1,9 +1,14 @@
 """Batches -> few ranges that share one configuration, because engines pay for switching.
 
-A range may hold a batch as long as one configuration gives it at least its own best speedup less
-the tolerance, and as long as speculating pays at all of the range or at none of it: a range never
-crosses break-even. Any part of such a range is one as well, so taking the longest range from the
-smallest batch on gives the fewest ranges.
+The smallest batch of a range takes what is best for it alone, as everybody does who asks about that batch.
+The batches behind it keep that as long as another configuration gains no more than a switch is worth: a
+tolerance, or the doubt about the two where that is larger. Two counts of one set-up share most of what is
+uncertain: the larger one makes the same first guesses, and its kernels take the rows of the smaller one and
+more. What it adds is taken as independent of what both have, so that
+
+    (R12) doubt = |h_1^2 - h_2^2|^(1/2)        h: half-widths of both speedups, on the logarithm
+
+Plain decoding has no width of its own, so that against it the whole interval counts.
 """
 
 from __future__ import annotations
@@ -34,14 +39,18 @@ def merge_batches(
     allowed: BoolArray | None = None,
     gain: float = SWITCHING_GAIN,
     apart: IntArray | None = None,
+    *,
+    drafted: BoolArray | None = None,
+    halves: FloatArray | None = None,
 ) -> tuple[BatchRange, ...]:
-    """The fewest ranges in which no batch loses `gain` or more against its own best configuration.
+    """Ranges from the smallest batch on, each as long as its first batch's best configuration stands.
 
     speedup: (batches, configurations), column 0 plain decoding (1.0). allowed: the same shape, False where
     a configuration does not fit in memory; plain decoding is allowed where nothing else is. apart:
-    (batches,) numbers of which a range has one only. A batch speculates where an allowed configuration gives
-    it more than 1, and then with one that does: its verdict is the same in every range that it is asked in.
-    Within a range the configuration with the largest mean log speedup is taken, ties to the first.
+    (batches,) numbers of which a range has one only. drafted: (batches,) where drafts are made; None: where
+    an allowed configuration gives more than 1. A range never crosses its ends. halves: of the interval of
+    each speedup, on the logarithm; None: known exactly. A configuration stands while the best gains less
+    than `gain` over it or no more than the doubt about the two, and while it gains wherever another does.
     Raises UsageError for a gain outside [0, 1).
     """
     if not 0.0 <= gain < 1.0:
@@ -51,23 +60,39 @@ def merge_batches(
         usable = allowed.copy()
         usable[:, 0] |= ~usable.any(axis=1)
         log_speedup = np.where(usable, log_speedup, -np.inf)
-    good = log_speedup > log_speedup.max(axis=1, keepdims=True) + np.log1p(-gain)
-    good |= log_speedup == log_speedup.max(axis=1, keepdims=True)
-    pays = np.asarray((log_speedup[:, 1:] > 0.0).any(axis=1))
-    good[pays] &= log_speedup[pays] > 0.0
-    good[~pays] = np.arange(speedup.shape[1]) == 0
+    top = log_speedup[:, 1:].max(axis=1, initial=-np.inf)
+    pays = top > 0.0 if drafted is None else drafted & np.isfinite(top)
+    best = np.where(pays, 1 + _first_of_largest(log_speedup[:, 1:], top), 0)
     alike = pays[1:] == pays[:-1] if apart is None else (pays[1:] == pays[:-1]) & (apart[1:] == apart[:-1])
     ranges = []
     first = 0
-    while first < good.shape[0]:
-        common = good[first]
-        last = first
-        while last + 1 < good.shape[0] and alike[last] and (common & good[last + 1]).any():
+    while first < best.size:
+        own, last = int(best[first]), first
+        stands = _stands(log_speedup, own, best, gain, halves)
+        while last + 1 < best.size and alike[last] and stands[last + 1]:
             last += 1
-            common = common & good[last]
-        mean = np.full(common.shape, -np.inf)  # columns that are left out may hold -inf
-        mean[common] = log_speedup[first : last + 1, common].sum(axis=0)
-        best = np.argmax(mean >= mean.max() - _TIE * (last + 1 - first))
-        ranges.append(BatchRange(first, last, int(best)))
+        ranges.append(BatchRange(first, last, own))
         first = last + 1
     return tuple(ranges)
+
+
+def _first_of_largest(log_speedup: FloatArray, top: FloatArray) -> IntArray:
+    """(batches,) the first configuration that is as fast as the fastest."""
+    if not log_speedup.shape[1]:
+        return np.zeros(top.shape, dtype=np.int64)
+    return np.asarray(np.argmax(log_speedup >= top[:, None] - _TIE, axis=1))
+
+
+def _stands(
+    log_speedup: FloatArray, own: int, best: IntArray, gain: float, halves: FloatArray | None
+) -> BoolArray:
+    """(batches,) whether a configuration is kept beside the best one."""
+    rows = np.arange(best.size)
+    kept, largest = log_speedup[:, own], log_speedup[rows, best]
+    is_small = kept > largest + np.log1p(-gain)
+    with np.errstate(invalid="ignore"):  # nothing is gained over what is not allowed
+        lost = np.where(np.isfinite(kept), largest - kept, np.inf)
+    doubt = 0.0 if halves is None else np.sqrt(np.abs(halves[:, own] ** 2 - halves[rows, best] ** 2))
+    is_small |= lost <= np.maximum(doubt, _TIE)
+    gains = (kept > 0.0) | (largest <= 0.0)
+    return np.asarray(is_small & (gains | (own == 0)))

@@ -26,6 +26,7 @@ from medusa_sim.plan.quantities import joule_per_token, usd_per_million_tokens, 
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.surface import Surface
+from medusa_sim.plan.verdict import Kind
 from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.units import US_PER_S
@@ -72,6 +73,8 @@ class _Place:
         self.own_best = int(self.own_bests[-1])
         self.best = best_speculative(surface, i, s, PLAIN)
         self.speculative = self.best if j == PLAIN else j
+        known = self.bands if j != PLAIN else surface.bands_at(self.every, s, self.best)
+        self.known = [np.broadcast_to(end, self.every.shape) for end in known]
         self.family = same_option(surface, self.speculative)
         self.chain = best_chain(surface, self.speedup)
         self.step_us, self.decode_us = surface.step_us[i, s], float(surface.decode_us[i, s])
@@ -82,6 +85,20 @@ class _Place:
         self.watts = {each: watts_at(surface, i, s, each) for each in {PLAIN, j}}
         # configurations like this one with more candidates
         self.larger: IntArray = self.family[surface.candidates[self.family] > surface.candidates[j]]
+
+    @property
+    def verdict(self) -> Kind:
+        """Of the row's configuration, of a plain row of the best that speculates at its fullest batch."""
+        low, high = self.known
+        if bool((low > 1.0).all()):
+            return "pays"
+        return "loses" if bool((high <= 1.0).all()) else "uncertain"
+
+    @property
+    def uncertain(self) -> tuple[int, int] | None:
+        low, high = self.known
+        batches = self.surface.batch[self.every[(low <= 1.0) & (high > 1.0)]]
+        return (int(batches[0]), int(batches[-1])) if batches.size else None
 
     @property
     def ends_profile(self) -> bool:
@@ -262,6 +279,13 @@ class ScheduleRow:
     """At some batch of the row the best count is the largest that the acceptance describes: more may pay."""
     speculative_candidates: int = read(lambda at: at.surface.candidates[at.best])
     speculative_speedup: float = read(lambda at: at.speedup[at.best])
+    speculative_speedup_low: float = read(lambda at: at.known[0][-1])
+    """Of what is drafted, else of the best that could be, as `speculative_speedup_high`: 80 %."""
+    speculative_speedup_high: float = read(lambda at: at.known[1][-1])
+    verdict: Kind = read(lambda at: at.verdict)
+    """Whether the 80 % interval lies above 1 at all its batches, at or below 1 at all, or neither."""
+    uncertain: tuple[int, int] | None = read(lambda at: at.uncertain)
+    """The first and the last of its batches at which the interval holds both; None where none does."""
     required_tokens_per_step: float | None = read(lambda at: at.required)
     """What the row's count (of a plain row: the best) must emit to break even; None where nothing does."""
     required_acceptance_factor: float | None = read(

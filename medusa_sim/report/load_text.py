@@ -12,9 +12,9 @@ from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.plan.scenario import beyond_known, first_token_doubts
 from medusa_sim.report.load_tables import ms_text, rate_text
-from medusa_sim.report.recommend_reason import crossing_text
 from medusa_sim.report.sweep_text import headline as scenario_line
 from medusa_sim.report.text import percent, significant
+from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.units import KILO
 
 _MOST_EATEN = 0.5

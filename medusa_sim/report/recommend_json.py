@@ -120,12 +120,16 @@ def row_values(row: ScheduleRow) -> dict[str, Any]:
 
 
 def break_even_values(crossing: BreakEven) -> dict[str, Any]:
-    """Where and in which direction, with the range that was searched."""
+    """Where and in which direction, with the range that was searched.
+
+    known: what is certain and what is not; pays: where drafts are made.
+    """
     return {
         "at": crossing.at,
         "direction": crossing.direction,
         "searched": [crossing.searched_from, crossing.searched_to],
         "pays": [list(span) for span in crossing.spans],
+        "known": [dataclasses.asdict(stretch) for stretch in crossing.known],
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.insights import NEAR_BEST
 from medusa_sim.plan.recommend import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
@@ -14,6 +13,7 @@ from medusa_sim.plan.woken_experts import waking
 from medusa_sim.report.caveats import guessed_text, more_may_pay, shortfall_text
 from medusa_sim.report.sweep_text import slower_format
 from medusa_sim.report.text import drafts_text, duration, percent, span, times
+from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.units import US_PER_S
 
 
@@ -75,7 +75,8 @@ def _verdict(answer: Recommendation) -> str:
     if not rows:
         said = f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}"
         if not answer.where_it_fits:
-            return said
+            unsure = any(row.verdict == "uncertain" for row in _kept(answer) if row.fits_memory)
+            return f"{said}: no gain is certain there" if unsure else said
         fits = "; ".join(
             f"it fits up to {row.batch_max} sequences"
             + (f" at length {row.seq_len}" if len(question.seq_len) > 1 else "")
@@ -206,23 +207,6 @@ def _experts(answer: Recommendation) -> list[str]:
     ]
 
 
-def crossing_text(crossing: BreakEven, what: str) -> str:
-    """`loses from batch 57 on`: where speculation pays over batches or lengths."""
-    searched = f"{what} that fits, {crossing.searched_from} to {crossing.searched_to}"
-    if len(crossing.spans) > 1 or (
-        crossing.direction == "loses from" and crossing.spans[0][0] > crossing.searched_from
-    ):
-        where = ", ".join(span(first, last) for first, last in crossing.spans)
-        return f"pays at {what} {where} and loses elsewhere (searched to {crossing.searched_to})"
-    match crossing.direction:
-        case "loses from" | "pays from":
-            return f"{crossing.direction} {what} {crossing.at} on (searched to {crossing.searched_to})"
-        case "pays throughout" | "loses throughout":
-            return f"{crossing.direction.removesuffix(' throughout')} at every {searched}"
-        case "does not fit":
-            return f"does not fit at any {what}"
-
-
 def warnings(answer: Recommendation) -> list[str]:
     """Places where speculation loses, does not fit or is uncertain, then what the answer rests on."""
     lines = []
@@ -231,16 +215,21 @@ def warnings(answer: Recommendation) -> list[str]:
         if not row.fits_memory:
             if most := row.max_batch_without:  # where nothing fits, what is missing says so
                 lines.append(f"{where}: does not fit even without speculation; at most batch {most} fits")
-        elif row.candidates == 1 and row.speculative_speedup <= 1.0:
+        elif row.candidates == 1 and row.verdict == "pays":
+            lines.append(f"{where}: speculation would pay but its drafter leaves no room in memory")
+        elif row.candidates == 1 and row.verdict == "loses":
             lines.append(
                 f"{where}: speculation LOSES here ({times(row.speculative_speedup)} at best); switch it off"
             )
         elif row.candidates == 1:
-            lines.append(f"{where}: speculation would pay but its drafter leaves no room in memory")
-        elif row.candidates > 1 and row.speedup_low < 1.0:
             lines.append(
-                f"{where}: the gain is not certain, the 80 % interval {row.speedup_low:.2f}-"
-                f"{row.speedup_high:.2f} includes a loss"
+                f"{where}: no gain is certain ({times(row.speculative_speedup)} at batch {row.batch_max}, "
+                f"80 %: {row.speculative_speedup_low:.2f}-{row.speculative_speedup_high:.2f}); it is left off"
+            )
+        elif row.uncertain is not None:
+            lines.append(
+                f"batch {span(*row.uncertain)}, length {row.seq_len}: the gain is not certain, the 80 % "
+                f"interval includes a loss (down to {row.speedup_low:.2f})"
             )
         if row.meets_latency is False:
             limit = answer.question.max_latency_ms

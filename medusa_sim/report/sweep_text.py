@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from medusa_sim.plan import FREE_WITHIN
-from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.insights import NEAR_BEST, Answer, Free, InEngine
 from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity, Unit, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario, beyond_known
@@ -33,6 +32,7 @@ from medusa_sim.report.text import (
     span,
     times,
 )
+from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.units import GIGA
 
 _EXPENDABLE = (
@@ -189,7 +189,7 @@ def verdicts(answer: Answer) -> list[str]:
     if not any(answer.fits):
         return shortfall
     ranges = [
-        paying_range(crossing) + (f" at length {answer.grid.seq_len[place]}" if several else "")
+        crossing_text(crossing, "batch") + (f" at length {answer.grid.seq_len[place]}" if several else "")
         for place, crossing in enumerate(answer.paying)
     ]
     hints = [
@@ -198,7 +198,7 @@ def verdicts(answer: Answer) -> list[str]:
         for pair in answer.cheaper[:6]
     ]
     return [
-        f"Pays {'; '.join(ranges)}.",
+        f"Speculation {'; '.join(ranges)}.",
         *engine_line(answer.in_engine),
         *_memory(answer),
         *_cost(answer),
@@ -279,21 +279,6 @@ def _memory(answer: Answer) -> list[str]:
         f"Memory of a GPU at batch {batch}, length {length}: {memory_text(parts)} of {room:,.1f}; the "
         f"largest batch with {count} candidates is {most}."
     ]
-
-
-def paying_range(crossing: BreakEven) -> str:
-    """`up to batch 52`, `at batch 4..64`, or that it pays wherever it fits."""
-    if crossing.direction == "does not fit":
-        return "nowhere: two candidates at batch 1 do not fit in memory beside the drafter"
-    if not crossing.spans:
-        return "at no batch"
-    if crossing.direction == "pays throughout":
-        if crossing.searched_to < BATCHES_SEARCHED:
-            return f"at every batch that fits in memory, to {crossing.searched_to}"
-        return f"at every batch to {crossing.searched_to}"
-    if len(crossing.spans) == 1 and crossing.spans[0][0] == 1:
-        return f"up to batch {crossing.spans[0][1]}"
-    return "at batch " + ", ".join(span(first, last) for first, last in crossing.spans)
 
 
 def _free(answer: Answer) -> str:

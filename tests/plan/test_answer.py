@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.break_even import BreakEven, break_even_batches
+from medusa_sim.plan.break_even import break_even_batches, crossing
 from medusa_sim.plan.insights import answer, cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
@@ -17,7 +17,8 @@ from medusa_sim.plan.recommendation import RequestLatency, request_latency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.woken_experts import DEAR, waking
-from medusa_sim.report.recommend_reason import crossing_text, reason
+from medusa_sim.report.recommend_reason import reason
+from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.step import decode_step, prefill_step
 from medusa_sim.step.workload import Grid, union
@@ -156,8 +157,10 @@ def test_requests_are_told_of_batches_that_fit():
 def test_no_crossing_speaks_of_what_was_not_searched():
     """At 64 requests it "loses from length 2330 on", of 2336 that fit, and the best at 32,768 was 1.09x."""
     for direction in ("loses from", "pays from"):
-        spans = ((16, 99),) if direction == "loses from" else ((100, 400),)
-        found = BreakEven(at=100, direction=direction, searched_from=16, searched_to=400, spans=spans)
+        found = crossing(
+            np.array([16, 99, 100, 400]), lambda at, late=direction: (at >= 100) == (late == "pays from")
+        )
+        assert (found.at, found.direction) == (100, direction)
         assert crossing_text(found, "length").endswith("from length 100 on (searched to 400)")
 
 

@@ -15,6 +15,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import PLAIN, price
+from medusa_sim.plan.verdict import Stretch
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 
 ACCURACY = np.array(
@@ -218,7 +219,12 @@ def test_crossings_are_found_to_the_whole_number(edge):
     values = np.array([1, 10, 100, 1000])
     found = crossing(values, lambda at: np.asarray(at) < edge)
     assert found == BreakEven(
-        at=edge, direction="loses from", searched_from=1, searched_to=1000, spans=((1, edge - 1),)
+        at=edge,
+        direction="loses from",
+        searched_from=1,
+        searched_to=1000,
+        spans=((1, edge - 1),),
+        known=(Stretch(1, edge - 1, "pays"), Stretch(edge, 1000, "loses")),
     )
     assert found.loses_from == edge
     assert crossing(values, lambda at: np.asarray(at) >= edge).loses_from is None

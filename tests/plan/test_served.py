@@ -1,6 +1,8 @@
 """A scenario in an engine: traffic of a server, look-ups that match, trees, the limit beside the answer."""
 
+import re
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +11,7 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.insights import answer, limit_of
+from medusa_sim.plan.quantities import BY_NAME, COLUMNS, OF_SCENARIO, count_table
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at
 from medusa_sim.plan.scenario import Scenario, beyond_known
@@ -37,7 +40,7 @@ def test_throughput_is_that_of_decode_steps_and_kernels_alone_wait_for_nothing_e
         np.testing.assert_allclose(rows.tokens_per_s, rate)
         np.testing.assert_allclose(rows.itl_us, rows.verify_step_us)
         np.testing.assert_allclose(rows.tpot_us, rows.verify_step_us / rows.tokens_per_step)
-        np.testing.assert_allclose(rows.server_speedup, rows.speedup)
+        assert rows.server_speedup.isna().all()
 
 
 def test_traffic_changes_the_server_and_leaves_the_step_alone():
@@ -137,9 +140,39 @@ def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step(
         assert row.best_speedup == pytest.approx(rows.loc[batch].server_speedup.max())
         assert 1.0 < row.speedup < row.step_speedup
         assert row.tokens_per_step / row.required_tokens_per_step > row.speedup  # beside it all else stays
-    assert f"of the step {found.schedule[0].step_speedup:.2f}x" in reason(found)
+    last = max(found.schedule, key=lambda row: (row.batch_max, -row.seq_len))
+    assert f"of the step {last.step_speedup:.2f}x" in reason(found)
     request = recommend(Scenario(**CHAIN, runtime="vllm"), Question(batch_max=64, request=(1024, 256)))
     assert request.schedule[0] == recommend(scenario, Question(batch_max=64)).schedule[0]
+
+
+@pytest.mark.parametrize("traffic", [{}, {"prompt_tokens": 512, "output_tokens": 256}], ids=str)
+def test_a_name_has_one_meaning_in_schedule_curve_and_sweep(traffic):
+    """`--by-count` called the step's gain `speedup` where the schedule's rows called the server's so."""
+    scenario = Scenario(**CHAIN, **traffic)
+    found = recommend(scenario, Question(batch_min=16, batch_max=16))
+    (row,) = found.schedule
+    curve = count_table(found.surface).to_pandas().set_index("candidates").loc[row.candidates]
+    (rows,) = sweep([scenario], Grid.of([16], [scenario.length], [1, row.candidates]))
+    swept_row = rows.pandas().set_index("candidates").loc[row.candidates]
+    assert row.speedup == pytest.approx(curve.speedup)
+    assert row.step_speedup == pytest.approx(curve.step_speedup) == pytest.approx(swept_row.speedup)
+    if traffic:
+        assert row.speedup == pytest.approx(swept_row.server_speedup)
+        assert row.speedup < row.step_speedup
+    else:
+        assert np.isnan(swept_row.server_speedup)
+        assert row.speedup == row.step_speedup
+
+
+def test_every_column_is_explained():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    explained = set(
+        re.findall(r"`([a-z_]+)`", page.partition("What the columns of rows mean")[2].partition("## ")[0])
+    )
+    own = {name for name in (*BY_NAME, *COLUMNS) if name not in OF_SCENARIO}
+    ends = {f"server_speedup_{end}" for end in ("low", "high")}  # as those of speedup
+    assert own - ends - {"batch", "seq_len"} <= explained
 
 
 def test_a_request_waits_for_the_prompts_of_others_and_the_rate_for_every_prompt():

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among
-from medusa_sim.plan.insights import cliffs
+from medusa_sim.plan import CANDIDATES_MAX
+from medusa_sim.plan.insights import best_columns, cliffs
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
 from medusa_sim.report.charts.chart import (
@@ -76,10 +77,12 @@ def length_view(
 ) -> LengthView:
     """The view of one length; of more than MOST_BATCHES batches an even choice is shown.
 
-    recommended: counts of the grid by batch, marked instead of the best of the grid.
+    recommended: counts by batch, marked instead of the best of all.
     """
     batch = evenly(grid.batch, MOST_BATCHES)
-    surface = price(scenario, batch, [seq_len], scenario.options(max(int(grid.candidates.max()), 2)))
+    surface = price(
+        scenario, batch, [seq_len], scenario.options(max(int(grid.candidates.max()), CANDIDATES_MAX))
+    )
     return view_of(surface, seq_len, grid.candidates, recommended)
 
 
@@ -91,33 +94,38 @@ def view_of(
 ) -> LengthView:
     """One length of a surface. asked: counts of the map; those that the surface lacks are left out.
 
-    recommended: batch -> count that is marked, of the batches shown; None: all of them, the best asked for.
+    recommended: batch -> count that is marked, of the batches shown; None: all of them, the best of every
+    count that fits, as in the sweep's table and in a recommendation for that batch. What is marked is on the
+    map as well.
     """
     found, s = surface.by_count, int(np.searchsorted(surface.seq_len, seq_len))
     lines = np.flatnonzero(among(surface.batch, list(recommended or surface.batch)))
-    asked_for = among(found.counts, asked)
-
-    def at(values: FloatArray) -> FloatArray:
-        return np.asarray(np.broadcast_to(values, found.fits.shape)[lines, s])
-
-    speedup, verify_us = at(surface.gain_by_count), at(found.step_us)
     if recommended is None:
-        best = np.argmax(np.where(asked_for, speedup, -np.inf), axis=1)
+        best = best_columns(surface)[lines, s]
     else:
         best = np.searchsorted(found.counts, [recommended[int(size)] for size in surface.batch[lines]])
+    asked_for = among(found.counts, asked)
+    asked_for[best] = True
+    # up to the largest that was asked for or is marked
+    width = found.counts.size if recommended is not None else 1 + int(np.flatnonzero(asked_for)[-1])
+
+    def at(values: FloatArray) -> FloatArray:
+        return np.asarray(np.broadcast_to(values, found.fits.shape)[lines, s, :width])
+
+    speedup, verify_us = at(surface.gain_by_count), at(found.step_us)
     parts_us: dict[str, FloatArray] = {name: at(part) for name, part in found.parts_us.items()}
     return LengthView(
         seq_len=seq_len,
         batch=surface.batch[lines],
-        counts=found.counts,
+        counts=found.counts[:width],
         grid_counts=found.counts[asked_for],
         best=best,
-        marked="the best count of the grid" if recommended is None else "what is recommended",
+        marked="the best count" if recommended is None else "what is recommended",
         speedup=speedup,
         speedup_low=at(surface.band_by_count[0]),
         speedup_high=at(surface.band_by_count[1]),
         tokens_per_step=at(found.tokens_per_step),
-        fits=np.asarray(found.fits[lines, s]),
+        fits=np.asarray(found.fits[lines, s, :width]),
         verify_us=verify_us,
         decode_us=np.asarray(found.decode_us[lines, s, 0]),
         parts_us=parts_us | {BESIDE: verify_us - sum(parts_us.values(), start=np.zeros(()))},

@@ -1,0 +1,132 @@
+"""What is known of whether speculation pays, batch by batch: it pays, it loses, or nobody can tell.
+
+A batch pays where the 80 % interval of the best speedup lies above 1, loses where it lies at or below, and is
+uncertain between. What a range says follows from its ends:
+
+- an uncertain stretch between two that pay pays as well, one between two that lose loses;
+- elsewhere it stays uncertain, and is drafted in from the side that pays up to the first batch at which the
+  prediction itself no longer gains; where nothing pays at all, in the first run of predicted gains.
+
+So a gain within its own doubt opens no range and a loss within it ends none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray, distinct
+from medusa_sim.plan.surface import Surface
+
+T = TypeVar("T")
+Kind = Literal["pays", "uncertain", "loses"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+LOSES, NO_GAIN, GAIN, PAYS = range(4)
+"""Codes of a batch: certain of a loss, uncertain without and with a predicted gain, certain of a gain."""
+_KIND: dict[int, Kind] = {LOSES: "loses", NO_GAIN: "uncertain", GAIN: "uncertain", PAYS: "pays"}
+_POINTS = 12
+"""Values looked at between two that differ, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Neighbouring whole numbers, `first` to `last`, about which the same is known."""
+
+    first: int
+    last: int
+    kind: Kind
+
+
+Verdicts = Callable[[IntArray], IntArray]
+"""Codes of ascending whole numbers."""
+
+
+def verdicts(surface: Surface) -> IntArray:
+    """(B, S) code of the best count that speculates and fits, by the server where there are requests."""
+    if not surface.options or not surface.batch.size:
+        return np.full((surface.batch.size, surface.seq_len.size), LOSES)
+    gain = np.where(surface.by_count.fits, surface.gain_by_count, 0.0)[..., 1:]
+    best = np.argmax(gain, axis=-1)[..., None]
+    low, high = (
+        np.take_along_axis(np.broadcast_to(end, surface.by_count.shape)[..., 1:], best, axis=-1)[..., 0]
+        for end in surface.band_by_count
+    )
+    of_best = np.take_along_axis(gain, best, axis=-1)[..., 0]
+    uncertain = np.where(of_best > 1.0, GAIN, NO_GAIN)
+    codes = np.where(low > 1.0, PAYS, np.where(high <= 1.0, LOSES, uncertain))
+    return np.where(of_best > 0.0, codes, LOSES)
+
+
+def refined(values: IntArray, codes: IntArray, verdicts_at: Verdicts) -> tuple[IntArray, IntArray]:
+    """Values and codes with every change between two of them found to the whole number."""
+    while True:
+        places = np.flatnonzero((codes[1:] != codes[:-1]) & (values[1:] - values[:-1] > 1))
+        if not places.size:
+            return values, codes
+        between = distinct(
+            *(
+                np.linspace(values[place], values[place + 1], _POINTS + 2).astype(np.int64)[1:-1]
+                for place in places
+            )
+        )
+        between = np.setdiff1d(between, values)
+        together = np.concatenate([values, between])
+        order = np.argsort(together, kind="stable")
+        codes = np.concatenate([codes, verdicts_at(between)])[order]
+        values = together[order]
+
+
+def stretches(values: IntArray, codes: IntArray) -> tuple[Stretch, ...]:
+    """What is known over ascending values whose changes are known to the whole number."""
+    runs = _runs(values, [_KIND[code] for code in codes.tolist()])
+    merged = [Stretch(first, last, kind) for kind, first, last in runs]
+    at = 1
+    while at < len(merged) - 1:
+        before, here, after = merged[at - 1 : at + 2]
+        if here.kind == "uncertain" and before.kind == after.kind:
+            merged[at - 1 : at + 2] = [Stretch(before.first, after.last, before.kind)]
+        else:
+            at += 1
+    return tuple(merged)
+
+
+def drafted(values: IntArray, codes: IntArray, known: Sequence[Stretch]) -> tuple[tuple[int, int], ...]:
+    """Every (first, last) in which drafts are made, one range where stretches adjoin."""
+    kinds = [None, *(stretch.kind for stretch in known), None]
+    paying = [(stretch.first, stretch.last) for stretch in known if stretch.kind == "pays"]
+    gaining = [(first, last) for code, first, last in _runs(values, codes.tolist()) if code == GAIN]
+    if not paying:
+        unsure = [stretch for stretch in known if stretch.kind == "uncertain"]
+        return tuple(run for run in gaining if any(one.first <= run[0] <= one.last for one in unsure))[:1]
+    spans = list(paying)
+    for stretch, before, after in zip(known, kinds, kinds[2:], strict=False):
+        if stretch.kind != "uncertain":
+            continue
+        from_left = [run for run in gaining if before == "pays" and run[0] == stretch.first]
+        from_right = [run for run in gaining if after == "pays" and run[1] == stretch.last]
+        spans += from_left + from_right
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if joined and joined[-1][1] + 1 >= first:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def _runs(values: IntArray, codes: Sequence[T]) -> Iterator[tuple[T, int, int]]:
+    """(code, first, last) of neighbours that are alike."""
+    for code, group in groupby(zip(values.tolist(), codes, strict=True), key=lambda pair: pair[1]):
+        members = [value for value, _ in group]
+        yield code, members[0], members[-1]
+
+
+def halves(surface: Surface) -> FloatArray:
+    """(B, S, 1 + C) half-width of the interval of each count's speedup, on the logarithm; 0 of plain."""
+    low, high = surface.band_by_count
+    return np.asarray(np.broadcast_to(np.log(high / low) / 2.0, surface.by_count.shape))

@@ -1,0 +1,143 @@
+"""What is certain, what is not: ranges of verdicts, where drafts are made in them, and who says the same."""
+
+import itertools
+
+import numpy as np
+import pytest
+from asking import document
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import medusa_sim as ms
+from medusa_sim.plan.break_even import break_even_batches, crossing
+from medusa_sim.plan.insights import answer
+from medusa_sim.plan.surface import price
+from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, Stretch, drafted, stretches, verdicts
+from medusa_sim.report.charts.sweep import length_view
+from medusa_sim.report.verdict_text import crossing_text
+from medusa_sim.step.workload import Grid
+
+LETTERS = {"P": PAYS, "g": GAIN, "n": NO_GAIN, "L": LOSES}
+
+
+def found(letters: str):
+    codes = np.array([LETTERS[each] for each in letters])
+    return crossing(np.arange(1, codes.size + 1), lambda at: codes[at - 1])
+
+
+@pytest.mark.parametrize(
+    ("letters", "kinds", "spans", "text"),
+    [
+        ("PPnngPPLL", "pl", ((1, 7),), "loses from batch 8 on (searched to 9)"),
+        ("PPgngLL", "pul", ((1, 3),),
+         "pays to batch 2, is uncertain to 5 and loses beyond, with a predicted gain to batch 3 "
+         "(searched to 7)"),
+        ("PPgg", "pu", ((1, 4),), "pays to batch 2 and is uncertain beyond (searched to 4)"),
+        ("LLgLL", "l", (), "loses at every batch that fits, 1 to 5"),
+        ("LngPP", "lup", ((3, 5),),
+         "loses to batch 1, is uncertain to 3 and pays beyond, with a predicted gain from batch 3 on "
+         "(searched to 5)"),
+        ("PLP", "plp", ((1, 1), (3, 3)), None),
+        ("ggnLL", "ul", ((1, 2),),
+         "is uncertain to batch 3 and loses beyond, with a predicted gain to batch 2 (searched to 5)"),
+        ("nnn", "u", (), "is uncertain at every batch that fits, 1 to 3, without a predicted gain"),
+        ("PLnggL", "pl", ((1, 1),), "loses from batch 2 on (searched to 6)"),
+        ("PLPPLgg", "plplu", ((1, 1), (3, 4)),
+         "pays at batch 1, 3..4, is uncertain at batch 6..7 and loses elsewhere (searched to 7)"),
+    ],
+)  # fmt: skip
+def test_stretches_merge_and_are_told_as_few_as_are_true(letters, kinds, spans, text):
+    one = found(letters)
+    assert "".join(stretch.kind[0] for stretch in one.known) == kinds
+    assert one.spans == spans
+    assert text is None or crossing_text(one, "batch") == text
+
+
+@given(arrays(np.int64, st.integers(1, 40), elements=st.integers(LOSES, PAYS)))
+def test_drafts_are_made_where_it_certainly_pays_and_never_where_it_certainly_loses(codes):
+    values = np.arange(1, codes.size + 1)
+    known = stretches(values, codes)
+    assert [known[0].first, known[-1].last] == [1, codes.size]
+    assert all(one.last + 1 == after.first for one, after in itertools.pairwise(known))
+    on = np.zeros(codes.size, dtype=bool)
+    for first, last in drafted(values, codes, known):
+        assert not on[first - 1 : last].any()
+        on[first - 1 : last] = True
+    assert on[codes == PAYS].all()
+    assert not on[codes == LOSES].any()
+    if (codes == PAYS).any():
+        paying = [range(one.first, one.last + 1) for one in known if one.kind == "pays"]
+        # a predicted loss is run through only between two batches that certainly pay
+        assert all(any(batch in of for of in paying) for batch in values[on & (codes == NO_GAIN)])
+
+
+@pytest.mark.parametrize("change", [2, 63, 64, 65, 700])
+def test_changes_are_found_to_the_whole_number(change):
+    """Between values that are told apart; three kinds within one gap too."""
+    one = crossing(
+        np.array([1, 64, 1000]),
+        lambda at: np.where(at < change, PAYS, np.where(at < change + 2, GAIN, LOSES)),
+    )
+    assert one.known[0] == Stretch(1, change - 1, "pays")
+    assert one.known[-1].first == change + 2
+    assert one.spans == ((1, change + 1),)
+
+
+SERVER = {
+    "gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "prompt_tokens": 512,
+    "output_tokens": 256,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "given", [{}, SERVER, {**SERVER, "acceptance": "2.48@3", "runtime": "sglang"}], ids=str
+)
+def test_sweep_its_plot_and_recommend_choose_one_count_at_one_request(given):
+    scenario = ms.Scenario(**given)
+    grid = Grid.of([1], [scenario.length], [1, 2, 3, 4, 8, 48])
+    swept = answer(scenario, grid).best.columns
+    view = length_view(scenario, grid, scenario.length)
+    for batches in (1, range(1, 65)):
+        row = scenario.recommend(batches).recommendation.schedule[0]
+        assert row.candidates == swept["candidates"][0] == view.counts[view.best[0]]
+        assert row.speedup_at_batch_min == pytest.approx(float(view.speedup[0, view.best[0]]))
+
+
+def test_every_form_of_an_answer_tells_one_verdict():
+    """Headline, sweep, JSON and rows, of a server that drafts up to somewhere within its doubt."""
+    scenario = ms.Scenario(**SERVER, runtime="sglang")
+    told = scenario.recommend(range(1, 65))
+    crossing_ = told.recommendation.break_even_batches[0]
+    kinds = [stretch.kind for stretch in crossing_.known]
+    assert kinds[0] == "pays"
+    assert f"It {crossing_text(crossing_, 'batch')}." in str(told)
+    swept = answer(scenario, Grid.of([1, 64], [scenario.length], [1, 2, 3, 4]))
+    assert swept.paying[0].known[0] == crossing_.known[0]
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in SERVER.items()]
+    values = document("recommend", *words, "--runtime", "sglang", "--batch", "1..64")
+    (by_length,) = values["break_even_batch_by_seq_len"]
+    assert [each["kind"] for each in by_length["known"]] == kinds
+    assert [tuple(each) for each in by_length["pays"]] == list(crossing_.spans)
+    for row in told.recommendation.schedule:
+        on = row.candidates > 1
+        assert on == any(first <= row.batch_min and row.batch_max <= last for first, last in crossing_.spans)
+        assert row.verdict in {"pays": ("pays",), "loses": ("loses",)}.get(row.verdict, ("uncertain",))
+        assert (row.uncertain is None) == (row.verdict != "uncertain")
+        inside = [
+            one.kind for one in crossing_.known if one.first <= row.batch_min and row.batch_max <= one.last
+        ]
+        assert not inside or inside[0] in (row.verdict, "uncertain", "pays")
+
+
+def test_codes_are_those_of_the_best_count_that_fits():
+    scenario = ms.Scenario(**SERVER)
+    surface = price(scenario, np.arange(1, 300, 7), [640])
+    codes = verdicts(surface)[:, 0]
+    gain = np.where(surface.by_count.fits, surface.gain_by_count, 0.0)[:, 0, 1:]
+    low, high = (end[:, 0, 1:] for end in surface.band_by_count)
+    rows, best = np.arange(codes.size), gain.argmax(axis=1)
+    np.testing.assert_array_equal(codes == PAYS, low[rows, best] > 1.0)
+    np.testing.assert_array_equal(codes == LOSES, high[rows, best] <= 1.0)
+    (whole,) = break_even_batches(scenario, scenario.options(), np.array([640]))
+    assert whole.known[0].kind == "pays"
