@@ -65,7 +65,7 @@ lint: $(VENV)/stamp-lint  ## ruff, formatting, mypy --strict
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(VENV)/stamp-app  ## speed and memory in pairs with the last release (AGAINST=COMMIT); fails where a row slides
+bench: $(VENV)/stamp-app  ## speed and memory beside the last release (AGAINST=COMMIT), some ten minutes on an idle machine; fails where a row slides
 	$(BIN)/python benchmarks/guards.py --alone rows joint "load, 200,000 drawn, none" "load, 200,000 drawn, 3"
 	$(BIN)/python benchmarks/guards.py $(if $(AGAINST),--against $(AGAINST))
 

@@ -150,6 +150,8 @@ def main() -> None:
     parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
+    if not given.engine_python.exists():
+        raise SystemExit(f"Error: {given.engine_python} is not there; `make validate-engine` sets it up")
     torch.set_num_threads(given.threads)
     work = given.folder / "work-load"
     work.mkdir(parents=True, exist_ok=True)

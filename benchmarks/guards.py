@@ -7,8 +7,10 @@ Both sides answer the same questions in fresh processes, in turns of who begins;
 the pairs' ratios of CPU seconds (or of the most memory), which a machine that others use disturbs least. The
 reference is checked out to a temporary folder: the last tag, or REFERENCE where there is none.
 
-Exit code 3 where a row slides by more than ALLOWED, 1 where pairs differ too much to tell. The decoder has
-a ratio of its own (`benchmarks/decoder_speed.py`), the app in a browser its times (`benchmarks/app_feel.py`).
+Five pairs of every row take some five minutes of an idle core, `make bench` with the rows alone ten; after
+each row the minutes that are left are said. Exit code 3 where a row slides by more than ALLOWED, 1 where
+pairs differ too much to tell. The decoder has a ratio of its own (`benchmarks/decoder_speed.py`), the app in
+a browser its times (`benchmarks/app_feel.py`).
 """
 
 # ruff: noqa: PLC0415  # each question imports what it asks alone: imports are part of what it costs
@@ -19,9 +21,11 @@ import argparse
 import json
 import os
 import resource
+import signal
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -110,7 +114,8 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "", spread: fl
         else Drawn(lengths=lengths, count=count)
     )
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
-    test = LoadTest(scenario=scenario, source=source, policies=(policy,), seeds=1, spread=spread)
+    more = {"spread": spread} if spread else {}  # a release had none
+    test = LoadTest(scenario=scenario, source=source, policies=(policy,), seeds=1, **more)
     drawn, _ = test.requests(None if trace else 5.5, 0)
 
     def act() -> str:
@@ -227,15 +232,17 @@ ALONE: dict[str, Callable[[], Act]] = {
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """A temporary folder with the files of a commit."""
-    worktree = ["git", "-C", str(ROOT), "worktree"]
+    """A temporary folder with the files of a commit, of which git knows nothing; gone however this ends."""
+    for name in ("SIGTERM", "SIGHUP"):
+        signal.signal(getattr(signal, name), lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory() as folder:
+        packed = Path(folder) / "reference.tar"
+        subprocess.run(["git", "-C", str(ROOT), "archive", "--output", str(packed), commit], check=True)
         place = Path(folder) / "reference"
-        subprocess.run([*worktree, "add", "--quiet", "--detach", str(place), commit], check=True)
-        try:
-            yield place
-        finally:
-            subprocess.run([*worktree, "remove", "--force", str(place)], check=True)
+        with tarfile.open(packed) as archive:
+            archive.extractall(place, filter="data")
+        packed.unlink()
+        yield place
 
 
 def last_release() -> str:
@@ -275,7 +282,9 @@ class Verdict(NamedTuple):
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Between which half of the pairs lie."""
+        """Between which half of the pairs lie; of one pair its ratio."""
+        if len(self.ratios) == 1:
+            return self.ratio, self.ratio
         low, _, high = statistics.quantiles(self.ratios, n=4, method="inclusive")
         return low, high
 
@@ -358,8 +367,12 @@ def main() -> None:
         return
     print(f"{'row':36s} {'now':>8s} {'ratio to ' + given.against:>20s}   half of the pairs")
     found: list[Verdict] = []
+    began = time.monotonic()
     with checked_out(given.against) as reference:
-        for name in names:
+        for done, name in enumerate(names):
+            if done:
+                left_s = (time.monotonic() - began) / done * (len(names) - done)
+                print(f"row {done + 1} of {len(names)}, {left_s / 60.0:.1f} minutes left", file=sys.stderr)
             for each in judged(name, reference, given.pairs):
                 low, high = each.quartiles
                 note = "  SLIDES" if each.slides else "  disagree" if each.is_open else ""

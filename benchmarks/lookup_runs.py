@@ -9,6 +9,7 @@ r is the mean run of steps that find drafts over that of as many independent one
 
 from __future__ import annotations
 
+import argparse
 import re
 import sysconfig
 from collections.abc import Sequence
@@ -49,10 +50,13 @@ def replayed(text: Sequence[str], sizes: Sequence[int], drafts: int) -> tuple[li
 
 def main() -> None:
     """Print a line a kind of text and rule."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--texts", type=int, help="of each kind, so many at most")
+    most = parser.parse_args().texts
     print("text   n     K  found  first accepted  tokens/step  run   r")
     for name, files in TEXTS.items():
         texts = [_TOKEN.findall(path.read_text(encoding="utf-8", errors="ignore"))[:WHOLE] for path in files]
-        texts = [text for text in texts if len(text) == WHOLE]
+        texts = [text for text in texts if len(text) == WHOLE][:most]
         for sizes in ((3, 2), (5, 4, 3), (5,)):
             for drafts in (3, 5):
                 runs = [replayed(text, sizes, drafts) for text in texts]

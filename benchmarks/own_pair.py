@@ -49,18 +49,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--prompts", type=int, default=96)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS, help="of each text")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[1.0, 0.6])
     given = parser.parse_args()
     torch.set_num_threads(1)
     target, draft = load_checkpoint(ROOT / TARGET), load_checkpoint(ROOT / SHIPPED_DRAFT)
-    windows = heldout_windows(ROOT / TARGET, given.prompts, NEW_TOKENS, given.seed)
+    windows = heldout_windows(ROOT / TARGET, given.prompts, given.new_tokens, given.seed)
     prompts = [window[:PROMPT_TOKENS] for window in windows]
     ratio = draft.model.config.parameter_count / target.model.config.parameter_count
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(COLUMNS.split())
     for temperature in given.temperatures:
         settings = GenerationSettings(
-            max_new_tokens=NEW_TOKENS, temperature=temperature, stop_at_end_of_text=False
+            max_new_tokens=given.new_tokens, temperature=temperature, stop_at_end_of_text=False
         )
         for name, spec in ((name, spec) for name, shapes in SHAPES.items() for spec in shapes):
             method = make_method(name, target, draft=draft.model, tree=spec, temperature=temperature)

@@ -92,8 +92,8 @@ def family_of(row: Mapping[str, Any]) -> str:
     return f"{row['op']}-{row['dtype']}-{row.get('scope', '')}"
 
 
-def record(path: Path) -> None:
-    """Write every answer to `path`."""
+def record(path: Path, first: int | None = None) -> None:
+    """Write every answer to `path`; first: of so many commands and steps alone."""
     started, answers = time.perf_counter(), {}
     runner = CliRunner()
     with tempfile.TemporaryDirectory() as folder:
@@ -101,14 +101,14 @@ def record(path: Path) -> None:
         rows = sorted(operator_rows(), key=family_of)
         for family, alike in itertools.groupby(rows, key=family_of):
             pd.DataFrame(alike).to_csv(place.format(family), index=False)
-        for line in lines(place):
+        for line in itertools.islice(lines(place), first):
             result = runner.invoke(cli, shlex.split(line), prog_name="medusa-sim")
             failed = result.exception is not None and not isinstance(result.exception, SystemExit)
             told = result.stdout if result.exit_code == 0 else result.stderr
             told = repr(result.exception) if failed else told
             key = line.replace(folder, "")
             answers[key] = {"exit": result.exit_code, "said": parsed(told.replace(folder, ""))}
-    answers |= dict(steps())
+    answers |= dict(itertools.islice(steps(), first))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(answers, indent=0), encoding="utf-8")
     refused = sum(answer.get("exit", 0) != 0 for answer in answers.values())
@@ -181,13 +181,15 @@ def main() -> None:
     """Record or compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("record").add_argument("file", type=Path)
+    alone = commands.add_parser("record")
+    alone.add_argument("file", type=Path)
+    alone.add_argument("--first", type=int, help="of so many commands and steps alone")
     both = commands.add_parser("compare")
     both.add_argument("before", type=Path)
     both.add_argument("after", type=Path)
     given = parser.parse_args()
     if given.command == "record":
-        record(given.file)
+        record(given.file, given.first)
     elif compare(given.before, given.after):
         sys.exit(3)
 

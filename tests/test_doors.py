@@ -1,0 +1,196 @@
+"""Every door opens: each script under benchmarks/ and each target of the Makefile, at its smallest size.
+
+Scripts run to their end in a copy of the tree, which they may write into. What needs measured rows, which are
+not part of the project, says so in one line without them; those that are quick run on them where they are.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("MEDUSA_SIM_DATA") or ROOT.parent / "shared" / "data")
+TREES = ("app", "benchmarks", "docs", "hardware", "medusa_sim", "profiles")
+PAIR = "profiles/checkpoints/python-stdlib-medusa-1"
+
+ALONE = {
+    "decoder.py": f"{PAIR} --prompts 2 --sizes 1 4",
+    "decoder_speed.py": f"{PAIR} --rounds 1 --new-tokens 3 --sizes 1",
+    "engine_page.py": "profiles/engines/epyc-genoa-1t",
+    "every_setup.py": "--sample 1",
+    "gpu_ground_truth.py": "out --dry-run",
+    "house.py": "",
+    "hybrid_break_even.py": "",
+    "kernels.py": "stored mixers h100-sxm",
+    "lookup_runs.py": "--texts 1",
+    "own_pair.py": "--prompts 1 --new-tokens 4 --temperatures 1.0",
+    "recorded_answers.py": "record out/answers.json --first 2",
+    "refresh_docs.py": "--cli",
+    "scan.py": "--sample 200 --load 1",
+    "validation.py": "",
+    "worked_example.py": "",
+}
+"""Scripts that need nothing beside the tree, and the arguments of their smallest run."""
+QUICK = {
+    "acceptance_by_output.py": "",
+    "accuracy.py": "",
+    "deeper_rates.py": "",
+    "depth_profiles.py": "",
+    "engine_parallel.py": "",
+    "expert_union.py": "",
+    "verify_attention.py": "",
+}
+"""Scripts that need rows and take seconds on them."""
+LONG = {
+    "acceptance.py": "", "compare_validation.py": "", "deepseek_rows.py": "", "engine_fit.py": "--print",
+    "load_validation.py": "--print", "moe_speculation.py": "", "power_fit.py": "", "published.py": "",
+    "serving_validation.py": "",
+}  # fmt: skip
+"""Scripts that need all of their rows, a quarter of a minute to ten: run here without any alone."""
+LACKING = {
+    "app_feel.py": ("1", "make test-browser"),
+    "engine_load.py": ("out", "make validate-engine"),
+    "validate_engine.py": ("out", "make validate-engine"),
+}
+"""Scripts that need a browser or an engine, and what they say where it is not there."""
+ELSEWHERE = {"guards.py"}
+"""Needs the history."""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what scripts read and write."""
+    copy = tmp_path_factory.mktemp("doors") / "tree"
+    for name in TREES:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml", "Makefile"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+def ran(tree: Path, script: str, words: str, data: Path | None = None) -> subprocess.CompletedProcess[str]:
+    own = {"PYTHONPATH": str(tree), "MEDUSA_SIM_DATA": str(data or tree / "nothing"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(tree / "benchmarks" / script), *shlex.split(words)],
+        env={**os.environ, **own}, cwd=tree, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    return done
+
+
+def test_the_list_of_doors_is_complete():
+    scripts = {path.name for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    assert scripts == ALONE.keys() | QUICK.keys() | LONG.keys() | LACKING.keys() | ELSEWHERE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ALONE)
+def test_a_script_runs_to_its_end(script, tree):
+    done = ran(tree, script, ALONE[script])
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [*QUICK, *LONG])
+def test_a_script_without_its_rows_says_so_in_one_line(script, tree):
+    done = ran(tree, script, {**QUICK, **LONG}[script])
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("no rows at "), done.stderr[-500:]
+    assert "give the folder that holds them in MEDUSA_SIM_DATA" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.exists(), reason="measured rows are not part of this project")
+@pytest.mark.parametrize("script", QUICK)
+def test_a_script_runs_to_its_end_on_rows(script, tree):
+    done = ran(tree, script, QUICK[script], DATA)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", LACKING)
+def test_what_needs_a_browser_or_an_engine_says_what_installs_it(script, tree):
+    words, told = LACKING[script]
+    done = ran(tree, script, words)
+    assert done.returncode in (0, 1)
+    assert done.returncode == 0 or told in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no history here")
+def test_guards_ask_both_sides_and_leave_nothing(tmp_path):
+    """The row that its own reference could not be asked; git learns of no other tree, the folder is gone."""
+    words = [sys.executable, str(ROOT / "benchmarks" / "guards.py"), "20,000", "--pairs", "1"]
+    own = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(words, env=own, capture_output=True, text=True, check=False, timeout=300)
+    assert "20,000 requests, CPU s" in done.stdout, done.stderr[-2000:]
+    assert done.returncode in (0, 1, 3)
+    assert "failed in" not in done.stderr
+    trees = ["git", "-C", str(ROOT), "worktree", "list"]
+    assert str(tmp_path) not in subprocess.run(trees, capture_output=True, text=True, check=True).stdout
+    assert {path.name for path in tmp_path.iterdir()} <= {"medusa-sim-guards"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no history here")
+def test_guards_that_are_ended_leave_nothing(tmp_path):
+    words = [sys.executable, str(ROOT / "benchmarks" / "guards.py"), "rows", "--pairs", "1"]
+    own = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*/reference/medusa_sim")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        running.terminate()
+        running.communicate(timeout=60)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert {path.name for path in tmp_path.iterdir()} <= {"medusa-sim-guards"}
+
+
+def targets() -> list[str]:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return re.findall(r"^([a-z-]+):.*##", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("target", targets())
+def test_a_target_names_what_is_there(target):
+    """`make -n`: every script and test that a target would start, and no variable that is empty."""
+    done = subprocess.run(
+        ["make", "-n", "--always-make", target], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if target == "help":
+        return
+    assert done.returncode == 0, done.stderr
+    for path in re.findall(r"(?<![\w/.-])((?:benchmarks|tests|app)/[\w./-]+)", done.stdout):
+        assert (ROOT / path).exists(), path
+
+
+def test_every_target_is_on_the_list_of_make_help():
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == targets()
+
+
+@pytest.mark.slow
+def test_make_demo_writes_its_report(tmp_path):
+    code = "from medusa_sim.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "sweep", "--batch", "1..64", "--report", "out"], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_the_ground_truth_of_this_cpu_asks_for_its_folder():
+    script = ROOT / "benchmarks" / "cpu_ground_truth.sh"
+    done = subprocess.run(["sh", script], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "give a folder for the results" in done.stderr
