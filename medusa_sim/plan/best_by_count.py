@@ -30,6 +30,7 @@ class ByCount:
 
     counts: (1 + C,). chosen: (B, S, 1 + C) index of the best option of each count from 2 up, 0 for plain
     decoding. max_batch: (S, 1 + C) that fits with any option. decode, verify, drafting: as in `Surface`.
+    edges: the same at the batches whose bands no larger batch falls below (`opened`).
     """
 
     counts: IntArray
@@ -40,6 +41,7 @@ class ByCount:
     decode: StepTime
     verify: StepTime
     drafted: Drafted
+    edges: ByCount | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -94,12 +96,25 @@ class ByCount:
     @cached_property
     def low_us(self) -> FloatArray:
         """(B, S, 1 + C) lower end of the 80 % band of the step."""
-        return np.broadcast_to(self.cost.low_us, self.shape)
+        return np.asarray(self.step_us * np.exp(-self._step_halves[0]))
 
     @cached_property
     def high_us(self) -> FloatArray:
         """(B, S, 1 + C) upper end."""
-        return np.broadcast_to(self.cost.high_us, self.shape)
+        return np.asarray(self.step_us * np.exp(self._step_halves[1]))
+
+    @cached_property
+    def _step_halves(self) -> tuple[FloatArray, FloatArray]:
+        """(faster, slower) half-widths of the 80 % band of the step, on the logarithm."""
+        cost, edges = self.cost, self.edges
+        halves = np.log(cost.time_us / cost.low_us), np.log(cost.high_us / cost.time_us)
+        if edges is None:
+            return halves
+        faster, slower = (
+            opened(np.broadcast_to(own, self.shape), self.batch, at, edges.batch)
+            for own, at in zip(halves, edges._step_halves, strict=True)
+        )
+        return faster, slower
 
     @cached_property
     def overhead(self) -> FloatArray:
@@ -118,14 +133,24 @@ class ByCount:
 
     def speedup_band(self, value: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval around a speedup of another baseline."""
-        halves = overhead_halves(self.cost, self.decode.cost)
-        for half in halves:
-            half[..., 0] = 0.0  # a plain step over itself is exact
-        low, high = band(value, self.token_halves, halves)
+        low, high = band(value, self.token_halves, self._overhead_halves)
         if any((option.tokens_per_step == 1.0).any() for option in self.options):  # exact, as plain decoding
             exact = self.tokens_per_step == 1.0
             return np.where(exact, value, low), np.where(exact, value, high)
         return low, high
+
+    @cached_property
+    def _overhead_halves(self) -> tuple[FloatArray, FloatArray]:
+        """(slower, faster) half-widths of the 80 % band of the overhead, on the logarithm."""
+        slower, faster = overhead_halves(self.cost, self.decode.cost)
+        if self.edges is not None:
+            at_edges, edges = self.edges._overhead_halves, self.edges.batch
+            slower, faster = (
+                opened(own, self.batch, at, edges) for own, at in zip((slower, faster), at_edges, strict=True)
+            )
+        for half in (slower, faster):
+            half[..., 0] = 0.0  # a plain step over itself is exact
+        return slower, faster
 
     @cached_property
     def bound(self) -> CodeArray:
@@ -232,6 +257,18 @@ class ByCount:
         joined = drafted if drafted.shape == shape else np.broadcast_to(drafted, shape).copy()
         joined[..., :1] = plain
         return joined
+
+
+def opened(half: FloatArray, batch: IntArray, at_edges: FloatArray, edges: IntArray) -> FloatArray:
+    """(B, ...) half-widths of a band, not below those at any of the rising `edges` that a batch lies beyond.
+
+    at_edges: (E, ...). What an engine adds was measured to so many requests; its share of a step falls
+    beyond, and what is known about it does not grow.
+    """
+    place = np.searchsorted(edges, batch, side="left") - 1
+    least = np.maximum.accumulate(at_edges, axis=0)[np.maximum(place, 0)]
+    is_beyond = (place >= 0).reshape(-1, *(1,) * (at_edges.ndim - 1))
+    return np.where(is_beyond, np.maximum(half, least), half)
 
 
 def _waits(code: Bound) -> Field:

@@ -18,7 +18,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.plan.best_by_count import ByCount, band, tokens_per_s
+from medusa_sim.plan.best_by_count import ByCount, band, opened, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.drafted import Room
 from medusa_sim.plan.priced_steps import PLAIN, PricedSteps, cell, entry
@@ -34,6 +34,8 @@ from medusa_sim.units import US_PER_S
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""
 _TOGETHER = 4
+MEASURED_REQUESTS = 256
+"""To which bands of engines were checked (`python benchmarks/engine_fit.py`): beyond they narrow no more."""
 NO_LIMIT = 1 << 40
 """Largest batch of scope `block`, which is no model and keeps nothing in memory."""
 
@@ -225,7 +227,18 @@ class Surface(PricedSteps):
             decode=self.decode,
             verify=self.verify,
             drafted=self.drafted,
+            edges=None if self._edges is None else self._edges.by_count,
         )
+
+    @cached_property
+    def _edges(self) -> Surface | None:
+        """The same at MEASURED_REQUESTS and its doublings, where an engine is asked for more."""
+        if self.setting.runtime.engine is None or self.is_in_flight or not self.batch.size:
+            return None
+        batches = [MEASURED_REQUESTS]
+        while batches[-1] < self.batch.max():
+            batches.append(2 * batches[-1])
+        return price(self.scenario, batches[:-1], self.seq_len, self.options) if batches[:-1] else None
 
     @cached_property
     def served(self) -> Served:
@@ -277,8 +290,15 @@ class Surface(PricedSteps):
         steps = self.in_flight
         if self._is_step_alone:
             return steps.band
-        others = _others(self.served, np.s_[...])
-        return _server_band(self.server_speedup, self.served.step_share, steps.speedup, steps.band, others)
+        others, gain = _others(self.served, np.s_[...]), self.server_speedup
+        low, high = _server_band(gain, self.served.step_share, steps.speedup, steps.band, others)
+        if self._edges is None:
+            return low, high
+        beyond, edges = self._edges, self._edges.batch
+        at_low, at_high = (end / beyond.server_speedup for end in beyond.server_speedup_band)
+        fewer = opened(np.log(gain / low), self.batch, -np.log(at_low), edges)
+        more = opened(np.log(high / gain), self.batch, np.log(at_high), edges)
+        return gain * np.exp(-fewer), gain * np.exp(more)
 
     @cached_property
     def token_band(self) -> tuple[FloatArray, FloatArray]:
@@ -288,7 +308,12 @@ class Surface(PricedSteps):
         beside = sum((half**2 for half in seen.halves), np.zeros(()))
         faster = seen.step_share * in_quadrature(np.log(steps.step_us / steps.low_us), more)
         slower = seen.step_share * in_quadrature(np.log(steps.high_us / steps.step_us), fewer)
-        return np.exp(-np.sqrt(faster**2 + beside)), np.exp(np.sqrt(slower**2 + beside))
+        faster, slower = np.sqrt(faster**2 + beside), np.sqrt(slower**2 + beside)
+        if self._edges is not None:
+            at_fast, at_slow = map(np.log, self._edges.token_band)
+            faster = opened(faster, self.batch, -at_fast, self._edges.batch)
+            slower = opened(slower, self.batch, at_slow, self._edges.batch)
+        return np.exp(-faster), np.exp(slower)
 
     @cached_property
     def tokens_per_s(self) -> FloatArray:
@@ -312,7 +337,13 @@ class Surface(PricedSteps):
         return (
             self.by_count
             if other is None
-            else replace(self.by_count, decode=other.decode, verify=other.verify, drafted=other.drafted)
+            else replace(
+                self.by_count,
+                decode=other.decode,
+                verify=other.verify,
+                drafted=other.drafted,
+                edges=None if self._edges is None else self._edges.in_flight,
+            )
         )
 
     @cached_property
@@ -351,6 +382,17 @@ class Surface(PricedSteps):
 
     def bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of the speedup of one configuration at several batches."""
+        low, high = self._bands_at(at, s, configuration)
+        edges = self._edges
+        if edges is None:
+            return low, high
+        gain, every = self.speedup[at, s, configuration], np.arange(edges.batch.size)
+        at_gain, ends = edges.speedup[every, s, configuration], edges._bands_at(every, s, configuration)
+        fewer, more = (np.abs(np.log(end / at_gain)) for end in ends)
+        low = gain * np.exp(-opened(np.log(gain / low), self.batch[at], fewer, edges.batch))
+        return low, gain * np.exp(opened(np.log(high / gain), self.batch[at], more, edges.batch))
+
+    def _bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
         option, gain = self.option_of(configuration), self.speedup[at, s, configuration]
         tokens = self.tokens_per_step[configuration]
         if option is None or tokens == 1.0:  # exact, as plain decoding is

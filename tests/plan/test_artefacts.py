@@ -20,6 +20,7 @@ def test_no_verdict_comes_from_an_artefact(each):
     assert found["falls"] <= 1
     assert found["moved"] == 0
     assert found["worse"] == 0
+    assert found["narrows"] > -1e-9
 
 
 @pytest.mark.parametrize(("each", "users"), list(zip(SET_UPS, (4, 64, 32, 96, 32), strict=True)), ids=str)
