@@ -42,7 +42,7 @@ GPU, MODEL, DRAFTER = (str(OPENS[name]) for name in ("gpu", "model", "drafter"))
 class SetUp:
     """A scenario by names, as the command line takes them: a key of every cache.
 
-    acceptance: a profile's name, one rate or rates by position; None for what ships.
+    acceptance: a profile's name, one rate, rates by position or a mean length; None for what ships.
     config: an uploaded config.json in the place of a model's name. engine: by the drafter where none is
     named.
     """

@@ -16,6 +16,7 @@ from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
 from medusa_sim.plan import DEFAULT_SEQ_LEN, request_length
+from medusa_sim.plan.acceptance import CONDITIONAL
 from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.report.text import with_prefix
@@ -28,11 +29,12 @@ SHIPPED = "as shipped"
 PUBLISHED = "as published"
 SAME = "the same"
 _TYPED = (
-    "a measured profile of the list, one rate (0.7), rates by position (0.78,0.60,0.42) or a mean length "
-    "with its drafts (2.8@3)"
+    "a measured profile of the list, one rate (0.7), the share of steps that accept each draft "
+    "(0.78,0.60,0.42), rates given that the draft before was accepted (conditional:0.78,0.77,0.70) or a mean "
+    "length with its drafts (2.8@3)"
 )
 _AN_ID = "meta-llama/Llama-3.1-8B-Instruct"
-_RATES = re.compile(r"[0-9.,@ ]+")
+_RATES = re.compile(rf"({CONDITIONAL})?[0-9.,@ ]+")
 _NEWEST = tuple(runtime_aliases().values())
 RUNS_ON = (
     *_NEWEST, *(name for name in runtime_names() if name not in (*_NEWEST, "paper", "kernel")), "kernel",

@@ -84,7 +84,7 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
     if counts is not None:
         st.markdown(
             f"{counts.engine} counted {counts.steps:,} steps, {counts.tokens_per_step:.2f} tokens a step; "
-            f"acceptance by position {taken['acceptance']}."
+            f"drafts accepted in {taken['acceptance']} of the steps, by position."
         )
         if verdict is None:
             st.caption(

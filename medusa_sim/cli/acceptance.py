@@ -10,7 +10,7 @@ import click
 from medusa_sim.cli import examples, say
 from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output
-from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, grid
+from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, DRAFTER, grid
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.reading import read_csv_table
 
@@ -97,27 +97,54 @@ def _rows(path: Path, needed: tuple[str, ...]) -> pd.DataFrame:
     return frame
 
 
-@take.command("medusa-sim acceptance show medusa1-vicuna-7b --candidates 1..64", into=acceptance)
+@take.command(
+    "medusa-sim acceptance show medusa1-vicuna-7b --candidates 1..64",
+    "medusa-sim acceptance show 2.48@3 --drafter eagle3 --candidates 1..7",
+    into=acceptance,
+)
 def show(
     *,
     profile: str = take.arg(type=ACCEPTANCE),
     candidates: tuple[int, ...] = take.opt("Root included.", "1,2,4,8,16,32,64", grid(CANDIDATES)),
+    drafter: str | None = take.opt(
+        "Carry the rates of a chain on to more drafts than were measured, as answers about it do.",
+        None,
+        DRAFTER,
+    ),
     output: Output = take.OUTPUT,
     data_dir: Path | None = take.DATA_DIR,
 ) -> None:
-    """Tokens per step of a profile or file by candidates, with its 80 % band and the heads that are used."""
+    """Tokens per step of an acceptance by candidates, with its 80 % band and the heads that are used.
+
+    PROFILE: in any form that --acceptance takes.
+    """
     import numpy as np
     import pyarrow as pa
 
+    from medusa_sim.acceptance.deeper import DEEPEST
     from medusa_sim.acceptance.heads import heads_worth_running
-    from medusa_sim.acceptance.profile import load_acceptance
+    from medusa_sim.plan.acceptance import acceptance_of, named_acceptance
+    from medusa_sim.step.drafter import drafter_kind
 
-    loaded = load_acceptance(profile, data_dir)
+    loaded = (
+        named_acceptance(profile, data_dir)
+        if drafter is None
+        else acceptance_of(profile, drafter_kind(drafter), model_name="", data_dir=data_dir)
+    )
     within = np.asarray([count for count in candidates if count <= loaded.candidates_max])
+    more = f"covers 1..{loaded.candidates_max} candidates"
+    heads = loaded.heads
+    if drafter is None and heads is not None and heads.ranks == 1 and heads.heads < DEEPEST:
+        more += (
+            ": --drafter NAME guesses a few more drafts of it, `acceptance from-engine` reads a longer run "
+            "of yours, `acceptance predict` other chains and trees of a draft model"
+        )
     if within.size == 0:
-        raise UsageError(f"acceptance {loaded.name} covers 1..{loaded.candidates_max} candidates")
+        raise UsageError(f"acceptance {loaded.name} {more}")
     if within.size < len(candidates):
-        say(f"{loaded.name} covers up to {loaded.candidates_max} candidates; larger ones left out")
+        say(f"{loaded.name} {more}; larger ones left out")
+    if (measured := loaded.measured_drafts) is not None:
+        say(f"{loaded.name} describes {measured} drafts; further ones are a guess, with bands that open")
     low, high = loaded.band(within)
     columns = {
         "candidates": within,
@@ -125,7 +152,6 @@ def show(
         "tokens_per_step_low": low,
         "tokens_per_step_high": high,
     }
-    heads = loaded.heads
     if heads is not None:
         trees = [loaded.tree(int(count)) for count in within]
         columns["depth"] = np.asarray([tree.depth if tree is not None else 0 for tree in trees])
@@ -228,7 +254,9 @@ def from_engine(
         position_profile,
         profile_text,
     )
+    from medusa_sim.acceptance.profile import load_acceptance
     from medusa_sim.acceptance.profile_file import encoded_profile
+    from medusa_sim.plan.acceptance import both_kinds
     from medusa_sim.writing import check_writable, write_text
 
     if path.suffix != ".toml":
@@ -251,10 +279,9 @@ def from_engine(
     write_text(path, encoded_profile(profile))
     for note in counts.notes:
         say(f"note: {note}")
-    rates = " ".join(f"{row.rate:.3f}" for row in profile.positions)
     if text := profile_text(profile):
         say(text)
     say(
-        f"wrote {path} ({counts.steps} steps, conditional rates {rates}, {counts.tokens_per_step:.2f} tokens "
-        f"a step with {len(profile.positions)} drafts)"
+        f"wrote {path} ({counts.steps} steps; drafts accepted in {both_kinds(load_acceptance(path))}; "
+        f"{counts.tokens_per_step:.2f} tokens a step with {len(profile.positions)} drafts)"
     )

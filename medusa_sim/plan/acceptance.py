@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from numbers import Real
 from typing import TypeAlias
 
@@ -24,12 +25,17 @@ from medusa_sim.plan import MAX_DRAFTS
 from medusa_sim.step.drafter.base import Drafter
 
 Given: TypeAlias = str | os.PathLike[str] | float | Sequence[float] | AcceptanceProfile | None
-"""A profile or its name, a file, one rate, rates by position, `LENGTH@DRAFTS`, or None for what ships."""
+"""A profile or its name, a file, one rate, shares of steps by position, a word of FORMS, or None: shipped."""
 
 FORMS = (
-    "a profile's name, a TOML or CSV file, one rate (0.7), rates by position (0.78,0.60,0.42) or a mean "
-    "length with its drafts (2.8@3)"
+    "a profile's name, a TOML or CSV file, one rate (0.7), the share of steps that accept each draft "
+    "(0.78,0.60,0.42), conditional rates (conditional:0.78,0.77,0.70) or a mean length with its drafts "
+    "(2.8@3)"
 )
+CONDITIONAL = "conditional:"
+"""Before rates by position that say how often each draft is accepted where the one before it was."""
+FLATTEST = 0.9
+"""Shares that fall by less from one draft to the next are perhaps conditional rates: 0.71, 0.66, 0.64."""
 MEAN_LENGTH_ERROR = 0.13
 """80 % half width, relative, of the accepted drafts that a mean length gives at other depths.
 
@@ -51,22 +57,56 @@ def constant_rate(rate: float, positions: int = MAX_DRAFTS, name: str | None = N
     return _chain(name or f"{rate:g}", heads, f"Every draft accepted with probability {rate:g}")
 
 
-def rates_by_position(rates: Sequence[float], name: str | None = None) -> AcceptanceProfile:
+def rates_by_position(
+    rates: Sequence[float], name: str | None = None, *, conditional: bool = False
+) -> AcceptanceProfile:
     """A chain from the share of steps in which the first, second, ... draft was accepted, as engines log it.
 
-    Raises UsageError for rates outside 0..1 or that rise (those are conditional: give them in a CSV file).
+    conditional: from how often each was accepted where the one before it was. Raises UsageError for rates
+    outside 0..1, or shares that rise.
     """
-    label = name or ",".join(f"{rate:g}" for rate in rates)
+    label = name or f"{CONDITIONAL if conditional else ''}{_listed(rates)}"
     if len(rates) > MAX_DRAFTS:
         raise UsageError(f"acceptance {len(rates)} rates: at most {MAX_DRAFTS} positions are modelled")
     try:
-        heads = chain_accuracy(list(rates), None, conditional=False, where="acceptance")
+        heads = chain_accuracy(list(rates), None, conditional=conditional, where="acceptance")
     except SpecError as error:
-        raise UsageError(
-            f"{error}; --acceptance takes the share of steps in which each draft was accepted, which never "
-            "rises, or a CSV file with position,conditional_rate"
-        ) from error
-    return _chain(label, heads, f"Drafts accepted in {label} of the steps, by position")
+        risen = any(before < rate <= 1.0 for before, rate in pairwise(rates)) and not conditional
+        told = (
+            "; --acceptance takes the share of steps in which each draft was accepted, which never rises; "
+            f"rates given that the draft before was accepted are {CONDITIONAL}{_listed(rates)}"
+        )
+        raise UsageError(f"{error}{told if risen else ''}") from error
+    what = "where the one before was" if conditional else "of the steps"
+    return _chain(label, heads, f"Drafts accepted in {_listed(rates)} {what}, by position")
+
+
+def _listed(rates: Sequence[float], digits: str = "g") -> str:
+    return ",".join(f"{rate:{digits}}" for rate in rates)
+
+
+def both_kinds(profile: AcceptanceProfile) -> str:
+    """Rates of a chain as `--acceptance` takes them: `0.710,0.469,0.300 of the steps (conditional:...)`."""
+    heads = profile.heads
+    rates: list[float] = [] if heads is None else heads.conditional()[:, 0].tolist()
+    return f"{_listed(np.cumprod(rates).tolist(), '.3f')} of the steps ({CONDITIONAL}{_listed(rates, '.3f')})"
+
+
+def doubtful_shares(given: Given) -> str:
+    """That shares of steps, as they were typed, look like conditional rates; empty where they do not."""
+    if isinstance(given, str):
+        text = given.strip()
+        rates = [float(part) for part in text.split(",")] if _NUMBERS.fullmatch(text) else []
+    else:
+        rates = list(given) if isinstance(given, list | tuple | np.ndarray) else []
+    behind = [rate / before for before, rate in pairwise(rates) if before > 0.0]
+    if max(behind, default=0.0) <= FLATTEST:
+        return ""
+    return (
+        f"acceptance {_listed(rates)} are shares of the steps: behind an accepted draft "
+        f"{_listed(behind, '.2f').replace(',', ', ')} of the next are; if that is too much, they are "
+        f"conditional rates: give {CONDITIONAL}{_listed(rates)}"
+    )
 
 
 def mean_length(tokens_per_step: float, drafts: int, name: str | None = None) -> AcceptanceProfile:
@@ -141,7 +181,7 @@ def _loaded(given: Given, drafter: type[Drafter], model_name: str, data_dir: Dat
     if given is None:
         return _shipped(drafter, model_name, data_dir)
     if isinstance(given, str):
-        return _named(given.strip(), data_dir)
+        return named_acceptance(given, data_dir)
     if isinstance(given, os.PathLike):
         return load_acceptance(given, data_dir)
     check_kind("acceptance", given, FORMS, (Real, list, tuple, np.ndarray))
@@ -179,17 +219,25 @@ def _alike(name: str, other: str) -> int:
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(name), len(other)))
 
 
-def _named(text: str, data_dir: DataDir) -> AcceptanceProfile:
+def named_acceptance(text: str, data_dir: DataDir = None) -> AcceptanceProfile:
+    """The profile that a word names, in any of FORMS, as it was measured.
+
+    Raises UsageError for numbers that are none of them; SpecError or DataError from loading.
+    """
+    text = text.strip()
     length, at, drafts = text.partition("@")
     if at and _NUMBERS.fullmatch(length) and (not drafts or _NUMBERS.fullmatch(drafts)):
         try:
             return mean_length(float(length), int(drafts), text)
         except ValueError:
             raise UsageError(f"acceptance {text!r}: LENGTH@DRAFTS is two numbers, as in 2.8@3") from None
-    if not _NUMBERS.fullmatch(text):
+    conditional = text.startswith(CONDITIONAL)
+    if not conditional and not _NUMBERS.fullmatch(text):
         return load_acceptance(text, data_dir)
     try:
-        rates = [float(part) for part in text.split(",")]
+        rates = [float(part) for part in text.removeprefix(CONDITIONAL).split(",")]
     except ValueError:
         raise UsageError(f"acceptance {text!r}: give {FORMS}") from None
-    return constant_rate(rates[0], name=text) if len(rates) == 1 else rates_by_position(rates, text)
+    if len(rates) == 1:
+        return constant_rate(rates[0], name=text)
+    return rates_by_position(rates, text, conditional=conditional)

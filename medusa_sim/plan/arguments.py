@@ -261,9 +261,10 @@ class Arguments(Declared):
     )
     acceptance: Given = argument(
         None, ANY,
-        "A profile's name, a TOML or CSV file, one rate for every draft (0.7), rates by position "
-        "(0.78,0.60,0.42), or a mean length with its drafts (2.8@3) [medusa, eagle: the model's own profile, "
-        "else a borrowed one].",
+        "A profile's name, a TOML or CSV file, one rate for every draft (0.7), the share of steps that "
+        "accept each draft (0.78,0.60,0.42), rates given that the draft before was accepted "
+        "(conditional:0.78,0.77,0.70), or a mean length with its drafts (2.8@3) [medusa, eagle: the model's "
+        "own profile, else a borrowed one].",
         _DRAFTS, names="profile",
     )  # fmt: skip
     heads: int | None = argument(

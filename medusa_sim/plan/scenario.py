@@ -23,6 +23,7 @@ from medusa_sim.latency.calibrated import NAME_MARK
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan import CANDIDATES_MAX, TYPICAL
+from medusa_sim.plan.acceptance import doubtful_shares
 from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
 from medusa_sim.plan.draft_options import DraftOption, draft_options
 from medusa_sim.plan.resolved import Resolved, plain_launches
@@ -43,31 +44,13 @@ _ONE_NODE = 8
 
 def doubts(of: Resolved) -> tuple[str, ...]:
     """Every reservation about the answers of a scenario."""
-    lines = []
-    if of.profile.name.startswith(TYPICAL):
+    lines = _of_acceptance(of)
+    traffic = of.traffic
+    if traffic is not None and _exceeds(of, traffic.prompt_tokens + traffic.output_tokens):
         lines.append(
-            f"acceptance {of.profile.name} is an assumption ({of.profile.title}): nobody measured "
-            f"{of.drafting.method} on {of.model.name}; give your own with --acceptance"
+            f"requests of {traffic.prompt_tokens:.10g} + {traffic.output_tokens:.10g} tokens go beyond "
+            f"the {of.model.max_seq_len} positions of {of.model.name}"
         )
-    elif of.borrows_acceptance:
-        lines.append(
-            f"acceptance {of.profile.name} was measured on another model than {of.model.name}; give "
-            "your own with --acceptance"
-        )
-    lines += _of_guess(of)
-    if of.profile.output_share != 1.0:
-        lines.append(
-            f"acceptance {of.profile.name}: every rate is {of.profile.output_share:.2f} of the published one "
-            f"in outputs of {of.profile.output_tokens:g} tokens, as served to random prompts; real ones "
-            "may reach it: give your own with --acceptance"
-        )
-    if (traffic := of.traffic) is not None:
-        lines += _beyond_acceptance(of, traffic.prompt_tokens + traffic.output_tokens)
-        if _exceeds(of, traffic.prompt_tokens + traffic.output_tokens):
-            lines.append(
-                f"requests of {traffic.prompt_tokens:.10g} + {traffic.output_tokens:.10g} tokens go beyond "
-                f"the {of.model.max_seq_len} positions of {of.model.name}"
-            )
     if of.arguments.dtype is None:
         lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(RUN_IN_FP16)]
     lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(UNCHECKED)]
@@ -89,6 +72,33 @@ def doubts(of: Resolved) -> tuple[str, ...]:
             "leaves them out"
         )
     return tuple(lines)
+
+
+def _of_acceptance(of: Resolved) -> list[str]:
+    """Whose the acceptance is, what was typed, what is guessed, and where it was not measured."""
+    lines = []
+    if of.profile.name.startswith(TYPICAL):
+        lines.append(
+            f"acceptance {of.profile.name} is an assumption ({of.profile.title}): nobody measured "
+            f"{of.drafting.method} on {of.model.name}; give your own with --acceptance"
+        )
+    elif of.borrows_acceptance:
+        lines.append(
+            f"acceptance {of.profile.name} was measured on another model than {of.model.name}; give "
+            "your own with --acceptance"
+        )
+    if line := doubtful_shares(of.arguments.acceptance):
+        lines.append(line)
+    lines += _of_guess(of)
+    if of.profile.output_share != 1.0:
+        lines.append(
+            f"acceptance {of.profile.name}: every rate is {of.profile.output_share:.2f} of the published one "
+            f"in outputs of {of.profile.output_tokens:g} tokens, as served to random prompts; real ones "
+            "may reach it: give your own with --acceptance"
+        )
+    if of.traffic is not None:
+        lines += _beyond_acceptance(of, of.traffic.prompt_tokens + of.traffic.output_tokens)
+    return lines
 
 
 def _of_guess(of: Resolved) -> list[str]:

@@ -191,7 +191,8 @@ def test_samples_of_prometheus_text():
 def test_the_command_writes_a_profile_that_loads(tmp_path):
     path = tmp_path / "ours.toml"
     before, after = FILES / "vllm_metrics_before.txt", FILES / "vllm_metrics_after.txt"
-    answered("acceptance", "from-engine", str(after), "--before", str(before), "-o", str(path))
+    told = answered("acceptance", "from-engine", str(after), "--before", str(before), "-o", str(path)).stderr
+    assert "0.700,0.420,0.210 of the steps (conditional:0.700,0.600,0.500)" in told
     profile = load_acceptance(path)
     assert profile.tokens_per_step(4) == pytest.approx(2.33)
     low, high = profile.band(4)

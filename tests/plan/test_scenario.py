@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
 from one_line import one_line
 
 from medusa_sim.acceptance.curve import LogCurve, TableCurve
@@ -15,9 +17,10 @@ from medusa_sim.latency.base import Source
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan import default_runtime
-from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position
+from medusa_sim.plan.acceptance import both_kinds, constant_rate, mean_length, rates_by_position
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import SweepTable, sweep
+from medusa_sim.report.sweep_text import headline
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
@@ -228,13 +231,13 @@ def test_experts_spread_over_gpus_are_told(gpu, parallel):
             assert np.all(step.high_us / step.low_us > together.high_us / together.low_us)
 
 
-HALF, GIVEN = [1.5, 1.75, 1.875], [1.78, 2.38, 2.80]
+HALF, GIVEN, CONDITIONAL = [1.5, 1.75, 1.875], [1.78, 2.38, 2.80], [1.78, 2.248, 2.44456]
 
 
 @pytest.mark.parametrize(
     ("given", "tokens"),
     [("0.5", HALF), (0.5, HALF), ("1.875@3", HALF), (constant_rate(0.5), HALF), ("0.78,0.60,0.42", GIVEN),
-     ([0.78, 0.60, 0.42], GIVEN)],
+     ([0.78, 0.60, 0.42], GIVEN), ("conditional:0.78,0.6,0.42", CONDITIONAL), ("conditional:0.5", HALF)],
 )  # fmt: skip
 @pytest.mark.parametrize("drafter", ["medusa", "eagle", "ngram"])
 def test_every_form_of_acceptance(given, tokens, drafter):
@@ -253,11 +256,59 @@ def test_a_mean_length_keeps_its_mean_and_has_a_wider_band():
 
 @pytest.mark.parametrize(
     "given",
-    ["1.5", "0", "nan", "0.5,0.8", "0.5,", "1.2,0.5", "0.9@3", "5@3", "2@0", "2@99", "2.5@2.5", "1@2"],
+    [
+        *("1.5", "0", "nan", "0.5,0.8", "0.5,", "1.2,0.5", "0.9@3", "5@3", "2@0", "2@99", "2.5@2.5", "1@2"),
+        *("conditional:", "conditional:0.5,x", "conditional:1.2,0.5", "conditional:2.8@3", "conditional:0"),
+    ],
 )
 def test_senseless_acceptance_is_one_line(given):
     with one_line(MedusaSimError):
         Scenario(acceptance=given)
+
+
+SHARES = st.lists(st.floats(0.05, 1.0), min_size=2, max_size=8).map(lambda each: sorted(each, reverse=True))
+
+
+@for_all(shares=SHARES)
+def test_both_kinds_of_rates_name_the_same_chain(shares):
+    """Printed rates, pasted back, give the chain again; as shares of steps, conditional ones gave more."""
+    counts = np.arange(1, len(shares) + 2)
+    chain = rates_by_position(shares)
+    of_steps, conditional = both_kinds(chain).rstrip(")").split(" of the steps (")
+    for text in (of_steps, conditional):
+        again = Scenario(acceptance=text, latency="roofline").profile
+        assert again.tokens_per_step(counts) == pytest.approx(chain.tokens_per_step(counts), abs=0.03)
+    assert conditional.startswith("conditional:")
+
+
+@pytest.mark.parametrize(
+    ("given", "is_warned"),
+    [("0.71,0.66,0.64", True), ([0.71, 0.66, 0.64], True), (np.array([0.65, 0.6, 0.5]), True),
+     ("0.71,0.47,0.30", False), ("conditional:0.71,0.66,0.64", False), ("0.7", False), ("2.48@3", False),
+     ("medusa1-vicuna-7b", False), (0.7, False), (None, False)],
+)  # fmt: skip
+def test_shares_that_look_conditional_are_warned_of(given, is_warned):
+    lines = [line for line in Scenario(acceptance=given, latency="roofline").warnings if "shares of" in line]
+    assert len(lines) == is_warned
+    if is_warned:
+        _, _, word = lines[0].rpartition(" give ")
+        first = 0.71 if isinstance(given, str) else given[0]
+        assert Scenario(acceptance=word).profile.tokens_per_step(3) < 2.0 + first
+
+
+def test_rising_shares_are_refused_with_the_word_that_takes_them():
+    with one_line(UsageError, match="conditional:0.7,0.72$"):
+        Scenario(acceptance="0.7,0.72")
+    with pytest.raises(UsageError) as told:
+        Scenario(acceptance="1.7,0.72")
+    assert "conditional:" not in str(told.value)
+
+
+def test_a_workload_scales_once_and_is_named():
+    scenario = Scenario(drafter="eagle3", model="llama-3.1-8b", workload="coding", latency="roofline")
+    again = scenario.but(acceptance=scenario.profile)
+    assert again.profile.tokens_per_step(3) == scenario.profile.tokens_per_step(3) > 2.2504
+    assert "workload coding" in headline(again)
 
 
 def test_a_band_never_emits_more_tokens_than_candidates():
