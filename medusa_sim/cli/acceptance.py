@@ -52,8 +52,10 @@ def predict(
     """Block efficiency of longer chains, SpecTr, RSD-C and RSD-S from a few measured chains.
 
     Decoders: SD, SpecTr, RSD-C, RSD-S. Specs: 4 is a chain of 4 drafts, 2-2-1 are branching factors, 5x4
-    are 5 paths (or a beam of 5) of 4 drafts. low and high bound 80 %. A measured tree among the observations,
-    the wider the better, tells how softly the two models part and narrows the band of other trees.
+    are 5 paths (or a beam of 5) of 4 drafts. What was measured is given as it was, and no draft of a chain
+    adds more than the one before it. low and high bound 80 %, within what measured chains leave possible. A
+    measured tree among the observations, the wider the better, tells how softly the two models part and
+    narrows the band of other trees.
     """
     from medusa_sim.acceptance.draft_model.predict import predict_block_efficiency, prediction_band
 
@@ -63,8 +65,7 @@ def predict(
     observed = list(zip(seen["decoder"], seen["spec"], seen["block_efficiency"], strict=True))
     predicted = predict_block_efficiency(observed, named)
     wanted["predicted_block_efficiency"] = predicted
-    fitted = [(decoder, spec) for decoder, spec, _ in observed]
-    wanted["low"], wanted["high"] = prediction_band(named, predicted, fitted)
+    wanted["low"], wanted["high"] = prediction_band(named, predicted, observed)
     if "block_efficiency" in wanted:
         wanted["error"] = predicted / wanted["block_efficiency"] - 1.0
         say(

@@ -282,16 +282,7 @@ def best_chain(surface: Surface, speedup: FloatArray) -> int | None:
 
 
 def required_factor(surface: Surface, j: int, required: float) -> float | None:
-    """Factor on every accuracy at which configuration j breaks even, by bisection; None beyond 16."""
+    """Factor on every accuracy at which configuration j emits `required` tokens; None where none does."""
     option = surface.option_of(j)
     assert option is not None  # noqa: S101  # callers pass configurations that speculate
-    count = int(surface.candidates[j])
-    low, high = 0.0, 16.0
-    if required <= 1.0:
-        return 0.0
-    if option.scaled_tokens(count, high) < required:
-        return None
-    for _ in range(40):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if option.scaled_tokens(count, middle) < required else (low, middle)
-    return high
+    return option.factor_for(int(surface.candidates[j]), required)

@@ -33,6 +33,12 @@ WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
 
 
+_LEAST = 1e-12
+"""Accuracy below which a draft counts as this likely, so that factors end."""
+_EXACT = 1e-9
+"""Relative width at which the search for a factor ends."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
     """What drafts, before its depth is chosen.
@@ -131,21 +137,37 @@ class DraftOption:
         """Tokens per step of the same tree if every accuracy were `factor` times what it is.
 
         A head's total probability stays at 1 or below: its factor stops there. A
-        curve knows no heads; there the accepted drafts scale.
+        curve knows no heads; there the accepted drafts scale, to all of them at most.
         """
         if self.order is None or self.heads is None:
-            return 1.0 + factor * (self.tokens(candidates) - 1.0)
+            return min(1.0 + factor * (self.tokens(candidates) - 1.0), float(candidates))
         tokens, lift = 1.0, 1.0
         for most, gain in zip(self._most_factors, self._gains_of_levels[candidates - 1], strict=True):
             lift *= min(factor, most) if factor > 1.0 else factor
             tokens += gain * lift
         return float(self.profile.adjusted(tokens, candidates))
 
+    def factor_for(self, candidates: int, required: float) -> float | None:
+        """The least factor on every accuracy that gives so many tokens per step; None where none does."""
+        if required <= 1.0:
+            return 0.0
+        if self.order is None or self.heads is None:
+            most = (candidates - 1.0) / max(self.tokens(candidates) - 1.0, _LEAST)
+        else:
+            most = max(self._most_factors)  # beyond it every head is always right
+        if self.scaled_tokens(candidates, most) < required:
+            return None
+        low, high = 0.0, most
+        while high - low > _EXACT * high:
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if self.scaled_tokens(candidates, middle) < required else (low, middle)
+        return high
+
     @cached_property
     def _most_factors(self) -> list[float]:
         """Of each head, the factor at which its total probability reaches 1."""
         coverage = np.ones(0) if self.heads is None else self.heads.conditional().sum(axis=1)
-        return list((1.0 / np.maximum(coverage, 1e-12)).tolist())
+        return list((1.0 / np.maximum(coverage, _LEAST)).tolist())
 
     @cached_property
     def _gains_of_levels(self) -> list[list[float]]:

@@ -175,7 +175,7 @@ def _need(answer: Recommendation) -> str:
         return f"{best}, but that does not fit in memory."
     factor = row.required_acceptance_factor
     if factor is None:
-        return f"{best}; no acceptance makes it break even."
+        return f"{best}; no acceptance makes that break even."
     return (
         f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens per step, {factor:.2f} "
         "times the assumed accuracies."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
-from medusa_sim.acceptance.draft_model.predict import METHODS, block_efficiency, fitted_ease, parsed_shape
+from medusa_sim.acceptance.draft_model.predict import METHODS, efficiencies, parsed_shape
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.reading import read_csv_table
@@ -143,7 +143,7 @@ def pair_comparison(path: Path, also: tuple[str, str] | None = None) -> pd.DataF
             for shape in shapes
         ]
         known = zip(shapes, group["block_efficiency"].tolist(), strict=True)
-        process = fitted_ease([each for each, given in zip(known, seen, strict=True) if given])
+        observed = [each for each, given in zip(known, seen, strict=True) if given]
         unseen = ["long chain" if shape.method == "SD" else shape.method for shape in shapes]
         frames.append(
             group.assign(
@@ -151,7 +151,7 @@ def pair_comparison(path: Path, also: tuple[str, str] | None = None) -> pd.DataF
                 length=[shape.length for shape in shapes],
                 budget=[shape.candidates - 1 for shape in shapes],
                 group=np.where(seen, "observed", unseen),
-                predicted=[block_efficiency(shape, process) for shape in shapes],
+                predicted=efficiencies(observed, shapes),
             )
         )
     rows = pd.concat(frames, ignore_index=True).rename(columns={"block_efficiency": "published"})

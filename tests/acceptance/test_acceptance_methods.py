@@ -367,3 +367,44 @@ def test_a_tree_shows_how_softly_a_pair_parts():
     assert abs(efficiency("SpecTr", "8x4", both) / wanted - 1) < abs(
         efficiency("SpecTr", "8x4", chains) / wanted - 1
     )
+
+
+@st.composite
+def measured_courses(draw: st.DrawFn) -> dict[int, float]:
+    """Chains of falling gains, some lengths of them measured."""
+    rates = draw(st.lists(st.floats(0.1, 0.98), min_size=3, max_size=6))
+    tokens = 1.0 + np.cumsum(np.cumprod(rates))
+    lengths = draw(st.sets(st.integers(1, len(rates)), min_size=1))
+    return {length: float(tokens[length - 1]) for length in sorted(lengths)}
+
+
+@settings(max_examples=12, deadline=None)
+@given(measured=measured_courses())
+def test_a_prediction_goes_through_what_was_measured_and_no_draft_adds_more_than_the_one_before(measured):
+    """Measured chains 1.71, 2.18, 2.48 gave 2.523 for the third and 2.805 for a fourth, at most 2.78."""
+    seen = [("SD", str(length), tokens) for length, tokens in measured.items()]
+    wanted = [("SD", str(length)) for length in range(1, 13)]
+    predicted = predict_block_efficiency(seen, wanted, QUICK)
+    for length, tokens in measured.items():
+        assert predicted[length - 1] == pytest.approx(tokens, rel=1e-6)
+    gains = np.diff(np.concatenate([[0.0, 1.0], predicted]))
+    assert (gains >= 0.0).all()
+    assert (np.diff(gains) <= 1e-6).all()
+    low, high = prediction_band(wanted, predicted, seen)
+    assert ((low <= predicted) & (predicted <= high)).all()
+    last = max(measured)
+    before = max((length for length in measured if length < last), default=0)
+    slope = (measured[last] - measured.get(before, 1.0)) / (last - before)
+    further = np.arange(last + 1, 13)
+    assert (high[last:] <= measured[last] + slope * (further - last) + 1e-9).all()
+    assert (low[last:] >= measured[last] - 1e-9).all()
+
+
+def test_published_chains_that_rise_by_noise_are_predicted_as_measured():
+    seen = [("SD", "2", 1.5), ("SD", "3", 1.49), ("SD", "4", 1.8), ("SD", "4", 1.9)]
+    wanted = [("SD", "2"), ("SD", "3"), ("SD", "4"), ("RSD-C", "1-1-1-1"), ("SD", "6")]
+    predicted = predict_block_efficiency(seen, wanted, QUICK)
+    assert predicted[:4].tolist() == pytest.approx([1.5, 1.49, 1.85, 1.85])
+    assert 1.85 <= predicted[4] <= 1.85 + 2 * 0.36
+    low, high = prediction_band(wanted, predicted, seen)
+    assert ((low <= predicted) & (predicted <= high)).all()

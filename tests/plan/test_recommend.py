@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
@@ -134,6 +137,48 @@ def test_the_acceptance_that_is_needed_breaks_even(answer):
     assert row.required_acceptance_factor is not None
     tokens = option.scaled_tokens(row.candidates, row.required_acceptance_factor)
     assert tokens == pytest.approx(row.required_tokens_per_step)
+
+
+ASKED = st.one_of(
+    st.floats(1e-5, 1.0).map(lambda rate: {"drafter": "eagle3", "acceptance": rate}),
+    st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=6).map(
+        lambda rates: {"drafter": "mtp", "model": "deepseek-r1", "tp": 8,
+                       "acceptance": ",".join(map(repr, sorted(rates, reverse=True)))}
+    ),
+    st.sampled_from([{"acceptance": "medusa1-vicuna-7b"}, {"acceptance": "paper-fig21"}]),
+    st.floats(0.001, 0.5).map(lambda rate: {"drafter": "ngram", "acceptance": f"{rate},{rate * rate}"}),
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@for_all(asked=ASKED, share=st.floats(0.0, 1.0), place=st.integers(0, 10**6))
+def test_the_factor_that_is_needed_is_found_however_large(asked, share, place):
+    """The search ended at 16 times: at 0.01 "no acceptance" broke even where 0.3 gains."""
+    options = Scenario(latency="roofline", **asked).options(64)
+    option = options[place % len(options)]
+    count = int(option.candidates[place % option.candidates.size])
+    least, most = option.scaled_tokens(count, 0.0), option.scaled_tokens(count, 1e15)
+    assert least == 1.0 < most <= count + 1e-6
+    required = 1.0 + share * (most - 1.0)
+    factor = option.factor_for(count, required)
+    assert factor is not None
+    assert option.scaled_tokens(count, factor) == pytest.approx(required, rel=1e-6)
+    if required > 1.0:
+        assert option.scaled_tokens(count, 0.99 * factor) < required
+    assert option.factor_for(count, most * 1.001) is None
+
+
+def test_an_acceptance_too_low_says_by_how_much():
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.01)
+    row = recommend(scenario, Question(batch_max=64)).hardest
+    assert row.required_acceptance_factor is not None
+    enough = scenario.but(acceptance=1.01 * 0.01 * row.required_acceptance_factor)
+    assert (
+        recommend(
+            enough, Question(batch_min=row.batch_max, batch_max=row.batch_max)
+        ).hardest.speculative_speedup
+        > 1
+    )
 
 
 def test_scaled_accuracies_scale_the_tree_and_stop_at_certainty():

@@ -1,18 +1,23 @@
 """Block efficiencies of draft-model methods from a few chain measurements of the same pair and task.
 
+    (D13) b(n) = b(n - 1) + min(g(n) sqrt(d / g(L)), d) behind the longest measured chain, of L drafts
+
 A user has measured speculative decoding with short chains and asks what longer chains, SpecTr, RSD-C
 or RSD-S would give. Two numbers, mean and spread of the ease of contexts, are fitted to the
 observations, and where a tree is among them how softly the two models part; everything else
-(`ContextFamily`) is common to all pairs.
+(`ContextFamily`) is common to all pairs. What was measured is predicted as it was measured. Chains go through
+all measured ones: between them powers of the falls of the fitted gains g(n) of draft n meet the next, and
+behind the last half of its misfit is carried on (D13), d being what its last draft added. So no draft adds
+more than the one before it.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -24,6 +29,7 @@ from medusa_sim.acceptance.draft_model.contexts import (
     branch_block_efficiency,
     k_seq_block_efficiency,
 )
+from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError, shown
 
@@ -33,6 +39,11 @@ LENGTH_MAX = 64
 WIDTH_MAX = 32
 BANK_DRAWS = 12
 """Children followed in every context; wider targets get a bank of their own."""
+
+MEASURED_ERROR = NORMAL_90TH * ContextFamily().observation_error
+"""80 % half-width, relative, of what was measured itself."""
+STEEPEST = 64.0
+"""Power of the fitted gains beyond which none is searched."""
 
 SOFTNESS = (1.0, 1.25, 1.6, 2.0, 2.5)
 """Of a pair, tried in this order (`ContextFamily.softened`)."""
@@ -61,6 +72,11 @@ class DraftShape:
     def length(self) -> int:
         """Draft length: levels of the tree, and draft model calls per step."""
         return len(self.branches)
+
+    @property
+    def as_chain(self) -> DraftShape:
+        """Shapes of one path are chains, whatever drafts them."""
+        return DraftShape("SD", self.branches) if self.draws == 1 else self
 
     @property
     def draws(self) -> int:
@@ -205,23 +221,127 @@ def predict_block_efficiency(
     Raises:
         DataError: an unknown decoder, a malformed spec, an impossible observation, or none.
     """
-    shapes = [parsed_shape(method, spec) for method, spec in targets]
-    process = fitted_ease(
-        [(parsed_shape(method, spec), value) for method, spec, value in observations], family
-    )
-    return np.array([block_efficiency(shape, process) for shape in shapes])
+    seen = [(parsed_shape(method, spec), value) for method, spec, value in observations]
+    return efficiencies(seen, [parsed_shape(method, spec) for method, spec in targets], family)
+
+
+def efficiencies(
+    observations: Sequence[tuple[DraftShape, float]],
+    shapes: Sequence[DraftShape],
+    family: ContextFamily | None = None,
+) -> FloatArray:
+    """(shapes,) of `predict_block_efficiency`. Raises DataError as `fitted_ease` does."""
+    process = fitted_ease(observations, family)
+    known, wanted = measured_means(observations), [shape.as_chain for shape in shapes]
+    chains = chain_lengths(known)
+    longest = max((*chains, *(shape.length for shape in wanted if shape.method == "SD")), default=0)
+    fitted = [block_efficiency(parsed_shape("SD", str(n)), process) for n in range(1, longest + 1)]
+    through = chain_through(chains, np.array(fitted))
+    return np.array([
+        known[shape] if shape in known
+        else through[shape.length - 1] if shape.method == "SD"
+        else block_efficiency(shape, process)
+        for shape in wanted
+    ])  # fmt: skip
+
+
+def measured_means(observations: Sequence[tuple[DraftShape, float]]) -> dict[DraftShape, float]:
+    """The mean of what was measured of each shape, those of one path as chains."""
+    values: dict[DraftShape, list[float]] = {}
+    for shape, value in observations:
+        values.setdefault(shape.as_chain, []).append(value)
+    return {shape: float(np.mean(each)) for shape, each in values.items()}
+
+
+def chain_lengths(known: Mapping[DraftShape, float]) -> dict[int, float]:
+    """Length -> block efficiency of the chains among what was measured, shortest first."""
+    return dict(sorted((shape.length, value) for shape, value in known.items() if shape.method == "SD"))
+
+
+def chain_through(measured: Mapping[int, float], fitted: FloatArray) -> FloatArray:
+    """(lengths,) block efficiencies of chains of 1, 2, ... drafts that go through the measured ones.
+
+    measured: by length, shortest first. fitted: (lengths,) those of the fit, to the longest measured one at
+    least, which say how gains fall between and behind them (D13).
+    """
+    gains = np.diff(np.concatenate([[1.0], fitted]))
+    falls = gains / np.concatenate([[1.0], gains[:-1]])
+    through: list[float] = []
+    at, value, added = 0, 1.0, 1.0
+    for length, tokens in measured.items():
+        through += _between(tokens - value, added, falls[at:length]).tolist()
+        at, value, added = length, tokens, max(through[-1], 0.0)
+    behind = gains[at:]
+    if at:
+        behind = np.minimum(behind * np.sqrt(added / gains[at - 1]), added)
+    return np.asarray(1.0 + np.cumsum(np.concatenate([through, behind])))
+
+
+def _between(needed: float, before: float, falls: FloatArray) -> FloatArray:
+    """What each of some drafts adds, `needed` in all: `before` times powers of how the fitted gains fall.
+
+    Alike, where they would have to add more than the draft before, or nothing: noise of measurements.
+    """
+
+    def added(power: float) -> FloatArray:
+        return np.asarray(before * np.cumprod(falls**power))
+
+    def beyond(power: float) -> float:
+        return float(added(power).sum()) - needed
+
+    from scipy.optimize import brentq
+
+    if beyond(0.0) <= 0.0 or beyond(STEEPEST) >= 0.0:
+        return np.full(falls.size, needed / falls.size)
+    return added(float(brentq(beyond, 0.0, STEEPEST)))
+
+
+def possible(measured: Mapping[int, float], length: int) -> tuple[float, float]:
+    """(least, most) tokens of a chain beside the measured ones (by length, shortest first).
+
+    A longer chain emits no fewer, and no draft adds more than the one before it: the course is concave.
+    """
+    known = {0: 1.0, **measured}
+    before = [n for n in known if n <= length]
+    behind = [n for n in known if n > length]
+    last = before[-1]
+    earlier = before[-2] if len(before) > 1 else None
+    steepest = 1.0 if earlier is None else (known[last] - known[earlier]) / (last - earlier)
+    most = known[last] + max(steepest, 0.0) * (length - last)
+    least = known[last]
+    if behind:
+        following = behind[0]
+        slope = (known[following] - known[last]) / (following - last)
+        least = known[last] + slope * (length - last)
+    return least, most
+
+
+Observed: TypeAlias = tuple[str, str] | tuple[str, str, float]
+"""Decoder and spec of what was fitted, and its block efficiency where it bounds others."""
 
 
 def prediction_band(
-    targets: Sequence[tuple[str, str]], predicted: FloatArray, observed: Sequence[tuple[str, str]] = ()
+    targets: Sequence[tuple[str, str]], predicted: FloatArray, observed: Sequence[Observed] = ()
 ) -> tuple[FloatArray, FloatArray]:
-    """(low, high) of the 80 % interval of `predict_block_efficiency`, never below 1 token.
+    """(low, high) of the 80 % interval of `predict_block_efficiency`, within what is possible.
 
-    observed: what was fitted; a tree among it narrows the band of trees.
+    observed: what was fitted; a tree among it narrows the band of trees, values bound those of other chains.
 
     Raises:
         DataError: an unknown decoder or a malformed spec.
     """
-    known = TREE_SEEN if has_tree([parsed_shape(*name) for name in observed]) else CHAINS_SEEN
-    error = np.array([known[parsed_shape(method, spec).method] for method, spec in targets])
-    return np.maximum(predicted * (1.0 - error), 1.0), np.asarray(predicted * (1.0 + error))
+    seen = [parsed_shape(row[0], row[1]) for row in observed]
+    known = measured_means([
+        (shape, row[2]) for shape, row in zip(seen, observed, strict=True) if len(row) > 2
+    ])  # fmt: skip
+    errors, chains = TREE_SEEN if has_tree(seen) else CHAINS_SEEN, chain_lengths(known)
+    low, high = np.empty(len(targets)), np.empty(len(targets))
+    for place, (target, value) in enumerate(zip(targets, predicted.tolist(), strict=True)):
+        shape = parsed_shape(*target).as_chain
+        error = MEASURED_ERROR if shape in known else errors[parsed_shape(*target).method]
+        least, most = 1.0, shape.length + 1.0
+        if shape.method == "SD" and chains and shape not in known:
+            least, most = possible(chains, shape.length)
+        low[place] = max(value * (1.0 - error), min(least, value))
+        high[place] = min(value * (1.0 + error), max(most, value))
+    return low, high
