@@ -33,7 +33,7 @@ from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = "9adb5d5"
@@ -114,7 +114,7 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "", spread: fl
         else Drawn(lengths=lengths, count=count)
     )
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
-    more = {"spread": spread} if spread else {}  # a release had none
+    more: dict[str, Any] = {"spread": spread} if spread else {}  # a release had none
     test = LoadTest(scenario=scenario, source=source, policies=(policy,), seeds=1, **more)
     drawn, _ = test.requests(None if trace else 5.5, 0)
 

@@ -83,7 +83,13 @@ FORMATS: dict[str, Format] = {
     "mxfp4_fp8": Format("fp8", "mxfp4"),
 }
 """Formats by name."""
-UNPACKED: dict[str, str] = {"fp8": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo", "mxfp4_fp8": "mxfp4"}
+FP8_ALONE = "fp8_wo"
+UNPACKED: dict[str, str] = {
+    "fp8": FP8_ALONE,
+    "fp8_block": FP8_ALONE,
+    "nvfp4": "nvfp4_wo",
+    "mxfp4_fp8": "mxfp4",
+}
 """As what engines run a format on a card without its arithmetic: weights unpacked to 16 bits (Marlin)."""
 _NAMES = {pair: name for name, pair in FORMATS.items()}
 

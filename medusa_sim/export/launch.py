@@ -84,7 +84,7 @@ def launch_command(
     if form == published.form and published.checkpoint:
         checkpoint = published.checkpoint
     if form != published.form and not _quantises(engine, scenario):
-        if known := weights_id(scenario.model.name, form):
+        if known := weights_id(scenario.model.name, _STORED.get(form, form)):
             checkpoint = known
             held = scenario.model.kv_dtype
             if engine == "tensorrt-llm" and held != "fp8":  # where nothing overrides the checkpoint's own
@@ -131,9 +131,15 @@ def launch_values(
     }
 
 
+_STORED = {"fp8_wo": "fp8", "nvfp4_wo": "nvfp4"}
+"""What is stored of formats whose weights are unpacked to 16 bits."""
+
+
 def _quantises(engine: str, scenario: Scenario) -> bool:
     """Whether the engine makes the weights of a 16-bit checkpoint fp8 itself."""
-    is_fp8 = scenario.model.form == "fp8" and _published(scenario).form in HALVES
+    is_fp8 = (
+        _STORED.get(scenario.model.form, scenario.model.form) == "fp8" and _published(scenario).form in HALVES
+    )
     return is_fp8 and engine in ON_LOADING
 
 

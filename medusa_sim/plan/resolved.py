@@ -7,7 +7,7 @@ from functools import cached_property
 
 from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
 from medusa_sim.data import DataDir
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.kinds import KIND_OF, KINDS
@@ -35,7 +35,7 @@ from medusa_sim.step.network import model_launches
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import step_kernels
 from medusa_sim.step.workload import CHAIN, TREE, Launch, Overlap, Scope, decode, overlap_of, verify
-from medusa_sim.units import Format
+from medusa_sim.units import FP8_ALONE, UNPACKED, Format
 
 _DENSE = ("gemm", "attention", "elementwise")
 """Sections of the kernels of a dense model on one GPU."""
@@ -310,6 +310,16 @@ def runtime_of(runtime: str | Runtime, data_dir: DataDir) -> Runtime:
     return load_runtime(runtime, data_dir) if isinstance(runtime, str) else runtime
 
 
+def other_maker(engine: str, gpu: Gpu) -> str:
+    """Why an engine does not run on a card at all; empty where it does."""
+    if engine.startswith(_NVIDIA_ONLY) and gpu.architecture == "cdna":
+        return f"{_NVIDIA_ONLY} runs on NVIDIA cards only, and {gpu.name} is AMD's; choose vllm or sglang"
+    return ""
+
+
+_NVIDIA_ONLY = "tensorrt-llm"
+
+
 def as_run(
     published: Model,
     runtime: Runtime,
@@ -319,6 +329,13 @@ def as_run(
     kv_dtype: str | None,
 ) -> tuple[Model, tuple[str, ...]]:
     """A checkpoint as an engine runs it on a card, and its formats that the card has no arithmetic for."""
+    if reason := other_maker(runtime.name, gpu):
+        raise SpecError(reason)
+    if dtype is not None and UNPACKED.get(dtype) == FP8_ALONE and gpu.lacks("fp8"):
+        raise SpecError(
+            f"{gpu.name} has no fp8 arithmetic, only {', '.join(gpu.peak_flops_per_s)}; engines unpack such "
+            "weights to 16 bits: --weight-dtype fp8"
+        )
     model = with_dtypes(as_served(published, runtime.library), dtype, weight_dtype, kv_dtype)
     if dtype is None and weight_dtype is None:
         return unpacked_where(model, gpu.lacks)

@@ -19,6 +19,7 @@ from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import Answers, CachedLatency
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.resolved import other_maker
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
 from medusa_sim.setups.columns import Priced, rows_of
@@ -31,7 +32,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
-from medusa_sim.units import FORMATS, GIGA
+from medusa_sim.units import FORMATS, GIGA, UNPACKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,17 @@ class Pricer:
 
     def _planned(self, setup: SetUp) -> Planned | Refused:
         gpu, needed = self.gpu, FORMATS[setup.precision].dtype
-        if setup.engine.startswith(_NVIDIA_ONLY) and gpu.architecture == "cdna":
-            return Refused(f"{setup.gpu}, {setup.engine}", f"{_NVIDIA_ONLY} runs on NVIDIA cards only")
+        if reason := other_maker(setup.engine, gpu):
+            return Refused(f"{setup.gpu}, {setup.engine}", reason)
         if setup.precision != own_precision(self.model) and gpu.lacks(needed):
             why = f"the card has no {needed} arithmetic, only {', '.join(gpu.peak_flops_per_s)}"
-            return Refused(f"{setup.gpu}, {setup.precision}", why)
+            unpacked = UNPACKED.get(setup.precision) if setup.engine.startswith(UNPACKING) else None
+            if unpacked is None or not setup.unpacks:
+                more = (
+                    f"; --weight-dtype {setup.precision} takes it for the weights alone" if unpacked else ""
+                )
+                return Refused(f"{setup.gpu}, {setup.precision}", why + more)
+            setup = replace(setup, precision=unpacked)
         try:
             if (share := self._weights_of_a_gpu(setup)) > gpu.memory_bytes:
                 raise _NoRoomError(_no_room(share, gpu))
@@ -211,7 +218,8 @@ def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:
     return unpriced(scenario, asked.tried, [asked.seq_len], options, in_flight=True)
 
 
-_NVIDIA_ONLY = "tensorrt-llm"
+UNPACKING = ("vllm", "sglang")
+"""Engines that unpack fp8 weights to 16 bits on cards without fp8 arithmetic (Marlin)."""
 
 
 class _NoRoomError(CoverageError):

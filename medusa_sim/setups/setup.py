@@ -32,7 +32,8 @@ class SetUp:
     """One copy of the model on `tp` cards. precision: of the weights, a name of `units.FORMATS`.
 
     kv_precision: None as the model is published; narrows_cache: or narrower where that holds too few
-    requests. drafters: those to try on the same cards, `none` among them.
+    requests. drafters: those to try on the same cards, `none` among them. unpacks: weights alone have the
+    precision where the card has no arithmetic for it, as that precision was asked for by name.
     """
 
     gpu: str
@@ -44,6 +45,7 @@ class SetUp:
     engine: str
     drafters: tuple[str, ...]
     narrows_cache: bool = False
+    unpacks: bool = False
 
     def arguments(self, model: Model) -> dict[str, Any]:
         """As `plan.scenario.Scenario` takes it, without model and drafter."""
@@ -137,4 +139,5 @@ def setups(
                 yield SetUp(
                     gpu=gpu, tp=tp, ep=ep, dp_attention=dp, precision=precision, kv_precision=kv,
                     engine=engine, drafters=tuple(drafters), narrows_cache=choices.kv_dtypes is None,
+                    unpacks=choices.weight_dtypes is not None,
                 )  # fmt: skip
