@@ -36,6 +36,8 @@ LARGEST_SEARCH = 60_000_000
 _TOGETHER = 4
 MEASURED_REQUESTS = 256
 """To which bands of engines were checked (`python benchmarks/engine_fit.py`): beyond they narrow no more."""
+SLOWER = 0.03
+"""Of the throughput of plain decoding: what a request more may take away before an answer names it."""
 NO_LIMIT = 1 << 40
 """Largest batch of scope `block`, which is no model and keeps nothing in memory."""
 
@@ -196,6 +198,18 @@ class Surface(PricedSteps):
     def fits(self) -> BoolArray:
         """(B, S, J) whether the batch fits in memory."""
         return np.asarray(self.batch[:, None, None] <= self.max_batch)
+
+    @cached_property
+    def slower_with_more(self) -> tuple[tuple[int, float], ...]:
+        """(batch, change) from which the next searched one gives over SLOWER less plain throughput.
+
+        Over all lengths, the largest first: a row of tiles begins there, or a graph of another size.
+        """
+        rate = self.tokens_per_s[..., 0] if self.scenario.scope == "model" else np.ones((1, 1))
+        change = (np.diff(rate, axis=0) / rate[:-1]).min(axis=1)
+        fits = self.by_count.fits[1:, :, 0].all(axis=1) if change.size else np.zeros(0, dtype=np.bool_)
+        order = np.argsort(change)
+        return tuple((int(self.batch[i]), float(change[i])) for i in order if change[i] < -SLOWER and fits[i])
 
     @cached_property
     def slower_format_us(self) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ from medusa_sim.plan.scenario import beyond_known
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.woken_experts import waking
 from medusa_sim.report.caveats import guessed_text, more_may_pay, shortfall_text
-from medusa_sim.report.sweep_text import slower_format
+from medusa_sim.report.sweep_text import slower_format, slower_with_more
 from medusa_sim.report.text import drafts_text, duration, percent, span, times
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.units import US_PER_S
@@ -236,7 +236,12 @@ def warnings(answer: Recommendation) -> list[str]:
             lines.append(f"{where}: a token takes longer than {limit:g} ms, with or without speculation")
     if answer.shortfall is not None:
         lines.append(shortfall_text(answer.shortfall))
-    return lines + slower_format(answer.surface) + _model_warnings(answer)
+    return [
+        *lines,
+        *slower_format(answer.surface),
+        *slower_with_more(answer.surface),
+        *_model_warnings(answer),
+    ]
 
 
 def _model_warnings(answer: Recommendation) -> list[str]:

@@ -206,6 +206,7 @@ def verdicts(answer: Answer) -> list[str]:
         *([f"Larger but faster: {'; '.join(hints)}."] if hints else []),
         *shortfall,
         *slower_format(answer.surface),
+        *slower_with_more(answer.surface),
         *([as_sentence(more_may_pay(answer.scenario))] if answer.ends_profile else []),
         *kernels_line(answer.scenario),
         *acceptance_basis(answer.scenario.profile),
@@ -221,6 +222,19 @@ def slower_format(surface: Surface) -> list[str]:
     return [
         f"Slower than as published: a plain step at batch {surface.batch[0]} takes {duration(own)} in "
         f"{surface.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype."
+    ]
+
+
+def slower_with_more(surface: Surface) -> list[str]:
+    """Numbers of requests from which one more lowers the throughput."""
+    edges = surface.slower_with_more
+    if not edges:
+        return []
+    shown = sorted(edges[:3])
+    listed = ", ".join(f"{batch} ({100.0 * change:.0f} %)" for batch, change in shown)
+    return [
+        f"More requests give less throughput beyond batch {listed}: linear layers begin another row of "
+        "tiles there, or a graph of the next size."
     ]
 
 

@@ -31,3 +31,13 @@ def test_a_sweep_is_what_the_simulator_gives(each, users):
     assert abs(found["gap"]) < 0.1
     assert abs(found["drafted gap"]) < 0.2
     assert abs(found["first token"]) < 0.25
+
+
+def test_a_cliff_of_plain_throughput_is_named_in_the_answer():
+    each = scan.SetUp("h200-sxm", "qwen3-32b", "sglang", "fp8", 1)
+    assert scan.scanned(each)["falls"] > 0
+    answer = each.scenario().recommend(batch=(120, 140))
+    (line,) = (line for line in answer.warnings if "less throughput" in line)
+    assert "128 (-" in line
+    smooth = SET_UPS[0].scenario().recommend(batch=(120, 140))
+    assert not any("less throughput" in line for line in smooth.warnings)
