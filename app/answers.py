@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import uploads
 from chosen import SetUp
-from kept import Kept
+from kept import LONG_BYTES, Kept
 
 from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
@@ -66,6 +66,8 @@ def _version_at(second: int, own: str | None) -> float:
 
 
 KEPT = Kept(version=data_version)
+LONG = Kept(LONG_BYTES, version=data_version)
+"""Loads and searches of cards, computed by `jobs`."""
 
 
 def published_model(set_up: SetUp) -> Model:

@@ -54,6 +54,10 @@ _ENGINES = re.compile(r"runtime|engine[0-9]")
 _LISTS = ("cards", "copies", "engines", "weights")
 """Parameters that hold several values; a link may name them with commas between."""
 _LONGEST = 200
+_SHOWN, _MOST_TOLD = 40, 8
+"""Letters of a name or value of a link that are shown, and how many of them."""
+_STREAMLIT_S = ("embed", "embed_options")
+"""Parameters that belong to Streamlit and cannot be set."""
 
 
 def renamed(page: str = "") -> None:
@@ -117,7 +121,7 @@ def now(name: str) -> str | None:
 
 
 def _nearest(given: str, options: Sequence[str]) -> str:
-    near = difflib.get_close_matches(given, options, n=3, cutoff=0.4) or options[:4]
+    near = difflib.get_close_matches(given[:_LONGEST], options, n=3, cutoff=0.4) or options[:4]
     return f"known are {', '.join(near)}{', ...' if len(options) > len(near) else ''}"
 
 
@@ -126,12 +130,13 @@ def _checked(name: str, allowed: Callable[[str], bool], allows: str | Callable[[
     given = _opened().pop(name, None)
     if given is not None and not allowed(given):
         notes: list[str] = st.session_state.setdefault("ignored", [])
-        notes.append(f"{name}={given[:40]} ({allows(given) if callable(allows) else allows})")
+        notes.append(f"{name[:_SHOWN]}={given[:_SHOWN]} ({allows(given) if callable(allows) else allows})")
 
 
 def ignored() -> list[str]:
     """URL parameters that were not allowed or that no widget of this page has; told once."""
-    unknown = [f"{name} (this page has no such input)" for name in _opened()]
+    unknown = [f"{name[:_SHOWN]} (this page has no such input)" for name in _opened()]
+    unknown[_MOST_TOLD:] = [f"{len(unknown) - _MOST_TOLD} more"] if len(unknown) > _MOST_TOLD else []
     _opened().clear()
     return [*st.session_state.pop("ignored", []), *unknown]
 

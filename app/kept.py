@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 KEPT_BYTES = 64_000_000
 """Of all answers together: some 100 at 64 batches, a handful with long ones."""
+LONG_BYTES = 256_000_000
+"""Of answers that take seconds, which are some 20 MB each."""
+_ASKED_EVERY_S = 0.25
 _SHARED = ("Gpu", "Model", "Runtime")
 """What many answers refer to: counted for none."""
 
@@ -37,24 +40,33 @@ class Kept:
 
         @functools.wraps(function)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-            key = (function.__qualname__, args, tuple(kwargs.items()), self._version())
-            with self._lock:
-                making = self._making.setdefault(key, threading.Lock())
-            with making:
-                with self._lock:
-                    if key in self._found:
-                        self._found.move_to_end(key)
-                        result: T = self._found[key][0]
-                        return result
-                try:
-                    result = function(*args, **kwargs)
-                finally:
-                    with self._lock:
-                        self._making.pop(key, None)
-                self._keep(key, result)
-                return result
+            key = (function.__qualname__, args, tuple(kwargs.items()))
+            return self.once(key, lambda: function(*args, **kwargs))
 
         return wrapped
+
+    def once(self, key: Hashable, make: Callable[[], T], waiting: Callable[[], object] = lambda: None) -> T:
+        """What `make` gives, kept under a key; waiting: called while another session is at it."""
+        key = (key, self._version())
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        while not making.acquire(timeout=_ASKED_EVERY_S):
+            waiting()
+        try:
+            with self._lock:
+                if key in self._found:
+                    self._found.move_to_end(key)
+                    found: T = self._found[key][0]
+                    return found
+            try:
+                result = make()
+            finally:
+                with self._lock:
+                    self._making.pop(key, None)
+            self._keep(key, result)
+            return result
+        finally:
+            making.release()
 
     @property
     def held_bytes(self) -> int:

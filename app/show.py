@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import inputs
 import streamlit as st
+from jobs import Watch
 
 from medusa_sim.cli.output import QUIET_S, time_left
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.outside.escaping import for_html, for_markdown
 from medusa_sim.report.text import capitalised
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ _SAID = {
 """What lines say of the command line alone, and what this app says in its place."""
 _OTHER = re.compile(r"(?<![\w`-])--[a-z][a-z-]*")
 """An option of an engine: shown as code, which stays on one line."""
-_MARKUP = re.compile(r"[$*_~<\[\]`]")
-"""What Markdown would take for more than text: two prices in dollars for a formula."""
+_OF_STREAMLIT = re.compile(r":(?=[a-z])|(?<=:)//|(?<=\bwww)\.|@(?=[\w-]+\.)", re.IGNORECASE)
+"""What Streamlit's Markdown takes for an icon or a colour, and an address, which it makes a link."""
+_BROKEN = "\N{ZERO WIDTH SPACE}"
+_LONGEST_TEXT = 2_000
 FILES = "files_"
 """Before the name of what a popover hands out: its key."""
 FAULT = ":material/bug_report:"
@@ -68,8 +71,8 @@ _DRAWN_EVERY_S = 0.2
 
 
 @contextmanager
-def progress(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left of what takes more than a second; gone with it."""
+def progress(unit: str) -> Iterator[Watch]:
+    """A bar with the time left of what takes more than a second, or who is first; gone with it."""
     place, start = st.empty(), time.monotonic()
     drawn = start + QUIET_S - _DRAWN_EVERY_S
 
@@ -80,10 +83,16 @@ def progress(unit: str) -> Iterator[Callable[[int, int], None]]:
             return
         drawn = now
         left = time_left(done, total, now - start)
-        place.progress(min(done / max(total, 1), 1.0), f"{done:,} of {total:,} {unit}, {left}")
+        known = f"{done:,} of {total:,} {unit}, {left}" if done else f"beginning with {unit}"
+        place.progress(min(done / max(total, 1), 1.0), known)
+
+    def waiting(told: str) -> None:
+        nonlocal start
+        start = time.monotonic()
+        place.info(told, icon=":material/hourglass_top:")
 
     try:
-        yield advance
+        yield Watch(advance, waiting)
     finally:
         place.empty()
 
@@ -133,15 +142,19 @@ def in_words(line: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as Markdown that means no more than it says."""
-    return _MARKUP.sub(r"\\\g<0>", text)
+    """Text as Markdown of a page that means no more than it says: no mark, no icon, no link."""
+    short = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+    return _OF_STREAMLIT.sub(
+        lambda mark: f"\\{mark[0]}" if mark[0] == ":" else f"{mark[0][0]}{_BROKEN}{mark[0][1:]}",
+        for_markdown(short),
+    )
 
 
 def ignored_note() -> None:
     """One line about URL values that were not used."""
     ignored = inputs.ignored()
     if ignored:
-        st.warning(f"Ignored from the link: {'; '.join(ignored)}.", icon=":material/link_off:")
+        st.warning(escaped(f"Ignored from the link: {'; '.join(ignored)}."), icon=":material/link_off:")
 
 
 def command(words: Sequence[str]) -> str:
@@ -156,7 +169,7 @@ def code(text: str) -> None:
     """
 
     def whole(word: re.Match[str]) -> str:
-        escaped = escape(word[0])
+        escaped = for_html(word[0])
         return f"<span>{escaped}</span>" if len(word[0]) <= _PHONE_WIDE else escaped
 
     lines = re.sub(r"\S+", whole, text.strip("\n"))
@@ -210,10 +223,10 @@ def figures(*shown: Figure, width: int = 132) -> None:
     """
     cells = "".join(
         f'<div class="figure" data-testid="stMetric" tabindex="0">'
-        f'<div data-testid="stMetricLabel">{escape(each.label)}</div>'
-        f'<div data-testid="stMetricValue">{escape(each.value)}</div>'
-        f'<div data-testid="stMetricDelta">{escape(each.beside or "")}</div>'
-        f'<div class="meaning" role="tooltip">{escape(each.meaning)}</div></div>'
+        f'<div data-testid="stMetricLabel">{for_html(each.label)}</div>'
+        f'<div data-testid="stMetricValue">{for_html(each.value)}</div>'
+        f'<div data-testid="stMetricDelta">{for_html(each.beside or "")}</div>'
+        f'<div class="meaning" role="tooltip">{for_html(each.meaning)}</div></div>'
         for each in shown
     )
     cells = cells.replace("$", "&#36;")  # two of them would be a formula, whose fonts are loaded first
@@ -230,7 +243,7 @@ def table(rows: Sequence[Mapping[str, object]], phone: Sequence[str] = ()) -> No
         is_number = all(_NUMBER.fullmatch(str(row[name])) for row in rows)
         is_wide = bool(phone) and name not in phone
         kinds[name] = " ".join([*(["number"] if is_number else []), *(["wide"] if is_wide else [])])
-    head = "".join(f'<th class="{kinds[name]}">{escape(name)}</th>' for name in names)
+    head = "".join(f'<th class="{kinds[name]}">{for_html(name)}</th>' for name in names)
     cells = ([(kinds[name], _cell(row[name], kinds[name])) for name in names] for row in rows)
     lines = ("".join(f'<td class="{kind}">{text}</td>' for kind, text in line) for line in cells)
     body = f"<tbody>{''.join(f'<tr>{line}</tr>' for line in lines)}</tbody>"
@@ -244,7 +257,7 @@ def table(rows: Sequence[Mapping[str, object]], phone: Sequence[str] = ()) -> No
 
 def _cell(value: object, kind: str) -> str:
     """A cell as HTML: words break behind their joints, numbers nowhere."""
-    text = escape(str(value))
+    text = for_html(str(value))
     return text if "number" in kind else _JOINT.sub(r"\g<0><wbr>", text)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-import streamlit as st
-from answers import data_version, published_model
+import jobs
+from answers import LONG, published_model
 from chosen import GPU, SetUp
 
 from medusa_sim.plan import DEFAULT_SEQ_LEN
@@ -32,30 +33,23 @@ def set_ups_for(
     asked: Question,
     choices: Choices,
     prices: str = "",
-    advance: Callable[[int, int], None] | None = None,
+    watch: jobs.Watch = jobs.NOBODY,
 ) -> Comparison:
-    """`medusa-sim compare` with the set-up's model and acceptance; advance as in `load`.
+    """`medusa-sim compare` with the set-up's model and acceptance; watch as in `load`.
 
     Another target or certainty, or something else to save, is answered from what was priced before.
     """
     # The sidebar's card, context and engine make no other question.
     alike = dataclasses.replace(set_up, gpu=GPU, seq_len=DEFAULT_SEQ_LEN, tp=1, ep=1, engine="")
     priced = dataclasses.replace(asked, tokens_per_s_per_user=None, measure=None, sure=SURE)
-    kept = _set_ups_for(alike, priced, choices, prices, data_version())
-    if not kept:
-        given = {"acceptance": set_up.acceptance, "draft_model": set_up.draft_model}
+
+    def answer() -> Comparison:
+        given: dict[str, Any] = {"acceptance": set_up.acceptance, "draft_model": set_up.draft_model}
         given = {name: value for name, value in given.items() if value is not None}
         model = published_model(set_up)
-        kept.append(
-            compare(model, priced, choices, prices=prices_of(prices or None), advance=advance, **given)
-        )
+        found = prices_of(prices or None)
+        return jobs.run(partial(compare, model, priced, choices, prices=found, **given), watch)
+
+    kept = LONG.once(("compare", alike, priced, choices, prices), answer, watch.others)
     target = {"tokens_per_s_per_user": asked.tokens_per_s_per_user, "sure": asked.sure}
-    return refined(kept[0].for_target(asked.measure, **target))
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _set_ups_for(
-    set_up: SetUp, asked: Question, choices: Choices, prices: str, version: float
-) -> list[Comparison]:
-    """Where an answer is kept, as `_load`."""
-    return []
+    return refined(kept.for_target(asked.measure, **target))

@@ -69,8 +69,8 @@ def page(set_up: SetUp) -> None:
         asked, choices, prices = _asked(set_up)
     with headline:
         try:
-            with show.progress("set-ups") as advance:
-                answer = which.set_ups_for(set_up, asked, choices, prices, advance)
+            with show.progress("set-ups") as watch:
+                answer = which.set_ups_for(set_up, asked, choices, prices, watch)
         finally:  # where nothing can run, too
             st.caption(_searched(choices))
         _answer(answer)

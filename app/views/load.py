@@ -41,9 +41,9 @@ def page(set_up: SetUp) -> None:
     asked = _asked(answers.drafts_at(set_up, 1))
     show.ignored_note()
     with headline:
-        with show.progress("requests") as advance:
-            answer = under_load.load(set_up, asked, advance)
-            whole = under_load.beyond_full(set_up, asked, advance)
+        with show.progress("requests") as watch:
+            answer = under_load.load(set_up, asked, watch)
+            whole = under_load.beyond_full(set_up, asked, watch)
         _answer(set_up, answer)
         if chains_note := load_text.only_chains(answer.test):
             st.caption(f"{chains_note}.")

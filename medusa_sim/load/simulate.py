@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -232,16 +232,16 @@ class LoadTest:
 
     def served_by(self, policy: str | Policy) -> Served:
         """A policy with a server that holds memory for its longest draft."""
-
-        def fresh(table: StepTable) -> Policy:
-            if isinstance(policy, str):
-                return policy_of(policy, table, self.mean_length, self.spread)
-            return deepcopy(policy)
-
-        made = fresh(self.table)
+        made = self._fresh(policy, self.table)
         drafts = longest_draft(made, self.table.drafts_max)
         table, limits = self.table.upto(drafts), self.limits(drafts)
-        return Served(lambda: fresh(table), made.name, table, limits, self.spread)
+        return Served(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
+
+    def _fresh(self, policy: str | Policy, table: StepTable) -> Policy:
+        """The policy as a run begins with it."""
+        if isinstance(policy, str):
+            return policy_of(policy, table, self.mean_length, self.spread)
+        return deepcopy(policy)
 
     def point(self, served: Served, rate_per_s: float | None, *, advance: Advance | None = None) -> LoadPoint:
         """One policy at one rate, over the seeds."""
