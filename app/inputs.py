@@ -70,6 +70,7 @@ def renamed(page: str = "") -> None:
         return
     called = {"engine": "runtime", **_CALLED, **_CALLED_ON.get(page, {})}
     given = {name: st.query_params.get_all(name) for name in st.query_params}
+    given = {name: values for name, values in given.items() if name.replace("-", "_") not in _STREAMLIT_S}
     meant: dict[str, list[str]] = {}
     for name in sorted(given, key=lambda name: name in called or "-" in name):  # widgets' own names first
         known = name.replace("-", "_")

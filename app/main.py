@@ -49,14 +49,17 @@ def main() -> None:
         initial_sidebar_state="auto",
     )
     st.markdown(f"<style>{_LOOK}</style>", unsafe_allow_html=True)  # as figures: at once
+    import guard
     import inputs
     import show
     import sidebar
     from chosen import PRESETS
 
-    page = _navigated(trees=sidebar.runs_trees())
-    inputs.renamed(page.url_path)
+    guard.stand()
+
     with show.errors():
+        page = _navigated(trees=sidebar.runs_trees())
+        inputs.renamed(page.url_path)
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
         line = st.container(horizontal=True, gap="small", vertical_alignment="center")
         searched = page.url_path == WHICH

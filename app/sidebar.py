@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -195,11 +194,9 @@ def model_choice(where: Any, gpu: str) -> str | None:
         where.caption(f"Typed as {show.escaped(shown(typed))}")
     if chosen in options:
         return chosen
-    # What is typed is never opened as a file: the app may be open to others.
-    if chosen.count("/") > 1 or os.path.exists(chosen):  # noqa: PTH110  # Path.exists fails on a long name
-        return None
+    # What is typed is never looked for on the disk: the app may be open to others.
     try:
-        return load_model(chosen).name
+        return load_model(chosen, on_disk=False).name
     except SpecError:
         one = [name for name in model_names() if name.startswith(_as_named(chosen))]
         if len(one) == 1:
@@ -220,7 +217,7 @@ def _which_model() -> None:
     typed = str(st.session_state["model"])
     near = names_meant(_as_named(typed), model_names())
     st.title("Which model?", anchor=False)
-    is_id = typed.count("/") == 1 and not os.path.exists(typed)  # noqa: PTH110
+    is_id = typed.count("/") == 1
     st.warning(
         f"No model is known as {show.escaped(shown(typed))}. Pick another, type a Hugging Face id such as "
         f"{_AN_ID}, or upload its config.json" + (", which holds all that is asked of it." if is_id else ".")

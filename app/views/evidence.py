@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from typing import TYPE_CHECKING, cast
 
 import answers
@@ -159,7 +158,7 @@ def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
             return
         rows, used = _compared(frame, gpu, kernels)
     except MedusaSimError as error:  # the other sections of the page do not depend on it
-        (st.error if name == _UPLOAD else st.info)(str(error))
+        (st.error if name == _UPLOAD else st.info)(show.in_words(str(error)))
         return
     if len(rows) < len(frame):
         st.caption(
@@ -213,21 +212,17 @@ def _uploaded() -> pd.DataFrame | None:
     if given is None:
         st.info("Upload rows: op, m, n, k, batch, q_len, kv_len, heads, kv_heads, head_dim, dtype, time_us.")
         return None
-    import pandas as pd
-
     from medusa_sim.errors import DataError
-    from medusa_sim.operators.table import check_rows
+    from medusa_sim.operators.table import read_rows
+    from medusa_sim.reading import held
 
-    text = uploads.text(given.name, uploads.checked(given.name, given.getvalue(), _LARGEST))
-    try:
-        frame = pd.read_csv(io.StringIO(text))
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"{given.name}: not a CSV table ({str(error).splitlines()[0][:80]})") from None
+    with held(given.name, uploads.checked(given.name, given.getvalue(), _LARGEST)) as path:
+        frame = read_rows(path, need_time=True)
     if len(frame) > _MOST_ROWS:
         raise DataError(
             f"{given.name}: {len(frame):,} rows; at most {_MOST_ROWS:,} here, more on the command line"
         )
-    return check_rows(frame, given.name, need_time=True)
+    return frame
 
 
 def _decoder(gpu: str) -> None:

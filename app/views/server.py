@@ -18,6 +18,7 @@ from medusa_sim.calibrate.engine_run import engine_run
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.check import check
 from medusa_sim.plan.question import Measured
+from medusa_sim.reading import held
 from medusa_sim.report.check_text import Checked
 
 if TYPE_CHECKING:
@@ -44,13 +45,8 @@ def judged(set_up: SetUp, batch: int) -> None:
             return
         name, content = ("pasted.txt", pasted.encode()) if given is None else (given.name, given.getvalue())
         try:
-            with uploads.as_file(name, content) as path:
-                try:
-                    _read(set_up, path, batch)
-                except MedusaSimError as error:  # the folder is ours, the name the user's
-                    st.error(
-                        show.in_words(str(error).replace(f"{path.parent}/", "")), icon=":material/error:"
-                    )
+            with held(name, uploads.checked(name, content)) as path:
+                _read(set_up, path, batch)
         except MedusaSimError as error:
             st.error(show.in_words(str(error)), icon=":material/error:")
 
@@ -83,8 +79,8 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
         raise unread
     if counts is not None:
         st.markdown(
-            f"{counts.engine} counted {counts.steps:,} steps, {counts.tokens_per_step:.2f} tokens a step; "
-            f"drafts accepted in {taken['acceptance']} of the steps, by position."
+            f"{show.escaped(counts.engine)} counted {counts.steps:,} steps, {counts.tokens_per_step:.2f} "
+            f"tokens a step; drafts accepted in {taken['acceptance']} of the steps, by position."
         )
         if verdict is None:
             st.caption(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import re
 import socket
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.errors import UsageError, install, shown
 
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9:][A-Za-z0-9.:-]{0,252}")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -26,6 +29,13 @@ def app(
     port: int = take.opt("Port.", 8501, click.IntRange(1, 65535)),
     address: str = take.opt(
         "Address to listen on; anything but localhost lets others on the network in.", "localhost"
+    ),
+    hosts: tuple[str, ...] = take.opt(
+        "Name that others reach it by, a proxy's among them; again for more.",
+        None,
+        None,
+        "--host",
+        multiple=True,
     ),
     browser: bool = take.opt("Open a browser window.", True, None, "--browser/--no-browser"),
 ) -> None:
@@ -37,18 +47,25 @@ def app(
     if importlib.util.find_spec("streamlit") is None:
         raise UsageError(f"the app needs Streamlit, which is not installed; {install('app')}")
     check_address(address, port)
-    if address not in _LOCAL:
-        say(f"warning: everyone who reaches {address}:{port} can use the app; it has no log-in")
     script = main_script()
-    options = {
-        **streamlit_options(script.parent / ".streamlit" / "config.toml"),
+    options = streamlit_options(script.parent / ".streamlit" / "config.toml")
+    allowed = allowed_hosts(options["server.allowedHosts"], address, hosts)
+    if address not in _LOCAL:
+        names = ", ".join(name for name in allowed if name not in _LOCAL)
+        say(
+            f"warning: everyone who reaches {address}:{port} as {names} can use the app; it has no log-in "
+            "(docs/server.md: behind a proxy that has one)"
+        )
+    options |= {
         "server.port": port,
+        "server.allowedHosts": allowed,
         "server.address": address,
         "server.headless": not browser,
     }
     leave_out_here()
     from streamlit.web import bootstrap
 
+    ask_nobody()
     say(f"medusa-sim app: http://{address}:{port} (Ctrl-C ends it)")
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in options.items()})
     threading.Thread(target=_warm_up, args=(script.parent,), daemon=True).start()
@@ -59,6 +76,30 @@ def _warm_up(folder: Path) -> None:
     """Import what the first page needs, and answer it, while the server and the browser start."""
     sys.path.insert(0, str(folder))
     importlib.import_module("warm").first_page()
+
+
+def allowed_hosts(known: Sequence[str], address: str, hosts: Sequence[str]) -> list[str]:
+    """Names under which the app answers: no page of another site reaches it under a name of its own.
+
+    address: what it listens on; of all addresses, this machine's name and addresses. hosts: others by which
+    it is reached. Raises UsageError for what is no name of a host.
+    """
+    wrong = next((name for name in hosts if not _HOST.fullmatch(name)), None)
+    if wrong is not None:
+        raise UsageError(f"--host {shown(wrong)}: a name such as sim.example.com or *.example.com is needed")
+    own = [address]
+    if address in ("", "0.0.0.0", "::"):  # noqa: S104
+        own = [socket.gethostname()]
+        with contextlib.suppress(OSError):
+            own += [str(found[4][0]) for found in socket.getaddrinfo(own[0], None)]
+    return list(dict.fromkeys((*known, *own, *hosts)))
+
+
+def ask_nobody() -> None:
+    """Keep Streamlit from asking another machine which address this one has, for a page of another site."""
+    from streamlit import net_util
+
+    net_util.get_external_ip = lambda: None
 
 
 def leave_out_here() -> None:

@@ -80,13 +80,14 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(_entries(file_state(MODELS_FILE))))
 
 
-def load_model(name_or_path: str | os.PathLike[str]) -> Model:
+def load_model(name_or_path: str | os.PathLike[str], *, on_disk: bool = True) -> Model:
     """A model by name, by Hugging Face id, or by the path of a `config.json` or of its folder.
 
     `meta-llama/Llama-3.1-8B-Instruct`, or its page, is the named model of that shape, unless there is a
     folder of this name; `Qwen/Qwen3-32B-FP8` is it in that format. Whatever else holds a slash, ends in
-    `.json` or is a folder with a config is a path. Raises SpecError for an
-    unknown name (with the nearest), for an id that no named model lists, or a config of another architecture.
+    `.json` or is a folder with a config is a path. on_disk: False takes names and ids alone and does not look
+    whether a file is there: for what comes from a link. Raises SpecError for an unknown name (with the
+    nearest), for an id that no named model lists, or a config of another architecture.
     """
     check_kind("model", name_or_path, "a name or a path", (str, os.PathLike))
     given = os.fspath(name_or_path)
@@ -97,19 +98,20 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
         return _model(given, entries[given])
     named = _by_id(file_state(MODELS_FILE)).get(given.lower())
     is_id = _ID.fullmatch(given) is not None and not given.endswith(".json")
-    if named is not None and not (is_id and os.path.exists(given)):  # noqa: PTH110  # no error for long names
+    is_there = on_disk and os.path.exists(given)  # noqa: PTH110  # no error for long names
+    if named is not None and not (is_id and is_there):
         return _model(named, entries[named])
     from medusa_sim.specs.hf_families import unmodelled  # a named model needs no reader of configs
 
-    is_path = given.endswith(".json") or "/" in given or os.sep in given
-    if stored := _stored(given):
+    is_path = on_disk and (given.endswith(".json") or "/" in given or os.sep in given)
+    if not is_there and (stored := _stored(given)):
         return stored
     what = unmodelled(given)
-    if what is not None and (not is_path or (is_id and not os.path.exists(given))):  # noqa: PTH110
+    if what is not None and (not is_path or (is_id and not is_there)):
         raise SpecError(f"model {shown(given)}: not modelled: its {what}; docs/method.md lists what is")
-    if is_id and not os.path.exists(given):  # noqa: PTH110
+    if is_id and not is_there:
         raise SpecError(_unknown_id(given))
-    if is_path or os.path.isfile(os.path.join(given, "config.json")):  # noqa: PTH113, PTH118  # no error
+    if is_path or (is_there and os.path.isfile(os.path.join(given, "config.json"))):  # noqa: PTH113, PTH118
         from medusa_sim.specs.hf_config import model_from_config
 
         return model_from_config(Path(given))
@@ -119,7 +121,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
 
 def _stored(given: str) -> Model | None:
     """The named model that a checkpoint in another format has the shape of; None for other ids and names."""
-    if os.path.exists(given) or (found := stored_as(given)) is None:  # noqa: PTH110  # no error for long names
+    if (found := stored_as(given)) is None:
         return None
     base, form = found
     entries = _entries(file_state(MODELS_FILE))
