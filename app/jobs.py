@@ -158,7 +158,9 @@ def _computed(job: Callable[..., Any], watch: Watch, most_s: float) -> Any:
             if kind == "value":
                 return value
             raise value
-    except (EOFError, BrokenPipeError, pickle.UnpicklingError, MemoryError) as error:
+    except MemoryError:  # which the process lives through
+        raise UsageError(_TOO_LARGE) from None
+    except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
         is_late = ended.is_set() or process.wait() == -getattr(signal, "SIGXCPU", 0)
         raise UsageError(_TOO_LONG if is_late else _TOO_LARGE) from error
     finally:
