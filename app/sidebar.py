@@ -196,13 +196,16 @@ def model_choice(where: Any, gpu: str) -> str | None:
         return chosen
     # What is typed is never looked for on the disk: the app may be open to others.
     try:
-        return load_model(chosen, on_disk=False).name
+        name = load_model(chosen, on_disk=False).name
     except SpecError:
-        one = [name for name in model_names() if name.startswith(_as_named(chosen))]
-        if len(one) == 1:
-            st.session_state[_TAKEN] = chosen, one[0]
-            st.rerun()
-        return None
+        begin = [name for name in model_names() if name.startswith(_as_named(chosen))]
+        if len(begin) != 1:
+            return None
+        name = begin[0]
+    if name in options:
+        st.session_state[_TAKEN] = chosen, name
+        st.rerun()
+    return name
 
 
 _TAKEN, _TYPED_AS = "model_taken", "model_typed_as"

@@ -122,7 +122,7 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
         look = {"color": shown, "strokeWidth": 1.3, "strokeDash": _DASHES[limit.line]}
         layers.append(layer("rule", {axis: at[axis]}, [{axis: place}], **look))
         if not (chart.x if axis == "x" else chart.y).base:  # not on the border
-            layers.append(layer("point", {axis: at[axis]}, [{axis: 1.04 * place}], opacity=0))
+            layers.append(layer("point", {axis: at[axis]}, [{axis: 1.04 * float(place or 0.0)}], opacity=0))
     return base(height, layer=[each for each in layers if each["data"]["values"]])
 
 

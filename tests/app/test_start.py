@@ -159,6 +159,12 @@ def test_the_newest_of_an_engine_stands_before_older_ones() -> None:
         assert next(each for each in sidebar.RUNS_ON if each.startswith(name)) == newest
 
 
+def test_an_id_is_the_model_of_its_shape() -> None:
+    page = whole_app(model="Qwen/Qwen3-8B")
+    assert page.selectbox(key="model").value == "qwen3-8b"
+    assert "--model qwen3-8b" in commands(page)[0]
+
+
 @pytest.mark.parametrize("typed", ["llama-3.3", "Llama 3.3", "LLAMA-3.3-70b"])
 def test_what_begins_one_name_alone_is_that_model(typed: str) -> None:
     page = whole_app(model=typed)
