@@ -220,12 +220,16 @@ def perhaps(
     return None if given is None else int(given)
 
 
+_SMALL = 172
+"""Pixels of a field of which several stand in a row: two on a phone."""
+
+
 def amount(where: Any, name: str, label: str, most: float, default: float | None, help_: str) -> float | None:
     """A number above 0 to type, or nothing."""
     _checked(name, lambda given: _is_amount(given, most), f"numbers above 0 to {most:g}")
     given = where.number_input(
         label, 0.01, most, default, 0.1, "%.2f", key=name, help=help_, bind="query-params",
-        placeholder="none",
+        placeholder="none", width=_SMALL,
     )  # fmt: skip
     return None if given is None else float(given)
 

@@ -10,7 +10,6 @@ from chosen import SetUp
 
 from medusa_sim import __version__
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
-from medusa_sim.report.compare_text import beside_text
 from medusa_sim.report.recommend_reason import warnings as recommend_warnings
 from medusa_sim.report.text import percent
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.scenario import Scenario
     from medusa_sim.plan.schedule_row import ScheduleRow
-    from medusa_sim.setups.measured import Beside
 
 
 def accuracy(of: Scenario) -> str:
@@ -35,13 +33,6 @@ def accuracy(of: Scenario) -> str:
         f"Linear layers of {gpu.name}: off by {percent(fit.fit_error)} on {fit.rows:,} measured rows, by "
         f"{percent(fit.heldout_error)} on held-out shapes."
     )
-
-
-def nearest(beside: Beside | None) -> str:
-    """The public measurement nearest to a set-up, or that none is near."""
-    if beside is None:
-        return "No public measurement of this model or this card is held."
-    return show.in_words(beside_text(beside))
 
 
 def drafts(row: ScheduleRow) -> str:

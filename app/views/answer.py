@@ -21,12 +21,12 @@ from medusa_sim.plan.question import OBJECTIVES, Objective
 from medusa_sim.plan.recommend import gains_by_batch, request_at, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.reproduced import roofline_chart
-from medusa_sim.report.charts.setups import measured_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table
 from medusa_sim.report.text import duration, significant, times, with_prefix
 from medusa_sim.specs.checkpoints import drafter_id
+from views.nearest import nearest
 from views.server import judged
 from views.verdict import verdict_of
 
@@ -122,7 +122,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
         show.warn(*notes.warnings(answer)[1])
         if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
             _gains(answer, row, words)
-            _measured(set_up)
+            nearest(set_up)
             _breakdown(answer, row, set_up)
             _detail(answer, row, set_up, words)
             judged(set_up, batch)
@@ -215,24 +215,6 @@ def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
         rows=lambda: rows,
         alt="Speedup against the batch with its interval",
     )
-
-
-def _measured(set_up: SetUp) -> None:
-    """The public measurement nearest to the set-up: on its predicted curve where it is of this set-up."""
-    beside = answers.measured_beside(set_up)
-    st.caption(notes.nearest(beside))
-    if beside is not None and not beside.differs:
-        show.chart(
-            lines_spec(measured_chart(beside), 220),
-            name="measured",
-            caption="Line: predicted tokens/s a user of the set-up as measured, with its 80 % interval; "
-            f"cross: measured, {significant(beside.figure.tokens_per_s_per_user, 3)} "
-            f"(predicted {beside.error:+.0%}).",
-            rows=lambda: [
-                dict(zip(beside.curve, row, strict=True)) for row in zip(*beside.curve.values(), strict=True)
-            ],
-            alt="Predicted speed of a user against the requests, and the measurement",
-        )
 
 
 def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, words: list[str]) -> None:

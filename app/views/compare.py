@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 _CARDS = ("h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s")
 """Those often rented: the first answer comes soon."""
 _TARGET, _MOST = 50, 100_000
-_A_ROW = 6
-"""Prices beside each other."""
 _LONGEST = 131_072
 _PROMPT, _OUTPUT = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS)
 _AXES = {
@@ -146,18 +144,15 @@ def _cards() -> tuple[tuple[str, ...], str]:
     for offer in sorted(offers(), key=lambda each: each.usd_per_gpu_hour):
         listed.setdefault(offer.gpu, []).append(offer)
     given: dict[str, float] = {}
-    for at, gpu in enumerate(gpus):
-        if at % _A_ROW == 0:
-            row = st.columns(_A_ROW)
+    row = st.container(horizontal=True, gap="small")
+    for gpu in gpus:
         known = listed.get(gpu, [])
         told = "; ".join(f"${each.usd_per_gpu_hour:g} {each.offer}, {each.date}" for each in known)
         lowest = known[0].usd_per_gpu_hour if known else None
         help_text = f"Dollars of a GPU-hour; yours in its place. Listed: {told or 'none'}.".replace(
             "$", "\\$"
         )
-        usd = inputs.amount(
-            row[at % _A_ROW], f"{inputs.USD}{gpu}", f"{gpu}, \\$/h", LARGEST_USD, lowest, help_text
-        )
+        usd = inputs.amount(row, f"{inputs.USD}{gpu}", f"{gpu}, \\$/h", LARGEST_USD, lowest, help_text)
         given |= {} if usd is None else {gpu: usd}
     st.caption(
         "Prices: the lowest offer listed of each card, all on demand; type yours, a reserved card's its "

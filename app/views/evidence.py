@@ -27,6 +27,7 @@ from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.validate.operators import scores
 from views import sources
+from views.nearest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,8 +63,8 @@ def page(set_up: SetUp) -> None:
     st.title("How far to trust it", anchor=False)
     note = st.container()
     of = answers.scenario_of(set_up)
-    st.markdown(notes.nearest(answers.measured_beside(set_up)))
     st.markdown(show.in_words(notes.accuracy(of)))
+    nearest(set_up)
     view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:
         _accuracy(set_up, of.kernels)
