@@ -65,7 +65,7 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool, room: int) -> Spec:
     band = {"x": x, "y": {**y, "field": "speedup_low"}, "y2": {"field": "speedup_high"}}
     texts = {"x": x, "y": {**y, "field": "speedup_high"}, "text": {"field": "text"}}
     counts = list(dict.fromkeys(row["text"] for row in ribbon))
-    legend = {"symbolType": "stroke", "symbolStrokeWidth": 7, **columns(3, 8)}
+    legend = {"symbolType": "stroke", "symbolStrokeWidth": 7, **columns(2, 6)}
     shades = {"domain": counts, "range": [colour_of(place) for place in range(len(counts))]}
     spans = {
         "x": x, "x2": {"field": "to"}, "y": {"value": {"expr": "height - 4"}},
