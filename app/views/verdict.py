@@ -11,6 +11,7 @@ from chosen import SetUp
 from medusa_sim.report.caveats import guessed_text
 from medusa_sim.report.recommend_reason import counted
 from medusa_sim.report.text import percent, times, with_prefix
+from medusa_sim.report.workload_text import workload_text
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation, RequestLatency
@@ -21,8 +22,8 @@ def verdict_of(
     set_up: SetUp, answer: Recommendation, row: ScheduleRow, request: RequestLatency | None
 ) -> None:
     """The answer in one sentence: for what, whether, with how many, what it gains."""
-    one = "1 request at once" if row.batch_max == 1 else f"{row.batch_max} requests at once"
-    where = f"{set_up.title}, {one}"
+    workload = workload_text(answer.scenario, [row.seq_len], str(row.batch_max))
+    where = f"{set_up.title}, {workload}"
     if not row.fits_memory:
         room = with_prefix(answer.scenario.usable_memory_bytes, "B")
         needed = with_prefix(row.memory_bytes, "B")

@@ -17,7 +17,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -56,6 +56,12 @@ _NO_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 def say(line: str) -> None:
     """A line for people, on stderr: stdout is data."""
     click.echo(for_terminal(line), err=True)
+
+
+def warn(lines: Iterable[str]) -> None:
+    """What an answer rests on, a line each, as every command has it."""
+    for line in lines:
+        say(f"warning: {line}")
 
 
 def examples(*commands: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from medusa_sim.cli import options as take
-from medusa_sim.cli import say
+from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 from medusa_sim.plan.question import Measured
@@ -65,8 +65,7 @@ def check(
     counts = None if counters is None else combined(how.read(counters))
     (one,) = take.scenarios(given)
     answer = Checked(check=checked(*engine_run(one, files, counts, asked)))
-    for line in answer.check.warnings:
-        say(line)
+    warn(answer.check.warnings)
     if output.form == "table":
         import pyarrow as pa
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.cli import options as take
-from medusa_sim.cli import say
+from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, command_line, write_parts
 from medusa_sim.cli.values import DRAFTERS, GPUS, MODELS, Reading, numbers
 from medusa_sim.errors import UsageError
@@ -104,8 +104,8 @@ def load(
         from medusa_sim.parts.sweep_parts import LoadParts
         from medusa_sim.report.caveats import price_lines
 
-        warnings = (line for item in several for line in item.warnings)
-        for line in dict.fromkeys((*warnings, *price_lines(several))):
+        warn(dict.fromkeys(line for item in several for line in item.warnings))
+        for line in price_lines(several):
             say(line)
         work = LoadParts.of(several, rates, asked)
         write_parts(work, parts, "requests")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import options as take
-from medusa_sim.cli import say
+from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.values import BATCH, Axis, grid
 from medusa_sim.errors import UsageError
@@ -67,8 +67,7 @@ def recommend(
     (one,) = take.scenarios(names)
     answer = answered(one, question)
     if engine is not None or by_count or output.form not in ("table", "md"):  # which say them themselves
-        for line in one.warnings:
-            say(line)
+        warn(one.warnings)
     if by_count or engine is not None or output.form in ("csv", "json", "parquet"):
         for line in search_note(answer):
             say(line)

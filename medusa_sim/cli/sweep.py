@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.cli import options as take
-from medusa_sim.cli import say
+from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, write_parts
 from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, TP, echo_grid, grid
 from medusa_sim.errors import UsageError
@@ -99,9 +99,12 @@ def rows_of(scenarios: Sequence[Scenario], grid: Grid) -> int:
     return cases * sum(item.covered(grid.candidates).size for item in scenarios)
 
 
-def _echo(scenarios: Sequence[Scenario], grid: Grid, warnings: Iterable[str]) -> None:
+def _echo(
+    scenarios: Sequence[Scenario], grid: Grid, warnings: Iterable[str], prices: Iterable[str] = ()
+) -> None:
     """Say what scenarios rest on and grids stand for, once nothing can be wrong with them any more."""
-    for line in warnings:
+    warn(warnings)
+    for line in prices:
         say(line)
     kept = {count for item in scenarios for count in item.covered(grid.candidates).tolist()}
     candidates = [count for count in grid.candidates.tolist() if count in kept]
@@ -120,7 +123,7 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, war
         raise UsageError(f"{rows} rows are too many for a table; choose --format csv or parquet with -o FILE")
     chunks = iter(count_rows((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
     first = next(chunks)
-    _echo(scenarios, grid, (*warnings, *price_lines(scenarios)))
+    _echo(scenarios, grid, warnings, price_lines(scenarios))
     output.rows(chain([first], chunks), "sweep", sources=sources(scenarios), warnings=list(warnings))
 
 
@@ -132,7 +135,7 @@ def _write_parts(
     from medusa_sim.report.caveats import price_lines
 
     work = SweepParts.of(scenarios, grid, all_rows=all_rows)
-    _echo(scenarios, grid, (*warnings, *price_lines(scenarios)))
+    _echo(scenarios, grid, warnings, price_lines(scenarios))
     write_parts(work, place)
 
 
@@ -150,7 +153,7 @@ def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, warn
     for one in scenarios:
         answered = answer(one, grid)
         table = [output.drawn(best_table(answered)).strip("\n"), ""] if any(answered.fits) else []
-        parts.append("\n".join([headline(one), "", *table, *verdicts(answered), ""]))
+        parts.append("\n".join([headline(one, grid), "", *table, *verdicts(answered), ""]))
     _echo(scenarios, grid, warnings)
     output.text("\n".join(parts))
     rows = rows_of(scenarios, grid)

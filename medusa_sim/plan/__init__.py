@@ -46,8 +46,10 @@ def request_length(prompt_tokens: float, output_tokens: float) -> int:
 LOAD_REQUESTS = 1000
 """Drawn requests of one run under load; `load`, Python and the app simulate as many, with as many seeds."""
 LOAD_SEEDS = 3
-LOAD_PROMPT_TOKENS = 512.0
 LOAD_OUTPUT_TOKENS = 256.0
+LOAD_PROMPT_TOKENS = DEFAULT_SEQ_LEN - LOAD_OUTPUT_TOKENS / 2.0
+"""Of a request where none is given, in commands that need one: half way through its output it is as long as a
+step of the others."""
 LENGTH_CV = 0.4
 """Coefficient of variation of prompts and outputs: the outputs of ML.ENERGY's runs show 0.36 (they make the
 requests in flight longer than the mean, docs/method-engines.md)."""

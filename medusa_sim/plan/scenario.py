@@ -17,7 +17,7 @@ import numpy as np
 
 from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, check_kind
-from medusa_sim.latency.base import known_time
+from medusa_sim.latency.base import Source, known_time
 from medusa_sim.latency.by_name import cached
 from medusa_sim.latency.calibrated import NAME_MARK
 from medusa_sim.operators.kinds import KIND_OF
@@ -31,15 +31,19 @@ from medusa_sim.specs.engine_facts import state_notes
 from medusa_sim.specs.fitted import FEWEST_RANKS
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
-from medusa_sim.specs.parallel import ONE
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import FreeDrafter
+from medusa_sim.step.kernels import priced
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
+from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import Setting
+from medusa_sim.step.workload import decode
 from medusa_sim.units import HALVES, SIXTEEN, Format
 
 _ONE_NODE = 8
 """GPUs of most servers."""
+_LEAST_SHARE = 0.01
+"""Of a step; below it a share is not told."""
 
 
 def doubts(of: Resolved) -> tuple[str, ...]:
@@ -180,13 +184,21 @@ def _of_engine(of: Resolved) -> list[str]:
             f"{runtime.name}: nobody measured drafting in this engine{but}; its terms are guesses or "
             "another's, with wide bands"
         )
-    if of.parallel != ONE and engine is not None:
-        several = f" (several were measured with {engine.several_gpus} alone)" if engine.several_gpus else ""
+    if engine is not None and of.scope == "model" and (terms := taken_over(of)):
+        every = sum(term.value != 0.0 for term in engine.terms.values())
+        several = f"; on several: {engine.several_gpus}" if engine.several_gpus else ""
         lines.append(
-            f"{runtime.name}'s own terms were fitted on one GPU{several} and are taken over for "
-            f"{of.parallel}, with wider bands"
+            f"{len(terms)} of the {every} terms of {runtime.name} were not measured on {of.parallel} and are "
+            f"taken over, with wider bands{several}"
         )
     return lines
+
+
+def taken_over(of: Resolved) -> list[str]:
+    """Terms of the engine that count here and were measured on other numbers of GPUs alone."""
+    engine = of.runtime.at(of.case).engine
+    terms = {} if engine is None else engine.terms
+    return [name for name, term in terms.items() if "gpus" in term.outside and term.value]
 
 
 def _of_kernels(of: Resolved) -> list[str]:
@@ -197,8 +209,13 @@ def _of_kernels(of: Resolved) -> list[str]:
     if of.kernel_lenders:
         slower = max(fit.slower for fit in of.fits.values())
         times = "" if slower == 1.0 else f", taken {slower:g} times as long as served steps there ask"
+        lent = borrowed(of)
+        what = " and ".join(lent) if lent else "what a plain step does not call"
+        share = sum(lent.values())
+        percent = "under 1" if share < _LEAST_SHARE else f"{100.0 * share:.0f}"
+        part = f" ({percent} % of a plain step)" if lent else ""
         lines.append(
-            f"kernels of {of.gpu.name} are borrowed from {', '.join(of.kernel_lenders)}, "
+            f"kernels of {of.gpu.name} are borrowed from {', '.join(of.kernel_lenders)}: {what}{part}, "
             f"with wider bands{times}"
         )
     if slow := slower_than_halves(of):
@@ -256,6 +273,23 @@ def _of_kernels(of: Resolved) -> list[str]:
             "without, with wider bands"
         )
     return lines
+
+
+def borrowed(of: Resolved) -> dict[str, float]:
+    """Kinds of kernels that stand in from other devices or libraries, and their shares of a plain step.
+
+    Of the kernels of one request at the scenario's own length.
+    """
+    times_us: dict[str, float] = {}
+    whole_us = 0.0
+    for launch in priced(of.latency, model_launches(of.shard, decode(1, of.length), of.runtime)):
+        time = of.latency.time(launch.operator)
+        own_us = launch.count * launch.share * float(np.max(time.time_us))
+        whole_us += own_us
+        if np.max(time.source) == Source.BORROWED:
+            title = KIND_OF[launch.operator.kind].title
+            times_us[title] = times_us.get(title, 0.0) + own_us
+    return {title: own_us / whole_us for title, own_us in times_us.items()}
 
 
 class Scenario(Resolved):

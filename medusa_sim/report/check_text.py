@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.plan.check import CheckedPart, EngineCheck
 from medusa_sim.report.text import duration, significant
+from medusa_sim.report.workload_text import workload_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,8 +33,9 @@ class Checked:
     def sentence(self) -> str:
         """The verdict, with what to look at next."""
         check, run = self.check, self.check.run
+        workload = workload_text(check.scenario, [run.seq_len], str(run.batch))
         whole = (
-            f"{duration(run.time_us)} a token at batch {run.batch}, predicted {duration(check.predicted_us)} "
+            f"{duration(run.time_us)} a token ({workload}), predicted {duration(check.predicted_us)} "
             f"({duration(check.low_us)} to {duration(check.high_us)})"
         )
         if run.undescribed:

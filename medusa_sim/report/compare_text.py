@@ -14,11 +14,12 @@ from medusa_sim.outside.escaping import for_html
 from medusa_sim.report.caveats import price_lines
 from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.text import NOTHING, TextTable, significant
+from medusa_sim.report.workload_text import at_once, request_text
 from medusa_sim.setups.columns import COLUMNS
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
 from medusa_sim.setups.measured import Beside, Figure, nearest
-from medusa_sim.setups.question import SURER
+from medusa_sim.setups.question import SURER, Question
 from medusa_sim.setups.search import refined
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
 from medusa_sim.units import US_PER_S
@@ -136,10 +137,10 @@ def sentence(answer: Comparison) -> str:
     if chosen is None:
         fastest = answer.table.tokens_per_s_per_user.max()
         return (
-            f"No set-up of {answer.model.name} keeps the limits: the fastest stream of any is "
-            f"{significant(float(fastest), 3)} tokens/s."
+            f"No set-up of {answer.model.name} keeps the limits for {workload(answer.question)}: the fastest "
+            f"stream of any is {significant(float(fastest), 3)} tokens/s."
         )
-    text = _line(answer, chosen)
+    text = f"{workload(answer.question)}: {_line(answer, chosen)}"
     if answer.question.slowest_tpot_us < math.inf:
         least = US_PER_S / answer.question.slowest_tpot_us
         text += f" (at least {significant(least, 3)} with {chosen['sure']:.0%} certainty)"
@@ -152,6 +153,14 @@ def sentence(answer: Comparison) -> str:
     where = f"{plain['gpus']} x {plain['gpu']}" if same else name_of(plain)
     what = "the same" if same else "the best"
     return f"{text}; {what} without speculation: {where}, {worth_text(answer, plain)}."
+
+
+def workload(asked: Question) -> str:
+    """`512 in, 256 out, 2 requests/s`: what every set-up serves."""
+    text = request_text(asked.prompt_tokens, asked.output_tokens)
+    if asked.rate is not None:
+        return f"{text}, {significant(asked.rate, 3)} requests/s"
+    return text if asked.users is None else f"{text}, {at_once(str(asked.users))}"
 
 
 def surer_text(answer: Comparison) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from medusa_sim.load.arrivals import Drawn
 from medusa_sim.load.by_request import AdaptiveVerification
 from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
@@ -12,9 +13,10 @@ from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.plan.scenario import beyond_known, first_token_doubts
 from medusa_sim.report.load_tables import ms_text, rate_text
-from medusa_sim.report.sweep_text import headline as scenario_line
+from medusa_sim.report.sweep_text import setup_text
 from medusa_sim.report.text import percent, significant
 from medusa_sim.report.verdict_text import crossing_text
+from medusa_sim.report.workload_text import at_once, request_text
 from medusa_sim.units import KILO
 
 _MOST_EATEN = 0.5
@@ -25,12 +27,18 @@ def headline(test: LoadTest) -> str:
     limits, requests = test.limits(0), test.requests(test.any_rate, 0)[0]
     prompts, outputs = requests.prompt_tokens.mean(), requests.output_tokens.mean()
     runtime, server = test.scenario.runtime, test.server
+    source, mean, arriving = test.source, request_text(prompts, outputs), ""
+    served = f"{mean} in the mean"
+    if isinstance(source, Drawn):
+        served = request_text(source.lengths.prompt_tokens, source.lengths.output_tokens)
+        served += "" if served == mean else f" ({mean} of those drawn)"
+        arriving = "" if source.users is None else f", {at_once(str(source.users))}"
     own = runtime.engine is not None and server.max_requests is None and server.token_budget is None
     parts = [
-        scenario_line(test.scenario),
+        setup_text(test.scenario),
+        f"{served}{arriving}",
         runs_text(test),
-        f"{prompts:.0f} prompt and {outputs:.0f} output tokens in the mean, at most {limits.max_requests} in "
-        f"a step of at most {limits.token_budget} tokens"
+        f"at most {limits.max_requests} in a step of at most {limits.token_budget} tokens"
         + (f" ({runtime.name}'s own on this card)" if own else ""),
     ]
     if share := server.prefix_hit_rate:

@@ -24,6 +24,7 @@ from medusa_sim.report.text import (
     times,
     times_between,
 )
+from medusa_sim.report.workload_text import workload_text
 from medusa_sim.units import US_PER_S
 
 _EXPENDABLE = (
@@ -37,14 +38,15 @@ _MOST_HINTS = 4
 def headline(answer: Recommendation) -> str:
     """What was asked, on one line."""
     question, runtime = answer.question, answer.setting.runtime
-    limits = [f"batch {span(question.batch_min, question.batch_max)}"]
+    requests = span(question.batch_min, question.batch_max)
+    limits = [workload_text(answer.scenario, question.seq_len, requests)]
     if answer.scenario.chain_only:  # why there are no trees
         limits.append(
             "chains only" + (f" ({runtime.name} has no tree attention)" if runtime.chain_only else "")
         )
     if question.max_latency_ms:
         limits.append(f"at most {question.max_latency_ms:g} ms a token")
-    asked = f"{scenario_text(answer.scenario, drafter_text(answer.scenario))}; {', '.join(limits)}"
+    asked = f"{scenario_text(answer.scenario, drafter_text(answer.scenario))}; {'; '.join(limits)}"
     return f"{asked}{served_text(answer.scenario)}"
 
 

@@ -89,7 +89,7 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTa
 def _setting_blocks(item: Scenario, answered: Answer, several: bool) -> list[Block]:
     level = 3 if several else 2
     grid = answered.grid
-    blocks: list[Block] = [Text(headline(item), "soft")]
+    blocks: list[Block] = [Text(headline(item, grid), "soft")]
     if not any(answered.fits):
         return [*blocks, Bullets(tuple(verdicts(answered)))]
     blocks += [Cards(_cards(answered)), best_table(answered), Bullets(tuple(verdicts(answered)))]

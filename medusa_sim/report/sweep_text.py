@@ -33,6 +33,8 @@ from medusa_sim.report.text import (
     times,
 )
 from medusa_sim.report.verdict_text import crossing_text
+from medusa_sim.report.workload_text import several_text, workload_text
+from medusa_sim.step.workload import Grid
 from medusa_sim.units import GIGA
 
 _EXPENDABLE = (
@@ -50,23 +52,25 @@ _OTHERS = tuple(each.name for each in QUANTITIES if each.title and each.name not
 """Titled quantities without a place of their own in the table."""
 
 
-def headline(scenario: Scenario) -> str:
+def headline(scenario: Scenario, grid: Grid) -> str:
     """What was swept, on one line."""
+    workload = workload_text(scenario, grid.seq_len, several_text(grid.batch))
+    return f"{setup_text(scenario)}; {workload}{served_text(scenario)}"
+
+
+def setup_text(scenario: Scenario) -> str:
+    """What runs where, with what speedups are against where that is not plain decoding alike."""
     drafting = drafter_text(scenario) if scenario.scope == "model" else "one block"
     if scenario.where_trees_run:
         drafting += ", as a chain"
     fixed = scenario.baseline == "fixed"
     against = ", against the decode step at batch 1 and length 1024" if fixed else ""
-    return f"{scenario_text(scenario, drafting)}{against}{served_text(scenario)}"
+    return f"{scenario_text(scenario, drafting)}{against}"
 
 
 def served_text(scenario: Scenario) -> str:
-    """That speedups are a server's, where prompts are given."""
-    traffic = scenario.traffic
-    return "" if traffic is None else (
-        f"; speedups of a server whose requests bring {traffic.prompt_tokens:.10g} and take "
-        f"{traffic.output_tokens:.10g} tokens, that of the step beside them"
-    )  # fmt: skip
+    """That speedups are a server's, where requests are given."""
+    return "" if scenario.traffic is None else "; speedups of the server, that of the step beside them"
 
 
 def scenario_text(scenario: Scenario, drafting: str) -> str:

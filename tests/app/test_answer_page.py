@@ -32,7 +32,9 @@ def test_the_answer_is_the_packages_and_its_schedule_shows_both_plain_rates(open
     assert shown["Free candidates"] == str(row.free_candidates)
     assert shown["Most at once"] == str(row.max_batch_with)
     headline = page.success[0].value
-    assert headline.startswith("**vicuna-7b on a100-80gb-pcie, 4 requests at once: verify")
+    assert headline.startswith(
+        "**vicuna-7b on a100-80gb-pcie, 1,024 tokens of context, no prompts, 4 requests at once: verify"
+    )
     told = f"verify {row.candidates} candidates a step ({row.drafts} drafts deep), {row.speedup:.2f}x"
     assert told in headline
     first, line = answer.schedule[0], tables(page)[0].iloc[0]

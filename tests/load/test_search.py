@@ -33,6 +33,7 @@ from medusa_sim.report.load_tables import (
     tables_values,
     timeline_arrow,
 )
+from medusa_sim.report.verdict_text import crossing_text
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", max_drafts=3)
 SMALL = {"requests": 300, "seeds": 2, "max_num_seqs": 64}
@@ -198,7 +199,7 @@ def test_nothing_carries_more_than_it_is_full_at(limit_ms, prompt, cv, slots, po
 
 def test_an_error_of_the_step_is_larger_in_the_latency_by_what_the_queue_adds():
     # d TPOT / TPOT = e / (1 - rho'): steps that are longer by 2 % meet more requests
-    test = load_test(SCENARIO, policies=("none",), requests=3000, length_cv=0.3, seeds=1)
+    test = load_test(SCENARIO, policies=("none",), requests=3000, length_cv=0.3, seeds=1, prompt_tokens=512)
     served = test.served[0]
     for rate in (5.0, 24.0):
         point = test.point(served, rate)
@@ -348,10 +349,12 @@ def test_contexts_that_pay_are_those_of_the_recommendation():
     requests, found = answer.context
     assert requests >= 1
     assert found.direction == "loses from"
+    assert [stretch.kind for stretch in found.known] == ["pays", "uncertain", "loses"]
     told = context_values(answer)
     assert told["requests"] == requests
     assert told["at"] == found.at
-    said = f"speculation loses from context {found.at} on (searched to {found.searched_to})"
+    said = f"speculation {crossing_text(found, 'context')}"
+    assert f"with a predicted gain to context {found.at - 1} " in said
     many = "1 request" if requests == 1 else f"{requests} requests"
     assert load_text.context_text(answer) == [f"with {many} in a step {said}"]
     plain = run_load(load_test(test.scenario, policies=("none",), requests=30, seeds=1), [1.0], search=False)

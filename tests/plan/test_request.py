@@ -5,12 +5,14 @@ check; `load` runs it from its first token to its last.
 """
 
 import pytest
-from asking import document, refused
+from asking import document, refused, run
 
 import medusa_sim as ms
+from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.plan import DEFAULT_SEQ_LEN
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.setups.question import Question as Asked
 
 GIVEN = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
 REQUESTS = ((8000, 500), (100, 1001), (500, 300))
@@ -92,3 +94,57 @@ def test_requests_beyond_a_model_are_said_or_refused():
         for command in ("recommend", "sweep"):
             told = "prompt tokens nan" if tokens == "nan" else "--prompt-tokens"
             refused(told, command, "--prompt-tokens", tokens, "--output-tokens", "100", code=code)
+
+
+def test_every_answer_begins_with_what_is_served():
+    """Three commands had three defaults, and none said which."""
+    words = [f"--{name}={value}" for name, value in GIVEN.items()]
+    card, model = words[:2]
+    asked, served_text = ["--prompt-tokens", "512", "--output-tokens", "256"], "512 in, 256 out"
+    first = {
+        "recommend": [*words, *asked, "--batch", "1..8"],
+        "sweep": [*words, *asked, "--batch", "8"],
+        "check": [*words, *asked, "--batch", "8", "--drafts", "0", "--measured-tpot-ms", "7.1"],
+        "load": [*words, *asked, "--users", "8", "--requests", "40", "--seeds", "1", "--no-search"],
+        "compare": [
+            card,
+            model,
+            *asked,
+            "--gpus",
+            "1",
+            "--engine",
+            "vllm",
+            "--users",
+            "8",
+            "--drafter",
+            "none",
+        ],
+    }
+    for command, given in first.items():
+        line = run(command, *given).stdout.splitlines()[0]
+        assert served_text in line, command
+        assert "8 requests at once" in line, command
+    context = "1,024 tokens of context, no prompts"
+    for command in ("recommend", "sweep", "check"):
+        given = [each for each in first[command] if each not in asked]
+        assert context in run(command, *given).stdout.splitlines()[0], command
+
+
+def test_one_default_serves_all():
+    """A step of 1,024 tokens; where requests are needed, those that are as long half way through."""
+    asked, load = Asked(), LoadArguments()
+    assert asked.seq_len == ms.Scenario(**GIVEN).length == DEFAULT_SEQ_LEN
+    assert (load.prompt_tokens, load.output_tokens) == (asked.prompt_tokens, asked.output_tokens)
+    compared = ms.compare(
+        GIVEN["model"], gpus=GIVEN["gpu"], counts=1, engines="vllm", weight_dtypes="bf16", drafters="eagle3",
+        drafts=3, batches=16,
+    )  # fmt: skip
+    (row,) = (
+        served((int(asked.prompt_tokens), int(asked.output_tokens)), max_drafts=3)
+        .recommend(16)
+        .recommendation.schedule
+    )
+    assert row.drafts == 3
+    for name, of_setup in (("usd_per_million_tokens",) * 2, ("tokens_per_s", "tokens_per_s_per_gpu")):
+        assert getattr(row, name) == pytest.approx(compared.chosen[of_setup])
+    assert "896 in, 256 out" in compared.sentence

@@ -10,6 +10,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 from one_line import one_line
 
+import medusa_sim as ms
 from medusa_sim.acceptance.curve import LogCurve, TableCurve
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecError, UsageError
@@ -18,9 +19,9 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan import default_runtime
 from medusa_sim.plan.acceptance import both_kinds, constant_rate, mean_length, rates_by_position
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.scenario import Scenario, borrowed
 from medusa_sim.plan.sweep import SweepTable, sweep
-from medusa_sim.report.sweep_text import headline
+from medusa_sim.report.sweep_text import setup_text
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
@@ -176,12 +177,28 @@ def test_an_engine_that_nobody_measured_says_so(runtime, tmp_path, monkeypatch):
     ("runtime", "measured"),
     [("vllm-0.11", ""), ("vllm-0.33", "H100"), ("sglang-0.5", "H200"), ("tensorrt-llm-1.2", "B200")],
 )
-def test_what_was_measured_on_several_gpus_is_said(runtime, measured):
-    asked = {"gpu": "b200", "model": "deepseek-r1", "tp": 8, "drafter": "mtp"}
-    told = next(line for line in Scenario(**asked, runtime=runtime).warnings if "own terms" in line)
-    assert ("DeepSeek-R1" in told) == (measured in ("H200", "B200"))
-    assert measured in told
-    assert ("several were measured" in told) == bool(measured)
+def test_terms_that_were_measured_on_other_numbers_of_gpus_are_counted(runtime, measured):
+    """ "Taken over for 8 GPUs" was said of terms that were measured on eight."""
+    asked = {"gpu": "b200", "model": "deepseek-r1", "tp": 8, "drafter": "mtp", "runtime": runtime}
+    for tp in (1, 2, 8):
+        scenario = Scenario(**asked | {"tp": tp})
+        terms = scenario.setting.runtime.engine.terms
+        outside = [name for name, term in terms.items() if term.value and "gpus" in term.outside]
+        told = [line for line in scenario.warnings if "are taken over, with wider bands" in line]
+        assert bool(told) == bool(outside)
+        if told:
+            assert told[0].startswith(f"{len(outside)} of the ")
+            assert measured in told[0]
+
+
+def test_what_is_borrowed_is_named_with_its_share_of_the_step():
+    """ "Kernels of h200-sxm are borrowed" was said where only elementwise kernels are."""
+    (line,) = (each for each in Scenario(gpu="h200-sxm", model="llama-3.1-8b").warnings if "borrowed" in each)
+    assert "are borrowed from h100-sxm:torch: elementwise kernels (" in line
+    scenario = ms.Scenario(gpu="h200-sxm", model="llama-3.1-8b", drafter="eagle3", runtime="cuda-graph")
+    frame = scenario.step(1, candidates=1).breakdown()
+    own = frame[frame.source == "borrowed"].time_us.sum() / frame.time_us.sum()
+    assert sum(borrowed(scenario).values()) == pytest.approx(own, abs=0.02)
 
 
 def test_nvfp4_weights_can_be_said_beside_any_activations_and_spread_experts_cost_less_in_them():
@@ -308,7 +325,7 @@ def test_a_workload_scales_once_and_is_named():
     scenario = Scenario(drafter="eagle3", model="llama-3.1-8b", workload="coding", latency="roofline")
     again = scenario.but(acceptance=scenario.profile)
     assert again.profile.tokens_per_step(3) == scenario.profile.tokens_per_step(3) > 2.2504
-    assert "workload coding" in headline(again)
+    assert "workload coding" in setup_text(again)
 
 
 def test_a_band_never_emits_more_tokens_than_candidates():
