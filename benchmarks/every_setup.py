@@ -1,4 +1,4 @@
-"""Asks `recommend` about every shipped model x drafter x runtime x {1, 4, 8} GPUs, and checks each answer.
+"""Asks about every shipped model x drafter x runtime x {1, 4, 8} GPUs x request, and checks each answer.
 
     python benchmarks/every_setup.py --sample 400 --seed 1 --jobs 2
     python benchmarks/every_setup.py --jobs 2            # all of them, in an order drawn by the seed
@@ -9,8 +9,10 @@ length, on a card that turns with the set-up and holds the model where one does:
 best speedup is certainly above 1 and off where it certainly is not, in the schedule, its rows at a batch, the
 curve by count, the crossings, `enable`, the decision and the exported settings; bands lie around values;
 every warning stands in the text, in Markdown, in JSON, in the notebook's HTML, in the report and on the app's
-page. Prints counts, reasons of refusal and failures, and while it runs how many are done and the time left;
-what has run is a random sample at any time. Exit code 3 where anything failed.
+page. `recommend`, `sweep`, `compare` and the app's own resolution of its inputs give the same numbers at one
+batch, for a length and for three requests without one. Prints counts, reasons of refusal and failures, and
+while it runs how many are done and the time left; what has run is a random sample at any time. Exit code 3
+where anything failed.
 """
 
 from __future__ import annotations
@@ -25,21 +27,23 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+import medusa_sim as ms
 from medusa_sim.arrays import BoolArray
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.recommend import page
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.plan.quantities import count_table
+from medusa_sim.plan.quantities import values
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
@@ -49,6 +53,7 @@ from medusa_sim.report.caveats import caveats
 from medusa_sim.report.frames import Answer
 from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_reason import reason, warnings
+from medusa_sim.setups.setup import own_precision
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_aliases, runtime_names
@@ -57,10 +62,14 @@ from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.step.workload import Grid
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "app"))
-import notes  # the app's, which draws nothing
+import answers  # the app's, which draw nothing
+import chosen
+import notes
 
 GPUS = (1, 4, 8)
 LENGTH = 1024
+REQUESTS = (None, (8000, 500), (100, 1000), (500, 300))
+"""(prompt, output) tokens; None: steps of LENGTH."""
 BATCHES = 6
 FIRST_BATCHES = (1, 5, 14, 30, 62, 126, 250)
 """Where the batches that are asked for begin, in turn."""
@@ -74,7 +83,7 @@ ROOM = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """What is asked; turn: which of the cards and batches."""
+    """What is asked; turn: which of the cards and batches; request: (prompt, output) tokens, if any."""
 
     model: str
     drafter: str
@@ -82,6 +91,7 @@ class SetUp:
     gpus: int
     turn: int
     latency: LatencyName = "calibrated"
+    request: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +106,9 @@ class Outcome:
 
 def set_ups() -> Iterator[SetUp]:
     """All of them, in an order that does not depend on anything else."""
-    every = itertools.product(model_names(), drafter_names(), runtime_names(), GPUS)
-    for turn, (model, drafter, runtime, gpus) in enumerate(every):
-        yield SetUp(model=model, drafter=drafter, runtime=runtime, gpus=gpus, turn=turn)
+    every = itertools.product(model_names(), drafter_names(), runtime_names(), GPUS, REQUESTS)
+    for turn, (model, drafter, runtime, gpus, request) in enumerate(every):
+        yield SetUp(model=model, drafter=drafter, runtime=runtime, gpus=gpus, turn=turn, request=request)
 
 
 @lru_cache
@@ -131,14 +141,15 @@ def checked(asked: SetUp) -> Outcome:
     kind = drafter_kind(asked.drafter)
     first = FIRST_BATCHES[asked.turn % len(FIRST_BATCHES)]
     try:
+        prompt, output = asked.request or (None, None)
         scenario = Scenario(
             gpu=gpu, model=asked.model, tp=asked.gpus, runtime=asked.runtime, latency=asked.latency,
             drafter=asked.drafter, draft_model=draft_of(asked.model) if kind.takes_draft_model else None,
-            acceptance=RATE if kind.lender is None else None,
+            acceptance=RATE if kind.lender is None else None, prompt_tokens=prompt, output_tokens=output,
         )  # fmt: skip
-        question = Question(batch_min=first, batch_max=first + BATCHES - 1, seq_len=(LENGTH,))
-        found = recommend(scenario, question)
-        wrong = tuple(failures(found))
+        lengths = () if asked.request else (LENGTH,)
+        found = recommend(scenario, Question(batch_min=first, batch_max=first + BATCHES - 1, seq_len=lengths))
+        wrong = (*failures(found), *contradictions(found, asked))
     except MedusaSimError as refused:
         told = str(refused)
         wrong = (f"a refusal of several lines: {told!r}",) if "\n" in told or not told else ()
@@ -166,22 +177,24 @@ def disagreements(found: Recommendation) -> Iterator[str]:
 def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
     surface, (length,) = found.surface, found.question.seq_len
     best = np.where(surface.fits, surface.speedup, 0.0)[:, 0, 1:].max(axis=-1, initial=0.0)
-    curve = count_table(surface).to_pandas()
-    fitting = curve[curve["fits_memory"] & (curve["candidates"] > 1)]
-    counted = fitting.groupby("batch")["speedup"].max()
+    gain_of = "speedup" if found.scenario.traffic is None else "server_speedup"
+    columns = values(surface, ("batch", "candidates", "fits_memory", gain_of))
+    several = np.broadcast_arrays(*columns.values())
+    counts, fits, gains = several[1:]
+    counted = np.where(fits.astype(bool) & (counts > 1), gains, 0.0)[:, 0].max(axis=-1)
     paid = [span for crossing in found.break_even_batches for span in crossing.spans]
-    gains = bool((best > 1.0).any())
+    pays_somewhere = bool((best > 1.0).any())
     codes = verdicts(surface)[:, 0]
-    for batch, speculates, gain, code in zip(
-        surface.batch.tolist(), on.tolist(), best.tolist(), codes.tolist(), strict=True
+    for batch, speculates, gain, of_counts, code in zip(
+        surface.batch.tolist(), on.tolist(), best.tolist(), counted.tolist(), codes.tolist(), strict=True
     ):
         said = {
-            "the crossings": gains and any(first <= batch <= last for first, last in paid),
+            "the crossings": pays_somewhere and any(first <= batch <= last for first, last in paid),
             "the row at the batch": scheduled_row_at(found, batch, length).candidates > 1,
         }
         if code in (LOSES, PAYS):
             said["the best speedup"] = gain > 1.0
-            said["the curve by count"] = counted.get(batch, 0.0) > 1.0
+            said["the curve by count"] = of_counts > 1.0
         for name, is_on in said.items():
             if is_on != speculates:
                 yield f"batch {batch}: the schedule says {speculates}, {name} {is_on} ({gain:.4f}x)"
@@ -210,15 +223,15 @@ def _bands(found: Recommendation) -> Iterator[str]:
 def _forms(found: Recommendation) -> Iterator[str]:
     """Every warning in every form that answers."""
     told = warnings(found)
-    values = recommendation_values(found)
-    json.dumps(values, allow_nan=False)
-    grid = Grid.of((found.question.batch_min,), (LENGTH,), (1, 2))
+    told_json = recommendation_values(found)
+    json.dumps(told_json, allow_nan=False)
+    grid = Grid.of((found.question.batch_min,), found.question.seq_len, (1, 2))
     listed = [line[:1].lower() + line[1:].removesuffix(".") for line in caveats([found.scenario], grid)]
     app = [line for lines in notes.warnings(found) for line in lines]
     forms = {
         "text": page(Output("table", None), found).splitlines(),
         "Markdown": page(Output("md", None), found).splitlines(),
-        "JSON": values["warnings"],
+        "JSON": told_json["warnings"],
         "HTML": unescape(Answer(recommendation=found)._repr_html_()),
         "the app": app,
     }
@@ -233,7 +246,7 @@ def _forms(found: Recommendation) -> Iterator[str]:
             yield f"the report does not say: {line}"
     if len(set(told)) < len(told):
         yield f"a warning twice: {told}"
-    if values["enable"] != found.enable or values["reason"] != reason(found):
+    if told_json["enable"] != found.enable or told_json["reason"] != reason(found):
         yield "JSON has another decision"
 
 
@@ -260,6 +273,90 @@ def _exported(found: Recommendation, on: BoolArray) -> Iterator[str]:
         yield f"settings draft at {sorted(off - said)} without a word"
     if plan.loses and not any("no faster than no speculation" in note for note in settings.notes):
         yield "settings lose without a note"
+
+
+NUMBERS = ("tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "joule_per_token")
+"""What every door says of a batch."""
+SAME = 1e-9
+
+
+def contradictions(found: Recommendation, asked: SetUp) -> Iterator[str]:
+    """Where `sweep`, `compare` and the app give other numbers than `recommend` at its first batch."""
+    batch, (length,) = found.question.batch_min, found.question.seq_len
+    row = scheduled_row_at(found, batch, length)
+    if not row.fits_memory:
+        return
+    ours = {name: getattr(row, name) for name in NUMBERS}
+    yield from differences("sweep", ours, _swept(found.scenario, batch, length, row.candidates))
+    if found.chains and (compared := _compared(found.scenario, asked, batch, row.drafts)):
+        yield from differences("compare", ours, compared)
+    if asked.latency == "calibrated":  # the app has no other
+        yield from differences("the app", ours, _shown_by_the_app(found, asked))
+
+
+def differences(door: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
+    """Numbers of a door that are not those of `recommend`, a line each."""
+    for name in ours.keys() & theirs.keys():
+        own, other = (math.nan if of[name] is None else float(of[name]) for of in (ours, theirs))
+        if not math.isclose(own, other, rel_tol=SAME) and not (math.isnan(own) and math.isnan(other)):
+            yield f"{door} says {name} {other:.6g}, recommend {own:.6g}"
+
+
+def _swept(scenario: Scenario, batch: int, length: int, candidates: int) -> dict[str, float]:
+    """The sweep's row of a count; for a request without a length, as the command asks."""
+    api = ms.Scenario(**scenario.arguments.values)
+    frame = api.sweep(batch, None if scenario.traffic is not None else length, candidates)
+    return {name: float(frame[name].iloc[0]) for name in NUMBERS}
+
+
+_OF_COMPARE = {"tpot_us": ("tpot_ms", 1e3), "tokens_per_s": ("tokens_per_s_per_gpu", 0.0)}
+"""Other names in a comparison, and by what theirs are multiplied (0: the GPUs)."""
+
+
+def _compared(scenario: Scenario, asked: SetUp, batch: int, drafts: int) -> dict[str, float]:
+    """The row of the same set-up in a comparison; empty where a comparison knows no such set-up."""
+    if asked.request is None or scenario.runtime.engine is None:
+        return {}
+    given = {
+        name: scenario.arguments.values[name]
+        for name in ("draft_model", "acceptance", "latency")
+        if scenario.arguments.values.get(name) is not None
+    }
+    try:
+        answer = ms.compare(
+            asked.model, gpus=scenario.gpu.name, counts=asked.gpus, eps=1, dp_attention=False,
+            engines=asked.runtime, drafters=asked.drafter if drafts else "none", drafts=max(drafts, 1),
+            batches=batch, weight_dtypes=own_precision(load_model(asked.model)), kv_dtypes="auto",
+            prompt_tokens=asked.request[0], output_tokens=asked.request[1], **given,
+        )  # fmt: skip
+    except MedusaSimError:
+        return {}
+    rows = answer.table[answer.table["tp"] == asked.gpus].to_dict("records")
+    if not rows:
+        return {}
+    (row,) = rows
+    return {
+        name: float(row[theirs]) * (factor or row["tp"])
+        for name in NUMBERS
+        for theirs, factor in [_OF_COMPARE.get(name, (name, 1.0))]
+    }
+
+
+def _shown_by_the_app(found: Recommendation, asked: SetUp) -> dict[str, float]:
+    """The app's numbers for the same inputs and batches, by its own resolution of them."""
+    question, scenario, (length,) = found.question, found.scenario, found.question.seq_len
+    given = scenario.arguments.values
+    acceptance = given.get("acceptance")
+    inputs = chosen.SetUp(
+        gpu=scenario.gpu.name, model=asked.model, engine=asked.runtime, drafter=asked.drafter, tp=asked.gpus,
+        seq_len=length, draft_model=given.get("draft_model"),
+        acceptance=None if acceptance is None else str(acceptance),
+    )  # fmt: skip
+    answer = answers.recommendation(
+        inputs, question.batch_max, request=asked.request, batch_min=question.batch_min
+    )
+    row = scheduled_row_at(answer, question.batch_min, length)
+    return {name: getattr(row, name) for name in NUMBERS}
 
 
 def main() -> int:

@@ -162,6 +162,39 @@ def test_every_model_is_answered_or_refused_in_a_line(group):
     assert sum(not outcome.refused for outcome in outcomes) >= 3
 
 
+DOORS = [
+    every_setup.SetUp(model="llama-3.1-8b", drafter="eagle3", runtime="vllm-0.33", gpus=1, turn=3),
+    every_setup.SetUp(
+        model="llama-3.1-8b", drafter="eagle3", runtime="vllm-0.33", gpus=1, turn=0, request=(8000, 500)
+    ),
+    every_setup.SetUp(
+        model="qwen3-32b", drafter="eagle3", runtime="sglang-0.5", gpus=4, turn=1, request=(500, 300)
+    ),
+    every_setup.SetUp(
+        model="deepseek-r1", drafter="mtp", runtime="tensorrt-llm-1.2", gpus=8, turn=2, request=(100, 1000)
+    ),
+]
+
+
+@pytest.mark.parametrize("asked", DOORS, ids=lambda asked: f"{asked.model} {asked.request}")
+def test_recommend_sweep_compare_and_the_app_say_the_same(asked):
+    """Of a length, and of requests without one."""
+    outcome = every_setup.checked(asked)
+    assert (outcome.refused, outcome.failures) == ("", ())
+
+
+def test_every_door_is_asked(monkeypatch):
+    """Each is set beside `recommend` with all numbers, and one of another size is told."""
+    (line,) = every_setup.differences("sweep", {"tpot_us": 1.0, "watts": 3.0}, {"tpot_us": 1.001})
+    assert line == "sweep says tpot_us 1.001, recommend 1"
+    asked: dict[str, set[str]] = {}
+    monkeypatch.setattr(
+        every_setup, "differences", lambda door, ours, theirs: asked.update({door: {*ours} & {*theirs}}) or ()
+    )
+    assert not every_setup.checked(DOORS[1]).failures
+    assert asked == {door: {*every_setup.NUMBERS} for door in ("sweep", "compare", "the app")}
+
+
 @pytest.mark.parametrize("model", ["mistral-7b", "zephyr-7b"])
 def test_a_model_of_windows_alone_is_answered(model):
     """Memory ends no context there, and dividing by what a token adds to it was a bug."""
