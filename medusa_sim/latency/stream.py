@@ -115,9 +115,11 @@ def stream_time(
     GPU has no peak for the operator's dtype.
     """
     terms = terms_of(gpu, operator.as_run(gpu.architecture))
-    if cold and kernel.host_us > _EAGER_US:  # a step's host is priced by its runtime
-        ramp_us = min(kernel.ramp_us, _START_US * operator.LAUNCHES)
+    start_us = _START_US * operator.LAUNCHES
+    if cold and (kernel.host_us > _EAGER_US or kernel.ramp_us > start_us):
+        # a step's host is priced by its runtime; a fit may leave it in the ramp
         steps = kernel.steps | {HOST_STEP: 0.0}
+        ramp_us = min(kernel.ramp_us, start_us)
         kernel = msgspec.structs.replace(kernel, host_us=0.0, ramp_us=ramp_us, steps=steps)
     parts = parts_us(kernel, terms, cold=cold)
     time_us = joined_us(kernel, parts, terms.tokens)

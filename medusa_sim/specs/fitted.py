@@ -139,7 +139,8 @@ class LatentKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A latent attention kernel or module (see `medusa_sim.latency.attention`).
 
     wide, narrow, narrow_rows: as of an `AttentionKernel`, of query rows that share the latent. projections:
-    of a module. name: of the kernel in its library, by which rows ask for it; empty: any.
+    of a module. name: of the kernel in its library, by which rows ask for it; empty: any. fallback: as of a
+    `StreamKernel`; SGLang's rows of an fp8 cache on Hopper convert all of it first.
     """
 
     wide: AttentionPath
@@ -148,6 +149,7 @@ class LatentKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     projections: Projections | None = None
     fit: Fit
     name: str = ""
+    fallback: bool = False
 
 
 class ExpertTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -252,6 +252,9 @@ class StreamKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """How suddenly."""
     name: str = ""
     """Of the kernel in its library, by which rows ask for it; empty: any."""
+    fallback: bool = False
+    """Whether the library has no kernel on the card and its rows are of what it does instead, tens of times
+    as long as a kernel and more: rows that name it take it, and no step does."""
     fit: Fit
 
 

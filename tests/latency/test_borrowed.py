@@ -1,0 +1,93 @@
+"""No constant that belongs to a lender's host or to a fallback enters a step."""
+
+import numpy as np
+import pytest
+
+from medusa_sim.errors import MedusaSimError, SpecError
+from medusa_sim.latency.base import roofline_time_us
+from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.kernels import StreamKernel
+from medusa_sim.step.kernels import kernel_time, priced
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.step import Setting, decode_step
+from medusa_sim.step.workload import Workload, decode, prefill, verify
+
+CARDS = [name for name in gpu_names() if load_gpu(name).architecture != "cpu"]
+MODELS = ("llama-3.1-8b", "deepseek-v3", "deepseek-v3.2", "glm-5", "qwen3.5-27b", "kimi-k3", "minimax-m3",
+          "gpt-oss-120b", "nemotron-3-nano-30b-a3b", "deepseek-v4-flash", "mimo-v2-flash",
+          "kimi-linear-48b-a3b")  # fmt: skip
+GPUS = 8
+LAUNCH_US = 20.0
+"""Beside the roofline: modules launch some ten kernels."""
+GENERATED, READ = 25.0, 45.0
+"""Times as long as roofline and launches that a part of a step may take, as kernels that never split keys and
+prompts of few tokens do. Constants of hosts and fallbacks were 50 to 3,400 times as long."""
+REQUESTS, PROMPTS = np.array([1, 8, 64, 256]), np.array([16, 256, 1024, 4096])
+
+
+def longest(of: Setting, workload: Workload) -> tuple[float, str]:
+    """The part of a step that is the most times its roofline, and which."""
+    found = (0.0, "")
+    try:
+        launches = tuple(priced(of.latency, model_launches(of.shard, workload, of.runtime)))
+    except SpecError:  # no kernel at all
+        return found
+    for launch in launches:
+        try:
+            time = kernel_time(of.latency, of.runtime, launch)
+        except SpecError:
+            continue
+        floor_us = roofline_time_us(of.latency.gpu, launch.operator)
+        share = float(np.max(time.time_us / (floor_us + LAUNCH_US)))
+        found = max(found, (share, f"{launch.operator.kind} {time.kernels}"))
+    return found
+
+
+@pytest.mark.parametrize("runtime", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("gpu", CARDS)
+def test_a_part_of_a_step_is_at_most_some_times_its_roofline(gpu, runtime):
+    """1.4 ms a convolution of prompts on a GB300 was a lender's host, 176 ms a module a fallback."""
+    for model in MODELS:
+        try:
+            named = {"gpu": gpu, "model": model, "tp": GPUS, "runtime": runtime}
+            of = Scenario(**named, drafter="ngram", acceptance="0.5").setting
+        except MedusaSimError:
+            continue
+        for workload in (decode(REQUESTS, 4096), verify(REQUESTS, 4096, 4)):
+            share, what = longest(of, workload)
+            assert share < GENERATED, (model, what)
+        share, what = longest(of, prefill(1, PROMPTS))
+        assert share < READ, (model, what)
+
+
+def test_a_fallback_serves_rows_that_name_it_and_no_step():
+    gpu = load_gpu("rtx-pro-6000")
+    fallbacks = [key for key, each in gpu.kernels["sglang"].sparse.items() if each.fallback]
+    assert fallbacks
+    assert all(isinstance(gpu.kernels["sglang"].sparse[key], StreamKernel) for key in fallbacks)
+    named = {"gpu": "rtx-pro-6000", "model": "deepseek-v4-flash", "tp": GPUS, "runtime": "sglang"}
+    of = Scenario(**named, drafter="ngram", acceptance="0.5").setting
+    modules = [
+        each.operator
+        for each in priced(of.latency, model_launches(of.shard, decode(64, 4096), of.runtime))
+        if each.operator.kind in ("csa", "hca")
+    ]
+    assert modules
+    rows = CalibratedLatency(gpu, "sglang", cold=False, engine="sglang")
+    for module in modules:
+        assert of.latency.time(module).kernels.startswith("vllm:")
+        assert float(rows.time(module).time_us) > 20.0 * float(of.latency.time(module).time_us)
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm", "b200"])
+@pytest.mark.parametrize("runtime", ["vllm", "sglang", "tensorrt-llm"])
+def test_a_cache_of_fewer_bytes_is_never_slower(gpu, runtime):
+    """SGLang's rows of an fp8 cache on Hopper convert it first, and took six times the bf16 cache's."""
+    named = {"gpu": gpu, "model": "deepseek-r1", "tp": GPUS, "runtime": runtime, "drafter": "mtp"}
+    half, fp8 = (
+        decode_step(Scenario(**named, kv_dtype=each).setting, REQUESTS, 4096).time_us
+        for each in (None, "fp8")
+    )
+    assert (fp8 <= 1.01 * half).all()
