@@ -42,7 +42,7 @@ _SAID = {
     "; --price gives another": "",
     "with --batch 1..N": "with --batch",
     "give --price ": "type its price, ",
-    "--format csv or json gives each row's": "the table to save has each row's",
+    "see --format csv or json": "the table to save has them",
     "/metrics page, --counters)": "/metrics page)",
     " is held in profiles/served.toml": " is held",
 }
