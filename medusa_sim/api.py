@@ -34,6 +34,7 @@ from medusa_sim.plan.question import QUESTION, Question
 from medusa_sim.plan.recommend import recommend as recommended
 from medusa_sim.plan.surface import at_counts, price
 from medusa_sim.plan.sweep import sweep as sweep_tables
+from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.frames import Answer, SingleStep
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
@@ -77,7 +78,9 @@ class Scenario(plan_scenario.Scenario):
         frame: pd.DataFrame = pd.concat(tables, ignore_index=True)
         missing = sorted(set(grid.candidates.tolist()) - set(frame["candidates"].unique().tolist()))
         ends = f"no rows for candidates {missing}: acceptance {self.profile.name} ends before"
-        beyond = plan_scenario.beyond_known(self, int(grid.seq_len.max()))
+        beyond = beyond_measured(
+            self, int(grid.seq_len.max()), (int(grid.batch.min()), int(grid.batch.max()))
+        )
         frame.attrs["warnings"] = [
             *self.warnings_to(int(grid.candidates.max())),
             *([ends] if missing else []),

@@ -48,7 +48,7 @@ def sweep(
     every row, written as they are computed. --out writes parts of a data set, for grids of any size and any
     number of processes.
     """
-    from medusa_sim.plan.scenario import beyond_known
+    from medusa_sim.plan.terms import beyond_measured
     from medusa_sim.step.workload import Grid
 
     parts.check(output)
@@ -63,8 +63,10 @@ def sweep(
         for line in (*item.warnings_to(largest), *(left_out(item, grid) if typed else []))
     )
     if in_rows:  # the answer says it itself
-        longest = int(grid.seq_len.max())
-        warnings |= dict.fromkeys(line for item in several for line in beyond_known(item, longest))
+        longest, requests = int(grid.seq_len.max()), (int(grid.batch.min()), int(grid.batch.max()))
+        warnings |= dict.fromkeys(
+            line for item in several for line in beyond_measured(item, longest, requests)
+        )
     if parts.out is not None:
         _write_parts(parts, several, grid, warnings, all_rows=all_rows)
     elif output.form == "table" and not all_rows:

@@ -34,8 +34,6 @@ from medusa_sim.units import US_PER_S
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""
 _TOGETHER = 4
-MEASURED_REQUESTS = 256
-"""To which bands of engines were checked (`python benchmarks/engine_fit.py`): beyond they narrow no more."""
 SLOWER = 0.03
 """Of the throughput of plain decoding: what a request more may take away before an answer names it."""
 NO_LIMIT = 1 << 40
@@ -246,10 +244,12 @@ class Surface(PricedSteps):
 
     @cached_property
     def _edges(self) -> Surface | None:
-        """The same at MEASURED_REQUESTS and its doublings, where an engine is asked for more."""
-        if self.setting.runtime.engine is None or self.is_in_flight or not self.batch.size:
+        """The same at the most requests that the engine was measured with, and its doublings below more."""
+        engine = self.setting.runtime.engine
+        known = 0 if engine is None else engine.measured_requests
+        if not known or self.is_in_flight or not self.batch.size:
             return None
-        batches = [MEASURED_REQUESTS]
+        batches = [known]
         while batches[-1] < self.batch.max():
             batches.append(2 * batches[-1])
         return price(self.scenario, batches[:-1], self.seq_len, self.options) if batches[:-1] else None

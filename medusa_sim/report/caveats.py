@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.plan.scenario import Scenario, beyond_known
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.text import capitalised, percent, significant
 from medusa_sim.specs.costs import GIVEN
 from medusa_sim.step.memory import MemoryParts
@@ -47,8 +48,9 @@ def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
             "Baseline `fixed` divides every step by one decode step at batch 1 and length 1024, as the "
             "paper's plots do; it is no throughput ratio."
         )
+    requests = int(grid.batch.min()), int(grid.batch.max())
     for item in settings:
-        yield from map(as_sentence, beyond_known(item, int(grid.seq_len.max())))
+        yield from map(as_sentence, beyond_measured(item, int(grid.seq_len.max()), requests))
 
 
 def as_sentence(line: str) -> str:

@@ -11,7 +11,8 @@ from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
-from medusa_sim.plan.scenario import beyond_known, first_token_doubts
+from medusa_sim.plan.scenario import first_token_doubts
+from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.load_tables import ms_text, rate_text
 from medusa_sim.report.sweep_text import setup_text
 from medusa_sim.report.text import percent, significant
@@ -247,7 +248,8 @@ def warnings(answer: LoadAnswer) -> list[str]:
     """What must not be overlooked, a line each."""
     points = answer.points
     scenario = answer.test.scenario
-    lines = [*scenario.warnings, *beyond_known(scenario, round(answer.test.mean_length))]
+    most = max(round(max((point.mean["requests_decoding"] for point in points), default=1.0)), 1)
+    lines = [*scenario.warnings, *beyond_measured(scenario, round(answer.test.mean_length), (1, most))]
     if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
         lines += first_token_doubts(scenario)
     for point in points:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from medusa_sim.plan.insights import NEAR_BEST
 from medusa_sim.plan.recommend import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.scenario import beyond_known
 from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.plan.woken_experts import waking
 from medusa_sim.report.caveats import guessed_text, more_may_pay, shortfall_text
 from medusa_sim.report.sweep_text import slower_format, slower_with_more
@@ -263,4 +263,6 @@ def _model_warnings(answer: Recommendation) -> list[str]:
             "candidates cost the device; code that waits for the device while accepting hides "
             "less (docs/accuracy.md, Table 1)"
         )
-    return lines + beyond_known(answer.scenario, max(answer.question.seq_len))
+    return lines + beyond_measured(
+        answer.scenario, max(answer.question.seq_len), (answer.question.batch_min, answer.question.batch_max)
+    )

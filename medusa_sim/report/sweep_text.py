@@ -11,8 +11,9 @@ import numpy as np
 from medusa_sim.plan import FREE_WITHIN
 from medusa_sim.plan.insights import NEAR_BEST, Answer, Free, InEngine
 from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity, Unit, usd_per_million_tokens
-from medusa_sim.plan.scenario import Scenario, beyond_known
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
+from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.caveats import (
     Costs,
     acceptance_basis,
@@ -189,6 +190,7 @@ _WAYS: dict[Unit, Callable[[float], str]] = {
 def verdicts(answer: Answer) -> list[str]:
     """What follows from the grid: where it stops paying, what is free, where a larger count is cheaper."""
     several = answer.grid.seq_len.size > 1
+    requests = int(answer.grid.batch.min()), int(answer.grid.batch.max())
     shortfall = [] if answer.shortfall is None else [shortfall_text(answer.shortfall)]
     if not any(answer.fits):
         return shortfall
@@ -214,7 +216,7 @@ def verdicts(answer: Answer) -> list[str]:
         *([as_sentence(more_may_pay(answer.scenario))] if answer.ends_profile else []),
         *kernels_line(answer.scenario),
         *acceptance_basis(answer.scenario.profile),
-        *map(as_sentence, beyond_known(answer.scenario, int(answer.grid.seq_len.max()))),
+        *map(as_sentence, beyond_measured(answer.scenario, int(answer.grid.seq_len.max()), requests)),
     ]
 
 

@@ -14,7 +14,6 @@ more. The equations are those of `step/compose.py` and `step/server.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
@@ -23,7 +22,7 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.ranges import WIDEN, Case, Elsewhere, Measured, Side
+from medusa_sim.specs.ranges import Case, Elsewhere, Measured, Side, widening
 from medusa_sim.specs.strict import Error, Text, convert
 
 _BESIDE_KERNELS = (
@@ -82,8 +81,7 @@ class Term(_GivenTerm, frozen=True, kw_only=True):
                     self, value=other.value, band=other.band, source=other.source, rule=other.rule,
                     outside=outside if other.outside else (), heldout_error=None,
                 )  # fmt: skip
-        widen = math.prod(WIDEN[side] for side in outside)
-        return msgspec.structs.replace(self, band=widen * self.band, outside=outside)
+        return msgspec.structs.replace(self, band=widening(outside) * self.band, outside=outside)
 
 
 _Us: TypeAlias = Annotated[Term, "us"]
@@ -243,6 +241,14 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def at(self, case: Case) -> Engine:
         """The engine in a set-up: every term by where it was measured."""
         return self.with_terms({name: term.at(case) for name, term in self.terms.items()})
+
+    @property
+    def measured_requests(self) -> int:
+        """Most requests of a step with which any of its times was measured."""
+        times = (
+            term for name, term in self.terms.items() if UNITS[name] == "us" and not name.startswith("server")
+        )
+        return max((term.measured.requests or 0 for term in times if term.measured is not None), default=0)
 
     def with_terms(self, terms: Mapping[str, Term]) -> Engine:
         """The engine with some terms replaced (fitted to somebody's own measurements)."""

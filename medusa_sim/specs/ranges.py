@@ -11,6 +11,7 @@ beyond those that were measured a term goes on as it did, with a band that opens
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -28,6 +29,12 @@ Side: TypeAlias = Literal["forms", "gpus", "cards", "backends"]
 WIDEN: dict[Side, float] = {"forms": 1.5, "gpus": 1.5, "cards": 1.25, "backends": 1.5}
 """How many times as wide a band becomes outside a range: on another card as between neighbouring versions of
 an engine, elsewhere twice that step. Chosen, not fitted: published steps outside ranges are too few."""
+
+
+def widening(outside: tuple[Side, ...]) -> float:
+    """How many times as wide a band is outside these ranges: doubts of different kinds add in quadrature."""
+    return 1.0 + math.hypot(*(WIDEN[side] - 1.0 for side in outside))
+
 
 _Count = Annotated[int, Meta(ge=1)]
 

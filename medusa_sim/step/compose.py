@@ -227,13 +227,15 @@ def beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool =
     added = host_us(engine, batch, layers)
     if not whole_graph:
         added = added.plus(pieces_us(engine, layers, query_tokens))
-    square = np.asarray(added.half_us**2)
     launching = launching_us(engine, layers, batch, batch * query_tokens)
     host = host + engine.hidden_us_per_step.value + launching.time_us
+    own = _nothing()
     if launching.half_us.any():
         whole = norm_max(device_us, host, HOST_OVERLAP)
-        square = square + ((host / whole) ** (HOST_OVERLAP - 1.0) * launching.half_us) ** 2
-    return Cost(host_us=host, exposed_us=added.time_us, step_square=square)
+        # a plain step of as many requests may be in a graph: not what both steps share
+        own = np.asarray(((host / whole) ** (HOST_OVERLAP - 1.0) * launching.half_us) ** 2)
+    square = np.asarray(added.half_us**2)
+    return Cost(host_us=host, exposed_us=added.time_us, step_square=square, draft_square=own)
 
 
 def drafting_cost(

@@ -1,9 +1,12 @@
 """The table that the scheduler looks up is the surface's, and steps with prompts are the server's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from medusa_sim.errors import UsageError
+from medusa_sim.latency.waves import norm_max
 from medusa_sim.load.arrivals import Lengths, closed_loop
 from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.load.policies import Fixed
@@ -11,6 +14,7 @@ from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
+from medusa_sim.step.compose import HOST_OVERLAP
 from medusa_sim.step.memory import (
     activation_bytes,
     profiled_bytes,
@@ -57,13 +61,28 @@ def test_acceptance_by_position_is_the_profiles_and_a_curve_knows_none(table):
 
 def test_prompts_ride_as_in_the_server(table):
     # (N8) with one prompt a step: tokens that are shared, and the attention of the prompt
-    setting, prompt = SCENARIO.setting, 512
+    setting, prompt = SCENARIO.setting, 480
     with_prompt, without = linear_us(setting, np.array([32.0 + prompt, 32.0]))
     carried = with_prompt - without + prompt_attention_us(setting, prompt, prompt)
     drafter = float(table.drafter_prompt_s[prompt])
     assert table.prompts_s(0, 32, [(prompt, prompt)], own_s=10.0) - drafter == pytest.approx(
         1e-6 * float(carried), rel=0.03
     )
+
+
+def test_prompts_that_fill_a_step_beyond_its_graphs_wait_for_their_launches(table):
+    own_s = table.decoding_s(0, 32, 512.0)
+    launching_s = 1e-6 * SCENARIO.setting.runtime.engine.eager_us_per_layer.value * SCENARIO.model.layers
+    assert table.eager_s == pytest.approx(launching_s)
+    bare = replace(table, eager_s=0.0)
+    for tokens, waits in ((480, False), (481, True)):
+        drafter_s = float(table.drafter_prompt_s[tokens])
+        with_law, without = (
+            own_s + of.prompts_s(0, 32, [(tokens, tokens)], own_s) - drafter_s for of in (table, bare)
+        )
+        smooth = float(norm_max(np.asarray(without), np.asarray(launching_s), HOST_OVERLAP))
+        assert with_law == pytest.approx(smooth if waits else without)
+        assert (with_law > without) == waits
 
 
 def test_a_step_of_prompts_alone_is_a_prefill(table):

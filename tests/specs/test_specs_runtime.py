@@ -1,7 +1,6 @@
 """Runtimes: what they fuse, what launching costs, which kernel verifies, and strict loading."""
 
 import itertools
-import math
 import tomllib
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ from medusa_sim.specs.engine import UNITS
 from medusa_sim.specs.engine_facts import FACTS, backend_of, backend_of_row
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.ranges import WIDEN, Case
+from medusa_sim.specs.ranges import Case, widening
 from medusa_sim.specs.runtime import (
     VERSION_WIDEN,
     _numbers,
@@ -161,7 +160,7 @@ def test_outside_its_range_a_term_is_replaced_or_its_band_is_wider_and_inside_it
                 assert of.elsewhere
             elif term.outside:
                 assert term.value == of.value
-                assert term.band == pytest.approx(math.prod(WIDEN[side] for side in term.outside) * of.band)
+                assert term.band == pytest.approx(widening(term.outside) * of.band)
             else:
                 assert term == of
 
