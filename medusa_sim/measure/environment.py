@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import medusa_sim
 from medusa_sim.errors import UsageError
+from medusa_sim.specs.gpu import DRIVER_NAMES
 from medusa_sim.specs.measurement import Environment
 from medusa_sim.units import KILO, MEGA
 
@@ -35,28 +36,6 @@ CLOCK_TOLERANCE = 0.05
 _TOOL_TIMEOUT_S = 20
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_TREE = Path("/sys/devices/system/cpu")
-
-SPEC_OF_DEVICE: dict[str, str] = {
-    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
-    "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
-    "NVIDIA A100-SXM4-40GB": "a100-40gb",
-    "NVIDIA A100-PCIE-40GB": "a100-40gb",
-    "NVIDIA A40": "a40",
-    "NVIDIA B200": "b200",
-    "NVIDIA GB200": "gb200",
-    "NVIDIA H100 80GB HBM3": "h100-sxm",
-    "NVIDIA H100 NVL": "h100-nvl",
-    "NVIDIA H100 PCIe": "h100-pcie",
-    "NVIDIA H200": "h200-sxm",
-    "NVIDIA L4": "l4",
-    "NVIDIA L40S": "l40s",
-    "NVIDIA GeForce RTX 3090": "rtx-3090",
-    "NVIDIA GeForce RTX 4090": "rtx-4090",
-    "NVIDIA GeForce RTX 5090": "rtx-5090",
-    "NVIDIA RTX A6000": "rtx-a6000",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
-}
-"""The name that a driver reports -> the shipped hardware file of that card."""
 
 
 def torch_device(text: str) -> torch.device:
@@ -90,7 +69,7 @@ def environment(device: torch.device, name: str | None = None) -> Environment:
     if device.type == "cuda":
         facts = _cuda_facts(device)
         title = str(facts["device"])
-        own = SPEC_OF_DEVICE.get(title) or slug(title)
+        own = DRIVER_NAMES.get(title) or slug(title)
     else:
         facts = _cpu_facts() | {"units": threads}
         own = f"{slug(str(facts['device']))}-{threads}t"

@@ -19,8 +19,10 @@ from medusa_sim.units import FORMATS, HALVES, format_of
 PLAIN = "none"
 """The drafter of a set-up that does not speculate."""
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
-_OTHERS = ("cpu-", "rtx-")
-"""How names of cards begin that are not of data centres: a workstation's, a processor measured here."""
+_OTHERS = ("cpu-", "rtx-", "gb10", "h20-", "h800-", "a10g")
+"""How names of cards begin that are compared where they are named alone: a workstation's, a processor's, and
+those that nobody measured a kernel of and that few can choose.
+"""
 SET_UP = (
     "gpu", "tp", "ep", "dp_attention", "precision", "kv_precision", "engine", "drafter"
 )  # fmt: skip

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -255,7 +255,7 @@ def gpu_name(given: str, data_dir: str | os.PathLike[str] | None = None) -> str:
         return given
     typed = _folded(given)
     alike = [name for name in names if _folded(name) == typed]
-    said = _DRIVERS_SAY.get(typed)
+    said = _said().get(typed)
     return alike[0] if len(alike) == 1 else said if said in names else given
 
 
@@ -263,13 +263,41 @@ def _folded(name: str) -> str:
     return re.sub(r"[\s_-]+", "", re.sub(r"nvidia|geforce|tesla|amd|instinct", "", name[:100].lower()))
 
 
-_DRIVERS_SAY = {
-    "h10080gbhbm3": "h100-sxm", "h100sxm5": "h100-sxm", "h10080gbsxm5": "h100-sxm",
-    "a100sxm480gb": "a100-80gb-sxm", "a10080gbsxm4": "a100-80gb-sxm", "a100sxm440gb": "a100-40gb",
-    "a10080gbpcie": "a100-80gb-pcie", "a100pcie80gb": "a100-80gb-pcie", "h200": "h200-sxm",
-    "rtxpro6000blackwellserveredition": "rtx-pro-6000", "mi300xoam": "mi300x", "mi325xoam": "mi325x",
+DRIVER_NAMES = {
+    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100-PCIE-40GB": "a100-40gb",
+    "NVIDIA A40": "a40",
+    "NVIDIA B200": "b200",
+    "NVIDIA GB200": "gb200",
+    "NVIDIA H100 80GB HBM3": "h100-sxm",
+    "NVIDIA H100 NVL": "h100-nvl",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H200": "h200-sxm",
+    "NVIDIA L4": "l4",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA GeForce RTX 3090": "rtx-3090",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA GeForce RTX 5090": "rtx-5090",
+    "NVIDIA RTX A6000": "rtx-a6000",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
+    "NVIDIA A10G": "a10g",
+    "NVIDIA GB10": "gb10",
+    "NVIDIA H20": "h20-sxm",
+    "NVIDIA H800": "h800-sxm",
+}
+"""The name that a driver reports -> the shipped hardware file of that card."""
+_WRITTEN = {
+    "A100 80GB SXM4": "a100-80gb-sxm", "H100 SXM5": "h100-sxm", "H100 80GB SXM5": "h100-sxm",
+    "MI300X OAM": "mi300x", "MI325X OAM": "mi325x",
 }  # fmt: skip
-"""Names that drivers and data sheets have, folded, where they are not a file's."""
+"""The same of names in data sheets and shops."""
+
+
+@cache
+def _said() -> dict[str, str]:
+    return {_folded(name): card for name, card in (DRIVER_NAMES | _WRITTEN).items()}
 
 
 def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
@@ -286,8 +314,6 @@ _RELATIVES = {
     "a30": "a100-40gb",
     "a800": "a100-80gb-sxm",
     "gh200": "h200-sxm",
-    "h20": "h200-sxm",
-    "h800": "h100-sxm",
     "l20": "l40s",
     "l40": "l40s",
     "mi308": "mi300x",

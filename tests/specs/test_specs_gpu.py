@@ -16,6 +16,7 @@ import tomlkit
 from one_line import one_line
 from tables import table
 
+import medusa_sim as ms
 from medusa_sim import data
 from medusa_sim.errors import SpecError
 from medusa_sim.report.spec_rows import gpu_rows, kernel_rows
@@ -353,3 +354,29 @@ def test_every_kernel_that_a_shipped_file_borrows_is_there(name):
             borrowed, held = kernels["inherit"][section], gpu.kernels[set_name].table(section)
             assert held, section
             assert held.keys() >= (borrowed.keys() if isinstance(borrowed, dict) else set()), section
+
+
+@pytest.mark.parametrize(
+    ("name", "lender"),
+    [("h800-sxm", "h100-sxm"), ("h20-sxm", "h200-sxm"), ("a10g", "a40"), ("gb10", "rtx-5090")],
+)
+def test_a_card_that_borrows_everything_is_between_its_own_limits_and_its_lenders(name, lender):
+    """A step of one request follows the memory, and says that its kernels are borrowed."""
+    own, other = (ms.Scenario(gpu=gpu, model="llama-3.2-3b", drafter="ngram") for gpu in (name, lender))
+    at = {"batch": [1], "seq_len": [512], "candidates": [1]}
+    step, beside = (each.sweep(**at).iloc[0] for each in (own, other))
+    slower = other.gpu.bandwidth_bytes_per_s / own.gpu.bandwidth_bytes_per_s
+    assert 0.8 * min(slower, 1.0) < step.tpot_us / beside.tpot_us < 1.35 * max(slower, 1.0)
+    weights_us = 1e6 * own.model.weight_bytes / own.gpu.bandwidth_bytes_per_s
+    assert weights_us < step.tpot_us < 2.5 * weights_us
+    assert any("borrowed" in line for line in own.warnings)
+
+
+def test_cards_that_nobody_measured_are_compared_where_they_are_named_alone():
+    asked = {"counts": 1, "engines": "vllm", "drafters": "none", "batches": 8}
+    found = ms.compare("llama-3.1-8b", **asked)
+    assert not {"h20-sxm", "h800-sxm", "a10g", "gb10"} & set(found.table.gpu)
+    named = ms.compare(
+        "llama-3.1-8b", gpus=("h20", "GB10"), counts=1, engines="vllm", drafters="none", batches=8
+    )
+    assert set(named.table.gpu) == {"h20-sxm", "gb10"}
