@@ -28,6 +28,7 @@ from medusa_sim.report.compare_text import (
     sentence,
     surer_text,
     warning_lines,
+    workload,
     worth_text,
 )
 from medusa_sim.report.text import significant
@@ -206,9 +207,12 @@ def _answer(answer: Comparison) -> None:
     if chosen is None:
         st.error(show.in_words(sentence(answer)), icon=":material/do_not_disturb_on:")
         return
-    cards, _, rest = sentence(answer).partition(", ")
+    served = workload(answer.question)
+    cards, _, rest = sentence(answer).removeprefix(f"{served}: ").partition(", ")
     asked = answer.question.tokens_per_s_per_user
-    target = f"{_AT[answer.measure]} where {answer.model.name} gives a user {asked:g} tokens/s: {rest}"
+    target = (
+        f"{_AT[answer.measure]} where {answer.model.name} gives a user {asked:g} tokens/s ({served}): {rest}"
+    )
     others = answer.runners_up[answer.runners_up.gpu != chosen["gpu"]].drop_duplicates("gpu")
     if near := "; ".join(f"{row['gpu']}, {worth_text(answer, row)}" for _, row in others.iterrows()):
         target += f" Too near to tell apart: {near}."

@@ -16,6 +16,7 @@ from medusa_sim.load.arguments import LOAD, PLAIN, LoadArguments
 from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import Carried
+from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.plan.arguments import words_of
 from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.charts.load import METRICS, OVER_TIME, rate_chart, time_chart
@@ -25,7 +26,7 @@ from medusa_sim.units import KILO
 
 _FIXED = "fixed"
 _TPOT_MS, _MOST_MS = 50, 60_000
-_PROMPT, _OUTPUT, _LONGEST = 512, 256, 65_536
+_PROMPT, _OUTPUT, _LONGEST = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS), 65_536
 _MOST_DRAFTS = 16
 _COLUMNS = (
     *("policy", "saturates at", "tokens/s", "max rate within limits"),

@@ -32,6 +32,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.reproduced import published_chart, roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, view_of
+from medusa_sim.report.compare_text import workload
 from medusa_sim.report.text import capitalised, significant
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.setups.question import Choices, Question
@@ -139,7 +140,7 @@ def test_own_paths_and_widths(opened: Opened) -> None:
 
 
 ASKED = (
-    Question(tokens_per_s_per_user=60.0, prompt_tokens=512, output_tokens=256, measure="cost"),
+    Question(tokens_per_s_per_user=60.0, measure="cost"),
     Choices(
         gpus=("h100-sxm", "l40s"), counts=(1,), engines=("vllm",), weight_dtypes=("bf16",),
         drafters=("none", "eagle3"),
@@ -157,7 +158,8 @@ def test_which_gpu_is_the_commands_answer_and_another_target_prices_nothing(
     assert found.chosen is not None
     said = page.success[0].value.replace("**", "")
     assert said.startswith(
-        f"1 x {found.chosen['gpu']} costs least where llama-3.1-8b gives a user 60 tokens/s: bf16, vllm"
+        f"1 x {found.chosen['gpu']} costs least where llama-3.1-8b gives a user 60 tokens/s "
+        f"({workload(ASKED[0])}): bf16, vllm"
     )
     best = [f"1 x {gpu}, bf16, vllm" for gpu in dict.fromkeys(found.best.gpu)]
     assert list(tables(page)[0]["set-up"]) == best
@@ -219,8 +221,8 @@ def test_which_gpu_says_what_cannot_be_and_draws_every_axis(opened: Opened) -> N
     page = opened("compare", **EIGHT_B, **FEW, target=100_000)
     assert "No set-up of llama-3.1-8b keeps the limits" in page.error[0].value
     assert chart_specs(page), "what can be had is drawn all the same"
-    refused = opened("compare", **EIGHT_B, cards="a100-80gb-sxm", copies="1", weights="bf16,fp8")
-    assert "the card has no fp8 arithmetic" in text_of(refused)
+    refused = opened("compare", model="llama-3.3-70b", drafter="eagle3", cards="h100-sxm", copies="1,2")
+    assert "of weights a card leave no room" in text_of(refused)
     for axis in ("tokens/s a GPU", "energy", "tokens/s a megawatt"):
         drawn(chart_specs(opened("compare", **EIGHT_B, **FEW, axis=axis))[0])
 
