@@ -326,10 +326,12 @@ def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
         content = _held_at(path)
         # A line without an end, as in a device or a binary file, would be read whole.
         with path.open("rb") if content is None else io.BytesIO(content) as file:
-            head = file.readline(SPEC_BYTES)
-        if len(head) == SPEC_BYTES:
+            head = file.read(SPEC_BYTES)
+        lines = head.split(b"\n")
+        if len(head) == SPEC_BYTES and len(lines) == 1:
             raise DataError(f"{named(path)}: its first line has no end; give {wanted}")
-        if head.count(options.get("sep", ",").encode()) >= TABLE_COLUMNS:
+        separator = str(options.get("sep", ",")).encode()
+        if max(line.count(separator) for line in lines) >= TABLE_COLUMNS:
             raise DataError(f"{named(path)}: more than {TABLE_COLUMNS:,} columns; give {wanted}")
         # Without index_col=False the first field of rows that are longer than the header is their index, and
         # every column its neighbour.

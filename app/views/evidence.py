@@ -19,6 +19,7 @@ from chosen import SetUp, from_here
 from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.outside.limits import UPLOAD_BYTES
 from medusa_sim.plan import DEFAULT_DRAFTER
 from medusa_sim.report.charts.reproduced import published_chart
 from medusa_sim.report.score_tables import choice_table, comparisons_table, score_table
@@ -43,7 +44,7 @@ EVERY_KERNEL, OWN_ROWS, PAPERS = "every_kernel", "own_rows", "papers"
 """Keys of parts that are folded."""
 _BASELINES = ("fixed", "same")
 _LATENCIES = ("measured", "calibrated")
-_LARGEST = 1_500_000
+_LARGEST = UPLOAD_BYTES
 _MOST_ROWS = 20_000
 _TOLD = (
     "op", "m", "n", "k", "batch", "q_len", "kv_len", "candidates", "model", "pair", "decoder", "seq_len",

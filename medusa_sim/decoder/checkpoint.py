@@ -11,6 +11,7 @@ Nothing here deletes a file that this project did not write: a folder with anyth
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,9 @@ from torch import Tensor
 from medusa_sim.decoder.config import DecoderConfig, read_config
 from medusa_sim.decoder.heads import PREFIX, MedusaHeads, heads_from_tensors
 from medusa_sim.decoder.model import Llama
-from medusa_sim.errors import OutputError, SpecError
+from medusa_sim.errors import OutputError, SpecError, shown
 from medusa_sim.outside.limits import INDEX_BYTES, SPEC_BYTES
-from medusa_sim.reading import as_input, read_json
+from medusa_sim.reading import as_input, named, read_json
 
 DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
@@ -91,16 +92,19 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
     shards = sorted(set(weight_map.values()))
     tensors: dict[str, Tensor] = {}
     for shard in shards:
-        if Path(shard).name != shard:
-            raise SpecError(f"{index_path}: shard {shard!r} must be a file of the same folder")
-        if not (directory / shard).exists():
+        if Path(shard).name != shard or not shard.isprintable():
+            raise SpecError(f"{index_path}: shard {shown(shard)} must be a file of the same folder")
+        if not os.path.exists(directory / shard):  # noqa: PTH110  # no error for long names
             raise SpecError(
-                f"{directory / shard}: shard is missing ({len(shards)} are listed in {index_path.name})"
+                f"{named(directory / shard)}: shard is missing ({len(shards)} are listed in "
+                f"{index_path.name})"
             )
         tensors |= read_tensors(directory / shard)
     absent = [name for name in weight_map if name not in tensors]
     if absent:
-        raise SpecError(f"{index_path}: tensor {absent[0]!r} is not in its shard {weight_map[absent[0]]!r}")
+        raise SpecError(
+            f"{index_path}: tensor {shown(absent[0])} is not in its shard {shown(weight_map[absent[0]])}"
+        )
     return tensors
 
 

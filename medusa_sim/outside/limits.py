@@ -26,7 +26,7 @@ UPLOAD_BYTES: Final = 1_000_000
 DEEPEST: Final = 40
 """Tables within tables of a TOML or JSON file; specifications have six levels."""
 TABLE_ROWS: Final = 200_000
-TABLE_COLUMNS: Final = 2_000
+TABLE_COLUMNS: Final = 1_000
 LINE_CHARACTERS: Final = 10_000
 """A line of a log or page; longer ones hold no counter and are passed over."""
 NAME_CHARACTERS: Final = 200

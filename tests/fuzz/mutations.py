@@ -77,3 +77,22 @@ def _cut(content: bytes, pick: random.Random) -> bytes:
 def _splice(content: bytes, pick: random.Random) -> bytes:
     at = pick.randrange(len(content) + 1)
     return content[:at] + pick.choice(SNIPPETS) + content[at:]
+
+
+PIECES = (
+    b"\n", b" ", b"\t", b"[", b"]", b"[[0],", b"{", b'{"a":', b'"a":1,', b",", b"a.", b".a", b"(a|", b"(.*a)*", b"*a",
+    b"a\n", b"0,", b"[],", b"\\", b'"', b"x{", b"= (", b"#", b"\x00", b"\xff", b"9", b"1e9,", b"[a]\n", b"a=1\n",
+)  # fmt: skip
+"""What readers may look at again and again."""
+
+
+def swollen(content: bytes, pick: random.Random, size: int = 100_000) -> bytes:
+    """`content` in which a piece, of its own or one that readers stumble over, is repeated up to the size."""
+    if pick.random() < 0.5:
+        piece = pick.choice(PIECES)
+    else:
+        lines = content.split(pick.choice((b"\n", b",", b" ", b'"')))
+        piece = pick.choice(lines)[:2_000] + pick.choice((b"", b"\n", b",", b" "))
+    room = max(size - len(content), size // 2)
+    at = pick.choice((0, len(content), pick.randrange(len(content) + 1)))
+    return content[:at] + piece * (room // max(len(piece), 1)) + content[at:]

@@ -3,12 +3,14 @@
 import inspect
 import itertools
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import fuzzer
 import pytest
+import readers
 
 import medusa_sim as ms
 from medusa_sim.load.question import load_test
@@ -31,6 +33,34 @@ def test_a_case_is_a_function_of_its_seed_and_number(tmp_path):
         second.mkdir()
         one, other = fuzzer.Case(3, number, first).args, fuzzer.Case(3, number, second).args
         assert [arg.replace(str(second), str(first)) for arg in other] == one
+
+
+def test_no_reader_takes_a_second_or_200_mb():
+    """The smallest run: `python tests/fuzz/readers.py --seed N --count 10000` is the long one."""
+    found = readers.fuzz(0, range(300))
+    assert not found, found[0]
+
+
+def test_the_fuzzer_of_readers_sees_time_memory_and_tracebacks(monkeypatch):
+    kept = []
+
+    def hold(path):
+        kept.append(bytearray(readers.MOST_BYTES + 50_000_000))
+        kept.clear()
+
+    def spin(path):
+        end = time.process_time() + 1.2 * readers.MOST_S
+        while time.process_time() < end:
+            pass
+
+    def fail(path):
+        raise ValueError
+
+    for read, rule in ((hold, "memory"), (spin, "slow"), (fail, "traceback")):
+        monkeypatch.setattr(readers, "readers", lambda read=read: {"a": ("a.txt", read)})
+        found = readers.broken_rule("a", b"x")
+        assert found is not None
+        assert found[0] == rule
 
 
 @pytest.mark.parametrize(
