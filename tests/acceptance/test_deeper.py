@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import medusa_sim as ms
+from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.deeper import DEEPEST, FALLS, Fall, carried_on
-from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
+from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import CoverageError
-from medusa_sim.plan.acceptance import acceptance_of, constant_rate, mean_length
+from medusa_sim.plan.acceptance import acceptance_of, mean_length
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend_json import recommendation_values
@@ -51,8 +52,7 @@ def test_a_model_that_the_fit_has_not_seen_lies_in_the_band():
         fall = Fall(share, FALLS["every"].share_error, 0.0, 0.0)
         for drafts in (2, 3, 4):
             heads = HeadAccuracy.checked(rates[:drafts, None])
-            model = acceptance_of([0.5], drafter_kind("eagle3"), model_name="").model
-            model = type(model)("held out", heads).carried_on(fall)
+            model = ShapedAcceptance("held out", heads).carried_on(fall)
             counts = np.arange(drafts + 2, min(2 * drafts, rates.size) + 2)
             low, high = model.band(counts)
             met = (1.0 + np.cumsum(np.cumprod(rates)))[counts - 2]
@@ -87,27 +87,42 @@ def test_a_guess_is_possible_and_what_was_measured_stays(rates, kind, of_mean):
     rates=st.lists(RATE, min_size=1, max_size=5),
     place=st.integers(0, 4),
     more=st.floats(0.0, 1.0),
-    drafter=st.sampled_from(CHAINS),
+    drafter=st.sampled_from(list(DRAFTERS)),
+    workload=st.sampled_from([None, "humanities", "extraction"]),
 )
-def test_a_larger_rate_never_gives_fewer_tokens(rates, place, more, drafter):
-    """Of any drafter at any count, the guessed ones too."""
+def test_a_larger_rate_never_gives_fewer_tokens(rates, place, more, drafter, workload):
+    """Of any drafter at any count, the guessed ones too, for any workload."""
     raised = list(rates)
     place %= len(rates)
     raised[place] += more * (1.0 - raised[place])
-    few, many = (_tokens(each, drafter) for each in (rates, raised))
-    assert (many >= few - 1e-12).all()
-
-
-def _tokens(rates: list[float], drafter: str) -> np.ndarray:
-    heads = chain_accuracy(rates, None, conditional=True, where="test")
-    profile = constant_rate(0.5, len(rates))
-    model = type(profile.model)("test", heads)
-    carried = acceptance_of(
-        type(profile)(name="test", kind="position", title="", source="", model=model),
-        drafter_kind(drafter),
-        model_name="",
+    few, many = (
+        acceptance_of(
+            f"conditional:{','.join(map(repr, each))}",
+            drafter_kind(drafter),
+            model_name="",
+            workload=workload,
+        )
+        for each in (rates, raised)
     )
-    return carried.tokens_per_step(np.arange(1, min(2 * len(rates), DEEPEST) + 2))
+    counts = np.arange(1, few.candidates_max + 1)
+    assert (many.tokens_per_step(counts) >= few.tokens_per_step(counts) - 1e-12).all()
+    if len(rates) > 1:
+        most = min(2 * len(rates), DEEPEST) if drafter in CHAINS else len(rates)
+        assert few.candidates_max == most + 1
+
+
+@given(
+    heads=st.lists(st.lists(RATE, min_size=2, max_size=3), min_size=1, max_size=4), more=st.floats(0.0, 1.0)
+)
+def test_a_larger_accuracy_never_makes_the_best_tree_worse(heads, more):
+    accuracy = np.zeros((len(heads), 3))
+    for k, row in enumerate(heads):
+        accuracy[k, : len(row)] = np.asarray(row) / max(1.0, sum(row))
+    raised = accuracy.copy()
+    raised[-1, 0] += more * (1.0 - accuracy[-1].sum())
+    few, many = (ShapedAcceptance("test", HeadAccuracy.checked(each)) for each in (accuracy, raised))
+    counts = np.arange(1, min(few.candidates_max, 64) + 1)
+    assert (many.tokens_per_step(counts) >= few.tokens_per_step(counts) - 1e-12).all()
 
 
 @given(drafts=st.integers(1, 5), share=st.floats(0.01, 0.98), more=st.floats(0.0, 1.0))
