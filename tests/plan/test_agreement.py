@@ -184,7 +184,8 @@ def test_dtypes_scopes_and_fitted_kernels_agree(runtime, other):
 def test_mixtures_of_experts_on_several_gpus_agree(drafter, other):
     scenario = scenario_of("vllm-0.33", drafter, "positions", model=MIXTURE, **other)
     frame = frame_of(scenario)
-    assert set(frame["drafts"]) == ({0, 1, 2, 8} if drafter == "mtp" else {0, 1, 2, 3, 5, 8})
+    own = {"mtp": {0, 1, 2, 8}, "suffix": {0, 1, 2, 3}}  # modules take turns; look-ups are not carried on
+    assert set(frame["drafts"]) == own.get(drafter, {0, 1, 2, 3, 5, 8})
     check_steps(scenario, frame.iloc[::5], monotone=True)
     check_recommendation(scenario, frame, monotone=True)
 
