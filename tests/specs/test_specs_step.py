@@ -12,7 +12,8 @@ COMMON = {
     "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "num_hidden_layers": 45,
     "num_nextn_predict_layers": 3, "hidden_size": 4096, "num_attention_heads": 64, "head_dim": 128,
     "intermediate_size": 11264, "sliding_window": 512, "vocab_size": 128896,
-    "max_position_embeddings": 262144, "layer_types": KINDS, "moe_layers_enum": ",".join(map(str, range(3, 45))), "moe_intermediate_size": 1280,
+    "max_position_embeddings": 262144, "layer_types": KINDS,
+    "moe_layers_enum": ",".join(map(str, range(3, 45))), "moe_intermediate_size": 1280,
     "share_expert_dim": 1280, "attention_other_setting": OTHER, "use_head_wise_attn_gate": True,
     "torch_dtype": "bfloat16",
 }  # fmt: skip
