@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,14 @@ def roofline(
     )
     points = roofline_points(timing, card, sizes, launched, Grid.of(batch, seq_len, candidates))
     echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
-    output.rows(points, "roofline")
+    if output.form == "table" and not output.is_wide:
+        from medusa_sim.report.roofline_text import MOST_COLUMNS, roofline_sentences, roofline_table
+
+        said = roofline_sentences(points, card, sizes.dtype)
+        told = "\n".join(textwrap.fill(line, MOST_COLUMNS) for line in said)
+        output.text(f"{told}\n\n{output.drawn(roofline_table(points))}")
+    else:
+        output.rows(points, "roofline")
     if plot is not None:
         from medusa_sim.report.charts.reproduced import GROUPS, roofline_chart
         from medusa_sim.report.figures import save

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from medusa_sim.report.spec_tables import SpecEntry
+    from medusa_sim.report.text import TextTable
 
 EXAMPLES = ("example_config.json", "example_rows.csv")
+MOST_COLUMNS = 100
+"""Characters of a line of a table for people."""
 KINDS = ("gpu", "model", "runtime", "acceptance", "price")
 
 
@@ -49,7 +52,13 @@ def specs(
     Without a NAME a table lists them; csv, json, md and parquet carry every number with its source.
     With NAMES (or the path of a config.json) each number of these stands on a line with its source.
     """
-    from medusa_sim.report.spec_tables import SpecEntry, detail_table, overview_tables, spec_rows
+    from medusa_sim.report.spec_tables import (
+        SpecEntry,
+        detail_table,
+        entry_sentence,
+        overview_tables,
+        spec_rows,
+    )
 
     if examples_dir is not None:
         from medusa_sim.data import shipped_dir
@@ -68,11 +77,21 @@ def specs(
     if output.form != "table":
         output.rows(_arrow(entries), "specs")
     elif names:
-        output.text("\n".join(output.drawn(detail_table(entry)) for entry in entries))
+        drawn = (output.drawn(_shown(output, detail_table(entry))) for entry in entries)
+        output.text(
+            "\n".join(
+                f"{entry_sentence(entry)}\n\n{table}" for entry, table in zip(entries, drawn, strict=True)
+            )
+        )
     else:
         tables = overview_tables(entries, data_dir)
-        output.text("\n".join(output.drawn(table) for table in tables))
+        output.text("\n".join(output.drawn(_shown(output, table)) for table in tables))
         say("`medusa-sim specs NAME` shows every number with its source")
+
+
+def _shown(output: Output, table: TextTable) -> TextTable:
+    """A table whose words are broken over lines, unless all of it was asked for."""
+    return table if output.is_wide else table.within(MOST_COLUMNS).folded(MOST_COLUMNS)
 
 
 def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:

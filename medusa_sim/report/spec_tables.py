@@ -63,6 +63,17 @@ def detail_table(entry: SpecEntry) -> TextTable:
     )
 
 
+def entry_sentence(entry: SpecEntry) -> str:
+    """What it is, in a sentence: of a GPU its speed and memory; how many facts, from how many sources."""
+    told = f"{len(entry.rows)} facts from {len({row.source for row in entry.rows})} sources"
+    shown = {row.key: shown_value(row) for row in entry.rows}
+    named = {
+        "peak_flops_per_s.bf16": "in bf16", "bandwidth_bytes_per_s": "from memory", "memory_bytes": "of it"
+    }  # fmt: skip
+    speeds = [f"{shown[key]} {what}" for key, what in named.items() if key in shown]
+    return f"{entry.name}: {', '.join([*speeds, told])}."
+
+
 def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[TextTable]:
     """One table for each kind that has entries."""
 
@@ -104,6 +115,7 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
             "state": lambda entry: _bytes(entry, "state_bytes"),
         },
         words=("model", "weight_dtype", "experts"),
+        expendable=("vocab", "heads", "state", "kv_heads", "hidden"),
         title="models",
     )
     name: dict[str, Callable[[SpecEntry], str]] = {"name": lambda entry: entry.name}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -111,6 +112,10 @@ _NARROWEST = 18
 """Characters that such a column keeps."""
 
 
+_NARROWEST = 16
+"""Characters that a column of words keeps."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextTable:
     """Cells that are text already, with the headers of their columns; numbers stand right.
@@ -145,6 +150,31 @@ class TextTable:
             rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
             right=tuple(self.right[i] for i in kept),
         )
+
+    def folded(self, width: int, between: int = 2) -> TextTable:
+        """The table with its longest words broken over lines, so that none is wider where that can be.
+
+        between: as `within`.
+        """
+        table = self
+        for _ in self.headers:
+            over = sum(table.widths) + between * (len(table.headers) - 1) - width
+            words = [i for i, right in enumerate(table.right) if not right]
+            if over <= 0 or not words:
+                break
+            longest = max(words, key=lambda i: table.widths[i])
+            table = table._broken(longest, max(table.widths[longest] - over, _NARROWEST))
+        return table
+
+    def _broken(self, column: int, width: int) -> TextTable:
+        """The cells of one column over as many lines as they take."""
+        rows: list[tuple[str, ...]] = []
+        for row in self.rows:
+            lines = textwrap.wrap(row[column], width, break_on_hyphens=False) or [""]
+            rows.append((*row[:column], lines[0], *row[column + 1 :]))
+            before, after = ("",) * column, ("",) * (len(row) - column - 1)
+            rows += [(*before, line, *after) for line in lines[1:]]
+        return replace(self, rows=tuple(rows))
 
     def written(self, write: Callable[[str], str]) -> TextTable:
         """The table with every text as a target has it."""

@@ -1,0 +1,69 @@
+"""Operators under the roof, for people: what binds each phase, then a line for each operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from medusa_sim.report.text import TextTable, duration, percent, significant, times
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.step.roofline import roof_of
+from medusa_sim.units import GIGA, TERA
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_COLUMNS = 100
+"""Characters of a line, where it has columns to spare."""
+_PHASES = {"prefill": "reading prompts", "decode": "decoding", "verify": "verification"}
+
+
+def roofline_sentences(points: pa.Table, gpu: Gpu, dtype: str) -> list[str]:
+    """Where the roof bends, and what each phase waits for and reaches."""
+    roof = roof_of(gpu, dtype)
+    lines = [
+        f"{gpu.name} computes {significant(roof.peak_flops_per_s / TERA, 3)} TFLOP/s in {dtype} and reads "
+        f"{significant(roof.bandwidth_bytes_per_s / GIGA, 4)} GB/s: below {roof.ridge:.0f} FLOP a byte an "
+        "operator waits for memory."
+    ]
+    names = ("phase", "flops", "time_us", "flops_per_s", "roofline_flops_per_s", "bound")
+    columns = {name: np.asarray(points.column(name).to_pylist()) for name in names}
+    for phase, title in _PHASES.items():
+        here = columns["phase"] == phase
+        if not here.any():
+            continue
+        time_us = columns["time_us"][here]
+        on_memory = time_us[columns["bound"][here] == "memory"].sum() / time_us.sum()
+        allowed_us = time_us * columns["flops_per_s"][here] / columns["roofline_flops_per_s"][here]
+        longer = float(time_us.sum() / allowed_us.sum())
+        lines.append(
+            f"In {title} operators wait for memory {percent(float(on_memory), 0)} of the time and take "
+            f"{times(longer)} what the datasheet allows."
+        )
+    return lines
+
+
+def roofline_table(points: pa.Table) -> TextTable:
+    """A line for each operator: work in GFLOP and GB, FLOP/byte, time, TFLOP/s predicted and allowed."""
+    rows = points.to_pylist()
+    lengths = len({row["seq_len"] for row in rows}) > 1
+    return TextTable.by_row(
+        rows,
+        {
+            "op": lambda row: str(row["op"]),
+            "phase": lambda row: str(row["phase"]),
+            "batch": lambda row: str(row["batch"]),
+            **({"length": lambda row: str(row["seq_len"])} if lengths else {}),
+            "tokens": lambda row: str(row["query_tokens"]),
+            "GFLOP": lambda row: significant(row["flops"] / GIGA, 4),
+            "GB": lambda row: significant(row["bytes"] / GIGA, 3),
+            "FLOP/byte": lambda row: significant(row["operational_intensity"], 3),
+            "time": lambda row: duration(row["time_us"]),
+            "TFLOP/s": lambda row: significant(row["flops_per_s"] / TERA, 3),
+            "allowed": lambda row: significant(row["roofline_flops_per_s"] / TERA, 3),
+            "bound by": lambda row: str(row["bound"]),
+        },
+        words=("op", "phase", "bound by"),
+        expendable=("GFLOP", "length"),
+    ).within(MOST_COLUMNS)
