@@ -30,7 +30,8 @@ class ByCount:
 
     counts: (1 + C,). chosen: (B, S, 1 + C) index of the best option of each count from 2 up, 0 for plain
     decoding. max_batch: (S, 1 + C) that fits with any option. decode, verify, drafting: as in `Surface`.
-    edges: the same at the batches whose bands no larger batch falls below (`opened`).
+    edges: the same at the batches whose bands no larger batch falls below (`opened`), unless they are among
+    these; edge_batches: which.
     """
 
     counts: IntArray
@@ -41,6 +42,7 @@ class ByCount:
     decode: StepTime
     verify: StepTime
     drafted: Drafted
+    edge_batches: IntArray | None = None
     edges: ByCount | None = None
 
     @property
@@ -106,15 +108,15 @@ class ByCount:
     @cached_property
     def _step_halves(self) -> tuple[FloatArray, FloatArray]:
         """(faster, slower) half-widths of the 80 % band of the step, on the logarithm."""
-        cost, edges = self.cost, self.edges
-        halves = np.log(cost.time_us / cost.low_us), np.log(cost.high_us / cost.time_us)
-        if edges is None:
-            return halves
-        faster, slower = (
-            opened(np.broadcast_to(own, self.shape), self.batch, at, edges.batch)
-            for own, at in zip(halves, edges._step_halves, strict=True)
-        )
-        return faster, slower
+        cost = self.cost
+        faster, slower = np.log(cost.time_us / cost.low_us), np.log(cost.high_us / cost.time_us)
+        at = (None, None) if self.edges is None else self.edges._step_halves
+        return self._opened(faster, at[0]), self._opened(slower, at[1])
+
+    def _opened(self, half: FloatArray, at_edges: FloatArray | None) -> FloatArray:
+        if self.edge_batches is None:
+            return half
+        return opened(np.broadcast_to(half, self.shape), self.batch, self.edge_batches, at_edges)
 
     @cached_property
     def overhead(self) -> FloatArray:
@@ -143,11 +145,8 @@ class ByCount:
     def _overhead_halves(self) -> tuple[FloatArray, FloatArray]:
         """(slower, faster) half-widths of the 80 % band of the overhead, on the logarithm."""
         slower, faster = overhead_halves(self.cost, self.decode.cost)
-        if self.edges is not None:
-            at_edges, edges = self.edges._overhead_halves, self.edges.batch
-            slower, faster = (
-                opened(own, self.batch, at, edges) for own, at in zip((slower, faster), at_edges, strict=True)
-            )
+        at = (None, None) if self.edges is None else self.edges._overhead_halves
+        slower, faster = self._opened(slower, at[0]), self._opened(faster, at[1])
         for half in (slower, faster):
             half[..., 0] = 0.0  # a plain step over itself is exact
         return slower, faster
@@ -259,12 +258,16 @@ class ByCount:
         return joined
 
 
-def opened(half: FloatArray, batch: IntArray, at_edges: FloatArray, edges: IntArray) -> FloatArray:
+def opened(
+    half: FloatArray, batch: IntArray, edges: IntArray, at_edges: FloatArray | None = None
+) -> FloatArray:
     """(B, ...) half-widths of a band, not below those at any of the rising `edges` that a batch lies beyond.
 
-    at_edges: (E, ...). What an engine adds was measured to so many requests; its share of a step falls
-    beyond, and what is known about it does not grow.
+    at_edges: (E, ...); None: the edges are among the batches. What an engine adds was measured to so many
+    requests; its share of a step falls beyond, and what is known about it does not grow.
     """
+    if at_edges is None:
+        at_edges = half[[int(np.flatnonzero(batch == edge)[0]) for edge in edges]]
     place = np.searchsorted(edges, batch, side="left") - 1
     least = np.maximum.accumulate(at_edges, axis=0)[np.maximum(place, 0)]
     is_beyond = (place >= 0).reshape(-1, *(1,) * (at_edges.ndim - 1))

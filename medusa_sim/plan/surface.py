@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among, distinct, in_quadrature
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.plan.best_by_count import ByCount, band, opened, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
@@ -112,7 +112,7 @@ class Surface(PricedSteps):
             tokens,
             traffic,
             attention_us=self._attention_us(1 + np.searchsorted(self.counts, self.candidates[1:])),
-            drafter=self.longest_drafter,
+            drafter=self.loaded_drafter,
         )
 
     def _attention_us(self, columns: IntArray) -> FloatArray:
@@ -147,13 +147,13 @@ class Surface(PricedSteps):
             tokens_per_step,
             self.scenario.traffic,
             attention_us=self._attention_us(columns)[at, s, -1],
-            drafter=self.longest_drafter,
+            drafter=self.loaded_drafter,
         )
 
     @property
-    def longest_drafter(self) -> Drafter | None:
-        """The drafter that is loaded: that of the longest drafts."""
-        return max(self.options, key=lambda option: option.depth).drafter if self.options else None
+    def loaded_drafter(self) -> Drafter | None:
+        """What reads prompts beside the model, whatever counts are asked about: with all its heads."""
+        return self.scenario.drafting.drafter(self.scenario.depth) if self.options else None
 
     @cached_property
     def max_batch(self) -> IntArray:
@@ -204,10 +204,11 @@ class Surface(PricedSteps):
         Over all lengths, the largest first: a row of tiles begins there, or a graph of another size.
         """
         rate = self.tokens_per_s[..., 0] if self.scenario.scope == "model" else np.ones((1, 1))
-        change = (np.diff(rate, axis=0) / rate[:-1]).min(axis=1)
-        fits = self.by_count.fits[1:, :, 0].all(axis=1) if change.size else np.zeros(0, dtype=np.bool_)
-        order = np.argsort(change)
-        return tuple((int(self.batch[i]), float(change[i])) for i in order if change[i] < -SLOWER and fits[i])
+        change: FloatArray = np.min(np.diff(rate, axis=0) / rate[:-1], axis=1)
+        if not change.size:
+            return ()
+        named = (change < -SLOWER) & np.all(self.by_count.fits[1:, :, 0], axis=1)
+        return tuple((int(self.batch[i]), float(change[i])) for i in np.argsort(change) if named[i])
 
     @cached_property
     def slower_format_us(self) -> tuple[float, float] | None:
@@ -239,12 +240,13 @@ class Surface(PricedSteps):
             decode=self.decode,
             verify=self.verify,
             drafted=self.drafted,
-            edges=None if self._edges is None else self._edges.by_count,
+            edge_batches=self._edges,
+            edges=None if self._at_edges is None else self._at_edges.by_count,
         )
 
     @cached_property
-    def _edges(self) -> Surface | None:
-        """The same at the most requests that the engine was measured with, and its doublings below more."""
+    def _edges(self) -> IntArray | None:
+        """The most requests that the engine was measured with, and its doublings, below the largest batch."""
         engine = self.setting.runtime.engine
         known = 0 if engine is None else engine.measured_requests
         if not known or self.is_in_flight or not self.batch.size:
@@ -252,7 +254,14 @@ class Surface(PricedSteps):
         batches = [known]
         while batches[-1] < self.batch.max():
             batches.append(2 * batches[-1])
-        return price(self.scenario, batches[:-1], self.seq_len, self.options) if batches[:-1] else None
+        return np.asarray(batches[:-1], dtype=np.int64) if batches[:-1] else None
+
+    @cached_property
+    def _at_edges(self) -> Surface | None:
+        """The same at these batches, where they are not among its own."""
+        if self._edges is None or among(self._edges, self.batch).all():
+            return None
+        return price(self.scenario, self._edges, self.seq_len, self.options)
 
     @cached_property
     def served(self) -> Served:
@@ -268,7 +277,7 @@ class Surface(PricedSteps):
             steps.tokens_per_step,
             traffic,
             attention_us=self._attention_us(np.arange(1, 1 + self.counts.size)),
-            drafter=self.longest_drafter,
+            drafter=self.loaded_drafter,
         )
 
     @cached_property
@@ -308,11 +317,15 @@ class Surface(PricedSteps):
         low, high = _server_band(gain, self.served.step_share, steps.speedup, steps.band, others)
         if self._edges is None:
             return low, high
-        beyond, edges = self._edges, self._edges.batch
-        at_low, at_high = (end / beyond.server_speedup for end in beyond.server_speedup_band)
-        fewer = opened(np.log(gain / low), self.batch, -np.log(at_low), edges)
-        more = opened(np.log(high / gain), self.batch, np.log(at_high), edges)
-        return gain * np.exp(-fewer), gain * np.exp(more)
+        at_low = at_high = None
+        if (beyond := self._at_edges) is not None:
+            at_low, at_high = (
+                np.abs(np.log(end / beyond.server_speedup)) for end in beyond.server_speedup_band
+            )
+        fewer = opened(np.log(gain / low), self.batch, self._edges, at_low)
+        return gain * np.exp(-fewer), gain * np.exp(
+            opened(np.log(high / gain), self.batch, self._edges, at_high)
+        )
 
     @cached_property
     def token_band(self) -> tuple[FloatArray, FloatArray]:
@@ -324,9 +337,11 @@ class Surface(PricedSteps):
         slower = seen.step_share * in_quadrature(np.log(steps.high_us / steps.step_us), fewer)
         faster, slower = np.sqrt(faster**2 + beside), np.sqrt(slower**2 + beside)
         if self._edges is not None:
-            at_fast, at_slow = map(np.log, self._edges.token_band)
-            faster = opened(faster, self.batch, -at_fast, self._edges.batch)
-            slower = opened(slower, self.batch, at_slow, self._edges.batch)
+            at_fast = at_slow = None
+            if self._at_edges is not None:
+                at_fast, at_slow = (np.abs(np.log(end)) for end in self._at_edges.token_band)
+            faster = opened(faster, self.batch, self._edges, at_fast)
+            slower = opened(slower, self.batch, self._edges, at_slow)
         return np.exp(-faster), np.exp(slower)
 
     @cached_property
@@ -356,7 +371,7 @@ class Surface(PricedSteps):
                 decode=other.decode,
                 verify=other.verify,
                 drafted=other.drafted,
-                edges=None if self._edges is None else self._edges.in_flight,
+                edges=None if self._at_edges is None else self._at_edges.in_flight,
             )
         )
 
@@ -397,14 +412,15 @@ class Surface(PricedSteps):
     def bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of the speedup of one configuration at several batches."""
         low, high = self._bands_at(at, s, configuration)
-        edges = self._edges
-        if edges is None:
+        edges, batch = self._edges, self.batch[at]
+        if edges is None or batch.max() <= edges[0]:
             return low, high
-        gain, every = self.speedup[at, s, configuration], np.arange(edges.batch.size)
-        at_gain, ends = edges.speedup[every, s, configuration], edges._bands_at(every, s, configuration)
-        fewer, more = (np.abs(np.log(end / at_gain)) for end in ends)
-        low = gain * np.exp(-opened(np.log(gain / low), self.batch[at], fewer, edges.batch))
-        return low, gain * np.exp(opened(np.log(high / gain), self.batch[at], more, edges.batch))
+        other = self._at_edges or self
+        rows = np.asarray([int(np.flatnonzero(other.batch == edge)[0]) for edge in edges])
+        gain, at_gain = self.speedup[at, s, configuration], other.speedup[rows, s, configuration]
+        fewer, more = (np.abs(np.log(end / at_gain)) for end in other._bands_at(rows, s, configuration))
+        low = gain * np.exp(-opened(np.log(gain / low), batch, edges, fewer))
+        return low, gain * np.exp(opened(np.log(high / gain), batch, edges, more))
 
     def _bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
         option, gain = self.option_of(configuration), self.speedup[at, s, configuration]

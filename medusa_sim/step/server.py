@@ -34,6 +34,7 @@ from medusa_sim.arrays import FloatArray, IntArray, distinct
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.chance import Hits, binomial, log_normal, quantile
 from medusa_sim.step.compose import HOST_OVERLAP, Added, padded_tokens
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.prompts import (
@@ -54,12 +55,8 @@ from medusa_sim.step.step import Setting, processed_tokens
 MAX_REQUESTS = 256
 TOKEN_BUDGET = 8192
 """`max_num_seqs` and `max_num_batched_tokens` where no engine has its own (`Engine.step_limit`)."""
-_SHARES = 8
-"""Equally likely lengths that stand for all."""
-_FEW = 24.0
-"""Mean number of prompts on a step up to which every number counts by itself; beyond it is normal."""
 _BLOCK = 1024
-"""Cells whose steps are sorted at once."""
+"""Cells whose steps are priced at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +141,7 @@ class Served:
 
 
 class _Steps(NamedTuple):
-    """Steps on which so many prompts begin, at some cells; (m, K) over equally likely lengths, or (m, 1).
+    """Steps on which so many prompts begin, at some cells; (m, K) over equally likely lengths.
 
     time_us: of the last step that these prompts ride on; further: how many carry a whole budget before it,
     each of further_us. decoding: (m,) requests that decode.
@@ -200,13 +197,8 @@ class FullServer(Served):
     def quantile_us(self, share: float) -> FloatArray:
         """Time between two chunks that this share of them keeps."""
         cells, found = self._cells, np.empty(self._cells.step_us.size)
-        for first in range(0, found.size, _BLOCK):
-            block = np.arange(first, min(first + _BLOCK, found.size))
-            times, weights = self._decoding_steps(cells.at(block))
-            order = np.argsort(times, axis=1)
-            reached = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
-            place = (reached < share * reached[:, -1:]).sum(axis=1, keepdims=True)
-            found[block] = np.take_along_axis(times, np.take_along_axis(order, place, axis=1), axis=1)[:, 0]
+        for block in _blocks(found.size):
+            found[block] = quantile(*self._gaps(cells.at(block)), share, block.size)
         return self._shaped(found)
 
     @cached_property
@@ -258,6 +250,7 @@ class FullServer(Served):
         ahead = np.where(width > 1.0, _steps_ahead(setting), _steps_ahead(_plain(setting)))
         others = np.minimum(requests - 1.0, 1.0)  # steps run on meanwhile
         away = others * (ahead + (self.server_us / step_us + 0.5 if self.server_us else 0.0))
+        unknown = np.zeros(step_us.size)
         cells = Cells(
             step_us=step_us,
             requests=requests,
@@ -265,13 +258,13 @@ class FullServer(Served):
             tokens=tokens,
             each_us=attention_us / requests,
             room=room,
-            own_us=np.empty(0),
-            idle_us=np.empty(0),
+            own_us=unknown,
+            idle_us=unknown,
             decodes=decodes,
             away=away,
             away_us=self.server_us * (1.0 - others),
-            queued=np.empty(0),
-            share=np.empty(0),
+            queued=unknown,
+            share=unknown,
         )
         own_us, idle_us = self._linear_of_steps(cells)
         share, queued = self._share(cells)
@@ -283,20 +276,19 @@ class FullServer(Served):
         A step lacks the requests that are away, so that no tile's edge falls on one number of requests.
         """
         engine = self.setting.runtime.engine
-        every = np.zeros(cells.requests.size), np.ones(cells.requests.size), np.arange(cells.requests.size)
-        gone = [every, *binomial(cells.requests, cells.away / np.maximum(cells.decodes + cells.away, 1e-9))]
-        padded = []
-        for count, _, place in gone:
-            requests, width = np.maximum(cells.requests[place] - count, 1.0), cells.width[place]
+
+        def padded(requests: FloatArray, width: FloatArray) -> IntArray:
             rows = requests * width if engine is None else padded_tokens(engine, requests, width)
-            padded.append(np.maximum(np.rint(rows), 1.0).astype(np.int64))
-        known = distinct(*padded)
+            return np.maximum(np.rint(rows), 1.0).astype(np.int64)
+
+        gone = binomial(cells.requests, cells.away / np.maximum(cells.decodes + cells.away, 1e-9))
+        here = cells.at(gone.place)
+        rows = padded(cells.requests, cells.width)
+        fewer = padded(np.maximum(here.requests - gone.number, 1.0), here.width)
+        known = distinct(rows, fewer)
         times = linear_us(self.setting, known.astype(np.float64))
-        own_us, *others = (times[np.searchsorted(known, rows)] for rows in padded)
-        idle_us = np.zeros(own_us.size)
-        for (_, weight, place), each_us in zip(gone[1:], others, strict=True):
-            idle_us[place] += weight * each_us
-        return own_us, idle_us
+        each_us = times[np.searchsorted(known, fewer)]
+        return times[np.searchsorted(known, rows)], _sums(gone.weight * each_us, gone.place, rows.size)
 
     def _share(self, cells: Cells) -> tuple[FloatArray, FloatArray]:
         """(pi of (N7): the share of the requests that send a prompt to a step, steps that it queues).
@@ -309,7 +301,7 @@ class FullServer(Served):
             return share, np.zeros(share.size)
         traffic, b = self.traffic, cells.requests
         of_step = traffic.prompt_tokens / cells.room
-        lengths = traffic.prompt_tokens * _lengths(np.full(1, traffic.prompt_cv))
+        lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))
         reading = 1.0 + np.floor(lengths / cells.room[:, None]).mean(axis=1)
         cycle = cells.decodes + cells.away + reading
         wait = of_step**2 * (1.0 + traffic.prompt_cv**2) / 2.0
@@ -330,7 +322,7 @@ class FullServer(Served):
     @cached_property
     def _prompt_attention_us(self) -> float:
         """Of one prompt, in the mean over its length."""
-        lengths = self.traffic.prompt_tokens * _lengths(np.full(1, self.traffic.prompt_cv))[0]
+        lengths = self.traffic.prompt_tokens * log_normal(np.full(1, self.traffic.prompt_cv))[0]
         return float(prompt_attention_us(self.setting, lengths, lengths).mean())
 
     @cached_property
@@ -355,27 +347,38 @@ class FullServer(Served):
     def _means(self) -> _Means:
         """Mean time of all steps, of those of a request that decodes, and of those that a prompt rides on."""
         cells = self._cells
-        all_us, decoding_us, prompts_us = (np.zeros(cells.step_us.size) for _ in range(3))
-        seen, rode = np.zeros(cells.step_us.size), np.zeros(cells.step_us.size)
-        for count, weight, place in self._counts(cells):
-            here = cells.at(place)
-            steps = self._steps(here, count)
+        size, found = cells.step_us.size, []
+        for block in _blocks(size):
+            at = cells.at(block)
+            hits = self._begin(at)
+            here = at.at(hits.place)
+            steps = self._steps(here, hits.number)
             own_us = steps.time_us.mean(axis=1)
             further_us = (steps.further * steps.further_us).mean(axis=1)
             # further steps are no steps more: they stand in place of some that carry nothing
-            in_place_us = (steps.further * here.step_us[:, None]).mean(axis=1)
-            all_us[place] += weight * (own_us + further_us - in_place_us)
-            decoding_us[place] += weight * steps.decoding * (own_us + further_us - in_place_us)
-            prompts_us[place] += weight * count * (own_us + further_us)
-            seen[place] += weight * steps.decoding
-            rode[place] += weight * count
+            mean_us = own_us + further_us - steps.further.mean(axis=1) * here.step_us
+            decoding, riding = hits.weight * steps.decoding, hits.weight * hits.number
+            sums = (
+                _sums(each, hits.place, block.size)
+                for each in (
+                    hits.weight * mean_us,
+                    decoding * mean_us,
+                    riding * (own_us + further_us),
+                    decoding,
+                    riding,
+                )
+            )
+            found.append(tuple(sums))
+        all_us, decoding_us, prompts_us, seen, rode = (
+            np.concatenate(each) for each in zip(*found, strict=True)
+        )
         return _Means(all_us, decoding_us / np.maximum(seen, 1e-300), prompts_us / np.maximum(rode, 1e-300))
 
-    def _counts(self, cells: Cells) -> Iterator[tuple[FloatArray, FloatArray, np.ndarray]]:
-        """(prompts that begin on a step, its probability, places of the cells): over all of (N7)."""
+    def _begin(self, cells: Cells) -> Hits:
+        """(N7): how many prompts begin on a step of each cell."""
         together = np.minimum(float(self._together), cells.requests)
-        for count, weight, place in binomial(cells.requests / together, cells.share):
-            yield count * together[place], weight, place
+        hits = binomial(cells.requests / together, cells.share)
+        return hits._replace(number=hits.number * together[hits.place])
 
     def _steps(self, cells: Cells, count: FloatArray) -> _Steps:
         """Of cells on which so many prompts begin: (N8)."""
@@ -384,17 +387,15 @@ class FullServer(Served):
         decoding = np.maximum(cells.requests - count, 0.0) * stays
         attended = cells.requests * stays if apart else decoding
         own_us = (cells.step_us - (cells.requests - attended) * cells.each_us)[:, None]
-        none = np.zeros((count.size, 1))
         alone_us = own_us + (cells.idle_us - cells.own_us)[:, None]
-        if not count.any():
-            return _Steps(alone_us, none, none, decoding)
-        read = count[:, None] * traffic.prompt_tokens * _lengths(traffic.prompt_cv / np.sqrt(count))
+        some = np.maximum(count, 1e-9)[:, None]
+        read = count[:, None] * traffic.prompt_tokens * log_normal(traffic.prompt_cv / np.sqrt(some[:, 0]))
         room = cells.room[:, None]
         further = np.floor(read / room)
         rest = read - further * room
         gpus = float(self.setting.parallel.schedulers)  # each attends to its own prompts
         whole_us = self._prompt_attention_us * np.maximum(count / gpus, np.minimum(count, 1.0))[:, None]
-        per_token_us = whole_us / (count[:, None] * traffic.prompt_tokens)
+        per_token_us = whole_us / (some * traffic.prompt_tokens)
         drafts = (cells.width > 1.0)[:, None]
 
         def carrying_us(tokens: FloatArray) -> FloatArray:
@@ -410,34 +411,29 @@ class FullServer(Served):
                 return prompt_pass_us(whole, self._host_us)
             most, host_us = self._graph
             eager = (own + tokens > most) & (cells.requests * cells.width <= most)[:, None]
-            return prompt_pass_us(whole, host_us * eager) if host_us else whole
+            return prompt_pass_us(whole, np.where(eager, host_us, 0.0)) if host_us else whole
 
-        return _Steps(carrying_us(rest), further, carrying_us(room) if further.any() else none, decoding)
+        time_us = np.where(count[:, None] > 0.0, carrying_us(rest), alone_us)
+        return _Steps(time_us, further, carrying_us(room) if further.any() else alone_us, decoding)
 
-    def _decoding_steps(self, cells: Cells) -> tuple[FloatArray, FloatArray]:
-        """(m, nodes) times and weights of the steps in which a request decodes."""
-        size = cells.step_us.size
-        times, weights = [], []
-        plain = np.zeros(size)
-        for count, weight, place in self._counts(cells):
-            here = cells.at(place)
-            steps = self._steps(here, count)
-            nodes = steps.time_us.shape[1]
-            seen = weight * steps.decoding / nodes
-            for k in range(nodes):
-                every, its = np.zeros(size), np.zeros(size)
-                every[place], its[place] = steps.time_us[:, k], seen
-                times.append(every)
-                weights.append(its)
-                if count.any() and steps.further[:, k].any():
-                    more, its = np.zeros(size), np.zeros(size)
-                    more[place] = np.broadcast_to(steps.further_us, steps.time_us.shape)[:, k]
-                    its[place] = seen * steps.further[:, k]
-                    times.append(more)
-                    weights.append(its)
-                    plain[place] += its[place]
-        weights[0] = np.maximum(weights[0] - plain, 0.0)  # the first are those that carry nothing
-        return np.stack(times, axis=1), np.stack(weights, axis=1)
+    def _gaps(self, cells: Cells) -> tuple[FloatArray, FloatArray, IntArray]:
+        """(times, weights, places) of the steps in which a request decodes."""
+        hits = self._begin(cells)
+        steps = self._steps(cells.at(hits.place), hits.number)
+        shape = steps.time_us.shape
+        seen = np.broadcast_to((hits.weight * steps.decoding)[:, None] / shape[1], shape)
+        place = np.broadcast_to(hits.place[:, None], shape)
+        if not steps.further.any():
+            return steps.time_us.ravel(), seen.ravel(), place.ravel()
+        more = seen * steps.further
+        # further steps stand in place of some that carry nothing
+        taken = _sums(more.sum(axis=1), hits.place, cells.step_us.size)[hits.place]
+        nothing = hits.number == 0.0
+        kept = np.where(nothing[:, None], np.maximum(seen - taken[:, None] / shape[1], 0.0), seen)
+        further_us = np.broadcast_to(steps.further_us, shape)
+        pairs = ((steps.time_us, further_us), (kept, more), (place, place))
+        times, weights, places = (np.concatenate([np.ravel(each) for each in pair]) for pair in pairs)
+        return times, weights, places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -511,49 +507,14 @@ def served(
     )
 
 
-def binomial(draws: FloatArray, share: FloatArray) -> Iterator[tuple[FloatArray, FloatArray, IntArray]]:
-    """(count, its probability, places): how many of (M,) draws hit, each with this probability.
-
-    Every number of hits where these are few in the mean, else equally likely ones of the normal limit.
-    draws need not be whole.
-    """
-    mean = draws * share
-    few = np.flatnonzero(mean <= _FEW)
-    if few.size:
-        b, p = draws[few], np.minimum(share[few], 1.0 - 1e-12)
-        weight, weights = np.exp(b * np.log1p(-p)), []
-        last = int(np.ceil(mean[few].max() + 9.0 * np.sqrt(mean[few].max()) + 16.0))  # nothing is left
-        for count in range(last + 1):
-            weights.append(weight)
-            weight = weight * np.maximum(b - count, 0.0) / (count + 1.0) * (p / (1.0 - p))
-        total = np.sum(weights, axis=0)
-        for count, weight in enumerate(weights):
-            live = np.flatnonzero(weight > 1e-7)
-            if live.size:
-                yield np.full(live.size, float(count)), weight[live] / total[live], few[live]
-    many = np.flatnonzero(mean > _FEW)
-    if many.size:
-        spread = np.sqrt(mean[many] * (1.0 - share[many]))
-        for z in _NORMAL:
-            yield np.maximum(mean[many] + spread * z, 0.0), np.full(many.size, 1.0 / _SHARES), many
+def _blocks(size: int) -> Iterator[IntArray]:
+    """Places of cells that are priced together."""
+    return (np.arange(first, min(first + _BLOCK, size)) for first in range(0, size, _BLOCK))
 
 
-def _lengths(cv: FloatArray) -> FloatArray:
-    """(m, K) equally likely values of log-normal lengths of mean 1; cv: (m,) coefficients of variation."""
-    sigma = np.sqrt(np.log1p(cv**2))[:, None]
-    values = np.exp(sigma * _NORMAL)
-    return np.asarray(values / values.mean(axis=1, keepdims=True))
-
-
-def _normal_nodes(count: int) -> FloatArray:
-    """Equally likely values of a standard normal variable."""
-    from statistics import NormalDist
-
-    values = np.asarray([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])
-    return np.asarray(values / np.sqrt((values**2).mean()))
-
-
-_NORMAL = _normal_nodes(_SHARES)
+def _sums(values: FloatArray, place: IntArray, size: int) -> FloatArray:
+    """(size,) sums of the values of each place."""
+    return np.bincount(place, values, size).astype(np.float64)
 
 
 def _plain(setting: Setting) -> Setting:

@@ -259,12 +259,14 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
     each = work_time(setting.latency, verification_work(whole, np.asarray(batch)[..., None], lengths, widths))
 
     def mean(values: FloatArray) -> FloatArray:
-        return np.asarray((values * weights).sum(axis=-1)) if values.ndim == weights.ndim else values
+        if not values.ndim:
+            return values
+        return np.asarray(values[..., 0] if values.shape[-1] == 1 else (values * weights).sum(axis=-1))
 
     mixed = each.each(mean)
     (_, kernels), *_ = mixed.passes
     source = each.source
-    vars(kernels)["source"] = source.max(axis=-1) if source.ndim == weights.ndim else source
+    vars(kernels)["source"] = source.max(axis=-1) if source.ndim else source
     return StepTime(cost=mixed.cost, passes=((work, kernels),))
 
 

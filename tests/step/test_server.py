@@ -13,11 +13,12 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.chance import binomial
 from medusa_sim.step.drafter import DRAFTERS
 from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.prompts import linear_us, prompt_attention_us, prompt_host_us, timed_rows
 from medusa_sim.step.sampling import sampled
-from medusa_sim.step.server import FullServer, Served, Traffic, binomial, served, served_length, step_limits
+from medusa_sim.step.server import FullServer, Served, Traffic, served, served_length, step_limits
 from medusa_sim.step.step import Setting, decode_step
 
 LATENCY = cached(latency_model(load_gpu("h100-sxm"), "calibrated", "sglang"))
@@ -54,11 +55,8 @@ def test_without_traffic_a_server_is_its_step(runtime):
 
 @given(draws=st.integers(1, 2000), share=st.floats(0.0, 1.0))
 def test_numbers_of_hits_have_the_mean_and_spread_of_their_law(draws, share):
-    nodes = [
-        (float(count[0]), float(weight[0]))
-        for count, weight, _ in binomial(np.array([float(draws)]), np.array([share]))
-    ]
-    counts, weights = np.array(nodes).T
+    counts, weights, place = binomial(np.array([float(draws)]), np.array([share]))
+    assert not place.any()
     mean = float(counts @ weights)
     assert weights.sum() == pytest.approx(1.0, abs=1e-5)
     assert mean == pytest.approx(draws * share, rel=1e-4, abs=1e-4)
@@ -199,8 +197,11 @@ def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     step, traffic = np.asarray(1e4), Traffic(prompt_tokens=16.0, output_tokens=256.0)
     seen = served(eight, step, 64, 1, np.ones(()), traffic)
     assert isinstance(seen, FullServer)
-    counts = [count[0] for count, *_ in seen._counts(seen._cells)]
-    assert counts[:3] == [0.0, 8.0, 16.0]  # prompts of eight GPUs wait for each other
+    assert seen._begin(seen._cells).number[:3].tolist() == [
+        0.0,
+        8.0,
+        16.0,
+    ]  # prompts of eight GPUs wait for each other
 
 
 def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server():

@@ -239,3 +239,16 @@ def test_parts_of_those_that_find_drafts_keep_their_mean(draws, rate):
     assert weights.sum() == pytest.approx(1.0)
     assert float((shares * weights).sum()) == pytest.approx(rate, rel=1e-6)
     assert (shares <= 1.0 + 1e-9).all()
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "suffix"])
+def test_a_looked_up_step_takes_any_shapes(drafter):
+    asked = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": drafter, "runtime": "vllm"}
+    setting = Scenario(**asked, acceptance=0.4).setting
+    lengths = np.array([100, 1000, 5000])
+    many = verification_step(setting, 4, lengths, 3).time_us
+    each = [
+        float(verification_step(setting, np.asarray(4), np.asarray(one), np.asarray(3)).time_us)
+        for one in lengths
+    ]
+    np.testing.assert_allclose(many, each)

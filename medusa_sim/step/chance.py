@@ -1,0 +1,76 @@
+"""Distributions that a server's steps are averaged over: how many of some draws hit, and lengths."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+
+LENGTHS = 8
+"""Equally likely values that stand for a distribution of lengths."""
+_FEW = 24.0
+"""Mean number of hits up to which every number counts by itself; beyond it is normal."""
+_RARE = 1e-7
+
+
+class Hits(NamedTuple):
+    """(n,) numbers of hits, their probabilities, and the places of the draws that they belong to."""
+
+    number: FloatArray
+    weight: FloatArray
+    place: IntArray
+
+
+def _normal_nodes(count: int) -> FloatArray:
+    values = np.asarray([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])
+    return np.asarray(values / np.sqrt((values**2).mean()))
+
+
+_NORMAL = _normal_nodes(LENGTHS)
+"""Equally likely values of a standard normal variable."""
+
+
+def binomial(draws: FloatArray, share: FloatArray) -> Hits:
+    """How many of (M,) draws hit, each with this probability; draws need not be whole.
+
+    Every number of hits where these are few in the mean, else equally likely ones of the normal limit.
+    """
+    mean = draws * share
+    few, many = np.flatnonzero(mean <= _FEW), np.flatnonzero(mean > _FEW)
+    parts: list[tuple[FloatArray, FloatArray, IntArray]] = []
+    if few.size:
+        b, p = draws[few], np.minimum(share[few], 1.0 - 1e-12)
+        most = mean[few].max()
+        counts = np.arange(np.ceil(most + 9.0 * np.sqrt(most) + 16.0) + 1.0)  # beyond, nothing is left
+        odds = np.maximum(b[:, None] - counts[:-1], 0.0) / counts[1:] * (p / (1.0 - p))[:, None]
+        first = np.exp(b * np.log1p(-p))[:, None]
+        weights = np.concatenate([first, first * np.cumprod(odds, axis=1)], axis=1)
+        weights /= weights.sum(axis=1, keepdims=True)
+        place, column = np.nonzero(weights > _RARE)
+        parts.append((counts[column], weights[place, column], few[place]))
+    if many.size:
+        spread = np.sqrt(mean[many] * (1.0 - share[many]))
+        hits = np.maximum(mean[many][:, None] + spread[:, None] * _NORMAL, 0.0)
+        parts.append((hits.ravel(), np.full(hits.size, 1.0 / LENGTHS), np.repeat(many, LENGTHS)))
+    return Hits(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def log_normal(cv: FloatArray) -> FloatArray:
+    """(m, K) equally likely values of log-normal lengths of mean 1; cv: (m,) coefficients of variation."""
+    sigma = np.sqrt(np.log1p(cv**2))[:, None]
+    values = np.exp(sigma * _NORMAL)
+    return np.asarray(values / values.mean(axis=1, keepdims=True))
+
+
+def quantile(values: FloatArray, weights: FloatArray, place: IntArray, share: float, size: int) -> FloatArray:
+    """(size,) least value of each place below which this share of its weight lies; all given (n,)."""
+    order = np.lexsort((values, place))
+    place, values = place[order], values[order]
+    reached = np.cumsum(weights[order])
+    last = np.searchsorted(place, np.arange(size), side="right") - 1
+    before = np.concatenate([[0.0], reached[last[:-1]]])
+    wanted = before + share * (reached[last] - before)
+    return np.asarray(values[np.minimum(np.searchsorted(reached, wanted), last)])
