@@ -359,14 +359,20 @@ def _whole_blocks(spread: FloatArray) -> FloatArray:
 
     It rises with x, so that a longer context never takes less.
     """
-    half = _LENGTH_SPREAD * spread
-    ends = (_whole_integral(spread + half), _whole_integral(spread - half))
-    return np.asarray((ends[0] - ends[1]) / (2.0 * half))
+    mean = _whole_integral((1.0 + _LENGTH_SPREAD) * spread)
+    mean -= _whole_integral((1.0 - _LENGTH_SPREAD) * spread)
+    mean /= (2.0 * _LENGTH_SPREAD) * spread
+    return mean
 
 
 def _whole_integral(ends: FloatArray) -> FloatArray:
+    """F of (A8); `ends` is used up."""
+    ends = np.asarray(ends)
     whole = np.floor(ends)
-    return np.asarray((whole + 1.0) * (ends - 0.5 * whole))
+    ends -= 0.5 * whole
+    whole += 1.0
+    ends *= whole
+    return ends
 
 
 def _tiles(
