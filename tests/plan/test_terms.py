@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 
 from medusa_sim import Scenario
+from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.scenario import Scenario as PlanScenario
 from medusa_sim.plan.terms import WORDS, beyond_measured, far_terms
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.recommend_reason import warnings
 from medusa_sim.specs.engine import UNITS
+from medusa_sim.step.server import step_limits
 from medusa_sim.step.workload import Grid
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}
@@ -86,3 +89,13 @@ def test_no_band_of_a_speedup_is_narrower_beyond_what_was_measured(runtime, set_
         among = frame[(frame.candidates == 4) & (frame.batch == 513)].iloc[0]
         names = ["speedup_low", "speedup_high", "verify_low_us", *["server_speedup_low"] * bool(traffic)]
         assert alone[names].tolist() == pytest.approx(among[names].tolist())
+
+
+def test_a_drafter_leaves_fewer_requests_where_an_engine_says_so():
+    for runtime, most in (("sglang", 48), ("vllm", 1024)):
+        scenario = PlanScenario(**DENSE, runtime=runtime)
+        plain = step_limits(scenario.runtime, scenario.gpu)[0]
+        assert step_limits(scenario.runtime, scenario.gpu, drafts=True)[0] == min(most, plain)
+        limits = limits_of(scenario, scenario.options()[0])
+        assert limits.max_requests == min(most, plain)
+        assert limits_of(scenario, scenario.options()[0], Server(max_requests=96)).max_requests == 96

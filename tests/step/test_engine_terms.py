@@ -286,3 +286,46 @@ def test_an_older_version_takes_its_share_of_every_kernel_and_nothing_else():
     assert 1.05 <= share <= 1.20  # pairs of one set-up on both versions
     assert older.parts_us["mlp"] == pytest.approx(share * newest.parts_us["mlp"])
     assert (older.time_us < share * newest.time_us).all()
+
+
+def test_eager_trees_pay_for_their_levels_and_look_ups_less_than_other_drafts():
+    """Spec-Bench in Hugging Face: 1.3 ms a level on a 7B, 2 ms on a 13B, look-ups 1.2 to 2 ms."""
+    eager = load_runtime("hf-eager")
+    added = {}
+    for name in ("vicuna-7b", "vicuna-13b"):
+        of = setting("hf-eager", model=load_model(name), method="eagle")
+        chain, tree = (
+            drafting_steps(replace(of, drafter=Eagle(depth=5, width=width)), 1, 512, 26)[-1]
+            for width in (1, 4)
+        )
+        added[name] = float(tree.cost.time_us - chain.cost.time_us) / 5
+        assert float(chain.cost.time_us) == eager.host_us_per_drafted_step
+    assert added["vicuna-7b"] == pytest.approx(1300.0)
+    assert added["vicuna-13b"] == pytest.approx(2000.0, rel=0.03)
+    (looked_up,) = drafting_steps(setting("hf-eager", DRAFTERS["ngram"].of(Parts(), 5)), 1, 512, 6)
+    assert 1200.0 <= float(looked_up.cost.time_us) <= 2000.0
+    assert looked_up.cost.has_engine_band
+
+
+def test_sglang_quantises_activations_in_launches_of_their_own():
+    """Four a layer, 0.6 ms of a step of an 8B; weights in fp8 alone, or scales in blocks, have none."""
+    terms = engine("sglang-0.5")
+    bare = terms.with_terms({"quantise_us": NOTHING})
+    added = {}
+    for formats in (("fp8", None, None), ("bf16", "fp8", None), ("bf16", None, None)):
+        model = with_dtypes(load_model("llama-3.1-8b"), *formats)
+        of = setting("sglang-0.5", model=model)
+        steps = (decode_step(with_terms(of, each), 1, 512).time_us for each in (terms, bare))
+        added[formats[:2]] = float(np.subtract(*steps))
+    assert added["fp8", None] == pytest.approx(4 * 32 * terms.quantise_us.value)
+    assert 500.0 < added["fp8", None] < 700.0
+    assert added["bf16", "fp8"] == added["bf16", None] == 0.0
+
+
+def test_a_server_that_is_set_up_for_a_batch_has_a_graph_of_it():
+    """TensorRT-LLM captures its largest batch; sizes of 1.2 end at 128, those of 1.3 go on by 64."""
+    older, newer = (engine(f"tensorrt-llm-{version}") for version in ("1.2", "1.3"))
+    requests = np.array([100, 128, 129, 200, 257])
+    assert padded_tokens(older, requests, 1).tolist() == [104, 128, 129, 200, 257]
+    assert padded_tokens(newer, requests, 1).tolist() == [104, 128, 192, 256, 320]
+    assert is_captured(older, requests, 1).all()
