@@ -43,7 +43,7 @@ EAGLE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs"
 
 
 def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
-    page = opened("load", **EAGLE)
+    page = opened("load", **EAGLE, drafts=3)
     asked = LoadArguments(policies=("none", "3"), tpot_ms=12.0, max_num_seqs=64)
     found = under_load.load(SetUp(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), asked)
     plain, drafting = found.carried
@@ -56,8 +56,10 @@ def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
     assert len(drawn(page)) == 2
     rows = csv_rows(printed(next(told for told in commands(page) if "--timeline" not in told)))
     assert [row["policy"] for row in rows[:2]] == ["none", "K=3"]
-    last = {point.policy: point.mean for point in found.last}
-    assert float(rows[-1]["tpot_mean_s"]) == last["K=3"]["tpot_mean_s"]
+    for point in found.last:
+        own = (row for row in rows if (row["policy"], float(row["rate_per_s"])) == (point.policy, point.rate))
+        assert float(next(own)["tpot_mean_s"]) == point.mean["tpot_mean_s"]
+    assert float(rows[-1]["rate_per_s"]) > drafting.saturated_per_s, "drawn beyond where it is full"
     assert plain.largest_per_s is not None
 
 
@@ -145,7 +147,7 @@ def test_rates_of_a_chain_have_a_short_curve(opened: Opened) -> None:
     page = opened("tree", drafter="eagle", kind="my paths", paths="[[0], [0, 0]]")
     assert not page.error
     lines, here = budget(page)
-    assert max(lines["speedup"]) == 6
+    assert 6 <= max(lines["speedup"]) <= 16, "as far as rates are carried on"
     assert here["speedup"]["value"] == pytest.approx(lines["speedup"][3])
 
 
