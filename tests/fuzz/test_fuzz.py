@@ -35,6 +35,7 @@ def test_a_case_is_a_function_of_its_seed_and_number(tmp_path):
         assert [arg.replace(str(second), str(first)) for arg in other] == one
 
 
+@pytest.mark.slow
 def test_no_reader_takes_a_second_or_200_mb():
     """The smallest run: `python tests/fuzz/readers.py --seed N --count 10000` is the long one."""
     found = readers.fuzz(0, range(300))
