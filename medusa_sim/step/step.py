@@ -252,7 +252,7 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
     if setting.match_rate == 1.0:
         return work_time(setting.latency, work)
     sizes = np.broadcast_arrays(as_float(batch), as_float(candidates))
-    found, weights = found_shares(sizes[0], setting.match_rate)
+    found, weights = found_shares(sizes[0], min(max(setting.match_rate, 1e-12), 1.0 - 1e-12))
     whole = replace(setting, match_rate=1.0)
     lengths = np.asarray(seq_len)[..., None]
     widths = 1.0 + (sizes[1][..., None] - 1.0) * found
