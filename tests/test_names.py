@@ -39,7 +39,7 @@ LIBRARIES = {"np": "numpy", "ms": "medusa_sim"} | {
 }
 FOREIGN = {
     # files of other projects, and those that a user has
-    "binary_trees_log_T06.txt", "block_config.py", "decoderMaskedMultiheadAttentionLaunch.h",
+    "zsh_source", "binary_trees_log_T06.txt", "block_config.py", "decoderMaskedMultiheadAttentionLaunch.h",
     "decoderXQAImplCommon.h", "decoderXQAImplJIT.cpp", "fp8_gemm_kernel.cu", "profile_export.jsonl",
     "quantization/quark/quark.py", "directory/config.json", "benchmarks.json", "profile_export_aiperf.json",
     "docs/speculative.md", "docs/source/features/speculative-decoding.md",

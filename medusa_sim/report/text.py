@@ -159,7 +159,7 @@ class TextTable:
         table = self
         for _ in self.headers:
             over = sum(table.widths) + between * (len(table.headers) - 1) - width
-            words = [i for i, right in enumerate(table.right) if not right]
+            words = [i for i, right in enumerate(table.right) if i and not right]  # a row's name stays whole
             if over <= 0 or not words:
                 break
             longest = max(words, key=lambda i: table.widths[i])

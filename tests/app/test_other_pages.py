@@ -284,7 +284,7 @@ def test_a_metrics_page_is_judged_and_taken_over(opened: Opened) -> None:
     assert not page.exception
     told = text_of(page)
     assert "counted" in told
-    assert "tokens a step; acceptance by position 0." in told
+    assert "tokens a step; drafts accepted in 0." in told
     taken = next(button for button in page.button if button.label.startswith("Take over acceptance"))
     taken.click().run()
     assert not page.exception

@@ -158,8 +158,7 @@ def test_aliases_are_names_everywhere():
         assert load_runtime(alias).name == name
         ended = answered("specs", alias)
         assert name in ended.stdout
-        with pytest.raises(SpecError, match=f"newest, {re.escape(name)}"):
-            load_runtime(f"{alias}-99.1")
+        assert load_runtime(f"{alias}-99.1").name.startswith(alias)  # the nearest, which an answer says
 
 
 def test_lengths_may_be_given_in_k():

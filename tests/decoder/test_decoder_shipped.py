@@ -150,7 +150,7 @@ def test_runs_write_how_texts_differ_and_a_load_draws_from_it(tmp_path):
     assert 0.2 < heads.request_spread < 2.0
     assert ngram.match_rate == pytest.approx(tried / steps, abs=1e-6)
     assert ngram.match_runs > 1.0
-    assert "requests differ by" in told[0]
+    assert "acceptance varies between requests" in told[0]
     assert "in runs" in told[1]
     asked = Scenario(
         gpu="h100-sxm",
