@@ -91,7 +91,7 @@ class _Run:
         self.kv_most = 0
         self.in_system_s = 0.0
         self.window = [0.0, np.inf]
-        self.recorder = Recorder(table.drafts_max, limits.max_requests)
+        self.recorder = Recorder(table.drafts_max, table.requests_max)
         self.share = table.match_rate
         self.asking = Asking(policy, table.drafts_max, limits.token_budget)
         self.idle: list[float] | None = None if isinstance(policy, Fixed) else table.idle_share.tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -208,7 +208,13 @@ class LoadTest:
         """Step times up to the longest draft and request."""
         longest = max(self.requests(self.any_rate, seed)[0].longest for seed in range(self.seeds))
         options = chains(self.scenario, self.drafts_max) if self.drafts_max else ()
-        return step_table(self.scenario, options, self.limits(self.drafts_max), longest)
+        limits = self.limits(self.drafts_max)
+        return step_table(self.scenario, options, replace(limits, max_requests=self.most_requests), longest)
+
+    @property
+    def most_requests(self) -> int:
+        """Of one step of any policy: an engine may take fewer where it loads a drafter."""
+        return max(self.limits(drafts).max_requests for drafts in {0, self.drafts_max})
 
     @cached_property
     def mean_length(self) -> float:
@@ -222,8 +228,9 @@ class LoadTest:
         """What steps draw; None where the GPU's power is not known."""
         options = chains(self.scenario, self.drafts_max) if self.drafts_max else ()
         prompts, _ = self.requests(self.any_rate, 0)
-        most = self.limits(self.drafts_max).max_requests
-        return energy_of(self.scenario, options, most, self.mean_length, float(prompts.prompt_tokens.mean()))
+        return energy_of(
+            self.scenario, options, self.most_requests, self.mean_length, float(prompts.prompt_tokens.mean())
+        )
 
     @cached_property
     def served(self) -> tuple[Served, ...]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from load_tables import constant_table, limits
 
+import medusa_sim as ms
 from medusa_sim.load.arrivals import Drawn, Lengths, closed_loop
 from medusa_sim.load.by_request import BudgetByRequest
 from medusa_sim.load.draws import Draws
@@ -161,3 +162,11 @@ def test_a_closed_loop_draws_what_was_measured(shared_data):
         misses.append(abs(found["watts"] / row.watts_all_gpus - 1.0))
         assert found["joule_per_token"] == pytest.approx(row.joule_per_token, rel=0.15)
     assert np.mean(misses) < 0.08
+
+
+def test_a_server_that_takes_fewer_requests_with_a_drafter_is_simulated_beside_one_that_does_not():
+    scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime="sglang")
+    asked = {"requests": 200, "seeds": 1, "rates": 40.0, "search": False}
+    plain, drafting = (point.mean for point in scenario.simulate(["none", "3"], **asked).answer.points)
+    assert drafting["requests_decoding"] <= 48  # what SGLang admits with a drafter
+    assert plain["requests_decoding"] > 48
