@@ -492,6 +492,9 @@ def served(
     if traffic is None or setting.scope == "block":
         return Served(step_us=step, tokens_per_step=tokens, server_us=server_us)
     requests = np.asarray(batch, dtype=np.float64)
+    shape = np.broadcast_shapes(step.shape, requests.shape, np.shape(candidates), tokens.shape)
+    if 0 in shape:  # no batch fits
+        return Served(step_us=np.broadcast_to(step, shape), tokens_per_step=tokens, server_us=server_us)
     added = sampled(setting, requests, candidates, tokens)
     return FullServer(
         setting=setting,

@@ -231,3 +231,10 @@ def test_rows_that_are_timed_rise_and_hold_all(most):
     assert (np.diff(rows) > 0.0).all()
     assert rows[-1] >= most
     assert rows.size < 900
+
+
+def test_a_grid_without_a_batch_has_no_times():
+    none = np.empty((0, 1))
+    seen = served(setting(), none, none, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
+    for values in (seen.token_us, seen.tpot_us, seen.itl_us, seen.quantile_us(0.9)):
+        assert values.shape == (0, 2)
