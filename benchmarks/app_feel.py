@@ -200,7 +200,8 @@ Times = list[tuple[float, float, float]]
 def slider_s(address: str, process: int, repeats: int) -> tuple[Times, Times]:
     """From a key on the batch slider, and from a click on the context field's plus."""
     with window() as driver:
-        driver.get(address)
+        # an empty field, whose length follows from the request, has no plus to click
+        driver.get(f"{address}/?seq_len=1024")
         for done in (ANSWERED, IDLE, DRAWN, f"return !!document.querySelector({SLIDER!r})"):
             until(driver, done)
         handle = driver.find_element("css selector", SLIDER)
