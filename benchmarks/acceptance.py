@@ -20,13 +20,13 @@ from decoder import fresh_sets
 from pages import write_tables
 from study import ROOT, measured, named_rows, table
 
-from medusa_sim.acceptance.draft_model.predict import prediction_band
 from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree_file import parsed_tree
-from medusa_sim.decoder.checkpoint import load_checkpoint
+from medusa_sim.lab.decoder.checkpoint import load_checkpoint
+from medusa_sim.lab.draft_model.predict import prediction_band
+from medusa_sim.lab.reproduce.recursive import own_pair_table, pair_comparison, published_table
 from medusa_sim.report.text import percent
-from medusa_sim.reproduce.recursive import own_pair_table, pair_comparison, published_table
 
 CHECKPOINTS = ("python-stdlib-medusa-1", "python-stdlib-medusa-2")
 SIZES = (4, 16, 64)

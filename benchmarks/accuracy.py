@@ -15,15 +15,15 @@ from pages import write_tables
 from study import measured, table
 
 from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.lab.reproduce import scores as paper_scores
+from medusa_sim.lab.validate.operators import Score, regrets, scores
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.table import read_rows
 from medusa_sim.report.text import percent
-from medusa_sim.reproduce import scores as paper_scores
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
-from medusa_sim.validate.operators import Score, regrets, scores
 
 GPU_OF_FILE = {
     "a100": "a100-80gb-pcie",

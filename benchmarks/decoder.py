@@ -32,15 +32,15 @@ from medusa_sim.acceptance.heads import (
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_profile
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.decoder.arguments import Acceptance
-from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.draft import MedusaDrafter
-from medusa_sim.decoder.generate import Generation, GenerationSettings, generate
-from medusa_sim.decoder.heads import MedusaHeads
-from medusa_sim.decoder.model import Llama
-from medusa_sim.decoder.prompts import load_tokenizer
-from medusa_sim.decoder.training import corpus
-from medusa_sim.decoder.training.evaluate import (
+from medusa_sim.lab.decoder.arguments import Acceptance
+from medusa_sim.lab.decoder.checkpoint import load_checkpoint
+from medusa_sim.lab.decoder.draft import MedusaDrafter
+from medusa_sim.lab.decoder.generate import Generation, GenerationSettings, generate
+from medusa_sim.lab.decoder.heads import MedusaHeads
+from medusa_sim.lab.decoder.model import Llama
+from medusa_sim.lab.decoder.prompts import load_tokenizer
+from medusa_sim.lab.decoder.training import corpus
+from medusa_sim.lab.decoder.training.evaluate import (
     HeadCounts,
     head_counts,
     mean_tokens_per_step,
@@ -49,7 +49,7 @@ from medusa_sim.decoder.training.evaluate import (
     text_counts,
     total_counts,
 )
-from medusa_sim.decoder.trials import acceptance_counts
+from medusa_sim.lab.decoder.trials import acceptance_counts
 from medusa_sim.writing import write_text
 
 PROMPT_TOKENS, NEW_TOKENS = 48, 128

@@ -26,11 +26,11 @@ from torch.nn import functional
 
 from medusa_sim.acceptance.heads import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.decoder.cache import KVCache
-from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
-from medusa_sim.decoder.draft import MedusaDrafter
-from medusa_sim.decoder.generate import GenerationSettings, generate
-from medusa_sim.decoder.model import Llama
+from medusa_sim.lab.decoder.cache import KVCache
+from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint
+from medusa_sim.lab.decoder.draft import MedusaDrafter
+from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.model import Llama
 
 
 class MinimalLoop:

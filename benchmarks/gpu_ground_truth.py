@@ -84,7 +84,7 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
     device, named = ("--device", given.device), ("--name", given.name) if given.name else ()
     measure = (*SIM_COMMAND, "measure", *device, "--dtype", given.dtype, *named)
     if is_gpu:
-        tests = ("tests/measure/test_measure_capture.py", "tests/decoder/test_decoder_lossless.py")
+        tests = ("tests/lab/measure/test_measure_capture.py", "tests/lab/decoder/test_decoder_lossless.py")
         yield Stage("check-tests", "check", 90, (sys.executable, "-m", "pytest", "-q", "-m", "cuda", *tests))
     for step in ("eager", "static", *(("cuda-graph",) if is_gpu else ())):
         words = ("decode", "--prompt", "def ", *device, "--step", step, "--tree", "8", "--temperature", "0")
@@ -216,7 +216,7 @@ def card_name(given: argparse.Namespace) -> str:
     if given.name:
         return str(given.name)
     words = (
-        "from medusa_sim.measure.environment import environment, torch_device; import sys; "
+        "from medusa_sim.lab.measure.environment import environment, torch_device; import sys; "
         "print(environment(torch_device(sys.argv[1])).name)"
     )
     told = subprocess.run(

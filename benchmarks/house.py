@@ -51,6 +51,11 @@ HOUSE = (
         ),
     ),
     Room(
+        ("engine_runs",),
+        "benchmarks, logs and counters of running engines, read as runs to check",
+        in_order("log bench run"),
+    ),
+    Room(
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
@@ -65,16 +70,16 @@ HOUSE = (
         in_order("question setup columns pricing comparison search measured loaded"),
     ),
     Room(("export",), "launch settings of engines"),
-    Room(("decoder",), "a real Medusa decoder (torch), what one reads in an hour; training/ beside it"),
-    Room(("measure",), "microbenchmarks of this device"),
-    Room(("calibrate",), "rows -> kernel parameters; benchmarks of an engine -> a runtime"),
-    Room(("validate",), "predicted against measured"),
-    Room(("reproduce",), "the papers' tables and figures"),
     Room(("report",), "tables, JSON, Markdown, HTML, figures/: the only places that round or format"),
     Room(
         ("parts",),
         "a question of any size cut into parts that any number of workers write",
         ("folder", "sweep_parts", "processes", "cluster"),
+    ),
+    Room(
+        ("lab",),
+        "what measures, fits and checks: a real Medusa decoder (torch), microbenchmarks, fits, papers",
+        in_order("draft_model decoder measure calibrate validate reproduce"),
     ),
     Room(("cli",), "one module a command"),
     Room(("api",), "the Python face: import medusa_sim"),

@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 from study import GPU_OF_ROWS, measured
 
-from medusa_sim.calibrate.collective import fit_collective, fit_dispatch
-from medusa_sim.calibrate.fit import LEAST_ROWS, Rows, mape
-from medusa_sim.calibrate.latent import fit_latent
-from medusa_sim.calibrate.rows import FittedKernel
+from medusa_sim.lab.calibrate.collective import fit_collective, fit_dispatch
+from medusa_sim.lab.calibrate.fit import LEAST_ROWS, Rows, mape
+from medusa_sim.lab.calibrate.latent import fit_latent
+from medusa_sim.lab.calibrate.rows import FittedKernel
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.table import check_rows, operators_of, read_rows
 from medusa_sim.specs.gpu import Gpu, load_gpu

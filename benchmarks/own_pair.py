@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from decoder import PROMPT_TOKENS, heldout_windows
 
-from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.generate import Generation, GenerationSettings, generate
-from medusa_sim.decoder.methods import SHIPPED_DRAFT, make_method
+from medusa_sim.lab.decoder.checkpoint import load_checkpoint
+from medusa_sim.lab.decoder.generate import Generation, GenerationSettings, generate
+from medusa_sim.lab.decoder.methods import SHIPPED_DRAFT, make_method
 
 ROOT = Path(__file__).resolve().parents[1] / "profiles" / "checkpoints"
 TARGET = "python-stdlib-medusa-1"

@@ -22,8 +22,8 @@ from scipy.optimize import least_squares
 from study import left_out, measured_rows, named_rows, table
 
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.calibrate.rows import write_fits
 from medusa_sim.errors import SpecError
+from medusa_sim.lab.calibrate.rows import write_fits
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.specs.costs import PowerFit

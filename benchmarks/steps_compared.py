@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 from steps_record import Accepted, EngineKernels, EngineRecord, EngineStep, read_engine_record, settled
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.validate.comparison import CountChoice, Deviation, choice_of, comparison, disagreement
+from medusa_sim.lab.validate.comparison import CountChoice, Deviation, choice_of, comparison, disagreement
 
 FIT_BATCHES = (1, 64)
 FIT_DRAFTS = 3

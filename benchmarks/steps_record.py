@@ -26,12 +26,12 @@ import pandas as pd
 from scipy.interpolate import RegularGridInterpolator
 
 from medusa_sim.errors import DataError
-from medusa_sim.measure.record import toml_text
+from medusa_sim.lab.measure.record import toml_text
+from medusa_sim.lab.validate.steps import decoder_model
 from medusa_sim.reading import read_csv_table
 from medusa_sim.specs.measurement import META, Environment, read_meta
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.strict import convert
-from medusa_sim.validate.steps import decoder_model
 
 DTYPE = "bf16"
 READ_COLUMNS = ("target", "op", "m", "batch", "q_len", "kv_len", "time_us")

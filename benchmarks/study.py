@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.optimize import brentq
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.latency.base import OperatorTime
 from medusa_sim.report.text import TextTable, markdown
 

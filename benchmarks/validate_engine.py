@@ -29,13 +29,13 @@ from steps_compared import validate_engine
 from steps_record import text_rows, write_record
 from study import ROOT
 
-from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from medusa_sim.decoder.config import read_config
-from medusa_sim.decoder.draft import NgramDrafter, TreeDrafter
-from medusa_sim.decoder.generate import Drafter, GenerationSettings, generate
-from medusa_sim.decoder.model import Llama, random_llama
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.measure.environment import environment
+from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from medusa_sim.lab.decoder.config import read_config
+from medusa_sim.lab.decoder.draft import NgramDrafter, TreeDrafter
+from medusa_sim.lab.decoder.generate import Drafter, GenerationSettings, generate
+from medusa_sim.lab.decoder.model import Llama, random_llama
+from medusa_sim.lab.measure.environment import environment
 
 CHECKPOINT, DRAFT = "python-stdlib-medusa-1", "python-stdlib-draft"
 TARGETS = ("llama-36m", "llama-110m")

@@ -16,14 +16,14 @@ from pages import write_tables
 from study import table
 
 from medusa_sim import data
+from medusa_sim.lab.reproduce import reproduction
+from medusa_sim.lab.validate.comparison import ALLOWANCE
+from medusa_sim.lab.validate.generations import validate_runs
+from medusa_sim.lab.validate.score_tables import choice_table, comparisons_table
+from medusa_sim.lab.validate.steps import DecoderValidation, validate_decoder
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.report.score_tables import choice_table, comparisons_table
 from medusa_sim.report.text import markdown, percent
-from medusa_sim.reproduce import reproduction
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.validate.comparison import ALLOWANCE
-from medusa_sim.validate.generations import validate_runs
-from medusa_sim.validate.steps import DecoderValidation, validate_decoder
 
 LATENCIES: tuple[LatencyName, ...] = ("measured", "calibrated")
 REACH = 0.05

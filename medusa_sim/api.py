@@ -170,7 +170,7 @@ class Scenario(plan_scenario.Scenario):
         """
         from medusa_sim.acceptance.engine_counters import combined
         from medusa_sim.acceptance.engine_records import read_counts
-        from medusa_sim.calibrate.engine_run import engine_run
+        from medusa_sim.engine_runs.run import engine_run
         from medusa_sim.plan.check import check as checked
         from medusa_sim.plan.question import Measured
         from medusa_sim.report.check_text import Checked

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from medusa_sim.reproduce.published import read_published
-from medusa_sim.reproduce.token_rates import plain_step
+from medusa_sim.lab.reproduce.published import read_published
+from medusa_sim.lab.reproduce.token_rates import plain_step
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import US_PER_S
 
@@ -48,8 +48,10 @@ STATED = {
         "ENGINE.filter_full_rows.value"
     ),
     "method-engines: (`--length-cv`, #;": "plan.arguments:Arguments.length_cv",
-    "method-engines: least squares of the relative errors (# %,": "100 * calibrate.engine_fit:NOISE",
-    "method-engines: at least # us, # us a request, # bytes": "*calibrate.engine_fit:_HOST_SPREAD.values()",
+    "method-engines: least squares of the relative errors (# %,": "100 * lab.calibrate.engine_fit:NOISE",
+    "method-engines: at least # us, # us a request, # bytes": (
+        "*lab.calibrate.engine_fit:_HOST_SPREAD.values()"
+    ),
     "method-engines: with every kernel # times as long": (
         "load_runtime('tensorrt-llm-1.1').engine.kernels_share.value"
     ),
@@ -75,7 +77,7 @@ STATED = {
     ),
     "method-kernels: beyond # ranks a later one": "latency.collective:_MOST_RANKS",
     "method-kernels: start_us + width_us h / # + spread_us c": "latency.collective:_WIDTH",
-    "method-kernels: among the measured m below #": "calibrate.serial:_FEW_ROWS",
+    "method-kernels: among the measured m below #": "lab.calibrate.serial:_FEW_ROWS",
     "method-kernels: beta is # for chains (least squares on the published unions; # to # is its spread": (
         "step.workload:CHAIN.beta, step.workload:CHAIN.low, step.workload:CHAIN.high"
     ),
@@ -90,36 +92,36 @@ STATED = {
     "method-kernels: n = floor(s / #), at most # blocks a multiprocessor": (
         "operators.window:_SPLIT_KEYS, operators.window:_SPLIT_BLOCKS"
     ),
-    "method-kernels: error <= floor + # %": "100 * validate.comparison:ALLOWANCE",
-    "method-kernels: a sample is # us or more of calls": "measure.timing:_SAMPLE_US",
-    "method-kernels: (p90 - p10) / median is above # %": "100 * measure.spread:SPREAD_LIMIT",
-    "method-kernels: take turns, settle for # s untimed": "measure.decoder_steps:_SETTLE_S['cpu']",
-    "method-kernels: threads, clocks (# %) or dtype": "100 * measure.environment:CLOCK_TOLERANCE",
-    "method-kernels: rotate through min(W, # C) bytes": "measure.kernels:CACHE_MULTIPLE['cpu']",
+    "method-kernels: error <= floor + # %": "100 * lab.validate.comparison:ALLOWANCE",
+    "method-kernels: a sample is # us or more of calls": "lab.measure.timing:_SAMPLE_US",
+    "method-kernels: (p90 - p10) / median is above # %": "100 * lab.measure.spread:SPREAD_LIMIT",
+    "method-kernels: take turns, settle for # s untimed": "lab.measure.decoder_steps:_SETTLE_S['cpu']",
+    "method-kernels: threads, clocks (# %) or dtype": "100 * lab.measure.environment:CLOCK_TOLERANCE",
+    "method-kernels: rotate through min(W, # C) bytes": "lab.measure.kernels:CACHE_MULTIPLE['cpu']",
     # acceptance
     "method-acceptance: order statistics of # exponentials; draft logits the same plus # normals": (
-        "acceptance.draft_model.contexts:ContextFamily.vocabulary, "
-        "acceptance.draft_model.contexts:ContextFamily.noise"
+        "lab.draft_model.contexts:ContextFamily.vocabulary, "
+        "lab.draft_model.contexts:ContextFamily.noise"
     ),
-    "method-acceptance: 1 - alpha(x)^# the": "acceptance.draft_model.contexts:ContextFamily.reach",
+    "method-acceptance: 1 - alpha(x)^# the": "lab.draft_model.contexts:ContextFamily.reach",
     "method-acceptance: with # of the variance s^2, W autoregressive (# per position)": (
-        "acceptance.draft_model.contexts:ContextFamily.block_share, "
-        "acceptance.draft_model.contexts:ContextFamily.persistence"
+        "lab.draft_model.contexts:ContextFamily.block_share, "
+        "lab.draft_model.contexts:ContextFamily.persistence"
     ),
     "method-acceptance: lowered by # times the surprisal min(-ln draft, #)": (
-        "acceptance.draft_model.contexts:ContextFamily.drift, acceptance.draft_model.contexts:SURPRISAL_MAX"
+        "lab.draft_model.contexts:ContextFamily.drift, lab.draft_model.contexts:SURPRISAL_MAX"
     ),
     "method-acceptance: # % standard error per row, prior N(#, #) on ln s": (
-        "100 * acceptance.draft_model.contexts:ContextFamily.observation_error, "
-        "*acceptance.draft_model.contexts:ContextFamily.spread_prior"
+        "100 * lab.draft_model.contexts:ContextFamily.observation_error, "
+        "*lab.draft_model.contexts:ContextFamily.spread_prior"
     ),
     "method-acceptance: softness k from #, #, #, #, #, with # / k normals in (D8)": (
-        "*acceptance.draft_model.predict:SOFTNESS, acceptance.draft_model.contexts:ContextFamily.noise"
+        "*lab.draft_model.predict:SOFTNESS, lab.draft_model.contexts:ContextFamily.noise"
     ),
-    "method-acceptance: N(0, #) on ln k": "acceptance.draft_model.contexts:ContextFamily.softness_spread",
+    "method-acceptance: N(0, #) on ln k": "lab.draft_model.contexts:ContextFamily.softness_spread",
     "method-acceptance: # grades of x, # contexts each": (
-        "acceptance.draft_model.contexts:ContextFamily.grades, "
-        "acceptance.draft_model.contexts:ContextFamily.contexts"
+        "lab.draft_model.contexts:ContextFamily.grades, "
+        "lab.draft_model.contexts:ContextFamily.contexts"
     ),
 }  # fmt: skip
 """`page: words around the numbers` -> the numbers, `module:NAME` in an expression of Python."""

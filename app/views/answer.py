@@ -20,7 +20,7 @@ from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import OBJECTIVES, Objective
 from medusa_sim.plan.recommend import gains_by_batch, request_at, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.caveats import as_sentence
-from medusa_sim.report.charts.reproduced import roofline_chart
+from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table

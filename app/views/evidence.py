@@ -18,15 +18,15 @@ from chosen import SetUp, from_here
 
 from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.lab.reproduce import TARGETS
+from medusa_sim.lab.reproduce.charts import published_chart
+from medusa_sim.lab.validate.operators import scores
+from medusa_sim.lab.validate.score_tables import choice_table, comparisons_table, score_table
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.outside.limits import UPLOAD_BYTES
 from medusa_sim.plan import DEFAULT_DRAFTER
-from medusa_sim.report.charts.reproduced import published_chart
-from medusa_sim.report.score_tables import choice_table, comparisons_table, score_table
 from medusa_sim.report.text import percent
-from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.validate.operators import scores
 from views import sources
 from views.nearest import nearest
 

@@ -13,8 +13,8 @@ from chosen import SetUp
 
 from medusa_sim.acceptance.engine_counters import combined
 from medusa_sim.acceptance.engine_records import read_counts
-from medusa_sim.calibrate.engine_bench import is_bench
-from medusa_sim.calibrate.engine_run import engine_run
+from medusa_sim.engine_runs.bench import is_bench
+from medusa_sim.engine_runs.run import engine_run
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.check import check
 from medusa_sim.plan.question import Measured

@@ -57,7 +57,7 @@ def predict(
     measured tree among the observations, the wider the better, tells how softly the two models part and
     narrows the band of other trees.
     """
-    from medusa_sim.acceptance.draft_model.predict import predict_block_efficiency, prediction_band
+    from medusa_sim.lab.draft_model.predict import predict_block_efficiency, prediction_band
 
     seen = _rows(observations, ("decoder", "spec", "block_efficiency"))
     wanted = _rows(targets, ("decoder", "spec"))

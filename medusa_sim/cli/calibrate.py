@@ -8,17 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medusa_sim.calibrate.engine_bench import Shape
 from medusa_sim.cli import examples, say
 from medusa_sim.cli import options as take
 from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import DRAFTER, RUNTIME
+from medusa_sim.engine_runs.bench import Shape
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.plan.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
-    from medusa_sim.calibrate.engine_fit import DrafterOf, FittedRuntime
+    from medusa_sim.lab.calibrate.engine_fit import DrafterOf, FittedRuntime
 
 
 _DRY_RUN = take.flag("Fit and print, write nothing.")
@@ -45,8 +45,8 @@ def _rows(
     """
     import pandas as pd
 
-    from medusa_sim.calibrate.rows import check_not_there, check_set_name, fitted_kernels, write_kernels
     from medusa_sim.data import user_data_dir
+    from medusa_sim.lab.calibrate.rows import check_not_there, check_set_name, fitted_kernels, write_kernels
     from medusa_sim.operators.table import read_rows
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.writing import make_folder
@@ -124,14 +124,14 @@ def _engine(
     """
     import pandas as pd
 
-    from medusa_sim.calibrate.engine_bench import read_bench
-    from medusa_sim.calibrate.engine_fit import (
+    from medusa_sim.data import user_data_dir
+    from medusa_sim.engine_runs.bench import read_bench
+    from medusa_sim.lab.calibrate.engine_fit import (
         check_runtime_name,
         fitted_runtime,
         runtime_path,
         write_runtime,
     )
-    from medusa_sim.data import user_data_dir
     from medusa_sim.plan.scenario import Scenario
     from medusa_sim.writing import check_new
 

@@ -48,7 +48,7 @@ def check(
     where a part is outside of its band.
     """
     from medusa_sim.acceptance.engine_counters import combined
-    from medusa_sim.calibrate.engine_run import engine_run, told_by
+    from medusa_sim.engine_runs.run import engine_run, told_by
     from medusa_sim.plan.check import check as checked
     from medusa_sim.report.check_text import Checked
 
@@ -87,7 +87,7 @@ def sorted_out(
 
     Raises UsageError where counters would come from two places.
     """
-    from medusa_sim.calibrate.engine_bench import is_bench
+    from medusa_sim.engine_runs.bench import is_bench
 
     for path in more:
         if files or is_bench(path):

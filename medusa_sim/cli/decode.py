@@ -11,8 +11,8 @@ import click
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
-from medusa_sim.decoder.arguments import Request
 from medusa_sim.errors import DataError, UsageError
+from medusa_sim.lab.decoder.arguments import Request
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.arguments import declared
 from medusa_sim.reading import read_text
@@ -53,7 +53,7 @@ def decode(
     import pandas as pd
     import pyarrow as pa
 
-    from medusa_sim.decoder.session import decoded
+    from medusa_sim.lab.decoder.session import decoded
     from medusa_sim.report.text import TextTable
 
     texts = [*prompts]

@@ -15,12 +15,12 @@ from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.output import progress
 from medusa_sim.cli.values import Threads
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.measure.arguments import Device, RunGrid, StepGrid
+from medusa_sim.lab.measure.arguments import Device, RunGrid, StepGrid
 
 if TYPE_CHECKING:
     import torch
 
-    from medusa_sim.measure.session import Outcome
+    from medusa_sim.lab.measure.session import Outcome
     from medusa_sim.specs.measurement import Environment
 
 
@@ -34,7 +34,7 @@ def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
     take.require_decoder_extra()
     import torch
 
-    from medusa_sim.measure.environment import torch_device
+    from medusa_sim.lab.measure.environment import torch_device
 
     if asked.threads is not None:
         torch.set_num_threads(asked.threads)
@@ -71,7 +71,7 @@ def measure_steps(
     if with_operators:
         _measure_both(folder, grid, asked, device, dtypes[0])
         return
-    from medusa_sim.measure.decoder_steps import measure_decoder_steps
+    from medusa_sim.lab.measure.decoder_steps import measure_decoder_steps
 
     meta = measure_decoder_steps(folder, asked, grid, device, dtypes[0], tell=say)
     _say_next(folder, meta.environment.name)
@@ -88,7 +88,7 @@ def measure_runs(
     take.require_decoder_extra()
     import torch
 
-    from medusa_sim.measure.decoder_runs import measure_decoder_runs
+    from medusa_sim.lab.measure.decoder_runs import measure_decoder_runs
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -102,20 +102,20 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
 
     import msgspec
 
-    from medusa_sim.calibrate.fit import LEAST_ROWS
     from medusa_sim.data import user_data_dir
+    from medusa_sim.lab.calibrate.fit import LEAST_ROWS
+    from medusa_sim.lab.measure import hardware
+    from medusa_sim.lab.measure.decoder_steps import random_subject
+    from medusa_sim.lab.measure.environment import environment, model_label
+    from medusa_sim.lab.measure.record import begin, write_meta
+    from medusa_sim.lab.measure.shapes import case_of, cases, fill_up
+    from medusa_sim.lab.measure.together import Together, require_cpu
+    from medusa_sim.lab.validate.operators import step_operators
+    from medusa_sim.lab.validate.steps import speedups_differ
     from medusa_sim.latency.measured import OPERATOR_PROFILES
-    from medusa_sim.measure import hardware
-    from medusa_sim.measure.decoder_steps import random_subject
-    from medusa_sim.measure.environment import environment, model_label
-    from medusa_sim.measure.record import begin, write_meta
-    from medusa_sim.measure.shapes import case_of, cases, fill_up
-    from medusa_sim.measure.together import Together, require_cpu
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.measurement import SCHEMA, Meta
     from medusa_sim.specs.models import load_model
-    from medusa_sim.validate.operators import step_operators
-    from medusa_sim.validate.steps import speedups_differ
 
     require_cpu(device)
     if len(asked.models) > 1:
@@ -210,16 +210,16 @@ def _operators(
     import msgspec
 
     from medusa_sim.data import user_data_dir
+    from medusa_sim.lab.measure import hardware
+    from medusa_sim.lab.measure.environment import environment, model_label, raise_clocks, watch_clocks
+    from medusa_sim.lab.measure.kernels import DTYPES as DTYPE_OF
+    from medusa_sim.lab.measure.kernels import Pool, attention_kernels
+    from medusa_sim.lab.measure.record import begin, write_meta
+    from medusa_sim.lab.measure.session import measure_cases
+    from medusa_sim.lab.measure.shapes import cases
+    from medusa_sim.lab.measure.spread import spread_warning
+    from medusa_sim.lab.measure.timing import bench_of
     from medusa_sim.latency.measured import OPERATOR_PROFILES
-    from medusa_sim.measure import hardware
-    from medusa_sim.measure.environment import environment, model_label, raise_clocks, watch_clocks
-    from medusa_sim.measure.kernels import DTYPES as DTYPE_OF
-    from medusa_sim.measure.kernels import Pool, attention_kernels
-    from medusa_sim.measure.record import begin, write_meta
-    from medusa_sim.measure.session import measure_cases
-    from medusa_sim.measure.shapes import cases
-    from medusa_sim.measure.spread import spread_warning
-    from medusa_sim.measure.timing import bench_of
     from medusa_sim.specs.measurement import SCHEMA, Meta
     from medusa_sim.specs.models import load_model
 

@@ -30,7 +30,7 @@ def reproduce(
     Without a TARGET: the errors over every target that has published values. Published columns are
     empty where the paper prints no number or where its values are kept out of this project as a test.
     """
-    from medusa_sim.reproduce import TARGETS, reproduction, scores
+    from medusa_sim.lab.reproduce import TARGETS, reproduction, scores
 
     if plot is not None:
         from medusa_sim.report.figures import check_plot_path
@@ -53,7 +53,7 @@ def reproduce(
     say(f"{result.title}\nsource: {result.source}\nnote: {result.caveat}")
     output.rows(result.frame, "reproduce", target=result.name, title=result.title, source=result.source)
     if plot is not None:
-        from medusa_sim.report.charts.reproduced import reproduction_charts
+        from medusa_sim.lab.reproduce.charts import reproduction_charts
         from medusa_sim.report.figures import save
         from medusa_sim.report.figures.draw import lines_figure
         from medusa_sim.specs.gpu import load_gpu

@@ -86,7 +86,7 @@ def roofline(
     else:
         output.rows(points, "roofline")
     if plot is not None:
-        from medusa_sim.report.charts.reproduced import GROUPS, roofline_chart
+        from medusa_sim.report.charts.roofline import GROUPS, roofline_chart
         from medusa_sim.report.figures import save
         from medusa_sim.report.figures.draw import lines_figure
 

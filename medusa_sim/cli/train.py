@@ -13,7 +13,7 @@ import click
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
-from medusa_sim.decoder.arguments import Recipe
+from medusa_sim.lab.decoder.arguments import Recipe
 from medusa_sim.plan.arguments import declared
 
 
@@ -37,7 +37,7 @@ def train(
     take.require_decoder_extra(*(["peft"] if recipe.method == "medusa-2" else []))
     import pandas as pd
 
-    from medusa_sim.decoder.training.recipe import run_recipe
+    from medusa_sim.lab.decoder.training.recipe import run_recipe
     from medusa_sim.writing import check_writable
 
     if plot is not None:

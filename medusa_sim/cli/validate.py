@@ -16,11 +16,11 @@ from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 
 if TYPE_CHECKING:
+    from medusa_sim.lab.validate.comparison import Deviation
+    from medusa_sim.lab.validate.generations import RunsValidation
+    from medusa_sim.lab.validate.steps import DecoderValidation
     from medusa_sim.report.text import TextTable
     from medusa_sim.specs.gpu import Gpu
-    from medusa_sim.validate.comparison import Deviation
-    from medusa_sim.validate.generations import RunsValidation
-    from medusa_sim.validate.steps import DecoderValidation
 
 
 _FAIL_ABOVE = take.opt(
@@ -53,11 +53,11 @@ def _rows(
     import pandas as pd
 
     from medusa_sim.acceptance.profile import load_acceptance
+    from medusa_sim.lab.validate.operators import regrets, scores
     from medusa_sim.operators.table import read_rows
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.step.rows import predicted_rows
-    from medusa_sim.validate.operators import regrets, scores
 
     if not files:
         raise UsageError("validate needs rows: FILE (operator rows with a time_us column)")
@@ -78,7 +78,7 @@ def _rows(
     frame = pd.DataFrame([{"file": path.name, **dataclasses.asdict(score)} for path, score in judged])
     regret = [{"file": path.name, **dataclasses.asdict(each)} for path, each in lost]
     if output.form == "table":
-        from medusa_sim.report.score_tables import regret_table, score_table
+        from medusa_sim.lab.validate.score_tables import regret_table, score_table
 
         parts = [
             output.drawn(score_table([score for file, score in judged if file == path], path.name))
@@ -110,12 +110,12 @@ def _trees(
     output: Output = take.OUTPUT,
 ) -> None:
     """Errors of predicted tokens per step of trees: every run in files, mean errors by kind at a terminal."""
-    from medusa_sim.validate.published import error_summary, tree_comparison
+    from medusa_sim.lab.validate.published import error_summary, tree_comparison
 
     comparison = tree_comparison(child_vectors, tree_runs)
     summary = error_summary(comparison)
     if output.form == "table":
-        from medusa_sim.report.score_tables import tree_table
+        from medusa_sim.lab.validate.score_tables import tree_table
 
         output.text(output.drawn(tree_table(summary, comparison)))
     else:
@@ -135,7 +135,7 @@ def _curves(
     data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Published throughput ratios by batch (CSV) beside what an engine must add to a step to explain them."""
-    from medusa_sim.validate.published import batch_curves
+    from medusa_sim.lab.validate.published import batch_curves
 
     curves = batch_curves(file, data_dir=data_dir)
     output.rows(curves, "validate-batch-curves")
@@ -166,7 +166,7 @@ def _decoder(
     data_dir: Path | None = take.DATA_DIR,
 ) -> None:
     """Errors of predicted steps or generations of the decoder, in a FOLDER of `measure`; CSV: every cell."""
-    from medusa_sim.measure.cells import RUNS, STEPS
+    from medusa_sim.lab.measure.cells import RUNS, STEPS
     from medusa_sim.specs.gpu import load_gpu
 
     card = load_gpu(names.pop("gpu"), data_dir)
@@ -192,8 +192,8 @@ def _decoder(
 def _steps(
     folder: Path, card: Gpu, given: dict[str, Any], output: Output, *, allow_different: bool
 ) -> tuple[Deviation, ...]:
-    from medusa_sim.report.score_tables import comparison_table, floor_line
-    from medusa_sim.validate.steps import GRAPHED, validate_decoder
+    from medusa_sim.lab.validate.score_tables import comparison_table, floor_line
+    from medusa_sim.lab.validate.steps import GRAPHED, validate_decoder
 
     checked = validate_decoder(folder, card, allow_different=allow_different, **given)
     more = {"gaps": {model: dataclasses.asdict(gaps) for model, gaps in checked.gaps.items()}}
@@ -208,8 +208,8 @@ def _steps(
 
 
 def _runs(folder: Path, card: Gpu, given: dict[str, Any], output: Output) -> tuple[Deviation, ...]:
-    from medusa_sim.report.score_tables import comparisons_table
-    from medusa_sim.validate.generations import validate_runs
+    from medusa_sim.lab.validate.generations import validate_runs
+    from medusa_sim.lab.validate.score_tables import comparisons_table
 
     checked = validate_runs(folder, card, **given)
     title = f"{card.name}: whole runs of the trained decoder, error of the prediction"
@@ -227,7 +227,7 @@ def _show(
 ) -> None:
     """Both tables for people, every cell for programs. several: columns that hold a value each pass."""
     if output.form in ("table", "md"):
-        from medusa_sim.report.score_tables import choice_table
+        from medusa_sim.lab.validate.score_tables import choice_table
 
         output.text("\n".join(output.drawn(each) for each in (table, choice_table(checked.choices))))
         return

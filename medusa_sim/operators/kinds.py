@@ -2,9 +2,9 @@
 
 Tables of operators, latency models, fits, sections of hardware files, sources, validation and the app are
 loops over KINDS. A new kind is an operator (`operators/`), the table of its fitted parameters (`specs/`, a
-field of `KernelSet`), its time (`latency/`), its fit (`calibrate/`), and a record in `kinds.toml`. What lies
-further down the house, and operators that a dense model on one GPU has not, are named as `module:name` and
-imported where they are asked for.
+field of `KernelSet`), its time (`latency/`), its fit (`lab/calibrate/`), and a record in `kinds.toml`. What
+lies further down the house, and operators that a dense model on one GPU has not, are named as `module:name`
+and imported where they are asked for.
 """
 
 from __future__ import annotations

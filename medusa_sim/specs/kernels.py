@@ -2,7 +2,7 @@
 
 Efficiencies are dimensionless fractions of the datasheet's bandwidth and peak, so that a GPU that
 was never measured can borrow those of a relative. `medusa_sim.latency` turns them into times,
-`medusa_sim.calibrate` fits them.
+`medusa_sim.lab.calibrate` fits them.
 """
 
 from __future__ import annotations

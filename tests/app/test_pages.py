@@ -29,12 +29,13 @@ from medusa_sim.acceptance.heads import node_probabilities, optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
+from medusa_sim.lab.reproduce import TARGETS
+from medusa_sim.lab.reproduce.charts import published_chart
 from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
-from medusa_sim.report.charts.reproduced import published_chart, roofline_chart
+from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, view_of
 from medusa_sim.report.compare_text import workload
 from medusa_sim.report.text import capitalised, significant
-from medusa_sim.reproduce import TARGETS
 from medusa_sim.setups.question import Choices, Question
 from medusa_sim.specs.costs import prices
 from medusa_sim.specs.gpu import load_gpu

@@ -78,11 +78,11 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
     from medusa_sim.acceptance.head_table import read_accuracies
     from medusa_sim.acceptance.profile import load_acceptance
     from medusa_sim.acceptance.tree_file import read_tree
-    from medusa_sim.calibrate.engine_bench import read_bench
-    from medusa_sim.decoder.checkpoint import read_weights
-    from medusa_sim.decoder.config import read_config
+    from medusa_sim.engine_runs.bench import read_bench
+    from medusa_sim.lab.decoder.checkpoint import read_weights
+    from medusa_sim.lab.decoder.config import read_config
+    from medusa_sim.lab.measure.cells import read_steps
     from medusa_sim.load.trace import read_trace
-    from medusa_sim.measure.cells import read_steps
     from medusa_sim.operators.table import read_rows
     from medusa_sim.reading import read_csv_table
     from medusa_sim.specs.hf_config import model_from_config

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up import latent, made_up_fit
 
-from medusa_sim.calibrate.attention import fit_attention
-from medusa_sim.calibrate.fit import Rows
-from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.errors import DataError
+from medusa_sim.lab.calibrate.attention import fit_attention
+from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.latency.attention import NEVER, attention_time, verify_attention_time
 from medusa_sim.latency.base import Bound, OperatorTime, Source, memory_time_us, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency

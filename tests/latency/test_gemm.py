@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from made_up import chosen_tile, made_up_fit
 
-from medusa_sim.calibrate.fit import Rows
-from medusa_sim.calibrate.gemm import fit_gemm, gemm_start
 from medusa_sim.errors import SpecError
+from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.operator import Gemm

@@ -10,10 +10,10 @@ import pytest
 from one_line import one_line
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.calibrate.fit import Rows
-from medusa_sim.calibrate.gemm import gemm_start, unscored_gemm
-from medusa_sim.calibrate.rows import fitted_kernels
 from medusa_sim.errors import SpecError
+from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.gemm import gemm_start, unscored_gemm
+from medusa_sim.lab.calibrate.rows import fitted_kernels
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.gemm import gemm_choice, gemm_time

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from one_line import one_line
 
-from medusa_sim.calibrate.fit import Rows
 from medusa_sim.errors import DataError, SpecError
+from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.kinds import KINDS, Kind, operator_of

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from made_up import made_up_fit
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.calibrate.collective import fit_collective, fit_dispatch
-from medusa_sim.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.collective import fit_collective, fit_dispatch
+from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.latency.base import Bound, RooflineLatency
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time, dispatch_time

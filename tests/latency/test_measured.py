@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_line import one_line
 
-from medusa_sim.calibrate.fit import Rows
-from medusa_sim.calibrate.rows import fitted_kernels
-from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import CoverageError, DataError, SpecError
+from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.rows import fitted_kernels
+from medusa_sim.lab.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.latency.base import Bound, RooflineLatency, Source, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.measured import MeasuredLatency, load_profile, profile_of

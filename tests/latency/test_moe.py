@@ -8,9 +8,9 @@ import pytest
 from one_line import one_line
 
 from medusa_sim.arrays import as_float
-from medusa_sim.calibrate.fit import UNFITTED
-from medusa_sim.calibrate.moe import TILES, rules_of
 from medusa_sim.errors import SpecError
+from medusa_sim.lab.calibrate.fit import UNFITTED
+from medusa_sim.lab.calibrate.moe import TILES, rules_of
 from medusa_sim.latency.base import Source, roofline_time_us
 from medusa_sim.latency.calibrated import Asked, CalibratedLatency, choose
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time

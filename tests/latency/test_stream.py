@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.calibrate.fit import UNFITTED, Rows
-from medusa_sim.calibrate.stream import fit_elementwise, fit_stream
+from medusa_sim.lab.calibrate.fit import UNFITTED, Rows
+from medusa_sim.lab.calibrate.stream import fit_elementwise, fit_stream
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.stream import stream_time

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import made_up_fit
 
-from medusa_sim.calibrate.attention import fit_unfused
-from medusa_sim.calibrate.fit import Rows, residual_bands
 from medusa_sim.errors import DataError, SpecError
+from medusa_sim.lab.calibrate.attention import fit_unfused
+from medusa_sim.lab.calibrate.fit import Rows, residual_bands
+from medusa_sim.lab.reproduce.published import operator_table
 from medusa_sim.latency.base import Bound
 from medusa_sim.latency.gemm import filled_rows, unfused_attention_time
 from medusa_sim.operators.operator import Attention
-from medusa_sim.reproduce.published import operator_table
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import UnfusedKernel
 

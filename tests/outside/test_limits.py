@@ -17,7 +17,7 @@ from pyarrow import parquet
 from medusa_sim.acceptance.engine_records import read_counts, samples
 from medusa_sim.acceptance.head_table import read_accuracies
 from medusa_sim.acceptance.tree_file import read_tree
-from medusa_sim.calibrate.engine_bench import read_bench
+from medusa_sim.engine_runs.bench import read_bench
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.load.trace import read_trace
 from medusa_sim.operators.table import read_rows
@@ -127,7 +127,7 @@ def test_steps_with_a_cell_that_csv_refuses_are_refused_in_one_line(tmp_path):
 
 
 def test_a_decoder_of_many_layers_is_refused(tmp_path):
-    from medusa_sim.decoder.config import read_config
+    from medusa_sim.lab.decoder.config import read_config
 
     sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps({**sizes, "num_hidden_layers": 10**9}))

@@ -15,7 +15,7 @@ from medusa_sim import data
 from medusa_sim.acceptance import profile_file
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import DataError, SpecError
-from medusa_sim.measure import cells
+from medusa_sim.lab.measure import cells
 from medusa_sim.specs import engine, gpu, hf_config, measurement, models, runtime, strict
 from medusa_sim.specs.costs import prices
 from medusa_sim.specs.gpu import load_gpu

@@ -1,0 +1,181 @@
+"""What a running engine gave, put together from its benchmark's results and its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined, over_every_step
+from medusa_sim.acceptance.engine_records import read_counts
+from medusa_sim.engine_runs.bench import LOG, BenchRow, Shape, logged_counts, read_bench
+from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.plan.check import EngineRun, described
+from medusa_sim.plan.question import Measured
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.models import load_model
+from medusa_sim.units import US_PER_MS
+
+_BY_POSITION = "vllm bench serve"
+"""The benchmark whose result holds acceptance by position."""
+_ACCEPTED = {"accepted_by_position", "tokens_per_step"}
+NO_DRAFTER = "ngram"
+"""The drafter that has no weights and costs nothing where it drafts nothing."""
+_SAME = 0.02
+"""Relative difference of two numbers of requests that are one."""
+
+
+def engine_run(
+    scenario: Scenario,
+    files: Sequence[Path] = (),
+    counts: AcceptanceCounts | None = None,
+    given: Measured | None = None,
+) -> tuple[Scenario, EngineRun]:
+    """The scenario with the requests that were served, and the run, for `plan.check.check`.
+
+    Where the acceptance describes fewer drafts than were run, the measured one takes its place (`described`).
+
+    files: results of benchmarks; the one that speculates is checked, one at as many requests without drafts
+    is its plain decoding. counts: what the engine counted. given: by hand, which goes
+    before what files say. Raises DataError for files, UsageError for runs that cannot be told apart or are
+    not whole.
+    """
+    asked = {} if given is None else given.changed
+    measured: dict[str, Any] = {}
+    if files:
+        path, row, plain = _rows(files, asked, scenario)
+        _refuse_others(scenario, row)
+        measured = _of_row(row, plain)
+        if asked.get("drafts") and not row.drafts and counts is None and not _ACCEPTED & asked.keys():
+            raise UsageError(
+                f"{row.source}: says of no drafts; give what {asked['drafts']} gave (--accepted-by-position, "
+                "--tokens-per-step, --counters), or a run with them"
+            )
+        by_position = not scenario.drafting.kind.looks_up  # or steps that found drafts are counted alone
+        if (
+            counts is None
+            and by_position
+            and row.drafts
+            and row.tool == _BY_POSITION
+            and path.suffix == ".json"
+        ):
+            counts = combined(read_counts(path))
+        elif counts is None and by_position and row.tool == LOG:
+            counts = logged_counts(path)
+        scenario = _serving(scenario, row)
+    if scenario.drafting.kind.looks_up:
+        measured.pop("tokens_per_step", None)
+        counts = None if counts is None else over_every_step(counts)[0]
+    if counts is not None:
+        measured |= _of_counts(counts, measured)
+        scenario = _serving(scenario, counts)
+    if _ACCEPTED & asked.keys():  # one of them tells the other
+        measured.pop("tokens_per_step", None)
+        measured.pop("accepted_by_position", None)
+    if {"tpot_ms", "tokens_per_s", "itl_ms"} & asked.keys():
+        for name in ("tpot_ms", "itl_ms"):
+            measured.pop(name, None)
+    return described(scenario, EngineRun.of(Measured(**measured | asked), scenario.length))
+
+
+def told_by(files: Sequence[Path], asked: Measured | None = None) -> dict[str, str]:
+    """What results of benchmarks say of the scenario: its `model` by our name, its `runtime`, where known.
+
+    A run without drafts loaded no drafter, as if it looked its drafts up (`drafter`). Raises DataError as
+    `read_bench`, UsageError for files of several models.
+    """
+    shape = Shape() if asked is None else Shape(concurrency=asked.batch, drafts=asked.drafts)
+    rows = [row for path in files for row in read_bench(path, shape)]
+    models = {name for row in rows if (name := known_model(row.model))}
+    if len(models) > 1:
+        raise UsageError(f"these files are of {' and '.join(sorted(models))}: check one model at a time")
+    engines = {row.engine for row in rows if row.engine}
+    told = {"model": models, "runtime": engines if len(engines) == 1 else set[str]()}
+    found = {name: next(iter(values)) for name, values in told.items() if values}
+    return found if any(row.drafts for row in rows) else {**found, "drafter": NO_DRAFTER}
+
+
+def known_model(given: str) -> str:
+    """The model that a served name stands for; empty where nothing here has that name."""
+    try:
+        return load_model(given).name if given and not Path(given).exists() else ""
+    except MedusaSimError:
+        return ""
+
+
+def _refuse_others(scenario: Scenario, row: BenchRow) -> None:
+    """Raises UsageError for a run of another model or engine than the scenario's."""
+    model, own = known_model(row.model), scenario.model.name
+    if model and model != own and known_model(own):
+        raise UsageError(
+            f"{row.source} is a run of {row.model}, not of {own}: give --model {model}, or a run of {own}"
+        )
+    engine = scenario.runtime.library if scenario.runtime.engine is not None else ""
+    if row.engine and engine and engine != row.engine:
+        raise UsageError(
+            f"{row.source} is a run of {row.engine}, not of {scenario.runtime.name}: give --runtime "
+            f"{row.engine}, or a run of {engine}"
+        )
+
+
+def _serving(scenario: Scenario, run: BenchRow | AcceptanceCounts) -> Scenario:
+    """The scenario with the requests of a run, where it says their lengths and the scenario does not."""
+    if scenario.traffic is not None or run.prompt <= 0.0 or run.output <= 0.0:
+        return scenario
+    return scenario.but(prompt_tokens=run.prompt, output_tokens=run.output)
+
+
+def _of_row(row: BenchRow, plain: BenchRow | None) -> dict[str, Any]:
+    """A run of a benchmark as fields of `Measured`."""
+    measured: dict[str, Any] = {"batch": round(row.concurrency), "drafts": round(row.drafts)}
+    if row.drafts and row.acceptance_length > 1.0:
+        measured["tokens_per_step"] = row.acceptance_length
+    for name, time_us in (("tpot_ms", row.tpot_us), ("itl_ms", row.itl_us)):
+        if time_us is not None:
+            measured[name] = time_us / US_PER_MS
+    if plain is not None:
+        measured["plain_tpot_ms"] = (plain.tpot_us or plain.step_us) / US_PER_MS
+    return measured
+
+
+def _of_counts(counts: AcceptanceCounts, beside: dict[str, Any]) -> dict[str, Any]:
+    """What an engine counted as fields of `Measured`; a benchmark's speed goes before its page's."""
+    shares = tuple(float(share) for share in counts.shares)
+    measured: dict[str, Any] = {"drafts": len(shares), "accepted_by_position": shares}
+    measured["tokens_per_step"] = counts.tokens_per_step
+    if counts.tpot_us is not None and not {"tpot_ms", "itl_ms"} & beside.keys():
+        measured["tpot_ms"] = counts.tpot_us / US_PER_MS
+    if counts.running and "batch" not in beside:
+        measured["batch"] = round(counts.running)
+    return measured
+
+
+def _rows(
+    files: Sequence[Path], asked: dict[str, Any], scenario: Scenario
+) -> tuple[Path, BenchRow, BenchRow | None]:
+    """(file, run that is checked, plain run at as many requests) of results of benchmarks."""
+    batch, traffic = asked.get("batch"), scenario.traffic
+    shape = Shape(
+        concurrency=batch,
+        prompt=traffic.prompt_tokens if traffic else None,
+        output=traffic.output_tokens if traffic else None,
+        drafts=asked.get("drafts"),
+    )
+    rows = [(path, row) for path in files for row in read_bench(path, shape)]
+    if any(row.offline for _, row in rows):
+        raise UsageError("a result of bench latency holds its prompts; give one of bench serve to a check")
+    if batch is not None:
+        rows = [(path, row) for path, row in rows if abs(row.concurrency - batch) <= _SAME * batch]
+        if not rows:
+            raise UsageError(f"no run at {batch} requests in flight is in these files; leave out --batch")
+    drafted = [(path, row) for path, row in rows if row.drafts]
+    chosen = drafted or rows
+    if len(chosen) > 1:
+        sizes = ", ".join(f"{row.concurrency:g} ({row.source})" for _, row in chosen)[:200]
+        raise UsageError(
+            f"{len(chosen)} runs, at {sizes} requests in flight; choose one with --batch or its file"
+        )
+    path, row = chosen[0]
+    alike = (each for _, each in rows if abs(each.concurrency - row.concurrency) <= _SAME * row.concurrency)
+    plain = next((each for each in alike if not each.drafts), None)
+    return path, row, plain if row.drafts else None

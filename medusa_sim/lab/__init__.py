@@ -1,0 +1,6 @@
+"""The laboratory: what measures, fits and checks the simulator, which never imports it.
+
+`decoder` decodes for real and trains heads; `measure` times operators, steps and whole generations of this
+device; `calibrate` fits kernels and engines to rows; `validate` sets predictions beside what was measured,
+`reproduce` beside what papers print. `draft_model` predicts tokens per step of the papers' draft models.
+"""

@@ -1,0 +1,330 @@
+"""A runtime of one's own: the terms of an engine, fitted to what a load generator measured on it.
+
+    (N12) measured(b) = kernels(b) + a + b h + F(b) filter_bytes                     plain steps of b requests
+    (N13) measured(b) = kernels(b) + a + b h + F(b) filter_bytes + e + b h_s         steps that draft, each of
+                        whose passes takes |kernels, u|
+
+kernels(b) is the step of the inherited engine without these terms, seen as the load generator sees it
+(`step/server.py`), F the filter of top-p and top-k per byte. The terms are the least squares of the relative
+errors, never negative, drawn towards those of the inherited engine as far as its bands are narrow and the
+rows few: two numbers of requests are enough, more narrow the bands.
+
+A fitted runtime is written where every command finds it by name: `profiles/runtimes/NAME.toml`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from medusa_sim.acceptance.heads import NORMAL_90TH
+from medusa_sim.arrays import FloatArray
+from medusa_sim.engine_runs.bench import BenchRow
+from medusa_sim.errors import DataError, UsageError
+from medusa_sim.lab.calibrate.rows import not_default
+from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.specs.ranges import Measured, form_of
+from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
+from medusa_sim.step.drafter import LOOKUPS
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.server import Traffic, served, served_length
+from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
+from medusa_sim.writing import make_folder, write_text
+
+NOISE = 0.02
+"""Relative error of a measured median, where the rows do not show a larger one."""
+_HOST_SPREAD = {"host_us_per_step": 500.0, "host_us_per_request": 50.0, "filter_bytes_per_logit": 100.0}
+"""The terms of (N12), and by how much they may differ from an inherited engine at least, one sigma."""
+MOST_BAND = 10.0
+"""The widest relative half-width that is written: the term is not known."""
+
+DrafterOf = Callable[[int], Drafter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedRow:
+    """One measured run beside what the fitted runtime gives for it.
+
+    leave_one_out_us: given by the terms that are fitted without the runs at this number of requests; None
+    where nothing would be left.
+    """
+
+    row: BenchRow
+    fitted_us: float
+    leave_one_out_us: float | None
+
+    @property
+    def error(self) -> float:
+        """Fitted over measured, less 1."""
+        return self.fitted_us / self.row.step_us - 1.0
+
+    @property
+    def leave_one_out_error(self) -> float | None:
+        """The same where this number of requests was left out."""
+        return None if self.leave_one_out_us is None else self.leave_one_out_us / self.row.step_us - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedRuntime:
+    """The runtime, the terms that were fitted, and every run beside it."""
+
+    runtime: Runtime
+    terms: dict[str, Term]
+    rows: tuple[FittedRow, ...]
+
+
+def fitted_runtime(
+    setting: Setting, rows: Sequence[BenchRow], *, name: str, title: str, drafter: DrafterOf | None = None
+) -> FittedRuntime:
+    """The runtime of an engine from runs on it. setting: model, device and the runtime to inherit from.
+
+    drafter: what drafts K tokens in the runs that speculate.
+    Raises DataError for runs at one number of requests, or without plain runs; UsageError for runs that
+    speculate without a drafter, or a runtime that is no engine.
+    """
+    engine = setting.runtime.engine
+    if engine is None:
+        raise UsageError(
+            f"runtime {setting.runtime.name} is no serving engine; inherit from one with --runtime vllm"
+        )
+    plain = [row for row in rows if row.drafts == 0]
+    speculative = [row for row in rows if row.drafts > 0]
+    sizes = sorted({row.concurrency for row in plain})
+    if len(sizes) < 2:
+        plain_text = f"plain runs at {sizes[0]:g} requests only" if sizes else "no run without speculation"
+        raise DataError(f"{plain_text}; two numbers of requests in flight are needed, such as 1 and 64")
+    if speculative and drafter is None:
+        raise UsageError(
+            "runs with speculation need to know what drafts: add --drafter NAME (and --draft-model)"
+        )
+    terms = _terms(setting, rows, drafter)
+    whole = with_terms(setting, terms)
+    predicted = [predicted_us(whole, row, drafter) for row in rows]
+    left_out = [_left_out_us(setting, rows, row, drafter) for row in rows]
+    fitted = tuple(
+        FittedRow(row=row, fitted_us=us, leave_one_out_us=other)
+        for row, us, other in zip(rows, predicted, left_out, strict=True)
+    )
+    error = [abs(each.leave_one_out_error) for each in fitted if each.leave_one_out_error is not None]
+    mean_error = round(float(np.mean(error)), 4) if error else None
+    scored = {
+        key: msgspec.structs.replace(term, heldout_error=mean_error if term.valid else None)
+        for key, term in terms.items()
+    }
+    runtime = replace(with_terms(setting, scored).runtime, name=name, title=title)
+    return FittedRuntime(runtime=runtime, terms=scored, rows=fitted)
+
+
+def _engine_of(setting: Setting) -> Engine:
+    engine = setting.runtime.engine
+    assert engine is not None  # noqa: S101  # fitted_runtime has refused other runtimes
+    return engine
+
+
+def with_terms(setting: Setting, terms: dict[str, Term]) -> Setting:
+    """The setting with some terms of its engine replaced."""
+    engine = _engine_of(setting).with_terms(terms)
+    return replace(setting, runtime=replace(setting.runtime, engine=engine))
+
+
+def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> float:
+    """Time of a step of this run as its load generator would see it."""
+    traffic = None if row.offline else Traffic(prompt_tokens=row.prompt, output_tokens=row.output)
+    seq_len = served_length(setting, row.prompt + row.output / 2.0, traffic)
+    tokens = np.asarray(row.acceptance_length)
+    candidates = round(row.drafts) + 1
+    if candidates > 1:
+        assert drafter is not None  # noqa: S101  # fitted_runtime has refused runs without it
+        asked = replace(setting, drafter=drafter(candidates - 1), depth=candidates - 1)
+        step_us = verify_step(asked, row.concurrency, seq_len, candidates).time_us
+    else:
+        asked = setting
+        step_us = decode_step(asked, row.concurrency, seq_len).time_us
+    seen = served(asked, np.asarray(step_us), row.concurrency, candidates, tokens, traffic)
+    if row.itl_us is not None:
+        return float(seen.itl_us)
+    if not row.offline:
+        return float(seen.tpot_us * tokens)
+    prompt_us = prefill_step(setting, row.concurrency, row.prompt).time_us
+    return float((seen.tpot_us + prompt_us / row.output) * tokens)
+
+
+def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None) -> dict[str, Term]:
+    """(N12) and (N13) at once: runs that speculate tell the choice of tokens from the work for a request."""
+    engine = _engine_of(setting)
+    speculative = [row for row in rows if row.drafts > 0]
+    spreads = dict(_HOST_SPREAD)
+    if speculative and drafter is not None:
+        spreads |= _draft_spread(engine, drafter(1).name)
+    held = {
+        "hidden_us_per_step": Term(value=0.0, source="in host_us_per_step"),
+        "host_us_per_token": Term(value=0.0, source="in host_us_per_request"),
+        "filter_us": Term(value=0.0, source="in host_us_per_step"),
+    }
+    bare = with_terms(setting, held)
+
+    def seen_us(of: Setting) -> FloatArray:
+        return np.asarray([predicted_us(of, row, drafter) for row in rows])
+
+    prior = np.asarray([engine.terms[name].value for name in spreads])
+    prior[0] = max(prior[0] - engine.hidden_us_per_step.value, 0.0)
+    half = np.asarray([engine.terms[name].half_width for name in spreads])
+    spread = np.maximum(half / NORMAL_90TH, list(spreads.values()))
+    observed = np.asarray([row.step_us for row in rows])
+    value = prior
+    for _ in range(_ROUNDS if speculative else 1):  # the host of a pass overlaps with its kernels: not linear
+        at = dict(zip(spreads, value.tolist(), strict=True))
+        base = seen_us(_held_at(bare, at))
+        columns = np.stack(
+            [seen_us(_held_at(bare, at | {name: at[name] + _STEP_US})) - base for name in spreads], axis=1
+        )
+        columns /= _STEP_US
+        value, sigma = _fitted(columns, observed - base + columns @ value, observed, prior, spread)
+    plain = [row for row in rows if row.drafts == 0]
+    of = {name: plain if name in _HOST_SPREAD else speculative for name in spreads}
+    fitted = {
+        name: _term(value[i], sigma[i], of[name], _measured(setting, of[name]))
+        for i, name in enumerate(spreads)
+    }
+    return fitted | held
+
+
+def _held_at(setting: Setting, values: dict[str, float]) -> Setting:
+    return with_terms(setting, {name: Term(value=value, source="fitted") for name, value in values.items()})
+
+
+_STEP_US = 1.0
+"""By how much a term is moved to see what it does."""
+_ROUNDS = 4
+"""Linear fits, each around the values of the one before."""
+
+
+def _draft_spread(engine: Engine, drafter: str) -> dict[str, float]:
+    """The terms that drafting adds, and by how much they may differ from the inherited ones at least."""
+    if drafter in LOOKUPS:
+        return {"lookup_us_per_request": 20.0}
+    return {
+        "draft_us_per_step": 1500.0,
+        "draft_us_per_request": 150.0,
+        "draft_us_per_pass": max(engine.draft_us_per_pass.value, 20.0),
+    }
+
+
+def _measured(setting: Setting, rows: Sequence[BenchRow]) -> Measured:
+    """The set-up of the runs, by which the terms are known elsewhere."""
+    gpus = setting.parallel.tp
+    return Measured(
+        forms=(form_of(setting.shard),),
+        gpus=(gpus, gpus),
+        cards=(setting.latency.gpu.architecture,),
+        requests=max(round(max((row.concurrency for row in rows), default=1.0)), 1),
+    )
+
+
+def _term(value: float, sigma: float, rows: Sequence[BenchRow], measured: Measured) -> Term:
+    half, kept = float(NORMAL_90TH * sigma), round(float(value), 3)
+    return Term(
+        value=kept,
+        band=min(round(half / kept, 3), MOST_BAND) if kept > 0.0 else 0.0,
+        source=_source(rows),
+        measured=measured,
+        valid=_valid(rows),
+    )
+
+
+def _fitted(
+    columns: FloatArray, wanted: FloatArray, observed: FloatArray, prior: FloatArray, spread: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """(value, sigma) of non-negative terms: relative least squares with a prior, noise from the residuals."""
+    from scipy.optimize import lsq_linear
+
+    noise = NOISE
+    for _ in range(2):
+        weight = 1.0 / (noise * observed)
+        a = np.concatenate([columns * weight[:, None], np.diag(1.0 / spread)])
+        b = np.concatenate([wanted * weight, prior / spread])
+        value = np.asarray(lsq_linear(a, b, bounds=(0.0, np.inf)).x)
+        free = observed.size - columns.shape[1]
+        residual = (columns @ value - wanted) / observed
+        if free > 0:
+            noise = max(NOISE / 2.0, float(np.sqrt(np.sum(residual**2) / free)))
+    sigma = np.sqrt(np.diag(np.linalg.inv(a.T @ a)))
+    return value, np.asarray(sigma)
+
+
+def _left_out_us(
+    setting: Setting, rows: Sequence[BenchRow], left: BenchRow, drafter: DrafterOf | None
+) -> float | None:
+    """The run as the terms give it that are fitted without any run at its number of requests."""
+    kept = [row for row in rows if row.concurrency != left.concurrency]
+    if all(row.drafts > 0 for row in kept) or (left.drafts > 0 and all(row.drafts == 0 for row in kept)):
+        return None
+    return predicted_us(with_terms(setting, _terms(setting, kept, drafter)), left, drafter)
+
+
+def _source(rows: Sequence[BenchRow]) -> str:
+    tools = ", ".join(sorted({row.tool for row in rows}))
+    return f"fitted to {len(rows)} runs ({tools})"
+
+
+def _valid(rows: Sequence[BenchRow]) -> str:
+    sizes = sorted({row.concurrency for row in rows})
+    drafts = sorted({round(row.drafts) for row in rows if row.drafts > 0})
+    text = (
+        f"{sizes[0]:g} to {sizes[-1]:g} requests, prompts of {rows[0].prompt:.0f}, outputs of "
+        f"{rows[0].output:.0f}"
+    )
+    return f"{text}, {'/'.join(map(str, drafts))} drafts" if drafts else text
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
+def check_runtime_name(name: str) -> None:
+    """Refuse a name that is no file name, or that a shipped runtime has. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r}: letters, digits, '.', '_', '+' and '-' are allowed")
+    taken = {*runtime_aliases(), *(known for known in runtime_names() if _is_shipped(known))}
+    if name in taken:
+        raise UsageError(f"--name {name}: a runtime of that name ships; choose another")
+
+
+def _is_shipped(name: str) -> bool:
+    from medusa_sim.data import find
+
+    return find(FOLDER, f"{name}.toml") is None
+
+
+def runtime_path(data_folder: Path, name: str) -> Path:
+    """Where a runtime of the user's lies."""
+    return data_folder / FOLDER / f"{name}.toml"
+
+
+def _range_of(term: Term) -> dict[str, Any]:
+    """`measured` as a file says it; nothing where the term has none."""
+    return {} if term.measured is None else {"measured": msgspec.to_builtins(not_default(term.measured))}
+
+
+def write_runtime(data_folder: Path, fitted: FittedRuntime, inherits: str) -> Path:
+    """The file that was written. Raises OutputError where it cannot be."""
+    import tomlkit
+
+    path = runtime_path(data_folder, fitted.runtime.name)
+    make_folder(path.parent)
+    document = tomlkit.document()
+    document.add("inherits", inherits)
+    document.add("title", fitted.runtime.title)
+    engine = tomlkit.table()
+    for name, term in fitted.terms.items():
+        entry = tomlkit.inline_table()
+        entry.update(msgspec.to_builtins(not_default(term)) | _range_of(term))
+        engine.add(name, entry)
+    document.add("engine", engine)
+    write_text(path, tomlkit.dumps(document))
+    return path

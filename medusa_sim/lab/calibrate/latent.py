@@ -1,0 +1,152 @@
+"""Fits the model of latent attention (`medusa_sim.latency.attention`) to measured rows of one GPU and kernel.
+
+Tile sizes and other whole numbers are found by coordinate search, the rest by least squares. Held-out errors
+leave out whole numbers of heads, or batches where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from medusa_sim.arrays import as_float
+from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, least_log_errors, require_rows, warm
+from medusa_sim.latency.attention import NEVER
+from medusa_sim.latency.latent import latent_time
+from medusa_sim.operators.latent import LatentAttention
+from medusa_sim.specs.fitted import AttentionPath, LatentKernel, Projections
+from medusa_sim.specs.gpu import Gpu
+
+_PATH = Bounds.of("latent")
+_PROJECTIONS = Bounds.of("projections")
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "tile_rows": (16, 32, 64, 128),
+    "split_above": (64, 128, 256, NEVER),
+    "ctas_per_sm": (1, 2),
+    "tile_keys": (32, 64, 128),
+}
+"""What coordinate search tries, in this order."""
+_START: dict[str, object] = {
+    "tile_rows": 64,
+    "tile_keys": 64,
+    "split_above": 128,
+    "ctas_per_sm": 1,
+    "packs_gqa": True,
+    "store_passes": 0.0,
+    "append_ratio": 0.0,
+}
+_NARROW_ROWS = 1
+"""Triton has another kernel for one head, as for attention in which no heads share K and V."""
+_NARROW_GAIN = 0.6
+_CHANGE_GAIN = 0.99
+"""What a change must bring to be kept: a path for one head two fifths, another whole number a hundredth."""
+_BAND_ROWS = 20
+_SEARCH_ROWS = 300
+_FIT_ROWS = 700
+_EVALUATIONS = 16
+_Law = Law[LatentAttention, LatentKernel]
+_ORDER = ("batch", "q_len", "kv_len", "heads")
+
+
+def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str = "") -> LatentKernel:
+    """Kernel parameters of measured rows, with `fit` filled in; with projections where they are of a module.
+
+    name: of the kernel in its library. Deterministic, some seconds for 1000 rows. Raises DataError for fewer
+    than 20 rows.
+    """
+    require_rows(rows, source)
+    law: _Law = Law(gpu, warm(latent_time))
+    return law.with_fit(
+        msgspec.structs.replace(_search(rows, law), name=name),
+        rows,
+        lambda kernel, part: _refined(kernel, part, law),
+        source=source,
+        least_rows=_BAND_ROWS,
+    )
+
+
+def _search(rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
+    """One pass over the whole numbers, keeping what lowers the objective; perhaps a path for one head."""
+    subset = rows.thin(_SEARCH_ROWS, *_ORDER)
+    projections = Projections(**_PROJECTIONS.starts) if rows.operator.projections else None
+    path = msgspec.convert(_PATH.starts | _START, AttentionPath)
+    best = _refined(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, law)
+    lowest = law.cost(best, subset)
+    for name, options in _CHOICES.items():
+        for option in options:
+            if option == getattr(best.wide, name):
+                continue
+            changed = msgspec.structs.replace(best.wide, **{name: option})
+            kernel = _refined(msgspec.structs.replace(best, wide=changed), subset, law)
+            cost = law.cost(kernel, subset)
+            if cost < _CHANGE_GAIN * lowest:
+                best, lowest = kernel, cost
+    alone = as_float(subset.operator.q_len) * subset.operator.heads <= _NARROW_ROWS
+    if rows.operator.is_absorbed and projections is None and min(alone.sum(), (~alone).sum()) >= _BAND_ROWS:
+        two = msgspec.structs.replace(best, narrow=best.wide, narrow_rows=_NARROW_ROWS)
+        two = _refined(two, subset, law)
+        if law.cost(two, subset) < _NARROW_GAIN * lowest:
+            best = two
+    return _refined(best, rows, law)
+
+
+def _refined(kernel: LatentKernel, rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
+    """Every path fitted to the rows that it serves, with the projections of a module."""
+    if kernel.narrow is None:
+        return _fitted(kernel, "wide", rows, law)
+    alone = as_float(rows.operator.q_len) * rows.operator.heads <= kernel.narrow_rows
+    kernel = _fitted(kernel, "wide", rows.where(~alone), law) if (~alone).any() else kernel
+    return _fitted(kernel, "narrow", rows.where(alone), law) if alone.any() else kernel
+
+
+def _fitted(kernel: LatentKernel, place: str, rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
+    """Least squares on log time over the parameters that the rows can tell apart."""
+    part = rows.thin(_FIT_ROWS, *_ORDER)
+    log_time = np.log(part.time_us)
+    path: AttentionPath = getattr(kernel, place)
+    paths = {
+        name: limit for name, limit in _PATH.limits.items() if _is_seen(name, kernel, path, part, law.gpu)
+    }
+    around = _PROJECTIONS.limits if kernel.projections is not None else {}
+
+    def replaced(values: Sequence[float]) -> LatentKernel:
+        made: dict[str, object] = {
+            place: msgspec.structs.replace(path, **dict(zip(paths, values, strict=False)))
+        }
+        if kernel.projections is not None:
+            made["projections"] = Projections(**dict(zip(around, values[len(paths) :], strict=True)))
+        return msgspec.structs.replace(kernel, **made)
+
+    start = [getattr(path, name) for name in paths]
+    start += [getattr(kernel.projections, name) for name in around]
+    solution = least_log_errors(
+        start,
+        (*paths.values(), *around.values()),
+        lambda values: np.log(law.time_us(replaced(values), part)) - log_time,
+        max_nfev=_EVALUATIONS,
+    )
+    return replaced(solution)
+
+
+def _is_seen(
+    name: str, kernel: LatentKernel, path: AttentionPath, rows: Rows[LatentAttention], gpu: Gpu
+) -> bool:
+    """Whether the rows can tell a parameter; if not, it keeps its start.
+
+    One CTA on an SM shares with none; launches of a module hide the ramp of its kernel; keys that are never
+    split have no splits; rows that all fit in L2 never show HBM.
+    """
+    operator = rows.operator.kernel_alone
+    if name == "ramp_us":
+        return kernel.projections is None
+    if name == "sharing":
+        return path.ctas_per_sm > 1
+    if name in ("split_us", "split_step_us", "split_fraction"):
+        return bool(np.max(as_float(operator.kv_len)) > path.split_above)
+    if name == "whole_fraction":
+        return bool(np.min(as_float(operator.kv_len)) <= path.split_above)
+    if name in ("bandwidth_fraction", "l2_fill", "l2_sharpness"):
+        return bool(np.max(operator.bytes) > gpu.l2_bytes)
+    return True

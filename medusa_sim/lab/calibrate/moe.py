@@ -1,0 +1,153 @@
+"""Fits the model of layers of experts of `medusa_sim.latency.moe` to measured rows of one GPU and kernel.
+
+The library's rule for tiles and whether it computes gates that are not there are tried, the rest is found by
+least squares. Held-out errors leave out whole models: layers of one width, number of experts and top-k.
+
+A fit begins with the library's tiles, its rules for them and the shapes that it tuned (`starts.toml`). Most
+libraries choose among tiles by what was timed: the fit begins with the common ones and finds out.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from medusa_sim.arrays import as_float
+from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Limits, Rows, require_rows, starts, warm
+from medusa_sim.latency.moe import experts_time
+from medusa_sim.operators.experts import ALIGNED, Experts
+from medusa_sim.specs.fitted import ExpertKernel, ExpertTile, TunedShape
+from medusa_sim.specs.gpu import Gpu
+
+TILES = tuple(ExpertTile(rows=rows, columns=128) for rows in (16, 32, 64, 128))
+"""What a library chooses from by time."""
+
+
+class _Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A library's rule for tiles in some formats, and by GPU the shapes (experts, width) that it tuned."""
+
+    forms: tuple[str, ...]
+    tiles: tuple[ExpertTile, ...]
+    tuned: dict[str, tuple[tuple[int, int], ...]] = {}
+
+
+class Choices(NamedTuple):
+    """How a kernel may choose: tiles by rule (none: by time), and shapes that choose by time all the same."""
+
+    default_tiles: tuple[ExpertTile, ...] = ()
+    tuned: tuple[TunedShape, ...] = ()
+
+
+def rules_of(form: str, gpu: Gpu) -> list[Choices]:
+    """How kernels of that format choose their tiles, without a rule first."""
+    rules = [Choices()]
+    for rule in starts("moe", dict[str, tuple[_Rule, ...]])["rules"]:
+        if form in rule.forms:
+            shapes = rule.tuned.get(gpu.name, ())
+            tuned = tuple(TunedShape(experts=experts, inter=inter) for experts, inter in shapes)
+            rules.append(Choices(rule.tiles, tuned))
+    return rules
+
+
+_BOUNDS = Bounds.of("moe")
+_L2 = ("l2_ratio", "l2_fill", "l2_sharpness")
+_FIT_ROWS = 800
+_BAND_ROWS = 20
+_EVALUATIONS, _REFIT_EVALUATIONS = 40, 15
+_FOLDS = 16
+_FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.35)
+_ORDER = ("tokens", "hit", "inter", "experts", "hidden")
+
+
+_Law = Law[Experts, ExpertKernel]
+
+
+def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -> ExpertKernel:
+    """Kernel parameters of measured rows, with `fit` filled in.
+
+    name: of the kernel in its library. Deterministic, some seconds for 5000 rows. Raises DataError for fewer
+    than 20 rows.
+    """
+    require_rows(rows, source)
+    law: _Law = Law(gpu, warm(experts_time))
+    gates = (False, True) if bool(np.any(as_float(rows.operator.gated) == 0.0)) else (False,)
+    candidates = [
+        _fitted(_start(name, rule, gates_all=gates_all), rows, law, _EVALUATIONS, rounds=2)
+        for rule, gates_all in product(rules_of(rows.operator.form, gpu), gates)
+    ]
+    return law.with_fit(
+        law.best(candidates, rows),
+        rows,
+        lambda kernel, part: refitted_experts(kernel, part, gpu),
+        source=source,
+        folds=_FOLDS,
+        least_rows=_BAND_ROWS,
+    )
+
+
+def refitted_experts(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> ExpertKernel:
+    """The kernel with its parameters fitted to other rows, from where they are; its choices stay."""
+    return _fitted(kernel, rows, Law(gpu, warm(experts_time)), _REFIT_EVALUATIONS, rounds=1)
+
+
+def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:
+    return ExpertKernel(
+        **_BOUNDS.starts,
+        name=name,
+        gates_all=gates_all,
+        tiles=TILES,
+        default_tiles=rule.default_tiles,
+        tuned=rule.tuned,
+        fit=UNFITTED,
+    )
+
+
+def _fitted(
+    kernel: ExpertKernel, rows: Rows[Experts], law: _Law, evaluations: int, *, rounds: int
+) -> ExpertKernel:
+    """Least squares; where a rule fixes the tile, in turn with how slow each tile is beside the first."""
+    kernel = _refined(kernel, rows, law, evaluations)
+    for _ in range(rounds if len(kernel.default_tiles) > 1 else 0):
+        kernel = _refined(_with_slower_tiles(kernel, _thin(rows), law), rows, law, _REFIT_EVALUATIONS)
+    return kernel
+
+
+def _with_slower_tiles(kernel: ExpertKernel, rows: Rows[Experts], law: _Law) -> ExpertKernel:
+    """One pass over the tiles of the rule: the factor of each that lowers the objective most."""
+    best = law.cost(kernel, rows)
+    for place in range(1, len(kernel.default_tiles)):
+        start = kernel.default_tiles[place]
+        for factor in _FACTORS:
+            tiles = list(kernel.default_tiles)
+            tiles[place] = msgspec.structs.replace(start, slower=start.slower * factor)
+            trial = msgspec.structs.replace(kernel, default_tiles=tuple(tiles))
+            cost = law.cost(trial, rows)
+            if cost < best:
+                best, kernel = cost, trial
+    return kernel
+
+
+def _refined(kernel: ExpertKernel, rows: Rows[Experts], law: _Law, evaluations: int) -> ExpertKernel:
+    """Least squares on log time over the parameters that the rows can tell apart."""
+    part = _thin(rows)
+    return law.refined(kernel, _seen(part, law.gpu), part, max_nfev=evaluations)
+
+
+def _thin(rows: Rows[Experts]) -> Rows[Experts]:
+    return rows.thin(_FIT_ROWS, *_ORDER)
+
+
+def _seen(rows: Rows[Experts], gpu: Gpu) -> Limits:
+    """Limits of the parameters that the rows can tell; the others keep their start.
+
+    Weights that never fit in L2 say nothing of it, nor do aligned widths of unaligned ones.
+    """
+    limits = dict(_BOUNDS.limits)
+    if not np.any(rows.operator.weight_bytes < gpu.l2_bytes):
+        limits = {name: limit for name, limit in limits.items() if name not in _L2}
+    if not np.any(as_float(rows.operator.inter) % ALIGNED):
+        del limits["unaligned_ratio"]
+    return limits

@@ -1,0 +1,286 @@
+"""A table of measured rows -> fitted kernels of every operator and dtype that it holds.
+
+`write_fits` writes some into a hardware TOML, and leaves everything else as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.data import shipped_dir
+from medusa_sim.errors import DataError, OutputError, SpecError, UsageError
+from medusa_sim.lab.calibrate.attention import fit_unfused
+from medusa_sim.lab.calibrate.fit import LEAST_ROWS, Rows
+from medusa_sim.lab.calibrate.transfer import fit_linear
+from medusa_sim.latency.base import roofline_time_us
+from medusa_sim.latency.calibrated import NAME_MARK
+from medusa_sim.operators.columns import texts
+from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.kinds import KIND_OF, operator_of
+from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Gemm, Operator
+from medusa_sim.operators.stream import Stream
+from medusa_sim.operators.table import operators_of
+from medusa_sim.outside.limits import SPEC_BYTES
+from medusa_sim.reading import named, read_text, read_toml
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import Kernel
+from medusa_sim.writing import write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_SIGNIFICANT_DIGITS = 6
+
+
+def write_fits(path: Path, fits: Iterable[tuple[Sequence[str], msgspec.Struct]]) -> None:
+    """Put every struct at its place (`kernels`, `torch`, `gemm`, `fp16`) in the hardware TOML at `path`.
+
+    Comments, order and every other table are kept; fields that have their default are left out, floats keep
+    six significant digits. The file is replaced in one step, so a reader sees the old or the new one. Raises
+    SpecError where the file is missing or is no TOML, OutputError where it cannot be written.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    text = read_text(path, SPEC_BYTES, "a hardware file")
+    try:
+        document = tomlkit.parse(text)
+    except TOMLKitError as error:
+        raise SpecError(f"{path}: cannot be read as a hardware file ({error}); give a TOML") from error
+    for (*parents, last), fit in fits:
+        table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
+        for name in parents:
+            if name not in table:
+                table[name] = tomlkit.table(is_super_table=True)
+            table = table[name]
+        table[last] = _item(fit)
+    write_text(path, tomlkit.dumps(document))
+
+
+def _item(value: Any, *, inline: bool = False) -> Any:
+    """A value as a hardware file states it: tables within a table last, a line for each struct of a list."""
+    import tomlkit
+
+    if isinstance(value, float):
+        return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, list | tuple):
+        array = tomlkit.array()
+        for each in value:
+            array.append(_item(each, inline=True))
+        return array.multiline(any(isinstance(each, msgspec.Struct) for each in value))
+    if not isinstance(value, _TABLES):
+        return value
+    table: Any = tomlkit.inline_table() if inline else tomlkit.table()
+    held = value if isinstance(value, dict) else not_default(value)
+    for name, each in sorted(held.items(), key=lambda field: isinstance(field[1], _TABLES)):
+        table.add(name, _item(each))
+    return table
+
+
+_TABLES = (dict, msgspec.Struct)
+
+
+def not_default(struct: msgspec.Struct) -> dict[str, Any]:
+    """Fields of a struct that have not their default."""
+    return {field.name: value for field in msgspec.structs.fields(struct)
+            if (value := getattr(struct, field.name)) != field.default}  # fmt: skip
+
+
+_START_SET = "torch"
+SUSPECT_COLUMN = "suspect"
+"""Words of whoever recorded a row why it cannot be trusted."""
+NAMED = (Gemm, Experts, Stream)
+"""Operators whose rows may name a kernel of the library, each with a fit of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedKernel:
+    """A kernel and its place in a hardware file; the key of `unfused` is empty."""
+
+    section: str
+    key: str
+    kernel: Kernel
+
+    def place(self, kernel_set: str) -> tuple[str, ...]:
+        """Keys of the tables that lead to it."""
+        return tuple(name for name in ("kernels", kernel_set, self.section, self.key) if name)
+
+
+def fitted_kernels(
+    frame: pd.DataFrame,
+    gpu: Gpu,
+    source: str,
+    *,
+    kernel_set: str = _START_SET,
+    leave_out: Callable[[str], object] | None = None,
+) -> Iterator[FittedKernel]:
+    """Fit each operator of checked rows with times (`read_rows(..., need_time=True)`), one after another.
+
+    source: one line that is stored with the parameters. kernel_set: the library, whose tiles a fit begins
+    with. Attention and elementwise kernels of different 16-bit dtypes are one kernel. Linear layers of one
+    weight shape cannot tell a ramp from a bandwidth: they start from what was fitted to measured linear
+    layers of the same GPU, with the ramp of the unfused one-row products among the rows, as the Medusa
+    paper's Tables 6 and 8 need. leave_out: told one line of each operator with too few rows or shapes for a
+    fit, which is passed over, and of rows that are not used; without it such an operator ends the fits. Where
+    rows name the kernel of the library, each is fitted for itself.
+
+    Raises:
+        DataError: too few rows or shapes for a fit.
+    """
+    frame = _usable(frame, gpu.name, kernel_set, leave_out)
+    groups = list(_groups(frame, gpu))
+    unfused = [(each.operator, each.time_us) for each in groups if each.operator.kind in UNFUSED_KINDS]
+    ramp_us = None
+    if unfused:
+        try:
+            products = fit_unfused(_joined(unfused), gpu, source=source)
+        except DataError as error:
+            _left_out(error, leave_out)
+        else:
+            ramp_us = products.vector_ramp_us
+            yield FittedKernel(section="unfused", key="", kernel=products)
+    for each in groups:
+        if each.operator.kind in UNFUSED_KINDS:
+            continue
+        kind = KIND_OF[each.operator.kind]
+        fit = kind.fitter(gpu.architecture)
+        if fit is fit_linear:
+            fit = partial(fit, kernel_set=kernel_set, ramp_us=ramp_us)
+        section, key = kind.place(each.operator, gpu.architecture)
+        try:
+            kernel = fit(Rows(each.operator, each.time_us), gpu, source=source, name=each.kernel)
+        except DataError as error:
+            _left_out(error, leave_out)
+        else:
+            mark = "" if each.is_own else f"{NAME_MARK}{each.kernel}"
+            yield FittedKernel(section=section, key=f"{key}{mark}", kernel=kernel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Rows of one fit. kernel: its name in the library; is_own: the kernel that it takes by itself."""
+
+    operator: Operator
+    time_us: FloatArray
+    kernel: str = ""
+    is_own: bool = True
+
+
+def _usable(
+    frame: pd.DataFrame, gpu: str, kernel_set: str, leave_out: Callable[[str], object] | None
+) -> pd.DataFrame:
+    """Rows without a word in `suspect`; of this GPU and of the engine that the set is named after, if any.
+
+    What is left out is told. Raises DataError where nothing is left.
+    """
+    kept = np.ones(len(frame), dtype=np.bool_)
+    if SUSPECT_COLUMN in frame:
+        suspect = texts(frame, SUSPECT_COLUMN) != ""
+        if suspect.any() and leave_out is not None:
+            leave_out(f"{int(suspect.sum())} rows with a word in the column {SUSPECT_COLUMN}")
+        kept &= ~suspect
+    for column, name in (("gpu", gpu), ("engine", kernel_set)):
+        if column in frame and (named_so := texts(frame, column) == name).any():
+            if not named_so.all() and leave_out is not None:
+                leave_out(f"{int((~named_so).sum())} rows of other {column}s than {name}")
+            kept &= named_so
+    if not kept.any():
+        raise DataError(f"no rows left of {len(frame)} for kernel set {kernel_set!r}; give rows to fit")
+    return frame if kept.all() else frame[kept].reset_index(drop=True)
+
+
+def _groups(frame: pd.DataFrame, gpu: Gpu) -> Iterator[_Group]:
+    """Rows by operator, format and, where a library names its kernels, by kernel.
+
+    Of several kernels for one format the library's own is the fastest, of the least median of time over
+    roofline, among those with at least half as many rows as any. Where none of what streams has rows enough
+    for a fit, they are one kernel without a name, whose parts the library takes by the number of tokens.
+    """
+    times = frame["time_us"].to_numpy(dtype=np.float64)
+    for index, operator in operators_of(frame):
+        if not isinstance(operator, NAMED) or "kernel" not in frame:
+            yield _Group(operator=operator, time_us=times[index])
+            continue
+        rows = frame.iloc[index].reset_index(drop=True)
+        if isinstance(operator, Stream) and rows["kernel"].value_counts().max() < LEAST_ROWS:
+            yield _Group(operator=operator, time_us=times[index])
+            continue
+        parts = []
+        for part, of_kernel in operators_of(rows, by=("kernel",)):
+            time_us = times[index][part]
+            name = str(texts(rows, "kernel", part[:1])[0])
+            slowness = float(np.median(time_us / roofline_time_us(gpu, of_kernel)))
+            parts.append((slowness, _Group(operator=of_kernel, time_us=time_us, kernel=name)))
+        most = max(group.time_us.size for _, group in parts)
+        fastest = min(slowness for slowness, group in parts if 2 * group.time_us.size >= most)
+        yield from (replace(group, is_own=slowness == fastest) for slowness, group in parts)
+
+
+def _left_out(error: DataError, leave_out: Callable[[str], object] | None) -> None:
+    if leave_out is None:
+        raise error
+    leave_out(str(error))
+
+
+def _joined(groups: list[tuple[Operator, FloatArray]]) -> Rows[Attention]:
+    """QK^T and PV rows together: both products cost the same."""
+    dtypes = {operator.dtype for operator, _ in groups}
+    if len(dtypes) > 1:
+        raise DataError(f"unfused attention rows of {', '.join(sorted(dtypes))}: fit one dtype at a time")
+    sizes = {
+        name: np.concatenate([as_float(operator.sizes[name]) for operator, _ in groups])
+        for name in Attention.COLUMNS
+    }
+    both = cast("Attention", operator_of("qk", dtypes.pop(), sizes))
+    return Rows(both, np.concatenate([time for _, time in groups]))
+
+
+def check_set_name(name: str) -> None:
+    """Refuse a kernel set that a TOML key or an option could not carry. Raises UsageError."""
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,40}", name):
+        raise UsageError(f"kernel set {name!r}: a lower-case word is allowed (letters, digits, '-', '_')")
+
+
+def check_not_there(folder: Path, gpu: Gpu, kernel_set: str, fitted: FittedKernel) -> None:
+    """Refuse to replace a kernel of the user's own `folder`/<gpu>.toml. Raises OutputError."""
+    place = fitted.place(kernel_set)
+    own = folder / f"{gpu.name}.toml"
+    held, ships = (_table_at(path, place) for path in (own, shipped_dir() / "hardware" / own.name))
+    if held is not None and held != ships:
+        raise OutputError(
+            f"{named(own)} has [{'.'.join(place)}] already; add --overwrite to replace it, or choose another "
+            "--kernels NAME"
+        )
+
+
+def _table_at(path: Path, place: Sequence[str]) -> Any:
+    table: Any = read_toml(path) if path.exists() else None
+    for name in place:
+        table = table.get(name) if isinstance(table, dict) else None
+    return table
+
+
+def write_kernels(folder: Path, gpu: Gpu, kernel_set: str, fitted: Sequence[FittedKernel]) -> Path:
+    """Write all kernels into `folder`/<gpu>.toml in one step; the path.
+
+    The file starts as the one that the GPU was loaded from, so that the datasheet stays with it. Raises
+    OutputError where the folder cannot be written.
+    """
+    target = folder / f"{gpu.name}.toml"
+    with tempfile.TemporaryDirectory() as building:
+        draft = Path(building) / target.name
+        write_text(draft, read_text(Path(gpu.path), SPEC_BYTES, "a hardware file"))
+        write_fits(draft, [(each.place(kernel_set), each.kernel) for each in fitted])
+        write_text(target, read_text(draft, SPEC_BYTES, "a hardware file"))
+    return target

@@ -1,0 +1,141 @@
+"""Fits the kernels of a CPU (`medusa_sim.latency.serial`) to measured rows.
+
+Where a library changes its kernel with m is found by search over the measured m; the rest by least squares.
+Held-out errors leave out whole weight shapes (n, k), or groups of attention shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from medusa_sim.arrays import as_float
+from medusa_sim.errors import DataError
+from medusa_sim.lab.calibrate.fit import (
+    LEAST_ROWS,
+    UNFITTED,
+    Bounds,
+    KernelT,
+    Law,
+    OperatorT,
+    Rows,
+    least_log_errors,
+    require_rows,
+)
+from medusa_sim.lab.calibrate.gemm import merged_repeats
+from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
+from medusa_sim.operators.operator import Attention, Gemm
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import SerialAttention, SerialGemm, SerialLine
+from medusa_sim.units import MIB
+
+_RATES = Bounds.of("serial_rates")
+_GEMM = Bounds.of("serial_gemm")
+_ATTENTION = Bounds.of("serial_attention")
+_FEW_ROWS = 32
+"""Kernels for few rows end below this."""
+_CACHED_BYTES = (0.0, 1.0 * MIB, 2.0 * MIB, 4.0 * MIB, 8.0 * MIB, 16.0 * MIB, 32.0 * MIB)
+_CACHE_GAIN = 0.95
+"""What a cache must bring to be kept: a twentieth of the objective."""
+_LEAST_EDGES = 2
+_EVALUATIONS = 200
+_MARGIN, _SLACK = 1e-9, 1e-6
+"""A ratio of the cache that begins at its lowest value, 1, stays there where no row tells it."""
+
+
+def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, **_: object) -> SerialGemm:
+    """Linear layers of a CPU, with `fit` filled in. Deterministic, some seconds.
+
+    Raises DataError for fewer than two weight shapes or 20 rows.
+    """
+    rows = merged_repeats(rows)
+    shapes = rows.labels("n", "k")
+    if shapes.max() < 1 or len(rows.time_us) < LEAST_ROWS:
+        raise DataError(
+            f"{source}: {len(rows.time_us)} rows of {shapes.max() + 1} weight shapes (n, k); "
+            f"a GEMM fit needs {LEAST_ROWS} rows and two shapes"
+        )
+
+    law = Law(gpu, serial_gemm_time)
+
+    def refit(kernel: SerialGemm, part: Rows[Gemm]) -> SerialGemm:
+        return _refined(kernel, _GEMM, kernel.ranges, lambda lines: {"ranges": lines}, part, law)
+
+    few = [int(m) for m in np.unique(as_float(rows.operator.m)) if m < _FEW_ROWS]
+    edges = [pair for count in range(_LEAST_EDGES + 1) for pair in combinations(few, count)]
+    kernel = law.best([refit(_gemm_start(ends), rows) for ends in edges], rows)
+    return law.with_fit(kernel, rows, refit, source=source)
+
+
+def _gemm_start(ends: tuple[int, ...]) -> SerialGemm:
+    ranges = tuple(_line(_RATES, end) for end in (*ends, 0))
+    return SerialGemm(**_GEMM.starts, ranges=ranges, fit=UNFITTED)
+
+
+def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) -> SerialAttention:
+    """A CPU's fused attention of one kind, with `fit` filled in.
+
+    Deterministic, some seconds. Raises DataError for fewer than 20 rows.
+    """
+    require_rows(rows, source)
+
+    law = Law(gpu, serial_attention_time)
+
+    def refit(kernel: SerialAttention, part: Rows[Attention]) -> SerialAttention:
+        lines = (kernel.few, kernel.many)
+        return _refined(
+            kernel, _ATTENTION, lines, lambda fitted: {"few": fitted[0], "many": fitted[1]}, part, law
+        )
+
+    kernel = refit(_attention_start(0.0), rows)
+    cached = law.best([refit(_attention_start(size), rows) for size in _CACHED_BYTES[1:]], rows)
+    if law.cost(cached, rows) < _CACHE_GAIN * law.cost(kernel, rows):
+        kernel = cached
+    return law.with_fit(kernel, rows, refit, source=source, least_rows=LEAST_ROWS)
+
+
+def _attention_start(cached_bytes: float) -> SerialAttention:
+    few, many = (_line(Bounds.of(f"serial_{kind}")) for kind in ("few", "many"))
+    return SerialAttention(**_ATTENTION.starts, few=few, many=many, cached_bytes=cached_bytes, fit=UNFITTED)
+
+
+def _line(bounds: Bounds, m_max: int = 0) -> SerialLine:
+    return SerialLine(**bounds.starts, m_max=m_max)
+
+
+def _refined(
+    kernel: KernelT,
+    bounds: Bounds,
+    lines: tuple[SerialLine, ...],
+    placed: Callable[[tuple[SerialLine, ...]], dict[str, Any]],
+    rows: Rows[OperatorT],
+    law: Law[OperatorT, KernelT],
+) -> KernelT:
+    """A kernel and its lines at the least objective; placed: fields that hold the lines."""
+    own, rates = bounds.limits, _RATES.limits
+
+    def made(values: list[float]) -> KernelT:
+        pairs = np.reshape(values[len(own) :], (-1, len(rates))).tolist()
+        fitted = (
+            msgspec.structs.replace(line, **dict(zip(rates, pair, strict=True)))
+            for line, pair in zip(lines, pairs, strict=True)
+        )
+        return msgspec.structs.replace(
+            kernel, **dict(zip(own, values, strict=False)), **placed(tuple(fitted))
+        )
+
+    start = [getattr(kernel, name) for name in own]
+    start += [getattr(line, name) for line in lines for name in rates]
+    solution = least_log_errors(
+        start,
+        [*own.values(), *(limit for _ in lines for limit in rates.values())],
+        lambda values: np.log(law.time_us(made(values), rows) / rows.time_us),
+        margin=_MARGIN,
+        slack=_SLACK,
+        max_nfev=_EVALUATIONS,
+    )
+    return made(solution)

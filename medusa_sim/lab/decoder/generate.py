@@ -1,0 +1,330 @@
+"""Generate - verify - accept, for every method: a drafter proposes a tree, the target runs it in one
+forward, an acceptance rule keeps a path, the cache keeps its rows.
+
+The root of a tree is the last emitted token: its keys and values are not in the cache yet. Plain
+autoregressive decoding is the tree that is only a root. The token that prefill yields belongs to no
+step, so a sequence of t tokens in s steps has t = 1 + s + (accepted draft tokens).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medusa_sim.errors import UsageError
+from medusa_sim.lab.decoder.accept import (
+    DELTA,
+    EPSILON,
+    Draft,
+    Draws,
+    TreeShape,
+    Verdict,
+    accept_by_rejection,
+    accept_greedy,
+    accept_typical,
+    law,
+    typical_token,
+)
+from medusa_sim.lab.decoder.arguments import SEED_MAX, Acceptance
+from medusa_sim.lab.decoder.cache import KVCache
+from medusa_sim.lab.decoder.fast_step import FixedForward
+from medusa_sim.lab.decoder.model import Llama
+from medusa_sim.lab.decoder.step import Forward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSettings:
+    """When to stop and how to choose."""
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    """0 is greedy, whatever the acceptance rule."""
+    acceptance: Acceptance = "rejection"
+    epsilon: float = EPSILON
+    delta: float = DELTA
+    seed: int = 0
+    stop_at_end_of_text: bool = True
+    draw_typical: bool = False
+    """Under typical acceptance: draw the token after the kept path instead of taking the argmax."""
+
+    @property
+    def rule(self) -> Acceptance:
+        """The acceptance rule that applies."""
+        return "greedy" if self.temperature == 0.0 else self.acceptance
+
+
+@dataclass(slots=True)
+class Generation:
+    """One sequence and its steps."""
+
+    prompt: list[int]
+    token_ids: list[int] = field(default_factory=list)
+    """New tokens."""
+    accepted_lengths: list[int] = field(default_factory=list)
+    """Draft tokens that each step kept."""
+    found_lengths: list[int] = field(default_factory=list)
+    """Draft tokens that a look-up found for each step, and for those of the batch after its end."""
+
+    @property
+    def steps(self) -> int:
+        """Verification (or decoding) steps of the target."""
+        return len(self.accepted_lengths)
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Mean tokens emitted per step; None where prefill alone ended the text."""
+        return 1.0 + sum(self.accepted_lengths) / self.steps if self.steps else None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRun:
+    """A batch's sequences and wall times."""
+
+    sequences: list[Generation]
+    prefill_s: float
+    setup_s: float
+    """Making forwards ready: compilation, capture of graphs; 0 where nothing is made."""
+    decode_s: float
+    """All steps."""
+
+    @property
+    def steps(self) -> int:
+        """Forwards of the whole batch."""
+        return max(sequence.steps for sequence in self.sequences)
+
+
+class Drafter:
+    """Proposes the tree of each step."""
+
+    nodes: int
+    """Tokens of the largest tree, root included."""
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
+        """Called once, after the arguments were checked and before the first token."""
+
+    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
+        """A tree on each root (batch,); `hidden` (batch, hidden) is the target's, which yielded the root."""
+        raise NotImplementedError
+
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        """Nodes of each tree that the target's cache kept (see `KVCache.keep`)."""
+
+
+class NoDrafter(Drafter):
+    """Autoregressive decoding: the root alone."""
+
+    nodes = 1
+
+    def __init__(self) -> None:
+        self._shape = TreeShape([-1])
+        self._alone: tuple[Tensor, Tensor] | None = None
+
+    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
+        """As `Drafter.propose`."""
+        if self._alone is None:
+            depths = torch.zeros(1, dtype=torch.long, device=roots.device)
+            self._alone = depths, torch.ones(1, 1, dtype=torch.bool, device=roots.device)
+        depths, mask = self._alone
+        return Draft(tokens=roots.unsqueeze(1), parents=self._shape, depths=depths, mask=mask)
+
+
+def check_request(model: Llama, prompts: Sequence[Sequence[int]], settings: GenerationSettings) -> None:
+    """Raises UsageError for empty or too long prompts, unknown tokens and settings out of range."""
+    config = model.config
+    if not prompts:
+        raise UsageError("no prompt was given")
+    if settings.max_new_tokens < 1:
+        raise UsageError(f"max_new_tokens is {settings.max_new_tokens}; it must be at least 1")
+    if not 0 <= settings.seed <= SEED_MAX:
+        raise UsageError(f"seed is {settings.seed}; whole numbers from 0 to {SEED_MAX} are allowed")
+    if not settings.temperature >= 0.0 or settings.temperature == float("inf"):
+        raise UsageError(f"temperature is {settings.temperature}; it must be a finite number from 0")
+    for i, prompt in enumerate(prompts):
+        if not prompt:
+            raise UsageError(f"prompt {i} is empty; give at least one token")
+        unknown = [token for token in prompt if not 0 <= token < config.vocab_size]
+        if unknown:
+            raise UsageError(
+                f"prompt {i} holds token {unknown[0]}; the vocabulary has 0..{config.vocab_size - 1}"
+            )
+        if len(prompt) + settings.max_new_tokens > config.max_position_embeddings:
+            raise UsageError(
+                f"prompt {i} has {len(prompt)} tokens; with {settings.max_new_tokens} new ones it exceeds "
+                f"the model's {config.max_position_embeddings} positions; shorten it or ask for less"
+            )
+
+
+def prefill(model: Llama, cache: KVCache, prompts: Sequence[Sequence[int]]) -> Tensor:
+    """Fills an empty cache with prompts of any lengths; returns the last hidden states (batch, hidden).
+
+    Short prompts are padded on the right: what lies behind a prompt's end is never attended and is
+    overwritten later.
+    """
+    device = cache.lengths.device
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    longest = max(len(prompt) for prompt in prompts)
+    tokens = torch.tensor([[*prompt, *([0] * (longest - len(prompt)))] for prompt in prompts], device=device)
+    hidden = model(tokens, cache=cache)
+    cache.lengths = lengths
+    last: Tensor = hidden[torch.arange(len(prompts), device=device), lengths - 1]
+    return last
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchDecoder:
+    """A batch under way. `step` is the one step of every method."""
+
+    model: Llama
+    cache: KVCache
+    drafter: Drafter
+    forward: Forward
+    judge: Callable[[Draft, Tensor], Verdict]
+    """The acceptance rule, given a draft and its logits (batch, n, vocab)."""
+    sequences: list[Generation]
+    """Each with its first new token."""
+    roots: Tensor
+    """(batch,): the last emitted tokens."""
+    hidden: Tensor
+    """(batch, hidden): the states that yielded them."""
+    ends: Collection[int]
+    """Tokens that end a text."""
+    max_new_tokens: int
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a sequence goes on."""
+        return not all(self._is_finished(sequence) for sequence in self.sequences)
+
+    def step(self) -> list[list[int]]:
+        """Propose, verify, accept, keep. Returns the nodes of each tree that were kept, root first."""
+        draft = self.drafter.propose(self.roots, self.hidden, self.sequences)
+        states = self.forward(draft.tokens, draft.mask, draft.depths)
+        verdict = self.judge(draft, self.model.logits(states))
+        kept = [self._emit(*each) for each in zip(self.sequences, verdict.paths, verdict.texts, strict=True)]
+        self.cache.keep(kept)
+        self.drafter.commit(kept)
+        last = [path[-1] if path else 0 for path in verdict.paths]
+        self.hidden = states.select(1, last[0]) if len(last) == 1 else states[torch.arange(len(last)), last]
+        self.roots = torch.from_numpy(np.array(verdict.next_tokens)).to(self.roots.device)
+        return kept
+
+    def _emit(self, sequence: Generation, path: list[int], emitted: list[int]) -> list[int]:
+        """Appends the new tokens of a sequence that goes on, cut at its end; the nodes to keep."""
+        if self._is_finished(sequence):
+            return []
+        for i, token in enumerate(emitted):
+            if token in self.ends:
+                emitted = emitted[: i + 1]
+                break
+        emitted = emitted[: self.max_new_tokens - len(sequence.token_ids)]
+        sequence.token_ids += emitted
+        sequence.accepted_lengths.append(len(emitted) - 1)
+        return [0, *path[: len(emitted) - 1]]
+
+    def _is_finished(self, sequence: Generation) -> bool:
+        return len(sequence.token_ids) >= self.max_new_tokens or sequence.token_ids[-1] in self.ends
+
+
+@torch.inference_mode()
+def generate(
+    model: Llama,
+    prompts: Sequence[Sequence[int]],
+    settings: GenerationSettings,
+    drafter: Drafter | None = None,
+    *,
+    make_forward: Callable[[Llama, KVCache], FixedForward] | None = None,
+    first_allowed: Tensor | None = None,
+) -> GenerationRun:
+    """Continues every prompt, in one batch of ragged lengths.
+
+    Each sequence ends right after an end-of-text token or at exactly `max_new_tokens`. The text of a
+    sequence does not depend on the others but for rounding. `make_forward` replaces the eager
+    verification forward (see `fast_step`). `first_allowed` (batch, vocab) bool limits the first new
+    token. Raises UsageError before any work.
+    """
+    check_request(model, prompts, settings)
+    drafter = drafter if drafter is not None else NoDrafter()
+    draws = [Draws(settings.seed * 1_000_003 + i) for i in range(len(prompts))]
+    longest = max(len(prompt) for prompt in prompts)
+    capacity = longest + settings.max_new_tokens + drafter.nodes
+    drafter.begin(prompts, capacity, draws)
+    sequences = [Generation(list(prompt)) for prompt in prompts]
+    started = time.perf_counter()
+    cache = model.new_cache(batch=len(prompts), capacity=capacity)
+    hidden = prefill(model, cache, prompts)
+    logits = model.logits(hidden)
+    if first_allowed is not None:
+        logits = logits.masked_fill(~first_allowed.to(logits.device), -torch.inf)
+    roots = first_tokens(logits, settings, draws)
+    for sequence, token in zip(sequences, roots.tolist(), strict=True):
+        sequence.token_ids.append(token)
+    prefill_s = time.perf_counter() - started
+    made = make_forward(model, cache) if make_forward is not None else None
+    forward = made if made is not None else eager_forward(model, cache)
+    decoding = BatchDecoder(
+        model=model,
+        cache=cache,
+        drafter=drafter,
+        forward=forward,
+        judge=partial(verify, settings=settings, draws=draws),
+        sequences=sequences,
+        roots=roots,
+        hidden=hidden,
+        ends=frozenset(model.config.eos_token_ids if settings.stop_at_end_of_text else ()),
+        max_new_tokens=settings.max_new_tokens,
+    )
+    started = time.perf_counter()
+    while decoding.is_active:
+        decoding.step()
+    setup_s = made.setup_s if made is not None else 0.0
+    return GenerationRun(sequences, prefill_s, setup_s, time.perf_counter() - started - setup_s)
+
+
+def eager_forward(model: Llama, cache: KVCache) -> Forward:
+    """Verification as it stands, over as many slots as are in use."""
+
+    def forward(tokens: Tensor, mask: Tensor, depths: Tensor) -> Tensor:
+        hidden: Tensor = model(tokens, cache=cache, tree_mask=mask, depths=depths)
+        return hidden
+
+    return forward
+
+
+def verify(draft: Draft, logits: Tensor, settings: GenerationSettings, draws: Sequence[Draws]) -> Verdict:
+    """The acceptance rule of `settings` on a verified draft. logits: (batch, n, vocab)."""
+    match settings.rule:
+        case "greedy":
+            return accept_greedy(draft, logits)
+        case "typical":
+            return accept_typical(
+                draft,
+                logits,
+                temperature=settings.temperature,
+                epsilon=settings.epsilon,
+                delta=settings.delta,
+                draws=draws if settings.draw_typical else None,
+            )
+        case "rejection":
+            return accept_by_rejection(draft, logits, temperature=settings.temperature, draws=draws)
+
+
+def first_tokens(logits: Tensor, settings: GenerationSettings, draws: Sequence[Draws]) -> Tensor:
+    """(batch,) tokens after prefill: the argmax, or a draw as the rule has it. logits: (batch, vocab)."""
+    if settings.rule == "rejection":
+        laws = law(logits, settings.temperature)
+        tokens = [draw.token(p) for draw, p in zip(draws, laws, strict=True)]
+    elif settings.rule == "typical" and settings.draw_typical:
+        limits = {"epsilon": settings.epsilon, "delta": settings.delta}
+        tokens = [
+            typical_token(row, settings.temperature, draw, **limits)
+            for draw, row in zip(draws, logits, strict=True)
+        ]
+    else:
+        return logits.argmax(-1)
+    return torch.tensor(tokens, device=logits.device)

@@ -1,0 +1,158 @@
+"""Charts of the papers' figures, predicted beside published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medusa_sim.errors import UsageError
+from medusa_sim.lab.reproduce.published import Reproduction, paper_roof
+from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, colour_of, line, marks
+from medusa_sim.report.charts.roofline import on_roof
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.units import TERA
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_CALLED = {"seq_len": "length"}
+_BASELINES = {
+    "speedup_fixed": "as plotted in the paper: over one step at batch 1, length 1024",
+    "speedup_same": "over plain decoding at the same batch and length",
+}
+_FIGURE21 = {
+    "tokens per step": ("predicted_tokens_per_step", "published_tokens_per_step"),
+    "latency / plain step": ("predicted_normalized_latency", "published_normalized_latency"),
+    "speedup": ("speedup_fixed", "published_speedup"),
+}
+_METHODS = {
+    "Recur. Rej. Samp.": "recursive rejection (RSD)",
+    "OTM": "optimal transport",
+    "K-SEQ": "K-SEQ (SpecTr)",
+    "Multi-Round SD": "multi-round (SpecInfer)",
+}
+_BOTH = "candidates (lines: predicted, open marks: published)"
+
+
+def reproduction_charts(target: Reproduction, gpu: Gpu) -> list[LineChart]:
+    """The panels that suit the target's columns. Raises UsageError for a target without a plot.
+
+    gpu: the one that the target is about (its roof is drawn).
+    """
+    frame = target.frame
+    columns = set(frame.columns)
+    if "predicted_acceptance" in columns:
+        return [_bernoulli(frame, draft) for draft in sorted(set(frame["draft_p"]))]
+    if "published_block_efficiency" in columns:
+        return [_efficiency(frame[frame["pair"] == pair], pair) for pair in sorted(set(frame["pair"]))]
+    if "speedup_fixed" in columns:
+        return _speedups(target)
+    if "series" in columns:
+        series = [
+            _speeds(str(name), place, rows, "flops_per_s")
+            for place, (name, rows) in enumerate(frame.groupby("series", sort=True))
+        ]
+        return [on_roof(target.title, paper_roof(gpu), "fp16", _intensity(frame), series)]
+    if "predicted_flops_per_s" not in columns:
+        raise UsageError(f"{target.name} has no plot; leave out --plot, or export its rows with --format csv")
+    if "published_us" not in columns:
+        return [_cells(frame, gpu, target.title)]
+    lines = [(name, rows, "predicted_us", "published_us") for name, rows in _grouped(frame)]
+    return [_both("time", "time of one operator (us)", lines, base=10), _cells(frame, gpu, "on the roofline")]
+
+
+def _speedups(target: Reproduction) -> list[LineChart]:
+    """Figure 21 in one panel; Figures 22 and 23 with both baselines."""
+    if any(len(set(target.frame[name])) > 1 for name in ("batch", "seq_len")):
+        return [published_chart(target.frame, baseline, title) for baseline, title in _BASELINES.items()]
+    lines = [(name, target.frame, *pair) for name, pair in _FIGURE21.items()]
+    return [_both(target.title, "tokens, or ratio to a plain step", lines)]
+
+
+def published_chart(frame: pd.DataFrame, baseline: str, title: str = "") -> LineChart:
+    """Speedup by candidates over a baseline, a line each batch or length."""
+    lines = [(name, rows, baseline, "published_speedup") for name, rows in _grouped(frame)]
+    return _both(title, "speedup", lines, limits=[Limit(y=1.0)])
+
+
+def _grouped(frame: pd.DataFrame) -> Iterable[tuple[str, pd.DataFrame]]:
+    column = "seq_len" if len(set(frame["seq_len"])) > 1 else "batch"
+    return ((f"{_CALLED.get(column, column)} {key}", rows) for key, rows in frame.groupby(column, sort=True))
+
+
+def _both(
+    title: str,
+    y: str,
+    lines: Sequence[tuple[str, pd.DataFrame, str, str]],
+    *,
+    x: str = "candidates",
+    x_title: str = _BOTH,
+    base: int = 0,
+    limits: Sequence[Limit] = (),
+) -> LineChart:
+    """A line and open markers each (name, rows, predicted column, published column)."""
+    series: list[Series] = []
+    for place, (name, rows, predicted, published) in enumerate(lines):
+        at, given = rows[x].to_numpy(), rows[published].to_numpy(dtype=np.float64)
+        kept = np.flatnonzero(~np.isnan(given))
+        drawn: list[dict[str, Any]] = [
+            {"name": name, "x": row[x], "predicted": row[predicted]} for row in rows.to_dict("records")
+        ]
+        for i, value in zip(kept, given[kept].tolist(), strict=True):
+            drawn[i]["published"] = value
+        series += [
+            line(name, place, at, rows[predicted].to_numpy(), rows=drawn),
+            marks(name, place, at[kept], given[kept], filled=False, size=6.0, rows=[drawn[i] for i in kept]),
+        ]
+    return LineChart(
+        title=title, x=Axis(title=x_title), y=Axis(title=y, base=base, zero=base == 0), series=series,
+        limits=limits,
+        tips=(("name", "line", ""), ("x", x.replace("_", " "), ".3~g"), ("predicted", "predicted", ".2f"),
+              ("published", "published", ".2f")),
+    )  # fmt: skip
+
+
+def _intensity(frame: pd.DataFrame) -> np.ndarray:
+    return frame["operational_intensity"].to_numpy(dtype=np.float64)
+
+
+def _speeds(name: str, place: int, rows: pd.DataFrame, column: str, **more: Any) -> Series:
+    return marks(name, place, _intensity(rows), rows[column].to_numpy(dtype=np.float64) / TERA, **more)
+
+
+def _cells(frame: pd.DataFrame, gpu: Gpu, title: str) -> LineChart:
+    """Predicted and published FLOP/s of the cells of a table, on the roofline."""
+    speed = frame["predicted_flops_per_s"].to_numpy(dtype=np.float64) / TERA
+    predicted = Series(name="predicted", x=_intensity(frame), y=speed, colour=colour_of(1), marker="P")
+    series = [_speeds("published", 0, frame, "published_flops_per_s", filled=False), predicted]
+    return on_roof(title, gpu, "fp16", _intensity(frame), series)
+
+
+def _bernoulli(frame: pd.DataFrame, draft: float) -> LineChart:
+    """RSD Figure 1: acceptance by the target's probability, of one draft."""
+    rows = frame[frame["draft_p"] == draft]
+    series = []
+    for place, (method, name) in enumerate(_METHODS.items()):
+        own = rows[rows["method"] == method]
+        series.append(line(name, place, own["target_q"].to_numpy(), own["predicted_acceptance"].to_numpy()))
+    return LineChart(
+        title=f"draft Ber({draft:g})",
+        x=Axis(title="target probability q"),
+        y=Axis(title="acceptance rate", zero=True),
+        series=series,
+    )
+
+
+def _efficiency(rows: pd.DataFrame, pair: str) -> LineChart:
+    """RSD Figures 4 and 5: block efficiency of each method, of one target, draft and task."""
+    axis = "draft_length" if "draft_length" in rows else "budget"
+    lines = [
+        (str(name), own.sort_values(axis), "predicted_block_efficiency", "published_block_efficiency")
+        for name, own in rows.groupby("decoder", sort=True)
+    ]
+    x_title = "draft length" if axis == "draft_length" else "draft tokens verified at once"
+    return _both(pair.replace(" / 115M", ""), "block efficiency (tokens per step)", lines, x=axis,
+                 x_title=x_title)  # fmt: skip

@@ -1,8 +1,0 @@
-"""The papers' tables and figures, predicted beside published: `targets.TARGETS` lists them."""
-
-from __future__ import annotations
-
-from medusa_sim.reproduce.published import Reproduction
-from medusa_sim.reproduce.targets import TARGETS, reproduction, scores
-
-__all__ = ["TARGETS", "Reproduction", "reproduction", "scores"]

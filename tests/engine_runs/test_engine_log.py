@@ -1,0 +1,67 @@
+"""Logs of vLLM and SGLang: the steady lines of each are one run, whichever door reads them."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from one_line import one_line
+
+from medusa_sim.cli import cli
+from medusa_sim.engine_runs.bench import Shape, is_bench, read_bench
+from medusa_sim.engine_runs.log import lines_of, logged
+from medusa_sim.errors import DataError
+
+FILES = Path(__file__).parents[1] / "data" / "engine"
+OLDER = (
+    "[gpu=0] Decode batch. #running-req: 16, #token: 100, token usage: 0.12, accept len: 2.41, "
+    "gen throughput (token/s): 1650.20, #queue-req: 0"
+)
+
+
+@pytest.mark.parametrize(("name", "tokens_per_s"), [("vllm", 2100.0), ("sglang", 2200.0)])
+def test_steady_lines_are_a_run(name: str, tokens_per_s: float) -> None:
+    path = FILES / f"{name}.log"
+    assert is_bench(path)
+    (row,) = read_bench(path)
+    assert (row.engine, row.concurrency, row.drafts) == (name, 8.0, 3.0)
+    assert row.tokens_per_s == pytest.approx(tokens_per_s)
+    assert row.tpot_us == pytest.approx(8.0 / tokens_per_s * 1e6)
+    assert row.acceptance_length == pytest.approx(2.33, abs=0.005)
+
+
+def test_the_beginning_and_the_end_are_left_out() -> None:
+    text = (FILES / "sglang.log").read_text()
+    every, steady = lines_of(text), logged(text)
+    assert steady is not None
+    assert [line.running for line in every] == [8, 8, 8, 3]
+    assert steady.lines == 2
+    one = logged(OLDER)
+    assert one is not None
+    assert (one.lines, one.running, one.tokens_per_s, one.length) == (1, 16.0, 1650.2, 2.41)
+    assert logged("nothing of an engine") is None
+    assert logged(OLDER.replace("1650.20", "0.00")) is None
+
+
+def test_older_logs_are_asked_for_their_drafts(tmp_path: Path) -> None:
+    path = tmp_path / "older.log"
+    path.write_text(OLDER)
+    with one_line(DataError, match="does not say how many drafts; add --drafts K"):
+        read_bench(path)
+    (row,) = read_bench(path, Shape(drafts=3))
+    assert (row.drafts, row.acceptance_length) == (3.0, 2.41)
+    path.write_text(OLDER.replace("accept len: 2.41, ", ""))
+    (plain,) = read_bench(path)
+    assert (plain.drafts, plain.acceptance_length) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_check_takes_a_log(name: str) -> None:
+    words = ["check", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "eagle3"]
+    result = CliRunner().invoke(
+        cli, [*words, "--runtime", name, str(FILES / f"{name}.log"), "--format", "csv"]
+    )
+    assert result.exit_code in (0, 3), result.output
+    assert "round" in result.stdout
+    other = {"vllm": "sglang", "sglang": "vllm"}[name]
+    refused = CliRunner().invoke(cli, [*words, "--runtime", other, str(FILES / f"{name}.log")])
+    assert f"is a run of {name}" in refused.output

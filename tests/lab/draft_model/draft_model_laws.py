@@ -1,0 +1,74 @@
+"""What draft-model methods accept and emit, by other routes than the package takes: oracles for its tests."""
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.lab.draft_model.rejection import checked_pair, k_seq_gamma, normalised, residual
+
+
+def multi_round_emitted(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) -> FloatArray:
+    """Distribution of the token emitted after at most `draws` rounds of SpecInfer; the target's."""
+    draft, left = checked_pair(draft, target)
+    reached = np.ones((*np.broadcast_shapes(draft.shape, left.shape)[:-1], 1))
+    emitted = np.zeros(np.broadcast_shapes(draft.shape, left.shape))
+    for _ in range(draws):
+        accepted = np.minimum(draft, left)
+        emitted = emitted + reached * accepted
+        reached = reached * (1.0 - accepted.sum(axis=-1, keepdims=True))
+        left = residual(draft, left)
+    return np.asarray(emitted + reached * left)
+
+
+def k_seq_emitted(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) -> FloatArray:
+    """Distribution of the token emitted by K-SEQ, accepted or redrawn from the residual; the target's."""
+    draft, target = checked_pair(draft, target)
+    taken = np.minimum(draft, target / k_seq_gamma(draft, target, draws)[..., None])
+    beta = taken.sum(axis=-1)
+    accepted = 1.0 - (1.0 - beta) ** draws
+    scale = np.divide(accepted, beta, out=np.zeros_like(beta), where=beta > 0.0)
+    through = taken * scale[..., None]
+    left = normalised(np.maximum(target - through, 0.0), target)
+    return np.asarray(through + (1.0 - accepted)[..., None] * left)
+
+
+def enumerated_holders(draft: FloatArray, target: FloatArray, draws: int) -> FloatArray:
+    """(draws,) probability that K-SEQ accepts and 1, 2, ... of the drafts hold the token, draw by draw."""
+    gamma = float(k_seq_gamma(draft, target, draws))
+    holders = np.zeros(draws)
+    for tokens in itertools.product(range(draft.size), repeat=draws):
+        reached = float(np.prod(draft[list(tokens)]))
+        for token in tokens:
+            if draft[token] == 0.0:
+                break
+            chance = min(1.0, target[token] / (gamma * draft[token]))
+            holders[tokens.count(token) - 1] += reached * chance
+            reached *= 1.0 - chance
+    return holders
+
+
+def optimal_coupling(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) -> tuple[FloatArray, float]:
+    """The optimal transport plan itself for one context, by linear programming.
+
+    Returns (plan, acceptance): plan (vocabulary^draws, vocabulary) couples each tuple of draws (in
+    itertools.product order) with the emitted token.
+    """
+    from scipy.optimize import linprog
+
+    draft, target = checked_pair(draft, target)
+    size = draft.size
+    tuples = list(itertools.product(range(size), repeat=draws))
+    source = np.array([np.prod(draft[list(draw)]) for draw in tuples])
+    member = np.array([[float(token in draw) for token in range(size)] for draw in tuples])
+    rows = np.kron(np.eye(len(tuples)), np.ones(size))
+    columns = np.kron(np.ones(len(tuples)), np.eye(size))
+    solution = linprog(
+        -member.ravel(),
+        A_eq=np.vstack([rows, columns]),
+        b_eq=np.concatenate([source, target]),
+        method="highs",
+    )
+    plan = np.asarray(solution.x, dtype=np.float64).reshape(member.shape)
+    return plan, float((plan * member).sum())
