@@ -33,7 +33,7 @@ from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = "9adb5d5"
@@ -100,8 +100,8 @@ def search(model: str = "vicuna-7b") -> Act:
     return act
 
 
-def requests(count: int = 20_000, policy: str = "3", trace: str = "", spread: float = 0.0) -> Act:
-    """Drawn requests under load, or those of a trace ($MEDUSA_SIM_DATA); spread: of their acceptance."""
+def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
+    """Drawn requests under load, or those of a trace ($MEDUSA_SIM_DATA)."""
     from medusa_sim.load.arrivals import Drawn, Lengths, Traced
     from medusa_sim.load.simulate import LoadTest
     from medusa_sim.load.trace import read_trace
@@ -114,8 +114,7 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "", spread: fl
         else Drawn(lengths=lengths, count=count)
     )
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
-    more: dict[str, Any] = {"spread": spread} if spread else {}  # a release had none
-    test = LoadTest(scenario=scenario, source=source, policies=(policy,), seeds=1, **more)
+    test = LoadTest(scenario=scenario, source=source, policies=(policy,), seeds=1)
     drawn, _ = test.requests(None if trace else 5.5, 0)
 
     def act() -> str:
@@ -211,17 +210,11 @@ QUESTIONS: dict[str, Callable[[], Act]] = {
 }
 MEMORY = ("rows, dense", "rows, mixture of experts", "app, opened and 10 moves")
 """Those whose memory is guarded too."""
-POLICIES = ("none", "3", "schedule", "adaptive", "throughput_aware", "adaptive-verification", "budget")
-BY_REQUEST = ("budget-by-request", "adaptive-verification")
-"""Those that tell requests apart, where they differ."""
+POLICIES = ("none", "3", "schedule", "adaptive", "throughput_aware", "budget")
 ALONE: dict[str, Callable[[], Act]] = {
     "rows, roofline": partial(rows, "vicuna-7b,llama-2-70b", "roofline"),
     **{f"load, Azure's hour, {name}": partial(requests, policy=name, trace=_HOUR) for name in POLICIES},
     **{f"load, 200,000 drawn, {name}": partial(requests, 200_000, name) for name in POLICIES},
-    **{
-        f"load, 200,000 drawn, spread 1, {name}": partial(requests, 200_000, name, spread=1.0)
-        for name in BY_REQUEST
-    },
     "set-ups, llama-3.1-8b": partial(set_ups, "llama-3.1-8b"),
     "set-ups, three engines": partial(set_ups, "llama-3.1-8b", engines="vllm sglang tensorrt-llm"),
     "set-ups, qwen3-235b-a22b": partial(set_ups, "qwen3-235b-a22b"),

@@ -59,7 +59,7 @@ HOUSE = (
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
-            "arguments limits requests trace arrivals step_table kinds policies by_request "
+            "arguments limits requests trace arrivals step_table kinds policies "
             "policy_names record draws decoding arriving asking scheduler energy metrics simulate "
             "search question"
         ),

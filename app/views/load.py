@@ -128,6 +128,6 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
         show.Figure("Switch off from", off, "requests in flight", fewer),
         width=165,
     )
-    for line in (*load_text.context_text(answer), *load_text.tables_text(answer)):
+    for line in load_text.context_text(answer):
         st.markdown(f"{capitalised(line)}.")
     show.beside(load_text.warnings(answer))

@@ -134,7 +134,6 @@ def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
         carried_values,
         context_values,
         load_arrow,
-        tables_values,
         timeline_arrow,
     )
 
@@ -149,7 +148,6 @@ def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
             "answer": load_text.sentence(answer),
             "carried": carried_values(answer),
             "context": context_values(answer),
-            "policy_tables": tables_values(answer),
             "warnings": warned,
         }
         output.rows(load_arrow(answer), "load", **more)

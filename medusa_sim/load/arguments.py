@@ -33,8 +33,8 @@ class LoadArguments(Declared):
         DEFAULT_POLICIES, ANY,
         "Policies to compare: none, a number of drafts (3), schedule (by requests, computed), "
         "schedule=1:5,32:3,96:0 (given), schedule-context, adaptive and throughput_aware (by measured "
-        "acceptance, as SGLang), adaptive-verification (as vLLM), draft_len_schedule=4:4,8:2 (TensorRT-LLM), "
-        "budget (most tokens/s at every step), budget-by-request (fewer drafts for those that accept few).",
+        "acceptance, as SGLang), draft_len_schedule=4:4,8:2 (TensorRT-LLM), budget (most tokens/s at every "
+        "step).",
         option="--policy",
     )  # fmt: skip
     trace: str | os.PathLike[str] | None = argument(
@@ -82,12 +82,6 @@ class LoadArguments(Declared):
         LOAD_PREFIXES[0], WORD,
         "Whose that share is: one text of all requests, held once, or what each session said before.",
         _REQUESTS, choices=LOAD_PREFIXES,
-    )  # fmt: skip
-    acceptance_spread: float | None = argument(
-        None, NUMBER,
-        "Standard deviation among requests on the logit of their acceptance; the mean stays the profile's "
-        "[the profile's own, else 0].",
-        least=0, most=10,
     )  # fmt: skip
     cancelled: float = argument(
         0.0, NUMBER, "Share of the requests whose client goes away, anywhere in the output.", _REQUESTS,

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
-from medusa_sim.load.by_request import BudgetByRequest
 from medusa_sim.load.decoding import Decoding
 from medusa_sim.load.policies import (
-    ByRequest,
     BySize,
     Fixed,
     Policy,
@@ -17,7 +13,6 @@ from medusa_sim.load.policies import (
     at_of,
     checked,
     chosen,
-    chosen_each,
 )
 
 
@@ -28,12 +23,8 @@ class Asking:
         self.policy, self.drafts_max, self.token_budget = policy, drafts_max, token_budget
         self.hold = int(getattr(policy, "hold_steps", 1))
         self.waits = bool(getattr(policy, "waits", False))
-        self._made = drafts_max if getattr(policy, "whole", False) else 0
         self._known: dict[int, int] | None = {} if isinstance(policy, Fixed | BySize) else None
         self._at = at_of(policy)
-        self._by_request = policy if isinstance(policy, ByRequest) and self._at is None else None
-        is_known = getattr(type(policy), "choose_each", None) is BudgetByRequest.choose_each
-        self._each = policy.each if is_known and isinstance(policy, BudgetByRequest) else None
         self._steps = self._rows = self._accepted = 0
         self._counted = 0, 0
         self._next: int | None = None
@@ -59,20 +50,11 @@ class Asking:
         self.again = decoding.step + self.hold
         most = self.token_budget // b - 1
         if self._next is not None:
-            decoding.draft(self._next, min(self._made, most))
+            decoding.draft(min(self._next, most))
             self._next = None
         elif self._at is not None:
             answer = self._at(b, decoding.length_sum / b, decoding.drafts, *self._seen())
-            decoding.draft(min(checked(self.policy, answer, b, self.drafts_max), most), min(self._made, most))
-        elif self._by_request is not None:
-            if self._each is not None:
-                each = self._each(b, decoding.length_sum / b, decoding.seen())
-            else:
-                each = chosen_each(self._by_request, state(*self._seen()), self.drafts_max, decoding.seen())
-            fresh: int = getattr(self.policy, "fresh", 0)
-            if most < self.drafts_max:
-                each, fresh = np.minimum(each, most), min(fresh, most)
-            decoding.draft_each(each, fresh, min(self._made, most))
+            decoding.draft(min(checked(self.policy, answer, b, self.drafts_max), most))
         else:
             decoding.draft(self._chosen(state(*self._seen()), most))
 
@@ -94,8 +76,6 @@ class Asking:
         `choose`.
         """
         first = self.again - decoding.step
-        if self._by_request is not None:
-            return min(steps, first), None
         b, drafts, at = decoding.count, decoding.drafts, self._at
         most, length = self.token_budget // b - 1, decoding.length_sum / b
         moments = [*range(first, steps, self.hold), steps]

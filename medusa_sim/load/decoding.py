@@ -80,23 +80,6 @@ class Decoding:
         self._none = not drafts
         self._read_on(drafts)
 
-    def draft_each(self, each: IntArray, fresh: int, made: int = 0) -> None:
-        """Of each request so many drafts are verified from now on, of one that joins `fresh`.
-
-        made: drafted for every request, where that is more than its own.
-        """
-        b = self.count
-        is_same = self._apart and (fresh, made) == (self.fresh, self._made)
-        if is_same and self.each[:b].tobytes() == each.tobytes():
-            return
-        past = self.seen()
-        self.drafts, self.asked = int(np.maximum.reduce(each, initial=made)), int(np.add.reduce(each))
-        self.fresh, self.differ, self._made, self._apart = fresh, True, made, True
-        self._read_on(each)
-        self._none = not np.minimum.reduce(each, initial=1)
-        self._past[:, :b] = 0
-        self._past[:, :b] = past - self.seen()
-
     def _read_on(self, drafts: int | IntArray) -> None:
         """Find where the requests end with other drafts."""
         b = self.count

@@ -3,22 +3,20 @@
 A policy is any object with `name` and `choose(state) -> drafts`. It is queried whenever a request comes or
 goes, and every `hold_steps` steps (default 1): policies that depend only on batch size are queried rarely.
 With `waits = True` it is queried every `hold_steps` steps only. A policy with `at` is queried by `at` instead
-of `choose`. A policy that sees requests also has `choose_each(state, accepted, tried)`, the drafts of each
-request given how many of its drafts were accepted and tried so far; if it waits, also `fresh`, the drafts of
-a request that joins.
+of `choose`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.plan import SWITCHING_GAIN
@@ -30,9 +28,6 @@ _STEPS, _EDGE = 60, 1e-7
 """Of Newton's method: the most steps, and one so short that the next would be below rounding."""
 CONTEXT_STEPS = 16
 """Steps after which lengths in flight have grown enough to look again."""
-VLLM_CONTEXT = 8192.0
-"""Tokens of context at which vLLM profiles the steps of its adaptive verification
-(`VLLM_ADAPTIVE_VERIFICATION_PROFILE_CONTEXT_LEN`; its page adaptive_verification.md)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,17 +105,9 @@ class ByNumbers(Policy, Protocol):
         """`choose` by what it looks at."""
 
 
-@runtime_checkable
-class ByRequest(Policy, Protocol):
-    """One that sees requests."""
-
-    def choose_each(self, state: State, accepted: IntArray, tried: IntArray) -> IntArray:
-        """(requests,) drafts of each, by how many that were tried before were accepted."""
-
-
 def at_of(policy: Policy) -> At | None:
     """`at` of a policy; None where only a whole state will do: it has none, or a `choose` of its own."""
-    if not isinstance(policy, ByNumbers) or not getattr(policy, "alike", True):
+    if not isinstance(policy, ByNumbers):
         return None
     owners = [next(kind for kind in type(policy).__mro__ if name in vars(kind)) for name in ("at", "choose")]
     return policy.at if owners[0] is owners[1] else None
@@ -158,25 +145,6 @@ def checked(policy: Policy, drafts: int, requests: int, drafts_max: int) -> int:
             f"from 0 to {drafts_max} are allowed"
         )
     return int(drafts)
-
-
-def chosen_each(policy: ByRequest, state: State, drafts_max: int, past: IntArray) -> IntArray:
-    """(requests,) the choice of a policy that sees requests. past: (2, requests) drafts accepted, and tried.
-
-    Raises UsageError for what are no numbers of drafts.
-    """
-    drafts = np.asarray(policy.choose_each(state, *past))
-    if (
-        drafts.shape != (state.requests,)
-        or drafts.dtype.kind not in "iu"
-        or np.minimum.reduce(drafts) < 0
-        or np.maximum.reduce(drafts) > drafts_max
-    ):
-        raise UsageError(
-            f"policy {policy.name} chose {shown(drafts)} for {state.requests} requests; a whole number from "
-            f"0 to {drafts_max} is allowed for each"
-        )
-    return drafts.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,10 +274,6 @@ class ThroughputAware:
         seconds, emitted = self.costs.listed(requests, length), _emitted(self._rate, max(self.tiers))
         gain = [emitted[tier] / seconds[tier] for tier in self.tiers]
         return self.tiers[gain.index(max(gain))]
-
-    def righted(self) -> ThroughputAware:
-        """The same policy with the costs that steps have."""
-        return replace(self, costs=Costs(self.costs.table))
 
 
 @lru_cache(maxsize=1 << 15)  # a mean of few rows, which come again and again

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from medusa_sim.errors import UsageError, shown
-from medusa_sim.load.by_request import AdaptiveVerification, BudgetByRequest
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
@@ -23,23 +22,23 @@ ENGINE_NAMES = {
     "num_speculative_tokens_per_batch_size": "schedule",
     "speculative-adaptive": "adaptive",
     "draft_len_schedule": "schedule",
-    "enable_adaptive_verification": "adaptive-verification",
 }
 """Settings of vLLM, SGLang and TensorRT-LLM that mean one of the policies here."""
-NOT_SIMULATED = {"priority": "requests are served first come first served"}
+NOT_SIMULATED = {
+    "priority": "requests are served first come, first served",
+    "enable_adaptive_verification": "vLLM picks drafts by the drafter's logits, which are not drawn",
+}
 """Names that engines have, and why they mean nothing here."""
-_COMPUTED: dict[str, Callable[[StepTable, float, float], Policy]] = {
-    "schedule": lambda table, length, _: schedule_of(table, length),
-    "schedule-context": lambda table, _length, _: schedule_by_context(table),
-    "adaptive": lambda table, _length, _: Adaptive(tiers=_tiers(table)),
-    "throughput_aware": lambda table, _length, _: ThroughputAware(
+_COMPUTED: dict[str, Callable[[StepTable, float], Policy]] = {
+    "schedule": schedule_of,
+    "schedule-context": lambda table, _length: schedule_by_context(table),
+    "adaptive": lambda table, _length: Adaptive(tiers=_tiers(table)),
+    "throughput_aware": lambda table, _length: ThroughputAware(
         costs=Costs(table, float(table.lengths[0])), tiers=_tiers(table)
     ),
-    "adaptive-verification": lambda table, _, spread: AdaptiveVerification.profiled(table, spread),
-    "budget": lambda table, _length, _: Budget.of(table),
-    "budget-by-request": lambda table, _, spread: BudgetByRequest.of(table, spread),
+    "budget": lambda table, _length: Budget.of(table),
 }
-"""Policies of a table, a typical length and a spread."""
+"""Policies by name, made from a table and a typical length."""
 _SCHEDULE, *_OTHERS = _COMPUTED
 NAMES = ("none", "K", _SCHEDULE, "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", *_OTHERS)
 """Forms of a policy's name; K is a whole number."""
@@ -70,10 +69,8 @@ def never_drafts(names: Sequence[str]) -> bool:
     return all(_fixed(name) == 0 for name in names)
 
 
-def policy_of(name: str, table: StepTable, length: float, spread: float = 0.0) -> Policy:
+def policy_of(name: str, table: StepTable, length: float) -> Policy:
     """The policy of a name that `drafts_asked` let pass. length: typical committed tokens of a request.
-
-    spread: of the requests' acceptance (L4), which a policy that sees requests knows.
 
     Raises UsageError for a name that means nothing.
     """
@@ -82,17 +79,7 @@ def policy_of(name: str, table: StepTable, length: float, spread: float = 0.0) -
         return Fixed(drafts)
     if entries is not None:
         return BySize(entries, name=name)
-    return _COMPUTED[name](table, length, spread)
-
-
-def righted(policy: Policy, table: StepTable, length: float) -> Policy | None:
-    """The same policy with a table that is right; of given entries the schedule that would be computed.
-
-    None where it rests on no table, or on one that is right.
-    """
-    if isinstance(policy, BySize):
-        return schedule_of(table, length) if "=" in policy.name else None
-    return policy.righted() if isinstance(policy, ThroughputAware | AdaptiveVerification) else None
+    return _COMPUTED[name](table, length)
 
 
 def _tiers(table: StepTable) -> tuple[int, ...]:

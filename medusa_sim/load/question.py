@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,6 @@ from medusa_sim.load.arguments import LOAD, LoadArguments
 from medusa_sim.load.arrivals import Drawn, Lengths, Source, Traced
 from medusa_sim.load.limits import Server
 from medusa_sim.load.metrics import Goals
-from medusa_sim.load.policies import BySize, Costs, Policy
-from medusa_sim.load.policy_names import righted
 from medusa_sim.load.requests import check_rate
 from medusa_sim.load.search import (
     BELOW_FULL,
@@ -27,7 +25,7 @@ from medusa_sim.load.search import (
     saturation,
     usual_requests,
 )
-from medusa_sim.load.simulate import LoadPoint, LoadTest, Served
+from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.load.step_table import chains
 from medusa_sim.load.trace import read_trace
 from medusa_sim.plan import LOAD_SEEDS
@@ -38,58 +36,6 @@ from medusa_sim.units import KILO
 
 _USUAL_RATES = 4
 """Rates of an answer that were not asked for, before it is known which."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableCheck:
-    """Is a policy's table right? Of one at the last rate.
-
-    context: committed tokens at which its table was measured, cost_error: the mean of table over step less 1,
-    by the time that the steps took; both None for a schedule that was given. length: committed tokens of its
-    requests in the mean. e2e_ratio: time of a request with the right table over that with its own, pairs of
-    the same requests, with a 95 % interval (nan for one seed).
-    """
-
-    policy: str
-    context: float | None
-    cost_error: float | None
-    length: float
-    e2e_ratio: float
-    e2e_ratio_low: float
-    e2e_ratio_high: float
-
-
-def _table_check(test: LoadTest, served: Served, point: LoadPoint) -> TableCheck | None:
-    """Serve the requests of a point once more, with a right table; None where the policy has none to mend."""
-    policy = served.policy()
-    if (right := righted(policy, test.table, test.mean_length)) is None:
-        return None
-
-    def again() -> Policy:
-        return righted(served.policy(), served.table, test.mean_length) or policy
-
-    # a schedule that is computed may draft more than the one that was given
-    other = test.served_by(right) if isinstance(policy, BySize) else replace(served, policy=again)
-    beside = test.point(other, point.rate_per_s)
-    ratio, low, high = beside.ratio_to(point, "e2e_mean_s")
-    costs: Costs | None = getattr(policy, "costs", None)
-    error = None
-    if costs is not None:
-        steps_s = point.first.steps_s[1:, 1:]
-        drafts, requests = (steps_s > 0.0).nonzero()
-        own_s = served.table.at(test.mean_length)[1:, 1:]
-        own = costs.measured[1:, 1:]
-        off = own[drafts, requests] / own_s[drafts, requests] - 1.0
-        error = float(np.average(off, weights=steps_s[drafts, requests])) if drafts.size else 0.0
-    return TableCheck(
-        policy=served.name,
-        context=None if costs is None else costs.context,
-        cost_error=error,
-        length=test.mean_length,
-        e2e_ratio=ratio,
-        e2e_ratio_low=low,
-        e2e_ratio_high=high,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,13 +81,6 @@ class LoadAnswer:
         longest = longest_asked(self.test.scenario, int(self.test.table.lengths[-1]))
         options = chains(self.test.scenario, self.test.drafts_max)
         return requests, break_even_context(self.test.scenario, options, requests, longest)
-
-    @cached_property
-    def tables(self) -> tuple[TableCheck, ...]:
-        """Of the policies that rest on a table: whether it is right, at the last rate."""
-        served = {each.name: each for each in self.test.served}
-        checks = (_table_check(self.test, served[point.policy], point) for point in self.last)
-        return tuple(each for each in checks if each is not None)
 
     @property
     def last(self) -> tuple[LoadPoint, ...]:
@@ -202,9 +141,6 @@ def load_test(scenario: Scenario, **given: Any) -> LoadTest:
         seeds=(LOAD_SEEDS if asked.trace is None else 1) if asked.seeds is None else asked.seeds,
         drop_long=asked.drop_long,
         cancelled=asked.cancelled,
-        spread=(scenario.profile.request_spread or 0.0)
-        if asked.acceptance_spread is None
-        else asked.acceptance_spread,
     )
 
 

@@ -234,10 +234,7 @@ class _Run:
     def _own_s(self, drafts: int, length: float) -> float:
         """A step without its prompts; a loaded drafter that drafts nothing makes plain ones longer."""
         b, table = self.decoding.count, self.table
-        if not drafts or not self.decoding.differ:
-            own_s = table.decoding_s(drafts, b, length)
-        else:
-            own_s = table.ragged_s(self.decoding.asked, drafts, b, length)
+        own_s = table.decoding_s(drafts, b, length)
         if not drafts:
             return own_s if self.idle is None else own_s * (1.0 + self.idle[b])
         return table.found_s(own_s, drafts, b, length, self.share) if self.looks_up else own_s

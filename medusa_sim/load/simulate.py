@@ -27,7 +27,6 @@ from medusa_sim.plan.quantities import usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 
 _MOST_SEEDS = 100
-_MOST_SPREAD = 10.0
 Advance = Callable[[int], None]
 """Told how many more requests have been simulated."""
 
@@ -138,8 +137,7 @@ class LoadTest:
     """A scenario, its server and where its requests come from: what every run shares.
 
     policies: names (`policy_names.NAMES`) or objects of one's own. drop_long: leave out requests that do not
-    fit. spread: standard deviation of the requests on the logit of their acceptance. cancelled: share of them
-    whose client goes away.
+    fit. cancelled: share of them whose client goes away.
     Raises UsageError for what makes no sense, SpecError or CoverageError from the scenario.
     """
 
@@ -150,14 +148,9 @@ class LoadTest:
     goals: Goals = field(default_factory=Goals)
     seeds: int = LOAD_SEEDS
     drop_long: bool = False
-    spread: float = 0.0
     cancelled: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.spread <= _MOST_SPREAD:
-            raise UsageError(
-                f"acceptance spread {self.spread:g}: a deviation from 0 to {_MOST_SPREAD:g} is allowed"
-            )
         if not 0.0 <= self.cancelled <= 1.0:
             raise UsageError(f"cancelled {self.cancelled:g}: a share from 0 to 1 is allowed")
         if not 1 <= self.seeds <= _MOST_SEEDS:
@@ -175,6 +168,11 @@ class LoadTest:
                 )
         if self.scenario.scope != "model":
             raise UsageError("a load needs a whole model; scope block is one layer of it")
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the requests on the logit of their acceptance, as the profile has it."""
+        return self.scenario.profile.request_spread or 0.0
 
     @cached_property
     def drafts_max(self) -> int:
@@ -247,7 +245,7 @@ class LoadTest:
     def _fresh(self, policy: str | Policy, table: StepTable) -> Policy:
         """The policy as a run begins with it."""
         if isinstance(policy, str):
-            return policy_of(policy, table, self.mean_length, self.spread)
+            return policy_of(policy, table, self.mean_length)
         return deepcopy(policy)
 
     def point(self, served: Served, rate_per_s: float | None, *, advance: Advance | None = None) -> LoadPoint:

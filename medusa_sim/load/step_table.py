@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from medusa_sim.acceptance.profile import MATCHES_RUN
-from medusa_sim.arrays import FloatArray, IntArray, distinct
+from medusa_sim.arrays import FloatArray, distinct
 from medusa_sim.errors import UsageError
 from medusa_sim.load.limits import Limits
 from medusa_sim.plan.draft_options import DraftOption
@@ -158,20 +158,6 @@ class StepTable:
         below, above = lengths[j], lengths[j + 1]
         return row[j] + (row[j + 1] - row[j]) * (length - below) / (above - below)
 
-    def ragged_s(self, asked: int, deepest: int, requests: int, length: float) -> float:
-        """`unequal_s` of one step, at its length."""
-        mean = asked / requests
-        if mean == deepest:
-            return self.decoding_s(deepest, requests, length)
-        low, shares = int(mean), self._lists.drafting_share
-
-        below, above = (
-            self.decoding_s(drafts, requests, length) * (1.0 - shares[drafts][requests])
-            for drafts in (low, low + 1)
-        )
-        drafting_s = self.decoding_s(deepest, requests, length) * shares[deepest][requests]
-        return below + (above - below) * (mean - low) + drafting_s
-
     def found_s(self, whole_s: float, drafts: int, requests: int, length: float, share: float) -> float:
         """A step of `whole_s` in the mean where this share of the requests found drafts, not match_rate.
 
@@ -187,16 +173,6 @@ class StepTable:
         """The place in `lengths` of the one that is nearest."""
         j, lengths = self.place(length), self._lists.lengths
         return j + int(length - lengths[j] > lengths[j + 1] - length)
-
-    def unequal_s(self, asked: IntArray, deepest: IntArray, requests: int, each_s: FloatArray) -> FloatArray:
-        """Seconds of steps with so many drafts in all, of one request at most `deepest`; both broadcast.
-
-        each_s: (K,) of as many drafts for all. Verification is that of their rows, linear between equal
-        numbers of drafts; drafting that of the deepest. None at all: a plain step with the drafter loaded.
-        """
-        drafting_s = each_s * self.drafting_share[:, requests]
-        mixed = np.interp(asked / requests, np.arange(each_s.size), each_s - drafting_s) + drafting_s[deepest]
-        return np.where(deepest == 0, each_s[0] * (1.0 + self.idle_share[requests]), mixed)
 
     def prompts_s(
         self, asked: int, requests: int, chunks: Sequence[tuple[int, int]], own_s: float = 0.0

@@ -18,8 +18,7 @@ from medusa_sim.report.text import TextTable, significant
 _TRUST = (
     "Steps are those of `sweep` and `recommend` for the same scenario, with their errors "
     "(docs/validation-engines.md has them, those under load too).",
-    "Drafts are accepted by position with the profile's rates; --acceptance-spread says how far requests "
-    "differ.",
+    "Drafts are accepted by position with the profile's rates; requests differ as far as the profile says.",
     "Routing between servers and priorities are not simulated; a cancelled request (--cancelled) counts as "
     "one that ends where its client went away.",
 )

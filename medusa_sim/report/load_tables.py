@@ -165,11 +165,6 @@ def context_values(answer: LoadAnswer) -> dict[str, Any] | None:
     return {"requests": requests, **break_even_values(crossing)}
 
 
-def tables_values(answer: LoadAnswer) -> list[dict[str, Any]]:
-    """Whether the tables that policies rest on are right."""
-    return [json_row(dataclasses.asdict(each)) for each in answer.tables]
-
-
 def timeline_arrow(answer: LoadAnswer) -> pa.Table:
     """The timeline of each point's first seed, a row a bin."""
     import pyarrow as pa

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from medusa_sim.load.arrivals import Drawn
-from medusa_sim.load.by_request import AdaptiveVerification
 from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
@@ -70,9 +69,7 @@ _POLICIES = {
     "schedule-context": "a schedule by batch and context",
     "adaptive": "drafts by measured acceptance",
     "throughput_aware": "drafts by measured acceptance and cost",
-    "adaptive-verification": "the likeliest drafts verified",
     "budget": "a budget chosen at every step",
-    "budget-by-request": "a budget shared out by what each request accepted",
 }
 
 
@@ -185,7 +182,7 @@ def findings(answer: LoadAnswer) -> list[str]:
         )
     made = [served.policy() for served in answer.test.served]
     lines += [f"{policy.name}: {_entries(policy.entries)}" for policy in made if isinstance(policy, BySize)]
-    lines += sessions_text(answer.test) + context_text(answer) + tables_text(answer)
+    lines += sessions_text(answer.test) + context_text(answer)
     if any(each.off_from is not None for each in answer.carried):
         lines.append("drafting off above: a step with drafts then emits fewer tokens/s than a plain one")
     return lines
@@ -211,28 +208,6 @@ def context_text(answer: LoadAnswer) -> list[str]:
     requests, crossing = answer.context
     many = f"{requests} request{'' if requests == 1 else 's'}"
     return [f"with {many} in a step speculation {crossing_text(crossing, 'context')}"]
-
-
-def tables_text(answer: LoadAnswer) -> list[str]:
-    """Whether the tables that policies rest on are right; nothing where none has one."""
-    lines = []
-    for each in answer.tables:
-        if each.context is None or each.cost_error is None:
-            own, right = " is a schedule as it was given", "one computed for these lengths"
-        else:
-            sign = "too much" if each.cost_error > 0.0 else "too little"
-            own = (
-                f": its engine's table of costs, made at {each.context:.0f} "
-                f"token{'' if each.context == 1.0 else 's'} of context, says "
-                f"{percent(abs(each.cost_error), 0)} {sign} of its steps at {each.length:.0f}"
-            )
-            right = "a right one"
-        low, high = each.e2e_ratio_low, each.e2e_ratio_high
-        interval = "" if math.isnan(low) else f" (95 %: {low:.3f} to {high:.3f})"
-        lines.append(
-            f"{each.policy}{own}; with {right} a request takes {each.e2e_ratio:.3f} times as long{interval}"
-        )
-    return lines
 
 
 def _entries(entries: Sequence[tuple[int, int]]) -> str:
@@ -261,32 +236,11 @@ def warnings(answer: LoadAnswer) -> list[str]:
                 f"{point.policy}{_at(point)}: {point.mean['preemptions']:.0f} requests lost their KV cache "
                 "and were computed again; fewer in a step (--max-num-seqs) may be faster"
             )
-    lines += _eaten(answer) + _unequal(answer.test)
+    lines += _eaten(answer)
     dropped = max((point.dropped for point in points), default=0)
     if dropped:
         lines.append(f"{dropped} requests were too long and left out")
     return list(dict.fromkeys(lines))
-
-
-def _unequal(test: LoadTest) -> list[str]:
-    """What a policy that sees requests knows, and where an engine verifies as many drafts of every one."""
-    engine = test.scenario.runtime.name.partition("-")[0]
-    unequal = [served.name for served in test.served if hasattr(served.policy(), "choose_each")]
-    lines = [
-        f"{name}: drafts are told apart by what their request accepted before (--acceptance-spread); vLLM "
-        "also tells the steps of one request apart, by the drafter's logits or a confidence head, which is "
-        "not drawn: what that gains is left out"
-        for name in unequal
-        if name == AdaptiveVerification.name
-    ]
-    if not unequal or engine == "vllm":
-        return lines
-    return [
-        *lines,
-        f"{', '.join(unequal)}: only vLLM verifies unequal numbers of drafts in one step (its metadata counts"
-        " them by request, pull request 47808 shares them out); "
-        f"{test.scenario.runtime.name} runs as many for all",
-    ]
 
 
 def _eaten(answer: LoadAnswer) -> list[str]:

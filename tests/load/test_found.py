@@ -9,7 +9,6 @@ from load_tables import constant_table, limits
 
 import medusa_sim as ms
 from medusa_sim.load.arrivals import Drawn, Lengths, closed_loop
-from medusa_sim.load.by_request import BudgetByRequest
 from medusa_sim.load.draws import Draws
 from medusa_sim.load.kinds import KINDS, rates_by_kind
 from medusa_sim.load.limits import Server
@@ -108,7 +107,7 @@ def test_a_step_grows_with_the_share_that_found_drafts(share, b, drafts):
 def test_other_policies_and_unequal_requests_look_up_too():
     table = looked_up(1.4)
     asked = closed_loop(8, Lengths(prompt_tokens=8, output_tokens=100), count=80)
-    for policy in (Budget.of(table), BudgetByRequest(table, 1.0), Fixed(2)):
+    for policy in (Budget.of(table), Fixed(2)):
         found = run(asked, table, limits(max_requests=8), policy, spread=1.0)
         assert found.emitted == asked.output_tokens.sum()
     many = closed_loop(32, Lengths(prompt_tokens=1, output_tokens=200, prompt_cv=0, output_cv=0), count=2000)
