@@ -52,7 +52,7 @@ GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 class Operator(ABC):
     """Interface of one kernel launch.
 
-    A new operator is a subclass and a record in `kinds.toml`, which names its time and its fit.
+    A new operator is a subclass and a record in `operators.kinds`.
 
     name: of its place in the model. kind: what is computed, the key of its latency, its calibration and its
     measurement. dtype: of the activations and the arithmetic.
@@ -170,6 +170,11 @@ class Operator(ABC):
         forms += ["fp8_block"] if "fp8" in forms else []
         forms += HALVES if self.dtype in HALVES else ()
         return tuple(dict.fromkeys(forms))
+
+    @property
+    def of_one_token(self) -> Self | None:
+        """The plain step's operator, which runs in its place where one token is verified; None: its own."""
+        return None
 
     @property
     def sizes(self) -> dict[str, Size]:

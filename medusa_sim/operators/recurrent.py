@@ -14,8 +14,8 @@ heads of key width d_k and value width d_v, b requests, q new tokens, states in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -102,6 +102,11 @@ class Recurrent(Stream):
             return BYTES_PER_ELEMENT[self.dtype] * as_float(self.batch) * window
         entries = as_float(self.heads) * as_float(self.key_dim) * as_float(self.value_dim)
         return BYTES_PER_ELEMENT[self.state_dtype] * as_float(self.batch) * entries
+
+    @property
+    def of_one_token(self) -> Self | None:
+        """A plain step's, beside that of a verification step."""
+        return replace(self, phase=GENERATION) if self.phase == VERIFY else None
 
     @property
     def loads(self) -> Mapping[str, FloatArray]:

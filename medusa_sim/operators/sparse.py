@@ -219,6 +219,11 @@ class Sparse(Stream):
         return CHOICES[self._family]
 
     @property
+    def of_one_token(self) -> Self | None:
+        """A plain step's, beside that of a verification step."""
+        return replace(self, phase=GENERATION) if self.phase == VERIFY else None
+
+    @property
     def loads(self) -> Mapping[str, FloatArray]:
         """Weights and activations, index keys (H1), and the chosen rows (H2)."""
         batch, element = as_float(self.batch), BYTES_PER_ELEMENT[self.dtype]

@@ -19,7 +19,7 @@ from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, check_kind
 from medusa_sim.latency.base import Source, known_time
 from medusa_sim.latency.by_name import cached
-from medusa_sim.latency.calibrated import NAME_MARK
+from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan import CANDIDATES_MAX, TYPICAL

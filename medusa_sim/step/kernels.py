@@ -13,8 +13,8 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, once
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source, filled, known_time
-from medusa_sim.operators.kinds import has_phase, is_experts
-from medusa_sim.operators.operator import GENERATION, VERIFY, Elementwise, Gemm, Size
+from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.operator import Elementwise, Gemm, Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
@@ -146,7 +146,7 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
     share, beside = launch.share * engine.kernels_share.value, 0.0
     if isinstance(operator, Gemm) and operator.dtype == operator.stored_dtype == "fp8":
         beside = engine.quantise_us.value
-    if is_experts(operator):
+    if isinstance(operator, Experts):
         share *= engine.experts_share.value
         is_spread = np.any(np.asarray(operator.local_experts) < np.asarray(operator.experts))
         by_format = _NVFP4_SPREAD if operator.dtype == "nvfp4" else 1.0
@@ -175,13 +175,13 @@ def launch_time(latency: LatencyModel, launch: Launch) -> OperatorTime:
     """One launch; verification of one token is the kernel of a plain step."""
     operator = launch.operator
     time = _widened(latency, launch, latency.time(operator))
-    if not has_phase(operator) or operator.phase != VERIFY:
+    plain = operator.of_one_token
+    if plain is None:
         return time
-    is_one = np.equal(operator.q_len, 1)
+    is_one = np.equal(operator.sizes["q_len"], 1)
     if not is_one.any():
         return time
-    one = replace(launch, operator=replace(operator, phase=GENERATION))
-    return filled(time, launch_time(latency, one), is_one)
+    return filled(time, launch_time(latency, replace(launch, operator=plain)), is_one)
 
 
 def _widened(latency: LatencyModel, launch: Launch, time: OperatorTime) -> OperatorTime:

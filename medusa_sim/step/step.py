@@ -12,6 +12,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float, distinct
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel
+from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.specs.engine_facts import backend_of
 from medusa_sim.specs.gpu import Gpu
@@ -210,15 +211,14 @@ def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
         return True
     reads_accepted = work.of == "draft" and bool(np.any(np.asarray(work.workload.query_tokens) > 1))
     for operator in (launch.operator for launch in work.launches):
-        is_latent, is_sparse = operator.FAMILY == "latent", operator.FAMILY == "sparse"
-        is_fused = isinstance(operator, Attention) and operator.is_fused
-        if not (is_latent or is_sparse or is_fused):
+        attention = KIND_OF[operator.kind].attention
+        if not attention:
             continue
         backend = backend_of(
             work.runtime.library,
             latency.gpu.architecture,
-            latent=is_latent,
-            sparse=is_sparse,
+            latent=attention == "latent",
+            sparse=attention == "sparse",
             bytes_of_kv=BYTES_PER_ELEMENT[operator.stored_dtype],
             head_dim=float(np.max(operator.head_dim)) if isinstance(operator, Attention) else 0.0,
             chosen=work.runtime.backend,

@@ -9,6 +9,7 @@ from one_line import one_line
 
 from medusa_sim.errors import DataError, SpecError
 from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.fits import fitter
 from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.kinds import KINDS, Kind, operator_of
@@ -116,6 +117,6 @@ def test_three_rows_are_no_fit(card, kind):
         **{name: np.broadcast_to(size, POINTS).astype(float) for name, size in operator.sizes.items()}
     )
     with one_line(DataError, "x.csv: 3 rows"):
-        kind.fitter(gpu.architecture)(
+        fitter(kind, gpu.architecture)(
             Rows(operator, np.ones(POINTS)).where(np.arange(3)), gpu, source="x.csv"
         )

@@ -12,7 +12,8 @@ from medusa_sim.errors import SpecError
 from medusa_sim.lab.calibrate.fit import UNFITTED
 from medusa_sim.lab.calibrate.moe import TILES, rules_of
 from medusa_sim.latency.base import Source, roofline_time_us
-from medusa_sim.latency.calibrated import Asked, CalibratedLatency, choose
+from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.choice import Asked, choose
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF

@@ -1,6 +1,5 @@
 """Counts against the Medusa paper's tables, what must hold of any; kinds stand wherever they are listed."""
 
-import inspect
 from dataclasses import replace
 
 import msgspec
@@ -12,12 +11,15 @@ from hypothesis import strategies as st
 from made_up import latent
 
 from medusa_sim.errors import DataError
+from medusa_sim.lab.calibrate.fits import fitter
+from medusa_sim.lab.calibrate.stream import fit_stream
+from medusa_sim.latency.laws import LAWS
 from medusa_sim.operators.columns import KINDS as NAMES
 from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, operational_intensity
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.operators.stream import HyperConnection
+from medusa_sim.operators.stream import HyperConnection, Stream
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.specs.gpu import load_gpu
@@ -105,12 +107,11 @@ def test_fused_decode_quantised_weights_and_elementwise_kernels_move_what_they_m
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.section)
-def test_a_record_names_functions_columns_and_a_section_that_are_there(kind):
-    wanted = ("cold", "form") if kind.is_chosen else ("model", "operator")
-    told = inspect.signature(kind.timer).parameters
-    assert set(wanted) <= set(told) or any(each.kind is each.VAR_KEYWORD for each in told.values())
+def test_a_record_has_a_law_a_fit_columns_and_a_section_that_are_there(kind):
+    has_own = kind in LAWS or not kind.is_chosen
+    assert has_own != issubclass(kind.operator, Stream), "a law of its own, or that of streams"
     for architecture in ("hopper", "cpu"):
-        assert "source" in inspect.signature(kind.fitter(architecture)).parameters
+        assert (fitter(kind, architecture) is fit_stream) != has_own, "and the fit of that law"
     assert {name for columns in kind.groups for name in columns} <= set(kind.operator.COLUMNS)
     assert list(kind.ranges) == sorted(set(kind.ranges))
     assert kind.title

@@ -21,12 +21,13 @@ from medusa_sim.data import shipped_dir
 from medusa_sim.errors import DataError, OutputError, SpecError, UsageError
 from medusa_sim.lab.calibrate.attention import fit_unfused
 from medusa_sim.lab.calibrate.fit import LEAST_ROWS, Rows
+from medusa_sim.lab.calibrate.fits import fitter
 from medusa_sim.lab.calibrate.transfer import fit_linear
 from medusa_sim.latency.base import roofline_time_us
-from medusa_sim.latency.calibrated import NAME_MARK
+from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.columns import texts
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.kinds import KIND_OF, operator_of
+from medusa_sim.operators.kinds import KIND_OF, LINEAR, operator_of
 from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Gemm, Operator
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
@@ -154,10 +155,10 @@ def fitted_kernels(
         if each.operator.kind in UNFUSED_KINDS:
             continue
         kind = KIND_OF[each.operator.kind]
-        fit = kind.fitter(gpu.architecture)
-        if fit is fit_linear:
-            fit = partial(fit, kernel_set=kernel_set, ramp_us=ramp_us)
         section, key = kind.place(each.operator, gpu.architecture)
+        fit = fitter(kind, gpu.architecture)
+        if section == LINEAR.section:
+            fit = partial(fit_linear, kernel_set=kernel_set, ramp_us=ramp_us)
         try:
             kernel = fit(Rows(each.operator, each.time_us), gpu, source=source, name=each.kernel)
         except DataError as error:

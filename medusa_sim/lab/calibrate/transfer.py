@@ -91,7 +91,13 @@ class _Evidence:
 
 
 def fit_linear(
-    rows: Rows[Gemm], gpu: Gpu, *, source: str, kernel_set: str, ramp_us: float | None, **_: object
+    rows: Rows[Gemm],
+    gpu: Gpu,
+    *,
+    source: str,
+    kernel_set: str = "",
+    ramp_us: float | None = None,
+    **_: object,
 ) -> GemmKernel:
     """Linear layers of several weight shapes by themselves; of one from what was measured on the same GPU.
 

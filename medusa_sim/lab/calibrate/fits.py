@@ -1,0 +1,48 @@
+"""The fit of each section of a kernel set: rows of its operators -> the parameters of its law.
+
+A kind whose law is that of a stream is fitted as one; a law of its own (`latency.laws`) has a fit here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from medusa_sim.lab.calibrate.attention import fit_attention, fit_unfused
+from medusa_sim.lab.calibrate.collective import fit_collective, fit_dispatch
+from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.latent import fit_latent
+from medusa_sim.lab.calibrate.moe import fit_experts
+from medusa_sim.lab.calibrate.serial import fit_serial_attention, fit_serial_gemm
+from medusa_sim.lab.calibrate.stream import fit_elementwise, fit_stream
+from medusa_sim.lab.calibrate.transfer import fit_linear
+from medusa_sim.operators.kinds import Kind
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import Kernel
+
+
+class Fitter(Protocol):
+    """Fits the rows of one kind of operator."""
+
+    def __call__(self, rows: Rows[Any], gpu: Gpu, *, source: str, name: str = "") -> Kernel:
+        """The kernel of that name in its library. Raises DataError for too few rows or shapes."""
+        ...
+
+
+FITS: dict[str, Fitter] = {
+    "gemm": fit_linear,
+    "serial_gemm": fit_serial_gemm,
+    "attention": fit_attention,
+    "serial_attention": fit_serial_attention,
+    "unfused": fit_unfused,
+    "elementwise": fit_elementwise,
+    "moe": fit_experts,
+    "mla": fit_latent,
+    "collective": fit_collective,
+    "dispatch": fit_dispatch,
+}
+"""By section of a kernel set."""
+
+
+def fitter(kind: Kind, architecture: str) -> Fitter:
+    """What fits rows of a kind on a device of that architecture."""
+    return FITS.get(kind.section_on(architecture), fit_stream)

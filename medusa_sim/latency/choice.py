@@ -1,0 +1,136 @@
+"""Which fitted kernel times an operator: that of the engine and kernel that were asked for, else the nearest.
+
+A kernel lies at `[kernels.<set>.<section>.<format>]`, or `<format>@<name>` where it is not what the library
+takes by itself; its `name` is the library's own, which a row's may go on from ("FLASH_ATTN_MLA (FA3)"). The
+nearest, in this order: the kernel of that name in the sets that were asked for, what those sets take by
+themselves, then the same in every other set of the GPU; for each with the operator's format first, then with
+formats of the same arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from medusa_sim.errors import SpecError
+from medusa_sim.latency.base import OperatorTime, Source, less_certain
+from medusa_sim.operators.kinds import LINEAR, Kind
+from medusa_sim.operators.operator import Operator
+from medusa_sim.specs.fitted import LatentKernel
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.inheritance import TRANSFER_ERROR
+from medusa_sim.specs.kernels import Kernel, StreamKernel
+
+NAME_MARK = "@"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Whose kernels are wanted.
+
+    kernels: name of the set where nothing else is said. library: the set of an engine's own kernels; what it
+    borrows stands back where others were measured on this GPU. engine, kernel: the set that a row names and
+    the library's name of a kernel there; empty where it does not. in_step: whether a step asks, which runs no
+    library's fallback.
+    """
+
+    kernels: str
+    library: str = ""
+    engine: str = ""
+    kernel: str = ""
+    in_step: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A kernel and where it lies: `place` is `set:key`, `form` the format of the key.
+
+    is_asked: whether it is what was asked for and not merely the nearest.
+    """
+
+    place: str
+    form: str
+    kernel: Kernel
+    is_asked: bool
+
+    @property
+    def kernels(self) -> str:
+        """The set that has it."""
+        return self.place.partition(":")[0]
+
+
+def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
+    """The kernel of a kind for an operator, in one of its `forms`.
+
+    Linear layers of sets that were not asked for serve only rows that name an engine. Where `own_first`, the
+    sets that were asked for serve in any of the forms before other sets do, and there the kernel that was
+    named before others. Raises SpecError in one line where there is none of them.
+    """
+    anywhere = kind is not LINEAR or bool(asked.engine)
+    others = (asked.library, asked.kernels, *gpu.kernels) if anywhere else (asked.kernels,)
+    sets = dict.fromkeys([name for name in (asked.engine, *others) if name])
+    held = {name: kind.table(gpu.kernels[name]) for name in sets if name in gpu.kernels}
+    candidates = [
+        (set_name, form, key, kernel, _is_named(key, kernel, asked.kernel))
+        for form in operator.forms
+        for set_name, kernels in held.items()
+        for key, kernel in _in_order(kernels, form, asked.kernel)
+        if not (asked.in_step and isinstance(kernel, StreamKernel | LatentKernel) and kernel.fallback)
+    ]
+    own_forms = {form for _, form, _, kernel, _ in candidates if not _is_lent(kernel)}
+    lends = asked.library not in (asked.engine, asked.kernels)
+
+    def rank(entry: tuple[str, str, str, Kernel, bool]) -> tuple[bool, ...]:
+        """False before True, what stands first first."""
+        set_name, form, key, kernel, is_named = entry
+        nameless = bool(asked.kernel) and asked.engine not in held  # then of the operator's own format
+        return (
+            nameless and (form != operator.forms[0] or not _says(kernel, asked.kernel)),
+            lends and set_name == asked.library and _is_lent(kernel) and form in own_forms,
+            kind.own_first and set_name not in (asked.engine, asked.library, asked.kernels),
+            kind.own_first and not is_named,
+            not asked.kernel and NAME_MARK in key,  # what no library takes by itself
+        )
+
+    if candidates:
+        set_name, form, key, kernel, is_named = min(candidates, key=rank)
+        is_asked = is_named and asked.engine in ("", set_name)
+        is_asked = is_asked and (not kind.is_exact or form == operator.form)
+        return Choice(place=f"{set_name}:{key}", form=form, kernel=kernel, is_asked=is_asked)
+    has = sorted({key for kernels in held.values() for key in kernels})
+    of_set = "" if anywhere else f", kernel set {asked.kernels!r}"
+    elsewhere = [name for name, kernels in gpu.kernels.items() if name not in held and kind.table(kernels)]
+    listed = f" ({', '.join(elsewhere)})" if elsewhere else ""
+    raise SpecError(
+        f"gpu {gpu.name!r}{of_set}: no {kind.section} kernel for {operator.forms[0]!r} "
+        f"(it has: {', '.join(has) or 'none'}); choose another GPU, dtype or --kernels{listed}, "
+        "or fit it: medusa-sim calibrate"
+    )
+
+
+def _is_lent(kernel: Kernel) -> bool:
+    return bool(kernel.fit.inherited_from)
+
+
+def with_place(choice: Choice, time: OperatorTime) -> OperatorTime:
+    """The time with its kernel's place; one that was not asked for is borrowed and less certain."""
+    if choice.is_asked:
+        return replace(time, kernels=choice.place)
+    return replace(less_certain(time, TRANSFER_ERROR, Source.BORROWED), kernels=choice.place)
+
+
+def _in_order(kernels: Mapping[str, Kernel], form: str, name: str) -> Iterator[tuple[str, Kernel]]:
+    """Kernels of a format: the one of that name first, then the library's own choice, then any."""
+    of_form = {key: kernel for key, kernel in kernels.items() if key.partition(NAME_MARK)[0] == form}
+    order = {key: (not _is_named(key, of_form[key], name), key != form, key) for key in of_form}
+    yield from ((key, of_form[key]) for key in sorted(of_form, key=order.__getitem__))
+
+
+def _is_named(key: str, kernel: object, name: str) -> bool:
+    own = getattr(kernel, "name", "") or key.partition(NAME_MARK)[2]
+    return not name or not own or _says(kernel, name) or name == own
+
+
+def _says(kernel: object, name: str) -> bool:
+    """Whether a row's name is the kernel's own, or goes on from it."""
+    return name.partition(" ")[0] == getattr(kernel, "name", "")

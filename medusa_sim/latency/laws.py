@@ -1,0 +1,72 @@
+"""Times of one fitted kernel, by kind of operator.
+
+A kind without an entry is a stream, told by what it moves, computes and does in turn (`latency.stream`).
+Kinds of which a set has one kernel for each name, or of which several kernels share a time, are the latency
+model's own (`latency.calibrated`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from medusa_sim.latency.base import OperatorTime
+from medusa_sim.latency.collective import collective_time, dispatch_time
+from medusa_sim.latency.gemm import gemm_time
+from medusa_sim.latency.latent import latent_time
+from medusa_sim.latency.moe import experts_time
+from medusa_sim.latency.serial import serial_gemm_time
+from medusa_sim.latency.stream import stream_time
+from medusa_sim.operators.kinds import COLLECTIVE, DISPATCH, EXPERTS, LATENT, LINEAR, Kind
+from medusa_sim.operators.operator import Gemm
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import GemmKernel, SerialGemm, without_clusters
+
+
+class Law(Protocol):
+    """Time of one launch of an operator by one fitted kernel, each of its own class."""
+
+    def __call__(self, gpu: Gpu, kernel: Any, operator: Any, *, cold: bool, form: str) -> OperatorTime:
+        """Time for every shape that the operator holds. form: numeric format of the fitted kernel."""
+        ...
+
+
+def linear_time(
+    gpu: Gpu, kernel: GemmKernel | SerialGemm, operator: Gemm, *, cold: bool, form: str
+) -> OperatorTime:
+    """Time of one linear layer, on a device of either kind."""
+    if isinstance(kernel, GemmKernel):
+        return gemm_time(gpu, kernel, operator, cold=cold, form=form)
+    return serial_gemm_time(gpu, kernel, operator)
+
+
+def in_another_library(
+    gpu: Gpu, kernel: GemmKernel, operator: Gemm, time: OperatorTime, *, form: str
+) -> OperatorTime:
+    """A library's clusters may not be another's: the band reaches to what blocks launched alone take.
+
+    SGLang's fp8 layers on Hopper compute 512 rows for 257. vLLM's source has the same clusters, others choose
+    by shape, and nobody measured either.
+    """
+    alone = without_clusters(kernel)
+    if alone is kernel:
+        return time
+    alone_us = gemm_time(gpu, alone, operator, form=form).time_us
+    less = np.log(time.time_us / time.low_us), np.log(np.maximum(time.time_us / alone_us, 1.0))
+    return replace(time, low_us=time.time_us * np.exp(-np.hypot(*less)))
+
+
+LAWS: dict[Kind, Law] = {
+    LINEAR: linear_time,
+    EXPERTS: experts_time,
+    LATENT: latent_time,
+    COLLECTIVE: collective_time,
+    DISPATCH: dispatch_time,
+}
+
+
+def law_of(kind: Kind) -> Law:
+    """The law of a kind's kernels."""
+    return LAWS.get(kind, stream_time)
