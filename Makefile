@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo app test test-fast test-browser lint bench accuracy validate validate-engine measure-gpu docs clean
+.PHONY: help demo app test test-fast test-browser lint bench accuracy validate validate-engine measure-gpu docs site release clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -95,6 +95,16 @@ measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minute
 
 docs: $(VENV)/stamp-run  ## write docs/cli.md, sections of docs/validation*.md, the outputs in README.md, docs/speedup.png
 	$(BIN)/python benchmarks/refresh_docs.py
+
+$(VENV)/stamp-site: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[release,site]'
+	@touch $@ $(VENV)/stamp-run
+
+site: $(VENV)/stamp-site  ## the documents as a site in out/site, which needs no server and no network
+	$(BIN)/python benchmarks/build_site.py out/site
+
+release: $(VENV)/stamp-site  ## source distribution and wheel of this commit, checked, in out/release; the version from its tag
+	$(BIN)/python benchmarks/build_release.py out/release
 
 clean:  ## remove out/, caches and .venv
 	rm -rf out $(VENV) $(ENGINE_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,6 +22,7 @@ TREES = ("app", "benchmarks", "docs", "hardware", "medusa_sim", "profiles")
 PAIR = "profiles/checkpoints/python-stdlib-medusa-1"
 
 ALONE = {
+    "build_site.py": "--pages out/pages",
     "decoder.py": f"{PAIR} --prompts 2 --sizes 1 4",
     "decoder_speed.py": f"{PAIR} --rounds 1 --new-tokens 3 --sizes 1",
     "engine_page.py": "profiles/engines/epyc-genoa-1t",
@@ -61,8 +62,8 @@ LACKING = {
     "validate_engine.py": ("out", "make validate-engine"),
 }
 """Scripts that need a browser or an engine, and what they say where it is not there."""
-ELSEWHERE = {"guards.py"}
-"""Needs the history."""
+ELSEWHERE = {"build_release.py", "guards.py"}
+"""Need the history; tests of their own."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("doors") / "tree"
     for name in TREES:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml", "Makefile"):
+    copied = [
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "CITATION.cff",
+        "LICENSE",
+        "pyproject.toml",
+        "Makefile",
+    ]
+    for name in copied:
         shutil.copy(ROOT / name, copy / name)
     return copy
 
