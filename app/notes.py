@@ -10,6 +10,7 @@ from chosen import SetUp
 
 from medusa_sim import __version__
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.report.recommend_reason import warnings as recommend_warnings
 from medusa_sim.report.text import percent
 
@@ -43,7 +44,7 @@ def drafts(row: ScheduleRow) -> str:
 
 def warnings(answer: Recommendation) -> tuple[list[str], list[str]]:
     """What `recommend` warns of: what the number itself rests on, to stand beside it, and the rest."""
-    lines, beside = recommend_warnings(answer), answer.scenario.warnings
+    lines, beside = recommend_warnings(answer), doubts(answer.scenario)
     return [line for line in lines if line in beside], [line for line in lines if line not in beside]
 
 

@@ -43,6 +43,7 @@ from medusa_sim.cli.recommend import page
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.quantities import values
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at
@@ -239,7 +240,7 @@ def _forms(found: Recommendation) -> Iterator[str]:
         for name, form in forms.items():
             if line not in form and f"warning: {line}" not in form:
                 yield f"{name} does not say: {line}"
-    for line in found.scenario.warnings:
+    for line in doubts(found.scenario):
         if line not in told:
             yield f"the answer does not say: {line}"
         if line[:1].lower() + line[1:] not in listed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from medusa_sim.plan.arguments import (
     declared,
     words_of,
 )
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.question import QUESTION, Question
 from medusa_sim.plan.recommend import recommend as recommended
 from medusa_sim.plan.surface import at_counts, price
@@ -52,12 +53,18 @@ if TYPE_CHECKING:
     from medusa_sim.report.load_frames import Simulation
 
 
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Scenario(plan_scenario.Scenario):
     """What is run where; see `medusa_sim.plan.scenario.Scenario` for its arguments, all by name.
 
     `sweep`, `recommend`, `step` and `check` answer about it. `but` gives another one with some arguments
-    changed. `warnings` says what was not measured for it.
+    changed.
     """
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the scenario rests on that was not measured for it, a sentence each."""
+        return doubts(self)
 
     def sweep(
         self, batch: Sizes = 1, seq_len: Sizes | None = None, candidates: Sizes = DEFAULT_CANDIDATES
@@ -82,7 +89,7 @@ class Scenario(plan_scenario.Scenario):
             self, int(grid.seq_len.max()), (int(grid.batch.min()), int(grid.batch.max()))
         )
         frame.attrs["warnings"] = [
-            *self.warnings_to(int(grid.candidates.max())),
+            *doubts(self, int(grid.candidates.max())),
             *([ends] if missing else []),
             *beyond,
         ]

@@ -18,6 +18,7 @@ from chosen import SetUp
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.tree_speedup import TreeAnswer, accuracies_of
 from medusa_sim.report.text import times
@@ -56,7 +57,7 @@ def page(set_up: SetUp) -> None:
             f"{times(answer.speedup)}**, {answer.tokens_per_step:.2f} tokens per step.",
             icon=":material/account_tree:",
         )
-        show.beside(scenario.warnings)
+        show.beside(doubts(scenario))
     show.warn(*notes.warnings(answers.recommendation(set_up, _BATCH_MAX))[1])
     _figures(tree, answer)
     ranks = "Numbers: ranks. " if tree.candidates <= charts.LABELLED else ""

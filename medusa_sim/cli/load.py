@@ -102,9 +102,10 @@ def load(
                     f"{option} is about one scenario, and --out writes rows of many: leave one out"
                 )
         from medusa_sim.parts.sweep_parts import LoadParts
+        from medusa_sim.plan.doubts import doubts
         from medusa_sim.report.caveats import price_lines
 
-        warn(dict.fromkeys(line for item in several for line in item.warnings))
+        warn(dict.fromkeys(line for item in several for line in doubts(item)))
         for line in price_lines(several):
             say(line)
         work = LoadParts.of(several, rates, asked)

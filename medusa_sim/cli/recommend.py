@@ -56,6 +56,7 @@ def recommend(
     The table gives the answer first, then a schedule by batch, then what follows from it; --format json
     carries everything, --format csv the schedule. --export writes launch settings instead.
     """
+    from medusa_sim.plan.doubts import doubts
     from medusa_sim.plan.recommend import recommend as answered
     from medusa_sim.report.recommend_text import search_note
 
@@ -67,7 +68,7 @@ def recommend(
     (one,) = take.scenarios(names)
     answer = answered(one, question)
     if engine is not None or by_count or output.form not in ("table", "md"):  # which say them themselves
-        warn(one.warnings)
+        warn(doubts(one))
     if by_count or engine is not None or output.form in ("csv", "json", "parquet"):
         for line in search_note(answer):
             say(line)

@@ -48,7 +48,7 @@ def roofline(
     the operators are those of one GPU. An engine's --runtime times its own kernels of experts and attention.
     """
     from medusa_sim.latency.by_name import latency_model
-    from medusa_sim.plan.resolved import as_run
+    from medusa_sim.plan.as_run import as_run
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.models import load_model
     from medusa_sim.specs.parallel import Parallel

@@ -48,6 +48,7 @@ def sweep(
     every row, written as they are computed. --out writes parts of a data set, for grids of any size and any
     number of processes.
     """
+    from medusa_sim.plan.doubts import doubts
     from medusa_sim.plan.terms import beyond_measured
     from medusa_sim.step.workload import Grid
 
@@ -60,7 +61,7 @@ def sweep(
     warnings = dict.fromkeys(
         line
         for item in several
-        for line in (*item.warnings_to(largest), *(left_out(item, grid) if typed else []))
+        for line in (*doubts(item, largest), *(left_out(item, grid) if typed else []))
     )
     if in_rows:  # the answer says it itself
         longest, requests = int(grid.seq_len.max()), (int(grid.batch.min()), int(grid.batch.max()))

@@ -254,7 +254,8 @@ def _changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[
             low, high = (middle, high) if fits(middle) else (low, middle)
         yield fits(low)
 
-    cards = sorted((load_gpu(name) for name in gpu_names()), key=lambda gpu: gpu.memory_bytes)
+    folder = scenario.arguments.data_dir
+    cards = sorted((load_gpu(name, folder) for name in gpu_names(folder)), key=lambda gpu: gpu.memory_bytes)
     larger = [gpu for gpu in cards if gpu.memory_bytes > scenario.gpu.memory_bytes]
     tps = [tp for tp in (2, 4, 8, 16) if tp > scenario.parallel.tp]
     yield largest(1, batch, lambda size: tried(f"--batch {size}", size=size))

@@ -20,6 +20,7 @@ import numpy as np
 
 from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.plan import MAX_DRAFTS
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario
@@ -186,7 +187,7 @@ class EngineCheck:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What must not be overlooked of the scenario: a plain run says nothing of acceptance."""
-        lines = self.scenario.warnings
+        lines = doubts(self.scenario)
         return (
             lines if self.run.drafts else tuple(each for each in lines if not each.startswith("acceptance "))
         )

@@ -1,310 +1,99 @@
-"""The one place where a set-up is put together: GPU, model, runtime, drafter, acceptance, latency.
+"""A scenario: the GPU, model, engine, drafter, acceptance and latency model that its arguments name.
 
-Names, files or objects go in; what comes out is loaded, checked and the same for the command line, the app
-and Python.
-
-What it rests on that was not measured for it is said in a sentence each.
+Names, files or objects go in; every part is loaded here and nowhere else, so that the command line, the app
+and Python answer about the same thing. `plan.doubts` says what was not measured for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
 from medusa_sim.arrays import IntArray, among
-from medusa_sim.errors import CoverageError, check_kind
-from medusa_sim.latency.base import Source, known_time
-from medusa_sim.latency.by_name import cached
-from medusa_sim.latency.choice import NAME_MARK
-from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.operators.operator import Gemm
-from medusa_sim.plan import CANDIDATES_MAX, TYPICAL
-from medusa_sim.plan.acceptance import doubtful_shares
+from medusa_sim.errors import CoverageError, UsageError, check_kind
+from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.by_name import cached, latency_model
+from medusa_sim.operators.kinds import KIND_OF, KINDS
+from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_SEQ_LEN, Baseline, default_runtime, request_length
+from medusa_sim.plan.acceptance import acceptance_of, matched
 from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
-from medusa_sim.plan.draft_options import DraftOption, draft_options
-from medusa_sim.plan.resolved import Resolved, plain_launches
-from medusa_sim.specs.engine_facts import state_notes
-from medusa_sim.specs.fitted import FEWEST_RANKS
+from medusa_sim.plan.as_run import as_run, check_fit
+from medusa_sim.plan.draft_options import Drafting, DraftOption, draft_options
+from medusa_sim.specs.costs import Price, given_price, price_of
+from medusa_sim.specs.engine_facts import Backend, backend_of_model, case_of
+from medusa_sim.specs.fitted import Fit
+from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter.base import FreeDrafter
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import ONE, Parallel
+from medusa_sim.specs.ranges import Case
+from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.specs.variants import on_one_gpu, with_dtypes
+from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter.base import Drafter, FreeDrafter, Parts
 from medusa_sim.step.kernels import priced
-from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
+from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.step import Setting
-from medusa_sim.step.workload import decode
-from medusa_sim.units import HALVES, SIXTEEN, Format
+from medusa_sim.step.server import Traffic
+from medusa_sim.step.step import Setting, step_kernels
+from medusa_sim.step.workload import CHAIN, TREE, Launch, Overlap, Scope, decode, overlap_of, verify
+from medusa_sim.units import Format
 
-_ONE_NODE = 8
-"""GPUs of most servers."""
-_LEAST_SHARE = 0.01
-"""Of a step; below it a share is not told."""
-
-
-def doubts(of: Resolved) -> tuple[str, ...]:
-    """Every reservation about the answers of a scenario."""
-    lines = _of_acceptance(of)
-    traffic = of.traffic
-    if traffic is not None and _exceeds(of, traffic.prompt_tokens + traffic.output_tokens):
-        lines.append(
-            f"requests of {traffic.prompt_tokens:.10g} + {traffic.output_tokens:.10g} tokens go beyond "
-            f"the {of.model.max_seq_len} positions of {of.model.name}"
-        )
-    if of.arguments.dtype is None:
-        lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(RUN_IN_FP16)]
-    lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(UNCHECKED)]
-    if of.scope == "model" and of.runtime.engine is not None:
-        lines += state_notes(of.runtime.library, of.model, of.drafting.method)
-    lines += _of_engine(of)
-    if of.gpu.exceeds_link(np.asarray(float(of.parallel.tp))):
-        lines.append(
-            f"the link of {of.gpu.name} joins {of.gpu.linked_gpus} cards: {of.parallel.tp} share a slower one"
-        )
-    if of.parallel.tp > _ONE_NODE:
-        lines.append(f"{of.parallel}: priced as if all were in one node; links between nodes are slower")
-    if of.scope == "model" and (reason := too_large(of)):
-        lines.append(reason)
-    lines += _of_kernels(of)
-    if of.runtime.chain_only and of.has_trees:
-        lines.append(
-            f"{of.runtime.name} has no tree attention: trees are priced as if it had; --chain-only "
-            "leaves them out"
-        )
-    return tuple(lines)
+_DENSE = ("gemm", "attention", "elementwise")
+"""Sections of the kernels of a dense model on one GPU."""
 
 
-def _of_acceptance(of: Resolved) -> list[str]:
-    """Whose the acceptance is, what was typed, what is guessed, and where it was not measured."""
-    lines = []
-    if of.profile.name.startswith(TYPICAL):
-        lines.append(
-            f"acceptance {of.profile.name} is an assumption ({of.profile.title}): nobody measured "
-            f"{of.drafting.method} on {of.model.name}; give your own with --acceptance"
-        )
-    elif of.borrows_acceptance:
-        lines.append(
-            f"acceptance {of.profile.name} was measured on another model than {of.model.name}; give "
-            "your own with --acceptance"
-        )
-    if line := doubtful_shares(of.arguments.acceptance):
-        lines.append(line)
-    lines += _of_guess(of)
-    if of.profile.output_share != 1.0:
-        lines.append(
-            f"acceptance {of.profile.name}: every rate is {of.profile.output_share:.2f} of the published one "
-            f"in outputs of {of.profile.output_tokens:g} tokens, as served to random prompts; real ones "
-            "may reach it: give your own with --acceptance"
-        )
-    if of.traffic is not None:
-        lines += _beyond_acceptance(of, of.traffic.prompt_tokens + of.traffic.output_tokens)
-    return lines
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class Scenario:
+    """What is run where, before batch, length and count are chosen.
 
-
-def _of_guess(of: Resolved) -> list[str]:
-    """From which draft on the acceptance is a guess."""
-    first = of.guessed_from
-    if first is None:
-        return []
-    known = "1 draft" if first == 2 else f"{first - 1} drafts"
-    return [
-        f"acceptance {of.profile.name} describes {known}: from draft {first} on its rates are a guess, "
-        "falling as those of deeper chains do, with bands that open; measure longer drafts (medusa-sim "
-        "acceptance from-engine)"
-    ]
-
-
-def beyond_known(of: Resolved, tokens: float) -> list[str]:
-    """That contexts are longer than the model was made for, or than its acceptance was measured at.
-
-    Of traffic both are among the scenario's warnings.
-    """
-    lines, traffic = [] if of.traffic is not None else _beyond_acceptance(of, tokens), of.traffic
-    is_said = traffic is not None and _exceeds(of, traffic.prompt_tokens + traffic.output_tokens)
-    if _exceeds(of, tokens) and not is_said:
-        lines.append(
-            f"length {tokens:.10g} is beyond the {of.model.max_seq_len} positions of {of.model.name}"
-        )
-    return lines
-
-
-def _exceeds(of: Resolved, tokens: float) -> bool:
-    """Whether the model has no positions for so many tokens."""
-    return tokens > of.model.max_seq_len
-
-
-def first_token_doubts(of: Resolved) -> list[str]:
-    """What is known of times to the first token beside what is predicted."""
-    library = of.runtime.library
-    if of.runtime.engine is None or (library == "vllm" and not of.parallel.dp_attention):
-        return []
-    if of.parallel.dp_attention:
-        return [
-            "times to the first token leave out how long prompts wait for each other under data-parallel "
-            "attention: measured ones of DeepSeek-R1 (TensorRT-LLM, 64 to 256 requests) were 7 to 30 times "
-            "as long"
-        ]
-    return [
-        "times to the first token have the server of vLLM 0.15: measured ones of DeepSeek-R1 were up to "
-        f"twice as long in SGLang and 1.3 to 4 times in TensorRT-LLM ({of.runtime.name})"
-    ]
-
-
-def _beyond_acceptance(of: Resolved, tokens: float) -> list[str]:
-    longest = of.profile.longest_context
-    if longest is None or tokens <= longest:
-        return []
-    return [
-        f"acceptance {of.profile.name} was measured to contexts of {longest} tokens, asked are "
-        f"{tokens:.10g}: a drafter accepts less beyond what it was trained on (EAGLE-3 of Llama-3.1-8B 2.9 "
-        "tokens a step at 0.8k, 1.1 at 7.4k, vllm #48894); measure yours (medusa-sim acceptance from-engine)"
-    ]
-
-
-def _of_engine(of: Resolved) -> list[str]:
-    """What was not measured of the engine itself, while it drafts and on as many GPUs."""
-    lines, engine, runtime = [], of.runtime.engine, of.runtime
-    if runtime.asked and runtime.versions is not None:
-        span = " to ".join(dict.fromkeys(runtime.versions))
-        nearest = "" if runtime.holds_asked else ", the nearest that is known, with wider bands"
-        lines.append(f"{runtime.asked} has the terms of {runtime.name} ({span}){nearest}")
-    only = () if engine is None else engine.measured_drafters
-    if not runtime.is_measured:
-        lines.append(
-            f"{runtime.name}: nobody measured this engine; its own terms are guesses or another's, "
-            "with wide bands"
-        )
-    elif not runtime.is_drafting_measured or (only and of.drafting.method not in only):
-        but = f" but with {', '.join(only)}" if only else ""
-        lines.append(
-            f"{runtime.name}: nobody measured drafting in this engine{but}; its terms are guesses or "
-            "another's, with wide bands"
-        )
-    if engine is not None and of.scope == "model" and (terms := taken_over(of)):
-        every = sum(term.value != 0.0 for term in engine.terms.values())
-        several = f"; on several: {engine.several_gpus}" if engine.several_gpus else ""
-        lines.append(
-            f"{len(terms)} of the {every} terms of {runtime.name} were not measured on {of.parallel} and are "
-            f"taken over, with wider bands{several}"
-        )
-    return lines
-
-
-def taken_over(of: Resolved) -> list[str]:
-    """Terms of the engine that count here and were measured on other numbers of GPUs alone."""
-    engine = of.runtime.at(of.case).engine
-    terms = {} if engine is None else engine.terms
-    return [name for name, term in terms.items() if "gpus" in term.outside and term.value]
-
-
-def _of_kernels(of: Resolved) -> list[str]:
-    """What times rest on beside kernels that were fitted to this GPU, format and spread."""
-    if of.latency.name != "calibrated":
-        return []
-    lines = []
-    if of.kernel_lenders:
-        slower = max(fit.slower for fit in of.fits.values())
-        times = "" if slower == 1.0 else f", taken {slower:g} times as long as served steps there ask"
-        lent = borrowed(of)
-        what = " and ".join(lent) if lent else "what a plain step does not call"
-        share = sum(lent.values())
-        percent = "under 1" if share < _LEAST_SHARE else f"{100.0 * share:.0f}"
-        part = f" ({percent} % of a plain step)" if lent else ""
-        lines.append(
-            f"kernels of {of.gpu.name} are borrowed from {', '.join(of.kernel_lenders)}: {what}{part}, "
-            f"with wider bands{times}"
-        )
-    if slow := slower_than_halves(of):
-        lines.append(
-            f"linear layers in {slow[0]} take {slow[2]:.2f} times as long as in bf16 on {of.gpu.name} at "
-            f"{slow[1]} rows: inputs are quantised first, and kernels with scales reach less of the peak"
-        )
-    if other := other_form(of):
-        lines.append(
-            f"nobody measured experts in {other[0]} on {of.gpu.name}: times are of {other[1]} kernels "
-            "that read as many bytes, with wider bands"
-        )
-    if of.unpacked_forms:
-        lines.append(
-            f"{of.gpu.name} has no {' or '.join(of.unpacked_forms)} arithmetic: such weights are "
-            "unpacked to 16 bits, as vLLM does (Marlin)"
-        )
-    unfitted = {
-        KIND_OF[launch.operator.kind].title: None
-        for launch in (() if of.scope == "block" else plain_launches(of.shard, of.runtime))
-        if launch.composed and known_time(of.latency, launch.operator) is None
-    }
-    if unfitted:
-        lines.append(
-            f"{' and '.join(unfitted)} of {of.model.name}: no kernel is fitted; times follow from "
-            "bytes and FLOPs, with wide bands"
-        )
-    if of.scope == "model" and "sparse" in {place.partition(".")[0] for place in of.fits}:
-        lines.append(
-            f"sparse attention of {of.model.name} takes fitted modules: those of several queries a "
-            "request are of prompts or extrapolated from one, with wider bands"
-        )
-    elif of.model.blocks(Latent) and of.scope == "model":
-        lines.append(
-            f"latent attention of {of.model.name} was fitted at one query: its verification is "
-            "extrapolated, 10 to 20 % from public rows in the mean, with wider bands"
-        )
-    if of.unpacks:
-        lines.append(
-            f"nobody measured the unpacking of {' and '.join(of.unpacks)} on {of.gpu.name}: times "
-            "are of kernels without it that read as many bytes, with wider bands"
-        )
-    places = [
-        key.removeprefix("collective.").partition(":") for key in of.fits if key.startswith("collective.")
-    ]
-    exchange = [of.gpu.kernels[name].collective[key] for name, _, key in places]
-    if of.parallel.tp > FEWEST_RANKS and not all(kernel.knows_ranks for kernel in exchange):
-        lines.append(
-            f"collectives on {of.gpu.name} were measured on {FEWEST_RANKS:g} cards only; {of.parallel.tp} is "
-            "an extrapolation, with wider bands"
-        )
-    if of.parallel.ep > 1:
-        lines.append(
-            f"experts spread over GPUs (ep {of.parallel.ep}) are priced by kernels that were fitted "
-            "without, with wider bands"
-        )
-    return lines
-
-
-def borrowed(of: Resolved) -> dict[str, float]:
-    """Kinds of kernels that stand in from other devices or libraries, and their shares of a plain step.
-
-    Of the kernels of one request at the scenario's own length.
-    """
-    times_us: dict[str, float] = {}
-    whole_us = 0.0
-    for launch in priced(of.latency, model_launches(of.shard, decode(1, of.length), of.runtime)):
-        time = of.latency.time(launch.operator)
-        own_us = launch.count * launch.share * float(np.max(time.time_us))
-        whole_us += own_us
-        if np.max(time.source) == Source.BORROWED:
-            title = KIND_OF[launch.operator.kind].title
-            times_us[title] = times_us.get(title, 0.0) + own_us
-    return {title: own_us / whole_us for title, own_us in times_us.items()}
-
-
-class Scenario(Resolved):
-    """What is run where, before batch, length and count are chosen. Never changed once made.
-
-    Its arguments are those of `plan.arguments.Arguments`, all by name.
+    Made from `plan.arguments.Arguments`, all by name. Its other parts are what these stand for, loaded when
+    it is made; it owns its card and its latency model.
 
     Raises SpecError, DataError or UsageError naming what is unknown or does not fit together.
     """
 
+    arguments: Arguments
+    _options: dict[int, tuple[DraftOption, ...]]
+
     @takes(Arguments)
     def __init__(self, **given: Any) -> None:
         check(given, ARGUMENTS, "scenario argument")
-        super().__init__(Arguments(**given))
-        self._options: dict[int, tuple[DraftOption, ...]] = {}
+        object.__setattr__(self, "arguments", Arguments(**given))
+        object.__setattr__(self, "_options", {})
+        self._check()
+
+    def _check(self) -> None:
+        """Load every part, and refuse those that do not go together."""
+        asked, kind = self.arguments, self.kind
+        if asked.heads is not None and kind.unit != "head":
+            raise UsageError(
+                f"drafter {asked.drafter} takes no --heads; --max-drafts limits the draft length"
+            )
+        check_fit(self.shard, self.runtime, self.gpu)
+        kind.check(self.drafting.parts, self.model)
+        if self.drafting.parts.draft is not None:
+            on_one_gpu(
+                self.drafting.parts.draft, Parallel(tp=asked.tp)
+            )  # one that cannot be split is refused
+        engine = self.runtime.engine
+        if engine is not None and asked.drafter not in engine.drafters:
+            raise UsageError(
+                f"runtime {self.runtime.name} runs no {asked.drafter} drafter; it has: "
+                f"{', '.join(engine.drafters)}"
+            )
+        if self.model.keeps_states and not self.chain_only and self.scope == "model":
+            raise UsageError(
+                f"{self.model.name} has recurrent layers, whose states no engine rolls back along a tree: "
+                "trees cannot be verified; leave out --trees and give --acceptance by position, not a curve"
+            )
+        _ = self.overlap, self.traffic, self.price, self.latency
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -321,37 +110,173 @@ class Scenario(Resolved):
         check(changes, ARGUMENTS, "scenario argument")
         return type(self)(**{**self.arguments.values, **changes})
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the scenario rests on that was not measured for it, a sentence each."""
-        return doubts(self)
-
-    def warnings_to(self, candidates: int) -> tuple[str, ...]:
-        """`warnings` of rows of so many candidates at most: without a guess that none of them rests on."""
-        unused = [] if self.guessed_from is None or candidates > self.guessed_from else _of_guess(self)
-        return tuple(line for line in self.warnings if line not in unused)
+    # The machine: what runs the model, on which cards.
 
     @cached_property
-    def setting(self) -> Setting:
-        """What every step shares, a memory of kernel times too; plain decoding until a drafter is put in."""
-        return Setting(
-            latency=cached(self.latency),
-            model=self.model,
-            runtime=self._launched,
-            scope=self.scope,
-            drafter=FreeDrafter(),
-            method=self.drafting.method,
-            depth=self.depth if self.guessed_from is None else self.guessed_from - 1,
-            deepest=self.depth,
-            match_rate=self.match_rate,
-            parallel=self.parallel,
-            overlap=self.overlap,
+    def runtime(self) -> Runtime:
+        """The engine, or how kernels launch; by the drafter where none is named."""
+        asked = self.arguments
+        return _runtime(asked.runtime or default_runtime(asked.drafter), asked.data_dir)
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        """The card."""
+        asked = self.arguments
+        return load_gpu(asked.gpu, asked.data_dir) if isinstance(asked.gpu, str) else asked.gpu
+
+    @cached_property
+    def _as_run(self) -> tuple[Model, tuple[str, ...]]:
+        asked = self.arguments
+        published = asked.model if isinstance(asked.model, Model) else load_model(asked.model)
+        dtypes = (asked.dtype, asked.weight_dtype, asked.kv_dtype)
+        return as_run(published, self.runtime, self.gpu, *dtypes)
+
+    @property
+    def model(self) -> Model:
+        """The model in the formats that it runs in."""
+        return self._as_run[0]
+
+    @property
+    def unpacked_forms(self) -> tuple[str, ...]:
+        """Formats of the checkpoint that the card has no arithmetic for."""
+        return self._as_run[1]
+
+    @cached_property
+    def parallel(self) -> Parallel:
+        """How the model is split over cards."""
+        asked = self.arguments
+        return Parallel(tp=asked.tp, ep=asked.ep, dp_attention=asked.dp_attention)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that run the model together."""
+        return self.parallel.tp
+
+    @property
+    def cards(self) -> str:
+        """`h200-sxm`; `8 x h200-sxm (tp 8)`."""
+        parallel = self.parallel
+        return self.gpu.name if parallel == ONE else f"{parallel.tp} x {self.gpu.name} ({parallel.ways})"
+
+    @cached_property
+    def shard(self) -> Model:
+        """What one GPU holds of the model."""
+        return on_one_gpu(self.model, self.parallel)
+
+    @property
+    def usable_memory_bytes(self) -> float:
+        """Bytes that the engine may fill on one GPU."""
+        return usable_memory_bytes(self.gpu, self.runtime.engine, self.shard)
+
+    @cached_property
+    def price(self) -> Price | None:
+        """Of a GPU-hour, whoever gave it; None where nobody did."""
+        name, asked = self.gpu.name, self.arguments
+        return price_of(name, asked.data_dir) if asked.price is None else given_price(name, asked.price)
+
+    @property
+    def usd_per_gpu_hour(self) -> float | None:
+        """The price in dollars; None where there is none."""
+        return None if self.price is None else self.price.usd_per_gpu_hour
+
+    # The drafts: what proposes them, how many are accepted.
+
+    @property
+    def kind(self) -> type[Drafter]:
+        """The registered drafter."""
+        return drafter_kind(self.arguments.drafter)
+
+    @cached_property
+    def _matched(self) -> tuple[float, AcceptanceProfile]:
+        asked = self.arguments
+        profile = acceptance_of(
+            asked.acceptance,
+            self.kind,
+            model_name=self.model.name,
+            workload=asked.workload,
+            lossless=asked.lossless,
+            data_dir=asked.data_dir,
+        )
+        if asked.output_tokens is not None:
+            profile = profile.of_outputs(asked.output_tokens)
+        if self.kind.unit == "head" and asked.heads is not None:
+            profile = profile.of_heads(asked.heads)
+        return matched(asked.match_rate, self.kind, profile)
+
+    @property
+    def match_rate(self) -> float:
+        """Share of the steps that verify drafts."""
+        return self._matched[0]
+
+    @property
+    def profile(self) -> AcceptanceProfile:
+        """Acceptance over all steps."""
+        return self._matched[1]
+
+    @property
+    def borrows_acceptance(self) -> bool:
+        """Whether nothing was given and the profile in use was measured on another model."""
+        return self.arguments.acceptance is None and not self.profile.name.endswith(f"-{self.model.name}")
+
+    @cached_property
+    def drafting(self) -> Drafting:
+        """What drafts, before its depth is chosen."""
+        asked, heads = self.arguments, self.profile.heads
+        draft, launched = asked.draft_model, asked.draft_runtime
+        if draft is not None:
+            draft = with_dtypes(draft if isinstance(draft, Model) else load_model(draft), asked.dtype)
+        return Drafting(
+            method=asked.drafter,
+            parts=Parts(
+                heads=asked.heads or (CURVE_HEADS if heads is None else heads.heads),
+                draft=draft,
+                draft_runtime=None if launched is None else _runtime(launched, asked.data_dir),
+                draft_vocab=asked.draft_vocab,
+                modules=max(self.model.mtp_layers, 1),
+            ),
+            max_drafts=asked.max_drafts,
         )
 
     @property
-    def _launched(self) -> Runtime:
-        """The runtime with its engine's terms as they are, or what stands for them, in this set-up."""
-        return self.runtime if self.runtime.engine is None else self.runtime.at(self.case)
+    def depth(self) -> int:
+        """The longest path of drafts that may be run; cache compaction is sized for it."""
+        heads, parts = self.profile.heads, self.drafting.parts
+        if heads is None:
+            return parts.heads
+        trained = [parts.heads] if self.kind.unit == "head" else []
+        return min(heads.heads, self.drafting.max_drafts, *trained)
+
+    @property
+    def guessed_from(self) -> int | None:
+        """The first draft whose acceptance is a guess (T9), where so many may be run."""
+        measured = self.profile.measured_drafts
+        return None if measured is None or self.depth <= measured else measured + 1
+
+    @property
+    def chain_only(self) -> bool:
+        """Whether chains only are searched: as asked, else where trees cannot be verified."""
+        if self.arguments.chain_only is not None:
+            return self.arguments.chain_only
+        # a curve of tree sizes knows no chains, and the paper's block no engine
+        is_limited = self.runtime.chain_only or self.model.keeps_states
+        return is_limited and self.profile.heads is not None and self.scope == "model"
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether trees are searched too."""
+        heads = self.profile.heads
+        return not self.chain_only and (heads is None or heads.ranks > 1)
+
+    @property
+    def where_trees_run(self) -> str:
+        """How to ask for trees where the runtime runs chains only; empty where it runs both."""
+        heads = self.profile.heads
+        if not (self.runtime.chain_only and self.chain_only) or heads is None or heads.ranks == 1:
+            return ""
+        return (
+            f"{self.runtime.name} has no tree attention: take trees with --runtime cuda-graph (kernels "
+            "alone) or --trees"
+        )
 
     def options(self, candidates_max: int = CANDIDATES_MAX) -> tuple[DraftOption, ...]:
         """Every way of drafting that the profile describes, up to a count.
@@ -383,54 +308,178 @@ class Scenario(Resolved):
             )
         return kept
 
+    # The requests, and what is asked of a step.
 
-_ROWS = (1, 64, 256)
-"""Rows of linear layers that are priced in both formats."""
+    @cached_property
+    def traffic(self) -> Traffic | None:
+        """Mean tokens of a server's requests; None where none were given."""
+        asked = self.arguments
+        prompt, output = asked.prompt_tokens, asked.output_tokens
+        if prompt is None and output is None:
+            return None
+        if prompt is None or output is None:
+            raise UsageError("--prompt-tokens and --output-tokens describe the traffic: give both or neither")
+        return Traffic(
+            prompt_tokens=float(prompt),
+            output_tokens=float(output),
+            prompt_cv=asked.length_cv,
+            output_cv=asked.length_cv,
+        )
+
+    @property
+    def length(self) -> int:
+        """Committed tokens of a step where no length is asked for: half way through a request."""
+        traffic = self.traffic
+        if traffic is None:
+            return DEFAULT_SEQ_LEN
+        return request_length(traffic.prompt_tokens, traffic.output_tokens)
+
+    @property
+    def scope(self) -> Scope:
+        """Which operators a step has."""
+        return self.arguments.scope
+
+    @property
+    def baseline(self) -> Baseline:
+        """What speedups divide by."""
+        return self.arguments.baseline
+
+    # The kernels: how long they take, and how well that is known.
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """How far candidates of one sequence share experts."""
+        asked = self.arguments.overlap
+        return overlap_of(asked) if asked else TREE if self.has_trees else CHAIN
+
+    @cached_property
+    def latency(self) -> LatencyModel:
+        """The times of kernels of this card."""
+        asked = self.arguments
+        if not isinstance(asked.latency, str):
+            if (other := asked.latency.gpu) != self.gpu:
+                numbers = " with other numbers" if other.name == self.gpu.name else ""
+                raise UsageError(
+                    f"gpu {self.gpu.name} with a latency model of {other.name}{numbers}: a scenario has one "
+                    "card; leave out one of them"
+                )
+            return asked.latency
+        return latency_model(
+            self.gpu,
+            asked.latency,
+            self._kernel_set,
+            fallback=asked.fallback,
+            data_dir=asked.data_dir,
+            library="" if asked.kernels else self.runtime.library,
+            serves=self.runtime.library,
+        )
+
+    @property
+    def _kernel_set(self) -> str:
+        return self.arguments.kernels or step_kernels(self.gpu, self.runtime, self.model.dtype)
+
+    @property
+    def kernels(self) -> str:
+        """Name of the kernel set; `none` of a roofline."""
+        return "none" if self.latency.name == "roofline" else self._kernel_set
+
+    @cached_property
+    def setting(self) -> Setting:
+        """What every step shares, a memory of kernel times too; plain decoding until a drafter is put in."""
+        runtime = self.runtime
+        return Setting(
+            latency=cached(self.latency),
+            model=self.model,
+            runtime=runtime if runtime.engine is None else runtime.at(self.case),
+            scope=self.scope,
+            drafter=FreeDrafter(),
+            method=self.drafting.method,
+            depth=self.depth if self.guessed_from is None else self.guessed_from - 1,
+            deepest=self.depth,
+            match_rate=self.match_rate,
+            parallel=self.parallel,
+            overlap=self.overlap,
+        )
+
+    @property
+    def case(self) -> Case:
+        """The set-up as the ranges of an engine's terms see it."""
+        runtime = self.runtime
+        return case_of(self.shard, runtime.library, self.gpu.architecture, self.gpus, runtime.backend)
+
+    @property
+    def backend(self) -> Backend | None:
+        """The attention kernel of a verification step; None where nothing tells (a roofline, the block)."""
+        if self.latency.name == "roofline" or self.scope == "block":
+            return None
+        return backend_of_model(self.shard, self.runtime.library, self.gpu.architecture, self.runtime.backend)
+
+    @property
+    def plain_launches(self) -> tuple[Launch, ...]:
+        """Kernels of a plain step, and those of several tokens a request that such a step has not."""
+        verified = model_launches(self.shard, verify(1, 1, 2), self.runtime)
+        return (
+            *model_launches(self.shard, decode(1, 1), self.runtime),
+            *(launch for launch in verified if launch.composed),
+        )
+
+    @cached_property
+    def fits(self) -> dict[str, Fit]:
+        """`gemm.fp16` -> how well it was fitted, of the kernels that a step of this model calls."""
+        if self.latency.name != "calibrated":
+            return {}
+        fits = self._dense_fits
+        if self.scope == "block" or (self.parallel == ONE and not self.model.has_more_kinds):
+            return fits
+        # of experts, latent attention and exchange any set of the GPU: the one that the latency model takes
+        for launch in priced(self.latency, self.plain_launches):
+            kind = KIND_OF[launch.operator.kind]
+            if kind.is_chosen and kind.section != "gemm":
+                place = self.latency.time(launch.operator).kernels
+                set_name, _, key = place.partition(":")
+                fits[f"{kind.section}.{place}"] = kind.table(self.gpu.kernels[set_name])[key].fit
+        return fits
+
+    @property
+    def _dense_fits(self) -> dict[str, Fit]:
+        """`gemm.fp16`, `attention.decode_attention`, ... -> fit, in the model's format."""
+        held, model = self.gpu.kernel_set(self.kernels), self.model
+        form = Format(model.dtype, model.weight_dtype).key
+        forms = {form if form in held.linear else model.dtype, model.activation_dtype}
+        return {
+            f"{kind.section}.{key}": kernel.fit
+            for kind in KINDS
+            if kind.section in _DENSE
+            for key, kernel in kind.table(held).items()
+            if kind.section != "gemm" or key in forms
+        }
+
+    @property
+    def linear_fit(self) -> Fit | None:
+        """How well the linear layers of this model's format were fitted; None where nobody fitted them."""
+        form = Format(self.model.dtype, self.model.weight_dtype).key
+        return self.fits.get(f"gemm.{form}", self.fits.get(f"gemm.{self.model.dtype}"))
+
+    @property
+    def kernel_lenders(self) -> tuple[str, ...]:
+        """Other devices and libraries whose measured kernels stand in for this GPU's own, each once."""
+        lenders = (fit for fit in self.fits.values() if fit.is_borrowed(self.gpu.name))
+        return tuple(dict.fromkeys(fit.inherited_from for fit in lenders))
+
+    @property
+    def unpacks(self) -> tuple[str, ...]:
+        """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
+        model = self.model
+        if self.latency.name != "calibrated":
+            return ()
+        form = Format(model.dtype, model.weight_dtype).key
+        weights = form != model.dtype and form not in self.gpu.kernel_set(self.kernels).linear
+        cache = not model.blocks(Latent) and model.kv_dtype != model.activation_dtype
+        return (
+            *([f"{model.weight_dtype} weights"] if weights else []),
+            *([f"a KV cache in {model.kv_dtype}"] if cache else []),
+        )
 
 
-def slower_than_halves(of: Resolved) -> tuple[str, int, float] | None:
-    """Format of linear layers, rows, and how many times as long as in 16 bits they take, where that is most.
-
-    Each is preceded by a pass that quantises its inputs, which small layers do not earn back. None where they
-    are faster at all of the rows.
-    """
-    made = [
-        (launch.count, launch.operator)
-        for launch in plain_launches(of.shard, of.runtime)
-        if isinstance(launch.operator, Gemm) and launch.operator.dtype not in HALVES
-    ]
-    if not made:
-        return None
-    taken_us = np.zeros((2, len(_ROWS)))
-    for count, layer in made:
-        quantised = replace(layer, m=np.asarray(_ROWS))
-        halves = replace(quantised, dtype=SIXTEEN, weight_dtype=None)
-        for index, operator in enumerate((quantised, halves)):
-            time = known_time(of.latency, operator)
-            if time is None:
-                return None
-            taken_us[index] += count * time.time_us
-    times = taken_us[0] / taken_us[1]
-    worst = int(np.argmax(times))
-    return (made[0][1].form, _ROWS[worst], float(times[worst])) if times[worst] > 1.0 else None
-
-
-def other_form(of: Resolved) -> tuple[str, str] | None:
-    """Format of the model's experts and that of the kernel which serves them, where they are not one."""
-    model, served = of.model, next((key.partition(":")[2] for key in of.fits if key.startswith("moe.")), None)
-    if served is None or model.experts is None:
-        return None
-    stored = model.in_form(model.experts.form)
-    form = Format(stored.dtype, stored.weight_dtype).key
-    held = served.partition(NAME_MARK)[0]
-    return None if form == held or {form, held} <= set(HALVES) else (form, held)
-
-
-def too_large(of: Resolved) -> str:
-    """What to do where not even one sequence fits on its GPUs; empty where one does."""
-    if float(step_memory_bytes(of.shard, None, 1, 1, 1)) <= of.usable_memory_bytes:
-        return ""
-    enough = fewest_gpus(of.model, of.gpu, of.shard.parallel, of.runtime.engine)
-    hint = f"--tp {enough} would" if enough else "no number of GPUs up to 128 would"
-    model = f"{of.model.name} ({of.model.weight_dtype})"
-    return f"{model} does not fit on {of.shard.parallel} of {of.gpu.name}: {hint}"
+def _runtime(given: str | Runtime, data_dir: Any) -> Runtime:
+    return load_runtime(given, data_dir) if isinstance(given, str) else given

@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.plan.doubts import beyond_known
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.scenario import Scenario, beyond_known
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.engine import UNITS, Engine, Term
 from medusa_sim.step.compose import beyond, launching_us, pass_us
 from medusa_sim.step.prompts import prompt_host_us, prompts_apart

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.text import capitalised, percent, significant
@@ -29,7 +30,7 @@ def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
         "another clock or another driver."
     )
     for item in settings:
-        yield from map(as_sentence, item.warnings)
+        yield from map(as_sentence, doubts(item))
         yield from _latency_caveats(item)
     profiles = {item.profile.name: item.profile for item in settings}
     for profile in profiles.values():

@@ -10,7 +10,7 @@ from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
-from medusa_sim.plan.scenario import first_token_doubts
+from medusa_sim.plan.doubts import doubts, first_token_doubts
 from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.load_tables import ms_text, rate_text
 from medusa_sim.report.sweep_text import setup_text
@@ -224,7 +224,7 @@ def warnings(answer: LoadAnswer) -> list[str]:
     points = answer.points
     scenario = answer.test.scenario
     most = max(round(max((point.mean["requests_decoding"] for point in points), default=1.0)), 1)
-    lines = [*scenario.warnings, *beyond_measured(scenario, round(answer.test.mean_length), (1, most))]
+    lines = [*doubts(scenario), *beyond_measured(scenario, round(answer.test.mean_length), (1, most))]
     if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
         lines += first_token_doubts(scenario)
     for point in points:

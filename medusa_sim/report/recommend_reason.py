@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.insights import NEAR_BEST
 from medusa_sim.plan.recommend import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
@@ -245,7 +246,7 @@ def warnings(answer: Recommendation) -> list[str]:
 
 
 def _model_warnings(answer: Recommendation) -> list[str]:
-    lines = [*answer.scenario.warnings]
+    lines = [*doubts(answer.scenario)]
     if any(row.ends_profile for row in answer.schedule):
         lines.append(more_may_pay(answer.scenario))
     if answer.profile.heads is None:

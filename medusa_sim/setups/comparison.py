@@ -17,7 +17,8 @@ import numpy as np
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.plan.scenario import Scenario, first_token_doubts
+from medusa_sim.plan.doubts import doubts, first_token_doubts
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.setups.columns import COLUMNS, on_frontier
 from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, SURER, Measure, Question
@@ -79,7 +80,7 @@ class Comparison:
     def warnings_of(self, scenario: Scenario) -> list[str]:
         """The warnings of one set-up; of times to the first token where these are asked for."""
         limited = self.question.ttft_ms is not None or self.question.e2e_ms is not None
-        return [*scenario.warnings, *(first_token_doubts(scenario) if limited else ())]
+        return [*doubts(scenario), *(first_token_doubts(scenario) if limited else ())]
 
     def most_requests(self, row: Any) -> int:
         """Requests that one copy of a row's set-up is told to hold at once.

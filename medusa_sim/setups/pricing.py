@@ -18,8 +18,8 @@ from medusa_sim.errors import CoverageError, MedusaSimError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import Answers, CachedLatency
 from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.plan.as_run import other_maker
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.resolved import other_maker
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
 from medusa_sim.setups.columns import Priced, rows_of

@@ -14,6 +14,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import CoverageError
 from medusa_sim.plan.acceptance import acceptance_of, mean_length
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend_json import recommendation_values
@@ -192,5 +193,5 @@ def test_the_flagship_has_an_optimum_inside_its_range_and_says_where_it_guesses(
 
 
 def test_rows_that_rest_on_no_guess_do_not_speak_of_it(scenario):
-    assert not any("guess" in line for line in scenario.warnings_to(4))
-    assert scenario.warnings_to(5) == scenario.warnings
+    assert not any("guess" in line for line in doubts(scenario, 4))
+    assert doubts(scenario, 5) == doubts(scenario)

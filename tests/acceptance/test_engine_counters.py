@@ -29,6 +29,7 @@ from medusa_sim.acceptance.engine_records import fetched, read_counts, samples
 from medusa_sim.acceptance.profile import ACCEPTED_OF_MATCHES, load_acceptance
 from medusa_sim.errors import DataError, SpecError, UsageError
 from medusa_sim.load.question import load_test
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 
@@ -407,11 +408,11 @@ def test_a_scenario_takes_it_with_its_traffic_and_says_so():
     plain, short = (Scenario(**given, **more) for more in ({}, {"prompt_tokens": 1000, "output_tokens": 900}))
     assert plain.profile.output_share == 1.0
     assert short.profile.output_share == pytest.approx(0.83)
-    assert [line for line in short.warnings if "random prompts" in line]
-    assert not [line for line in plain.warnings if "random prompts" in line]
+    assert [line for line in doubts(short) if "random prompts" in line]
+    assert not [line for line in doubts(plain) if "random prompts" in line]
     loaded = load_test(plain, output_tokens=900.0, prompt_tokens=1000.0)
     assert loaded.scenario.profile.output_share == pytest.approx(0.83)
-    (told,) = (line for line in loaded.scenario.warnings if "random prompts" in line)
+    (told,) = (line for line in doubts(loaded.scenario) if "random prompts" in line)
     assert "900 tokens" in told  # of the load's outputs: the scenario itself has none
 
 

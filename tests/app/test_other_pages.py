@@ -37,6 +37,7 @@ from medusa_sim import data
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import SpecError
 from medusa_sim.load.arguments import LoadArguments
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.report.text import significant
 
 EAGLE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs": 64, "tpot": 12}
@@ -197,7 +198,7 @@ def test_the_caption_of_the_tree_says_what_is_drawn(opened: Opened) -> None:
 def test_what_the_set_up_rests_on_stands_below_the_headline(opened: Opened) -> None:
     url = {"gpu": "h200-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "engine": "vllm-0.33"}
     page = opened("tree", **url)
-    lines = answers.scenario_of(set_up(**url)).warnings
+    lines = doubts(answers.scenario_of(set_up(**url)))
     assert lines
     shown = [each.value for each in page.markdown]
     for line in lines:

@@ -15,6 +15,7 @@ from medusa_sim.operators.kinds import operator_of
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.window import WindowAttention
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.fitted import Residual
 from medusa_sim.specs.gpu import gpu_names, load_gpu
@@ -224,7 +225,7 @@ def test_another_librarys_block_scales_on_the_same_card_are_told():
         gpu="l40s", model="llama-3.1-8b", dtype="fp8_block", drafter="ngram", acceptance="0.5"
     )
     assert scenario.kernel_lenders[:1] == ("l40s:trtllm:fp8_block",)
-    assert any("l40s:trtllm:fp8_block" in line for line in scenario.warnings)
+    assert any("l40s:trtllm:fp8_block" in line for line in doubts(scenario))
     step = decode_step(scenario.setting, 8, 1024)
     assert step.source == Source.BORROWED
     assert step.high_us / step.low_us > 1.5

@@ -19,6 +19,7 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.gemm import gemm_choice, gemm_time
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.operators.table import check_rows, read_rows
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.gpu import load_gpu
@@ -177,10 +178,10 @@ def test_what_a_kernel_unpacks_unmeasured_is_said():
     packed = Scenario(gpu="l4", model="qwen2.5-14b", weight_dtype="int8", kv_dtype="fp8")
     assert packed.unpacks == ("int8 weights", "a KV cache in fp8")
     assert packed.model.numbers == "bf16, int8 weights, fp8 KV cache"
-    assert any("unpacking of int8 weights and a KV cache in fp8 on l4" in line for line in packed.warnings)
+    assert any("unpacking of int8 weights and a KV cache in fp8 on l4" in line for line in doubts(packed))
     lent = Scenario(gpu="l4", model="qwen2.5-14b", weight_dtype="int4")
     assert lent.unpacks == ()
-    assert any("a100-80gb-sxm:sglang:int4" in line for line in lent.warnings)
+    assert any("a100-80gb-sxm:sglang:int4" in line for line in doubts(lent))
     block = Scenario(gpu="h100-sxm", model="llama-3.1-8b", dtype="fp8_block")
     assert (block.unpacks, block.model.numbers) == ((), "fp8_block")
 

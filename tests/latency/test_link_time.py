@@ -14,6 +14,7 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time, dispatch_time
 from medusa_sim.operators.experts import Collective, Dispatch
 from medusa_sim.operators.operator import Size
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
@@ -182,7 +183,7 @@ def test_more_cards_than_a_bridge_joins_share_a_slower_link():
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_a_group_beyond_the_bridge_is_told(tp):
     scenario = Scenario(gpu="h100-nvl", model="llama-3.1-70b", drafter="ngram", acceptance="0.5", tp=tp)
-    assert any("joins 2 cards" in line for line in scenario.warnings) == (tp > 2)
+    assert any("joins 2 cards" in line for line in doubts(scenario)) == (tp > 2)
     exchanged = decode_step(scenario.setting, 64, 1024).parts_us.get("exchange", np.zeros(()))
     assert (exchanged > 0.0) == (tp > 1)
     if tp > 2:

@@ -1,7 +1,7 @@
 """One scenario: defaults, kernel sets by dtype, every form of acceptance, and what does not fit together."""
 
 import json
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,9 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan import default_runtime
 from medusa_sim.plan.acceptance import both_kinds, constant_rate, mean_length, rates_by_position
-from medusa_sim.plan.scenario import Scenario, borrowed
+from medusa_sim.plan.doubts import doubts
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.stand_ins import borrowed_shares
 from medusa_sim.plan.sweep import SweepTable, sweep
 from medusa_sim.report.sweep_text import setup_text
 from medusa_sim.specs.gpu import gpu_names, load_gpu
@@ -37,7 +39,7 @@ def test_defaults_are_those_of_the_command_line():
     names = [getattr(scenario, name).name for name in ("gpu", "model", "runtime", "latency", "profile")]
     assert names == ["a100-80gb-pcie", "vicuna-7b", "cuda-graph", "calibrated", "medusa1-vicuna-7b"]
     assert (scenario.scope, scenario.baseline, scenario.kernels) == ("model", "same", "torch")
-    assert scenario.warnings == ()
+    assert doubts(scenario) == ()
 
 
 @pytest.mark.parametrize("drafter", drafter_names())
@@ -119,8 +121,8 @@ def test_a_config_file_is_a_model_with_its_mtp_module_and_dtype(tmp_path):
     assert scenario.model.mtp_layers == 1
     assert scenario.options()
     scenario = Scenario(model=config(torch_dtype="float32"), latency="roofline")
-    assert any("float32" in line and "fp16" in line for line in scenario.warnings)
-    assert not any("float32" in line for line in scenario.but(dtype="bf16").warnings)
+    assert any("float32" in line and "fp16" in line for line in doubts(scenario))
+    assert not any("float32" in line for line in doubts(scenario.but(dtype="bf16")))
 
 
 @pytest.mark.parametrize(
@@ -157,9 +159,9 @@ def test_padded_vocabularies_speculate_and_eagle_3_fuses_three_features():
 def test_what_is_borrowed_is_said():
     borrowed = Scenario(model="llama-2-7b")
     assert borrowed.borrows_acceptance
-    assert "another model" in borrowed.warnings[0]
-    assert Scenario(model="llama-2-7b", acceptance=0.7).warnings == ()
-    assert any("borrowed from" in line for line in Scenario(gpu="rtx-4090").warnings)
+    assert "another model" in doubts(borrowed)[0]
+    assert doubts(Scenario(model="llama-2-7b", acceptance=0.7)) == ()
+    assert any("borrowed from" in line for line in doubts(Scenario(gpu="rtx-4090")))
 
 
 @pytest.mark.parametrize("runtime", [*sorted({*runtime_names()} - {"paper"}), "mine.toml"])
@@ -167,7 +169,7 @@ def test_an_engine_that_nobody_measured_says_so(runtime, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text('inherits = "vllm-0.33"\ntitle = "mine"\n[engine]\nwiden = 2.0\n')
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
-    told = " ".join(scenario.but(runtime=runtime).warnings)
+    told = " ".join(doubts(scenario.but(runtime=runtime)))
     assert ("nobody measured this engine" in told) == (runtime == "mine.toml")
     assert load_runtime(runtime).is_measured == (runtime != "mine.toml")
     assert ("nobody measured drafting" in told) == runtime.startswith("tensorrt-llm-")
@@ -184,7 +186,7 @@ def test_terms_that_were_measured_on_other_numbers_of_gpus_are_counted(runtime, 
         scenario = Scenario(**asked | {"tp": tp})
         terms = scenario.setting.runtime.engine.terms
         outside = [name for name, term in terms.items() if term.value and "gpus" in term.outside]
-        told = [line for line in scenario.warnings if "are taken over, with wider bands" in line]
+        told = [line for line in doubts(scenario) if "are taken over, with wider bands" in line]
         assert bool(told) == bool(outside)
         if told:
             assert told[0].startswith(f"{len(outside)} of the ")
@@ -193,12 +195,12 @@ def test_terms_that_were_measured_on_other_numbers_of_gpus_are_counted(runtime, 
 
 def test_what_is_borrowed_is_named_with_its_share_of_the_step():
     """ "Kernels of h200-sxm are borrowed" was said where only elementwise kernels are."""
-    (line,) = (each for each in Scenario(gpu="h200-sxm", model="llama-3.1-8b").warnings if "borrowed" in each)
+    (line,) = (each for each in doubts(Scenario(gpu="h200-sxm", model="llama-3.1-8b")) if "borrowed" in each)
     assert "are borrowed from h100-sxm:torch: elementwise kernels (" in line
     scenario = ms.Scenario(gpu="h200-sxm", model="llama-3.1-8b", drafter="eagle3", runtime="cuda-graph")
     frame = scenario.step(1, candidates=1).breakdown()
     own = frame[frame.source == "borrowed"].time_us.sum() / frame.time_us.sum()
-    assert sum(borrowed(scenario).values()) == pytest.approx(own, abs=0.02)
+    assert sum(borrowed_shares(scenario).values()) == pytest.approx(own, abs=0.02)
 
 
 def test_nvfp4_weights_can_be_said_beside_any_activations_and_spread_experts_cost_less_in_them():
@@ -226,7 +228,7 @@ def test_no_time_rests_on_more_than_is_told(gpu, model, dtypes):
         steps = decode_step(scenario.setting, 8, 1024), verification_step(scenario.setting, 8, 1024, 4)
     except SpecError:  # no kernel of that arithmetic on this card
         return
-    told = " ".join(scenario.warnings)
+    told = " ".join(doubts(scenario))
     worst = max(int(step.source) for step in steps)
     assert (worst >= Source.BORROWED) <= ("borrowed" in told or "nobody measured" in told or "extrap" in told)
     assert (worst == Source.EXTRAPOLATED) == ("nobody measured" in told or "extrapolated" in told)
@@ -239,7 +241,7 @@ def test_no_time_rests_on_more_than_is_told(gpu, model, dtypes):
 def test_experts_spread_over_gpus_are_told(gpu, parallel):
     scenario = Scenario(gpu=gpu, model="qwen3-30b-a3b", drafter="ngram", acceptance="0.5", **parallel)
     spread = parallel.get("ep", 1) > 1
-    assert any("experts spread over GPUs (ep 8)" in line for line in scenario.warnings) == spread
+    assert any("experts spread over GPUs (ep 8)" in line for line in doubts(scenario)) == spread
     step = decode_step(scenario.setting, np.array([1, 64]), 1024)
     assert (np.max(step.source) == Source.EXTRAPOLATED) == spread
     if spread:
@@ -305,7 +307,7 @@ def test_both_kinds_of_rates_name_the_same_chain(shares):
      ("medusa1-vicuna-7b", False), (0.7, False), (None, False)],
 )  # fmt: skip
 def test_shares_that_look_conditional_are_warned_of(given, is_warned):
-    lines = [line for line in Scenario(acceptance=given, latency="roofline").warnings if "shares of" in line]
+    lines = [line for line in doubts(Scenario(acceptance=given, latency="roofline")) if "shares of" in line]
     assert len(lines) == is_warned
     if is_warned:
         _, _, word = lines[0].rpartition(" give ")
@@ -351,11 +353,11 @@ def test_counts_that_acceptance_does_not_describe_have_no_rows():
 def test_a_typical_rate_is_called_an_assumption_with_its_source(drafter):
     draft = "qwen3-0.6b" if "ngram" != drafter != "suffix" else None
     scenario = Scenario(model="qwen3-8b", drafter=drafter, draft_model=draft, latency="roofline")
-    assert any("is an assumption" in line and scenario.profile.title in line for line in scenario.warnings)
+    assert any("is an assumption" in line and scenario.profile.title in line for line in doubts(scenario))
     low, high = scenario.profile.band(2)
     assert high - low > 0.2 * (scenario.profile.tokens_per_step(2) - 1.0)
     given = scenario.but(acceptance=0.5)
-    assert not any("assumption" in line for line in given.warnings)
+    assert not any("assumption" in line for line in doubts(given))
 
 
 @pytest.mark.parametrize(
@@ -385,6 +387,20 @@ def test_the_measured_model_refuses_or_falls_back_by_choice():
     assert latency_model(gpu, "measured", "torch", fallback="calibrated").time(far).time_us > 0.0
 
 
+def test_a_scenario_owns_its_card_and_refuses_the_latency_model_of_another():
+    scenario = Scenario(gpu="h100-sxm")
+    assert scenario.latency.gpu is scenario.gpu
+    assert scenario.but(latency=scenario.latency).latency is scenario.latency
+    with one_line(UsageError, "gpu a40 with a latency model of h100-sxm", "one card"):
+        scenario.but(gpu="a40", latency=scenario.latency)
+    faster = replace(scenario.gpu, bandwidth_bytes_per_s=2.0 * scenario.gpu.bandwidth_bytes_per_s)
+    with one_line(UsageError, "h100-sxm with other numbers", "one card"):
+        scenario.but(gpu=faster, latency=scenario.latency)
+    for made in (scenario, ms.Scenario()):
+        with pytest.raises(FrozenInstanceError):
+            made.gpu = faster
+
+
 def test_a_scenario_is_changed_by_making_another():
     scenario = Scenario(latency="roofline", acceptance=0.7)
     other = scenario.but(gpu="h100-sxm")
@@ -398,7 +414,7 @@ def test_a_scenario_is_changed_by_making_another():
 def test_collectives_that_were_measured_between_two_cards_say_so_beyond():
     scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="sglang", drafter="eagle3", tp=2)
     for asked, is_told in (({}, False), ({"tp": 4}, True), ({"tp": 4, "gpu": "h100-sxm"}, False)):
-        assert ("were measured on 2 cards only" in " ".join(scenario.but(**asked).warnings)) == is_told
+        assert ("were measured on 2 cards only" in " ".join(doubts(scenario.but(**asked)))) == is_told
 
 
 @pytest.mark.parametrize(
@@ -410,7 +426,7 @@ def test_fp8_that_is_slower_than_bf16_says_why(gpu, model, tp, said):
     """Small layers on Blackwell do not earn back that inputs are quantised; no borrowed rule adds to it."""
     named = {"gpu": gpu, "model": model, "tp": tp, "drafter": "ngram", "acceptance": "0.5"}
     scenario = Scenario(**named, dtype="fp8")
-    assert any("quantised first" in line for line in scenario.warnings) == said
+    assert any("quantised first" in line for line in doubts(scenario)) == said
     batches = np.array([1, 8, 64, 256])
     times = [
         decode_step(Scenario(**named, dtype=each).setting, batches, 640).time_us for each in ("fp8", "bf16")

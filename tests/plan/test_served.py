@@ -10,11 +10,12 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.doubts import beyond_known, doubts
 from medusa_sim.plan.insights import answer, limit_of
 from medusa_sim.plan.quantities import BY_NAME, COLUMNS, OF_SCENARIO, count_table
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at
-from medusa_sim.plan.scenario import Scenario, beyond_known
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.recommend_json import recommendation_values
@@ -201,8 +202,8 @@ def test_contexts_beyond_those_of_the_acceptance_are_told_once():
     known = Scenario(**COMMON, drafter="eagle3", runtime="vllm")
     assert [told(beyond_known(known, tokens)) for tokens in (1024, 1025)] == [0, 1]
     busy = known.but(prompt_tokens=1000, output_tokens=100)
-    assert (told(busy.warnings), told(beyond_known(busy, 4096))) == (1, 0)
-    assert not told(known.warnings)
+    assert (told(doubts(busy)), told(beyond_known(busy, 4096))) == (1, 0)
+    assert not told(doubts(known))
     assert not beyond_known(Scenario(**CHAIN), 8192)  # nobody said
 
 

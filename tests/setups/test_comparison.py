@@ -6,6 +6,7 @@ from asking import answered, document, frame
 
 import medusa_sim as ms
 from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.report.compare_text import warning_lines, with_warnings
 from medusa_sim.setups.columns import COLUMNS, on_frontier
 from medusa_sim.setups.question import BATCHES, SURE
@@ -261,7 +262,7 @@ def test_warnings_are_told_once_a_kind_and_rows_keep_their_own(experts):
     rows = with_warnings(answer)
     for _, row in rows.sample(10, random_state=2).iterrows():
         own = [answer.warnings[int(number) - 1] for number in row.warnings.split()]
-        assert tuple(own) == answer.scenario(row).warnings
+        assert tuple(own) == doubts(answer.scenario(row))
     told = warning_lines(answer)
     splits = [line.partition("'s own")[0] for line in told if "were fitted on one GPU" in line]
     assert len(splits) == len(set(splits))

@@ -10,6 +10,7 @@ from one_line import one_line
 
 from medusa_sim.errors import SpecError
 from medusa_sim.lab.reproduce.token_rates import plain_step
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.spec_rows import runtime_rows
 from medusa_sim.specs import runtime as runtime_module
@@ -100,7 +101,7 @@ def test_a_version_takes_the_terms_that_hold_it_or_the_nearest_and_says_so(asked
     own = load_runtime(name).engine.draft_us_per_pass
     widened = VERSION_WIDEN * own.band
     assert found.engine.draft_us_per_pass.band == pytest.approx(own.band if holds else widened)
-    told = " ".join(Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime=asked).warnings)
+    told = " ".join(doubts(Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime=asked)))
     assert (f"{asked} has the terms of {name}" in told) == (asked != name)
     assert ("nearest" in told) == (not holds)
 

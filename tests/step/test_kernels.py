@@ -18,6 +18,7 @@ from medusa_sim.operators.operator import CONTEXT, VERIFY, Operator
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.table import check_rows
 from medusa_sim.operators.window import WindowAttention
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.engine_facts import as_served
 from medusa_sim.specs.gpu import load_gpu
@@ -145,7 +146,7 @@ def test_wide_windows_stay_with_plain_kernels_and_cards_without_modules_say_so()
     launches = model_launches(load_model("gemma-3-27b"), decode(8, 4096), RUNTIME)
     assert not any(isinstance(each.operator, WindowAttention) for each in launches)
     warnings = " ".join(
-        Scenario(model="deepseek-v3.2", gpu="a100-80gb-sxm", tp=8, runtime="vllm-0.33").warnings
+        doubts(Scenario(model="deepseek-v3.2", gpu="a100-80gb-sxm", tp=8, runtime="vllm-0.33"))
     )
     assert "sparse attention" in warnings
     assert "no kernel is fitted" in warnings
@@ -208,7 +209,7 @@ def test_what_has_no_fitted_kernel_is_composed_and_says_so(tmp_path):
     kept = [line for line in lines if not line.startswith("recurrent =") and '"a40:' not in line]
     (tmp_path / "hardware" / "mine.toml").write_text("\n".join(kept))
     fitted, composed = (
-        " ".join(Scenario(model="qwen3.5-27b", gpu=gpu, latency="calibrated", data_dir=tmp_path).warnings)
+        " ".join(doubts(Scenario(model="qwen3.5-27b", gpu=gpu, latency="calibrated", data_dir=tmp_path)))
         for gpu in ("h100-sxm", "mine")
     )
     assert "no kernel is fitted" not in fitted

@@ -12,6 +12,7 @@ from medusa_sim.operators.experts import Collective, Dispatch, Experts
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.operators.window import WindowAttention
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.model import LayerGroup, Model
@@ -186,8 +187,8 @@ def test_windowed_layers_read_their_window():
 def test_how_many_gpus_a_model_needs():
     model, gpu = load_model("llama-3.3-70b"), _priced().gpu
     assert fewest_gpus(model, gpu, Parallel()) == 2
-    assert any("--tp 2 would" in line for line in _priced(model="llama-3.3-70b").warnings)
-    assert not any("GPU" in line for line in _priced().warnings)
+    assert any("--tp 2 would" in line for line in doubts(_priced(model="llama-3.3-70b")))
+    assert not any("GPU" in line for line in doubts(_priced()))
 
 
 @pytest.mark.parametrize(

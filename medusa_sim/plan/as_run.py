@@ -1,0 +1,63 @@
+"""A checkpoint as an engine runs it on a card: its formats, and what refuses it there."""
+
+from __future__ import annotations
+
+from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.specs.engine_facts import as_served
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.mixers import Latent
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.variants import unpacked_where, with_dtypes
+from medusa_sim.units import FP8_ALONE, UNPACKED
+
+_NVIDIA_ONLY = "tensorrt-llm"
+
+
+def other_maker(engine: str, gpu: Gpu) -> str:
+    """Why an engine does not run on a card at all; empty where it does."""
+    if engine.startswith(_NVIDIA_ONLY) and gpu.architecture == "cdna":
+        return f"{_NVIDIA_ONLY} runs on NVIDIA cards only, and {gpu.name} is AMD's; choose vllm or sglang"
+    return ""
+
+
+def as_run(
+    published: Model,
+    runtime: Runtime,
+    gpu: Gpu,
+    dtype: str | None,
+    weight_dtype: str | None,
+    kv_dtype: str | None,
+) -> tuple[Model, tuple[str, ...]]:
+    """A checkpoint in the formats it runs in, and those of its own that the card has no arithmetic for.
+
+    Raises SpecError where the engine does not run on the card, or the card not in the format.
+    """
+    if reason := other_maker(runtime.name, gpu):
+        raise SpecError(reason)
+    if dtype is not None and UNPACKED.get(dtype) == FP8_ALONE and gpu.lacks("fp8"):
+        raise SpecError(
+            f"{gpu.name} has no fp8 arithmetic, only {', '.join(gpu.peak_flops_per_s)}; engines unpack such "
+            "weights to 16 bits: --weight-dtype fp8"
+        )
+    model = with_dtypes(as_served(published, runtime.library), dtype, weight_dtype, kv_dtype)
+    if dtype is None and weight_dtype is None:
+        return unpacked_where(model, gpu.lacks)
+    return model, ()
+
+
+def check_fit(shard: Model, runtime: Runtime, gpu: Gpu) -> None:
+    """Refuse GPUs without a link, and a model that the runtime has no kernels for.
+
+    shard: what one GPU holds. Raises UsageError.
+    """
+    if shard.parallel.tp > 1 and not gpu.link_bandwidth_bytes_per_s:
+        raise UsageError(
+            f"{gpu.name} has no link to another GPU, so --tp {shard.parallel.tp} cannot be priced; give "
+            f"--tp 1, or add link_bandwidth_bytes_per_s with its source to {gpu.path or 'its file'}"
+        )
+    if runtime.attention == "unfused" and (shard.experts is not None or shard.blocks(Latent)):
+        raise UsageError(
+            f"runtime {runtime.name} runs the kernels of a paper on dense models; {shard.name} has experts: "
+            "choose --runtime vllm, sglang or cuda-graph"
+        )
