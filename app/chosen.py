@@ -8,10 +8,11 @@ from typing import Any
 
 from medusa_sim import data
 from medusa_sim.export import ENGINES
-from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN, default_runtime
+from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
 from medusa_sim.plan.arguments import ARGUMENTS, words_of
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.specs.runtime import UNTIMED, load_runtime
+from medusa_sim.step.drafter import drafter_kind
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
 """Arguments beside GPU, model and engine that decide the kernels of a step."""
@@ -155,7 +156,7 @@ class SetUp:
 
 def default_engine(drafter: str) -> str:
     """The runtime of a drafter where none is named, by its version."""
-    return load_runtime(default_runtime(drafter)).name
+    return load_runtime(drafter_kind(drafter).default_runtime).name
 
 
 def measured_models(gpu: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from medusa_sim.report.text import with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases, runtime_names
-from medusa_sim.step.drafter import DRAFTERS, drafter_kind, drafter_names
+from medusa_sim.step.drafter import drafter_kind, drafter_names, drafters
 
 SHIPPED = "as shipped"
 PUBLISHED = "as published"
@@ -273,7 +273,7 @@ def acceptance_choice(where: Any, drafter: str) -> str | None:
 
 def profiles_of(drafter: str) -> tuple[str, ...]:
     """Profiles that may be of this drafter: those of no other."""
-    others = [kind for name, kind in DRAFTERS.items() if name != drafter]
+    others = [kind for name, kind in drafters().items() if name != drafter]
     own = drafter_kind(drafter).profiles
     claimed = tuple(prefix for kind in others for prefix in kind.profiles if prefix not in own)
     return tuple(name for name in acceptance_names() if not name.startswith(claimed))

@@ -25,7 +25,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import drafting_us, host_us, overhead_halves, pass_us, pieces_us, step_us
-from medusa_sim.step.drafter import LOOKUPS
+from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter, FreeDrafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
 from medusa_sim.step.sampling import filter_us, sampled
@@ -145,7 +145,7 @@ class Kernels:
             return plain
         drafting = engine.drafting(row.drafter)
         exposed = float(host_us(drafting, row.batch).time_us)
-        looks_up = row.drafter in LOOKUPS
+        looks_up = row.drafter in lookups()
         exposed += float(drafting_us(engine, row.batch, looks_up=looks_up, width=row.width).time_us)
         exposed += self._pieces_us(engine, self.verify)
         for each in self.passes:

@@ -47,7 +47,7 @@ FALLS = {
     "mtp": Fall(share=0.96, share_error=0.165, alone=0.26, alone_error=1.03),
     "every": Fall(share=0.78, share_error=0.085, alone=0.18, alone_error=0.158),
 }
-"""By kind of drafter (`falls_as` in drafters.toml): five EAGLE profiles, six of MTP, all 13 with DSpark's.
+"""By kind of drafter (`Drafter.falls_as`): five EAGLE profiles, six of MTP, all 13 with DSpark's.
 
 Half-widths from models that the fit had not seen. Accepted drafts of such models at the guessed depths: EAGLE
 1.5 % off in the mean, MTP 1.6, all 1.7; from a mean length 1.4, 11.0, 5.5 (`benchmarks/deeper_rates.py`).

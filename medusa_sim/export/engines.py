@@ -26,7 +26,7 @@ from medusa_sim.export.settings import (
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.checkpoints import drafter_id
 from medusa_sim.specs.parallel import ONE
-from medusa_sim.step.drafter import DRAFTERS
+from medusa_sim.step.drafter import drafters
 
 
 def _engine(name: str, table: dict[str, Any]) -> EngineExport:
@@ -149,7 +149,7 @@ def engine_method(engine: EngineExport, method: str, version: str) -> EngineMeth
 def _acceptance_note(answer: Recommendation) -> tuple[str, ...]:
     """That the acceptance is another drafter's than the one that is launched."""
     method, name = answer.drafting.method, answer.scenario.profile.name
-    own = next((kind.name for kind in DRAFTERS.values() if name.startswith(kind.profiles[0])), method)
+    own = next((kind.name for kind in drafters().values() if name.startswith(kind.profiles[0])), method)
     if own == method:
         return ()
     return (

@@ -33,11 +33,6 @@ RUNS_CHAINS = "vllm"
 """The engine of everything that drafts chains: its newest version."""
 
 
-def default_runtime(drafter: str) -> str:
-    """What runs a drafter where no runtime is named: trees of heads as kernels in a graph, chains in vLLM."""
-    return RUNS_TREES if drafter == DEFAULT_DRAFTER else RUNS_CHAINS
-
-
 def request_length(prompt_tokens: float, output_tokens: float) -> int:
     """Committed tokens of a request half way through its output, where no other length is given."""
     return max(round(prompt_tokens + output_tokens / 2.0), 1)

@@ -19,7 +19,7 @@ from medusa_sim.errors import CoverageError, UsageError, check_kind
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.operators.kinds import KIND_OF, KINDS
-from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_SEQ_LEN, Baseline, default_runtime, request_length
+from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_SEQ_LEN, Baseline, request_length
 from medusa_sim.plan.acceptance import acceptance_of, matched
 from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
 from medusa_sim.plan.as_run import as_run, check_fit
@@ -116,7 +116,7 @@ class Scenario:
     def runtime(self) -> Runtime:
         """The engine, or how kernels launch; by the drafter where none is named."""
         asked = self.arguments
-        return _runtime(asked.runtime or default_runtime(asked.drafter), asked.data_dir)
+        return _runtime(asked.runtime or self.kind.default_runtime, asked.data_dir)
 
     @cached_property
     def gpu(self) -> Gpu:

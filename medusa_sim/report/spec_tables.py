@@ -192,9 +192,9 @@ def _modelled(profile: str) -> str:
     """The model that a profile's name ends with, or why it cannot be asked; empty where it names none."""
     from medusa_sim.specs.hf_families import unmodelled
     from medusa_sim.specs.models import model_names
-    from medusa_sim.step.drafter import DRAFTERS
+    from medusa_sim.step.drafter import drafters
 
-    prefixes = [prefix for kind in DRAFTERS.values() for prefix in kind.profiles]
+    prefixes = [prefix for kind in drafters().values() for prefix in kind.profiles]
     model = profile.removeprefix(next(filter(profile.startswith, prefixes), ""))
     known = [name for name in model_names() if model.startswith(name)]
     if known:

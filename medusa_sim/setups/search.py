@@ -118,11 +118,11 @@ def by_file(
 def default_drafters(model: Model, scenario: dict[str, Any]) -> tuple[str, ...]:
     """Plain decoding and every drafter whose acceptance was measured on this model, else EAGLE-3 or MTP."""
     from medusa_sim.acceptance.profile import acceptance_names
-    from medusa_sim.step.drafter import DRAFTERS
+    from medusa_sim.step.drafter import drafters
 
     known = acceptance_names(scenario.get("data_dir"))
     own = [
-        name for name, kind in DRAFTERS.items()
+        name for name, kind in drafters().items()
         if any(f"{prefix}{model.name}" in known for prefix in kind.profiles)
     ]  # fmt: skip
     return (PLAIN, *(own or ["mtp" if model.mtp_layers else "eagle3"]))

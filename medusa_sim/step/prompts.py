@@ -12,7 +12,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.compose import HOST_OVERLAP, PassWork, launching_us
-from medusa_sim.step.drafter import LOOKUPS
+from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import Setting, StepTime, device_us, work_time
@@ -40,7 +40,7 @@ def prompt_host_us(setting: Setting) -> float:
     engine = setting.runtime.engine
     if engine is None or not engine.prompt_us_per_launch.value:
         return 0.0
-    if engine.prompts_apart and (setting.method or setting.drafter.name) in LOOKUPS:
+    if engine.prompts_apart and (setting.method or setting.drafter.name) in lookups():
         return 0.0
     launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
     return engine.prompt_us_per_launch.value * sum(launch.kernels for launch in launches)

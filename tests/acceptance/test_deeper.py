@@ -19,11 +19,11 @@ from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_text import headline
-from medusa_sim.step.drafter import DRAFTERS, drafter_kind
+from medusa_sim.step.drafter import drafter_kind, drafters
 
 LLAMA = "eagle3-llama-3.1-8b"
 RATE = st.floats(0.02, 1.0)
-CHAINS = [name for name, kind in DRAFTERS.items() if kind.falls_as]
+CHAINS = [name for name, kind in drafters().items() if kind.falls_as]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_guess_is_possible_and_what_was_measured_stays(rates, kind, of_mean):
     rates=st.lists(RATE, min_size=1, max_size=5),
     place=st.integers(0, 4),
     more=st.floats(0.0, 1.0),
-    drafter=st.sampled_from(list(DRAFTERS)),
+    drafter=st.sampled_from(list(drafters())),
     workload=st.sampled_from([None, "humanities", "extraction"]),
 )
 def test_a_larger_rate_never_gives_fewer_tokens(rates, place, more, drafter, workload):

@@ -17,7 +17,7 @@ from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecErro
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import Gemm
-from medusa_sim.plan import default_runtime
+from medusa_sim.plan import RUNS_CHAINS, RUNS_TREES
 from medusa_sim.plan.acceptance import both_kinds, constant_rate, mean_length, rates_by_position
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
@@ -27,7 +27,7 @@ from medusa_sim.report.sweep_text import setup_text
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.step.drafter import DRAFTERS, drafter_names
+from medusa_sim.step.drafter import drafter_names, drafters
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.workload import Grid
 
@@ -44,8 +44,9 @@ def test_defaults_are_those_of_the_command_line():
 
 @pytest.mark.parametrize("drafter", drafter_names())
 def test_where_no_runtime_is_named_the_drafter_decides(drafter):
-    runtime = load_runtime(default_runtime(drafter))
+    runtime = load_runtime(drafters()[drafter].default_runtime)
     assert runtime.engine is None or drafter in runtime.engine.drafters
+    assert drafters()[drafter].default_runtime == (RUNS_TREES if drafter == "medusa" else RUNS_CHAINS)
     assert runtime.chain_only is (drafter != "medusa")
     assert Scenario(runtime="hf-eager").but(runtime=None, drafter="eagle").runtime.name == "vllm-0.33"
 
@@ -371,8 +372,8 @@ def test_a_typical_profile_gives_the_figures_that_it_cites(name, figures):
 
 
 def test_every_drafter_is_registered_once_and_says_what_it_is():
-    assert len(set(drafter_names())) == len(drafter_names()) == len(DRAFTERS)
-    for name, kind in DRAFTERS.items():
+    assert len(set(drafter_names())) == len(drafter_names()) == len(drafters())
+    for name, kind in drafters().items():
         assert kind.name == name
         assert kind.title
         assert kind.unit in ("head", "draft")

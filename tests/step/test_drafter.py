@@ -14,7 +14,7 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.drafter import DRAFTERS, LOOKUPS
+from medusa_sim.step.drafter import drafter_names, drafters, lookups
 from medusa_sim.step.drafter.base import FreeDrafter, Medusa, Parts
 from medusa_sim.step.drafter.draft_model import DraftModel, Pard, PEagle
 from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
@@ -61,8 +61,8 @@ def test_look_ups_run_nothing_on_the_gpu_and_hold_nothing():
     assert none.work(MODEL, STEP, RUNTIME) == ()
     assert none.prompt_work(MODEL, prefill(1, 100), RUNTIME) == ()
     assert none.weight_bytes(MODEL) == none.kv_bytes_per_token(MODEL) == 0.0
-    for name in LOOKUPS:
-        assert DRAFTERS[name].of(PARTS, 5).work(MODEL, STEP, RUNTIME) == ()
+    for name in lookups():
+        assert drafters()[name].of(PARTS, 5).work(MODEL, STEP, RUNTIME) == ()
 
 
 def test_a_draft_model_of_the_targets_own_size_costs_one_decode_step_a_draft():
@@ -113,7 +113,7 @@ def drafting_us(kind: type, depth: int, batch: int = 8, seq_len: int = 1024) -> 
     return float(sum(np.asarray(step.time_us) for step in steps))
 
 
-@pytest.mark.parametrize("kind", DRAFTERS.values(), ids=DRAFTERS)
+@pytest.mark.parametrize("kind", drafters().values(), ids=drafters())
 @pytest.mark.parametrize("batch", [1, 16, 256])
 def test_a_longer_draft_never_costs_less(kind, batch):
     found = [drafting_us(kind, depth, batch) for depth in (1, 2, 3, 5, 8, 15)]
@@ -166,7 +166,7 @@ def test_dspark_adds_a_small_head_for_each_draft():
 
 def test_each_method_reserves_its_own_slots_of_the_cache():
     # as vLLM counts them: EAGLE, MTP, DFlash and PARD K, draft model 1, P-EAGLE and DSpark K - 1
-    slots = {name: kind.of(PARTS, 7).kv_slots() for name, kind in DRAFTERS.items()}
+    slots = {name: kind.of(PARTS, 7).kv_slots() for name, kind in drafters().items()}
     none = dict.fromkeys(("medusa", "ngram", "suffix"), 0)
     ahead = dict.fromkeys(("eagle", "eagle3", "mtp"), 7)
     assert slots == {**none, **ahead, "draft-model": 1, "p-eagle": 6, "dspark": 6, "dflash": 7, "pard": 7}
@@ -260,3 +260,7 @@ def test_drafters_share_passes_only_where_they_are_asked_to():
     short, long = (Eagle(depth=depth).work(LLAMA, shared, RUNTIME) for depth in (2, 4))
     assert long[1] is short[1]
     assert [int(g.m) for g in gemms(long, "draft_fusion")] == [20, 4, 4, 4]
+
+
+def test_names_are_listed_in_the_order_of_the_classes():
+    assert tuple(drafters()) == drafter_names()

@@ -28,7 +28,7 @@ from medusa_sim.step.compose import (
     padded_tokens,
     pass_us,
 )
-from medusa_sim.step.drafter import DRAFTERS
+from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.base import Drafter, FreeDrafter, Parts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
@@ -83,9 +83,9 @@ def test_drafting_costs_more_with_each_pass_and_a_look_up_less_than_any(name):
     assert looked_up < costs[0]
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", drafters())
 def test_only_a_drafter_that_looks_drafts_up_pays_for_look_ups(name):
-    kind, of = DRAFTERS[name], setting("vllm-0.14")
+    kind, of = drafters()[name], setting("vllm-0.14")
     of = replace(of, drafter=kind.of(Parts(draft=load_model("llama-68m")), 1))
     dear = with_terms(of, engine("vllm-0.14", lookup_us_per_request=1000.0))
     free = with_terms(of, engine("vllm-0.14", lookup_us_per_request=0.0))
@@ -302,7 +302,7 @@ def test_eager_trees_pay_for_their_levels_and_look_ups_less_than_other_drafts():
         assert float(chain.cost.time_us) == eager.host_us_per_drafted_step
     assert added["vicuna-7b"] == pytest.approx(1300.0)
     assert added["vicuna-13b"] == pytest.approx(2000.0, rel=0.03)
-    (looked_up,) = drafting_steps(setting("hf-eager", DRAFTERS["ngram"].of(Parts(), 5)), 1, 512, 6)
+    (looked_up,) = drafting_steps(setting("hf-eager", drafters()["ngram"].of(Parts(), 5)), 1, 512, 6)
     assert 1200.0 <= float(looked_up.cost.time_us) <= 2000.0
     assert looked_up.cost.has_engine_band
 

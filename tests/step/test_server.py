@@ -14,7 +14,7 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.chance import binomial
-from medusa_sim.step.drafter import DRAFTERS
+from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.prompts import linear_us, prompt_attention_us, prompt_host_us, timed_rows
 from medusa_sim.step.sampling import sampled
@@ -179,7 +179,7 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
     launching_us = prompt_host_us(of)
     assert launching_us > 0.0
     assert prompt_host_us(setting()) == 0.0
-    for name, kind in DRAFTERS.items():
+    for name, kind in drafters().items():
         assert prompt_host_us(replace(of, method=name)) == (0.0 if kind.looks_up else launching_us)
     slower_us = request_us(of, short, 4) - request_us(graphs, short, 4)
     assert 0.5 * launching_us < slower_us < launching_us  # its kernels run meanwhile

@@ -31,7 +31,7 @@ from medusa_sim.lab.calibrate.rows import not_default
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.ranges import Measured, form_of
 from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
-from medusa_sim.step.drafter import LOOKUPS
+from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.server import Traffic, served, served_length
 from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
@@ -207,7 +207,7 @@ _ROUNDS = 4
 
 def _draft_spread(engine: Engine, drafter: str) -> dict[str, float]:
     """The terms that drafting adds, and by how much they may differ from the inherited ones at least."""
-    if drafter in LOOKUPS:
+    if drafter in lookups():
         return {"lookup_us_per_request": 20.0}
     return {
         "draft_us_per_step": 1500.0,

@@ -20,7 +20,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import PassWork
-from medusa_sim.step.drafter import facts_of
+from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -45,6 +45,7 @@ class Drafter:
     """Anything that proposes candidates: its cost at one depth and width.
 
     name: as the command line takes it. title: in a sentence. unit: what is run in a row (`head`, `draft`).
+    default_runtime: the runtime that it is priced under where none is named.
     pays_per_draft: each further draft costs a pass or rows of one, so that a curve of tree sizes cannot
     describe it.
     has_levels: drafts level by level, so many nodes each. looks_up: finds drafts in the text or none.
@@ -57,22 +58,18 @@ class Drafter:
 
     __slots__ = ()
 
-    name: ClassVar[str]
+    name: ClassVar[DrafterName]
     title: ClassVar[str]
-    unit: ClassVar[str]
-    pays_per_draft: ClassVar[bool]
-    has_levels: ClassVar[bool]
-    looks_up: ClassVar[bool]
-    falls_as: ClassVar[str]
-    takes_draft_model: ClassVar[bool]
-    takes_draft_vocab: ClassVar[bool]
+    unit: ClassVar[str] = "draft"
+    default_runtime: ClassVar[str] = "vllm"
+    pays_per_draft: ClassVar[bool] = True
+    has_levels: ClassVar[bool] = False
+    looks_up: ClassVar[bool] = False
+    falls_as: ClassVar[str] = "every"
+    takes_draft_model: ClassVar[bool] = False
+    takes_draft_vocab: ClassVar[bool] = False
     profiles: ClassVar[tuple[str, ...]]
     lender: ClassVar[str]
-
-    def __init_subclass__(cls) -> None:
-        """Take what `drafters.toml` says of the drafter."""
-        for name, value in facts_of(cls.__name__).items():
-            setattr(cls, name, value)
 
     @classmethod
     def of(cls, parts: Parts, depth: int, width: int = 1) -> Self:
@@ -181,6 +178,14 @@ def as_drafting(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
 class FreeDrafter(Drafter):
     """Drafts that cost nothing on the GPU: n-gram look-up in the prompt, or a bare verification step."""
 
+    name: ClassVar[DrafterName] = "ngram"
+    title = "n-gram drafts"
+    pays_per_draft = False
+    looks_up = True
+    falls_as = ""
+    profiles = ("ngram-",)
+    lender = "typical-ngram"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suffix(FreeDrafter):
@@ -190,6 +195,11 @@ class Suffix(FreeDrafter):
     mean of the steps that find any, and their share is the match rate.
     """
 
+    name: ClassVar[DrafterName] = "suffix"
+    title = "suffix drafts"
+    profiles = ("suffix-",)
+    lender = "typical-suffix"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Medusa(Drafter):
@@ -198,6 +208,15 @@ class Medusa(Drafter):
     own_output_layers: each head keeps a vocab x hidden matrix of its own (the public checkpoints);
     otherwise the base LM head is shared and only read again.
     """
+
+    name: ClassVar[DrafterName] = "medusa"
+    title = "Medusa heads"
+    unit = "head"
+    default_runtime = "cuda-graph"
+    pays_per_draft = False
+    falls_as = ""
+    profiles = ("medusa1-",)
+    lender = "medusa1-vicuna-7b"
 
     heads: int = 5
     own_output_layers: bool = True

@@ -6,6 +6,7 @@ Drafters that propose all drafts in one pass over masked positions: P-EAGLE, PAR
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from medusa_sim.errors import UsageError
 from medusa_sim.specs.model import Model
@@ -13,6 +14,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.compose import PassWork
+from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes
 from medusa_sim.step.drafter.layer import Eagle3
 from medusa_sim.step.network import model_launches
@@ -30,6 +32,13 @@ class DraftModel(Drafter):
     a serving engine by its kernels. The first pass reads one token a sequence (two when every draft was
     accepted, which is taken as one).
     """
+
+    name: ClassVar[DrafterName] = "draft-model"
+    title = "draft model"
+    has_levels = True
+    takes_draft_model = True
+    profiles = ("draft-model-",)
+    lender = "typical-draft-model"
 
     draft: Model
     depth: int
@@ -100,6 +109,13 @@ class PEagle(Eagle3):
     checkpoints (huggingface.co/amazon/gpt-oss-120b-p-eagle).
     """
 
+    name: ClassVar[DrafterName] = "p-eagle"
+    title = "P-EAGLE layers"
+    has_levels = False
+    falls_as = "every"
+    profiles = ("p-eagle-",)
+    lender = "p-eagle-gpt-oss-120b"
+
     layers: int = 4
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
@@ -118,6 +134,10 @@ class Pard(DraftModel):
 
     One checkpoint drafts for a family of targets; it needs none of their features.
     """
+
+    name: ClassVar[DrafterName] = "pard"
+    title = "PARD model"
+    has_levels = False
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """One pass of the draft model over the new tokens and the masks; its logits on all of them."""

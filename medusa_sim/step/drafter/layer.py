@@ -17,6 +17,7 @@ from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import PassWork
+from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes
 from medusa_sim.step.network import logit_exchange, model_launches
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
@@ -137,6 +138,14 @@ class LayerDrafter(Drafter):
 class Eagle(LayerDrafter):
     """One layer fed by a fusion of token and feature, 2h -> h (EAGLE, arXiv 2401.15077, section 3)."""
 
+    name: ClassVar[DrafterName] = "eagle"
+    title = "EAGLE layer"
+    falls_as = "eagle"
+    has_levels = True
+    takes_draft_vocab = True
+    profiles = ("eagle1-", "eagle3-")
+    lender = "eagle1-vicuna-7b"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3(LayerDrafter):
@@ -144,6 +153,14 @@ class Eagle3(LayerDrafter):
 
     Its released heads know the 32,000 most frequent tokens (draft_vocab_size of their config.json).
     """
+
+    name: ClassVar[DrafterName] = "eagle3"
+    title = "EAGLE-3 layer"
+    falls_as = "eagle"
+    has_levels = True
+    takes_draft_vocab = True
+    profiles = ("eagle3-",)
+    lender = "eagle3-llama-3.1-8b"
 
     fused_inputs: int = 3
 
@@ -159,6 +176,13 @@ class Mtp(LayerDrafter):
     for each further draft; with several they take turns, so that a draft longer than their number is a
     multiple of it (n_predict in vllm/config/speculative.py). Only a model that was trained with one has it.
     """
+
+    name: ClassVar[DrafterName] = "mtp"
+    title = "MTP module"
+    falls_as = "mtp"
+    has_levels = True
+    profiles = ("mtp-",)
+    lender = "mtp-deepseek-r1"
 
     modules: int = 1
 
@@ -199,6 +223,12 @@ class DFlash(LayerDrafter):
     cache that grows with the context. The block is the target's own token and a mask for each draft; LM head
     and embedding are the target's. Sizes: huggingface.co/z-lab/Qwen3-8B-DFlash-b16.
     """
+
+    name: ClassVar[DrafterName] = "dflash"
+    title = "DFlash layers"
+    takes_draft_vocab = True
+    profiles = ("dflash-",)
+    lender = "dflash-qwen3-8b"
 
     layers: int = 5
     fused_inputs: int = 5
@@ -256,6 +286,11 @@ class DSpark(DFlash):
     A linear layer gives each draft a confidence, by which an engine may verify fewer of them: a budget of
     B <= N K drafts over N requests. Priced is the same number for each request, the least that it gives.
     """
+
+    name: ClassVar[DrafterName] = "dspark"
+    title = "DSpark layers"
+    profiles = ("dspark-",)
+    lender = "dspark-deepseek-v4-pro"
 
     rank: int = 256
 

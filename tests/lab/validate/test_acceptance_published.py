@@ -34,7 +34,7 @@ from medusa_sim.errors import CoverageError, DataError, UsageError
 from medusa_sim.lab.reproduce.recursive import mbsu
 from medusa_sim.lab.validate.published import error_summary, tree_comparison
 from medusa_sim.plan.acceptance import acceptance_of
-from medusa_sim.step.drafter import DRAFTERS, drafter_kind
+from medusa_sim.step.drafter import drafter_kind, drafters
 
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[4] / "shared" / "data")) / "acceptance"
 HAS_DATA = pytest.mark.skipif(
@@ -252,7 +252,7 @@ def test_points_that_are_no_curve_are_refused(points, message):
 CHAINS = [
     name
     for name in acceptance_names()
-    if name.startswith(tuple(prefix for kind in DRAFTERS.values() for prefix in kind.profiles))
+    if name.startswith(tuple(prefix for kind in drafters().values() for prefix in kind.profiles))
     and not name.startswith("medusa1-")
 ]
 
