@@ -18,9 +18,8 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError, shown
 from medusa_sim.outside.limits import (
@@ -36,57 +35,39 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Files of one command by device and inode, so that links and other spellings are the same file."""
-
-    inputs: set[tuple[int, int]] = field(default_factory=set)
-    outputs: set[tuple[int, int]] = field(default_factory=set)
+_inputs: set[str] = set()
+_outputs: set[str] = set()
+"""Real paths of what the command that runs has read, and of where it will write."""
 
 
-_commands: list[_Files] = []
-"""The command that runs, if any, is the last."""
+def new_command() -> None:
+    """Forget what was read and will be written: another command begins."""
+    _inputs.clear()
+    _outputs.clear()
 
 
-@contextlib.contextmanager
-def one_command() -> Iterator[None]:
-    """Within this context, refuse to write to any file that the command has read."""
-    _commands.append(_Files())
-    try:
-        yield
-    finally:
-        _commands.pop()
-
-
-def as_input(path: Path | str, seen: os.stat_result | None = None) -> None:
+def as_input(path: Path | str) -> None:
     """Note a file that is read; every reader here does. Raises OutputError where it is the output."""
-    if _commands and (identity := _identity(path, seen)) is not None:
-        _commands[-1].inputs.add(identity)
-        _check_apart(path, identity)
+    _note(path, _inputs, _outputs)
 
 
 def as_output(path: Path | str) -> None:
-    """Note where the user wants a result. Raises OutputError where the command read that very file."""
-    if _commands and (identity := _identity(path)) is not None:
-        _commands[-1].outputs.add(identity)
-        _check_apart(path, identity)
+    """Note where the user wants a result. Raises OutputError where the command read that file."""
+    _note(path, _outputs, _inputs)
 
 
-def _check_apart(path: Path | str, identity: tuple[int, int]) -> None:
-    if identity in _commands[-1].inputs & _commands[-1].outputs:
+def as_written(path: Path | str) -> None:
+    """Note that a result is in its place: from now on the command may read it."""
+    _outputs.discard(os.path.realpath(path))
+
+
+def _note(path: Path | str, own: set[str], others: set[str]) -> None:
+    place = os.path.realpath(path)
+    if place in others and Path(place).is_file():
         raise OutputError(
             f"{named(path)} is read by this command, and the result would replace it; write to another file"
         )
-
-
-def _identity(path: Path | str, seen: os.stat_result | None = None) -> tuple[int, int] | None:
-    """Device and inode of a regular file; None for what is not there, which is no file twice."""
-    try:
-        seen = seen or Path(path).stat()
-    except (OSError, ValueError):
-        return None
-    return (seen.st_dev, seen.st_ino) if stat.S_ISREG(seen.st_mode) else None
+    own.add(place)
 
 
 class FileState(NamedTuple):
@@ -103,18 +84,18 @@ def file_state(path: Path) -> FileState:
         seen = path.stat()
     except OSError as error:
         raise _unreadable(path, error, SpecError) from error
-    as_input(path, seen)
+    as_input(path)
     return FileState(path, seen.st_mtime_ns, seen.st_size)
 
 
 _HELD = Path("/dev/null/uploaded")
-"""The folder of files that are in memory alone: nothing can lie below a device."""
+"""The folder of files that are only in memory: nothing can lie below a device."""
 _held: ContextVar[tuple[Path, bytes] | None] = ContextVar("held", default=None)
 
 
 @contextlib.contextmanager
 def held(name: str, content: bytes) -> Iterator[Path]:
-    """A path from which every reader here takes `content`, without a file; messages have its name alone."""
+    """A path from which every reader here takes `content`, without a file; messages have only its name."""
     path = _HELD / (Path(name).name[-80:] or "given.txt")
     token = _held.set((path, content))
     try:
@@ -123,54 +104,38 @@ def held(name: str, content: bytes) -> Iterator[Path]:
         _held.reset(token)
 
 
-def _held_at(path: Path) -> bytes | None:
-    """The content of a path of `held`; None for any other."""
-    found = _held.get()
-    return found[1] if found is not None and found[0] == path else None
+@contextlib.contextmanager
+def opened(path: Path, what: str, error: type[MedusaSimError]) -> Iterator[BinaryIO]:
+    """A regular file, open to be read; `what` says in messages what it should be.
 
-
-def read_bytes(path: Path, limit_bytes: int, what: str, error: type[MedusaSimError] = SpecError) -> bytes:
-    """Content of a file of at most `limit_bytes`; `what` says in messages what the file should be.
-
-    Raises `error` for a folder, a device, a pipe, more bytes, or what the system refuses.
+    Raises `error` for a folder, a device, a pipe or what the system refuses.
     """
-    if (content := _held_at(path)) is not None:
-        return _within(path, content, limit_bytes, what, error)
+    found = _held.get()
+    if found is not None and found[0] == path:
+        yield io.BytesIO(found[1])
+        return
     try:
         # Without O_NONBLOCK the opening of a pipe waits for a writer.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(handle, "rb") as file:
-            seen = os.fstat(handle)
-            if not stat.S_ISREG(seen.st_mode):
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise error(f"{named(path)}: is no regular file; give {what}")
-            as_input(path, seen)
-            content = file.read(limit_bytes + 1)
+            as_input(path)
+            yield file
     except IsADirectoryError:
         raise error(f"{named(path)}: is a folder; give {what}") from None
     except FileNotFoundError:
         raise error(f"{named(path)}: no such file; give {what}") from None
     except OSError as refused:
         raise _unreadable(path, refused, error) from refused
-    return _within(path, content, limit_bytes, what, error)
 
 
-def _within(path: Path, content: bytes, limit_bytes: int, what: str, error: type[MedusaSimError]) -> bytes:
+def read_bytes(path: Path, limit_bytes: int, what: str, error: type[MedusaSimError] = SpecError) -> bytes:
+    """Content of a file of at most `limit_bytes`. Raises `error` for more and as `opened` does."""
+    with opened(path, what, error) as file:
+        content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
         raise error(f"{named(path)}: more than {limit_bytes:,} bytes, the most that is read; give {what}")
     return content
-
-
-def check_regular(path: Path, what: str) -> None:
-    """Refuse what is no regular file, before a library opens it. Raises DataError."""
-    if _held_at(path) is not None:
-        return
-    try:
-        if path.is_file():
-            as_input(path)
-            return
-    except OSError as refused:
-        raise _unreadable(path, refused, DataError) from refused
-    read_bytes(path, 0, what, DataError)  # says what it is instead
 
 
 def read_text(path: Path, limit_bytes: int, what: str, error: type[MedusaSimError] = SpecError) -> str:
@@ -187,8 +152,7 @@ def read_toml(
     """Tables of a TOML file. Raises `error` for a syntax error, a key given twice, or tables too deep."""
     import tomli  # compiled: a hardware file of 300 kB in half of tomllib's time
 
-    text = read_text(path, SPEC_BYTES, what, error)
-    content: dict[str, Any] = parsed(path, what, error, tomli.loads, text)
+    content: dict[str, Any] = parsed(path, what, error, tomli.loads, read_text(path, SPEC_BYTES, what, error))
     return content
 
 
@@ -217,28 +181,7 @@ def json_of(
     finite: bool = True,
 ) -> Any:
     """Content of JSON text, with the checks of `read_json`; `where` names it in messages."""
-    return parsed(where, what, error, _decoder(where, error, finite=finite), text)
-
-
-def _decoder(where: Path | str, error: type[MedusaSimError], *, finite: bool) -> Callable[[str], Any]:
-    """What reads JSON text, keys given twice refused."""
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        table = dict(pairs)
-        if len(table) < len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    raise error(f"{named(where)}: {shown(key)} is given twice; keep one")
-                seen.add(key)
-        return table
-
-    def constant(word: str) -> None:
-        if not finite:
-            return
-        raise error(f"{named(where)}: holds {word}, which is no JSON number; write a finite number")
-
-    return json.JSONDecoder(object_pairs_hook=unique, parse_constant=constant).decode
+    return parsed(where, what, error, _JSON if finite else _JSON_WITH_NAN, text)
 
 
 def json_documents(
@@ -256,8 +199,24 @@ def json_documents(
         lines = lines_of(text)
         if next(lines, None) is None or next(lines, None) is None:
             raise
-    decode = _decoder(where, error, finite=finite)
-    return [parsed(where, what, error, decode, line) for line in lines_of(text)]
+    return [json_of(line, where, what, error, finite=finite) for line in lines_of(text)]
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    table: dict[str, object] = {}
+    for key, value in pairs:
+        if key in table:
+            raise ValueError(f"{shown(key)} is given twice; keep one")
+        table[key] = value
+    return table
+
+
+def _not_finite(word: str) -> None:
+    raise ValueError(f"holds {word}, which is no JSON number; write a finite number")
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_each_once, parse_constant=_not_finite).decode
+_JSON_WITH_NAN = json.JSONDecoder(object_pairs_hook=_each_once, parse_constant=lambda _: None).decode
 
 
 _LINE = re.compile(r"[^\r\n]+")
@@ -276,7 +235,7 @@ def short_lines_of(text: str) -> Iterator[str]:
 def parsed(
     where: Path | str, what: str, error: type[MedusaSimError], parse: Callable[[str], Any], text: str
 ) -> Any:
-    """What `parse` makes of a text, no deeper than DEEPEST. Raises `error` in one line where it fails."""
+    """What `parse` makes of a text: at most DEEPEST deep, numbers finite. Raises `error` in one line."""
     try:
         content = parse(text)
     except RecursionError:
@@ -286,6 +245,9 @@ def parsed(
         raise error(f"{named(where)}: cannot be parsed: {reason[:200]}; give {what}") from wrong
     level = [content]
     for _ in range(DEEPEST):
+        if any(isinstance(entry, float) and not math.isfinite(entry) for entry in level):
+            key = next(_not_finite_at(content), "")
+            raise error(f"{named(where)}:{key}: given nan or infinity; allowed: a finite number")
         level = [
             child
             for entry in level
@@ -297,20 +259,16 @@ def parsed(
     raise error(f"{named(where)}: lists or tables are nested more than {DEEPEST} deep; give {what}")
 
 
-def first_not_finite(value: object, key: str = "") -> str | None:
-    """Dotted key of the first nan or infinity in a file's content, or None."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else key
-    children = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    )
-    for name, child in children:
-        if isinstance(child, dict | list) or (isinstance(child, float) and not math.isfinite(child)):
-            dot = "." if key else ""
-            place = f"{key}{dot}{name}" if isinstance(value, dict) else f"{key}[{name}]"
-            if (place_of := first_not_finite(child, place)) is not None:
-                return place_of
-    return None
+def _not_finite_at(content: object, key: str = " ") -> Iterator[str]:
+    """Dotted keys of each nan or infinity."""
+    if isinstance(content, float) and not math.isfinite(content):
+        yield key
+    if isinstance(content, dict):
+        for name, child in content.items():
+            yield from _not_finite_at(child, f"{key}.{name}".replace(" .", " "))
+    if isinstance(content, list):
+        for index, child in enumerate(content):
+            yield from _not_finite_at(child, f"{key}[{index}]")
 
 
 def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
@@ -322,21 +280,19 @@ def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
 
     wanted = "a CSV table"
     try:
-        check_regular(path, wanted)
-        content = _held_at(path)
-        # A line without an end, as in a device or a binary file, would be read whole.
-        with path.open("rb") if content is None else io.BytesIO(content) as file:
+        with opened(path, wanted, DataError) as file:
+            # A line without an end, as in a binary file, would be read whole.
             head = file.read(SPEC_BYTES)
-        lines = head.split(b"\n")
-        if len(head) == SPEC_BYTES and len(lines) == 1:
-            raise DataError(f"{named(path)}: its first line has no end; give {wanted}")
-        separator = str(options.get("sep", ",")).encode()
-        if max(line.count(separator) for line in lines) >= TABLE_COLUMNS:
-            raise DataError(f"{named(path)}: more than {TABLE_COLUMNS:,} columns; give {wanted}")
-        # Without index_col=False the first field of rows that are longer than the header is their index, and
-        # every column its neighbour.
-        source = path if content is None else io.BytesIO(content)
-        with pd.read_csv(source, chunksize=rows, index_col=False, **options) as reader:
+            lines = head.split(b"\n")
+            if len(head) == SPEC_BYTES and len(lines) == 1:
+                raise DataError(f"{named(path)}: its first line has no end; give {wanted}")
+            separator = str(options.get("sep", ",")).encode()
+            if max(line.count(separator) for line in lines) >= TABLE_COLUMNS:
+                raise DataError(f"{named(path)}: more than {TABLE_COLUMNS:,} columns; give {wanted}")
+            file.seek(0)
+            # Without index_col=False the first field of rows that are longer than the header is their index,
+            # and every column its neighbour.
+            reader = pd.read_csv(file, chunksize=rows, index_col=False, **options)
             while True:
                 with warnings.catch_warnings():  # where fields would be lost
                     warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -346,11 +302,35 @@ def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
                 yield chunk
     except pd.errors.ParserWarning:
         raise DataError(f"{named(path)}: rows have more fields than the header; name every column") from None
-    except OSError as error:
-        raise _unreadable(path, error, DataError) from error
     except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError, MemoryError) as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise DataError(f"{named(path)}: cannot be read ({reason}); give {wanted}") from error
+
+
+def read_csv_table(
+    path: Path, columns: Sequence[str], *, limit_rows: int = TABLE_ROWS, **options: Any
+) -> pd.DataFrame:
+    """The table, with at least `columns` and one row. `options` go to pandas' reader (dtype, comment).
+
+    Raises DataError, naming the file and what a good one has.
+    """
+    import pandas as pd
+
+    wanted = f"give a CSV with columns {', '.join(columns)}"
+    chunks: list[pd.DataFrame] = []
+    for chunk in csv_chunks(path, 20_000, **options):
+        chunk.columns = chunk.columns.astype(str).str.strip()
+        if missing := [column for column in columns if column not in chunk]:
+            given = ", ".join(map(str, chunk.columns))[:80]
+            raise DataError(
+                f"{named(path)}: columns missing: {', '.join(missing)} (it has: {given}); {wanted}"
+            )
+        chunks.append(chunk)
+        if sum(map(len, chunks)) > limit_rows:
+            raise DataError(f"{named(path)}: more than {limit_rows:,} rows; {wanted} and fewer rows")
+    if not any(map(len, chunks)):
+        raise DataError(f"{named(path)}: no rows below the header; {wanted}")
+    return pd.concat(chunks)
 
 
 def csv_lines(path: Path, what: str) -> Iterator[tuple[int, list[str]]]:
@@ -383,25 +363,22 @@ def parquet_parts(path: Path, rows: int, what: str) -> Iterator[pa.Table]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    check_regular(path, what)
     try:
-        with parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
+        with opened(path, what, DataError) as file:
+            schema = parquet.read_schema(file)
             if len(schema.names) > TABLE_COLUMNS:
                 raise DataError(f"{named(path)}: more than {TABLE_COLUMNS:,} columns; give {what}")
-            kinds = {field.name: field.type for field in schema if not pa.types.is_nested(field.type)}
-            names = list(kinds)
-            texts = [name for name, kind in kinds.items() if _is_text(kind)]
-        # A text once, as the file has it, however often it stands: written out when its length is known.
-        with parquet.ParquetFile(path, read_dictionary=texts) as file:
-            for batch in file.iter_batches(batch_size=rows, columns=names):
-                part = pa.Table.from_batches([batch])
-                if sum(_text_bytes(part[name]) for name in texts) > TABLE_BYTES:
+            kept = pa.schema([field for field in schema if not pa.types.is_nested(field.type)])
+            texts = [field.name for field in kept if _is_text(field.type)]
+            # A text once, as the file has it, however often it stands: written out when its length is known.
+            table = parquet.ParquetFile(file, read_dictionary=texts)
+            for batch in table.iter_batches(batch_size=rows, columns=kept.names):
+                if sum(_text_bytes(batch[name]) for name in texts) > TABLE_BYTES:
                     raise DataError(f"{named(path)}: texts of more than {TABLE_BYTES:,} bytes; give {what}")
-                yield part.cast(pa.schema([(name, kinds[name]) for name in names]))
-            if file.metadata.num_rows == 0:
-                yield schema.empty_table().select(names)
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+                yield pa.Table.from_batches([batch]).cast(kept)
+            if table.metadata.num_rows == 0:
+                yield kept.empty_table()
+    except (ValueError, KeyError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{named(path)}: cannot be read as Parquet ({reason}); give {what}") from error
 
@@ -413,44 +390,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in kinds)
 
 
-def _text_bytes(column: pa.ChunkedArray) -> int:
+def _text_bytes(column: pa.Array) -> int:
     """Bytes of the texts of a column when each is written out."""
     from pyarrow import compute, types
 
-    total = 0
-    for chunk in column.chunks:
-        lengths = compute.binary_length(chunk.dictionary if types.is_dictionary(chunk.type) else chunk)
-        lengths = lengths.take(chunk.indices) if types.is_dictionary(chunk.type) else lengths
-        total += compute.sum(lengths).as_py() or 0
-    return total
-
-
-def read_csv_table(
-    path: Path, columns: Sequence[str], *, limit_rows: int = TABLE_ROWS, **options: Any
-) -> pd.DataFrame:
-    """The table, with at least `columns` and one row. `options` go to pandas' reader (dtype, comment).
-
-    Raises DataError, naming the file and what a good one has.
-    """
-    import pandas as pd
-
-    wanted = f"give a CSV with columns {', '.join(columns)}"
-    chunks: list[pd.DataFrame] = []
-    held = 0
-    for chunk in csv_chunks(path, 20_000, **options):
-        chunk.columns = chunk.columns.astype(str).str.strip()
-        if missing := [column for column in columns if column not in chunk]:
-            given = ", ".join(map(str, chunk.columns))[:80]
-            raise DataError(
-                f"{named(path)}: columns missing: {', '.join(missing)} (it has: {given}); {wanted}"
-            )
-        held += len(chunk)
-        if held > limit_rows:
-            raise DataError(f"{named(path)}: more than {limit_rows:,} rows; {wanted} and fewer rows")
-        chunks.append(chunk)
-    if not held:
-        raise DataError(f"{named(path)}: no rows below the header; {wanted}")
-    return pd.concat(chunks)
+    if types.is_dictionary(column.type):
+        lengths = compute.binary_length(column.dictionary).take(column.indices)
+    else:
+        lengths = compute.binary_length(column)
+    return compute.sum(lengths).as_py() or 0
 
 
 def named(path: Path | str) -> str:
@@ -460,5 +408,5 @@ def named(path: Path | str) -> str:
 
 
 def _unreadable(path: Path, refused: OSError, error: type[MedusaSimError]) -> MedusaSimError:
-    reason = refused.strerror or str(refused)
+    reason = refused.strerror or " ".join(str(refused).split())[:200]
     return error(f"{named(path)}: cannot be read ({reason}); check the path and its permissions")

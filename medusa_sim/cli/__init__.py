@@ -112,13 +112,6 @@ class LazyGroup(click.Group):
             _forget_stdout()
             ctx.exit(BROKEN_PIPE)
 
-    def _one_command(self, *args: Any, **extra: Any) -> Any:
-        """As click's main; a file that the command reads is no place for its result."""
-        from medusa_sim.reading import one_command
-
-        with one_command():
-            return super().main(*args, **extra)
-
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -128,10 +121,13 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> Any:
         """Parse and run. What a user can mend is one line on stderr; a bug keeps its traceback."""
+        from medusa_sim.reading import new_command
+
+        new_command()
         given = tuple(sys.argv[1:] if args is None else args)
         extra.setdefault("obj", given)
         run: Callable[[], Any] = functools.partial(
-            self._one_command, given, prog_name, complete_var, False, **extra
+            super().main, given, prog_name, complete_var, False, **extra
         )
         if not standalone_mode:
             return run()

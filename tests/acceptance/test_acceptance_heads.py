@@ -251,7 +251,7 @@ def test_every_shaped_kind_answers_alike(tmp_path):
     ("text", "message"),
     [
         ("kind = 'head-topk'\nagreement = 'target'\n", "either heads"),
-        ("kind = 'head-topk'\nagreement = 'target'\nheads = [{accuracy = [2.0]}]\n", "from 0 to 1"),
+        ("kind = 'head-topk'\nagreement = 'target'\nheads = [{accuracy = [2.0]}]\n", "<= 1"),
         ("kind = 'head-topk'\nagreement = 'maybe'\nheads = [{accuracy = [0.5]}]\n", "agreement"),
         ("kind = 'position'\nagreement = 'target'\nrates = 'conditional'\npositions = []\n", "rate in 0..1"),
         ("kind = 'draft-vector'\nagreement = 'target'\nchildren = [0.5]\ndepth_max = 0\n", "depth_max"),

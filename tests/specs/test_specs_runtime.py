@@ -207,7 +207,7 @@ def test_a_runtime_of_ones_own_inherits_from_an_engine(tmp_path):
         ("host_us_per_step", {"value": -3.0, "source": "somewhere"}, "allowed"),
         ("graph_sizes", [4, 2], "rising"),
         ("graph_sizes", "1..256", "rising"),
-        ("graph_unit", "tons", "tokens, multiples, requests"),
+        ("graph_unit", "tons", "multiples, requests, tokens"),
         ("drafters", ["eagle", 3], "names"),
         ("widen", 0.5, "allowed"),
     ],

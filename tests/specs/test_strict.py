@@ -1,7 +1,6 @@
 """One reader for every file: what it refuses, that it has words for every annotation and reads them all."""
 
 import tomllib
-import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,22 +11,14 @@ import tomlkit
 from msgspec import Meta
 
 from medusa_sim import data
-from medusa_sim.acceptance import profile_file
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import DataError, SpecError
-from medusa_sim.lab.measure import cells
-from medusa_sim.specs import engine, gpu, hf_config, measurement, models, runtime, strict
+from medusa_sim.specs import models, runtime
 from medusa_sim.specs.costs import prices
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.strict import Sourced, Text, Us, convert
-
-FORMS = (
-    gpu._GpuToml, measurement.Meta, measurement.PublishedMeta, hf_config._Config, models._Entry,
-    *engine._FORMS.values(), runtime._Relative, runtime._Whole, cells.StepRow, cells.RunRow,
-    cells.StepMeta, *typing.get_args(profile_file.ProfileFile),
-)  # fmt: skip
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -40,6 +31,7 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=9, description="things")]
     inner: Inner | None = None
     many: dict[str, Inner] = {}
+    kinds: dict[Literal["a", "b"], int] = {}
     pairs: list[tuple[int, float]] = []
     flag: bool = False
 
@@ -47,27 +39,7 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 GOOD: dict[str, Any] = {"time": {"value": 1, "source": "s"}, "count": 2}
 
 
-def annotations(form: Any, seen: dict[str, Any]) -> dict[str, Any]:
-    """Every annotation inside a form."""
-    if str(form) not in seen:
-        seen[str(form)] = form
-        inner = [
-            a for a in typing.get_args(form) if not isinstance(a, str | int | Meta) and a is not Ellipsis
-        ]
-        struct = strict._struct(form)
-        inner += [] if struct is None else [field.type for field in msgspec.structs.fields(struct)]
-        for each in inner:
-            annotations(each, seen)
-    return seen
-
-
-def test_there_are_words_for_every_annotation_and_what_is_right_is_read():
-    seen: dict[str, Any] = {}
-    for form in FORMS:
-        annotations(form, seen)
-    assert len(seen) > 100
-    for form in seen.values():
-        assert strict._allowed(form)
+def test_what_is_right_is_read():
     read = convert({**GOOD, "many": {"x": {"name": "n"}}, "pairs": [[1, 2]]}, Outer, "f.toml")
     assert (read.time.value, read.count, read.many["x"].kind, read.pairs) == (1.0, 2, "a", [(1, 2.0)])
 
@@ -75,23 +47,27 @@ def test_there_are_words_for_every_annotation_and_what_is_right_is_read():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"count": 0}, "f.toml: top.count: given 0; allowed: a whole number from 1 to 9 things"),
+        ({"count": 0}, "f.toml: top.count: given 0; allowed: a whole number >= 1, things"),
         ({"count": 10**400}, "top.count: given 1000"),
         ({"count": 2.5}, "top.count: given 2.5; allowed: a whole number"),
         ({"count": True}, "top.count: given True"),
-        ({"time": 3}, "top.time: given 3; allowed: a table with value (a number from 0 to 1e+06"),
-        ({"time": {"value": -1, "source": "s"}}, "top.time.value: given -1; allowed: a number from 0"),
-        ({"time": {"value": 1}}, "top.time.source: missing; the document or command"),
+        ({"time": 3}, "top.time: given 3; allowed: a table"),
+        ({"time": {"value": -1, "source": "s"}}, "top.time.value: given -1; allowed: a number >= 0"),
+        ({"time": {"value": 1}}, "top.time.source: missing; give the document or command"),
         ({"time": {"value": 1, "source": " "}}, "top.time.source: given ' '; allowed: text on one line"),
-        ({"time": {"value": float("nan"), "source": "s"}}, "top.time.value: given nan or infinity"),
+        (
+            {"time": {"value": float("nan"), "source": "s"}},
+            "top.time.value: given nan; allowed: a number >= 0",
+        ),
         ({"inner": {"name": "n", "kind": "c"}}, "top.inner.kind: given 'c'; allowed: a, b"),
         ({"inner": []}, "top.inner: given []; allowed: a table"),
-        ({"many": {"x": {}}}, "top.many.x.name: missing"),
+        ({"many": {"good": {"name": "n"}, "x": {}}}, "top.many.x.name: missing"),
         ({"many": {"x": 1}}, "top.many.x: given 1"),
+        ({"kinds": {"a": 1, "c": 1}}, "top.kinds.c: unknown key; allowed here: a, b"),
         ({"pairs": [[1, "x"]]}, "top.pairs[0][1]: given 'x'; allowed: a number"),
         ({"pairs": [[1]]}, "top.pairs[0]: given [1]"),
         ({"flag": 1}, "top.flag: given 1; allowed: true or false"),
-        ({"other": 1}, "top.other: unknown key; allowed here: count, flag, inner, many, pairs, time"),
+        ({"other": 1}, "top.other: unknown key; allowed here: count, flag, inner, kinds, many, pairs, time"),
         ({"count": "x" * 5_000}, "top.count: given 'xxx"),
         ({"x" * 5_000: 1}, "unknown key"),
     ],
