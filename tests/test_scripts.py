@@ -62,8 +62,8 @@ LACKING = {
     "validate_engine.py": ("out", "make validate-engine"),
 }
 """Scripts that need a browser or an engine, and what they say where it is not there."""
-ELSEWHERE = {"build_release.py", "guards.py"}
-"""Need the history; tests of their own."""
+ELSEWHERE = {"build_release.py", "guards.py", "mutations.py"}
+"""Need the history or the tests; tests of their own."""
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +132,20 @@ def test_what_needs_a_browser_or_an_engine_says_what_installs_it(script, tree):
     done = ran(tree, script, words)
     assert done.returncode in (0, 1)
     assert done.returncode == 0 or told in done.stderr
+
+
+@pytest.mark.slow
+def test_a_mutation_is_noticed_by_the_tests_of_its_room():
+    script, path = ROOT / "benchmarks" / "mutations.py", ROOT / "medusa_sim" / "outside" / "escaping.py"
+    line = path.read_text(encoding="utf-8").partition("fence = ")[0].count("\n") + 1
+    words = ["--place", f"medusa_sim/outside/escaping.py:{line}"]
+    listed, done = (
+        subprocess.run([sys.executable, script, *words, *more], capture_output=True, text=True, check=False)
+        for more in (["--list"], ["--count", "1"])
+    )
+    assert "escaping.py" in listed.stdout
+    assert "1 of 1 caught" in done.stdout, done.stdout + done.stderr
+    assert path.read_text(encoding="utf-8").count("fence = ") == 1
 
 
 @pytest.mark.slow

@@ -1,0 +1,265 @@
+"""Breaks one line at a time and sees whether the tests of its own room notice.
+
+    python benchmarks/mutations.py --count 30 --seed 2
+    python benchmarks/mutations.py --place medusa_sim/step/memory.py:105
+    python benchmarks/mutations.py --room plan --count 5 --list
+
+A mutation changes one constant (x 1.1, a whole number + 1), sign, operator, comparison, minimum or maximum,
+or rounding in a room, a folder of the package. In a copy of the tree, with the change, the tests of that room
+run until the first that fails, those that name the module first. Exit code 3 where a mutation survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "medusa_sim"
+LEFT_OUT = {"__main__.py", "py.typed"}
+TIMEOUT_S = 600.0
+"""Seconds after which the tests of a mutation are ended; a loop without an end is noticed, too."""
+
+_OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
+    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"),
+}  # fmt: skip
+_COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Lt: ("<", ">="), ast.LtE: ("<=", ">"), ast.Gt: (">", "<="), ast.GtE: (">=", "<"),
+    ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="),
+}  # fmt: skip
+_CALLS = {
+    "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax",
+    "argmax": "argmin", "floor": "ceil", "ceil": "floor",
+}  # fmt: skip
+_NO_NUMBERS = {"argument", "Quantity", "Literal", "significant", "lru_cache", "cache"}
+"""Calls whose numbers are help, digits or sizes of caches."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Text of a file that another takes the place of; `line` counts from 1, `start` in characters."""
+
+    path: Path
+    line: int
+    start: int
+    old: str
+    new: str
+
+    @property
+    def room(self) -> str:
+        """The folder of the package, with that of the laboratory below it."""
+        return "/".join(self.path.relative_to(PACKAGE).parts[:-1][: 2 if "lab" in self.path.parts else 1])
+
+    def __str__(self) -> str:
+        text = self.path.read_text(encoding="utf-8").splitlines()[self.line - 1].strip()
+        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.old} -> {self.new}: {text[:90]}"
+
+    def applied(self) -> str:
+        """The file's text with the change."""
+        text = self.path.read_text(encoding="utf-8")
+        return text[: self.start] + self.new + text[self.start + len(self.old) :]
+
+
+class _Reader:
+    """Reads the mutations of a file off its tree."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.text = path, path.read_text(encoding="utf-8")
+        self._raw = self.text.encode()
+        self._starts = [0]
+        for line in self._raw.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+
+    def below(self, node: ast.AST) -> Iterator[Mutation]:
+        """Of a node and what it holds; annotations, decorators and indices are left out."""
+        if isinstance(node, ast.Call) and _name(node.func) in _NO_NUMBERS:
+            return
+        yield from self._of(node)
+        for name, child in ast.iter_fields(node):
+            if name not in ("annotation", "returns", "decorator_list", "slice"):
+                for each in child if isinstance(child, list) else [child]:
+                    if isinstance(each, ast.AST):
+                        yield from self.below(each)
+
+    def _of(self, node: ast.AST) -> Iterator[Mutation]:
+        """Of a node itself."""
+        match node:
+            case ast.Call(func=called) if (name := _name(called)) in _CALLS:
+                end = self._place(called.end_lineno, called.end_col_offset)
+                yield self._at(end - len(name), name, _CALLS[name])
+            case ast.Constant(value=float(value)):
+                yield self._at(self._begin(node), self._source(node), repr(value * 1.1 or 0.1))
+            case ast.Constant(value=int(value)) if not isinstance(value, bool):
+                yield self._at(self._begin(node), self._source(node), repr(value + 1))
+            case ast.UnaryOp(op=ast.USub(), operand=inner) if not isinstance(inner, ast.Constant):
+                yield self._at(self._begin(node), "-", "")
+            case ast.BinOp(op=operator) if type(operator) in _OPERATORS and not _is_text(node):
+                yield from self._between(node.left, node.right, *_OPERATORS[type(operator)])
+            case ast.Compare(ops=[first, *_]) if type(first) in _COMPARISONS:
+                yield from self._between(node.left, node.comparators[0], *_COMPARISONS[type(first)])
+
+    def _at(self, start: int, old: str, new: str) -> Mutation:
+        return Mutation(self.path, self.text.count("\n", 0, start) + 1, start, old, new)
+
+    def _between(self, first: ast.expr, second: ast.expr, old: str, new: str) -> Iterator[Mutation]:
+        """Of an operator: it stands between its two sides."""
+        start = self.text.find(old, self._place(first.end_lineno, first.end_col_offset), self._begin(second))
+        if start >= 0:
+            yield self._at(start, old, new)
+
+    def _begin(self, node: ast.expr) -> int:
+        return self._place(node.lineno, node.col_offset)
+
+    def _place(self, line: int | None, column: int | None) -> int:
+        """The character at a line and a byte of it, as the tree counts."""
+        return len(self._raw[: self._starts[(line or 1) - 1] + (column or 0)].decode())
+
+    def _source(self, node: ast.expr) -> str:
+        return self.text[self._begin(node) : self._place(node.end_lineno, node.end_col_offset)]
+
+
+def mutations_of(path: Path) -> list[Mutation]:
+    """Every mutation of a file, in the order of its tree."""
+    reader = _Reader(path)
+    return list(reader.below(ast.parse(reader.text)))
+
+
+def _name(called: ast.expr) -> str:
+    """The last name of what is called."""
+    return called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether an operation joins texts or paths."""
+    return any(
+        isinstance(each, ast.JoinedStr) or (isinstance(each, ast.Constant) and isinstance(each.value, str))
+        for each in ast.walk(node)
+    )
+
+
+def tests_of(mutation: Mutation) -> list[str]:
+    """Test files of the room, those that name the module first."""
+    folder = ROOT / "tests" / mutation.room
+    stem = mutation.path.stem
+    if not mutation.room:
+        found = sorted((ROOT / "tests").glob(f"test_{stem}*.py")) or [ROOT / "tests" / "test_api.py"]
+    else:
+        found = sorted(folder.rglob("test_*.py"))
+    module = ".".join(mutation.path.relative_to(ROOT).with_suffix("").parts)
+    found.sort(key=lambda path: module not in path.read_text(encoding="utf-8"))
+    return [str(path.relative_to(ROOT)) for path in found]
+
+
+def drawn(count: int, seed: int, room: str) -> list[Mutation]:
+    """Mutations by chance: a room, a file of it by its number of mutations, and one of those."""
+    rooms: dict[str, list[Mutation]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.name not in LEFT_OUT:
+            for mutation in mutations_of(path):
+                if mutation.room == room or (not room and tests_of_room(mutation.room)):
+                    rooms.setdefault(mutation.room, []).append(mutation)
+    if not rooms:
+        raise SystemExit(f"no room {room!r} with tests of its own")
+    pick = random.Random(seed)  # noqa: S311  # repeatable chance, not secrets
+    names = sorted(rooms)
+    return [pick.choice(rooms[names[at % len(names)]]) for at in range(count)]
+
+
+def tests_of_room(room: str) -> bool:
+    """Whether a room has a folder of tests."""
+    return bool(room) and (ROOT / "tests" / room).is_dir()
+
+
+def placed(place: str) -> list[Mutation]:
+    """The mutations of FILE:LINE."""
+    name, _, line = place.rpartition(":")
+    return [each for each in mutations_of((ROOT / name).resolve()) if each.line == int(line)]
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the tree."""
+    kept = {"app", "benchmarks", "docs", "hardware", "medusa_sim", "profiles", "tests"}
+    for path in ROOT.iterdir():
+        if path.name in kept:
+            shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.is_file():
+            shutil.copy(path, folder / path.name)
+    return folder
+
+
+def caught(mutation: Mutation, copy: Path, limit_s: float) -> str:
+    """The first test that fails in the copy with the mutation, `` where all pass."""
+    target = copy / mutation.path.relative_to(ROOT)
+    sound = target.read_text(encoding="utf-8")
+    target.write_text(mutation.applied(), encoding="utf-8")
+    data = os.environ.get("MEDUSA_SIM_DATA", str(ROOT.parent / "shared" / "data"))
+    paths = os.pathsep.join(str(copy / name) for name in ("", "benchmarks", "tests"))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not browser"]
+    try:
+        run = subprocess.run(
+            [*command, *tests_of(mutation)], cwd=copy, capture_output=True, text=True, check=False,
+            timeout=limit_s, env={**os.environ, "PYTHONPATH": paths, "MEDUSA_SIM_DATA": data},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"no end within {limit_s:.0f} s"
+    finally:
+        target.write_text(sound, encoding="utf-8")
+    if run.returncode == 0:
+        return ""
+    told = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return told[0][:150] if told else (run.stdout + run.stderr).strip()[-150:]
+
+
+def run(mutations: Sequence[Mutation], limit_s: float) -> list[Mutation]:
+    """Try each, with a line for each and the time left; those that survive."""
+    survived: list[Mutation] = []
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="medusa-sim-mutations-") as folder:
+        copy = copied(Path(folder))
+        for done, mutation in enumerate(mutations, start=1):
+            at = time.monotonic()
+            told = caught(mutation, copy, limit_s)
+            if not told:
+                survived.append(mutation)
+            now = time.monotonic()
+            left_s = (now - began) / done * (len(mutations) - done)
+            print(
+                f"[{done}/{len(mutations)}, {now - at:.0f} s, {left_s / 60:.0f} min left] "
+                f"{'caught' if told else 'SURVIVED'}: {mutation}\n    {told}",
+                flush=True,
+            )
+    return survived
+
+
+def main() -> None:
+    """The command line: exit 3 where a mutation survives."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1, help="mutations to try, drawn room after room")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--room", default="", help="a folder of the package: plan, lab/calibrate, ...")
+    parser.add_argument("--place", action="append", default=[], help="FILE:LINE, instead of drawing")
+    parser.add_argument("--limit-s", type=float, default=TIMEOUT_S, help="longest run of tests of a mutation")
+    parser.add_argument("--list", action="store_true", help="print the mutations and run nothing")
+    asked = parser.parse_args()
+    chosen = [each for place in asked.place for each in placed(place)]
+    chosen = chosen[: asked.count] if asked.place else drawn(asked.count, asked.seed, asked.room)
+    if asked.list:
+        print(*chosen, sep="\n")
+        return
+    survived = run(chosen, asked.limit_s)
+    print(f"{len(chosen) - len(survived)} of {len(chosen)} caught")
+    sys.exit(3 if survived else 0)
+
+
+if __name__ == "__main__":
+    main()
