@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from medusa_sim.lab.calibrate.fit import LEAST_ROWS, Rows, mape
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.lab.calibrate.rows import FittedKernel
 from medusa_sim.latency.collective import collective_time
-from medusa_sim.operators.table import check_rows, operators_of, read_rows
+from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 MIXERS = ("gdn", "kda", "mamba2", "hyper_connections", "window_attention", "sparse")
@@ -29,10 +30,24 @@ SHARED_ERROR = 0.03
 """A release whose rows the newest one's kernel meets as closely as this needs none of its own."""
 
 
+def with_op(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Recorded rows with the operator that their table is of, where no column `op` names it."""
+    if "op" in frame:
+        return frame
+    phase = frame["phase"].astype(str) if "phase" in frame else pd.Series("", index=frame.index)
+    if name == "mla":
+        op = phase.str.contains("prefill").map({True: "mla_prefill", False: "mla_decode"})
+    elif name == "moe_dispatch":
+        op = phase.str.contains("combine").map({True: "combine", False: "dispatch"})
+    else:
+        op = pd.Series("gemm" if name == "quant_gemm" else name, index=frame.index)
+    return frame.assign(op=op)
+
+
 def by_card(name: str, gpus: list[str]) -> Iterator[tuple[Gpu, pd.DataFrame]]:
     """Rows of `moe_tp/NAME.parquet` by card, of those that are named (all without a name)."""
     frame = pd.read_parquet(measured(f"moe_tp/{name}.parquet"))
-    frame = frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, str))
+    frame = with_op(frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, str)), name)
     for recorded, rows in frame[frame["gpu"].isin(GPU_OF_ROWS)].groupby("gpu"):
         if GPU_OF_ROWS[str(recorded)] in (gpus or GPU_OF_ROWS.values()):
             yield load_gpu(GPU_OF_ROWS[str(recorded)]), rows
@@ -50,12 +65,17 @@ def experts(gpus: list[str], *, spread: bool = False) -> Iterator[tuple[Gpu, str
 def mixers(*names: str) -> Iterator[pd.DataFrame]:
     """Checked rows of each file of `kernels_2026`."""
     for name in names or MIXERS:
-        yield read_rows(measured(f"kernels_2026/{name}.parquet"), need_time=True)
+        yield recorded_rows(measured(f"kernels_2026/{name}.parquet"))
+
+
+def recorded_rows(path: Path) -> pd.DataFrame:
+    """Checked rows of a recorded table."""
+    return check_rows(with_op(pd.read_parquet(path), path.stem), path.name, need_time=True)
 
 
 def linear(gpus: list[str]) -> Iterator[tuple[Gpu, str, Rows[Any]]]:
     """Quantised linear layers by card, engine and format."""
-    frame = read_rows(measured("moe_tp/quant_gemm.parquet"), need_time=True)
+    frame = recorded_rows(measured("moe_tp/quant_gemm.parquet"))
     for (recorded, engine), part in frame.groupby(["gpu", "engine"], observed=True):
         gpu, rows = load_gpu(GPU_OF_ROWS[str(recorded)]), part.reset_index(drop=True)
         times = rows["time_us"].to_numpy(dtype=np.float64)

@@ -1,18 +1,11 @@
-"""Columns of a table of operators and the cells of its rows as arrays.
-
-`recorded.toml`: how tables of other projects name what a table of operators calls `op` and `dtype`. Each
-entry is recognised by the columns that it has; a new kind of table is a new entry.
-"""
+"""Columns of a table of operators and the cells of its rows as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct, convert, field
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.kinds import KIND_OF
@@ -24,51 +17,67 @@ from medusa_sim.operators.operator import (
     Operator,
     TextArray,
 )
-from medusa_sim.reading import read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Word(Struct, frozen=True, forbid_unknown_fields=True):
-    """A word of each row: that of a column or, where `having` is told, one of two by whether it has that."""
-
-    column: str
-    having: str = field(name="with", default="")
-    then: str = ""
-    otherwise: str = field(name="else", default="")
-
-    def of(self, frame: pd.DataFrame) -> pd.Series[Any]:
-        """Of every row; blank without such a column."""
-        if self.column not in frame:
-            return frame.iloc[:, 0].map(lambda _: "")
-        if not self.having:
-            return frame[self.column]
-        has = frame[self.column].astype(str).str.contains(self.having)
-        return has.map({True: self.then, False: self.otherwise})
-
-
-class Recorded(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table that leaves out `op` or `dtype`.
-
-    tells, lacks: columns that it has and has not. op: the operator of every row where the column is missing,
-    a name, a word of the row, or a key of RULES. dtype, kernel: the columns that hold these instead.
-    no_dtype: words in `dtype` that say nothing. renamed: our column -> its name there. part: which part of a
-    layer a row is, of tables without a dtype.
-    """
-
-    tells: frozenset[str]
-    op: str | Word
-    lacks: frozenset[str] = frozenset()
-    dtype: str = ""
-    kernel: str = ""
-    no_dtype: frozenset[str] = frozenset()
-    renamed: dict[str, str] = {}
-    part: Word | None = None
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "heads": ("q_heads", "num_v_heads", "nheads"),
+    "key_heads": ("num_k_heads", "n_groups"),
+    "key_dim": ("head_k_dim", "d_state"),
+    "value_dim": ("head_v_dim",),
+    "conv_width": ("d_conv",),
+    "tokens": ("num_tokens",),
+    "hidden": ("hidden_size",),
+    "streams": ("hc_mult",),
+    "sites": ("num_sites",),
+    "dtype": ("mla_dtype", "attn_dtype"),
+    "engine": ("engine_or_library",),
+    "kernel": ("backend",),
+}
+"""Column -> what published tables call it; taken where the column is missing or, a dtype, blank."""
+ENGINES = {"tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm"}
+"""Engine -> its kernel set, where that has another name."""
 
 
 LATENT_HEAD = 576
-"""Width of a cached row of latent attention, by which tables without a name for it tell it (512 and 64)."""
+"""Width of a cached row of latent attention, by which tables without an `op` tell it (512 and 64)."""
+
+
+def with_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with our names of columns, and `op`, `part` and `dtype` where its own columns say them."""
+    for ours, others in OTHER_NAMES.items():
+        for other in (name for name in others if name in frame):
+            if ours not in frame:
+                frame = frame.assign(**{ours: frame[other]})
+            elif ours == "dtype":
+                given = frame["dtype"].astype("string").str.strip()
+                frame = frame.assign(dtype=given.where(given.fillna("") != "", frame[other].astype(str)))
+    if "engine" in frame:
+        frame = frame.assign(engine=frame["engine"].replace(ENGINES))
+    if "op" not in frame and "q_heads" in frame:
+        frame = frame.assign(op=_by_queries(frame))
+    elif "op" not in frame and {"m", "n", "k"} <= {*frame.columns} and "batch" not in frame:
+        frame = frame.assign(op="gemm")
+    if "d_state" in frame and "value_dim" not in frame:  # Mamba-2, whose heads have one width
+        frame = frame.assign(value_dim=frame["head_dim"])
+    return frame if "op" not in frame else _with_words(frame)
+
+
+def _with_words(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with the part of a layer that a row is, and a dtype; blank where nothing says one."""
+    if "part" not in frame and "hc_mult" in frame:
+        frame = frame.assign(part=frame["op_name"])
+    elif "part" not in frame and {"d_conv", "kernel"} <= {*frame.columns}:
+        is_conv = frame["kernel"].astype(str).str.contains("conv1d")
+        frame = frame.assign(part=is_conv.map({True: "conv", False: "state"}))
+    if "dtype" not in frame:
+        kinds = [OPERATORS.get(kind) for kind in frame["op"].astype(str).unique()]
+        return frame.assign(dtype="") if all(kind and kind.BLANK_DTYPE for kind in kinds) else frame
+    if "ep" in frame:  # of dispatch: what an engine sends by itself is said nowhere
+        return frame.assign(dtype=frame["dtype"].astype("string").str.strip().replace("default", ""))
+    return frame
 
 
 def _by_queries(frame: pd.DataFrame) -> pd.Series[Any]:
@@ -78,40 +87,6 @@ def _by_queries(frame: pd.DataFrame) -> pd.Series[Any]:
     several = pd.to_numeric(frame["q_len"], errors="coerce") > 1
     named = several.map({True: "verify_attention", False: "decode_attention"})
     return named.mask(pd.to_numeric(frame["head_dim"], errors="coerce") == LATENT_HEAD, "mla_decode")
-
-
-RULES: dict[str, Callable[[pd.DataFrame], pd.Series[Any]]] = {"attention by q_len": _by_queries}
-_TOLD = read_toml(Path(__file__).with_name("recorded.toml"), "tables of other projects")
-RECORDED = convert(_TOLD["table"], tuple[Recorded, ...])
-
-
-def with_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with `op`, and with `dtype` where another column holds it; itself where it has both.
-
-    A blank `dtype` of a row is filled from the other column too.
-    """
-    columns = {str(column) for column in frame.columns}
-    if "engine" in columns:
-        frame = frame.assign(engine=frame["engine"].replace(_TOLD["engines"]))
-    for kind in RECORDED:
-        if not kind.tells <= columns or kind.lacks & columns:
-            continue
-        own = {ours: frame[theirs] for ours, theirs in kind.renamed.items() if theirs in frame}
-        told: dict[str, Any] = {} if kind.part is None else {"part": kind.part.of, "dtype": ""}
-        told["op"] = kind.op.of if isinstance(kind.op, Word) else RULES.get(kind.op, kind.op)
-        if kind.kernel in columns:
-            told["kernel"] = frame[kind.kernel]
-        frame = frame.assign(**own, **{name: told[name] for name in told if name not in columns})
-        columns |= set(told)
-        if kind.dtype:
-            names = frame[kind.dtype].astype(str)
-            given = frame["dtype"].astype("string") if "dtype" in columns else names
-            frame = frame.assign(dtype=given.where(given.str.strip().fillna("") != "", names))
-            columns.add("dtype")
-        if kind.no_dtype and "dtype" in columns:
-            names = frame["dtype"].astype("string").str.strip()
-            frame = frame.assign(dtype=names.mask(names.isin(list(kind.no_dtype)), ""))
-    return frame
 
 
 OPERATORS: dict[str, type[Operator]] = {name: kind.operator for name, kind in KIND_OF.items()}
@@ -143,7 +118,12 @@ LEAST_US = 1e-3
 LARGEST_SIZE = 1e9
 """Far above any real tensor extent; a larger number is a slip (a byte count, a time in ns)."""
 
-KINDS: dict[str, str] = {**{kind: kind for kind in OPERATORS if kind != "gemm"}, **_TOLD["aliases"]}
+_ALIASES = {
+    "input_layernorm": "rms_norm", "post_attention_layernorm": "rms_norm", "post_layernorm": "rms_norm",
+    "final_layernorm": "rms_norm", "attn_rope": "rope", "mlp_act": "activation", "act_fn": "activation",
+    "add": "residual", "emb": "embedding", "fused_moe": "moe", "alltoall": "all_to_all",
+}  # fmt: skip
+KINDS: dict[str, str] = {**{kind: kind for kind in OPERATORS if kind != "gemm"}, **_ALIASES}
 """What a name in the column `op` means; rows of any other name are linear layers if they have m, n and k."""
 
 

@@ -3,8 +3,8 @@
 Columns `op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us]`, one launch a row, and those of
 the further families (`Operator.NUMBERS`, `OPTIONAL`, `WORDS`). Cells that do not apply to an operator are
 blank. `engine` and `kernel` name whose kernels a row is of. A `gpu` column and unknown columns are kept,
-never used. Tables of other projects may leave out `op` and `dtype` (`operators.columns`). Where a table is
-wrong, one line names row, column, what was given and what is allowed.
+never used. Published tables may name columns their own way (`columns.OTHER_NAMES`). Where a table is wrong,
+one line names row, column, what was given and what is allowed.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from kernel_rows import recorded_rows
 from one_line import one_line
 
 from medusa_sim.arrays import FloatArray
@@ -18,7 +19,7 @@ from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.gemm import gemm_choice, gemm_time
 from medusa_sim.operators.operator import Gemm
-from medusa_sim.operators.table import check_rows, read_rows
+from medusa_sim.operators.table import check_rows
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
@@ -202,7 +203,7 @@ def test_what_is_known_of_a_library_is_where_a_fit_begins():
 @pytest.mark.skipif(not (ROWS / "moe_tp").is_dir(), reason=f"no measured data at {ROWS}; set MEDUSA_SIM_DATA")
 @pytest.mark.parametrize(("gpu", "kernels", "form"), FITTED)
 def test_measured_rows_are_met(gpu, kernels, form):
-    rows = read_rows(ROWS / "moe_tp" / "quant_gemm.parquet", need_time=True)
+    rows = recorded_rows(ROWS / "moe_tp" / "quant_gemm.parquet")
     names = [name for name in rows["dtype"].unique() if format_of(name).key == form]
     kept = rows[(rows["gpu"] == RECORDED[gpu]) & (rows["engine"] == kernels) & rows["dtype"].isin(names)]
     told = predicted_rows(kept.reset_index(drop=True), load_gpu(gpu), load_runtime("kernel"), cold=False)

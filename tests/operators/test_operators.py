@@ -178,8 +178,8 @@ def test_a_module_holds_the_weights_of_deepseek_v3(kind, layers):
 def test_rows_of_a_recorded_table_are_read():
     frame = pd.DataFrame(
         {
-            "engine": "vllm", "kernel": "FLASHMLA", "scope": ["kernel", "module", "module"],
-            "phase": ["decode", "decode", "prefill"], "mla_dtype": "bfloat16",
+            "op": ["mla_decode", "mla_decode", "mla_prefill"], "engine": "vllm", "kernel": "FLASHMLA",
+            "scope": ["kernel", "module", "module"], "mla_dtype": "bfloat16",
             "kv_dtype": ["bfloat16", "fp8", "bfloat16"], "gemm_dtype": ["none", "fp8_block", "bfloat16"],
             "heads": 16, "batch": 4, "q_len": [1, 1, 64], "kv_len": 64,
         }
@@ -270,6 +270,35 @@ def test_keys_are_chosen_up_to_the_limit_and_streams_are_read_and_written():
     assert (before, after) == (3 * 7168 * 5 * 2, 3 * 7168 * 9 * 2)
 
 
+def test_names_of_columns_that_others_publish():
+    """Mamba-2, hyper-connections, dispatch and verification attention with the columns of their tables."""
+    sizes = {"batch": 4, "q_len": 1, "nheads": 64, "n_groups": 8, "head_dim": 64, "d_state": 128, "d_conv": 4}
+    rows = [
+        {"op": "mamba2", "kernel": "causal_conv1d_update", "phase": "generation", **sizes},
+        {"op": "hyper_connections", "op_name": "post", "num_tokens": 3, "hidden_size": 64, "hc_mult": 4,
+         "num_sites": 2},
+        {"op": "combine", "backend": "deepep_ll", "phase": "combine", "dtype": "default", "ep": 8,
+         "hidden": 64, "topk": 2, "experts": 16, "tokens": 5},
+        {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "batch": 1, "q_len": 4, "kv_len": 512,
+         "dtype": "bf16", "engine_or_library": "tensorrt-llm"},
+        {"q_heads": 16, "kv_heads": 1, "head_dim": 576, "batch": 1, "q_len": 4, "kv_len": 512,
+         "dtype": "bf16"},
+    ]  # fmt: skip
+    found = [operators_of(check_rows(pd.DataFrame([row]), "made"))[0][1] for row in rows]
+    mamba, streams, combine, verify, latent = found
+    assert [operator.kind for operator in found] == [
+        "mamba2", "hyper_connections", "combine", "verify_attention", "mla_decode",
+    ]  # fmt: skip
+    assert isinstance(mamba, Recurrent)
+    widths = [int(np.max(mamba.sizes[size])) for size in ("heads", "key_heads", "key_dim", "value_dim")]
+    assert (mamba.part, widths) == ("conv", [64, 8, 128, 64])
+    assert isinstance(streams, HyperConnection)
+    assert (streams.part, int(np.max(streams.tokens)), int(np.max(streams.sites))) == ("post", 3, 2)
+    assert combine.dtype == "bf16"
+    assert float(np.max(verify.sizes["heads"])) == 32
+    assert float(np.max(latent.sizes["heads"])) == 16
+
+
 def test_rows_of_other_projects_are_read_as_they_are():
     row = {
         "kernel": "fused", "phase": "generation", "batch": 4, "q_len": 1, "time_us": 9.0,
@@ -286,8 +315,9 @@ def test_rows_of_other_projects_are_read_as_they_are():
     }
     assert set(checked["engine"]) == {"trtllm"}
     window = {
-        "batch": 2, "q_len": 1, "heads": 8, "kv_heads": 2, "head_dim": 64, "attn_dtype": "bfloat16",
-        "kv_cache_dtype": "fp8", "prefix": 0, "window": 128.0, "phase": "generation",
+        "op": "window_attention", "batch": 2, "q_len": 1, "heads": 8, "kv_heads": 2, "head_dim": 64,
+        "attn_dtype": "bfloat16", "kv_cache_dtype": "fp8", "prefix": 0, "window": 128.0,
+        "phase": "generation",
     }  # fmt: skip
     ((_, operator),) = operators_of(check_rows(pd.DataFrame([window]), "made"))
     assert (operator.form, operator.kind) == ("generation_bf16_fp8_64", "window_attention")

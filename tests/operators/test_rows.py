@@ -172,11 +172,11 @@ def test_tables_of_verification_kernels_are_read_as_they_are(tmp_path):
     assert found["decode_attention"].stored_dtype == "bf16"
 
 
-MOE_HEADER = "engine,kernel,dtype,tokens,hidden,inter,topk,experts,tp,ep,distribution,gated"
+MOE_HEADER = "op,engine,kernel,dtype,tokens,hidden,inter,topk,experts,tp,ep,distribution,gated"
 MOE_ROWS = (
-    "sglang,triton,fp8_block,16,2048,768,8,128,2,1,balanced,True",
-    "vllm,triton,bfloat16,16,2048,768,8,128,1,1,power_law_1.2,True",
-    "vllm,triton,int4_wo,1,2048,768,8,128,1,4,balanced,False",
+    "moe,sglang,triton,fp8_block,16,2048,768,8,128,2,1,balanced,True",
+    "moe,vllm,triton,bfloat16,16,2048,768,8,128,1,1,power_law_1.2,True",
+    "moe,vllm,triton,int4_wo,1,2048,768,8,128,1,4,balanced,False",
 )
 
 
@@ -190,7 +190,7 @@ def experts(**sizes: object) -> Experts:
     return Experts(name="moe", dtype="bf16", **given | sizes)  # sizes by name
 
 
-def test_a_table_without_op_is_told_by_its_columns(tmp_path):
+def test_columns_of_experts_become_their_operator(tmp_path):
     groups = operators_of(read_rows(moe_csv(tmp_path)), by=("engine", "kernel"))
     by_row = {int(index[0]): operator for index, operator in groups}
     assert [by_row[row].form for row in range(3)] == ["fp8_block", "bf16", "int4"]
@@ -248,7 +248,7 @@ def test_rows_that_contradict_themselves_are_one_line(tmp_path, change, message)
 
 
 def test_a_missing_column_of_experts_is_named(tmp_path):
-    frame = pd.read_csv(moe_csv(tmp_path)).assign(op="moe").drop(columns="hidden")
+    frame = pd.read_csv(moe_csv(tmp_path)).drop(columns="hidden")
     with pytest.raises(DataError, match=r"missing column hidden, which moe\.csv, row 1 needs"):
         check_rows(frame, "moe.csv")
 
@@ -292,6 +292,7 @@ def test_rows_of_recorded_tables_are_read():
 def test_rows_of_dispatch_are_read_with_their_backend_and_without_dtype():
     frame = pd.DataFrame(
         {
+            "op": ["dispatch", "combine", "dispatch"],
             "engine": "trtllm",
             "backend": "NVLinkTwoSided",
             "phase": ["alltoall_dispatch", "alltoall_combine_low_precision", "alltoall_prepare"],

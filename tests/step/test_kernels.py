@@ -328,7 +328,8 @@ def test_the_release_and_the_launch_choose_the_kernel_of_a_collective():
 
 
 def test_the_backend_chooses_the_kernel_of_dispatch():
-    row = {"engine": "sglang", "ep": 8, "nodes": 1, "sms": 24, "hidden": 4096, "topk": 8, "experts": 256,
+    row = {"op": "combine", "engine": "sglang", "ep": 8, "nodes": 1, "sms": 24, "hidden": 4096, "topk": 8,
+           "experts": 256,
            "tokens": 64, "phase": "combine", "dtype": ""}  # fmt: skip
     found = predicted([row | {"backend": name} for name in ("deepep_ll", "deepep_normal")])
     assert found["kernels"].tolist() == ["sglang:combine_bf16", "sglang:combine_bf16@deepep_normal"]

@@ -186,8 +186,9 @@ def table() -> pd.DataFrame:
     """Rows of four models at two widths, without times."""
     tokens = (1, 2, 4, 8, 16, 64, 128, 160, 256, 512, 1024, 4096)
     rows = [
-        {"engine": "sglang", "kernel": "triton", "dtype": "bfloat16", "tokens": count, "hidden": hidden,
-         "inter": inter, "topk": topk, "experts": experts, "tp": tp, "distribution": kind, "suspect": ""}
+        {"op": "moe", "engine": "sglang", "kernel": "triton", "dtype": "bfloat16", "tokens": count,
+         "hidden": hidden, "inter": inter, "topk": topk, "experts": experts, "tp": tp,
+         "distribution": kind, "suspect": ""}
         for hidden, inter, experts, topk in MODELS
         for tp in (1, 4)
         for kind in ("balanced", "power_law_1.2")
