@@ -49,29 +49,29 @@ for size in ${SIZES:-3m 50m 300m}; do
     set -- --device cpu --dtype "$dtype" --threads 1 --models "$model/config.json" --budget "$seconds" \
         --name "$device" --data-dir "$out/data"
     if [ -n "$trained" ]; then
-        sim measure "$@" > "$out/measure-$size.log" 2>&1 &&
-            sim measure --decoder-runs "$steps" --checkpoint "$trained" --candidates 4,8,16,32,48,64,96,128 \
+        sim measure operators "$@" > "$out/measure-$size.log" 2>&1 &&
+            sim measure runs "$steps" --checkpoint "$trained" --candidates 4,8,16,32,48,64,96,128 \
                 > "$out/steps-$size.log" 2>&1
     else
-        sim measure --decoder-steps "$steps" --with-operators --batch "$batches" --candidates "$candidates" "$@" \
+        sim measure steps "$steps" --with-operators --batch "$batches" --candidates "$candidates" "$@" \
             > "$out/measure-$size.log" 2>&1
     fi || [ $stopped -eq 1 ] || { tail -3 "$out"/*-"$size".log >&2; exit 1; }
     [ -e "$steps/steps.csv" ] || [ -e "$steps/runs.csv" ] || { echo "$device: stopped before anything was measured" >&2; exit 130; }
-    sim calibrate --gpu "$device" --kernels torch --rows "$rows"/*.csv --data-dir "$out/data" --overwrite -o "$out/fit-$size.md" \
+    sim calibrate rows "$rows"/*.csv --gpu "$device" --kernels torch --data-dir "$out/data" --overwrite -o "$out/fit-$size.md" \
         2> "$out/fit-$size.log" || { tail -1 "$out/fit-$size.log" >&2; exit 1; }
     for latency in measured calibrated; do
         echo "== $device, $latency"
         fallback=refuse
         [ $latency = calibrated ] || fallback=calibrated
         code=0
-        sim validate --gpu "$device" --kernels torch --latency $latency --fallback $fallback --decoder "$steps" \
+        sim validate decoder "$steps" --gpu "$device" --kernels torch --latency $latency --fallback $fallback \
             --data-dir "$out/data" --format md > "$out/one.md" 2> "$out/one.log" || code=$?
         [ $code -eq 0 ] || { cat "$out/one.log" >&2; exit $code; }
         { head -1 "$out/one.log"; echo; cat "$out/one.md"; echo; } > "$out/part.md"
         cat "$out/part.md"
         { echo "## $device, $latency operators"; echo; cat "$out/part.md"; } >> "$out/validation.md"
     done
-    sim validate --gpu "$device" --kernels torch --latency measured --fallback calibrated --decoder "$steps" \
+    sim validate decoder "$steps" --gpu "$device" --kernels torch --latency measured --fallback calibrated \
         --data-dir "$out/data" --fail-above "$fail_above" > /dev/null 2> "$out/one.log" || { failed=$?; tail -1 "$out/one.log" >&2; }
     [ $stopped -eq 0 ] || { echo "stopped in $device; later models are left out" >&2; failed=130; break; }
 done

@@ -82,7 +82,7 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
     """Everything in order. name: of the card, as its hardware file has it."""
     data, is_gpu = given.out / "data", given.device != "cpu"
     device, named = ("--device", given.device), ("--name", given.name) if given.name else ()
-    measure = (*SIM_COMMAND, "measure", *device, "--dtype", given.dtype, *named)
+    on_device = (*device, "--dtype", given.dtype, *named)
     if is_gpu:
         tests = ("tests/lab/measure/test_measure_capture.py", "tests/lab/decoder/test_decoder_lossless.py")
         yield Stage("check-tests", "check", 90, (sys.executable, "-m", "pytest", "-q", "-m", "cuda", *tests))
@@ -94,14 +94,16 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
         label, folder = f"{_label(model)}-{seq_len}-{attention}", data / "profiles/decoder"
         own = folder / f"{name}-{label}-{batches.replace(',', '-')}"
         words = ("--batch", batches, "--candidates", grid, "--seq-len", str(seq_len), "--passes", "3")
-        asked = ("--decoder-steps", str(own), "--models", model, *words, "--tree-attention", attention)
-        return Stage(f"steps-{label}-{batches}", "steps", seconds, (*measure, *asked))
+        asked = ("measure", "steps", str(own), "--models", model, *words, "--tree-attention", attention)
+        command = (*SIM_COMMAND, *asked, *on_device)
+        return Stage(f"steps-{label}-{batches}", "steps", seconds, command)
 
     def operators(model: str, seconds: float) -> Stage:
         budget = f"{given.scale * seconds:.0f}"
         words = ("--models", model, "--budget", budget, "--resume", "--data-dir", str(data))
         split = ("--tree-attention", given.tree_attention)
-        return Stage(f"operators-{_label(model)}", "operators", seconds + 30, (*measure, *words, *split))
+        command = (*SIM_COMMAND, "measure", "operators", *on_device, *words, *split)
+        return Stage(f"operators-{_label(model)}", "operators", seconds + 30, command)
 
     first, *others = given.models.split(",")
     batches, few = ("1,4,16", "1,4") if is_gpu else ("1", "1")
@@ -122,14 +124,14 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
     # a fit and a comparison of every folder of steps, which need no GPU
     rows = sorted(str(path) for path in (data / "profiles/operators" / name).glob("*.csv")) or ["ROWS"]
     told = ("--gpu", name, "--kernels", "torch", "--data-dir", str(data))
-    fit = ("calibrate", *told, "--overwrite", "-o", str(given.out / "fit.md"), "--rows", *rows)
+    fit = ("calibrate", "rows", *rows, *told, "--overwrite", "-o", str(given.out / "fit.md"))
     yield Stage("fit", "fit", 150, (*SIM_COMMAND, *fit))
     for path in sorted((data / "profiles/decoder").glob("*/steps.csv")) or [Path("STEPS/steps.csv")]:
         for latency, fallback in (("measured", "calibrated"), ("calibrated", "refuse")):
             label = f"{path.parent.name}-{latency}"
-            asked = ("--latency", latency, "--fallback", fallback, "--decoder", str(path.parent))
+            asked = ("--latency", latency, "--fallback", fallback)
             written = ("--format", "md", "-o", str(given.out / f"{label}.md"))
-            command = (*SIM_COMMAND, "validate", *told, *asked, *written)
+            command = (*SIM_COMMAND, "validate", "decoder", str(path.parent), *told, *asked, *written)
             yield Stage(f"compare-{label}", "compare", 5, command)
 
 

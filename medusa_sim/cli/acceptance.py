@@ -33,22 +33,20 @@ def acceptance() -> None:
 @take.command(
     "medusa-sim acceptance predict --observations sd.csv --targets all.csv --format csv", into=acceptance
 )
-def predict(
-    *,
-    observations: Path = take.opt(
-        "CSV decoder,spec,block_efficiency of one (target, draft, task); SD rows of a few lengths suffice.",
-        None,
-        take.FILE,
-        required=True,
-    ),
-    targets: Path = take.opt(
-        "CSV decoder,spec of what to predict; a block_efficiency column is compared.",
-        None,
-        take.FILE,
-        required=True,
-    ),
-    output: Output = take.OUTPUT,
-) -> None:
+@click.option(
+    "--observations",
+    type=take.FILE,
+    required=True,
+    help="CSV decoder,spec,block_efficiency of one (target, draft, task); SD rows of a few lengths suffice.",
+)
+@click.option(
+    "--targets",
+    type=take.FILE,
+    required=True,
+    help="CSV decoder,spec of what to predict; a block_efficiency column is compared.",
+)
+@take.output
+def predict(*, observations: Path, targets: Path, output: Output) -> None:
     """Block efficiency of longer chains, SpecTr, RSD-C and RSD-S from a few measured chains.
 
     Decoders: SD, SpecTr, RSD-C, RSD-S. Specs: 4 is a chain of 4 drafts, 2-2-1 are branching factors, 5x4
@@ -103,17 +101,23 @@ def _rows(path: Path, needed: tuple[str, ...]) -> pd.DataFrame:
     "medusa-sim acceptance show 2.48@3 --drafter eagle3 --candidates 1..7",
     into=acceptance,
 )
+@click.argument("profile", type=ACCEPTANCE)
+@click.option(
+    "--candidates",
+    default="1,2,4,8,16,32,64",
+    show_default=True,
+    type=grid(CANDIDATES),
+    help="Root included.",
+)
+@click.option(
+    "--drafter",
+    type=DRAFTER,
+    help="Carry the rates of a chain on to more drafts than were measured, as answers about it do.",
+)
+@take.output
+@take.data_dir
 def show(
-    *,
-    profile: str = take.arg(type=ACCEPTANCE),
-    candidates: tuple[int, ...] = take.opt("Root included.", "1,2,4,8,16,32,64", grid(CANDIDATES)),
-    drafter: str | None = take.opt(
-        "Carry the rates of a chain on to more drafts than were measured, as answers about it do.",
-        None,
-        DRAFTER,
-    ),
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    *, profile: str, candidates: tuple[int, ...], drafter: str | None, output: Output, data_dir: Path | None
 ) -> None:
     """Tokens per step of an acceptance by candidates, with its 80 % band and the heads that are used.
 
@@ -163,7 +167,9 @@ def show(
     output.rows(pa.table(columns), "acceptance", profile=loaded.name, source=loaded.source)
 
 
-_WRITTEN = take.opt("Profile to write (TOML).", None, take.FILE, "-o", "--output", required=True)
+_WRITTEN = click.option(
+    "-o", "--output", "path", type=take.FILE, required=True, help="Profile to write (TOML)."
+)
 
 
 @take.command(
@@ -172,24 +178,30 @@ _WRITTEN = take.opt("Profile to write (TOML).", None, take.FILE, "-o", "--output
     "--tokens-per-step 2.71 -o ours.toml",
     into=acceptance,
 )
+@click.option("--head-accuracy", type=take.FILE, required=True, help="CSV of accuracies per head and rank.")
+@click.option("--of", "of_model", help="Rows of this model, where the file has a model column.")
+@click.option("--title", help="What was measured [the file's name].")
+@click.option("--source", required=True, help="Where the numbers come from; every profile says so.")
+@click.option(
+    "--agreement",
+    default="target",
+    show_default=True,
+    type=click.Choice(("target", "teacher-forced")),
+    help="What right means: what the target emits in its own text, or the next token of a given text.",
+)
+@click.option("--tree", "tree_file", type=take.FILE, help="A tree that was run.")
+@click.option("--tokens-per-step", type=click.FLOAT, help="What it gave; fits the correlation of the heads.")
+@_WRITTEN
 def fit(
     *,
-    head_accuracy: Path = take.opt("CSV of accuracies per head and rank.", None, take.FILE, required=True),
-    of_model: str | None = take.opt(
-        "Rows of this model, where the file has a model column.", None, None, "--of"
-    ),
-    title: str | None = take.opt("What was measured [the file's name]."),
-    source: str = take.opt("Where the numbers come from; every profile says so.", required=True),
-    agreement: Any = take.opt(
-        "What right means: what the target emits in its own text, or the next token of a given text.",
-        "target",
-        click.Choice(("target", "teacher-forced")),
-    ),
-    tree_file: Path | None = take.opt("A tree that was run.", None, take.FILE, "--tree"),
-    tokens_per_step: float | None = take.opt(
-        "What it gave; fits the correlation of the heads.", None, click.FLOAT
-    ),
-    path: Path = _WRITTEN,
+    head_accuracy: Path,
+    of_model: str | None,
+    title: str | None,
+    source: str,
+    agreement: Any,
+    tree_file: Path | None,
+    tokens_per_step: float | None,
+    path: Path,
 ) -> None:
     """A profile (TOML) of your own heads, with the correlation that one measured tree implies."""
     from medusa_sim.acceptance.head_table import fitted_correlation, read_accuracies
@@ -231,17 +243,26 @@ def fit(
     name="from-engine",
     into=acceptance,
 )
+@click.argument("sources", nargs=-1, required=True, metavar="FILE|URL...")
+@take.record("counters", take.Counters)
+@click.option("--of", "of_model", help="Counts of this model, where there are several.")
+@click.option(
+    "--lookup",
+    is_flag=True,
+    help="Drafts are looked up in the text (n-gram, suffix): count steps that found none too.",
+)
+@click.option("--title", help="What was measured [engine and model].")
+@click.option("--source", help="Where the numbers come from [the files' names].")
+@_WRITTEN
 def from_engine(
     *,
-    sources: tuple[str, ...] = take.arg(nargs=-1, required=True, metavar="FILE|URL..."),
-    counters: take.Counters = take.record(take.Counters),
-    of_model: str | None = take.opt("Counts of this model, where there are several.", None, None, "--of"),
-    lookup: bool = take.flag(
-        "Drafts are looked up in the text (n-gram, suffix): count steps that found none too."
-    ),
-    title: str | None = take.opt("What was measured [engine and model]."),
-    source: str | None = take.opt("Where the numbers come from [the files' names]."),
-    path: Path = _WRITTEN,
+    sources: tuple[str, ...],
+    counters: take.Counters,
+    of_model: str | None,
+    lookup: bool,
+    title: str | None,
+    source: str | None,
+    path: Path,
 ) -> None:
     """A profile (TOML) by position from what a serving engine counted.
 

@@ -24,21 +24,21 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @take.command("medusa-sim app", "medusa-sim app --port 8600 --no-browser")
-def app(
-    *,
-    port: int = take.opt("Port.", 8501, click.IntRange(1, 65535)),
-    address: str = take.opt(
-        "Address to listen on; anything but localhost lets others on the network in.", "localhost"
-    ),
-    hosts: tuple[str, ...] = take.opt(
-        "Name that others reach it by, a proxy's among them; again for more.",
-        None,
-        None,
-        "--host",
-        multiple=True,
-    ),
-    browser: bool = take.opt("Open a browser window.", True, None, "--browser/--no-browser"),
-) -> None:
+@click.option("--port", default=8501, show_default=True, type=click.IntRange(1, 65535), help="Port.")
+@click.option(
+    "--address",
+    default="localhost",
+    show_default=True,
+    help="Address to listen on; anything but localhost lets others on the network in.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    help="Name that others reach it by, a proxy's among them; again for more.",
+)
+@click.option("--browser/--no-browser", default=True, show_default=True, help="Open a browser window.")
+def app(*, port: int, address: str, hosts: tuple[str, ...], browser: bool) -> None:
     """Explore in a browser: the answer, under load, which GPU, evidence.
 
     Needs Streamlit (pip install '.[app]' in the project's folder). Nothing leaves this machine.

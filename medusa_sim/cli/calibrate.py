@@ -8,9 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from medusa_sim.cli import examples, say
 from medusa_sim.cli import options as take
-from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import DRAFTER, RUNTIME
 from medusa_sim.engine_runs.bench import Shape
@@ -21,20 +22,42 @@ if TYPE_CHECKING:
     from medusa_sim.lab.calibrate.engine_fit import DrafterOf, FittedRuntime
 
 
-_DRY_RUN = take.flag("Fit and print, write nothing.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Fit and print, write nothing.")
 
 
-@take.command(name="rows")
+@click.group(
+    epilog=examples(
+        "medusa-sim calibrate rows gemm.csv attention.csv elementwise.csv --gpu h100-sxm --kernels torch",
+        "medusa-sim calibrate rows rows.parquet --gpu a40 --kernels mine --source 'my A40, 2026-11'",
+        "medusa-sim calibrate engine plain_b1.json plain_b8.json plain_b64.json --gpu h100-sxm "
+        "--model llama-3.1-8b --name mine",
+    )
+)
+def calibrate() -> None:
+    """Kernels of a GPU fitted to measured rows, or the terms of an engine to what it served."""
+
+
+@take.command(name="rows", into=calibrate)
+@click.argument("files", **take.FILES)
+@take.arguments("gpu", ARGUMENTS, "gpu")
+@click.option(
+    "--kernels", required=True, help="Kernel set to write: torch, sglang, paper, or one of your own."
+)
+@click.option("--source", help="One line kept with the parameters [default: the files' names].")
+@_DRY_RUN
+@take.overwrite
+@take.output
+@take.data_dir
 def _rows(
     *,
-    files: tuple[Path, ...] = take.arg(**take.FILES),
-    gpu: dict[str, str] = take.arguments(ARGUMENTS, "gpu"),
-    kernels: str = take.opt("Kernel set to write: torch, sglang, paper, or one of your own.", required=True),
-    source: str | None = take.opt("One line kept with the parameters [default: the files' names]."),
-    dry_run: bool = _DRY_RUN,
-    overwrite: bool = take.OVERWRITE,
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    files: tuple[Path, ...],
+    gpu: dict[str, str],
+    kernels: str,
+    source: str | None,
+    dry_run: bool,
+    overwrite: bool,
+    output: Output,
+    data_dir: Path | None,
 ) -> None:
     """Kernel parameters of one GPU and kernel library, fitted to measured operator rows.
 
@@ -92,29 +115,43 @@ WORTH_A_WORD = 0.10
 """Relative error of a run in the fit from which something else than the terms is wrong."""
 
 
-@take.command(name="engine")
+@take.command(name="engine", into=calibrate)
+@click.argument("files", **take.FILES)
+@take.arguments(
+    "names",
+    ARGUMENTS,
+    "gpu",
+    "model",
+    "kernels",
+    "draft_model",
+    "draft_vocab",
+    "dtype",
+    changes={"model": {"default": None, "help": "The model that was served."}},
+)
+@click.option(
+    "--runtime", default="vllm", show_default=True, type=RUNTIME, help="The engine to inherit from."
+)
+@click.option("--name", help="Name of the runtime to write.")
+@click.option("--title", help="One line kept with the runtime.")
+@click.option("--drafter", type=DRAFTER, help="What drafted in the runs that speculated.")
+@take.record("shape", Shape)
+@_DRY_RUN
+@take.overwrite
+@take.output
+@take.data_dir
 def _engine(
     *,
-    files: tuple[Path, ...] = take.arg(**take.FILES),
-    names: dict[str, Any] = take.arguments(
-        ARGUMENTS,
-        "gpu",
-        "model",
-        "kernels",
-        "draft_model",
-        "draft_vocab",
-        "dtype",
-        changes={"model": {"default": None, "help": "The model that was served."}},
-    ),
-    runtime: str = take.opt("The engine to inherit from.", "vllm", RUNTIME),
-    name: str | None = take.opt("Name of the runtime to write."),
-    title: str | None = take.opt("One line kept with the runtime."),
-    drafter: str | None = take.opt("What drafted in the runs that speculated.", None, DRAFTER),
-    shape: Shape = take.record(Shape),
-    dry_run: bool = _DRY_RUN,
-    overwrite: bool = take.OVERWRITE,
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    files: tuple[Path, ...],
+    names: dict[str, Any],
+    runtime: str,
+    name: str | None,
+    title: str | None,
+    drafter: str | None,
+    shape: Shape,
+    dry_run: bool,
+    overwrite: bool,
+    output: Output,
+    data_dir: Path | None,
 ) -> None:
     """A runtime of one's own, fitted to results of a load generator, printed beside every run.
 
@@ -206,18 +243,3 @@ def _drafter_of(drafter: str, names: dict[str, Any]) -> DrafterOf:
     draft = names["draft_model"]
     parts = Parts(draft=None if draft is None else load_model(draft), draft_vocab=names["draft_vocab"])
     return Drafting(method=drafter, parts=parts).drafter
-
-
-calibrate = Moded(
-    "calibrate",
-    {"--rows": "rows", "--engine-bench": "engine"},
-    _rows,
-    _engine,
-    help="Kernels of a GPU fitted to measured rows, or the terms of an engine to what it served.",
-    epilog=examples(
-        "medusa-sim calibrate rows gemm.csv attention.csv elementwise.csv --gpu h100-sxm --kernels torch",
-        "medusa-sim calibrate rows rows.parquet --gpu a40 --kernels mine --source 'my A40, 2026-11'",
-        "medusa-sim calibrate engine plain_b1.json plain_b8.json plain_b64.json --gpu h100-sxm "
-        "--model llama-3.1-8b --name mine",
-    ),
-)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
+
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output
@@ -19,24 +21,32 @@ from medusa_sim.plan.question import Measured
     "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --batch 8 --seq 600 "
     "--measured-tpot-ms 5.1 --accepted-by-position 0.70,0.42,0.21",
 )
+@click.argument("more", **take.FILES)
+@take.scenario("given", "scope", "baseline")
+@click.option(
+    "--bench",
+    "files",
+    type=take.FILE,
+    multiple=True,
+    help="Result of a load generator (as `calibrate engine`); beside the run with drafts also one without.",
+)
+@click.option(
+    "--counters",
+    help="Acceptance as the engine counted it (as `acceptance from-engine`): a file, or the URL of its "
+    "/metrics page, which in vLLM also tells speed and batch.",
+)
+@take.record("how", take.Counters)
+@take.record("asked", Measured)
+@take.output
 def check(
     *,
-    more: tuple[Path, ...] = take.arg(**take.FILES),
-    given: dict[str, Any] = take.scenario("scope", "baseline"),
-    files: tuple[Path, ...] = take.opt(
-        "Result of a load generator (as `calibrate engine`); beside the run with drafts also one without.",
-        None,
-        take.FILE,
-        "--bench",
-        multiple=True,
-    ),
-    counters: str | None = take.opt(
-        "Acceptance as the engine counted it (as `acceptance from-engine`): a file, or the URL of its "
-        "/metrics page, which in vLLM also tells speed and batch."
-    ),
-    how: take.Counters = take.record(take.Counters),
-    asked: Measured = take.record(Measured),
-    output: Output = take.OUTPUT,
+    more: tuple[Path, ...],
+    given: dict[str, Any],
+    files: tuple[Path, ...],
+    counters: str | None,
+    how: take.Counters,
+    asked: Measured,
+    output: Output,
 ) -> None:
     """Whether a running engine is as fast as predicted, or which part is off and by how much.
 

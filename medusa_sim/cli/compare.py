@@ -28,29 +28,37 @@ _UNTOLD = {"show_default": False}
     "--prompt-tokens 1000 --output-tokens 1000 --tokens-per-s-per-user 50 --format csv",
     "medusa-sim compare --model llama-3.1-8b --rate 40 --tpot-ms 15 --price h100-sxm=2.5,b200=5",
 )
+@take.record("choices", Choices)
+@take.record("question", Question, batches=_UNTOLD, drafts=_UNTOLD)
+@click.option("--price", "prices", help="Dollars per GPU-hour: 2.5, or by card h100-sxm=2.5,b200=5.")
+@click.option("--draft-path", help="Draft checkpoint to name in the launch command.")
+@click.option(
+    "--under-load",
+    is_flag=True,
+    help="Also simulate the best set-ups, with and without speculation, under the rate or the users.",
+)
+@click.option(
+    "--router",
+    default="least-load",
+    type=click.Choice(("least-load", "round-robin")),
+    help="Of --under-load: how the requests of a rate are spread over copies.",
+)
+@take.arguments("names", ARGUMENTS, "model", "acceptance", "draft_model", "latency", "fallback", "kernels")
+@take.record("report", ReportPlace)
+@take.output
+@take.data_dir
 def compare(
     *,
-    choices: Choices = take.record(Choices),
-    question: Question = take.record(Question, batches=_UNTOLD, drafts=_UNTOLD),
-    prices: str | None = take.opt(
-        "Dollars per GPU-hour: 2.5, or by card h100-sxm=2.5,b200=5.", None, None, "--price"
-    ),
-    draft_path: str | None = take.opt("Draft checkpoint to name in the launch command."),
-    under_load: bool = take.flag(
-        "Also simulate the best set-ups, with and without speculation, under the rate or the users."
-    ),
-    router: Router = take.opt(
-        "Of --under-load: how the requests of a rate are spread over copies.",
-        "least-load",
-        click.Choice(("least-load", "round-robin")),
-        show_default=False,
-    ),
-    names: dict[str, Any] = take.arguments(
-        ARGUMENTS, "model", "acceptance", "draft_model", "latency", "fallback", "kernels"
-    ),
-    report: ReportPlace = take.record(ReportPlace),
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    choices: Choices,
+    question: Question,
+    prices: str | None,
+    draft_path: str | None,
+    under_load: bool,
+    router: Router,
+    names: dict[str, Any],
+    report: ReportPlace,
+    output: Output,
+    data_dir: Path | None,
 ) -> None:
     """Which set-up: every one that the model, the cards and the engines allow, priced at steady batches.
 

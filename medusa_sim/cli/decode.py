@@ -28,19 +28,22 @@ _SHOWN = (
     'medusa-sim decode --prompt "def "',
     'medusa-sim decode --prompt "class " --method rsd-s --tree 4x3 --temperature 0.7 --format json',
 )
+@click.option("--prompt", "prompts", multiple=True, help="Text to continue; give it again for a batch.")
+@click.option(
+    "--prompt-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File whose whole text is one more prompt.",
+)
+@take.arguments("values", declared(Request))
+@take.output
+@take.data_dir
 def decode(
     *,
-    prompts: tuple[str, ...] = take.opt(
-        "Text to continue; give it again for a batch.", None, None, "--prompt", multiple=True
-    ),
-    prompt_file: Path | None = take.opt(
-        "File whose whole text is one more prompt.",
-        None,
-        click.Path(path_type=Path, exists=True, dir_okay=False),
-    ),
-    values: dict[str, Any] = take.arguments(declared(Request)),
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    prompts: tuple[str, ...],
+    prompt_file: Path | None,
+    values: dict[str, Any],
+    output: Output,
+    data_dir: Path | None,
 ) -> None:
     """Continue prompts with a real model, beside plain decoding: what is gained here, and why.
 

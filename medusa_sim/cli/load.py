@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, command_line, write_parts
@@ -51,37 +53,41 @@ _POLICIES = {"type": Reading("policies", policies_of), "default": ",".join(DEFAU
     "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --acceptance 0.7 --drafter eagle "
     "--trace azure_conv.csv",
 )
+@take.scenario(
+    "given",
+    "scope",
+    "baseline",
+    "prompt_tokens",
+    "length_cv",
+    "output_tokens",
+    lists={"gpu": GPUS, "model": MODELS, "drafter": DRAFTERS},
+    lists_say=" With --out also a list a,b.",
+)
+@take.arguments("asked", LOAD, changes={"policies": _POLICIES})
+@click.option(
+    "--rate",
+    "rates",
+    type=Reading("rates", rates_of),
+    help="Requests a second, or a list 4,8,16; of a trace: to stretch it to [a quarter to nine tenths of "
+    "what the server carries; of a trace its own].",
+)
+@click.option("--target-rate", type=take.PositiveFloat(), help="Count the GPUs that carry this rate.")
+@click.option("--search/--no-search", default=True, help="Find what each policy carries, and where it loses.")
+@click.option("--timeline", is_flag=True, help="Rows over time instead, of the first seed.")
+@take.record("report", ReportPlace)
+@take.record("parts", PartsPlace)
+@take.output
 def load(
     *,
-    given: dict[str, Any] = take.scenario(
-        "scope",
-        "baseline",
-        "prompt_tokens",
-        "length_cv",
-        "output_tokens",
-        lists={"gpu": GPUS, "model": MODELS, "drafter": DRAFTERS},
-        lists_say=" With --out also a list a,b.",
-    ),
-    asked: dict[str, Any] = take.arguments(LOAD, changes={"policies": _POLICIES}),
-    rates: tuple[float, ...] | None = take.opt(
-        "Requests a second, or a list 4,8,16; of a trace: to stretch it to [a quarter to nine tenths of what "
-        "the server carries; of a trace its own].",
-        None,
-        Reading("rates", rates_of),
-        "--rate",
-    ),
-    target_rate: float | None = take.opt("Count the GPUs that carry this rate.", None, take.PositiveFloat()),
-    search: bool = take.opt(
-        "Find what each policy carries, and where it loses.",
-        True,
-        None,
-        "--search/--no-search",
-        show_default=False,
-    ),
-    timeline: bool = take.flag("Rows over time instead, of the first seed."),
-    report: ReportPlace = take.record(ReportPlace),
-    parts: PartsPlace = take.record(PartsPlace),
-    output: Output = take.OUTPUT,
+    given: dict[str, Any],
+    asked: dict[str, Any],
+    rates: tuple[float, ...] | None,
+    target_rate: float | None,
+    search: bool,
+    timeline: bool,
+    report: ReportPlace,
+    parts: PartsPlace,
+    output: Output,
 ) -> None:
     """Requests over time on an engine: latencies, throughput and goodput of policies of speculation.
 

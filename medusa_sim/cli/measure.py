@@ -11,7 +11,6 @@ import click
 
 from medusa_sim.cli import examples, say
 from medusa_sim.cli import options as take
-from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.output import progress
 from medusa_sim.cli.values import Threads
 from medusa_sim.errors import DataError, UsageError
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("fp32", "bf16", "fp16")
 _DEFAULT_DTYPE = {"cpu": "fp32", "cuda": "fp16"}
-_FOLDER = take.arg(type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER")
+_FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER")
 
 
 def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
@@ -48,17 +47,29 @@ def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
     return device, parts
 
 
-@take.command(name="steps")
-def measure_steps(
-    *,
-    folder: Path = _FOLDER,
-    grid: StepGrid = take.record(StepGrid),
-    asked: Device = take.record(Device),
-    with_operators: bool = take.flag(
-        "On a CPU: also the operators, alternating with the steps and a reference kernel, so that a shared "
-        "machine can be measured."
-    ),
-) -> None:
+_EXAMPLES = (
+    "medusa-sim measure operators --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
+    "medusa-sim measure operators --models my/config.json --dtype fp32 --budget 300 --resume",
+    "medusa-sim measure steps out/steps --device cuda --models llama-7b --batch 1,4,16",
+)
+
+
+@click.group(epilog=examples(*_EXAMPLES))
+def measure() -> None:
+    """Times of operators, steps or generations on this device, written beside their environment."""
+
+
+@take.command(name="steps", into=measure)
+@_FOLDER
+@take.record("grid", StepGrid)
+@take.record("asked", Device)
+@click.option(
+    "--with-operators",
+    is_flag=True,
+    help="On a CPU: also the operators, alternating with the steps and a reference kernel, so that a shared "
+    "machine can be measured.",
+)
+def measure_steps(*, folder: Path, grid: StepGrid, asked: Device, with_operators: bool) -> None:
     """Times of whole steps of models with random weights, for `validate decoder`."""
     way = "with" if with_operators else "without"
     for name in ("repeats", "passes", "tree_attention") if with_operators else ("budget", "out"):
@@ -77,13 +88,11 @@ def measure_steps(
     _say_next(folder, meta.environment.name)
 
 
-@take.command(name="runs")
-def measure_runs(
-    *,
-    folder: Path = _FOLDER,
-    asked: RunGrid = take.record(RunGrid),
-    threads: int | None = take.opt("CPU threads [default: torch's].", None, Threads()),
-) -> None:
+@take.command(name="runs", into=measure)
+@_FOLDER
+@take.record("asked", RunGrid)
+@click.option("--threads", type=Threads(), help="CPU threads [default: torch's].")
+def measure_runs(*, folder: Path, asked: RunGrid, threads: int | None) -> None:
     """Times of whole generations of trained checkpoints, for `validate decoder`."""
     take.require_decoder_extra()
     import torch
@@ -185,20 +194,15 @@ _METHODS = {
 }
 
 
-_EXAMPLES = examples(
-    "medusa-sim measure operators --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
-    "medusa-sim measure operators --models my/config.json --dtype fp32 --budget 300 --resume",
-    "medusa-sim measure steps out/steps --device cuda --models llama-7b --batch 1,4,16",
+@take.command(*_EXAMPLES, name="operators", into=measure)
+@take.record("asked", Device)
+@click.option(
+    "--resume", is_flag=True, help="Go on with a folder that holds rows; noisy ones are measured again."
 )
-
-
-@take.command(name="operators", epilog=_EXAMPLES)
-def _operators(
-    *,
-    asked: Device = take.record(Device),
-    resume: bool = take.flag("Go on with a folder that holds rows; noisy ones are measured again."),
-    allow_different: bool = take.flag("Also where its rows are of another device, torch or clocks."),
-) -> None:
+@click.option(
+    "--allow-different", is_flag=True, help="Also where its rows are of another device, torch or clocks."
+)
+def _operators(*, asked: Device, resume: bool, allow_different: bool) -> None:
     """Times of the operators of models on this device, for `calibrate rows`.
 
     Linear layers (m 1 to 4096, fused and separate projections, LM head), fused attention under a tree mask
@@ -301,14 +305,3 @@ def _tell_outcome(outcome: Outcome, rows: int, folder: Path, hardware: Path | No
     say(f"{'; '.join(parts)}; {rows} rows in {folder}")
     if hardware is not None:
         say(f"wrote {hardware}")
-
-
-measure = Moded(
-    "measure",
-    {"--decoder-steps": "steps", "--with-operators": "steps", "--decoder-runs": "runs"},
-    _operators,
-    measure_steps,
-    measure_runs,
-    help="Times of operators, steps or generations on this device, written beside their environment.",
-    epilog=_EXAMPLES,
-)

@@ -1,19 +1,20 @@
-"""Options that mean the same in every command, and how a command is made from its signature.
+"""Options that mean the same in every command: decorators, as `click.option` is one.
 
-    @command("medusa-sim time --ops rows.csv")
-    def time(*, ops: Path = opt("Rows.", None, FILE, required=True), output: Output = OUTPUT) -> None:
+    @take.command("medusa-sim recommend --gpu a100-80gb-pcie --model vicuna-7b")
+    @take.scenario("names", "scope")
+    @click.option("--ab", is_flag=True, help="Commands that check the answer on the engine.")
+    @take.output
+    def recommend(*, names: dict[str, Any], ab: bool, output: Output) -> None:
 
-Each parameter's default says which options it is made from: one (`opt`, `flag`, `arg`), the arguments of a
-record (`record`), or some declared ones as a dictionary (`arguments`, `scenario`).
-
-Help pages of commands with many options list those that matter first, the others by what they are about.
+Declared arguments reach a command as one parameter: a dictionary (`arguments`, `scenario`) or the record that
+declares them (`record`). Help pages of commands with many options list those that matter first, the others by
+what they are about.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.engine_counters import AcceptanceCounts
     from medusa_sim.plan.scenario import Scenario
 
+Function = Callable[..., None]
+Decorator = Callable[[Function], Function]
 FILE = click.Path(path_type=Path)
-FILES = {"nargs": -1, "type": FILE, "metavar": "[FILE]..."}
+FILES: dict[str, Any] = {"nargs": -1, "type": FILE, "metavar": "[FILE]..."}
 """Of an argument."""
 
 
@@ -71,6 +74,15 @@ def is_given(option: str) -> bool:
     return source is not click.core.ParameterSource.DEFAULT
 
 
+def command(
+    *shown: str, name: str | None = None, into: click.Group | None = None
+) -> Callable[[Function], click.Command]:
+    """Click's command, its help page in sections. shown: examples on that page. into: the group it is of."""
+    more = {"epilog": examples(*shown)} if shown else {}
+    make = click.command if into is None else into.command
+    return make(name, cls=Sectioned, **more)
+
+
 class ArgumentOption(click.Option):
     """The option of a declared argument; `{names}` in its help is what its type knows, read when shown."""
 
@@ -81,6 +93,21 @@ class ArgumentOption(click.Option):
             return record
         *names, last = self.type.known(None)
         return record[0], record[1].replace("{names}", f"{', '.join(names)} or {last}")
+
+
+def option_of(argument: Argument, **changes: Any) -> Decorator:
+    """The option of a declared argument; changes: as of `click.option`."""
+    typed: dict[str, Any] = {"help": argument.help, "default": argument.default, "metavar": argument.metavar}
+    if argument.type is FLAG:
+        typed["is_flag"] = True
+    elif argument.many:
+        typed |= {"type": _type(argument), "multiple": True}
+    else:
+        typed |= {"type": _type(argument), "show_default": argument.default is not None}
+    if argument.required:
+        del typed["default"]
+        typed["required"] = True
+    return click.option(argument.option, argument.name, cls=ArgumentOption, **typed | changes)
 
 
 def _type(argument: Argument) -> Any:
@@ -107,151 +134,55 @@ def _number(argument: Argument) -> click.ParamType[float]:
     return click.FloatRange(least if above is None else above, most, min_open=above is not None)
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What a parameter of a command is made from: the options of its name, and its value of all values."""
+def gathered(
+    parameter: str, options: Mapping[str, Decorator], made: Callable[[dict[str, Any]], Any]
+) -> Decorator:
+    """Several options that reach a command as one parameter; made: of their values by name."""
 
-    options: Callable[[str], list[click.Parameter]]
-    value: Callable[[dict[str, Any], str], Any] = dict.__getitem__
-
-
-def command(
-    *shown: str, name: str | None = None, into: click.Group | None = None, **more: Any
-) -> Callable[[Callable[..., None]], click.Command]:
-    """The command of a function whose every parameter has a `Taken` as its default.
-
-    shown: examples on its help page. more: of click's.
-    """
-    told = {"epilog": examples(*shown), **more} if shown else more
-
-    def of(function: Callable[..., None]) -> click.Command:
-        taken = {each.name: each.default for each in inspect.signature(function).parameters.values()}
-
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
         def call(**values: Any) -> None:
-            function(**{name: each.value(values, name) for name, each in taken.items()})
+            own = {name: values.pop(name) for name in options}
+            function(**{parameter: made(own)}, **values)
 
-        made = Sectioned(
-            name or function.__name__,
-            callback=call,
-            params=[option for name, each in taken.items() for option in each.options(name)],
-            help=inspect.getdoc(function),
-            **told,
-        )
-        if into is not None:
-            into.add_command(made)
-        return made
+        taken: Function = call
+        for option in reversed(tuple(options.values())):  # decorators apply from the last
+            taken = option(taken)
+        return taken
 
-    return of
-
-
-def opt(help_: str, default: Any = None, type_: Any = None, *words: str, **more: Any) -> Any:
-    """One option; words: how it is typed, where not as the parameter is called. more: of click's."""
-    told = {"default": default, "show_default": True} if default is not None else {}
-    return Taken(
-        lambda name: [click.Option([*(words or [_typed(name)]), name], help=help_, type=type_, **told | more)]
-    )
-
-
-def flag(help_: str, *words: str) -> Any:
-    """An option without a value."""
-    return opt(help_, False, None, *words, is_flag=True, show_default=False)
-
-
-def arg(**settings: Any) -> Any:
-    """An argument that stands without a name; settings: of click's."""
-    return Taken(lambda name: [click.Argument([name], **settings)])
-
-
-def _typed(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def declared_option(argument: Argument, **changes: Any) -> click.Option:
-    """The option of a declared argument; changes: as of click."""
-    typed: dict[str, Any] = {"help": argument.help, "default": argument.default, "metavar": argument.metavar}
-    if argument.type is FLAG:
-        typed["is_flag"] = True
-    elif argument.many:
-        typed |= {"type": _type(argument), "multiple": True}
-    else:
-        typed |= {"type": _type(argument), "show_default": argument.default is not None}
-    if argument.required:
-        del typed["default"]
-        typed["required"] = True
-    return ArgumentOption([argument.option, argument.name], **typed | changes)
+    return decorate
 
 
 def arguments(
-    known: Mapping[str, Argument], *names: str, changes: Mapping[str, dict[str, Any]] | None = None
-) -> Any:
+    parameter: str,
+    known: Mapping[str, Argument],
+    *names: str,
+    changes: Mapping[str, dict[str, Any]] | None = None,
+) -> Decorator:
     """Declared arguments (all, or those named) in their order, as a dictionary; changes: by argument."""
-    chosen = [each for name, each in known.items() if not names or name in names]
-    return Taken(
-        lambda _: [declared_option(each, **(changes or {}).get(each.name, {})) for each in chosen],
-        lambda values, _: {each.name: values[each.name] for each in chosen},
-    )
+    chosen = {name: each for name, each in known.items() if not names or name in names}
+    options = {name: option_of(each, **(changes or {}).get(name, {})) for name, each in chosen.items()}
+    return gathered(parameter, options, dict)
 
 
-def record(of: Callable[..., Any], **changes: dict[str, Any]) -> Any:
+def record(parameter: str, of: Callable[..., Any], **changes: dict[str, Any]) -> Decorator:
     """The arguments of a record, as the record; changes: of click, by argument."""
-    taken = arguments(declared(of), changes=changes)
-    return Taken(taken.options, lambda values, name: of(**taken.value(values, name)))
-
-
-def _data_dir(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """The folder; that it is not there yet is said, since then only shipped data is found."""
-    del ctx, param
-    if value is not None and not value.expanduser().is_dir():
-        say(f"--data-dir {value}: no such folder, so only shipped data is found")
-    return value
-
-
-LENGTHS: Any = Taken(
-    opt(
-        "Committed tokens of each sequence before the step [prompt and half the output, else "
-        f"{DEFAULT_SEQ_LEN}].",
-        None, NAMES["seq_len"], "--seq",
-    ).options,
-    lambda values, name: values[name] or (),
-)  # fmt: skip
-"""--seq of a grid; none where it was not typed: the length of the request."""
-_OUTPUT = {
-    "format_": opt(
-        "Form of the result [default: from the suffix of -o, else table]. JSON has full precision.",
-        None, click.Choice(FORMATS), "--format",
-    ),
-    "output_path": opt(
-        "Write the result to this file instead of stdout (parquet needs one).", None, FILE, "-o", "--output"
-    ),
-    "is_wide": flag("Every column of a table [default: as many as fit 120 characters].", "--wide"),
-    "data_dir": opt(
-        ARGUMENTS["data_dir"].help, None, click.Path(path_type=Path, file_okay=False), callback=_data_dir
-    ),
-}  # fmt: skip
-OUTPUT: Any = Taken(
-    lambda _: [option for name, each in _OUTPUT.items() for option in each.options(name)],
-    lambda values, _: Output.of(values["format_"], values["output_path"], is_wide=values["is_wide"]),
-)
-"""--format, -o/--output, --wide and --data-dir, as an `Output`."""
-DATA_DIR: Any = Taken(lambda _: [])
-"""The value of --data-dir, an option of OUTPUT."""
+    options = {name: option_of(each, **changes.get(name, {})) for name, each in declared(of).items()}
+    return gathered(parameter, options, lambda values: of(**values))
 
 
 def scenario(
-    *without: str, lists: Mapping[str, Any] | None = None, lists_say: str = " Or a list a,b."
-) -> Any:
-    """What a scenario takes but what is left out, as a dictionary; lists: types of those that take many.
-
-    --data-dir is an option of OUTPUT.
-    """
-    names = [name for name in ARGUMENTS if name not in (*without, "data_dir")]
+    parameter: str,
+    *without: str,
+    lists: Mapping[str, Any] | None = None,
+    lists_say: str = " Or a list a,b.",
+) -> Decorator:
+    """What a scenario takes but what is left out, as a dictionary; lists: types of those that take many."""
     changes = {
         name: {"type": of, "help": f"{ARGUMENTS[name].help}{lists_say}"} for name, of in (lists or {}).items()
     }
-    taken = arguments(ARGUMENTS, *names, changes=changes)
-    return Taken(
-        lambda name: [*taken.options(name), *_PIPELINE.options("pp")],
-        lambda values, name: {**taken.value(values, name), "data_dir": values["data_dir"]},
+    return arguments(
+        parameter, ARGUMENTS, *(name for name in ARGUMENTS if name not in without), changes=changes
     )
 
 
@@ -264,25 +195,63 @@ def scenarios(given: Mapping[str, Any]) -> tuple[Scenario, ...]:
     return tuple(Scenario(**{**given, **dict(zip(many, each, strict=True))}) for each in crossed)
 
 
-def _no_pipeline(ctx: click.Context, param: click.Parameter, value: int) -> None:
-    """Refuse more than one stage in a sentence of its own."""
-    del ctx, param
-    if value != 1:
-        raise UsageError(
-            f"--pp {value}: pipeline parallelism is not modelled; give --tp with the GPUs of one stage"
-        )
+lengths = click.option(
+    "--seq",
+    "seq_len",
+    default=(),
+    type=NAMES["seq_len"],
+    help="Committed tokens of each sequence before the step [prompt and half the output, else "
+    f"{DEFAULT_SEQ_LEN}].",
+)
+"""--seq of a grid; empty where it was not typed: the length of the request."""
+output = gathered(
+    "output",
+    {
+        "format_": click.option(
+            "--format",
+            "format_",
+            type=click.Choice(FORMATS),
+            help="Form of the result [default: from the suffix of -o, else table]. JSON has full precision.",
+        ),
+        "output_path": click.option(
+            "-o",
+            "--output",
+            "output_path",
+            type=FILE,
+            help="Write the result to this file instead of stdout (parquet needs one).",
+        ),
+        "is_wide": click.option(
+            "--wide",
+            "is_wide",
+            is_flag=True,
+            help="Every column of a table [default: as many as fit 120 characters].",
+        ),
+    },
+    lambda given: Output.of(given["format_"], given["output_path"], is_wide=given["is_wide"]),
+)
+"""--format, -o/--output and --wide, as an `Output`."""
+data_dir = option_of(ARGUMENTS["data_dir"])
+overwrite = option_of(declared(ReportPlace)["overwrite"])
+row_runtime = click.option(
+    "--runtime",
+    default="kernel",
+    show_default=True,
+    type=RUNTIME,
+    help="Launch-overhead model (kernel: none).",
+)
+row_cache = click.option(
+    "--cache",
+    default="cold",
+    show_default=True,
+    type=click.Choice(("cold", "as-measured")),
+    help="cold: operands come from HBM, as in a step. as-measured: they may lie in L2.",
+)
+plot = click.option("--plot", type=FILE, help="Also draw it: FILE.png, .svg or .pdf.")
 
 
-_PIPELINE = opt("", 1, click.IntRange(1), callback=_no_pipeline, expose_value=False, hidden=True)
-OVERWRITE: Any = Taken(lambda _: [declared_option(declared(ReportPlace)["overwrite"])])
-ROWS = arguments(ARGUMENTS, "gpu", "latency", "fallback", "kernels")
-"""--gpu, --latency and its companions: with --runtime and --cache how rows of operators are predicted."""
-ROW_RUNTIME = opt("Launch-overhead model (kernel: none).", "kernel", RUNTIME)
-ROW_CACHE = opt(
-    "cold: operands come from HBM, as in a step. as-measured: they may lie in L2.", "cold",
-    click.Choice(("cold", "as-measured")),
-)  # fmt: skip
-PLOT = opt("Also draw it: FILE.png, .svg or .pdf.", None, FILE)
+def rows(parameter: str) -> Decorator:
+    """--gpu, --latency and its companions: with --runtime and --cache how rows of operators are predicted."""
+    return arguments(parameter, ARGUMENTS, "gpu", "latency", "fallback", "kernels")
 
 
 def require_decoder_extra(*more: str) -> None:

@@ -29,27 +29,42 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     "--acceptance 0.7 --export vllm",
     "medusa-sim recommend --acceptance heads.csv --format json -o answer.json",
 )
+@take.scenario("names", "scope", "baseline")
+@click.option(
+    "--batch",
+    default=f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
+    show_default=True,
+    type=grid(_EVERY_BATCH),
+    help=f"Range of batches; every size to {EVERY_BATCH_TO} is searched, every 2 % beyond.",
+)
+@take.lengths
+@take.arguments("asked", QUESTION)
+@click.option("--export", "engine", type=click.Choice(ENGINES), help="Write an engine's launch settings.")
+@click.option("--engine-version", help="Version of that engine [the one that the export names].")
+@click.option(
+    "--ab",
+    is_flag=True,
+    help="With --export: commands that check the answer on the engine, with synthetic acceptance.",
+)
+@click.option(
+    "--by-count", is_flag=True, help="A row for every batch and count instead: the curves behind the answer."
+)
+@click.option("--draft-path", help="Draft checkpoint to name in the engine's settings.")
+@take.record("report", ReportPlace)
+@take.output
 def recommend(
     *,
-    names: dict[str, Any] = take.scenario("scope", "baseline"),
-    batch: tuple[int, ...] = take.opt(
-        f"Range of batches; every size to {EVERY_BATCH_TO} is searched, every 2 % beyond.",
-        f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
-        grid(_EVERY_BATCH),
-    ),
-    seq_len: tuple[int, ...] = take.LENGTHS,
-    asked: dict[str, Any] = take.arguments(QUESTION),
-    engine: str | None = take.opt(
-        "Write an engine's launch settings.", None, click.Choice(ENGINES), "--export"
-    ),
-    engine_version: str | None = take.opt("Version of that engine [the one that the export names]."),
-    ab: bool = take.flag(
-        "With --export: commands that check the answer on the engine, with synthetic acceptance."
-    ),
-    by_count: bool = take.flag("A row for every batch and count instead: the curves behind the answer."),
-    draft_path: str | None = take.opt("Draft checkpoint to name in the engine's settings."),
-    report: ReportPlace = take.record(ReportPlace),
-    output: Output = take.OUTPUT,
+    names: dict[str, Any],
+    batch: tuple[int, ...],
+    seq_len: tuple[int, ...],
+    asked: dict[str, Any],
+    engine: str | None,
+    engine_version: str | None,
+    ab: bool,
+    by_count: bool,
+    draft_path: str | None,
+    report: ReportPlace,
+    output: Output,
 ) -> None:
     """Whether speculation pays, and how many candidates to verify at which batch and context.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
+
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
@@ -17,13 +19,13 @@ from medusa_sim.plan import DEFAULT_GPU
     "medusa-sim reproduce table6 --format csv",
     "medusa-sim reproduce figure22 --plot figure22.png",
 )
+@click.argument("target", type=NameType("target"), required=False)
+@click.option("--list", "list_targets", is_flag=True, help="List the tables and figures.")
+@take.plot
+@take.output
+@take.data_dir
 def reproduce(
-    *,
-    target: str | None = take.arg(type=NameType("target"), required=False),
-    list_targets: bool = take.flag("List the tables and figures.", "--list"),
-    plot: Path | None = take.PLOT,
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    *, target: str | None, list_targets: bool, plot: Path | None, output: Output, data_dir: Path | None
 ) -> None:
     """A table or figure of the papers, predicted beside published.
 

@@ -6,6 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import click
+
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
@@ -17,30 +19,43 @@ from medusa_sim.plan.arguments import ARGUMENTS
     "medusa-sim roofline --model llama-33b --runtime paper --batch 16 --plot roofline.png",
     "medusa-sim roofline --gpu h100-sxm --model llama-3-8b --batch 1..64 --format csv",
 )
+@take.arguments(
+    "names",
+    ARGUMENTS,
+    "gpu",
+    "model",
+    "tp",
+    "ep",
+    "dtype",
+    "weight_dtype",
+    "kv_dtype",
+    "latency",
+    "fallback",
+    "kernels",
+)
+@click.option("--batch", default="1,16", show_default=True, type=grid(BATCH))
+@click.option("--seq", "seq_len", default="1024", show_default=True, type=grid(SEQ_LEN))
+@click.option("--candidates", default="1,16..112:16", show_default=True, type=grid(CANDIDATES))
+@click.option(
+    "--runtime",
+    default="kernel",
+    show_default=True,
+    type=RUNTIME,
+    help="What is fused; paper has the separate operators of the Medusa paper's Table 5.",
+)
+@take.plot
+@take.output
+@take.data_dir
 def roofline(
     *,
-    names: dict[str, Any] = take.arguments(
-        ARGUMENTS,
-        "gpu",
-        "model",
-        "tp",
-        "ep",
-        "dtype",
-        "weight_dtype",
-        "kv_dtype",
-        "latency",
-        "fallback",
-        "kernels",
-    ),
-    batch: tuple[int, ...] = take.opt("", "1,16", grid(BATCH)),
-    seq_len: tuple[int, ...] = take.opt("", "1024", grid(SEQ_LEN), "--seq"),
-    candidates: tuple[int, ...] = take.opt("", "1,16..112:16", grid(CANDIDATES)),
-    runtime: str = take.opt(
-        "What is fused; paper has the separate operators of the Medusa paper's Table 5.", "kernel", RUNTIME
-    ),
-    plot: Path | None = take.PLOT,
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    names: dict[str, Any],
+    batch: tuple[int, ...],
+    seq_len: tuple[int, ...],
+    candidates: tuple[int, ...],
+    runtime: str,
+    plot: Path | None,
+    output: Output,
+    data_dir: Path | None,
 ) -> None:
     """FLOP/s and operational intensity of each operator in prefill, decode and verification.
 

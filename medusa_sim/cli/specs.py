@@ -32,20 +32,27 @@ KINDS = ("gpu", "model", "runtime", "acceptance", "price")
     "medusa-sim specs prices",
     "medusa-sim specs --examples docs",
 )
+@click.argument("names", nargs=-1)
+@click.option("--kind", type=click.Choice(KINDS), help="Only these.")
+@click.option("--with-kernels", is_flag=True, help="With a GPU: its fitted kernel parameters too.")
+@click.option(
+    "--examples",
+    "examples_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write an example config.json and example operator rows into this folder, and nothing else.",
+)
+@take.overwrite
+@take.output
+@take.data_dir
 def specs(
     *,
-    names: tuple[str, ...] = take.arg(nargs=-1),
-    kind: str | None = take.opt("Only these.", None, click.Choice(KINDS)),
-    with_kernels: bool = take.flag("With a GPU: its fitted kernel parameters too."),
-    examples_dir: Path | None = take.opt(
-        "Write an example config.json and example operator rows into this folder, and nothing else.",
-        None,
-        click.Path(path_type=Path, file_okay=False),
-        "--examples",
-    ),
-    overwrite: bool = take.OVERWRITE,
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    names: tuple[str, ...],
+    kind: str | None,
+    with_kernels: bool,
+    examples_dir: Path | None,
+    overwrite: bool,
+    output: Output,
+    data_dir: Path | None,
 ) -> None:
     """What is known of GPUs, models, runtimes, acceptance profiles and prices, and where it comes from.
 

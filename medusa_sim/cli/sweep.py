@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, write_parts
@@ -27,20 +29,32 @@ _MOST_CASES_SHOWN = 2_000
     "medusa-sim sweep --batch 1..64:1 --candidates 1..128 --format csv -o sweep.csv",
     "medusa-sim sweep --batch 1..1024:1 --seq 128..131072:128 --out grid --shard 3/8",
 )
+@take.scenario("names", lists={"gpu": GPUS, "model": MODELS, "tp": grid(TP)})
+@click.option("--batch", default="1", show_default=True, type=grid(BATCH), help="Sequences in a batch.")
+@take.lengths
+@click.option(
+    "--candidates",
+    default=",".join(map(str, DEFAULT_CANDIDATES)),
+    show_default=True,
+    type=grid(CANDIDATES),
+    help="Tokens that one verification step processes per sequence, root included.",
+)
+@click.option(
+    "--all-rows", is_flag=True, help="In a table and with --out: every row, not the best of each batch."
+)
+@take.record("report", ReportPlace)
+@take.record("parts", PartsPlace)
+@take.output
 def sweep(
     *,
-    names: dict[str, Any] = take.scenario(lists={"gpu": GPUS, "model": MODELS, "tp": grid(TP)}),
-    batch: tuple[int, ...] = take.opt("Sequences in a batch.", "1", grid(BATCH)),
-    seq_len: tuple[int, ...] = take.LENGTHS,
-    candidates: tuple[int, ...] = take.opt(
-        "Tokens that one verification step processes per sequence, root included.",
-        ",".join(map(str, DEFAULT_CANDIDATES)),
-        grid(CANDIDATES),
-    ),
-    all_rows: bool = take.flag("In a table and with --out: every row, not the best of each batch."),
-    report: ReportPlace = take.record(ReportPlace),
-    parts: PartsPlace = take.record(PartsPlace),
-    output: Output = take.OUTPUT,
+    names: dict[str, Any],
+    batch: tuple[int, ...],
+    seq_len: tuple[int, ...],
+    candidates: tuple[int, ...],
+    all_rows: bool,
+    report: ReportPlace,
+    parts: PartsPlace,
+    output: Output,
 ) -> None:
     """Speedup of speculative verification over a grid of GPUs, models, --tp, batches, lengths and counts.
 

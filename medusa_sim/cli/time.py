@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
+
 from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output
 
@@ -15,14 +17,14 @@ _OPS = "CSV or Parquet with op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,
     "medusa-sim time --gpu h100-sxm --ops rows.csv --format csv",
     "medusa-sim time --gpu a100-80gb-pcie --ops rows.parquet --cache as-measured -o predicted.parquet",
 )
+@click.option("--ops", type=take.FILE, required=True, help=_OPS)
+@take.rows("names")
+@take.row_runtime
+@take.row_cache
+@take.output
+@take.data_dir
 def time(
-    *,
-    ops: Path = take.opt(_OPS, None, take.FILE, required=True),
-    names: dict[str, Any] = take.ROWS,
-    runtime: str = take.ROW_RUNTIME,
-    cache: str = take.ROW_CACHE,
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    *, ops: Path, names: dict[str, Any], runtime: str, cache: str, output: Output, data_dir: Path | None
 ) -> None:
     """Predicted time of every row of operators: predicted_us, low_us, high_us, bound, source.
 

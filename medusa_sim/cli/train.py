@@ -23,15 +23,14 @@ from medusa_sim.plan.arguments import declared
     "medusa-sim train --method medusa-2 --checkpoint run/medusa-1 --save run/medusa-2 --steps 600",
     "medusa-sim train --method medusa-2 --data self --checkpoint run/medusa-1 --save run/self",
 )
-def train(
-    *,
-    values: dict[str, Any] = take.arguments(
-        declared(Recipe),
-        changes={"text_folder": {"type": click.Path(path_type=Path, exists=True, file_okay=False)}},
-    ),
-    plot: Path | None = take.opt("Also draw the losses into this PNG file.", None, take.FILE),
-    output: Output = take.OUTPUT,
-) -> None:
+@take.arguments(
+    "values",
+    declared(Recipe),
+    changes={"text_folder": {"type": click.Path(path_type=Path, exists=True, file_okay=False)}},
+)
+@click.option("--plot", type=take.FILE, help="Also draw the losses into this PNG file.")
+@take.output
+def train(*, values: dict[str, Any], plot: Path | None, output: Output) -> None:
     """Train a checkpoint that `decode` runs. A killed run goes on when the same command is given again."""
     recipe = Recipe(**values)
     take.require_decoder_extra(*(["peft"] if recipe.method == "medusa-2" else []))

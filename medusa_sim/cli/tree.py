@@ -81,17 +81,15 @@ class Accuracies(Declared):
 
 
 _NEEDED: dict[str, Any] = {"required": True}
-_TREE = take.record(TreeFile)
+_TREE = take.record("given", TreeFile)
 
 
 @take.command("medusa-sim tree build --head-accuracy heads.csv --candidates 64 --format json", into=tree)
-def build(
-    *,
-    asked: Accuracies = take.record(Accuracies, head_accuracy=_NEEDED),
-    candidates: int = take.opt("Nodes and root.", None, click.IntRange(1, 65536), required=True),
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
-) -> None:
+@take.record("asked", Accuracies, head_accuracy=_NEEDED)
+@click.option("--candidates", type=click.IntRange(1, 65536), required=True, help="Nodes and root.")
+@take.output
+@take.data_dir
+def build(*, asked: Accuracies, candidates: int, output: Output, data_dir: Path | None) -> None:
     """The tree of that many candidates with the most expected tokens per step."""
     from medusa_sim.acceptance.heads import optimal_order
 
@@ -100,18 +98,18 @@ def build(
 
 
 @take.command("medusa-sim tree score --tree mc_sim_7b_63.json --head-accuracy heads.csv", into=tree)
-def score(
-    *,
-    given: TreeFile = _TREE,
-    asked: Accuracies = take.record(Accuracies, head_accuracy=_NEEDED),
-    tail: str = take.opt(
-        "Ranks beyond the measured ones: refuse, never right, or a power law fitted to the head.",
-        "refuse",
-        click.Choice(("refuse", "zeros", "fit")),
-    ),
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
-) -> None:
+@_TREE
+@take.record("asked", Accuracies, head_accuracy=_NEEDED)
+@click.option(
+    "--tail",
+    default="refuse",
+    show_default=True,
+    type=click.Choice(("refuse", "zeros", "fit")),
+    help="Ranks beyond the measured ones: refuse, never right, or a power law fitted to the head.",
+)
+@take.output
+@take.data_dir
+def score(*, given: TreeFile, asked: Accuracies, tail: str, output: Output, data_dir: Path | None) -> None:
     """Expected tokens per step of a given tree."""
     accuracy, read = asked.read(data_dir), given.read()
     if tail == "zeros":
@@ -122,12 +120,10 @@ def score(
 
 
 @take.command("medusa-sim tree draw --tree tree.json --head-accuracy heads.csv -o tree.png", into=tree)
-def draw(
-    *,
-    given: TreeFile = _TREE,
-    asked: Accuracies = take.record(Accuracies),
-    path: Path | None = take.opt("FILE.svg or FILE.png.", None, take.FILE, "-o", "--output"),
-) -> None:
+@_TREE
+@take.record("asked", Accuracies)
+@click.option("-o", "--output", "path", type=take.FILE, help="FILE.svg or FILE.png.")
+def draw(*, given: TreeFile, asked: Accuracies, path: Path | None) -> None:
     """The tree as text, or as a picture in a file."""
     from medusa_sim.acceptance.heads import node_probabilities
     from medusa_sim.acceptance.tree_file import svg_tree, text_tree, write_png
@@ -150,12 +146,12 @@ def draw(
 
 
 @take.command("medusa-sim tree convert --tree medusa_choices.py --name mc_sim_7b_63 --to json", into=tree)
-def convert(
-    *,
-    given: TreeFile = _TREE,
-    form: Any = take.opt("Form to write.", "paths", click.Choice(FORMS), "--to"),
-    path: Path | None = take.opt("File instead of stdout.", None, take.FILE, "-o", "--output"),
-) -> None:
+@_TREE
+@click.option(
+    "--to", "form", default="paths", show_default=True, type=click.Choice(FORMS), help="Form to write."
+)
+@click.option("-o", "--output", "path", type=take.FILE, help="File instead of stdout.")
+def convert(*, given: TreeFile, form: Any, path: Path | None) -> None:
     """The same tree in another form."""
     from medusa_sim.acceptance.tree_file import tree_text
     from medusa_sim.writing import check_writable, write_text

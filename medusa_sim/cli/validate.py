@@ -9,9 +9,10 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from medusa_sim.cli import examples, say
 from medusa_sim.cli import options as take
-from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 
@@ -23,25 +24,44 @@ if TYPE_CHECKING:
     from medusa_sim.specs.gpu import Gpu
 
 
-_FAIL_ABOVE = take.opt(
-    "Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent; "
-    "of the decoder: allowed error on top of run-to-run spread.",
-    None,
-    take.PositiveFloat(),
+_FAIL_ABOVE = click.option(
+    "--fail-above",
+    type=take.PositiveFloat(),
     metavar="PCT",
+    help="Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent; "
+    "of the decoder: allowed error on top of run-to-run spread.",
 )
 
 
-@take.command(name="rows")
+@click.group(
+    epilog=examples(
+        "medusa-sim validate rows rows.parquet --gpu h100-sxm --cache as-measured",
+        "medusa-sim validate rows gemm.csv attention.csv --gpu a40 --fail-above 10",
+        "medusa-sim validate trees --tree-runs runs.csv --child-vectors vectors.csv",
+        "medusa-sim validate decoder out/steps --gpu my-cpu --kernels torch --fail-above 10",
+    )
+)
+def validate() -> None:
+    """Errors of predictions: times of operators, tokens per step, published curves, whole steps."""
+
+
+@take.command(name="rows", into=validate)
+@click.argument("files", **take.FILES)
+@_FAIL_ABOVE
+@take.rows("names")
+@take.row_runtime
+@take.row_cache
+@take.output
+@take.data_dir
 def _rows(
     *,
-    files: tuple[Path, ...] = take.arg(**take.FILES),
-    fail_above: float | None = _FAIL_ABOVE,
-    names: dict[str, Any] = take.ROWS,
-    runtime: str = take.ROW_RUNTIME,
-    cache: str = take.ROW_CACHE,
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    files: tuple[Path, ...],
+    fail_above: float | None,
+    names: dict[str, Any],
+    runtime: str,
+    cache: str,
+    output: Output,
+    data_dir: Path | None,
 ) -> None:
     """Errors of predicted times of operators by kind, dtype and size, the worst cell beside the mean.
 
@@ -94,21 +114,22 @@ def _rows(
         _check_mean(f"{worst.op} {worst.dtype}", worst.mean, fail_above, f" (worst row: {worst.worst_at})")
 
 
-@take.command(name="trees")
-def _trees(
-    *,
-    tree_runs: Path = take.opt(
-        "CSV of runs with k-ary or optimised trees and their tokens per step.", None, take.FILE, required=True
-    ),
-    child_vectors: Path = take.opt(
-        "CSV of the probabilities that the k-th child is accepted, from which --tree-runs are predicted.",
-        None,
-        take.FILE,
-        required=True,
-    ),
-    fail_above: float | None = _FAIL_ABOVE,
-    output: Output = take.OUTPUT,
-) -> None:
+@take.command(name="trees", into=validate)
+@click.option(
+    "--tree-runs",
+    type=take.FILE,
+    required=True,
+    help="CSV of runs with k-ary or optimised trees and their tokens per step.",
+)
+@click.option(
+    "--child-vectors",
+    type=take.FILE,
+    required=True,
+    help="CSV of the probabilities that the k-th child is accepted, from which --tree-runs are predicted.",
+)
+@_FAIL_ABOVE
+@take.output
+def _trees(*, tree_runs: Path, child_vectors: Path, fail_above: float | None, output: Output) -> None:
     """Errors of predicted tokens per step of trees: every run in files, mean errors by kind at a terminal."""
     from medusa_sim.lab.validate.published import error_summary, tree_comparison
 
@@ -126,14 +147,12 @@ def _trees(
     _check_mean("tokens per step of trees", summary["all"]["mean_absolute"], fail_above)
 
 
-@take.command(name="curves")
-def _curves(
-    *,
-    file: Path = take.arg(type=take.FILE),
-    fail_above: float | None = _FAIL_ABOVE,
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
-) -> None:
+@take.command(name="curves", into=validate)
+@click.argument("file", type=take.FILE)
+@_FAIL_ABOVE
+@take.output
+@take.data_dir
+def _curves(*, file: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
     """Published throughput ratios by batch (CSV) beside what an engine must add to a step to explain them."""
     from medusa_sim.lab.validate.published import batch_curves
 
@@ -153,17 +172,25 @@ def _check_mean(what: str, mean_error: float, fail_above: float | None, where: s
         )
 
 
-@take.command(name="decoder")
+@take.command(name="decoder", into=validate)
+@click.argument("folder", type=take.FILE)
+@click.option(
+    "--allow-different",
+    is_flag=True,
+    help="Also where the profile and the steps differ in device, dtype or clocks.",
+)
+@_FAIL_ABOVE
+@take.rows("names")
+@take.output
+@take.data_dir
 def _decoder(
     *,
-    folder: Path = take.arg(type=take.FILE),
-    allow_different: bool = take.flag(
-        "Also where the profile and the steps differ in device, dtype or clocks."
-    ),
-    fail_above: float | None = _FAIL_ABOVE,
-    names: dict[str, Any] = take.ROWS,
-    output: Output = take.OUTPUT,
-    data_dir: Path | None = take.DATA_DIR,
+    folder: Path,
+    allow_different: bool,
+    fail_above: float | None,
+    names: dict[str, Any],
+    output: Output,
+    data_dir: Path | None,
 ) -> None:
     """Errors of predicted steps or generations of the decoder, in a FOLDER of `measure`; CSV: every cell."""
     from medusa_sim.lab.measure.cells import RUNS, STEPS
@@ -243,20 +270,3 @@ def _show(
         choices=[dataclasses.asdict(each) for each in checked.choices],
         **more,
     )
-
-
-validate = Moded(
-    "validate",
-    {
-        "--measured": "rows", "--tree-runs": "trees", "--child-vectors": "trees", "--batch-curves": "curves",
-        "--decoder": "decoder",
-    },
-    _rows, _trees, _curves, _decoder,
-    help="Errors of predictions: times of operators, tokens per step, published curves, whole steps.",
-    epilog=examples(
-        "medusa-sim validate rows rows.parquet --gpu h100-sxm --cache as-measured",
-        "medusa-sim validate rows gemm.csv attention.csv --gpu a40 --fail-above 10",
-        "medusa-sim validate trees --tree-runs runs.csv --child-vectors vectors.csv",
-        "medusa-sim validate decoder out/steps --gpu my-cpu --kernels torch --fail-above 10",
-    ),
-)  # fmt: skip

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -151,30 +151,89 @@ def _listed(values: Sequence[int]) -> str:
     return f"{head} ... {tail} ({len(values)} values)"
 
 
-_KNOWN: dict[str, tuple[str, str]] = {
-    "gpu": ("specs.gpu", "gpu_names"),
-    "model": ("specs.models", "model_names"),
-    "runtime": ("specs.runtime", "runtime_names"),
-    "drafter": ("step.drafter", "drafter_names"),
-    "engine": ("specs.runtime", "runtime_aliases"),
-    "format": ("units", "FORMATS"),
-    "profile": ("acceptance.profile", "acceptance_names"),
-    "target": ("reproduce", "TARGETS"),
-    "plain": ("setups.setup", "PLAIN"),
-    "auto": ("setups.question", "AUTO"),
+# What knows the names of a kind is imported when they are asked for.
+
+
+def _gpu(data_dir: str | None) -> Iterable[str]:
+    from medusa_sim.specs.gpu import gpu_names
+
+    return gpu_names(data_dir)
+
+
+def _model(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.specs.models import model_names
+
+    return model_names()
+
+
+def _runtime(data_dir: str | None) -> Iterable[str]:
+    from medusa_sim.specs.runtime import runtime_names
+
+    return runtime_names(data_dir)
+
+
+def _engine(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.specs.runtime import runtime_aliases
+
+    return runtime_aliases()
+
+
+def _drafter(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.step.drafter import drafter_names
+
+    return drafter_names()
+
+
+def _format(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.units import FORMATS
+
+    return FORMATS
+
+
+def _profile(data_dir: str | None) -> Iterable[str]:
+    from medusa_sim.acceptance.profile import acceptance_names
+
+    return acceptance_names(data_dir)
+
+
+def _target(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.lab.reproduce import TARGETS
+
+    return TARGETS
+
+
+def _plain(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.setups.setup import PLAIN
+
+    return (PLAIN,)
+
+
+def _auto(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.setups.question import AUTO
+
+    return (AUTO,)
+
+
+KNOWN: dict[str, Callable[[str | None], Iterable[str]]] = {
+    "gpu": _gpu,
+    "model": _model,
+    "runtime": _runtime,
+    "engine": _engine,
+    "drafter": _drafter,
+    "format": _format,
+    "profile": _profile,
+    "target": _target,
+    "plain": _plain,
+    "auto": _auto,
 }
-"""Where the names of a kind stand, which is imported when they are asked for."""
-_OF_USERS = ("gpu", "runtime", "profile")
-"""Kinds of which a user may have more."""
-
-
-def known_names(kind: str, data_dir: str | None) -> Iterable[str]:
-    """Names of a kind."""
-    module, name = _KNOWN[kind]
-    names: Any = getattr(import_module(f"medusa_sim.{module}"), name)
-    if not callable(names):
-        return (names,) if isinstance(names, str) else tuple(names)
-    return tuple(names(data_dir) if kind in _OF_USERS else names())
+"""Names by their kind; the argument is --data-dir, where a user may have more."""
 
 
 class NameType(click.ParamType[str | tuple[str, ...]]):
@@ -188,7 +247,7 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
 
     def known(self, data_dir: str | None) -> Iterable[str]:
         """What may be given."""
-        return [name for kind in self.kinds for name in known_names(kind, data_dir)]
+        return [name for kind in self.kinds for name in KNOWN[kind](data_dir)]
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -235,6 +294,20 @@ class Threads(click.IntRange):
         return threads
 
 
+class DataFolder(click.Path):
+    """A data folder; that it is not there yet is said, since then only shipped data is found."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The folder as it was typed."""
+        folder = Path(str(super().convert(value, param, ctx)))
+        if not folder.expanduser().is_dir():
+            say(f"--data-dir {folder}: no such folder, so only shipped data is found")
+        return folder
+
+
 MODEL, DRAFTER, ACCEPTANCE = NameType("model"), NameType("drafter"), NameType("profile")
 RUNTIME = NameType("runtime", "engine", "runtime")
 GPUS, MODELS = NameType("gpus", "gpu", many=True), NameType("models", "model", many=True)
@@ -247,6 +320,6 @@ NAMES: dict[str, click.ParamType[Any]] = {
     "formats": NameType("formats", "format", many=True),
     "caches": NameType("formats", "auto", "format", many=True),
     "engines": NameType("engines", "engine", many=True),
-    "drafters": NameType("drafters", "plain", "drafter", many=True),
+    "drafters": NameType("drafters", "plain", "drafter", many=True), "data_dir": DataFolder(),
 }  # fmt: skip
 """Types by what their values are of (`plan.arguments.Argument.names`)."""

@@ -7,7 +7,6 @@ to import: classes that a value may be an object of are looked up when one is gi
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 import os
@@ -45,19 +44,40 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """What a value is, in words and classes; loaded: `module:Class` of objects that may stand for a name."""
+    """What a value is, in words and classes; loaded: the class of objects that may stand for a name."""
 
     wanted: str
     classes: tuple[type, ...]
-    loaded: str = ""
+    loaded: Callable[[], type] | None = None
 
     @property
     def allowed(self) -> tuple[type, ...]:
         """Every class that a value may be of."""
-        if not self.loaded:
-            return self.classes
-        module, _, name = self.loaded.partition(":")
-        return (*self.classes, getattr(importlib.import_module(module), name))
+        return self.classes if self.loaded is None else (*self.classes, self.loaded())
+
+
+def _gpu() -> type:
+    from medusa_sim.specs.gpu import Gpu
+
+    return Gpu
+
+
+def _model() -> type:
+    from medusa_sim.specs.model import Model
+
+    return Model
+
+
+def _runtime() -> type:
+    from medusa_sim.specs.runtime import Runtime
+
+    return Runtime
+
+
+def _latency() -> type:
+    from medusa_sim.latency.base import LatencyModel
+
+    return LatencyModel
 
 
 WHOLE = Type("a whole number", (Integral,))
@@ -68,10 +88,10 @@ PATH = Type("a path", (str, os.PathLike))
 FOLDER = Type("a folder", (str, os.PathLike))
 ANY = Type("anything", (object,))
 """Checked by what reads it."""
-GPU = Type("a name or a loaded GPU", (str,), "medusa_sim.specs.gpu:Gpu")
-MODEL = Type("a name, a path or a loaded model", (str, os.PathLike), "medusa_sim.specs.model:Model")
-RUNTIME = Type("a name or a loaded runtime", (str,), "medusa_sim.specs.runtime:Runtime")
-LATENCY = Type("a name or a latency model", (str,), "medusa_sim.latency.base:LatencyModel")
+GPU = Type("a name or a loaded GPU", (str,), _gpu)
+MODEL = Type("a name, a path or a loaded model", (str, os.PathLike), _model)
+RUNTIME = Type("a name or a loaded runtime", (str,), _runtime)
+LATENCY = Type("a name or a latency model", (str,), _latency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,10 +395,10 @@ class Arguments(Declared):
         _ASKED, above=0,
     )  # fmt: skip
     data_dir: DataDir = argument(
-        None, PATH,
+        None, FOLDER,
         "Your own specs and profiles, searched before the shipped ones [default: $MEDUSA_SIM_DATA_DIR, else "
         "the platform's user data folder].",
-        "Output",
+        "Output", names="data_dir",
     )  # fmt: skip
 
 

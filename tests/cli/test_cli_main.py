@@ -15,7 +15,6 @@ from asking import commands
 from click.testing import CliRunner
 
 from medusa_sim.cli import COMMANDS, LazyGroup, cli, output
-from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.options import FEWEST, FIRST, MOST_FIRST, Sectioned, sections
 from medusa_sim.cli.values import Threads
 from medusa_sim.export import ENGINES
@@ -163,25 +162,6 @@ def test_a_terminal_sees_a_bar_once_it_takes_longer():
 
 
 PAGES = {" ".join(words): command for words, command in commands()}
-
-
-@pytest.mark.parametrize(
-    ("earlier", "mode"),
-    [
-        ("validate --decoder f", "decoder"), ("validate --measured f", "rows"), ("validate f", "rows"),
-        ("validate --tree-runs f", "trees"), ("validate --batch-curves=f", "curves"),
-        ("measure --device nope", "operators"), ("measure --decoder-runs f --device nope", "runs"),
-        ("measure --decoder-steps f --device nope", "steps"), ("calibrate --rows f", "rows"),
-        ("calibrate --engine-bench f", "engine"),
-    ],
-)  # fmt: skip
-def test_an_earlier_spelling_means_its_mode(earlier, mode):
-    name, *args = earlier.split()
-    command = cli.get_command(click.Context(cli), name)
-    assert isinstance(command, Moded)
-    assert command.meant(args) == mode
-    one, other = (CliRunner().invoke(cli, line) for line in ([name, *args], [name, mode, *args]))
-    assert (one.exit_code, str(one.exception)) == (other.exit_code, str(other.exception))
 
 
 def _options(command: click.Command) -> list[str]:

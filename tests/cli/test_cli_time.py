@@ -71,7 +71,7 @@ def test_experts_are_timed_by_the_kernel_they_name_or_the_nearest_which_is_said(
     assert list(found["source"]) == ["calibrated", "calibrated", "borrowed", "borrowed"]
     assert (found["low_us"] <= found["predicted_us"]).all()
     assert (found["predicted_us"] <= found["high_us"]).all()
-    scored = frame("validate", *asked[:2], "--measured", path, *asked[-2:])
+    scored = frame("validate", "rows", *asked[:2], path, *asked[-2:])
     assert set(scored["kernels"]) == set(found["kernels"])
 
 
@@ -84,7 +84,7 @@ def test_a_host_bound_runtime_waits_for_its_host(ops):
 
 
 def test_validate_scores_by_operator_and_range(ops):
-    rows = document("validate", "--measured", ops, "--latency", "roofline")["rows"]
+    rows = document("validate", "rows", ops, "--latency", "roofline")["rows"]
     linear = {row["size"]: row for row in rows if row["op"] == "linear"}
     assert linear["all"]["rows"] == 2
     assert linear["m 1..16"]["rows"] == 1
@@ -97,7 +97,7 @@ def test_validate_scores_by_operator_and_range(ops):
 
 
 def test_validate_fails_above_a_threshold_with_exit_3(ops):
-    args = ("validate", "--latency", "roofline", "--measured", str(ops), "--fail-above")
+    args = ("validate", "rows", "--latency", "roofline", str(ops), "--fail-above")
     result = run(*args, "5")
     assert result.exit_code == 3
     assert "is above 5 %" in result.stderr
@@ -149,9 +149,9 @@ def test_calibrate_writes_what_time_then_uses(tmp_path):
     rows.to_csv(path, index=False)
     folder = tmp_path / "data"
     common = ("--gpu", "a40", "--kernels", "mine", "--data-dir", str(folder))
-    answered("calibrate", *common, "--rows", path, "--dry-run")
+    answered("calibrate", "rows", *common, path, "--dry-run")
     assert not folder.exists()
-    fit = frame("calibrate", *common, "--rows", path, "--source", "made up")
+    fit = frame("calibrate", "rows", *common, path, "--source", "made up")
     assert set(fit["key"]) == {"residual"}
     assert [p.name for p in (folder / "hardware").iterdir()] == ["a40.toml"]
     found = frame("time", *common, "--ops", path, "--cache", "as-measured")
@@ -189,7 +189,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def test_trees_are_scored_from_child_vectors(files):
-    given = ("validate", "--tree-runs", files["runs"], "--child-vectors", files["vectors"])
+    given = ("validate", "trees", "--tree-runs", files["runs"], "--child-vectors", files["vectors"])
     rows = {row["growmap"]: row for row in document(*given)["rows"]}
     assert rows["2^3"]["error"] == pytest.approx(0.0, abs=1e-12)
     assert rows["2^2"]["error"] == pytest.approx(-0.2, rel=1e-12)
@@ -199,7 +199,7 @@ def test_trees_are_scored_from_child_vectors(files):
 
 
 def test_curves_say_what_the_engine_must_add(files):
-    rows = document("validate", "--batch-curves", files["curves"])["rows"]
+    rows = document("validate", "curves", files["curves"])["rows"]
     assert [row["batch"] for row in rows] == [2, 64]
     for row in rows:
         step_us = row["verify_us"] + row["draft_us"] + row["engine_us"]
@@ -208,7 +208,7 @@ def test_curves_say_what_the_engine_must_add(files):
 
 
 def test_a_missed_threshold_is_told_apart(files):
-    arguments = ("--tree-runs", files["runs"], "--child-vectors", files["vectors"], "--fail-above")
+    arguments = ("trees", "--tree-runs", files["runs"], "--child-vectors", files["vectors"], "--fail-above")
     assert called(*arguments, "15").exit_code == 0
     assert isinstance(called(*arguments, "5").exception, ThresholdError)
 

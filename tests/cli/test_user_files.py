@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -10,9 +9,6 @@ import pytest
 from asking import commands
 from asking import run as _run
 from tables import table
-
-from medusa_sim.cli import cli
-from medusa_sim.cli.modes import Moded
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = ROOT / "tests" / "data" / "engine"
@@ -43,13 +39,6 @@ NO_RESULT = {"measure"}
 """Writes a folder of its own, which it goes on from."""
 
 
-def _asked() -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command with its words as cases have them: without its mode."""
-    for words, command in commands():
-        group = cli.get_command(click.Context(cli), words[0])
-        yield (words[:1] if isinstance(group, Moded) else words), command
-
-
 def _in(folder: Path) -> None:
     """Every file that a case reads, and other names of some of them."""
     for name, content in FILES.items():
@@ -74,7 +63,7 @@ def test_no_command_writes_its_result_over_what_it_reads(case, tmp_path, monkeyp
     target = next(word[1:] for word in reversed(case) if word[0] in "@>")
     args = [word.removeprefix("@") for word in case if word[0] != ">"]
     before = (tmp_path / target).read_bytes()
-    command = next(found for words, found in _asked() if case[: len(words)] == words)
+    command = next(found for words, found in commands() if case[: len(words)] == words)
     form = [] if {"path"} & {param.name for param in command.params} else ["--format", "csv"]
     ended = _run(*args, "-o", target, *form)
     assert ended.exit_code == 1, ended.output
@@ -85,7 +74,7 @@ def test_no_command_writes_its_result_over_what_it_reads(case, tmp_path, monkeyp
 
 def test_every_option_that_takes_a_file_has_a_case():
     named = {word for case in CASES for word in case}
-    for words, command in _asked():
+    for words, command in commands():
         if words[0] in NO_RESULT:
             continue
         for param in command.params:
@@ -129,12 +118,12 @@ def test_a_report_replaces_only_what_a_report_left(tmp_path):
 
 def test_own_runtimes_and_kernels_are_replaced_only_when_asked(tmp_path):
     bench = [str(ENGINE / f"vllm_serve_plain_b{batch}.json") for batch in (1, 8, 64)]
-    engine = ("calibrate", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--name", "mine",
-              "--engine-bench", *bench)  # fmt: skip
+    engine = ("calibrate", "engine", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--name", "mine",
+              *bench)  # fmt: skip
     rows, sizes = tmp_path / "rows.csv", (64, 512, 1024, 2048, 8192)
     lines = [f"rms_norm,{m},{n},fp16,{2 + m * n / 2e6}" for m in sizes for n in sizes]
     rows.write_text("\n".join(["op,m,n,dtype,time_us", *lines]) + "\n")
-    kernels = ("calibrate", "--gpu", "a40", "--kernels", "mine", "--rows", str(rows))
+    kernels = ("calibrate", "rows", "--gpu", "a40", "--kernels", "mine", str(rows))
     for command, name in ((engine, "profiles/runtimes/mine.toml"), (kernels, "hardware/a40.toml")):
         args = (*command, "--data-dir", str(tmp_path / "data"))
         assert (ended := _run(*args)).exit_code == 0, ended.output

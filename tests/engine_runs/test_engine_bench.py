@@ -223,7 +223,7 @@ def test_the_command_prints_every_run_and_writes_the_runtime(tmp_path):
     files = [str(FILES / f"vllm_serve_{kind}_b{b}.json") for kind in ("plain", "spec") for b in (1, 8, 64)]
     named = ["--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--name", "mine", "--drafter", "eagle"]
     written = ["--data-dir", str(tmp_path), "--format", "csv"]
-    arguments = ["calibrate", *named, "--engine-bench", *files, *written]
+    arguments = ["calibrate", "engine", *named, *files, *written]
     result = answered(*arguments)
     table = pd.read_csv(pd.io.common.StringIO(result.stdout))
     assert len(table) == 6

@@ -194,15 +194,11 @@ class Case:
 
 def _command(args: list[str]) -> click.Command:
     from medusa_sim.cli import cli
-    from medusa_sim.cli.modes import Moded
 
     context = click.Context(cli)
     command = cli.get_command(context, args[0])
     if isinstance(command, click.Group):
-        mode = (
-            args[1] if args[1] in command.commands or not isinstance(command, Moded) else command.meant(args)
-        )
-        command = command.get_command(context, mode)
+        command = command.get_command(context, args[1])
     assert command is not None
     return command
 

@@ -199,7 +199,7 @@ def test_measure_calibrate_time_round_trip(tmp_path):
     """measure writes rows and a hardware file; calibrate fits them; time and validate read both."""
     (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
     data = ("--data-dir", tmp_path / "data")
-    answered("measure", "--models", tmp_path / "config.json", "--name", "tiny-cpu", *data)
+    answered("measure", "operators", "--models", tmp_path / "config.json", "--name", "tiny-cpu", *data)
     folder = tmp_path / "data" / "profiles" / "operators" / "tiny-cpu"
     files = sorted(folder.glob("*.csv"))
     assert [file.stem for file in files] == ["attention_fp32", "elementwise_fp32", "gemm_fp32"]
@@ -210,7 +210,7 @@ def test_measure_calibrate_time_round_trip(tmp_path):
     assert card.architecture == "cpu"
     assert card.sources["bandwidth_bytes_per_s"].startswith("measured by medusa-sim")
 
-    fitted = document("calibrate", "--gpu", "tiny-cpu", "--kernels", "torch", *data, *files)
+    fitted = document("calibrate", "rows", "--gpu", "tiny-cpu", "--kernels", "torch", *data, *files)
     places = {(row["section"], row["key"]) for row in fitted["rows"]}
     assert ("serial_gemm", "fp32") in places
     assert {
@@ -237,7 +237,8 @@ def test_measure_calibrate_time_round_trip(tmp_path):
 @pytest.mark.usefixtures("small_grid")
 def test_measure_refuses_and_resumes(tmp_path):
     (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
-    given = ("measure", "--models", tmp_path / "config.json", "--out", tmp_path / "rows", "--name", "x")
+    given = ("measure", "operators", "--models", tmp_path / "config.json", "--out", tmp_path / "rows")
+    given += ("--name", "x")
     given += ("--data-dir", tmp_path / "data")
     answered(*given, "--budget", "3")
     for more, told in (

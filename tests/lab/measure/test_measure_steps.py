@@ -1,4 +1,4 @@
-"""Steps of the decoder on a grid, their files, and `validate --decoder`. No real timing is judged."""
+"""Steps of the decoder on a grid, their files, and `validate decoder`. No real timing is judged."""
 
 import csv
 import dataclasses
@@ -292,35 +292,33 @@ def test_files_read_back_and_bad_ones_are_named(folder):
 
 def test_command_prints_scores_and_fails_above(folder):
     write_steps(folder, META, measured_rows({1: 1.0, 16: 1.0, 64: 1.5}))
-    table = answered("validate", "--gpu", GPU, "--decoder", folder)
+    table = answered("validate", "decoder", "--gpu", GPU, folder)
     assert "verify step" in table.stdout
     assert "candidates to choose" in table.stdout
     assert "tiny: 2.00 us a launch beside kernels, fitted to the first steps" in table.stderr
-    markdown = invoke("validate", "--gpu", GPU, "--decoder", folder, "--format", "md")
+    markdown = invoke("validate", "decoder", "--gpu", GPU, folder, "--format", "md")
     assert markdown.stdout.count("| ---") >= 2
-    found = document("validate", "--gpu", GPU, "--decoder", folder)
+    found = document("validate", "decoder", "--gpu", GPU, folder)
     assert len(found["rows"]) == 6
     assert {each["quantity"] for each in found["comparisons"]} == {"decode step", "verify step", "speedup"}
     assert len(found["choices"]) == 2
-    failed = invoke("validate", "--gpu", GPU, "--decoder", folder, "--fail-above", 5)
+    failed = invoke("validate", "decoder", "--gpu", GPU, folder, "--fail-above", 5)
     assert failed.exit_code == 3
     assert "verify step: mean error" in failed.stderr
-    assert invoke("validate", "--gpu", GPU, "--decoder", folder, "--fail-above", 60).exit_code == 0
-    other = invoke("validate", "--gpu", "a40", "--decoder", folder)
+    assert invoke("validate", "decoder", "--gpu", GPU, folder, "--fail-above", 60).exit_code == 0
+    other = invoke("validate", "decoder", "--gpu", "a40", folder)
     assert other.exit_code == 2
     assert "not of one device" in other.stderr
-    both = invoke("validate", "--decoder", folder, "--measured", "x.csv")
-    assert both.exit_code == 2
 
 
 def test_a_folder_for_validate_is_measured_by_the_command(tmp_path):
-    """Two steps of a tiny model, timed for real, and read back by `validate --decoder`."""
+    """Two steps of a tiny model, timed for real, and read back by `validate decoder`."""
     config = tiny_config(101)
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(config.to_hf()), encoding="utf-8")
     model, out = tmp_path / "tiny" / "config.json", tmp_path / "steps"
     words = ("--models", model, "--batch", "1,2", "--candidates", "4", "--seq-len", 16, "--repeats", 1)
-    found = answered("measure", *words, "--passes", 1, "--name", "here", "--decoder-steps", out)
+    found = answered("measure", "steps", *words, "--passes", 1, "--name", "here", out)
     assert "tiny pass 1 batch 2 candidates 4" in found.stderr
     meta, rows = read_steps(out)
     assert meta.environment.name == "here"

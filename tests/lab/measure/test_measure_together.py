@@ -159,7 +159,7 @@ def measured(tmp_path: Path, *more: str) -> tuple[Result, Path, Path]:
     steps, data = tmp_path / "steps", tmp_path / "data"
     words = ("--models", tmp_path / "tiny" / "config.json", "--batch", "1,2", "--candidates", "4,8")
     words += ("--seq-len", 16, "--name", "here", "--threads", 1, "--data-dir", data, "--budget", 1)
-    return invoke("measure", "--decoder-steps", steps, "--with-operators", *words, *more), steps, data
+    return invoke("measure", "steps", steps, "--with-operators", *words, *more), steps, data
 
 
 @pytest.mark.usefixtures("small_grid")
@@ -175,10 +175,10 @@ def test_measured_together_fitted_and_compared(tmp_path, monkeypatch, dtype):
     assert meta.reference["p10"] <= meta.reference["median"] <= meta.reference["p90"]
     assert set(meta.attention["tiny"]) == {"plain", "tree"}
     files = sorted((data / "profiles" / "operators" / "here").glob("*.csv"))
-    answered("calibrate", "--gpu", "here", "--kernels", "torch", "--data-dir", data, "--rows", *files)
+    answered("calibrate", "rows", "--gpu", "here", "--kernels", "torch", "--data-dir", data, *files)
     for latency, fallback in (("measured", "calibrated"), ("calibrated", "refuse")):
         words = ("--gpu", "here", "--kernels", "torch", "--latency", latency, "--fallback", fallback)
-        compared = answered("validate", *words, "--decoder", steps, "--data-dir", data)
+        compared = answered("validate", "decoder", *words, steps, "--data-dir", data)
         assert "pass" in compared.stderr.splitlines()[0]
 
 
@@ -217,7 +217,7 @@ def test_the_plan_is_shown_by_call(tmp_path, monkeypatch, capsys):
     assert called(monkeypatch, tmp_path / "gpu", "--dry-run", "--name", "h100-sxm") == 0
     plan = capsys.readouterr().out
     assert not (tmp_path / "gpu").exists()
-    assert "medusa-sim measure --device cuda --dtype fp16" in plan
+    assert "medusa-sim measure operators --device cuda --dtype fp16" in plan
     assert "-m pytest -q -m cuda" in plan
     assert "profiles/decoder/h100-sxm-llama-7b-1024-split-1-4-16" in plan
     calls = plan.split("call ")[1:]

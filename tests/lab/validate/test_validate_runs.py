@@ -116,7 +116,7 @@ def test_fewer_tokens_than_predicted_are_an_error_of_both(folder):
 
 def test_the_command_prints_both_tables_and_fails_above(folder):
     write_runs(folder, rows(folder, gain=0.8))
-    words = ["validate", "--gpu", GPU, "--kernels", "torch", "--decoder", str(folder)]
+    words = ["validate", "decoder", "--gpu", GPU, "--kernels", "torch", str(folder)]
     shown = answered(*words)
     assert "speedup, wall clock" in shown.stdout
     assert "candidates to choose" in shown.stdout
