@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from medusa_sim.data import shipped_dir
-from medusa_sim.reading import read_toml
+from functools import cache
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-TABLES = read_toml(shipped_dir() / "profiles" / "exports.toml")
-"""What is known of each engine, by name (`settings.EngineExport`)."""
-ENGINES: tuple[str, ...] = (*TABLES, "json")
-"""What settings are written for."""
+if TYPE_CHECKING:
+    from medusa_sim.export.settings import EngineExport
+
+EngineName: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "llama-cpp"]
+ENGINES: tuple[str, ...] = (*get_args(EngineName), "json")
+"""What settings are written for, as help pages list it: without importing the records."""
+
+
+@cache
+def exports() -> dict[str, EngineExport]:
+    """What is known of each engine, by name."""
+    from medusa_sim.export.llama_cpp import LLAMA_CPP
+    from medusa_sim.export.sglang import SGLANG
+    from medusa_sim.export.tensorrt_llm import TENSORRT_LLM
+    from medusa_sim.export.vllm import VLLM
+
+    return {engine.name: engine for engine in (VLLM, SGLANG, TENSORRT_LLM, LLAMA_CPP)}

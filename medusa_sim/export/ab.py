@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from medusa_sim.errors import UsageError
+from medusa_sim.export import exports
 from medusa_sim.export.chains import ChainPlan
-from medusa_sim.export.engines import BY_NAME
 from medusa_sim.export.settings import EngineExport, EngineSettings
 from medusa_sim.outside.escaping import for_comment, for_shell
 from medusa_sim.plan.recommendation import Recommendation
@@ -28,9 +28,9 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
     cannot be given to an engine.
     """
     name, plan, chosen = settings.engine, settings.plan, settings.chosen
-    engine = BY_NAME.get(name)
+    engine = exports().get(name)
     if engine is None or not engine.serve or chosen is None:
-        known = ", ".join(each.name for each in BY_NAME.values() if each.serve)
+        known = ", ".join(each.name for each in exports().values() if each.serve)
         raise UsageError(f"{name} has no synthetic acceptance to check with; --ab knows {known}")
     if chosen.drafter in engine.unsynthetic:
         raise UsageError(

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
-from typing import Any
-
-import msgspec
 
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.export import ENGINES, TABLES
+from medusa_sim.export import ENGINES, exports
+from medusa_sim.export.as_json import json_settings
 from medusa_sim.export.chains import best_tree, chain_plan, graph_sizes, idle_cost, tree_notes
-from medusa_sim.export.others import json_settings
 from medusa_sim.export.settings import (
     Chosen,
     EngineExport,
@@ -28,16 +24,7 @@ from medusa_sim.specs.checkpoints import drafter_id
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.step.drafter import drafters
 
-
-def _engine(name: str, table: dict[str, Any]) -> EngineExport:
-    module, _, record = table["record"].partition(":")
-    kind = getattr(import_module(f"medusa_sim.export.{module}"), record)
-    made: EngineExport = msgspec.convert({"name": name, **table}, kind)
-    return made
-
-
-BY_NAME = {name: _engine(name, table) for name, table in TABLES.items()}
-METHODS = {name: engine.methods for name, engine in BY_NAME.items()}
+METHODS = {name: engine.methods for name, engine in exports().items()}
 """What each engine calls our drafting methods."""
 
 
@@ -54,7 +41,7 @@ def engine_settings(
     if engine == "json":
         settings = json_settings(answer, version, draft_path)
     else:
-        settings = _settings(BY_NAME[engine], answer, version, draft_path)
+        settings = _settings(exports()[engine], answer, version, draft_path)
     notes = (*_acceptance_note(answer), *_latency_note(answer), *_gpu_notes(answer, engine))
     return replace(settings, notes=(*settings.notes, *notes))
 
@@ -173,7 +160,7 @@ def _gpu_notes(answer: Recommendation, engine: str) -> tuple[str, ...]:
     if parallel == ONE:
         return ()
     options: list[str] = []
-    if (known := BY_NAME.get(engine)) is not None and known.gpus:
+    if (known := exports().get(engine)) is not None and known.gpus:
         used = {"ep": parallel.ep > 1, "dp_attention": parallel.dp_attention}
         options = [known.gpus, *(option for name, option in known.more_gpus.items() if used[name])]
         options = [option.format(tp=parallel.tp, ep=parallel.ep) for option in options]

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.export.engines import BY_NAME, engine_settings
-from medusa_sim.export.settings import EngineSettings
+from medusa_sim.export import exports
+from medusa_sim.export.engines import engine_settings
+from medusa_sim.export.settings import EngineExport, EngineSettings
 from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.plan.question import Question as Recommended
@@ -28,10 +29,8 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import checkpoint_ids, load_model
 from medusa_sim.units import HALVES
 
-_CONFIG = "serve.yaml"
-ON_LOADING = ("vllm", "sglang")
-"""Engines that quantise 16-bit checkpoints to fp8 while they load them."""
-_SERVED = tuple(name for name, engine in BY_NAME.items() if engine.launch)
+_SERVED = {str(name): engine for name, engine in exports().items() if engine.launch}
+"""Engines that a whole command is written for."""
 
 
 def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str | None = None) -> str:
@@ -78,16 +77,17 @@ def launch_command(
     """
     if engine not in _SERVED:
         raise UsageError(unknown_name("engine with a launch command", engine, _SERVED))
+    known_engine = _SERVED[engine]
     ids = checkpoint_ids(scenario.model.name)
     checkpoint, notes = ids[0] if ids else scenario.model.name, list[str]()
     form, published = scenario.model.form, _published(scenario)
     if form == published.form and published.checkpoint:
         checkpoint = published.checkpoint
-    if form != published.form and not _quantises(engine, scenario):
+    if form != published.form and not _quantises(known_engine, scenario):
         if known := weights_id(scenario.model.name, _STORED.get(form, form)):
             checkpoint = known
             held = scenario.model.kv_dtype
-            if engine == "tensorrt-llm" and held != "fp8":  # where nothing overrides the checkpoint's own
+            if not known_engine.overrides_cache and held != "fp8":
                 notes.append(
                     f"# {known}: priced with a KV cache in {held}; one in fp8 that it brings is taken"
                 )
@@ -97,24 +97,20 @@ def launch_command(
         notes.append(
             f"# prompt and output beyond {max_tokens:,} tokens are refused: the KV cache holds no more"
         )
-    values = launch_values(scenario, engine, checkpoint, requests, max_tokens)
-    words = [word for option, name in BY_NAME[engine].launch.items() for word in _words(option, values[name])]
-    serve = BY_NAME[engine].serve.replace('"$MODEL"', shlex.join([checkpoint, *words]))
+    values = launch_values(scenario, known_engine, checkpoint, requests, max_tokens)
+    words = [word for option, name in known_engine.launch.items() for word in _words(option, values[name])]
+    serve = known_engine.serve.replace('"$MODEL"', shlex.join([checkpoint, *words]))
     lines = [] if speculation is None else speculation.text.rstrip("\n").split("\n")
-    if engine == "tensorrt-llm":  # which reads a file
-        cache = ["kv_cache_config:", "  dtype: fp8"] if scenario.model.kv_dtype == "fp8" else []
-        lines = [*(["enable_attention_dp: true"] if scenario.parallel.dp_attention else []), *cache, *lines]
-        lines = [f"cat > {_CONFIG} <<'EOF'", *lines, "EOF", f"--config {_CONFIG}"] if lines else []
-    *before, flags = lines or [""]  # lines that write a file come first
+    *before, flags = known_engine.launch_lines(scenario, lines) or [""]  # lines that write a file come first
     return "\n".join([*map(for_comment, notes), *before, f"{serve} {flags}".strip()]) + "\n"
 
 
 def launch_values(
-    scenario: Scenario, engine: str, checkpoint: str, requests: int, max_tokens: int | None
+    scenario: Scenario, engine: EngineExport, checkpoint: str, requests: int, max_tokens: int | None
 ) -> dict[str, int | str | bool | None]:
-    """What options of engines are given, by the names that profiles/exports.toml has for it."""
+    """What options of engines are given, by the names of `EngineExport.launch`."""
     parallel = scenario.parallel
-    fp8, half = BY_NAME[engine].kv_dtypes
+    fp8, half = engine.kv_dtypes
     # `auto` would take the fp8 KV cache that NVIDIA's checkpoints may bring
     brings = checkpoint == weights_id(scenario.model.name, scenario.model.form)
     several = {"tp": parallel.tp, "ep": parallel.ep, "attention_tp": parallel.attention_tp}
@@ -135,12 +131,12 @@ _STORED = {"fp8_wo": "fp8", "nvfp4_wo": "nvfp4"}
 """What is stored of formats whose weights are unpacked to 16 bits."""
 
 
-def _quantises(engine: str, scenario: Scenario) -> bool:
+def _quantises(engine: EngineExport, scenario: Scenario) -> bool:
     """Whether the engine makes the weights of a 16-bit checkpoint fp8 itself."""
     is_fp8 = (
         _STORED.get(scenario.model.form, scenario.model.form) == "fp8" and _published(scenario).form in HALVES
     )
-    return is_fp8 and engine in ON_LOADING
+    return is_fp8 and engine.quantises
 
 
 def _published(scenario: Scenario) -> Model:

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from medusa_sim.errors import UsageError
+from medusa_sim.export import EngineName
 from medusa_sim.export.chains import ChainPlan, Tier, TreeShape
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.scenario import Scenario
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def require(condition: bool, message: str) -> None:
+    """Refuse a setting that an engine would refuse at start. Raises ValueError."""
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineMethod:
-    """A drafting method in an engine; profiles/exports.toml says what each field is."""
+    """A drafting method in an engine."""
 
     name: str
+    """The engine's own."""
+    _: KW_ONLY
     checkpoint: bool
+    """Whether settings name the drafter's weights."""
     scheduled: tuple[str, ...] = ()
+    """Versions in which a schedule by batch is both read and tested for it; elsewhere the engine ignores it,
+    refuses it or is not known to run it."""
     untested: str = ""
+    """Why not, for the reader."""
     parallel: bool = False
+    """Whether all drafts come out of one pass, which the engine has to be told."""
     versions: tuple[str, ...] = ()
+    """Those that have it; none given: all."""
+    sizes_itself: tuple[str, ...] = ()
+    """Versions that can choose the drafts of every step themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +134,9 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineExport:
-    """An engine that settings are written for: what stands in profiles/exports.toml, and how it is told."""
+    """An engine that settings are written for: what is known of it, and how it is told."""
 
-    name: str
+    name: EngineName
     title: str
     versions: Versions
     methods: dict[str, EngineMethod]
@@ -150,6 +168,10 @@ class EngineExport:
     """Options of its whole command, and what each is given (`launch.launch_values`)."""
     kv_dtypes: tuple[str, str] = ("fp8", "bfloat16")
     """What it calls a KV cache in fp8 and one in 16 bits."""
+    quantises: bool = False
+    """Whether it makes the weights of 16-bit checkpoints fp8 while it loads them."""
+    overrides_cache: bool = True
+    """Whether an option overrides the dtype of the KV cache that a checkpoint brings."""
 
     def write(self, chosen: Chosen) -> str:
         """The settings."""
@@ -168,6 +190,11 @@ class EngineExport:
     def margin(self, answer: Recommendation) -> float:
         """What a schedule must gain over one number."""
         return answer.question.switching_gain
+
+    def launch_lines(self, scenario: Scenario, speculation: list[str]) -> list[str]:
+        """What stands before its serving command, and last the options after it."""
+        del scenario
+        return speculation
 
     def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
         """Lines that start it with synthetic acceptance of `whole` tokens a step."""

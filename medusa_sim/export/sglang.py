@@ -13,21 +13,79 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator
-from typing import cast
 
 import msgspec
 
 from medusa_sim.export.chains import TreeShape
-from medusa_sim.export.schemas import BLOCKS, SglangAlgorithm, SglangFlags, SglangSlot
-from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions, require
 
 ADAPTIVE_FILE = "speculative_adaptive.json"
+_LATER = ("0.5.23",)
+_UNREAD = "the version does not read it"
+BLOCKS = ("DFLASH", "DSPARK")
+"""Algorithms that draft a block in one pass."""
+
+
+class SglangSlot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Steps to choose from at the batches of one slot of `--speculative-adaptive-config` (SGLang 0.5.23)."""
+
+    candidate_steps: list[int]
+
+    def __post_init__(self) -> None:
+        require(
+            bool(self.candidate_steps) and min(self.candidate_steps) >= 1,
+            "candidate_steps must be a non-empty list of whole numbers from 1",
+        )
+
+
+class SglangFlags(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The speculative flags of `sglang.launch_server` (docs advanced_features/speculative_decoding).
+
+    topk 1 forces draft tokens = steps + 1; a tree holds at most topk + (steps - 1) topk^2 drafts and the
+    root, and runs with page_size 1 under the overlap scheduler, or without that scheduler.
+    """
+
+    algorithm: str
+    draft_model_path: str | None = None
+    num_steps: int | None = None
+    eagle_topk: int | None = None
+    num_draft_tokens: int | None = None
+    ngram_max_bfs_breadth: int | None = None
+    block_size: int | None = None
+    page_size: int | None = None
+    disable_overlap_schedule: bool = False
+    adaptive_slots: dict[int, SglangSlot] | None = None
+
+    def __post_init__(self) -> None:
+        if self.algorithm == "NGRAM":
+            require(
+                self.num_draft_tokens is not None and self.num_draft_tokens >= 2, "NGRAM needs draft tokens"
+            )
+            return
+        if self.algorithm in BLOCKS:
+            require((self.block_size or 0) >= 1 and self.num_steps is None, "a block size, and no steps")
+            return
+        given = (self.num_steps, self.eagle_topk, self.num_draft_tokens)
+        require(
+            all(value is not None and value >= 1 for value in given), "steps, topk and tokens go together"
+        )
+        steps, topk, tokens = (value or 0 for value in given)
+        if topk == 1:
+            require(tokens == steps + 1, "topk 1 forces num_draft_tokens = num_steps + 1")
+        else:
+            require(tokens <= 1 + topk + (steps - 1) * topk**2, "more draft tokens than the tree can grow")
+            require(self.page_size == 1 or self.disable_overlap_schedule, "topk above 1 needs page_size 1")
+        if self.adaptive_slots is not None:
+            require(
+                self.algorithm in ("EAGLE", "EAGLE3") and topk == 1, "adaptive steps need EAGLE and topk 1"
+            )
+            require(min(self.adaptive_slots) == 1, "the first slot must start at batch 1")
 
 
 def flags_of(chosen: Chosen) -> SglangFlags:
     """The flags without the checkpoint."""
     plan, tree = chosen.plan, chosen.tree
-    algorithm = cast("SglangAlgorithm", chosen.method.name)
+    algorithm = chosen.method.name
     if algorithm == "NGRAM":
         return SglangFlags(algorithm=algorithm, num_draft_tokens=plan.drafts + 1, ngram_max_bfs_breadth=1)
     if algorithm in BLOCKS:
@@ -118,3 +176,52 @@ class Sglang(EngineExport):
         """Any, of what grows one."""
         del version
         return None if method.name == "NGRAM" or method.name in BLOCKS else lambda _: True
+
+
+SGLANG = Sglang(
+    name="sglang",
+    title="SGLang",
+    versions=Versions("sglang", ("0.5", "0.5.23"), "0.5.23"),
+    one_number="SGLang adapts the steps of EAGLE and EAGLE3 only",
+    lacks={
+        "medusa": "it was never merged",
+    },
+    idles=False,
+    batch_cap="--max-running-requests",
+    length_cap="--context-length",
+    gpus="--tp {tp}",
+    more_gpus={
+        "ep": "--ep {ep}",
+        "dp_attention": "--enable-dp-attention --dp {tp}",
+    },
+    serve='python -m sglang.launch_server --model-path "$MODEL"',
+    port=30000,
+    bench=(
+        "python -m sglang.bench_serving --backend sglang --port {port} "
+        "{common} --random-range-ratio 1 --output-file {name}.jsonl"
+    ),
+    kv_dtypes=("fp8_e4m3", "bf16"),
+    methods={
+        "eagle": EngineMethod("EAGLE", checkpoint=True, scheduled=_LATER, untested=_UNREAD),
+        "eagle3": EngineMethod("EAGLE3", checkpoint=True, scheduled=_LATER, untested=_UNREAD),
+        "mtp": EngineMethod("EAGLE", checkpoint=False, scheduled=_LATER, untested=_UNREAD),
+        "draft-model": EngineMethod("STANDALONE", checkpoint=True),
+        "ngram": EngineMethod("NGRAM", checkpoint=False),
+        "dflash": EngineMethod("DFLASH", checkpoint=True, versions=_LATER),
+        "dspark": EngineMethod("DSPARK", checkpoint=True, versions=_LATER),
+    },
+    quantises=True,
+    launch={
+        "--tp": "tp",
+        "--ep": "ep",
+        "--enable-dp-attention": "is_dp",
+        "--dp": "dp",
+        "--max-running-requests": "requests",
+        "--context-length": "max_tokens",
+        "--quantization": "quantization",
+        "--kv-cache-dtype": "kv_dtype",
+    },
+)
+"""docs_new/docs/advanced_features/{speculative_decoding,adaptive_speculative_decoding}.mdx. Options of the
+whole command: sglang/srt/server_args.py, 0.5.
+"""

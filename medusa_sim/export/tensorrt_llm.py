@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import cast
+
+import msgspec
 
 from medusa_sim.export.chains import TreeShape
-from medusa_sim.export.schemas import TensorrtDecoding, TensorrtSpeculativeConfig
-from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions, require
 from medusa_sim.outside.escaping import for_comment
+from medusa_sim.plan.scenario import Scenario
 
 LARGEST_BATCH = 2048
 """`max_batch_size` of the engine by default: a schedule that shall not end goes on to here."""
+_CONFIG = "serve.yaml"
 SYNCHRONOUS = ("ngram", "draft-model")
 """Methods whose documentation asks for `disable_overlap_scheduler: true`."""
 
@@ -27,6 +29,61 @@ _NUMBERS = (
     "max_draft_len", "num_nextn_predict_layers", "speculative_model", "max_matching_ngram_size",
     "dynamic_tree_max_topK", "max_total_draft_tokens",
 )  # fmt: skip
+
+
+class TensorrtSpeculativeConfig(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """`speculative_config` of TensorRT-LLM (tensorrt_llm/llmapi/llm_args.py).
+
+    version: "1.2" reads a schedule as "batch >= key" and wants key 1 at max_draft_len; from "1.3" it reads
+    "batch <= key, beyond the last 0" and wants the smallest key at max_draft_len. In 1.2 the number of MTP
+    drafts is num_nextn_predict_layers, which overwrites max_draft_len.
+    """
+
+    decoding_type: str
+    version: str
+    max_draft_len: int | None = None
+    num_nextn_predict_layers: int | None = None
+    speculative_model: str | None = None
+    max_matching_ngram_size: int | None = None
+    draft_len_schedule: dict[int, int] | None = None
+    use_dynamic_tree: bool = False
+    dynamic_tree_max_topK: int | None = None  # noqa: N815  # the engine's own spelling
+    max_total_draft_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        old_mtp = self.decoding_type == "MTP" and self.version == "1.2"
+        drafts = self.num_nextn_predict_layers if old_mtp else self.max_draft_len
+        require(drafts is not None and drafts > 0, "the number of drafts must be above 0")
+        require(
+            self.speculative_model is not None or self.decoding_type in ("MTP", "NGram", "SA"),
+            f"{self.decoding_type} needs speculative_model",
+        )
+        require(
+            self.version == "1.4" or self.decoding_type not in ("PARD", "DFlash", "DSpark", "SA"),
+            f"{self.decoding_type} is read from 1.4 on",
+        )
+        self._check_schedule(drafts or 0)
+        self._check_tree(drafts or 0)
+
+    def _check_schedule(self, drafts: int) -> None:
+        schedule = self.draft_len_schedule
+        if schedule is None:
+            return
+        require(min(schedule) >= 1 and min(schedule.values()) >= 0, "batches from 1 and drafts from 0")
+        first = 1 if self.version == "1.2" else min(schedule)
+        require(schedule.get(first) == drafts, f"draft_len_schedule[{first}] must equal max_draft_len")
+        require(max(schedule.values()) <= drafts, "draft lengths may not exceed max_draft_len")
+        require(not self.use_dynamic_tree, "a schedule belongs to chains")
+
+    def _check_tree(self, drafts: int) -> None:
+        if not self.use_dynamic_tree:
+            return
+        require(self.decoding_type == "Eagle3" and self.version != "1.2", "dynamic trees: Eagle3 from 1.3")
+        topk, total = self.dynamic_tree_max_topK or 0, self.max_total_draft_tokens or 0
+        require(topk > 0, "dynamic_tree_max_topK must be above 0")
+        require(drafts <= total <= topk * drafts, "max_total_draft_tokens must lie in depth..topK * depth")
 
 
 def schedule(chosen: Chosen) -> dict[int, int] | None:
@@ -46,7 +103,7 @@ def speculative_config(chosen: Chosen) -> TensorrtSpeculativeConfig:
     old_mtp = method.name == "MTP" and chosen.version == "1.2"
     drafts = chosen.plan.drafts if tree is None else tree.depth
     return TensorrtSpeculativeConfig(
-        decoding_type=cast("TensorrtDecoding", method.name),
+        decoding_type=method.name,
         version=chosen.version,
         max_draft_len=None if old_mtp else drafts,
         num_nextn_predict_layers=drafts if old_mtp else None,
@@ -91,6 +148,13 @@ class TensorrtLlm(EngineExport):
             + "\n"
         )
 
+    def launch_lines(self, scenario: Scenario, speculation: list[str]) -> list[str]:
+        """The configuration file that it reads, where there is anything to say."""
+        cache = ["kv_cache_config:", "  dtype: fp8"] if scenario.model.kv_dtype == "fp8" else []
+        data_parallel = ["enable_attention_dp: true"] if scenario.parallel.dp_attention else []
+        lines = [*data_parallel, *cache, *speculation]
+        return [f"cat > {_CONFIG} <<'EOF'", *lines, "EOF", f"--config {_CONFIG}"] if lines else []
+
     def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
         """`TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS` does not count the bonus token."""
         yield "cat > speculative.yaml <<'EOF'"
@@ -127,3 +191,47 @@ class TensorrtLlm(EngineExport):
                 "TensorRT-LLM runs 2 K tokens a request with PARD, not K + 1 (pull request 12262): "
                 "verification costs more than priced here where it is not free"
             )
+
+
+TENSORRT_LLM = TensorrtLlm(
+    name="tensorrt-llm",
+    title="TensorRT-LLM",
+    versions=Versions("tensorrt-llm", ("1.2", "1.3", "1.4"), "1.2"),
+    one_number="TensorRT-LLM reads no schedule for this method in this version",
+    batch_cap="max_batch_size",
+    length_cap="max_seq_len",
+    gpus="tensor_parallel_size: {tp}",
+    serve='trtllm-serve "$MODEL"',
+    bench=(
+        'python -m tensorrt_llm.serve.scripts.benchmark_serving --model "$MODEL" --port {port} '
+        "{common} --ignore-eos --save-result --result-filename {name}.json"
+    ),
+    unsynthetic=("ngram", "draft-model"),
+    lacks={
+        "medusa": "it went with the engine backend",
+        "eagle": "checkpoints of EAGLE-1 and 2 are incompatible with its PyTorch backend",
+    },
+    methods={
+        "eagle3": EngineMethod("Eagle3", checkpoint=True, scheduled=("1.3", "1.4")),
+        "mtp": EngineMethod("MTP", checkpoint=False, scheduled=("1.4",)),
+        "draft-model": EngineMethod("Draft_Target", checkpoint=True, scheduled=("1.2", "1.4")),
+        "ngram": EngineMethod("NGram", checkpoint=False, scheduled=("1.2",)),
+        "pard": EngineMethod("PARD", checkpoint=True, scheduled=("1.4",), versions=("1.4",)),
+        "dflash": EngineMethod("DFlash", checkpoint=True, scheduled=("1.4",), versions=("1.4",)),
+        "dspark": EngineMethod("DSpark", checkpoint=True, versions=("1.4",)),
+        "suffix": EngineMethod("SA", checkpoint=False, scheduled=("1.4",), versions=("1.4",)),
+    },
+    overrides_cache=False,
+    launch={
+        "--tp_size": "tp",
+        "--ep_size": "ep",
+        "--max_batch_size": "requests_a_rank",
+        "--max_seq_len": "max_tokens",
+    },
+)
+"""tensorrt_llm/llmapi/llm_args.py (decoding_type); _torch/speculative: in 1.2 only the drafters that are
+models of their own and the n-gram pool read a schedule, from 1.3 only one-model drafting does
+(support_dynamic_draft_len: Eagle3 first, pull request 12262 adds MTP, draft target, PARD, DFlash, SA).
+Options of the whole command: tensorrt_llm/commands/serve.py, 1.2; --max_batch_size is of each data-
+parallel rank.
+"""

@@ -11,18 +11,80 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import cast
+from itertools import pairwise
+from typing import Literal
 
 import msgspec
 
 from medusa_sim.export.chains import idle_cost
-from medusa_sim.export.schemas import VllmMethod, VllmSpeculativeConfig
-from medusa_sim.export.settings import Chosen, EngineExport
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions, require
 from medusa_sim.plan.recommendation import Recommendation
 
 _DIGITS = 4
 
-_ADAPTIVE = ("eagle", "eagle3", "mtp", "draft-model", "dflash", "dspark", "suffix")
+_TESTED = "vLLM's documentation tests schedules by batch with EAGLE, EAGLE-3 and DFlash only"
+_ALL = ("0.24", "0.26", "0.32", "0.33")
+_SIZING = ("0.32", "0.33")
+"""Versions with `enable_adaptive_verification`."""
+
+
+class VllmSpeculativeConfig(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """`--speculative-config` of vLLM (vllm/config/speculative.py, 0.33).
+
+    `num_speculative_tokens_per_batch_size`: inclusive (first, last, K), the first from 1, without overlap
+    (vllm/v1/spec_decode/dynamic/utils.py). `synthetic_acceptance_rates`: unconditional, one a position.
+    """
+
+    method: str
+    num_speculative_tokens: int
+    model: str | None = None
+    prompt_lookup_min: int | None = None
+    prompt_lookup_max: int | None = None
+    parallel_drafting: bool = False
+    num_speculative_tokens_per_batch_size: list[tuple[int, int, int]] | None = None
+    enable_adaptive_verification: bool = False
+    rejection_sample_method: Literal["standard", "synthetic", "block"] = "standard"
+    synthetic_acceptance_rates: list[float] | None = None
+
+    def __post_init__(self) -> None:
+        require(self.num_speculative_tokens > 0, "num_speculative_tokens must be above 0")
+        require(
+            self.model is not None or self.method in ("ngram", "ngram_gpu", "suffix", "mtp", "dspark"),
+            f"method {self.method} needs a model",
+        )
+        require(
+            not self.parallel_drafting or self.method in ("eagle3", "draft_model"),
+            "parallel_drafting is of eagle3 (P-EAGLE) and draft_model (PARD)",
+        )
+        if self.prompt_lookup_min is not None and self.prompt_lookup_max is not None:
+            require(1 <= self.prompt_lookup_min <= self.prompt_lookup_max, "prompt_lookup_min above max")
+        self._check_schedule()
+        self._check_synthetic()
+
+    def _check_schedule(self) -> None:
+        schedule = self.num_speculative_tokens_per_batch_size
+        if schedule is None:
+            return
+        require(bool(schedule) and schedule[0][0] == 1, "the first batch range must start at 1")
+        require(all(0 < low <= high and k >= 0 for low, high, k in schedule), "a batch range is upside down")
+        require(all(b[0] > a[1] for a, b in pairwise(schedule)), "batch ranges overlap")
+        require(
+            max(k for _, _, k in schedule) <= self.num_speculative_tokens,
+            "the schedule drafts more than num_speculative_tokens, which the engine would clamp",
+        )
+
+    def _check_synthetic(self) -> None:
+        rates = self.synthetic_acceptance_rates
+        require(
+            (rates is not None) == (self.rejection_sample_method == "synthetic"),
+            "synthetic_acceptance_rates belong to rejection_sample_method synthetic",
+        )
+        if rates is not None:
+            require(len(rates) == self.num_speculative_tokens, "one synthetic rate a position is needed")
+            require(all(0.0 <= rate <= 1.0 for rate in rates), "a synthetic rate is outside 0..1")
+            require(all(b <= a for a, b in pairwise(rates)), "synthetic rates may not rise")
 
 
 def speculative_config(chosen: Chosen) -> VllmSpeculativeConfig:
@@ -31,7 +93,7 @@ def speculative_config(chosen: Chosen) -> VllmSpeculativeConfig:
     ngram = chosen.drafter == "ngram"
     schedule = [(start, tier.batch_max, tier.drafts) for start, tier in chosen.starts]
     return VllmSpeculativeConfig(
-        method=cast("VllmMethod", method.name),
+        method=method.name,
         num_speculative_tokens=plan.drafts,
         model=chosen.draft_path,
         prompt_lookup_min=2 if ngram else None,
@@ -74,7 +136,7 @@ class Vllm(EngineExport):
                 "a schedule by batch keeps full CUDA graphs with VLLM_USE_V2_MODEL_RUNNER=1 only, and is "
                 f"switched off with --data-parallel-size above 1 (then {plan.drafts} drafts at every batch)"
             )
-        if method in _ADAPTIVE and chosen.version in ("0.32", "0.33") and len(plan.possible) > 1:
+        if chosen.version in chosen.method.sizes_itself and len(plan.possible) > 1:
             notes.append(
                 'vLLM can size every step itself: "enable_adaptive_verification": true beside '
                 f"num_speculative_tokens {max(tier.drafts for tier in plan.possible)} (full CUDA graphs "
@@ -102,3 +164,54 @@ class Vllm(EngineExport):
                 "a step is wider only where the prompt matches; --acceptance counts every step, others too"
             )
         return notes
+
+
+VLLM = Vllm(
+    name="vllm",
+    title="vLLM",
+    versions=Versions("vllm", _ALL, "0.33"),
+    one_number=_TESTED,
+    batch_cap="--max-num-seqs",
+    length_cap="--max-model-len",
+    gpus="--tensor-parallel-size {tp}",
+    more_gpus={
+        "ep": "--enable-expert-parallel",
+    },
+    serve='vllm serve "$MODEL"',
+    bench=(
+        'vllm bench serve --model "$MODEL" --port {port} '
+        "{common} --ignore-eos --save-result --result-filename {name}.json"
+    ),
+    methods={
+        "medusa": EngineMethod("medusa", checkpoint=True),
+        "eagle": EngineMethod("eagle", checkpoint=True, scheduled=_ALL, sizes_itself=_SIZING),
+        "eagle3": EngineMethod("eagle3", checkpoint=True, scheduled=_ALL, sizes_itself=_SIZING),
+        "mtp": EngineMethod(
+            "mtp",
+            checkpoint=False,
+            untested=f"{_TESTED}; with MTP the V2 model runner stops at start (vllm#48494)",
+            sizes_itself=_SIZING,
+        ),
+        "draft-model": EngineMethod("draft_model", checkpoint=True, sizes_itself=_SIZING),
+        "p-eagle": EngineMethod("eagle3", checkpoint=True, parallel=True),
+        "pard": EngineMethod("draft_model", checkpoint=True, parallel=True),
+        "dflash": EngineMethod("dflash", checkpoint=True, scheduled=_ALL, sizes_itself=_SIZING),
+        "dspark": EngineMethod("dspark", checkpoint=True, versions=("0.32", "0.33"), sizes_itself=_SIZING),
+        "ngram": EngineMethod("ngram", checkpoint=False),
+        "suffix": EngineMethod("suffix", checkpoint=False, sizes_itself=_SIZING),
+    },
+    quantises=True,
+    launch={
+        "--tensor-parallel-size": "attention_tp",
+        "--data-parallel-size": "dp",
+        "--enable-expert-parallel": "is_ep",
+        "--max-num-seqs": "requests_a_rank",
+        "--max-model-len": "max_tokens",
+        "--quantization": "quantization",
+        "--kv-cache-dtype": "kv_dtype",
+    },
+)
+"""vllm/config/speculative.py (SpeculativeMethod); docs/features/speculative_decoding/
+dynamic_speculative_decoding.md; MTP schedules stop the V2 runner: vllm-project/vllm#48494. Options of the
+whole command: vllm/engine/arg_utils.py, 0.33; --max-num-seqs is of each data-parallel rank.
+"""

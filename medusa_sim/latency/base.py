@@ -61,7 +61,7 @@ class OperatorTime:
 
     time_us, low_us, high_us: microseconds; low and high bound 80 % of the held-out residuals.
     bound: `Bound` codes. source: `Source` codes. All broadcast against the operator's shape. kernels: place
-    of the fitted kernel, `set:key`, where it was chosen among several (`latency.calibrated.choose`).
+    of the fitted kernel, `set:key`, where it was chosen among several (`latency.choice.choose`).
     """
 
     time_us: FloatArray

@@ -38,7 +38,7 @@ def latency_model(
 
     kernels: kernel set of `calibrated`. cold: operands come from HBM (always so in a step). fallback:
     what `measured` does beyond its profile: refuse, or ask the calibrated model. library, engine, kernel:
-    whose fitted kernels (`latency.calibrated.choose`). serves: the engine whose attention verifies.
+    whose fitted kernels (`latency.choice.choose`). serves: the engine whose attention verifies.
     Raises SpecError (no such kernel set or profile), UsageError (an unknown latency model).
     """
     if latency == "roofline":

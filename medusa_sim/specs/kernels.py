@@ -284,7 +284,7 @@ class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     algorithm.
 
     gemm and moe are keyed by numeric format (`units`); where a library has several kernels for one,
-    `<format>` is the one that it takes by itself and `<format>@<name>` another (`latency.calibrated.choose`).
+    `<format>` is the one that it takes by itself and `<format>@<name>` another (`latency.choice.choose`).
     """
 
     gemm: dict[str, GemmKernel] = {}

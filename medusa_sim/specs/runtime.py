@@ -22,7 +22,7 @@ from medusa_sim.specs.engine import DRAFTING, Engine, EngineToml, engine_of
 from medusa_sim.specs.ranges import Case
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
 
-UNTIMED = ("tgi", "llama-cpp")
+UNTIMED = ("llama-cpp",)
 """Engines whose settings are known, but not their time between kernels: kernels alone are timed."""
 RUNTIMES_FILE = Path(__file__).with_name("runtimes.toml")
 

@@ -89,7 +89,7 @@ def test_do_not_enable_is_said_plainly(opened: Opened) -> None:
     ("runtime", "drafter"),
     [
         ("cuda-graph", "medusa"), ("vllm-0.33", "eagle"), ("sglang-0.5", "eagle"),
-        ("tensorrt-llm-1.2", "eagle3"), ("tgi", "medusa"), ("llama-cpp", "eagle3"),
+        ("tensorrt-llm-1.2", "eagle3"), ("llama-cpp", "eagle3"),
     ],
 )  # fmt: skip
 def test_launch_settings_are_those_of_the_command(opened: Opened, runtime: str, drafter: str) -> None:
@@ -99,9 +99,9 @@ def test_launch_settings_are_those_of_the_command(opened: Opened, runtime: str, 
     assert printed(told).strip() in [code.value.strip() for code in page.code]
 
 
-@pytest.mark.parametrize("runtime", ["vllm-0.33", "tensorrt-llm-1.2", "tgi", "llama-cpp"])
+@pytest.mark.parametrize("runtime", ["vllm-0.33", "tensorrt-llm-1.2", "llama-cpp"])
 def test_an_engine_without_trees_gets_no_trees_number(opened: Opened, runtime: str) -> None:
-    drafter = "medusa" if runtime in ("vllm-0.33", "tgi") else "eagle3"
+    drafter = "medusa" if runtime == "vllm-0.33" else "eagle3"
     url = {"runtime": runtime, "drafter": drafter, "batch_max": 8}
     chosen = set_up(engine=runtime, drafter=drafter)
     assert chosen.chain_only

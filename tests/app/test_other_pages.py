@@ -334,7 +334,7 @@ SENDABLE = tuple(word for word in WORDS if word != "\udcff")
 SOUND = {
     "gpu": ("h100-sxm", "rtx-4090", "b200"),
     "model": ("gpt-oss-20b", "deepseek-r1", "llama-68m", "qwen3-next-80b-a3b"),
-    "runtime": ("vllm", "sglang-0.5", "tgi", "cuda-graph"),
+    "runtime": ("vllm", "sglang-0.5", "llama-cpp", "cuda-graph"),
     "drafter": ("ngram", "eagle3", "mtp", "draft-model"),
     "acceptance": ("0.7", "0.8,0.6", "2.8@3"),
     "tp": ("8",),

@@ -69,9 +69,10 @@ def test_csv_markdown_and_files_are_written_whole(heads, tmp_path):
 
 
 def test_export_writes_settings_and_notes_apart(heads):
-    result = run(*FAST, "--acceptance", heads, "--export", "tgi", "--draft-path", "me/medusa")
-    assert result.stdout.startswith("--model-id me/medusa --speculate ")
-    assert "note: written for TGI" in result.stderr
+    drafts = ("--drafter", "eagle3", "--acceptance", heads)
+    result = run(*FAST, *drafts, "--export", "llama-cpp", "--draft-path", "me/draft.gguf")
+    assert result.stdout.startswith("--spec-type draft-eagle3 --spec-draft-model me/draft.gguf ")
+    assert "note: written for llama.cpp" in result.stderr
     assert "a tree of" in result.stderr
 
 

@@ -10,7 +10,7 @@ from export_cases import answered, flags, heads_profile, plan_of, simple_yaml, s
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.export import ENGINES
+from medusa_sim.export import ENGINES, exports
 from medusa_sim.export.ab import ab_script
 from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.engines import METHODS, engine_settings
@@ -156,10 +156,13 @@ def test_every_method_of_the_map_is_a_drafter_and_is_written(engine, method):
     row = METHODS[engine][method]
     version = row.versions[-1] if row.versions else None
     settings = engine_settings(small(method), engine, version=version, draft_path="d")
-    # TGI knows Medusa by the checkpoint and n-grams by its absence; P-EAGLE and PARD go by another's name
-    assert row.name in settings.text or engine == "tgi"
+    assert row.name in settings.text  # P-EAGLE and PARD go by another's
     assert ("parallel_drafting" in settings.text) == row.parallel
     assert not row.versions or settings.version in row.versions
+
+
+def test_engines_are_listed_in_the_order_of_their_records():
+    assert (*exports(), "json") == ENGINES
 
 
 def test_parallel_drafters_go_by_the_name_of_what_they_grew_from():
@@ -256,12 +259,7 @@ def test_tensorrt_llm_grows_dynamic_trees_from_1_3():
     assert "use_dynamic_tree" not in speculative(engine_settings(answer, "tensorrt-llm", draft_path="d").text)
 
 
-def test_tgi_and_llama_cpp_take_a_number_of_drafts(medusa):
-    settings = engine_settings(medusa, "tgi", draft_path="me/medusa")
-    read = flags(settings.text)
-    assert read["--model-id"] == "me/medusa"
-    assert int(read["--speculate"]) == plan_of(settings).drafts
-    assert any("maintenance mode" in note for note in settings.notes)
+def test_llama_cpp_takes_a_number_of_drafts():
     settings = engine_settings(answered("draft-model", batch_max=4), "llama-cpp", draft_path="draft.gguf")
     read = flags(settings.text)
     assert read["--spec-type"] == "draft-simple"
@@ -295,7 +293,6 @@ def test_where_it_loses_is_said():
     [
         ("sglang", "medusa", "never merged.*EAGLE-3 or DFlash"),
         ("tensorrt-llm", "medusa", "went with the engine backend"),
-        ("tgi", "eagle3", "no eagle3 speculation"),
         ("llama-cpp", "medusa", "never merged"),
     ],
 )
@@ -319,7 +316,7 @@ def test_other_refusals(eagle):
         engine_settings(eagle, "vlm")
     with pytest.raises(UsageError, match="--draft-path"):
         engine_settings(eagle, "llama-cpp")
-    for engine in set(ENGINES) - {"tgi"}:
+    for engine in ENGINES:
         with pytest.raises(UsageError, match="known:"):
             engine_settings(eagle, engine, version="0.0.1", draft_path="d")
     losing = answered("eagle3", constant_rate(0.01), batch_max=4)

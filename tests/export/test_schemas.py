@@ -13,16 +13,13 @@ from hypothesis import strategies as st
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
+from medusa_sim.export import exports
 from medusa_sim.export.chains import ChainGrid, best_tiers, drafts_by_batch
-from medusa_sim.export.engines import BY_NAME
 from medusa_sim.export.launch import chosen_command, launch_command
-from medusa_sim.export.schemas import (
-    SglangFlags,
-    SglangSlot,
-    TensorrtSpeculativeConfig,
-    VllmSpeculativeConfig,
-)
 from medusa_sim.export.settings import Versions
+from medusa_sim.export.sglang import SglangFlags, SglangSlot
+from medusa_sim.export.tensorrt_llm import TensorrtSpeculativeConfig
+from medusa_sim.export.vllm import VllmSpeculativeConfig
 
 VLLM: dict[str, Any] = {"method": "eagle3", "num_speculative_tokens": 3, "model": "d"}
 TRT: dict[str, Any] = {
@@ -81,7 +78,7 @@ def test_versions_between_and_just_beyond_are_said_and_far_ones_refused():
     for asked in ("0.9", "0.40", "1.0", "new"):
         with pytest.raises(UsageError, match="known"):
             versions.chosen(asked)
-    tensorrt_llm = BY_NAME["tensorrt-llm"].versions
+    tensorrt_llm = exports()["tensorrt-llm"].versions
     assert tensorrt_llm.chosen(None)[0] == "1.2"
     assert tensorrt_llm.chosen("1.4.0rc1") == ("1.4", "")
 
@@ -237,4 +234,4 @@ def test_an_engine_without_a_server_is_one_error():
     dense = compared("dense")
     scenario = dense.comparison.scenario(dense.table.iloc[0])
     with pytest.raises(UsageError, match="launch command"):
-        launch_command(scenario, "tgi", 4, 4096, None)
+        launch_command(scenario, "llama-cpp", 4, 4096, None)

@@ -28,7 +28,7 @@ def drafter_names() -> tuple[DrafterName, ...]:
 
 
 @cache
-def drafters() -> dict[DrafterName, type[Drafter]]:
+def drafters() -> dict[str, type[Drafter]]:
     """Every drafter by its name, in their order."""
     from medusa_sim.step.drafter.base import FreeDrafter, Medusa, Suffix
     from medusa_sim.step.drafter.draft_model import DraftModel, Pard, PEagle
@@ -47,7 +47,6 @@ def lookups() -> tuple[str, ...]:
 
 def drafter_kind(name: str) -> type[Drafter]:
     """The drafter of that name. Raises UsageError for an unknown one."""
-    for known, kind in drafters().items():
-        if known == name:
-            return kind
-    raise UsageError(unknown_name("drafter", name, drafters()))
+    if name not in drafters():
+        raise UsageError(unknown_name("drafter", name, drafters()))
+    return drafters()[name]
