@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo app test test-fast test-browser lint bench accuracy validate validate-engine measure-gpu docs site release clean
+.PHONY: help demo app test test-fast test-nightly test-browser lint bench accuracy validate validate-engine measure-gpu docs site release clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,11 +44,14 @@ demo: $(VENV)/stamp-run  ## sweep batches 1..64 with the defaults; table here, r
 app: $(VENV)/stamp-app  ## the app in a browser (PORT, 8501)
 	$(BIN)/medusa-sim app --port $(or $(PORT),8501)
 
-test: $(VENV)/stamp-test  ## everything, on JOBS processes (2)
-	$(BIN)/python -m pytest -n $(JOBS) -m "not browser"
+test: $(VENV)/stamp-test  ## all that CI asks, on JOBS processes (2)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not browser and not nightly"
+
+test-nightly: $(VENV)/stamp-test  ## the rest: every card on every page, every model, on JOBS processes (2)
+	$(BIN)/python -m pytest -n $(JOBS) -m nightly
 
 test-fast: $(VENV)/stamp-test  ## without the tests marked slow
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not browser"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not browser and not nightly"
 
 $(VENV)/stamp-browser: pyproject.toml constraints.txt $(VENV)/stamp-test
 	$(PIP) --editable '.[app,browser,cluster,decoder,test]'

@@ -60,18 +60,19 @@ def imported_at_once(path: Path) -> Iterator[str]:
             yield node.module.split(".")[0]
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_up(path):
-    own = layer(path)
-    if own == "__init__":
-        assert set(imported_at_once(path)) == {"__future__", "typing"}
-        return
-    assert own in RANK, f"give {own!r} its place in benchmarks/house.py"
-    for name in imported(path):
-        parts = name.split(".")
-        if parts[0] != "medusa_sim" or len(parts) < 2 or parts[1].startswith("__"):
+def test_imports_point_up():
+    wrong = []
+    for path in modules():
+        own = layer(path)
+        if own == "__init__":
+            assert set(imported_at_once(path)) == {"__future__", "typing"}
             continue
-        assert RANK[parts[1]] <= RANK[own], f"{own} must not import {name}"
+        assert own in RANK, f"give {own!r} its place in benchmarks/house.py"
+        for parts in (name.split(".") for name in imported(path)):
+            is_ours = parts[0] == "medusa_sim" and len(parts) > 1 and not parts[1].startswith("__")
+            if is_ours and RANK[parts[1]] > RANK[own]:
+                wrong.append(f"{path.relative_to(PACKAGE)} must not import {'.'.join(parts)}")
+    assert not wrong
 
 
 @pytest.mark.parametrize("room", ORDER)
@@ -105,28 +106,24 @@ def test_the_readme_shows_this_house():
     assert shown == house_text(), "run `make docs`"
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in modules() if layer(path) == "acceptance"], ids=lambda path: path.stem
-)
-def test_acceptance_does_not_know_the_cost(path):
-    cost = {"operators", "latency", "step", "plan"}
-    for name in imported(path):
-        assert not (name.startswith("medusa_sim.") and name.split(".")[1] in cost), name
+def test_acceptance_does_not_know_the_cost():
+    cost = {f"medusa_sim.{name}" for name in ("operators", "latency", "step", "plan")}
+    of = {path: imported(path) for path in modules() if layer(path) == "acceptance"}
+    assert not {
+        path: name for path, names in of.items() for name in names if ".".join(name.split(".")[:2]) in cost
+    }
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_heavy_libraries_are_imported_where_they_are_used(path):
-    allowed = TORCH if may_use_torch(path) else set()
-    assert not (set(imported_at_once(path)) & HEAVY) - allowed
+def test_heavy_libraries_are_imported_where_they_are_used():
+    kept = {path: HEAVY - (TORCH if may_use_torch(path) else set()) for path in modules()}
+    found = {path: set(imported_at_once(path)) & heavy for path, heavy in kept.items()}
+    assert not {path: names for path, names in found.items() if names}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in modules() if layer(path) != "cli" and not may_use_torch(path)],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
-def test_torch_stays_in_the_decoder(path):
-    assert not {name.split(".")[0] for name in imported(path)} & TORCH
+def test_torch_stays_in_the_decoder():
+    others = [path for path in modules() if layer(path) != "cli" and not may_use_torch(path)]
+    found = {path: {name.split(".")[0] for name in imported(path)} & TORCH for path in others}
+    assert not {path: names for path, names in found.items() if names}
 
 
 def modules_after(*args: str) -> set[str]:

@@ -1,6 +1,7 @@
 """Every page says what the command that it prints says, on every card: no page resolves a set-up itself."""
 
 import ast
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -104,21 +105,18 @@ PAGES: dict[str, Callable[[Opened, dict[str, Any]], None]] = {
 
 
 def cases() -> list[Any]:
-    """Every card, model and page; the rest of what every page shows once, and of its own cards, is slow."""
+    """Every card, page and set-up; a share of the cards, set-ups in turn, is not nightly."""
     own = {name for name in CARDS if load_gpu(name).step_kernels}
     found = []
-    for at, card in enumerate(CARDS):
-        for name in PAGES:
-            of = SERVED if name in ("load", "which") else SET_UPS[:1] if name == "tree" else SET_UPS
-            for i, chosen in enumerate(of):
-                first = {"answer": i == at % 3, "evidence": at % 6 == i}.get(name, at % 12 == 0 and i == 0)
-                quick = first or (card in own and i == 0 and name in ("answer", "roofline", "evidence"))
-                marks = [] if quick else [pytest.mark.slow]
-                found.append(
-                    pytest.param(
-                        name, {"gpu": card, **chosen}, marks=marks, id=f"{name}-{card}-{chosen['model']}"
-                    )
-                )
+    for (at, card), (turn, name) in itertools.product(enumerate(CARDS), enumerate(PAGES)):
+        of = SERVED if name in ("load", "which") else SET_UPS[:1] if name == "tree" else SET_UPS
+        for i, chosen in enumerate(of):
+            is_turn = at % 6 == turn and i == at // 6 % len(of)
+            first = i == at % 3 if name == "answer" else at % 6 == i if name == "evidence" else is_turn
+            quick = first or (card in own and i == 0 and name in ("answer", "roofline", "evidence"))
+            marks = [] if quick else [pytest.mark.nightly]
+            url = {"gpu": card, **chosen}
+            found.append(pytest.param(name, url, marks=marks, id=f"{name}-{card}-{chosen['model']}"))
     return found
 
 
