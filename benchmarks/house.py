@@ -37,8 +37,8 @@ HOUSE = (
         ("step",),
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
         in_order(
-            "workload attention sparse network kernels compose chance drafter step sampling prompts server "
-            "watts memory rows roofline breakdown"
+            "workload attention sparse recurrent network kernels compose chance drafter step sampling "
+            "prompts server watts memory rows roofline breakdown"
         ),
     ),
     Room(

@@ -22,6 +22,7 @@ from medusa_sim.reading import read_toml
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.ranges import Case, form_of
+from medusa_sim.specs.recurrent import GatedDelta
 from medusa_sim.specs.strict import convert
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -152,8 +153,6 @@ def as_served(model: Model, library: str) -> Model:
     rules = RULES.get(library)
     if rules is None or not rules.gated_delta or not model.keeps_states:
         return model
-    from medusa_sim.specs.recurrent import GatedDelta
-
     groups = (
         dataclasses.replace(group, mixer=replace(group.mixer, state_dtype=rules.gated_delta))
         if isinstance(group.mixer, GatedDelta)
@@ -168,8 +167,6 @@ def state_notes(library: str, model: Model, drafter: str) -> tuple[str, ...]:
     rules = RULES.get(library)
     if rules is None or not model.keeps_states:
         return ()
-    from medusa_sim.specs.recurrent import GatedDelta  # no other model needs it
-
     lines = [f"{rules.engine} with states: {rules.drafts}; {rules.states}; {rules.prefixes} ({rules.source})"]
     if library == "vllm" and drafter == "ngram" and model.blocks(GatedDelta):
         lines.append(

@@ -1,12 +1,13 @@
 """What the layers of each family of `config.json` are: heads, windows, latent attention, MLPs, experts.
 
-A family is a table of `families.toml`: the classes under which its checkpoints are published, its reader and
-the values that its configs leave out.
+A family is a table of `families.toml`: the classes under which its checkpoints are published, the values
+that its configs leave out; READERS has what reads its layers.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     classes: tuple[str, ...]
     types: tuple[str, ...] = ()
-    read: str = "dense"
     wrapper: str | None = None
     layout_of: str | None = None
     defaults: dict[str, Any] = {}
@@ -56,7 +56,41 @@ TYPES = {name: family for family, about in FAMILIES.items() for name in (family,
 """`model_type` -> its family."""
 
 
-_READERS: dict[str, Any] = {**vars(hf_layers), **vars(hf_hybrids)}
+READERS: dict[str, Callable[[Given], Own]] = {
+    "mixtral": hf_layers.mixtral,
+    "phimoe": hf_layers.mixtral,
+    "hunyuan_v1_moe": hf_layers.hunyuan,
+    "ernie4_5_moe": hf_layers.glm,
+    "dots1": hf_layers.glm,
+    "bailing_moe": hf_layers.glm,
+    "afmoe": hf_layers.afmoe,
+    "exaone_moe": hf_layers.glm,
+    "qwen2_moe": hf_layers.qwen,
+    "qwen3_moe": hf_layers.qwen,
+    "deepseek_v2": hf_layers.deepseek,
+    "deepseek_v3": hf_layers.deepseek,
+    "mistral4": hf_layers.deepseek,
+    "kimi_k2": hf_layers.deepseek,
+    "gpt_oss": hf_layers.gpt_oss,
+    "llama4_text": hf_layers.llama4,
+    "glm4_moe": hf_layers.glm,
+    "glm4_moe_lite": hf_layers.deepseek,
+    "minimax_m2": hf_layers.minimax,
+    "qwen3_next": hf_hybrids.qwen_hybrid,
+    "qwen3_5": hf_hybrids.qwen_hybrid,
+    "kimi_linear": hf_hybrids.kimi_linear,
+    "nemotron_h": hf_hybrids.nemotron_h,
+    "granitemoehybrid": hf_hybrids.granite,
+    "deepseek_v32": hf_hybrids.sparse_latent,
+    "glm_moe_dsa": hf_hybrids.sparse_latent,
+    "minimax_m3": hf_hybrids.minimax_m3,
+    "deepseek_v4": hf_hybrids.deepseek_v4,
+    "gemma4_text": hf_hybrids.gemma4,
+    "mimo_v2_flash": hf_hybrids.mimo_v2,
+    "step3p5": hf_hybrids.step,
+    "nemotron-nas": hf_layers.deci,
+}
+"""What reads the layers of each family; of others `hf_layers.dense`."""
 
 
 def unmodelled(name: str) -> str | None:
@@ -74,16 +108,16 @@ def read_family(family: str, given: Given) -> Own:
 
     Raises SpecError naming file and field: missing, of a wrong type, or contradicting another.
     """
-    if given.content.get("block_configs") and FAMILIES[family].read != "deci":
+    if given.content.get("block_configs") and READERS.get(family) is not hf_layers.deci:
         given.refuse(
             "block_configs", f"layers of their own sizes; allowed: none in {family} (DeciLM's are read)"
         )
-    own: Own = _READERS[FAMILIES[family].read](given)
+    own = READERS.get(family, hf_layers.dense)(given)
     mixtures = [layer.feed_forward for layer in own.layers if isinstance(layer.feed_forward, MoE)]
-    if FAMILIES[family].read == "dense":
+    if family not in READERS:
         for key in ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"):
             if given.content.get(key) not in (None, 0, 1):
-                known = ", ".join(name for name in FAMILIES if FAMILIES[name].read != "dense")
+                known = ", ".join(name for name in FAMILIES if name in READERS)
                 given.refuse(
                     key,
                     f"given {shown(given.content[key])}; {family} is no mixture-of-experts family; "

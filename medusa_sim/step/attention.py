@@ -20,6 +20,7 @@ from medusa_sim.operators.operator import (
     Operator,
     Size,
 )
+from medusa_sim.operators.window import WindowAttention
 from medusa_sim.specs.mixers import Grouped, Mixer
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
@@ -170,8 +171,6 @@ def _product(mixer: Grouped, at: Mixing[Grouped]) -> Launch:
     plain = _attention(mixer, kind, at, **_in_window(mixer, at))
     if mixer.size is None or mixer.size > _NARROW or mixer.chunked or at.runtime.engine is None:
         return plain
-    from medusa_sim.operators.window import WindowAttention  # few models have such windows
-
     own = at.attention(
         WindowAttention,
         kind,

@@ -18,20 +18,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from medusa_sim.operators.experts import Collective, CollectiveKind, Dispatch, DispatchKind, Experts
 from medusa_sim.operators.operator import Elementwise, Size
+from medusa_sim.operators.stream import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.feed_forwards import Mlp, MoE
-from medusa_sim.specs.mixers import Mixer
+from medusa_sim.specs.mixers import Grouped, Latent, Mixer
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE
+from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.attention import Mixing
+from medusa_sim.specs.sparse import BlockSparse, Compressed
+from medusa_sim.step.attention import Mixing, grouped_launches
+from medusa_sim.step.recurrent import recurrent_launches
+from medusa_sim.step.sparse import block_sparse_launches, compressed_launches, sparse_latent_launches
 from medusa_sim.step.workload import (
     PARTS,
     Launch,
@@ -45,30 +49,16 @@ from medusa_sim.step.workload import (
 )
 from medusa_sim.units import BYTES_PER_ELEMENT
 
-if TYPE_CHECKING:
-    from medusa_sim.operators.experts import CollectiveKind, DispatchKind
-
-
-_MIXERS: dict[str, str] = {
-    "attention": "attention:grouped_launches",
-    "block_sparse": "sparse:block_sparse_launches",
-    "compressed": "sparse:compressed_launches",
-    "gated_delta": "sparse:recurrent_launches",
-    "kimi_delta": "sparse:recurrent_launches",
-    "latent": "sparse:sparse_latent_launches",
-    "mamba2": "sparse:recurrent_launches",
+_MIXERS: dict[type[Mixer], Callable[[Any, Mixing[Any]], list[Launch]]] = {
+    Grouped: grouped_launches,
+    BlockSparse: block_sparse_launches,
+    Compressed: compressed_launches,
+    GatedDelta: recurrent_launches,
+    KimiDelta: recurrent_launches,
+    Latent: sparse_latent_launches,
+    Mamba2: recurrent_launches,
 }
-"""Kind of mixer -> module here and function of its kernels, imported where a model has such layers."""
-
-
-@cache
-def _launcher(kind: str) -> Callable[[Any, Mixing[Any]], list[Launch]]:
-    """What builds the kernels of layers with that mixer; it is handed the mixer without its window."""
-    module, _, name = _MIXERS[kind].partition(":")
-    launcher: Callable[[Any, Mixing[Any]], list[Launch]] = getattr(
-        import_module(f"medusa_sim.step.{module}"), name
-    )
-    return launcher
+"""What builds the kernels of layers with a mixer of each kind; it is handed the mixer without its window."""
 
 
 def mixer_launches(
@@ -90,7 +80,7 @@ def mixer_launches(
             runtime=runtime,
             unfused_keys=workload.kv_len if unfused_keys is None else unfused_keys,
         )
-        launches += _launcher(str(whole.__struct_config__.tag))(whole, at)
+        launches += _MIXERS[type(whole)](whole, at)
     return sorted(launches, key=lambda each: (isinstance(each.operator, Elementwise), PARTS.index(each.part)))
 
 
@@ -146,8 +136,6 @@ def _residual_launches(model: Model, m: Size) -> list[Launch]:
     hidden, sites = model.hidden, model.block_count
     if model.streams == 1:
         return [elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, sites)]
-    from medusa_sim.operators.stream import CONNECTION_WIDTHS, HyperConnection  # few models have several
-
     launches = []
     for part, (each, beside) in CONNECTION_WIDTHS.items():
         width = (each * model.streams + beside) * hidden
@@ -258,8 +246,6 @@ def logit_exchange(model: Model, rows: Size) -> list[Launch]:
 def _collective(
     model: Model, kind: CollectiveKind, rows: Size, width: int, count: int, name: str | None = None
 ) -> Launch:
-    from medusa_sim.operators.experts import Collective  # one GPU needs none
-
     dtype = model.activation_dtype
     sent = np.asarray(rows, dtype=np.float64) * (width * BYTES_PER_ELEMENT[dtype])
     ranks = model.parallel.tp
@@ -268,8 +254,6 @@ def _collective(
 
 
 def _dispatch(model: Model, kind: DispatchKind, rows: Size, count: int, experts: MoE) -> Launch:
-    from medusa_sim.operators.experts import Dispatch  # one GPU needs none
-
     # tokens travel in the dtype of the experts' arithmetic, results in that of the activations
     dtype = model.in_form(experts.form).dtype if kind == "dispatch" else model.activation_dtype
     operator = Dispatch(
@@ -323,8 +307,6 @@ def _mlp(model: Model, mlp: Mlp, runtime: Runtime, m: Size, count: int) -> list[
 
 def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime: Runtime) -> list[Launch]:
     """Router and routed experts of layers that have them; the latter hold their activation."""
-    from medusa_sim.operators.experts import Experts  # dense models need none
-
     own = workload.on_one_gpu(model.parallel).rows
     share = experts.held / experts.experts
     woken = (experts.experts, experts.topk, workload.batch, workload.query_tokens, workload.overlap)

@@ -1,0 +1,85 @@
+"""Mixers with a state -> kernels: projections, a convolution, the recurrence and its gated norm.
+
+    (K3)  b S (1 + q) bytes: a state is read once, and one kept for each of q tokens, one after the other
+    (K4)  prompts in chunks of C tokens: FLOPs by the token, states once a sequence
+
+Convolution and recurrence are kernels of `operators.recurrent`, fitted for some cards and engines. Elsewhere
+(K3) is priced as traffic of an elementwise kernel, (K4) as products of small matrices at a third of
+a linear layer's rate. Those bands hold what public rows of other cards and engines show: two times faster
+where states stay in L2, up to three times slower by library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from medusa_sim.operators.operator import Elementwise, Gemm
+from medusa_sim.operators.recurrent import CONVOLUTION, STATE
+from medusa_sim.operators.recurrent import Recurrent as RecurrentKernel
+from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
+from medusa_sim.step.attention import KERNEL_PHASE, Mixing
+from medusa_sim.step.workload import Launch
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+_TRAFFIC_BAND = (0.5, 1.35)
+"""Ends of (K3) as multiples: states that fit L2; SGLang's fused kernel at two tokens."""
+_CHUNK_SLOWDOWN = 3.0
+_CHUNK_BAND = (0.4, 3.0)
+"""(K4) over a linear layer of as many FLOPs: FlashInfer on an H100 1.4, Triton 9; ends around the middle."""
+
+
+def recurrent_launches(mixer: Recurrent, at: Mixing[Recurrent]) -> list[Launch]:
+    """The kernels of one kind of recurrent layer."""
+    convolution = at.passed("causal_conv", "rope", mixer.conv_width, "attention")
+    return [
+        at.linear("in_proj", "qkv", mixer.input_width, at.model.hidden),
+        *(at.unquantised(name, n, k) for name, n, k in mixer.thin_projections(at.model.hidden)),
+        _own(mixer, at, "causal_conv", CONVOLUTION, convolution),
+        _own(mixer, at, "recurrence", STATE, _recurrence(mixer, at)),
+        at.output("out_proj", at.model.hidden, mixer.output_width),
+        at.passed("gated_norm", "activation", mixer.output_width),
+    ]
+
+
+def _own(mixer: Recurrent, at: Mixing[Recurrent], name: str, part: str, composed: Launch) -> Launch:
+    """The kernel that computes a part, and what stands for it where nobody fitted one."""
+    phase, state_dtype = KERNEL_PHASE[at.workload.phase], mixer.state_dtype
+    own = {"part": part, "phase": phase, "state_dtype": state_dtype, "conv_width": mixer.conv}
+    return replace(at.attention(RecurrentKernel, name, **own, **_heads(mixer)), composed=(composed,))
+
+
+def _heads(mixer: Recurrent) -> dict[str, str | int]:
+    """Kind, heads and their widths, as kernels count them."""
+    if isinstance(mixer, GatedDelta):
+        kind, heads, keys = "gdn", mixer.value_heads, mixer.key_heads
+        widths = mixer.key_dim, mixer.value_dim
+    elif isinstance(mixer, KimiDelta):
+        kind, heads, keys = "kda", mixer.heads, mixer.heads
+        widths = mixer.head_dim, mixer.head_dim
+    elif isinstance(mixer, Mamba2):
+        kind, heads, keys = "mamba2", mixer.heads, mixer.groups
+        widths = mixer.state, mixer.head_dim
+    else:
+        raise TypeError(f"no kernel of {type(mixer).__name__}")
+    return {"kind": kind, "heads": heads, "key_heads": keys, "key_dim": widths[0], "value_dim": widths[1]}
+
+
+def _recurrence(mixer: Recurrent, at: Mixing[Recurrent]) -> Launch:
+    workload = at.workload
+    batch, queries = (np.asarray(size, dtype=np.float64) for size in (workload.batch, workload.query_tokens))
+    if workload.phase == "prefill":
+        width = _CHUNK_SLOWDOWN * mixer.chunk_flops / (2.0 * mixer.chunk)
+        gemm = Gemm(
+            name="chunk_scan", m=batch * queries, n=width, k=mixer.chunk, dtype=at.model.activation_dtype
+        )
+        low, high = (replace(gemm, n=each * width) for each in _CHUNK_BAND)
+        return Launch(operator=gemm, part="attention", count=at.count, ends=(low, high))
+    # an elementwise kernel reads and writes: two states
+    states = 0.5 * batch * (1.0 + queries)
+    dtype = at.model.activation_dtype
+    width = mixer.state_size * BYTES_PER_ELEMENT[mixer.state_dtype] / BYTES_PER_ELEMENT[dtype]
+    kernel = Elementwise(name="recurrence", kind="rope", m=states, n=width, dtype=dtype)
+    few, many = (replace(kernel, m=each * states) for each in _TRAFFIC_BAND)
+    return Launch(operator=kernel, part="attention", count=at.count, ends=(few, many))
