@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from medusa_sim.errors import unknown_name
+from medusa_sim.file_types import FILES, mean_bytes
 
 KILO = 1e3
 MEGA = 1e6
@@ -33,13 +34,15 @@ BYTES_PER_ELEMENT: dict[str, float] = {
     "int4": 0.5,
     "nvfp4": 0.5 + 1.0 / 16,
     "mxfp4": 0.5 + 1.0 / 32,
+    **{name: mean_bytes(name) for name in FILES},
 }
 """Bytes of one element of each dtype that a specification may name.
 
 With the scales of block formats: fp8_block, fp32 for 128 x 128 weights (DeepSeek-V3, arXiv 2412.19437);
 nvfp4, one byte for 16 values; mxfp4, one byte for 32 (OCP Microscaling Formats v1.0). Scales and zero points
 of integers, whose groups vary, are counted where weights are stored (`Model.scale_bytes`); the kernels that
-were fitted to int4 rows hold what reading them takes.
+were fitted to int4 rows hold what reading them takes. A file of a local engine (`file_types`) mixes types:
+its number is the mean over a model's weights.
 """
 
 SAME_TENSOR_CORES: dict[str, str] = {"fp8_block": "fp8", "mxfp4": "nvfp4"}
@@ -73,7 +76,8 @@ SCALED = ("fp8_block", "nvfp4", "mxfp4_fp8")
 """Formats whose arithmetic applies scales of blocks: each library and architecture has kernels of its own."""
 
 FORMATS: dict[str, Format] = {
-    **{dtype: Format(dtype, dtype) for dtype in BYTES_PER_ELEMENT if dtype not in ("int4", "mxfp4")},
+    **{dtype: Format(dtype, dtype) for dtype in BYTES_PER_ELEMENT if dtype not in ("int4", "mxfp4", *FILES)},
+    **{name: Format("bf16", name) for name in FILES},
     "fp8_block": Format("fp8", "fp8_block"),
     "int4": Format("bf16", "int4"),
     "int8_wo": Format("bf16", "int8"),

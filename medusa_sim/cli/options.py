@@ -54,6 +54,20 @@ FILES: dict[str, Any] = {"nargs": -1, "type": FILE, "metavar": "[FILE]..."}
 """Of an argument."""
 
 
+class OneOf(click.Choice[str]):
+    """One of a few names, or of others that menus leave out; those are read in any case."""
+
+    def __init__(self, choices: tuple[str, ...], others: tuple[str, ...]) -> None:
+        super().__init__(choices)
+        self.others = others
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name as it is known."""
+        if isinstance(value, str) and value not in self.choices and value.lower() in self.others:
+            return value.lower()
+        return super().convert(value, param, ctx)
+
+
 class PositiveFloat(click.FloatRange):
     """A finite number above 0; click's own range lets nan pass."""
 
@@ -113,7 +127,7 @@ def option_of(argument: Argument, **changes: Any) -> Decorator:
 def _type(argument: Argument) -> Any:
     """What click reads an argument as."""
     if argument.names or argument.choices:
-        return NAMES[argument.names] if argument.names else click.Choice(argument.choices)
+        return NAMES[argument.names] if argument.names else OneOf(argument.choices, argument.others)
     if argument.type is WHOLE:
         least, most = (None if end is None else int(end) for end in (argument.least, argument.most))
         return click.IntRange(least, most)

@@ -104,15 +104,17 @@ def _shown(output: Output, table: TextTable) -> TextTable:
 def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:
     """(kind, name) of every entry to show."""
     from medusa_sim.acceptance.profile import acceptance_names
-    from medusa_sim.specs.gpu import gpu_name, gpu_names
+    from medusa_sim.specs.gpu import device_names, gpu_name, gpu_names
     from medusa_sim.specs.hf_families import unmodelled
     from medusa_sim.specs.models import model_names
-    from medusa_sim.specs.runtime import runtime_aliases, runtime_names
+    from medusa_sim.specs.runtime import local_runtime_names, runtime_aliases, runtime_names
 
+    # a list of everything leaves out what stands on desks: more devices than all else together
+    is_whole = not names and kind is None
     known = {
-        "gpu": gpu_names(data_dir),
+        "gpu": gpu_names(data_dir) if is_whole else device_names(data_dir),
         "model": model_names(),
-        "runtime": runtime_names(data_dir),
+        "runtime": (*runtime_names(data_dir), *local_runtime_names()),
         "acceptance": acceptance_names(data_dir),
         "price": ("prices",),
     }

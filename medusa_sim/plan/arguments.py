@@ -16,6 +16,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
+from medusa_sim.file_types import NAMES as FILE_NAMES
 from medusa_sim.plan import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,
@@ -108,6 +109,8 @@ class Argument:
     """`--tp`; `--chain-only/--trees` for a flag with a name for False."""
     choices: tuple[str, ...] = ()
     """Names that it may be, where they are few and fixed."""
+    others: tuple[str, ...] = ()
+    """More names beside these, in any case, that menus leave out."""
     names: str = ""
     """What its values are of (`gpu`, `model`, `batch`, ...): read and listed by `cli.values.NAMES`."""
     required: bool = False
@@ -130,7 +133,8 @@ class Argument:
                 check_kind(self.name, each, self.type.wanted, self.type.allowed)
             return
         check_kind(self.name, value, self.type.wanted, self.type.allowed)
-        if self.choices and isinstance(value, str) and value not in self.choices:
+        is_other = isinstance(value, str) and value.lower() in self.others
+        if self.choices and isinstance(value, str) and value not in self.choices and not is_other:
             raise UsageError(unknown_name(self.name.replace("_", " "), value, self.choices))
         if isinstance(value, int | float) and self.type in (WHOLE, NUMBER) and not self._covers(value):
             raise UsageError(f"{self.name.replace('_', ' ')} {shown(value)}: {self._range} are allowed")
@@ -345,8 +349,9 @@ class Arguments(Declared):
     )
     weight_dtype: str | None = argument(
         None, WORD,
-        "Stored weights [as --dtype]; int4, mxfp4, and int8 under 16 bits, are weight-only.",
-        _FORMATS, choices=_WEIGHTS,
+        "Stored weights [as --dtype]; int4, mxfp4, and int8 under 16 bits, are weight-only. Of llama.cpp "
+        "and MLX the type of the file: Q4_K_M, Q8_0, IQ4_XS, 4bit ...",
+        _FORMATS, choices=_WEIGHTS, others=FILE_NAMES,
     )  # fmt: skip
     kv_dtype: str | None = argument(
         None, WORD, "KV cache.", _FORMATS, choices=("fp16", "bf16", "fp32", "fp8")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.file_types import FILES, OF_MLX
 from medusa_sim.specs.engine_facts import as_served
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.runtime import Runtime, local_runtime_names
 from medusa_sim.specs.variants import unpacked_where, with_dtypes
 from medusa_sim.units import FP8_ALONE, UNPACKED
 
@@ -15,9 +16,24 @@ _NVIDIA_ONLY = "tensorrt-llm"
 
 
 def other_maker(engine: str, gpu: Gpu) -> str:
-    """Why an engine does not run on a card at all; empty where it does."""
+    """Why an engine of a server does not run on a card at all; empty where it does."""
     if engine.startswith(_NVIDIA_ONLY) and gpu.architecture == "cdna":
         return f"{_NVIDIA_ONLY} runs on NVIDIA cards only, and {gpu.name} is AMD's; choose vllm or sglang"
+    return ""
+
+
+def other_files(runtime: Runtime, stored: str) -> str:
+    """Why an engine reads no files of a type; empty where it does."""
+    if stored not in FILES:
+        return ""
+    if not runtime.local:
+        return (
+            f"{stored.upper()} is a type of files of llama.cpp and MLX, {runtime.name} reads none; choose "
+            f"--runtime {' or '.join(local_runtime_names())}, or --weight-dtype int4"
+        )
+    if stored.startswith(OF_MLX) != (runtime.local == "mlx"):
+        own = [name for name in FILES if name.startswith(OF_MLX) == (runtime.local == "mlx")]
+        return f"{runtime.name} reads no {stored.upper()} files; it has: {', '.join(own)}"
     return ""
 
 
@@ -41,6 +57,10 @@ def as_run(
             "weights to 16 bits: --weight-dtype fp8"
         )
     model = with_dtypes(as_served(published, runtime.library), dtype, weight_dtype, kv_dtype)
+    if reason := other_files(runtime, model.weight_dtype):
+        raise SpecError(reason)
+    if runtime.local:
+        return model, ()
     if dtype is None and weight_dtype is None:
         return unpacked_where(model, gpu.lacks)
     return model, ()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from medusa_sim.latency.base import known_time
+from medusa_sim.latency.local import LocalLatency
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.plan import TYPICAL
 from medusa_sim.plan.acceptance import doubtful_shares
@@ -114,6 +115,15 @@ def version_of_the_engine(of: Scenario) -> Iterator[str]:
         span = " to ".join(dict.fromkeys(runtime.versions))
         nearest = "" if runtime.holds_asked else ", the nearest that is known, with wider bands"
         yield f"{runtime.asked} has the terms of {runtime.name} ({span}){nearest}"
+
+
+def local_kernels(of: Scenario) -> Iterator[str]:
+    """That nobody measured the kernels of a local engine on this class of devices."""
+    if isinstance(of.latency, LocalLatency) and not of.latency.law.measured:
+        yield (
+            f"{of.runtime.name} on {of.gpu.name}: nobody measured kernels of this class "
+            f"({of.latency.law.source}); bands are wide"
+        )
 
 
 def unmeasured_engine(of: Scenario) -> Iterator[str]:
@@ -307,6 +317,7 @@ RULES: tuple[Rule, ...] = (
     notes_of_the_model,
     states_in_the_engine,
     version_of_the_engine,
+    local_kernels,
     unmeasured_engine,
     engine_on_other_gpus,
     slow_link,

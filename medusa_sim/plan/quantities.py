@@ -14,7 +14,7 @@ tokens alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +29,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
 from medusa_sim.specs.costs import Power
 from medusa_sim.step.memory import drafter_bytes, memory_parts
-from medusa_sim.step.step import decode_step, processed_tokens
+from medusa_sim.step.step import decode_step, processed_tokens, verification_step
 from medusa_sim.step.watts import served_joules, watts
 
 if TYPE_CHECKING:
@@ -132,6 +132,18 @@ class Priced:
         steps = self.surface.by_count
         return steps.band if self.scenario.baseline == "same" else steps.speedup_band(self.speedup)
 
+    @cached_property
+    def verify_only_us(self) -> FloatArray:
+        """Of the forward pass that verifies, without drafting; of plain decoding the plain step."""
+        surface, steps = self.surface, self.surface.by_count
+        verified = steps.verify.time_us
+        if surface.setting.match_rate != 1.0:  # of a step that finds drafts, not the mean of all steps
+            axes = surface.batch[:, None, None], surface.seq_len[None, :, None], steps.counts
+            verified = verification_step(replace(surface.setting, match_rate=1.0), *axes).time_us
+        each = np.broadcast_to(verified, steps.shape).copy()
+        each[..., :1] = steps.decode_us
+        return each
+
     def of_server(self, read: Callable[[Surface], FloatArray]) -> FloatArray:
         """What only a server with requests has; nan (a 0-d array) without."""
         return np.full((), np.nan) if self.scenario.traffic is None else read(self.surface)
@@ -223,6 +235,7 @@ QUANTITIES = (
     Quantity("drafts", lambda at: at.surface.by_count.drafts),
     Quantity("tokens_per_step", lambda at: at.surface.by_count.tokens_per_step, "tokens/step"),
     Quantity("decode_step_us", lambda at: at.surface.by_count.decode_us, "plain step", "us"),
+    Quantity("verify_only_us", lambda at: at.verify_only_us),
     Quantity("verify_step_us", lambda at: at.surface.by_count.step_us, "verify step", "us"),
     Quantity("verify_low_us", lambda at: at.surface.by_count.low_us),
     Quantity("verify_high_us", lambda at: at.surface.by_count.high_us),

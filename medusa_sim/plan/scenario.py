@@ -18,6 +18,7 @@ from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, UsageError, check_kind
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import cached, latency_model
+from medusa_sim.latency.local import LocalLatency
 from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_SEQ_LEN, Baseline, request_length
 from medusa_sim.plan.acceptance import acceptance_of, matched
@@ -364,6 +365,8 @@ class Scenario:
                     "card; leave out one of them"
                 )
             return asked.latency
+        if self.runtime.local and asked.latency == "calibrated":
+            return LocalLatency(self.gpu, self.runtime.local)
         return latency_model(
             self.gpu,
             asked.latency,
@@ -380,8 +383,8 @@ class Scenario:
 
     @property
     def kernels(self) -> str:
-        """Name of the kernel set; `none` of a roofline."""
-        return "none" if self.latency.name == "roofline" else self._kernel_set
+        """Name of the kernel set; `none` of a roofline and of local engines, whose laws know no sets."""
+        return "none" if self.latency.name in ("roofline", "local") else self._kernel_set
 
     @cached_property
     def setting(self) -> Setting:

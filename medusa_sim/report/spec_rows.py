@@ -80,6 +80,12 @@ def gpu_rows(gpu: Gpu) -> list[SpecRow]:
     values = {key: getattr(gpu, key) for key in (*sizes, *links) if key in sizes or getattr(gpu, key)}
     values |= _flat("peak_flops_per_s", gpu.peak_flops_per_s)
     values |= _flat("paper_peak_flops_per_s", gpu.paper_peak_flops_per_s)
+    if gpu.local is not None:
+        told = {
+            key: getattr(gpu.local, key)
+            for key in ("vector_ops_per_s", "bandwidth_share", "gpu_memory_share")
+        }
+        values |= {f"local.{key}": number.value for key, number in told.items() if number is not None}
     if gpu.power is None:
         return facts_of(values, gpu.sources, gpu.notes)
     values["power.limit_watts"] = gpu.power.limit_watts

@@ -20,6 +20,7 @@ from medusa_sim.report.text import NOTHING, TextTable, cell, significant, with_p
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.local import runtimes_of
 from medusa_sim.units import GIGA, TERA
 
 _PREFIXED = {"FLOP/s": "FLOP/s", "bytes/s": "B/s", "bytes": "B"}
@@ -89,8 +90,9 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
     def billions(key: str) -> Callable[[SpecEntry], str]:
         return lambda entry: f"{float(entry.value(key) or 0.0) / GIGA:.2f}"
 
+    cards = [load_gpu(entry.name, data_dir) for entry in of("gpu")]
     gpus = TextTable.by_row(
-        [load_gpu(entry.name, data_dir) for entry in of("gpu")],
+        [gpu for gpu in cards if gpu.kernels],
         {
             "gpu": lambda gpu: gpu.name,
             "SMs": lambda gpu: str(gpu.sms),
@@ -103,6 +105,25 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
         words=("gpu", "kernel sets"),
         title="GPUs",
     )
+    own: dict[str, list[Gpu]] = {}
+    for gpu in cards:
+        if not gpu.kernels and gpu.local is not None:
+            own.setdefault(gpu.local.group, []).append(gpu)
+    local = [
+        TextTable.by_row(
+            grouped,
+            {
+                "device": lambda gpu: gpu.name,
+                "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
+                "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
+                "fp16 TFLOP/s": peak("fp16"),
+                "runtimes": lambda gpu: ", ".join(runtimes_of(gpu.local)),
+            },
+            words=("device", "runtimes"),
+            title=f"{group}: llama.cpp and MLX",
+        )
+        for group, grouped in own.items()
+    ]
     models = TextTable.by_row(
         of("model"),
         {
@@ -133,7 +154,7 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
         words=("gpu", "offer, date"),
         title="prices",
     )
-    return [table for table in (gpus, models, runtimes, profiles, prices) if table.rows]
+    return [table for table in (gpus, *local, models, runtimes, profiles, prices) if table.rows]
 
 
 def _kernel_sets(gpu: Gpu) -> str:

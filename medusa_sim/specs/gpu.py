@@ -32,10 +32,12 @@ from medusa_sim.specs.inheritance import (
     memory_pace,
 )
 from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.local import LocalDevice
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, convert
 from medusa_sim.units import BYTES_PER_ELEMENT, SAME_TENSOR_CORES
 
 HARDWARE = "hardware"
+LOCAL_HARDWARE = "hardware/local"
 WIDE = "wide"
 """Kernel set of the collectives of more GPUs than the link joins."""
 
@@ -66,6 +68,7 @@ class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     peak_flops_per_s: _Peaks
     paper_peak_flops_per_s: _Peaks = {}
     power: PowerToml | None = None
+    local: LocalDevice | None = None
     step_kernels: Sourced[dict[str, str]] | None = None
     kernels: dict[str, _KernelSetFile] = {}
 
@@ -90,6 +93,7 @@ class Gpu:
     better; rows of single operators keep the runtime's.
     paper_peak_flops_per_s: peaks that a paper used where they differ, only for reproducing it.
     power: limit and parameters of its watts; None where the file gives none.
+    local: what local engines must know of it; None where the file does not say.
     Loads of unchanged files return the same object, so a Gpu can be a cache key.
     """
 
@@ -110,6 +114,7 @@ class Gpu:
     kernels: dict[str, KernelSet] = field(default_factory=dict)
     step_kernels: dict[str, str] = field(default_factory=dict)
     power: Power | None = None
+    local: LocalDevice | None = None
     path: str = ""
 
     def lacks(self, dtype: str) -> bool:
@@ -141,6 +146,11 @@ class Gpu:
         try:
             return self.kernels[name]
         except KeyError:
+            if not self.kernels and self.local is not None:
+                raise SpecError(
+                    f"{self.name} runs local engines alone: kernels of servers were measured neither on it "
+                    "nor on a relative; choose --runtime llama.cpp-cuda, -rocm, -vulkan, -metal, -cpu or mlx"
+                ) from None
             sets = ", ".join(self.kernels) or "none"
             dtypes = sorted({dtype for kernels in self.kernels.values() for dtype in kernels.linear})
             other = f"choose --dtype {' or '.join(dtypes)}, " if dtypes else ""
@@ -160,8 +170,18 @@ class _GpuFile:
 
 
 def gpu_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """Names of all GPUs, the user's and the shipped ones."""
+    """Names of all GPUs with kernels of servers' engines, the user's and the shipped ones."""
     return data.stems(HARDWARE, (".toml",), data_dir)
+
+
+def local_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """Names of the devices that local engines alone run on: what stands on a desk."""
+    return data.stems(LOCAL_HARDWARE, (".toml",), data_dir)
+
+
+def device_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """Names of everything that `load_gpu` takes."""
+    return (*gpu_names(data_dir), *local_names(data_dir))
 
 
 def load_gpu(name: str, data_dir: str | os.PathLike[str] | None = None) -> Gpu:
@@ -250,7 +270,7 @@ def gpu_name(given: str, data_dir: str | os.PathLike[str] | None = None) -> str:
 
     What is no such name stays as it is.
     """
-    names = gpu_names(data_dir)
+    names = device_names(data_dir)
     if given in names:
         return given
     typed = _folded(given)
@@ -260,7 +280,9 @@ def gpu_name(given: str, data_dir: str | os.PathLike[str] | None = None) -> str:
 
 
 def _folded(name: str) -> str:
-    return re.sub(r"[\s_-]+", "", re.sub(r"nvidia|geforce|tesla|amd|instinct", "", name[:100].lower()))
+    return re.sub(
+        r"[\s_-]+", "", re.sub(r"nvidia|geforce|tesla|amd|instinct|apple|intel", "", name[:100].lower())
+    )
 
 
 DRIVER_NAMES = {
@@ -291,6 +313,11 @@ DRIVER_NAMES = {
 _WRITTEN = {
     "A100 80GB SXM4": "a100-80gb-sxm", "H100 SXM5": "h100-sxm", "H100 80GB SXM5": "h100-sxm",
     "MI300X OAM": "mi300x", "MI325X OAM": "mi325x",
+    "A100 SXM 80GB": "a100-80gb-sxm", "A100 PCIe 80GB": "a100-80gb-pcie", "H200": "h200-sxm",
+    "V100-PCIE-32GB": "v100", "Tesla P40": "p40", "Radeon AI PRO R9700": "r9700", "DGX Spark": "gb10",
+    "Strix Halo": "radeon-8060s", "Ryzen AI Max+ 395": "radeon-8060s", "RTX 5060 Ti 16GB": "rtx-5060-ti",
+    "RTX 4060 Ti 16GB": "rtx-4060-ti", "Jetson AGX Orin": "agx-orin", "Jetson Orin Nano": "orin-nano",
+    "Arc B70": "arc-pro-b70",
 }  # fmt: skip
 """The same of names in data sheets and shops."""
 
@@ -302,14 +329,16 @@ def _said() -> dict[str, str]:
 
 def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
     name = gpu_name(name, data_dir)
-    path = None if " " in name else data.find(HARDWARE, f"{name}.toml", data_dir)
+    folders = (HARDWARE, LOCAL_HARDWARE)
+    path = next(
+        (at for of in folders if " " not in name and (at := data.find(of, f"{name}.toml", data_dir))), None
+    )
     if path is None:
         raise SpecError(_unknown_gpu(name, data_dir))
     return _parsed(file_state(path))
 
 
 _RELATIVES = {
-    "a10": "a40",
     "a16": "a40",
     "a30": "a100-40gb",
     "a800": "a100-80gb-sxm",
@@ -318,8 +347,6 @@ _RELATIVES = {
     "l40": "l40s",
     "mi308": "mi300x",
     "mi350": "mi355x",
-    "rtx-a5000": "rtx-a6000",
-    "rtx-6000-ada": "l40s",
 }
 """Cards without a file, by how their names begin -> the nearest of the same architecture that has one."""
 
@@ -327,7 +354,7 @@ _RELATIVES = {
 def _unknown_gpu(name: str, data_dir: str | os.PathLike[str] | None) -> str:
     """One line for a card that has no file: a relative that has one, and how to write another."""
     if (near := relative_of(name)) is None:
-        return f"{unknown_name('GPU', name, gpu_names(data_dir))}; {_OWN_FILE}"
+        return f"{unknown_name('GPU', name, device_names(data_dir))}; {_OWN_FILE}"
     return f"GPU {shown(name)} has no file here; its nearest relative is {near!r}; {_OWN_FILE}"
 
 
@@ -370,6 +397,10 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
     values = {name: number.value for name, number in numbers.items()}
     if file.power is not None:
         numbers["power.limit_watts"] = file.power.limit_watts
+    if file.local is not None:
+        for name in ("vector_ops_per_s", "bandwidth_share", "gpu_memory_share"):
+            if (number := getattr(file.local, name)) is not None:
+                numbers[f"local.{name}"] = number
     for table in ("peak_flops_per_s", "paper_peak_flops_per_s"):
         peaks: dict[str, Sourced[float]] = getattr(file, table)
         numbers |= {f"{table}.{dtype}": peak for dtype, peak in peaks.items()}
@@ -386,6 +417,7 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
             for name, held in file.kernels.items()
         },
         step_kernels={} if file.step_kernels is None else file.step_kernels.value,
+        local=file.local,
         path=str(path),
     )
     borrowed = {

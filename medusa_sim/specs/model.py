@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.file_types import FILES, bytes_per_weight
 from medusa_sim.outside.limits import LAYERS, LENGTH, SIZE, VOCABULARY
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.mixers import Grouped, Mixer
@@ -281,7 +282,15 @@ class Model:
     def weight_bytes(self) -> float:
         """Bytes of all weights, with their scales."""
         rest = self.parameter_count - self.layers_parameter_count
-        return self.layers_weight_bytes + BYTES_PER_ELEMENT[self.activation_dtype] * rest
+        element = BYTES_PER_ELEMENT[self.activation_dtype]
+        if self.weight_dtype not in FILES:
+            return self.layers_weight_bytes + element * rest
+        head = max(*(bytes_per_weight(self.weight_dtype, role) for role in ("head", "embedding")))
+        table = self.vocab * self.hidden
+        if self.tied_embeddings:
+            return self.layers_weight_bytes + head * table + element * (rest - table)
+        both = sum(bytes_per_weight(self.weight_dtype, role) for role in ("head", "embedding"))
+        return self.layers_weight_bytes + both * table + element * (rest - 2 * table)
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -359,10 +368,14 @@ class Model:
         return self.hidden if self.norm == "rms" else 2 * self.hidden
 
     def dense(self, layers: int, width: int) -> Model:
-        """A model of so many dense layers with the heads of the others, MLPs of that width, in 16 bits."""
+        """A model of so many dense layers with the heads of the others, MLPs of that width, in 16 bits.
+
+        Files of local engines hold their drafters in the types of the target.
+        """
         layer = LayerGroup(layers, self.attention, msgspec.structs.replace(self.mlp, width=width, form=None))
         dtype = self.activation_dtype
-        return dataclasses.replace(self, groups=(layer,), dtype=dtype, weight_dtype=dtype)
+        stored = self.weight_dtype if self.weight_dtype in FILES else dtype
+        return dataclasses.replace(self, groups=(layer,), dtype=dtype, weight_dtype=stored)
 
     @property
     def mtp_module(self) -> Model:

@@ -25,6 +25,7 @@ from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
 UNTIMED = ("llama-cpp",)
 """Engines whose settings are known, but not their time between kernels: kernels alone are timed."""
 RUNTIMES_FILE = Path(__file__).with_name("runtimes.toml")
+LOCAL_FILE = Path(__file__).with_name("local_runtimes.toml")
 
 FOLDER = "profiles/runtimes"
 _NAMES = "names"
@@ -47,7 +48,8 @@ class Runtime:
     some were measured on the GPU. engine: what a serving engine adds; None for kernels alone. versions: first
     and last of the engine that its terms are those of. asked: a version that was asked for and stands under
     another name. backend: attention kernel that the engine was told to take, by its key in
-    `engine_facts.toml`; empty: the one that it takes by itself. sources, notes: by field, the document of
+    `engine_facts.toml`; empty: the one that it takes by itself. local: backend of a local engine, whose
+    kernels are those of `specs/local.toml`; empty: of a server's. sources, notes: by field, the document of
     each time and how it was read.
     """
 
@@ -70,6 +72,7 @@ class Runtime:
     versions: tuple[str, str] | None = None
     asked: str = ""
     backend: str = ""
+    local: str = ""
     sources: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -115,7 +118,11 @@ class Runtime:
         return self if self.engine is None else replace(self, engine=self.engine.at(case))
 
     def _measures(self, of: str) -> bool:
-        return self.engine is None or self.engine.is_measured(self.name.partition("-")[0], of)
+        return (
+            self.engine is None
+            or bool(self.local)
+            or self.engine.is_measured(self.name.partition("-")[0], of)
+        )
 
     @property
     def chain_only(self) -> bool:
@@ -135,6 +142,11 @@ def runtime_aliases() -> dict[str, str]:
     return dict(_shipped()[1])
 
 
+def local_runtime_names() -> tuple[str, ...]:
+    """Names of the engines of one's own machine, in the order of their file."""
+    return tuple(_local()[0])
+
+
 def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
     """A runtime by name (`vllm` is its newest version), or the one in a `.toml` file.
 
@@ -151,9 +163,12 @@ def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
         return _own(path)
     if chosen in runtimes:
         return runtimes[chosen]
+    own, other_names = _local()
+    if (local := other_names.get(name, name)) in own:
+        return own[local]
     nearest = _nearest(chosen.lower(), runtimes)
     if nearest is None:
-        raise SpecError(_unknown(name, (*runtime_names(data_dir), *aliases)))
+        raise SpecError(_unknown(name, (*runtime_names(data_dir), *aliases, *own)))
     return nearest
 
 
@@ -216,6 +231,10 @@ def _shipped() -> tuple[dict[str, Runtime], dict[str, str]]:
     return _runtimes(file_state(RUNTIMES_FILE))
 
 
+def _local() -> tuple[dict[str, Runtime], dict[str, str]]:
+    return _runtimes(file_state(LOCAL_FILE))
+
+
 @lru_cache(maxsize=4)
 def _runtimes(state: FileState) -> tuple[dict[str, Runtime], dict[str, str]]:
     content = read_toml(state.path, "a file of runtimes")
@@ -248,6 +267,7 @@ class _Relative(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     versions: tuple[Text, Text] | None = None
     library: str | None = None
     backend: str = ""
+    local: str = ""
     engine: EngineToml
 
 
@@ -269,6 +289,7 @@ class _Whole(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     repeats_kv: bool = False
     library: str = ""
     backend: str = ""
+    local: str = ""
     versions: tuple[Text, Text] | None = None
     engine: EngineToml | None = None
 
@@ -288,6 +309,7 @@ def _runtime(name: str, content: object, where: str, key: str, known: dict[str, 
         return replace(
             lender, name=name, title=relative.title, library=library, engine=engine,
             versions=relative.versions, backend=relative.backend or lender.backend,
+            local=relative.local or lender.local,
         )  # fmt: skip
     whole = convert(content, _Whole, where, key=key)
     check_dtypes(whole.kernels, where, f"{below}kernels")

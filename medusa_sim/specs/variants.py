@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.file_types import FILES, MIXTURES, named_file
 from medusa_sim.reading import read_toml
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.mixers import Grouped, Latent
 from medusa_sim.specs.model import LayerGroup, Model, Norm, Positions, grouped
 from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.units import FORMATS, SIXTEEN, UNPACKED, Format
+from medusa_sim.units import FORMATS, HALVES, SIXTEEN, UNPACKED, Format
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 # dtype of the arithmetic -> dtypes in which its weights may be stored
 _WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
-    "fp16": ("fp16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
-    "bf16": ("bf16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
+    "fp16": ("fp16", "int4", "int8", "fp8", "mxfp4", "nvfp4", *FILES),
+    "bf16": ("bf16", "int4", "int8", "fp8", "mxfp4", "nvfp4", *FILES),
     "fp32": ("fp32",),
     "fp8": ("fp8", "fp8_block"),
     "int8": ("int8",),
@@ -100,6 +101,12 @@ def with_dtypes(
     (gpt-oss's experts) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
     activation dtype or fp8. Raises SpecError for any other combination.
     """
+    if weight_dtype is not None:
+        weight_dtype = named_file(weight_dtype)
+        if model.experts is not None and f"{weight_dtype}{MIXTURES}" in FILES:
+            weight_dtype += MIXTURES
+        if dtype is None and weight_dtype in HALVES:
+            dtype = weight_dtype
     if dtype == "fp8_block":
         dtype, weight_dtype = "fp8", weight_dtype or "fp8_block"
     if weight_dtype == "nvfp4" and dtype in (None, "fp8", *ACTIVATION_DTYPES[:2]):
@@ -109,7 +116,10 @@ def with_dtypes(
         raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")
     weights = weight_dtype or (chosen if dtype is not None else model.weight_dtype)
     if weights not in _WEIGHT_DTYPES[chosen]:
-        allowed = "; ".join(f"{key} with {' or '.join(of)}" for key, of in _WEIGHT_DTYPES.items())
+        allowed = "; ".join(
+            f"{key} with {' or '.join(name for name in of if name not in FILES)}"
+            for key, of in _WEIGHT_DTYPES.items()
+        )
         would = next((f"; give --dtype {key}" for key, of in _WEIGHT_DTYPES.items() if weights in of), "")
         would = "; give --dtype fp8_block" if weights == "fp8_block" else would
         raise SpecError(

@@ -129,7 +129,7 @@ combines in kernels of its own, and nvfp4 through TensorRT-LLM's fused kernels. 
 def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> OperatorTime:
     """One launch; a serving engine chooses tokens with kernels of its own and merges small ones."""
     operator, engine = launch.operator, runtime.engine
-    if engine is None:
+    if engine is None or runtime.local:
         return launch_time(latency, launch)
     if isinstance(operator, Elementwise) and operator.kind == "next_token":
         time_us = choice_us(engine, latency.gpu, operator.m, int(np.max(operator.n)))

@@ -149,7 +149,10 @@ def usable_memory_bytes(gpu: Gpu, engine: Engine | None = None, shard: Model | N
     """
     linked = shard is not None and shard.parallel.tp > 1
     context = (CONTEXT_BYTES + LINKED_BYTES * linked) * (gpu.architecture != "cpu")
+    own_bytes = gpu.memory_bytes
+    if gpu.local is not None and gpu.local.gpu_memory_share is not None and not gpu.kernels:
+        own_bytes, context = gpu.local.gpu_memory_share.value * own_bytes, 0.0
     if engine is None or shard is None or not engine.free_memory_share:
-        return USABLE_MEMORY_SHARE * gpu.memory_bytes - context
+        return USABLE_MEMORY_SHARE * own_bytes - context
     weights = float(shard.weight_bytes)
-    return weights + engine.free_memory_share * (gpu.memory_bytes - context - weights)
+    return weights + engine.free_memory_share * (own_bytes - context - weights)

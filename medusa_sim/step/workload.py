@@ -30,6 +30,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
+from medusa_sim.file_types import FILES
 from medusa_sim.operators.operator import Elementwise, ElementwiseKind, Gemm, Operator, Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
@@ -316,9 +317,10 @@ def linear_launch(model: Model, name: str, part: Part, m: Size, n: int, k: int, 
 
 
 def head_launch(model: Model, name: str, part: Part, m: Size, n: int, k: int, count: int = 1) -> Launch:
-    """A linear layer outside the decoder layers: LM head, Medusa head. Never quantised."""
-    dtype = model.activation_dtype
-    return Launch(operator=Gemm(name=name, m=m, n=n, k=k, dtype=dtype), part=part, count=count)
+    """A linear layer outside the decoder layers: LM head, Medusa head. Files of local engines quantise it."""
+    stored = model.weight_dtype if model.weight_dtype in FILES else None
+    gemm = Gemm(name=name, m=m, n=n, k=k, dtype=model.activation_dtype, weight_dtype=stored)
+    return Launch(operator=gemm, part=part, count=count)
 
 
 def elementwise_launch(

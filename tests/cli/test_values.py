@@ -110,7 +110,7 @@ def test_names_that_may_be_meant_are_listed():
     assert "one of llama-4-maverick, llama-4-scout?" in told
     assert "mean 'kimi-k2.5'?" in unknown_name("model", "kimi-k2.", model_names())
     assert "did you mean" not in unknown_name("model", "", model_names())
-    for other, near in (("A16", "a40"), ("GH200", "h200-sxm"), ("rtx-6000-ada", "l40s")):
+    for other, near in (("A16", "a40"), ("GH200", "h200-sxm"), ("L20", "l40s")):
         with pytest.raises(SpecError, match=f"{near}.*hardware/NAME.toml"):
             load_gpu(other)
     with pytest.raises(SpecError, match="one of h100-nvl, h100-pcie, h100-sxm"):

@@ -71,6 +71,7 @@ def test_every_number_keeps_its_source_through_loading(name):
     expected = [*NUMBERS, *bridge, "power.limit_watts"]
     for group in ("peak_flops_per_s", "paper_peak_flops_per_s"):
         expected += [f"{group}.{dtype}" for dtype in content.get(group, {})]
+    expected += [f"local.{key}" for key, told in content.get("local", {}).items() if isinstance(told, dict)]
     assert set(rows) == set(gpu.sources) == set(expected)
     for key, row in rows.items():
         table: Any = content

@@ -1,0 +1,201 @@
+"""Kernels of local engines (llama.cpp, MLX): products with quantised weights of few columns.
+
+A matrix of W weights of a type with b bytes each, times m columns, on a device of bandwidth B and R lane
+operations a second:
+
+    (L1)  vectors  t = launch + |W b / (B share), W (passes unpack + m column) / R|_p      m <= limit
+                   passes = ceil(m / group); where columns are separate, m products of one column
+    (L2)  tiles    t = launch + |W b / (B share'), W (unpack' + (c - tile) column') / R + 2 W c / peak'|_p
+                   c = tile ceil(m / tile), the columns of whole tiles
+    (L3)  experts  before the switch every pair of token and expert is a product of one column (L1); the
+                   second reader of an expert finds half of it in a cache. Behind it each distinct expert is
+                   read once, with tiles of its own pairs (L2)
+    (L4)  cache    t = launch + |bytes / (B share), pairs 2 d ops / R|_p
+    (L5)  rows     a pass waits for the device, and its logits go to the host, which samples row by row
+
+A file of several types is the mean over its layers (`file_types.FILES`). Shares, unpack, column and limits:
+`specs/local.toml`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.errors import SpecError
+from medusa_sim.file_types import FILES, TYPES, Role, shares
+from medusa_sim.latency.base import Bound, OperatorTime, Source
+from medusa_sim.latency.waves import norm_max
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.local import MatrixLaw, TypeLaw, law_of
+from medusa_sim.units import US_PER_S
+
+_ROLES: dict[str, Role] = {
+    "k_proj": "keys", "v_proj": "values", "o_proj": "output", "out_proj": "output", "down_proj": "down",
+    "shared_down_proj": "down", "lm_head": "head",
+}  # fmt: skip
+"""Name of a linear layer -> what its matrix is for; others are `linear`."""
+_THIN = ("router", "beta_decay_proj", "decay_proj")
+"""Matrices that no file quantises."""
+_NOTHING = 1e-9
+_PLAIN = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+
+
+class LocalLatency:
+    """Times of one device in one backend. Raises SpecError where the backend does not run there."""
+
+    name = "local"
+
+    def __init__(self, gpu: Gpu, backend: str) -> None:
+        self.gpu = gpu
+        self.law = law_of(backend, gpu.name, gpu.local)
+        assert gpu.local is not None  # noqa: S101  # law_of refuses others
+        share = gpu.local.bandwidth_share
+        self.target = gpu.local.target
+        self.bytes_per_us = gpu.bandwidth_bytes_per_s * (1.0 if share is None else share.value) / US_PER_S
+        self.ops_per_us = gpu.local.vector_ops_per_s.value / US_PER_S
+
+    def time(self, operator: Operator) -> OperatorTime:
+        """Time of one launch. Raises SpecError for kinds that these engines compose of others."""
+        match operator:
+            case Gemm():
+                return self._timed(*self._linear(operator), self.law.launch_us, operator.size)
+            case Attention() if operator.is_fused:
+                return self._attention(operator)
+            case Elementwise():
+                return self._pass(operator)
+        if operator.FAMILY == "moe":
+            return self._experts(operator)
+        raise SpecError(f"{self.law.name}: no kernel of {operator.kind!r}")
+
+    def _linear(self, operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(time, memory, arithmetic) of a linear layer, microseconds, in the mean over its types."""
+        weights, m = as_float(operator.n) * as_float(operator.k), as_float(operator.m)
+        parts = [
+            self._product(of, share * weights, m)
+            for of, share in self._types(operator.stored_dtype, operator.name)
+        ]
+        return self._whole(parts)
+
+    def _whole(self, parts: list[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(time, memory, arithmetic) of products one after another, of which each is a smooth maximum."""
+        time_us = sum((norm_max(*part, self.law.overlap) for part in parts), np.zeros(()))
+        memory, work = (sum(side, np.zeros(())) for side in zip(*parts, strict=True))
+        return time_us, memory, work
+
+    def _types(self, stored: str, name: str) -> tuple[tuple[str, float], ...]:
+        if stored not in FILES:
+            return ((_PLAIN.get(stored, stored if stored in TYPES else "f16"), 1.0),)
+        if name in _THIN:
+            return (("f32", 1.0),)
+        return shares(stored, _ROLES.get(name, "linear"))
+
+    def _product(self, of: str, weights: FloatArray, m: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(memory, arithmetic) of m columns (L1, L2)."""
+        law, kind = self.law, self.law.of_type(of)
+        read = weights * TYPES[of] / self.bytes_per_us
+        vectors = self._vectors(kind, weights, read, m)
+        matrix = law.half if law.half is not None and of in ("f16", "bf16", "f32") else law.matrix
+        tiles = self._tiles(matrix, kind, weights, read, m)
+        is_vector = m <= law.columns(of, self.target)
+        return np.where(is_vector, vectors[0], tiles[0]), np.where(is_vector, vectors[1], tiles[1])
+
+    def _vectors(
+        self, kind: TypeLaw, weights: FloatArray, read: FloatArray, m: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        if kind.blocks:
+            ops, left = np.zeros_like(m), m
+            for columns, block in kind.blocks:
+                ops = ops + np.floor(left / columns) * block
+                left = left % columns
+            ops = ops if kind.single is None else np.where(m == 1.0, kind.single, ops)
+            return read / kind.share + np.zeros_like(m), weights * ops / self.ops_per_us
+        alone = kind.unpack + kind.column if kind.single is None else kind.single
+        is_separate = m <= kind.separate
+        several = np.ceil(m / self.law.group) * kind.unpack + m * kind.column
+        work = weights * (np.where(is_separate, m * alone, several) + _NOTHING) / self.ops_per_us
+        return np.where(is_separate, m, 1.0) * read / kind.share, work
+
+    def _tiles(
+        self, matrix: MatrixLaw, kind: TypeLaw, weights: FloatArray, read: FloatArray, m: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        columns = matrix.tile * np.ceil(m / matrix.tile)
+        work = (
+            weights * (kind.tiles * matrix.unpack + (columns - matrix.tile) * matrix.column) / self.ops_per_us
+        )
+        if matrix.peak:
+            work = work + 2.0 * weights * columns / (matrix.peak * self.gpu.peak("fp16") / US_PER_S)
+        return read / matrix.share + np.zeros_like(work), work
+
+    def _experts(self, operator: Operator) -> OperatorTime:
+        """Routed experts of a layer (L3): gate and up, then down."""
+        law = self.law
+        rows, hit, tokens = (as_float(getattr(operator, name)) for name in ("rows", "hit", "tokens"))
+        hidden, inter = as_float(operator.hidden), as_float(operator.inter)  # type: ignore[attr-defined]
+        first = as_float(operator.first_width)  # type: ignore[attr-defined]
+        parts: list[tuple[FloatArray, FloatArray]] = []
+        for role, size in (("linear", hidden * first), ("down", hidden * inter)):
+            stored = operator.stored_dtype
+            types = self._types(stored, "down_proj" if role == "down" else "up_proj")
+            if stored in FILES and "experts" in FILES[stored]:
+                types = shares(stored, "experts")
+            for of, share in types:
+                kind, weights = law.of_type(of), share * size
+                one = weights * TYPES[of] / self.bytes_per_us
+                alone = kind.unpack + kind.column if kind.single is None else kind.single
+                read = 0.5 * (rows + hit)
+                single = (
+                    read * one / (kind.share * law.pair_share),
+                    rows * weights * (alone + _NOTHING) / self.ops_per_us,
+                )
+                per_expert = np.maximum(rows / np.maximum(hit, _NOTHING), 1.0)
+                tiles = self._tiles(law.grouped, kind, weights, one, per_expert)
+                is_pairs = tokens <= law.pair_limits.get(of, law.pairs)
+                parts.append(
+                    (
+                        np.where(is_pairs, single[0], hit * tiles[0]),
+                        np.where(is_pairs, single[1], hit * tiles[1]),
+                    )
+                )
+        sorts = np.where(tokens <= law.pairs, 0.0, law.sorted_us)
+        return self._timed(*self._whole(parts), 3.0 * law.launch_us + sorts, operator.size)
+
+    def _attention(self, operator: Attention) -> OperatorTime:
+        law = self.law
+        memory = operator.bytes / (self.bytes_per_us * law.attention_share)
+        pairs = as_float(operator.batch) * as_float(operator.heads) * operator.attended_pairs
+        work = pairs * 2.0 * as_float(operator.head_dim) * law.attention_ops / self.ops_per_us
+        return self._timed(*self._whole([(memory, np.maximum(work, 1e-12))]), law.attention_us, operator.size)
+
+    def _pass(self, operator: Elementwise) -> OperatorTime:
+        law = self.law
+        if operator.kind == "next_token":
+            rows_us = as_float(operator.m) * as_float(operator.n) * law.row_us_per_million / 1e6
+            return self._timed(rows_us, rows_us, np.zeros_like(rows_us), law.step_us, operator.size)
+        memory = operator.bytes / self.bytes_per_us
+        return self._timed(memory, memory, np.zeros_like(memory), law.pass_us, operator.size)
+
+    def _timed(
+        self,
+        time_us: FloatArray,
+        memory: FloatArray,
+        work: FloatArray,
+        fixed: FloatArray | float,
+        size: FloatArray,
+    ) -> OperatorTime:
+        """The time of products beside what is fixed, with the law's band."""
+        time_us = np.asarray(fixed + time_us + np.zeros_like(size))
+        bound = np.where(
+            2.0 * np.asarray(fixed) > time_us,
+            np.int8(Bound.LATENCY),
+            np.where(memory >= work, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE)),
+        )
+        source = Source.CALIBRATED if self.law.measured else Source.BORROWED
+        return OperatorTime(
+            time_us=time_us,
+            low_us=time_us * np.exp(-self.law.band),
+            high_us=time_us * np.exp(self.law.band),
+            bound=np.asarray(np.broadcast_to(bound, np.shape(time_us)), dtype=np.int8),
+            source=np.broadcast_to(np.int8(source), np.shape(time_us)),
+        )

@@ -1,0 +1,114 @@
+"""Kernels of local engines: what their time must do, whatever the constants."""
+
+import numpy as np
+import pytest
+
+from medusa_sim.latency.local import LocalLatency
+from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.operator import Attention, Gemm
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.step.workload import union
+
+COLUMNS = np.arange(1, 33)
+PLACES = [
+    ("rtx-3090", "cuda"), ("rtx-5090", "cuda"), ("v100", "cuda"), ("agx-orin", "cuda"), ("m5-max", "metal"),
+    ("radeon-8060s", "rocm"), ("radeon-8060s", "vulkan"), ("m1-pro", "metal"), ("m4-max", "metal"),
+    ("m4-pro", "mlx"), ("m2-max", "mlx"), ("cpu-ryzen-7950x", "cpu"),
+]  # fmt: skip
+TYPES = ("q4_k_m", "q8_0", "q2_k", "f16")
+
+
+def linear(m, stored="q4_k_m", name="up_proj", n=14336, k=4096):
+    return Gemm(name=name, m=m, n=n, k=k, dtype="fp16", weight_dtype=stored)
+
+
+def times(place, backend, operator):
+    return LocalLatency(load_gpu(place), backend).time(operator).time_us
+
+
+@pytest.mark.parametrize(("place", "backend"), PLACES)
+@pytest.mark.parametrize("stored", TYPES)
+def test_no_product_is_faster_than_its_bytes(place, backend, stored):
+    stored = stored if backend != "mlx" else "mlx-4bit"
+    operator = linear(COLUMNS, stored)
+    gpu = load_gpu(place)
+    read_us = operator.n * operator.k * (0.3 if stored == "q2_k" else 0.5) / gpu.bandwidth_bytes_per_s * 1e6
+    assert (times(place, backend, operator) > read_us).all()
+
+
+@pytest.mark.parametrize(("place", "backend"), PLACES)
+def test_up_to_the_switch_more_columns_take_longer_or_as_long(place, backend):
+    stored = "mlx-4bit" if backend == "mlx" else "q4_0"
+    law = LocalLatency(load_gpu(place), backend).law
+    own = "affine4" if backend == "mlx" else "q4_0"
+    until = min(law.columns(own, load_gpu(place).local.target), 8)
+    time_us = times(place, backend, linear(np.arange(1, until + 1), stored))
+    assert (np.diff(time_us) >= -1e-9).all()
+
+
+def test_behind_the_switch_time_is_flat_within_a_tile():
+    time_us = times("rtx-4090", "cuda", linear(np.arange(9, 17), "q4_0"))
+    assert time_us.max() == pytest.approx(time_us.min(), rel=1e-9)
+    metal = times("m3-max", "metal", linear(np.arange(9, 33), "q8_0"))
+    assert metal.max() == pytest.approx(metal.min(), rel=1e-9)
+
+
+def test_apple_chips_before_m5_pay_for_columns_where_gb10_does_not():
+    apple, spark = (
+        times("m2-ultra", "metal", linear(np.array([1, 5]))),
+        times("gb10", "cuda", linear(np.array([1, 5]))),
+    )
+    assert spark[1] / spark[0] < 1.25
+    assert apple[1] / apple[0] > 2.0
+
+
+def test_a_file_of_several_types_lies_between_them():
+    for m in (1, 2, 4):
+        low, mid, high = (
+            times("gb10", "cuda", linear(m, of, "down_proj")) for of in ("q4_k_s", "q4_k_m", "q6_k")
+        )
+        assert low < mid < high
+
+
+def experts(tokens, stored="q4_k_m"):
+    return Experts(
+        name="experts", dtype="fp16", weight_dtype=stored, tokens=tokens, hidden=2048, inter=768, experts=128,
+        topk=8, local_experts=128, hit=union(128, 8, 1, tokens), rows=np.asarray(tokens) * 8.0,
+    )  # fmt: skip
+
+
+def test_pairs_of_token_and_expert_are_paid_one_by_one_before_the_switch():
+    tokens = np.arange(1, 9)
+    time_us = times("radeon-8060s", "vulkan", experts(tokens))
+    assert (np.diff(time_us) > 0.5 * (time_us[0] - 15.0)).all()
+
+
+def test_behind_the_switch_time_follows_the_experts_that_are_woken():
+    time_us = times("radeon-8060s", "vulkan", experts(np.array([9, 512, 4096])))
+    hit = union(128, 8, 1, np.array([9, 512, 4096]))
+    assert time_us[1] / time_us[0] < 2.0 * hit[1] / hit[0]
+
+
+def test_attention_reads_the_cache_once_for_all_columns():
+    def attention(q):
+        kind = "decode_attention" if q == 1 else "verify_attention"
+        return Attention(
+            name=kind,
+            kind=kind,
+            dtype="fp16",
+            batch=1,
+            q_len=q,
+            kv_len=32768 + q,
+            heads=32,
+            kv_heads=8,
+            head_dim=128,
+        )
+
+    one, four = (times("rtx-3090", "cuda", attention(q)) for q in (1, 4))
+    assert four < 1.2 * one
+
+
+def test_bands_hold_the_time():
+    time = LocalLatency(load_gpu("m3-max"), "metal").time(linear(COLUMNS))
+    assert (time.low_us < time.time_us).all()
+    assert (time.time_us < time.high_us).all()

@@ -1,0 +1,118 @@
+"""Files, devices and engines of one's own machine: what they say, and what is refused."""
+
+import pytest
+from one_line import one_line
+
+from medusa_sim.errors import SpecError
+from medusa_sim.file_types import FILES, NAMES, TYPES, bytes_per_weight, mean_bytes, named_file, shares
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.gpu import device_names, gpu_name, gpu_names, load_gpu, local_names
+from medusa_sim.specs.local import law_of, laws
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime, local_runtime_names
+from medusa_sim.specs.variants import with_dtypes
+
+# GiB of published files of Llama-3.1-8B (llama.cpp's own tables of quantisation)
+LLAMA_8B = {
+    "q2_k": 2.96,
+    "q4_0": 4.34,
+    "q4_k_m": 4.58,
+    "q5_k_m": 5.33,
+    "q6_k": 6.14,
+    "q8_0": 7.95,
+    "f16": 14.96,
+}
+
+
+@pytest.mark.parametrize(("name", "gib"), LLAMA_8B.items())
+def test_a_file_is_as_large_as_published(name, gib):
+    model = with_dtypes(load_model("llama-3.1-8b"), None, name)
+    assert model.weight_bytes / 2**30 == pytest.approx(gib, rel=0.035)
+
+
+def test_blocks_hold_their_weights_and_scales():
+    assert TYPES["q4_0"] == (2 + 32 / 2) / 32
+    assert TYPES["q8_0"] == (2 + 32) / 32
+    assert TYPES["q6_k"] == (128 + 64 + 16 + 2) / 256
+    assert TYPES["affine4"] == pytest.approx((4 + 2 * 16 / 64) / 8)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_shares_of_every_role_are_whole(name):
+    for role in ("linear", "keys", "values", "output", "down", "head", "embedding", "experts"):
+        assert sum(share for _, share in shares(name, role)) == pytest.approx(1.0)
+        assert {of for of, _ in shares(name, role)} <= TYPES.keys()
+        assert bytes_per_weight(name, role) > 0.0
+    assert 0.15 < mean_bytes(name) <= 2.0
+
+
+def test_names_are_read_in_any_case_and_spelling():
+    assert named_file("Q4_K_M") == named_file("q4_k") == "q4_k_m"
+    assert named_file("4-bit") == named_file("4bit") == "mlx-4bit"
+    assert all(named_file(name) in FILES for name in NAMES)
+
+
+@pytest.mark.parametrize("name", local_names())
+def test_every_device_of_ones_own_runs_some_local_engine(name):
+    gpu = load_gpu(name)
+    assert gpu.local is not None
+    own = [runtime for runtime in local_runtime_names() if _runs(runtime, gpu)]
+    assert own
+    for runtime in own:
+        scenario = Scenario(
+            gpu=gpu.name, model="llama-3.2-3b", runtime=runtime, drafter="ngram", acceptance=0.5,
+            weight_dtype="4bit" if runtime == "mlx" else "Q4_K_M",
+        )  # fmt: skip
+        assert scenario.latency.name == "local"
+
+
+def _runs(runtime, gpu):
+    try:
+        law_of(load_runtime(runtime).local, gpu.name, gpu.local)
+    except SpecError:
+        return False
+    return True
+
+
+def test_devices_are_told_apart_and_found_as_people_write_them():
+    assert not set(local_names()) & set(gpu_names())
+    assert len(device_names()) == len(set(device_names()))
+    written = {
+        "RTX 3090": "rtx-3090", "NVIDIA GeForce RTX 5060 Ti": "rtx-5060-ti", "Apple M2 Ultra": "m2-ultra",
+        "Radeon 8060S": "radeon-8060s", "A100 SXM 80GB": "a100-80gb-sxm", "V100-PCIE-32GB": "v100",
+        "AGX Orin": "agx-orin", "Arc Pro B70": "arc-pro-b70", "M4 Pro": "m4-pro", "GB10": "gb10",
+    }  # fmt: skip
+    assert {given: gpu_name(given) for given in written} == written
+
+
+def test_every_law_names_its_source_and_where_it_holds():
+    for law in laws():
+        assert len(law.source) > 20
+        assert law.columns("q4_0", "") >= 1
+    assert len({law.name for law in laws()}) == len(laws())
+
+
+def test_switch_points_are_those_of_the_sources():
+    cuda = next(law for law in laws() if law.backend == "cuda")
+    assert [cuda.columns(of, "sm_120") for of in ("q4_k", "q5_k", "q6_k", "q4_0")] == [5, 6, 7, 8]
+    assert [cuda.columns(of, "sm_89") for of in ("q2_k", "q3_k", "q4_k", "q8_0")] == [4, 6, 7, 8]
+    assert cuda.columns("q4_k", "sm_87") == 1
+    assert cuda.columns("q4_k", "sm_86") == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"gpu": "m2-ultra", "runtime": "llama.cpp-cuda"}, "llama.cpp-metal"),
+        ({"gpu": "rtx-3090", "runtime": "mlx", "weight_dtype": "4bit"}, "llama.cpp-cuda"),
+        ({"gpu": "rtx-3090", "runtime": "llama.cpp-cuda", "weight_dtype": "4bit"}, "Q4_K_M".lower()),
+        ({"gpu": "m2-ultra", "runtime": "mlx", "weight_dtype": "Q4_K_M"}, "mlx-4bit"),
+        ({"gpu": "h100-sxm", "runtime": "vllm", "weight_dtype": "Q4_K_M"}, "llama.cpp-cuda"),
+        ({"gpu": "h20-sxm", "runtime": "llama.cpp-cuda"}, "vector_ops_per_s"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(given, told):
+    with pytest.raises(SpecError) as refused:
+        Scenario(model="llama-3.1-8b", drafter="ngram", acceptance=0.5, **given)
+    assert one_line(refused.value)
+    assert told in str(refused.value)
