@@ -6,7 +6,8 @@
 
 A mutation changes one constant (x 1.1, a whole number + 1), sign, operator, comparison, minimum or maximum,
 or rounding in a room, a folder of the package. In a copy of the tree, with the change, the tests of that room
-run until the first that fails, those that name the module first. Exit code 3 where a mutation survives.
+run until the first that fails, without the slow ones and those that name the module first. Exit code 3 where a
+mutation survives.
 """
 
 from __future__ import annotations
@@ -204,7 +205,8 @@ def caught(mutation: Mutation, copy: Path, limit_s: float) -> str:
     target.write_text(mutation.applied(), encoding="utf-8")
     data = os.environ.get("MEDUSA_SIM_DATA", str(ROOT.parent / "shared" / "data"))
     paths = os.pathsep.join(str(copy / name) for name in ("", "benchmarks", "tests"))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not browser"]
+    chosen = "not browser and not slow and not nightly"
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", chosen]
     try:
         run = subprocess.run(
             [*command, *tests_of(mutation)], cwd=copy, capture_output=True, text=True, check=False,

@@ -8,15 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from asking import answered, run
 from one_line import one_line
+from pyarrow import parquet
 
+from medusa_sim import reading
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import DataError, OutputError, SpecError, UsageError, shown
 from medusa_sim.reading import (
     csv_chunks,
     json_of,
+    parquet_parts,
     read_bytes,
     read_csv_table,
     read_json,
@@ -152,6 +156,20 @@ def test_tables_have_a_limit_and_end_at_the_first_bad_line(tmp_path):
     path.write_bytes(b"x" * 2_000_000)
     with pytest.raises(DataError, match="no end"):
         read_csv_table(path, ("a",))
+
+
+def test_parquet_is_read_in_parts_and_texts_are_limited(tmp_path, monkeypatch):
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pa.table({"name": ["ab", "cd", "ab"], "n": [1, 2, 3], "list": [[1], [2], [3]]}), path)
+    parts = list(parquet_parts(path, 2, "rows"))
+    assert [part.num_rows for part in parts] == [2, 1]
+    assert pa.concat_tables(parts).to_pydict() == {"name": ["ab", "cd", "ab"], "n": [1, 2, 3]}
+    monkeypatch.setattr(reading, "TABLE_BYTES", 4)
+    assert len(list(parquet_parts(path, 2, "rows"))) == 2
+    with pytest.raises(DataError, match="texts of more than 4 bytes"):
+        list(parquet_parts(path, 3, "rows"))
+    parquet.write_table(pa.table({"n": pa.array([], pa.int64())}), path)
+    assert [part.num_rows for part in parquet_parts(path, 2, "rows")] == [0]
 
 
 def test_values_are_shown_short_and_a_missing_folder_is_an_output_error():
