@@ -6,7 +6,7 @@
 
 A mutation changes one constant (x 1.1, a whole number + 1), sign, operator, comparison, minimum or maximum,
 or rounding in a room, a folder of the package. In a copy of the tree, with the change, the tests of that room
-run until the first that fails, without the slow ones and those that name the module first. Exit code 3 where a
+run until the first that fails, the slow ones left out, those that name the module first. Exit code 3 where a
 mutation survives.
 """
 

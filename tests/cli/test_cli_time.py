@@ -54,12 +54,12 @@ def test_times_are_the_roofline_of_each_row(ops):
 
 
 def test_experts_are_timed_by_the_kernel_they_name_or_the_nearest_which_is_said(tmp_path):
-    sizes = "tokens,hidden,inter,topk,experts,tp,ep,distribution,local_experts_hit,local_rows"
+    sizes = "op,tokens,hidden,inter,topk,experts,tp,ep,distribution,local_experts_hit,local_rows"
     rows = (
-        "sglang,sglang_fused_moe_triton,fp8_block,16,2048,768,8,128,1,1,balanced,128,128",
-        "vllm,,bfloat16,16,2048,768,8,128,1,1,power_law_1.2,70.5,128",
-        "sglang,brand_new_kernel,bfloat16,16,2048,768,8,128,1,1,power_law_1.2,70.5,128",
-        "nobody,,int4_wo,16,2048,768,8,128,1,1,power_law_1.2,70.5,128",
+        "sglang,sglang_fused_moe_triton,fp8_block,moe,16,2048,768,8,128,1,1,balanced,128,128",
+        "vllm,,bfloat16,moe,16,2048,768,8,128,1,1,power_law_1.2,70.5,128",
+        "sglang,brand_new_kernel,bfloat16,moe,16,2048,768,8,128,1,1,power_law_1.2,70.5,128",
+        "nobody,,int4_wo,moe,16,2048,768,8,128,1,1,power_law_1.2,70.5,128",
     )
     path = tmp_path / "moe.csv"
     path.write_text(

@@ -9,7 +9,7 @@ from tables import table
 TABLE = table("command_lines")
 HEADERS = {
     "OPS": "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us,source,remark\n",
-    "EXPERTS": "engine,kernel,dtype,tokens,hidden,inter,topk,experts,tp,ep,distribution,"
+    "EXPERTS": "op,engine,kernel,dtype,tokens,hidden,inter,topk,experts,tp,ep,distribution,"
     "local_experts_hit,local_rows\n",
     "HEADS": HEADS,
 }
