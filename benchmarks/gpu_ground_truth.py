@@ -35,6 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+GRACE_S = 20.0
+"""For a stage that is told to end, to keep its rows."""
 CALL_S = 510.0
 """A call starts nothing that is not expected to end within this; half a minute is left for errors."""
 SLACK = 1.4
@@ -192,7 +194,7 @@ class Run:
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGINT)  # `measure` keeps its rows
                 try:
-                    status = process.wait(20.0) or 1
+                    status = process.wait(GRACE_S) or 1
                 except subprocess.TimeoutExpired:
                     process.kill()
                     status = process.wait()

@@ -14,7 +14,7 @@ import show
 import under_load
 from charts import tree as tree_charts
 from chosen import SetUp
-from mutations import NUMBERS, WORDS
+from damage import NUMBERS, WORDS
 from one_line import one_line
 from pages_read import (
     Opened,

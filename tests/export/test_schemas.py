@@ -164,9 +164,11 @@ def compared(name: str) -> ms.Compared:
 
 @functools.cache
 def commands(name: str) -> list[tuple[Row, str]]:
-    """Every set-up with its command: a search for each that drafts."""
+    """One set-up of each kind with its command: a search for each that drafts."""
     found = compared(name)
-    return [(row, chosen_command(found.comparison, row)) for row in found.table.to_dict("records")]
+    kinds = ["engine", "precision", "kv_precision", "tp", "ep", "dp_attention", "drafter"]
+    rows = found.table.drop_duplicates([column for column in kinds if column in found.table])
+    return [(row, chosen_command(found.comparison, row)) for row in rows.to_dict("records")]
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -34,7 +34,7 @@ from click.testing import CliRunner
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests")]
 
-from mutations import GRIDS, NUMBERS, WORDS, mutated  # noqa: E402
+from damage import GRIDS, NUMBERS, WORDS, mutated  # noqa: E402
 from tables import table  # noqa: E402
 
 TIME_LIMIT_S = 30

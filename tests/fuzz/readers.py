@@ -30,8 +30,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests"), str(ROOT)]
 
+from damage import mutated, swollen  # noqa: E402
 from fuzzer import SEEDS, TEXTS, OutOfTimeError, limited  # noqa: E402
-from mutations import mutated, swollen  # noqa: E402
 
 MOST_S, MOST_BYTES, SIZE = 1.0, 200_000_000, 100_000
 HANG_S = 20.0

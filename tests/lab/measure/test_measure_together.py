@@ -258,6 +258,7 @@ def test_a_failure_is_told_and_passed_over(tmp_path, monkeypatch, capsys):
 
 
 def test_what_takes_far_too_long_is_ended(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(script, "GRACE_S", 1.0)
     fake_stages(monkeypatch, [("long", "import time; time.sleep(60)", 0.5)])
     assert called(monkeypatch, tmp_path / "gpu", "--name", "x", "--device", "cpu", "--call-s", "1") == 1
     assert "FAILED" in capsys.readouterr().out
