@@ -205,14 +205,14 @@ def changes(
             (_CHANGED, row.speedup_acceptance_plus_10_percent),
         )
     ]
-    seq_len, library = set_up.seq_len, load_runtime(set_up.runtime).library
+    seq_len, library = set_up.seq_len, load_runtime(set_up.launched).library
     asked = [
         ("context", f"{length:,}", dataclasses.replace(set_up, seq_len=length), batch)
         for length in (max(seq_len // 2, 1), 2 * seq_len)
     ]
     asked += [("batch", f"{size}", set_up, size) for size in (max(batch // 2, 1), 2 * batch) if size != batch]
     asked += [
-        ("engine", name, dataclasses.replace(set_up, engine=load_runtime(name).name), batch)
+        ("engine", name, dataclasses.replace(set_up, runtime=load_runtime(name).name, chain_only=None), batch)
         for name in _OTHER_ENGINES
         if load_runtime(name).library != library
     ]

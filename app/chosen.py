@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from medusa_sim import data
 from medusa_sim.export import ENGINES
 from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
-from medusa_sim.plan.arguments import ARGUMENTS, words_of
+from medusa_sim.plan.arguments import Arguments, words_of
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.specs.runtime import UNTIMED, load_runtime
 from medusa_sim.step.drafter import drafter_kind
@@ -39,48 +39,52 @@ OPENS = next(iter(PRESETS.values()))
 GPU, MODEL, DRAFTER = (str(OPENS[name]) for name in ("gpu", "model", "drafter"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetUp:
-    """A scenario by names, as the command line takes them: a key of every cache.
+@dataclass(frozen=True, kw_only=True)
+class SetUp(Arguments):
+    """What the inputs of a page say: arguments of a scenario, and a length. A key of every cache.
 
-    acceptance: a profile's name, one rate, rates by position or a mean length; None for what ships.
-    config: an uploaded config.json in the place of a model's name. engine: by the drafter where none is
-    named.
+    runtime: of the version that runs; by the drafter where none is given. config: an uploaded config.json in
+    the place of the model's name.
     """
 
-    gpu: str = GPU
-    model: str = MODEL
-    engine: str = ""
+    always: ClassVar[tuple[str, ...]] = ("gpu", "model", "runtime", "drafter")
+    """The app opens on another set-up than a command that names none: what it is about is always said."""
+
+    if TYPE_CHECKING:  # names, never loaded objects
+        gpu: str = ""
+        model: str = ""
+        runtime: str | None = None
+        draft_model: str | None = None
+        acceptance: str | None = None
     seq_len: int = DEFAULT_SEQ_LEN
-    drafter: str = DRAFTER
-    heads: int | None = None
-    draft_model: str | None = None
-    acceptance: str | None = None
     config: bytes | None = None
-    dtype: str | None = None
-    weight_dtype: str | None = None
-    kv_dtype: str | None = None
-    tp: int = 1
-    ep: int = 1
 
     def __post_init__(self) -> None:
-        if not self.engine:
-            object.__setattr__(self, "engine", default_engine(self.drafter))
+        if self.runtime is None:
+            object.__setattr__(self, "runtime", default_engine(self.drafter))
+        if self.chain_only is None and (self.is_untimed or load_runtime(self.engine).chain_only):
+            object.__setattr__(self, "chain_only", True)  # no tree's number may be shown for it
+        super().__post_init__()
 
     @property
-    def runtime(self) -> str:
-        """How kernels are launched, and what the engine adds to them."""
-        return LIMIT if self.engine in UNTIMED else self.engine
+    def engine(self) -> str:
+        """The engine that was chosen, by its version."""
+        return str(self.runtime)
+
+    @property
+    def is_untimed(self) -> bool:
+        """Whether nothing is known of the engine's time between kernels."""
+        return self.engine in UNTIMED
+
+    @property
+    def launched(self) -> str:
+        """The runtime that its steps are priced with."""
+        return LIMIT if self.is_untimed else self.engine
 
     @property
     def own_code(self) -> bool:
         """Whether no serving engine runs it."""
-        return self.engine not in UNTIMED and load_runtime(self.engine).engine is None
-
-    @property
-    def chain_only(self) -> bool:
-        """Whether the engine verifies chains alone, so that no tree's number may be shown for it."""
-        return self.engine in UNTIMED or load_runtime(self.engine).chain_only
+        return not self.is_untimed and load_runtime(self.engine).engine is None
 
     @property
     def export(self) -> str:
@@ -89,16 +93,13 @@ class SetUp:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of the scenario; the engine always, since commands differ in it."""
-        first = {"gpu": self.gpu, "model": self.model_given}
-        same = ("runtime", "drafter", "chain_only", "heads", "draft_model", "acceptance", "dtype",
-                "weight_dtype", "kv_dtype", "tp", "ep")  # fmt: skip
-        return first | {name: getattr(self, name) for name in same}
+        """The arguments of the scenario, those at their defaults left out."""
+        return {**self.changed, "model": self.model_given, "runtime": self.launched}
 
     @property
     def options(self) -> list[str]:
         """The same set-up as options of `medusa-sim recommend`."""
-        return [*self._options(), "--seq", str(self.seq_len)]
+        return [*words_of(self.arguments), "--seq", str(self.seq_len)]
 
     @property
     def kernel_options(self) -> list[str]:
@@ -111,16 +112,7 @@ class SetUp:
         return self._options(*(name for name in self.arguments if name != "chain_only"))
 
     def _options(self, *names: str) -> list[str]:
-        """Arguments as options, those that answers depend on always, of these names (none: of all).
-
-        The app opens on another set-up than a command that names none: what it is about is always said.
-        """
-        of = {name: value for name, value in self.arguments.items() if not names or name in names}
-        always, unsaid = ("gpu", "model", "runtime", "drafter"), (None, False)
-        return words_of({
-            name: value for name, value in of.items()
-            if name in always or value not in (*unsaid, ARGUMENTS[name].default)
-        })  # fmt: skip
+        return words_of({name: value for name, value in self.arguments.items() if name in names})
 
     @property
     def model_given(self) -> str:

@@ -222,12 +222,22 @@ _SMALL = 172
 """Pixels of a field of which several stand in a row: two on a phone."""
 
 
-def amount(where: Any, name: str, label: str, most: float, default: float | None, help_: str) -> float | None:
-    """A number above 0 to type, or nothing."""
-    _checked(name, lambda given: _is_amount(given, most), f"numbers above 0 to {most:g}")
+def amount(
+    where: Any,
+    name: str,
+    label: str,
+    most: float,
+    default: float | None,
+    help_: str,
+    *,
+    low: float = 0.01,
+    empty: str = "none",
+) -> float | None:
+    """A number to type, or nothing; empty: what is shown then."""
+    _checked(name, lambda given: _is_amount(given, low, most), f"numbers from {low:g} to {most:g}")
     given = where.number_input(
-        label, 0.01, most, default, 0.1, "%.2f", key=name, help=help_, bind="query-params",
-        placeholder="none", width=_SMALL,
+        label, low, most, default, 0.1, "%.2f", key=name, help=help_, bind="query-params",
+        placeholder=empty, width=_SMALL,
     )  # fmt: skip
     return None if given is None else float(given)
 
@@ -253,9 +263,9 @@ def text(where: Any, name: str, label: str, default: str, help_: str, *, empty: 
     return str(given)
 
 
-def _is_amount(given: str, most: float) -> bool:
+def _is_amount(given: str, low: float, most: float) -> bool:
     try:
-        return 0.0 < float(given) <= most
+        return low <= float(given) <= most
     except ValueError:
         return False
 

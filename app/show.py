@@ -21,6 +21,7 @@ from jobs import Watch
 from medusa_sim.cli.output import QUIET_S, time_left
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.outside.escaping import for_html, for_markdown
+from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.report.text import capitalised
 
 if TYPE_CHECKING:
@@ -28,11 +29,9 @@ if TYPE_CHECKING:
 
     from medusa_sim.report.text import TextTable
 
-_LABELS = {
-    "acceptance": "Acceptance", "batch": "Plan for requests at once", "candidates": "Candidates",
-    "draft-model": "Draft model", "draft-path": "Draft checkpoint", "drafter": "Drafter", "dtype": "Dtype",
-    "gpu": "GPU", "heads": "Medusa heads", "kv-dtype": "KV cache", "model": "Model", "runtime": "Engine",
-    "seq": "Context", "tp": "GPUs", "weight-dtype": "Weights",
+_LABELS = {each.option.removeprefix("--"): each.label for each in ARGUMENTS.values() if each.label} | {
+    "batch": "Plan for requests at once", "candidates": "Candidates", "draft-path": "Draft checkpoint",
+    "seq": "Context",
 }  # fmt: skip
 """What inputs are called here, by their options of the command line."""
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: [A-Z][A-Z_]*\b)?")

@@ -16,7 +16,7 @@ from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
 from medusa_sim.plan import DEFAULT_SEQ_LEN, request_length
 from medusa_sim.plan.acceptance import CONDITIONAL
-from medusa_sim.plan.arguments import ARGUMENTS
+from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.report.text import with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu
@@ -25,8 +25,8 @@ from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases, run
 from medusa_sim.step.drafter import drafter_kind, drafter_names, drafters
 
 SHIPPED = "as shipped"
-PUBLISHED = "as published"
-SAME = "the same"
+DEFAULT = "default"
+"""Of an argument, where the input says nothing."""
 _TYPED = (
     "a measured profile of the list, one rate (0.7), the share of steps that accept each draft "
     "(0.78,0.60,0.42), rates given that the draft before was accepted (conditional:0.78,0.77,0.70) or a mean "
@@ -41,9 +41,6 @@ RUNS_ON = (
 )  # fmt: skip
 """The newest of each engine first: what is typed finds it before older ones. `paper` has no kernels for a
 whole step; its figures are on the page Evidence."""
-DTYPES = (PUBLISHED, *ARGUMENTS["dtype"].choices)
-WEIGHTS = (SAME, *ARGUMENTS["weight_dtype"].choices)
-CACHES = (SAME, *ARGUMENTS["kv_dtype"].choices)
 GPUS = (1, 2, 4, 8, 16)
 _LARGEST_SEQ_LEN = 131_072
 REQUEST = ("prompt", "output_tokens")
@@ -52,6 +49,14 @@ _SMALL = "llama-68m"
 """Drafts where nothing is known of the model."""
 _HEADS = 5
 """Heads of every shipped profile."""
+LABEL = {name: each.label for name, each in ARGUMENTS.items()}
+OWN: dict[str, str | int | bool | None] = {
+    "runtime": None, "gpu": GPU, "model": MODEL, "drafter": DRAFTER, "heads": _HEADS, "draft_model": None,
+    "acceptance": SHIPPED, "tp": 1, "ep": False,
+}  # fmt: skip
+"""Arguments whose inputs are more than their declarations, and what these are where nothing is said."""
+MORE = [each for each in ARGUMENTS.values() if each.label and each.name not in OWN]
+"""Arguments whose inputs follow from their declarations."""
 
 
 def set_up(where: Any, *, searched: bool = False) -> SetUp:
@@ -75,33 +80,63 @@ def set_up(where: Any, *, searched: bool = False) -> SetUp:
     draft_model = None
     if drafter_kind(drafter).unit == "head":
         help_text = "Trained; fewer may be run."
-        trained = inputs.whole(given, "heads", "Medusa heads", 1, _HEADS, _HEADS, help_text)
+        trained = inputs.whole(given, "heads", LABEL["heads"], 1, _HEADS, _HEADS, help_text)
         heads = None if trained == _HEADS else trained
     if drafter_kind(drafter).takes_draft_model:
-        label, help_text = "Draft model", "A smaller model of the same family and vocabulary."
+        help_text = "A smaller model of the same family and vocabulary."
         first = _draft_for(model) if model in model_names() else _SMALL
-        draft_model = inputs.choice(given, "draft_model", label, model_names(), first, help_text)
+        draft_model = inputs.choice(
+            given, "draft_model", LABEL["draft_model"], model_names(), first, help_text
+        )
     acceptance = acceptance_choice(given, drafter)
-    tp = inputs.step_of(away, "tp", "GPUs", GPUS, 1, "They share the model by tensor parallelism.")
+    tp = inputs.step_of(away, "tp", LABEL["tp"], GPUS, 1, "They share the model by tensor parallelism.")
     with away if searched else given.expander("More"):
-        help_text = (
-            "Arithmetic of the linear layers. A device that was measured in one dtype alone takes that one."
-        )
-        dtype = inputs.choice(st, "dtype", "Dtype", DTYPES, PUBLISHED, help_text)
-        help_text = "int4: weights alone, as AWQ and GPTQ store them."
-        weights = inputs.choice(st, "weight_dtype", "Weights", WEIGHTS, SAME, help_text)
         whole_experts = tp > 1 and inputs.on_off(
-            st, "ep", "Whole experts on each GPU", False, "Expert parallelism, for mixtures of experts."
+            st, "ep", LABEL["ep"], False, "Expert parallelism, for mixtures of experts."
         )
-        cache = inputs.choice(st, "kv_dtype", "KV cache", CACHES, SAME, "fp8: half the bytes of fp16.")
+        more = {each.name: of_argument(st, each) for each in MORE}
     if model is None:
         _which_model()
+    more["dtype"] = more["dtype"] or dtype_of(gpu)
     return SetUp(
-        gpu=gpu, model=str(model) if config is None else "config.json", engine=engine, seq_len=seq_len,
+        gpu=gpu, model=str(model) if config is None else "config.json", runtime=engine, seq_len=seq_len,
         drafter=drafter, heads=heads, draft_model=draft_model, acceptance=acceptance, config=config,
-        dtype=dtype_for(gpu, dtype), weight_dtype=None if weights == SAME else weights,
-        kv_dtype=None if cache == SAME else cache, tp=tp, ep=tp if whole_experts else 1,
+        tp=tp, ep=tp if whole_experts else 1, **more,
     )  # fmt: skip
+
+
+def of_argument(where: Any, argument: Argument) -> Any:
+    """The input of an argument as it is declared: what it may be, its range, its label and help."""
+    name, label, help_text = argument.name, argument.label, show.in_words(argument.help)
+    if argument.type is FLAG:
+        is_on = inputs.on_off(where, name, label, bool(argument.default), help_text)
+        return argument.default if is_on == bool(argument.default) else is_on
+    if argument.choices:
+        chosen = inputs.choice(where, name, label, (DEFAULT, *argument.choices), DEFAULT, help_text)
+        return argument.default if chosen == DEFAULT else chosen
+    if argument.type not in (WHOLE, NUMBER):
+        return inputs.text(where, name, label, "", help_text, empty=DEFAULT) or argument.default
+    unsaid = DEFAULT if argument.default is None else f"{argument.default:g}"
+    if argument.type is WHOLE:
+        low, high = int(argument.least or 0), int(argument.most or _MOST)
+        given: float | None = inputs.perhaps(where, name, label, low, high, help_text, empty=unsaid)
+    else:
+        least, most = float(argument.least or 0.0), float(argument.most or _MOST)
+        given = inputs.amount(where, name, label, most, None, help_text, low=least, empty=unsaid)
+    return argument.default if given is None else given
+
+
+_MOST = 10**9
+"""Of a number that may be as large as one likes."""
+
+
+def unsaid(argument: Argument) -> str | bool | None:
+    """What the input of an argument holds where nothing is said."""
+    if argument.type is FLAG:
+        return bool(argument.default)
+    if argument.choices:
+        return DEFAULT
+    return None if argument.type in (WHOLE, NUMBER) else ""
 
 
 def _length() -> int:
@@ -118,18 +153,16 @@ def runs_trees() -> bool:
     engine = runtime_aliases().get(engine or "", engine)
     if engine not in RUNS_ON:
         engine = default_engine(drafter if drafter in drafter_names() else DRAFTER)
-    return not SetUp(engine=engine).chain_only
+    return not SetUp(runtime=engine).chain_only
 
 
-def take(preset: Mapping[str, str | int]) -> None:
+def take(preset: Mapping[str, str | int | None]) -> None:
     """Set every input to a preset, or to its default where that says nothing: the callback of a button."""
-    defaults: dict[str, str | int | bool | None] = {
-        "runtime": default_engine(str(preset.get("drafter", DRAFTER))), "gpu": GPU,
-        "model": MODEL, "seq": None, "drafter": DRAFTER, "heads": _HEADS,
-        "acceptance": SHIPPED, "tp": 1, "dtype": PUBLISHED, "weight_dtype": SAME, "ep": False,
-        "kv_dtype": SAME,
-    }  # fmt: skip
-    for name, value in (defaults | dict(preset)).items():
+    defaults = OWN | {each.name: unsaid(each) for each in MORE} | {"seq": None}
+    del defaults["draft_model"]  # it follows the model
+    defaults["runtime"] = default_engine(str(preset.get("drafter", DRAFTER)))
+    said = {name: value for name, value in preset.items() if value is not None}
+    for name, value in (defaults | said).items():
         if name in preset or name in st.session_state:
             st.session_state[name] = value
 
@@ -141,7 +174,7 @@ def engine_choice(where: Any, default: str) -> str:
         "verify chains of drafts, some of them trees, and add time of their own to a step. Only what the "
         "engine can run is recommended."
     )
-    chosen = inputs.choice(where, "runtime", "Engine", RUNS_ON, default, help_text)
+    chosen = inputs.choice(where, "runtime", LABEL["runtime"], RUNS_ON, default, help_text)
     untimed = f"Its time between kernels is not known: kernels alone ({LIMIT}) are counted."
     where.caption(untimed if chosen in UNTIMED else load_runtime(chosen).title)
     return chosen
@@ -171,7 +204,7 @@ def card_text(gpu: str) -> str:
 def gpu_choice(where: Any) -> str:
     """A GPU that is known."""
     help_text = "Data centre first, then older, consumer, and devices measured here."
-    chosen = inputs.choice(where, "gpu", "GPU", cards(), GPU, help_text)
+    chosen = inputs.choice(where, "gpu", LABEL["gpu"], cards(), GPU, help_text)
     where.caption(f"{_kind(chosen).capitalize()}: {card_text(chosen)}")
     return chosen
 
@@ -188,7 +221,7 @@ def model_choice(where: Any, gpu: str) -> str | None:
     )
     if (taken := st.session_state.pop(_TAKEN, None)) is not None:
         st.session_state["model"], st.session_state[_TYPED_AS] = taken[1], taken
-    chosen = inputs.choice(where, "model", "Model", options, MODEL, help_text, typed=True)
+    chosen = inputs.choice(where, "model", LABEL["model"], options, MODEL, help_text, typed=True)
     typed, name = st.session_state.get(_TYPED_AS, ("", ""))
     if chosen == name:
         where.caption(f"Typed as {show.escaped(shown(typed))}")
@@ -244,7 +277,7 @@ def drafter_choice(where: Any, engine: str) -> str:
     """What drafts: of the methods that the engine has; its first where it lacks the default."""
     options = tuple(method for method in drafter_names() if method in drafters_of(engine))
     first = DRAFTER if DRAFTER in options else options[0]
-    return inputs.choice(where, "drafter", "Drafter", options, first, "What proposes the candidates.")
+    return inputs.choice(where, "drafter", LABEL["drafter"], options, first, "What proposes the candidates.")
 
 
 def drafters_of(engine: str) -> tuple[str, ...]:
@@ -262,7 +295,7 @@ def acceptance_choice(where: Any, drafter: str) -> str | None:
     help_text = (
         f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours."
     )
-    chosen = inputs.choice(where, "acceptance", "Acceptance", options, SHIPPED, help_text, typed=True)
+    chosen = inputs.choice(where, "acceptance", LABEL["acceptance"], options, SHIPPED, help_text, typed=True)
     if chosen == SHIPPED:
         return None
     # What is typed is never opened as a file: the app may be open to others.
@@ -279,10 +312,8 @@ def profiles_of(drafter: str) -> tuple[str, ...]:
     return tuple(name for name in acceptance_names() if not name.startswith(claimed))
 
 
-def dtype_for(gpu: str, chosen: str) -> str | None:
-    """The chosen dtype; where none is chosen, the one that a device was measured in, if it is only one."""
-    if chosen != PUBLISHED:
-        return chosen
+def dtype_of(gpu: str) -> str | None:
+    """The only dtype that a device was measured in; None where there are several."""
     measured = {dtype for kernels in load_gpu(gpu).kernels.values() for dtype in kernels.linear}
     return measured.pop() if len(measured) == 1 else None
 

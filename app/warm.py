@@ -6,7 +6,7 @@ import contextlib
 
 import answers
 import sidebar
-from chosen import GPU, SetUp
+from chosen import DRAFTER, GPU, MODEL, SetUp
 from views import answer as page
 
 from medusa_sim.errors import MedusaSimError
@@ -15,7 +15,7 @@ from medusa_sim.errors import MedusaSimError
 def first_page() -> None:
     """Answer what a bare address asks. What fails here is said on the page."""
     with contextlib.suppress(MedusaSimError):
-        set_up = SetUp(dtype=sidebar.dtype_for(GPU, sidebar.PUBLISHED))
+        set_up = SetUp(gpu=GPU, model=MODEL, drafter=DRAFTER, dtype=sidebar.dtype_of(GPU))
         answers.recommendation(set_up, page.BATCH_MAX, "latency", None)
         answers.launch_plan(set_up, page.BATCH_MAX, "latency")
         answers.measured_beside(set_up)

@@ -40,7 +40,9 @@ def set_ups_for(
     Another target or certainty, or something else to save, is answered from what was priced before.
     """
     # The sidebar's card, context and engine make no other question.
-    alike = dataclasses.replace(set_up, gpu=GPU, seq_len=DEFAULT_SEQ_LEN, tp=1, ep=1, engine="")
+    alike = dataclasses.replace(
+        set_up, gpu=GPU, seq_len=DEFAULT_SEQ_LEN, tp=1, ep=1, runtime=None, chain_only=None
+    )
     priced = dataclasses.replace(asked, tokens_per_s_per_user=None, measure=None, sure=SURE)
 
     def answer() -> Comparison:

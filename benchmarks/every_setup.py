@@ -349,7 +349,7 @@ def _shown_by_the_app(found: Recommendation, asked: SetUp) -> dict[str, float]:
     given = scenario.arguments.values
     acceptance = given.get("acceptance")
     inputs = chosen.SetUp(
-        gpu=scenario.gpu.name, model=asked.model, engine=asked.runtime, drafter=asked.drafter, tp=asked.gpus,
+        gpu=scenario.gpu.name, model=asked.model, runtime=asked.runtime, drafter=asked.drafter, tp=asked.gpus,
         seq_len=length, draft_model=given.get("draft_model"),
         acceptance=None if acceptance is None else str(acceptance),
     )  # fmt: skip

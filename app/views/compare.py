@@ -282,8 +282,8 @@ def _launch(answer: Comparison) -> None:
     given = answer.scenario(row).arguments
     taken = {
         "gpu": row["gpu"], "model": str(answer.model.name), "runtime": load_runtime(row["engine"]).name,
-        "tp": int(row["tp"]), "ep": bool(row["ep"] > 1), "dtype": given.dtype or sidebar.PUBLISHED,
-        "weight_dtype": given.weight_dtype or sidebar.SAME,
+        "tp": int(row["tp"]), "ep": bool(row["ep"] > 1),
+        **{each.name: getattr(given, each.name) for each in sidebar.MORE},
     }  # fmt: skip
     if row["drafter"] != PLAIN:
         taken["drafter"] = row["drafter"]

@@ -35,7 +35,7 @@ def numbers(set_up: SetUp) -> None:
     wanted = inputs.text(left, "find", "Find", "", "Only rows that hold this text.").lower()
     kernels = inputs.on_off(right, "fitted", "Fitted parameters", True, "With those of the GPU's kernels.")
     profile = answers.scenario_of(set_up).profile.name
-    chosen = [("gpu", set_up.gpu), ("model", set_up.model_given), ("runtime", set_up.runtime)]
+    chosen = [("gpu", set_up.gpu), ("model", set_up.model_given), ("runtime", set_up.launched)]
     if profile in acceptance_names():  # one rate for every draft is no file
         chosen.append(("acceptance", profile))
     rows = []

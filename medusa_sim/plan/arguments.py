@@ -105,6 +105,8 @@ class Argument:
     help: str
     section: str = ""
     """Heading of help pages that it stands under."""
+    label: str = ""
+    """What the app calls its input; empty: the app has none."""
     option: str
     """`--tp`; `--chain-only/--trees` for a flag with a name for False."""
     choices: tuple[str, ...] = ()
@@ -269,19 +271,31 @@ class Declared:
 class Arguments(Declared):
     """What a scenario is made from: names, files or loaded objects."""
 
-    always = ("gpu", "model", "drafter")
+    always: ClassVar[tuple[str, ...]] = ("gpu", "model", "drafter")
 
-    gpu: str | Gpu = argument(DEFAULT_GPU, GPU, "GPU (`medusa-sim specs` lists them).", _MACHINE, names="gpu")
+    gpu: str | Gpu = argument(
+        DEFAULT_GPU, GPU, "GPU (`medusa-sim specs` lists them).", _MACHINE, names="gpu", label="GPU"
+    )
     model: ModelName = argument(
-        DEFAULT_MODEL, MODEL, "Model, or the path of a Hugging Face config.json.", _MACHINE, names="model"
+        DEFAULT_MODEL,
+        MODEL,
+        "Model, or the path of a Hugging Face config.json.",
+        _MACHINE,
+        names="model",
+        label="Model",
     )
     runtime: str | Runtime | None = argument(
         None, RUNTIME,
         f"The engine, or how kernels launch [by the drafter: medusa {RUNS_TREES}, others {RUNS_CHAINS}].",
-        _MACHINE, names="runtime",
+        _MACHINE, names="runtime", label="Engine",
     )  # fmt: skip
     drafter: str = argument(
-        DEFAULT_DRAFTER, WORD, "What proposes the candidates: {names}.", _DRAFTS, names="drafter"
+        DEFAULT_DRAFTER,
+        WORD,
+        "What proposes the candidates: {names}.",
+        _DRAFTS,
+        names="drafter",
+        label="Drafter",
     )
     acceptance: Given = argument(
         None, ANY,
@@ -289,15 +303,15 @@ class Arguments(Declared):
         "accept each draft (0.78,0.60,0.42), rates given that the draft before was accepted "
         "(conditional:0.78,0.77,0.70), or a mean length with its drafts (2.8@3) [medusa, eagle: the model's "
         "own profile, else a borrowed one].",
-        _DRAFTS, names="profile",
+        _DRAFTS, names="profile", label="Acceptance",
     )  # fmt: skip
     heads: int | None = argument(
         None, WHOLE,
         "Trained Medusa heads; as many run as a tree is deep [all of the profile; a curve has 5].",
-        _DRAFTS, least=1, most=LONGEST_DRAFT,
+        _DRAFTS, least=1, most=LONGEST_DRAFT, label="Medusa heads",
     )  # fmt: skip
     draft_model: ModelName | None = argument(
-        None, MODEL, "Model of --drafter draft-model and pard.", _DRAFTS, names="model"
+        None, MODEL, "Model of --drafter draft-model and pard.", _DRAFTS, names="model", label="Draft model"
     )
     draft_runtime: str | Runtime | None = argument(
         None, RUNTIME, "How the draft model launches [as --runtime].", _DRAFTS, names="runtime"
@@ -345,21 +359,23 @@ class Arguments(Declared):
         _DRAFTS,
     )  # fmt: skip
     dtype: str | None = argument(
-        None, WORD, "Arithmetic of the linear layers [the model's].", _FORMATS, choices=_DTYPES
+        None, WORD, "Arithmetic of the linear layers [the model's].", _FORMATS, choices=_DTYPES, label="Dtype"
     )
     weight_dtype: str | None = argument(
         None, WORD,
         "Stored weights [as --dtype]; int4, mxfp4, and int8 under 16 bits, are weight-only. Of llama.cpp "
         "and MLX the type of the file: Q4_K_M, Q8_0, IQ4_XS, 4bit ...",
-        _FORMATS, choices=_WEIGHTS, others=FILE_NAMES,
+        _FORMATS, choices=_WEIGHTS, others=FILE_NAMES, label="Weights",
     )  # fmt: skip
     kv_dtype: str | None = argument(
-        None, WORD, "KV cache.", _FORMATS, choices=("fp16", "bf16", "fp32", "fp8")
+        None, WORD, "KV cache.", _FORMATS, choices=("fp16", "bf16", "fp32", "fp8"), label="KV cache"
     )
-    tp: int = argument(1, WHOLE, "GPUs that share the model (tensor parallelism).", _MACHINE, least=1)
+    tp: int = argument(
+        1, WHOLE, "GPUs that share the model (tensor parallelism).", _MACHINE, least=1, label="GPUs"
+    )
     ep: int = argument(
         1, WHOLE, "Groups of these GPUs among which whole experts are split; 1 splits every expert over all.",
-        _MACHINE, least=1,
+        _MACHINE, least=1, label="Whole experts on each GPU",
     )  # fmt: skip
     dp_attention: bool = argument(
         False, FLAG, "Attention of other sequences on every GPU, as SGLang's --enable-dp-attention.", _MACHINE

@@ -103,7 +103,7 @@ def test_launch_settings_are_those_of_the_command(opened: Opened, runtime: str, 
 def test_an_engine_without_trees_gets_no_trees_number(opened: Opened, runtime: str) -> None:
     drafter = "medusa" if runtime == "vllm-0.33" else "eagle3"
     url = {"runtime": runtime, "drafter": drafter, "batch_max": 8}
-    chosen = set_up(engine=runtime, drafter=drafter)
+    chosen = set_up(runtime=runtime, drafter=drafter)
     assert chosen.chain_only
     for row in answers.recommendation(chosen, 8).schedule:
         assert row.chain
@@ -124,7 +124,7 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
     opened: Opened, runtime: str, batch: int
 ) -> None:
     page = opened("answer", runtime=runtime, batch=batch)
-    row = scheduled_row_at(answers.recommendation(set_up(engine=runtime), 64), batch, 1024)
+    row = scheduled_row_at(answers.recommendation(set_up(runtime=runtime), 64), batch, 1024)
     cells = tables(page)[0]
     ranges = cells["batch"].str.split("..", regex=False)
     mine = cells[[int(span[0]) <= batch <= int(span[-1]) for span in ranges]].iloc[0]
@@ -138,7 +138,7 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
     assert metrics(tree)["Speedup"] == metrics(page)["Speedup"]
     assert metrics(tree)["Drafts deep"] == str(row.drafts)
     if runtime == "vllm-0.33":
-        settings = answers.launch_settings(set_up(engine=runtime), 64, "latency", None, "x")
+        settings = answers.launch_settings(set_up(runtime=runtime), 64, "latency", None, "x")
         assert settings.plan is not None
         drafts = settings.plan.drafts_at(batch)
         said = [part.value for part in page.markdown if f"{drafts} drafts at batch {batch}" in part.value]
@@ -313,7 +313,7 @@ def test_the_breakdown_adds_up() -> None:
 
 
 def test_the_map_marks_where_speculation_begins_to_lose() -> None:
-    answer = answers.recommendation(set_up(engine="cuda-graph"), 64)
+    answer = answers.recommendation(set_up(runtime="cuda-graph"), 64)
     counts = scheduled_counts(answer, 1024)
     shown = {batch: counts[batch] for batch in (1, 8, 64)}
     chart = heat_map(view_of(answer.surface, 1024, [1, 2, 4, 8, 16, 32, 64], shown), "")

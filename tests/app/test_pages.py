@@ -66,7 +66,7 @@ def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> 
     for name, other, batch in (
         ("context 2,048", dataclasses.replace(chosen, seq_len=2048), 8),
         ("batch 16", chosen, 16),
-        ("engine sglang", dataclasses.replace(chosen, engine="sglang-0.5"), 8),
+        ("engine sglang", dataclasses.replace(chosen, runtime="sglang-0.5"), 8),
     ):
         answer = answers.recommendation(other, batch, "latency", None, batch)
         speedup = scheduled_row_at(answer, batch, other.seq_len).speedup
@@ -114,7 +114,7 @@ def test_links_may_use_other_names(opened: Opened) -> None:
 
 def test_tree_figures_are_the_packages(opened: Opened) -> None:
     page = opened("tree", size=40, model="vicuna-13b", heads=3, runtime="cuda-graph")
-    chosen = set_up(model="vicuna-13b", heads=3, engine="cuda-graph")
+    chosen = set_up(model="vicuna-13b", heads=3, runtime="cuda-graph")
     best = answers.best_tree(chosen, 40, 1)
     assert metrics(page)["Tokens per step"] == f"{answers.tree(chosen, best, 1).tokens_per_step:.2f}"
     assert metrics(page)["Candidates"] == "40"
@@ -323,7 +323,7 @@ def test_charts_are_valid_specifications() -> None:
 
 
 def test_no_count_of_the_schedule_is_missing_from_the_chart() -> None:
-    chosen = SetUp(gpu="l40s", model="qwen3-8b", engine="sglang-0.5")
+    chosen = SetUp(gpu="l40s", model="qwen3-8b", runtime="sglang-0.5")
     found = answers.recommendation(chosen, 256)
     rows, room = gains_by_batch(found, 1024), scheduled_row_at(found, 64, 1024).max_batch_with
     spec = answer.batch_chart(rows, 64, chains=True, room=room)

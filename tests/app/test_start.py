@@ -154,6 +154,20 @@ def test_choices_are_those_of_arguments(opened: Opened) -> None:
     assert set(inputs.WORDS["policy"]) - {"fixed"} == policies - {"none", "K"}
 
 
+def test_any_argument_has_an_input_by_its_declaration() -> None:
+    """One more argument on the page is its label: value, choices, range and help follow."""
+    code = (
+        "import dataclasses, sidebar, streamlit as st\n"
+        "for each in sidebar.ARGUMENTS.values():\n"
+        "    asked = dataclasses.replace(each, label=each.name)\n"
+        "    assert sidebar.of_argument(st, asked) == each.default, each.name\n"
+    )
+    page = AppTest.from_string(code, default_timeout=600).run()
+    assert not page.exception, page.exception
+    drawn = (*page.selectbox, *page.toggle, *page.number_input, *page.text_input)
+    assert {each.key for each in drawn} == set(ARGUMENTS)
+
+
 def test_the_newest_of_an_engine_stands_before_older_ones() -> None:
     for name, newest in runtime_aliases().items():
         assert next(each for each in sidebar.RUNS_ON if each.startswith(name)) == newest
@@ -273,7 +287,7 @@ def test_a_search_of_trees_holds_more_than_one_of_chains() -> None:
     chains = array_bytes(
         answers.recommendation(set_up(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), 64)
     )
-    trees = array_bytes(answers.recommendation(set_up(engine="cuda-graph"), 64))
+    trees = array_bytes(answers.recommendation(set_up(runtime="cuda-graph"), 64))
     assert 1e5 < chains < trees / 4
     assert chains < KEPT_BYTES / 20
 
