@@ -44,10 +44,13 @@ def bytes_of(step: SingleStep) -> dict[str, float]:
     """Weights, K and V that the launches of a kernel read in a step, by (O1) and (O3)."""
     model = step.scenario.model
     group = model.groups[0]
-    assert isinstance(group.mixer, Grouped)
+    assert isinstance(group.mixers[0], Grouped)
     assert isinstance(group.feed_forward, Mlp)
     h, layers, width = model.hidden, model.layers, group.feed_forward.width
-    w_q, w_kv = group.mixer.heads * group.mixer.head_dim, group.mixer.kv_heads * group.mixer.head_dim
+    w_q, w_kv = (
+        group.mixers[0].heads * group.mixers[0].head_dim,
+        group.mixers[0].kv_heads * group.mixers[0].head_dim,
+    )
     elements = {
         "qkv_proj": layers * h * (w_q + 2 * w_kv),
         "attention": layers * 2 * BATCH * LENGTH * w_kv,

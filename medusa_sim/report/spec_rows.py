@@ -124,7 +124,11 @@ _SIZES = (
 def model_rows(model: Model) -> list[SpecRow]:
     """Sizes and dtypes of a model, those of every group of layers, then what follows from them."""
     groups = [
-        {"count": group.count, "mixer": group.mixer, "feed_forward": group.feed_forward}
+        {
+            "count": group.count,
+            "mixer": group.mixers if len(group.mixers) > 1 else next(iter(group.mixers), None),
+            "feed_forward": group.feed_forward,
+        }
         for group in model.groups
     ]
     given = {

@@ -153,12 +153,13 @@ def as_served(model: Model, library: str) -> Model:
     rules = RULES.get(library)
     if rules is None or not rules.gated_delta or not model.keeps_states:
         return model
-    groups = (
-        dataclasses.replace(group, mixer=replace(group.mixer, state_dtype=rules.gated_delta))
-        if isinstance(group.mixer, GatedDelta)
-        else group
-        for group in model.groups
-    )
+    groups = []
+    for group in model.groups:
+        mixers = (
+            replace(mixer, state_dtype=rules.gated_delta) if isinstance(mixer, GatedDelta) else mixer
+            for mixer in group.mixers
+        )
+        groups.append(dataclasses.replace(group, mixers=tuple(mixers)))
     return dataclasses.replace(model, groups=tuple(groups))
 
 

@@ -81,6 +81,7 @@ READERS: dict[str, Callable[[Given], Own]] = {
     "kimi_linear": hf_hybrids.kimi_linear,
     "nemotron_h": hf_hybrids.nemotron_h,
     "granitemoehybrid": hf_hybrids.granite,
+    "falcon_h1": hf_hybrids.falcon_h1,
     "deepseek_v32": hf_hybrids.sparse_latent,
     "glm_moe_dsa": hf_hybrids.sparse_latent,
     "minimax_m3": hf_hybrids.minimax_m3,

@@ -15,7 +15,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.reading import named
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.mixers import Grouped, Mixer
-from medusa_sim.specs.model import LayerGroup
+from medusa_sim.specs.model import LayerGroup, side_by_side
 from medusa_sim.specs.strict import convert
 from medusa_sim.specs.variants import Architecture
 
@@ -175,12 +175,16 @@ class Given:
             self.refuse(key, f"given {name[:60]!r}; allowed: {', '.join(known)}")
         return known[name]
 
-    def own(self, mixers: Mixer | Sequence[Mixer | None], parts: Any, **more: Any) -> Own:
-        """Layers of these mixers and feed-forward parts: one by one, or one for all. more: of `Own`."""
+    def own(self, mixers: Mixer | Sequence[Any], parts: Any, **more: Any) -> Own:
+        """Layers of these mixers and feed-forward parts: one by one, or one for all. more: of `Own`.
+
+        mixers: of a layer one, a tuple of those that stand side by side, or None.
+        """
         each = (
             [given] * self.layers if isinstance(given, msgspec.Struct) else given for given in (mixers, parts)
         )
-        return Own(layers=tuple(LayerGroup(1, *layer) for layer in zip(*each, strict=True)), **more)
+        layers = (LayerGroup(1, side_by_side(mixer), part) for mixer, part in zip(*each, strict=True))
+        return Own(layers=tuple(layers), **more)
 
 
 @cache

@@ -131,6 +131,19 @@ def granite(given: Given) -> Own:
     )
 
 
+def falcon_h1(given: Given) -> Own:
+    """Falcon-H1 (arXiv 2507.22448): attention and Mamba-2 side by side in every layer, and an MLP.
+
+    `mamba_d_ssm` of its config is the width of all Mamba heads. States as of Granite.
+    """
+    width = given.maybe("mamba_d_ssm", Width) or given.get("mamba_expand", Width, 2) * given.hidden
+    heads = given.get("mamba_n_heads", Width)
+    if width % heads:
+        given.refuse("mamba_n_heads", f"given {heads}; it must divide mamba_d_ssm = {width}")
+    mamba = given.of(Mamba2, "mamba", state_dtype="bf16", head_dim=width // heads)
+    return given.own([(given.attention(), mamba)] * given.layers, given.mlp)
+
+
 def _indexer(given: Given) -> Indexer:
     topk, heads, dim = (given.get(f"index_{key}", Width) for key in ("topk", "n_heads", "head_dim"))
     return Indexer(topk=topk, heads=heads, dim=dim)
@@ -205,7 +218,7 @@ def deepseek_v4(given: Given) -> Own:
         [of_ratio[ratio] for ratio in given.one_each("compress_ratios", ratios or None)],
         experts,
         mtp_layers=given.nextn,
-        mtp=LayerGroup(1, near, experts),
+        mtp=LayerGroup(1, (near,), experts),
         streams=given.get("hc_mult", Annotated[int, Meta(ge=1, le=64)], 1),
     )
 
@@ -249,7 +262,7 @@ def mimo_v2(given: Given) -> Own:
         given.flagged("hybrid_layer_pattern", near, full),
         given.flagged("moe_layer_freq", experts, given.mlp),
         mtp_layers=_MIMO_MODULES,
-        mtp=LayerGroup(1, near, given.mlp),
+        mtp=LayerGroup(1, (near,), given.mlp),
         notes=(SINKS,),
     )
 
@@ -288,5 +301,5 @@ def step(given: Given) -> Own:
         given.by_type({"full_attention": full, "sliding_attention": near}, more=given.nextn),
         [experts if layer in sparse else given.mlp for layer in range(given.layers)],
         mtp_layers=given.nextn,
-        mtp=LayerGroup(1, near, given.mlp),
+        mtp=LayerGroup(1, (near,), given.mlp),
     )

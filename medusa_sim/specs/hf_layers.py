@@ -80,7 +80,7 @@ def glm(given: Given) -> Own:
 def afmoe(given: Given) -> Own:
     """Arcee's Trinity: as GLM, with a gate for every element of the output."""
     own = glm(given)
-    gated = [changed(layer.mixer, gate="element") for layer in own.layers if layer.mixer]
+    gated = [changed(mixer, gate="element") for layer in own.layers for mixer in layer.mixers]
     return given.own(gated, [layer.feed_forward for layer in own.layers], mtp_layers=own.mtp_layers)
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from medusa_sim.specs.feed_forwards import FeedForward
 from medusa_sim.specs.mixers import Grouped, Latent
-from medusa_sim.specs.model import LayerGroup, Layers
+from medusa_sim.specs.model import LayerGroup, Layers, side_by_side
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.specs.strict import convert
@@ -19,11 +19,12 @@ class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Layers that are alike."""
 
     count: Layers
-    mixer: Mixers | None = None
+    mixer: Mixers | tuple[Mixers, ...] | None = None
+    """Several stand side by side on one input."""
     feed_forward: FeedForward | None = None
 
 
 def layers_of(given: object, where: str, key: str) -> LayerGroup:
     """A group of layers from its table. Raises SpecError naming file, key and what is allowed."""
     group = convert(given, _Group, where, key=key)
-    return LayerGroup(group.count, group.mixer, group.feed_forward)
+    return LayerGroup(group.count, side_by_side(group.mixer), group.feed_forward)

@@ -43,15 +43,20 @@ class LayerGroup:
     """`count` layers that are alike: how they mix tokens, and their feed-forward part."""
 
     count: int
-    mixer: Mixer | None
-    """None: the layer has a feed-forward part alone."""
+    mixers: tuple[Mixer, ...]
+    """Side by side on one input, attention first; none: the layer has a feed-forward part alone."""
     feed_forward: FeedForward | None
     """None: the layer mixes tokens alone."""
 
     @property
     def blocks(self) -> int:
         """Parts of one layer that are normed and added to the residual stream: two, or one."""
-        return (self.mixer is not None) + (self.feed_forward is not None)
+        return bool(self.mixers) + (self.feed_forward is not None)
+
+    @property
+    def parts(self) -> tuple[Mixer | FeedForward, ...]:
+        """Its mixers and its feed-forward part."""
+        return self.mixers if self.feed_forward is None else (*self.mixers, self.feed_forward)
 
     def with_forms(
         self,
@@ -59,21 +64,26 @@ class LayerGroup:
         of_output: Callable[[Mixer], str | None] | None = None,
     ) -> LayerGroup:
         """The layers with the format of every part changed; of_output: that of the output projection."""
-        mixer, part = self.mixer, self.feed_forward
-        if mixer is not None:
+        mixers, part = [], self.feed_forward
+        for mixer in self.mixers:
             output = of(mixer.out_form) if of_output is None else of_output(mixer)
-            mixer = msgspec.structs.replace(mixer, form=of(mixer.form), out_form=output)
+            mixers.append(msgspec.structs.replace(mixer, form=of(mixer.form), out_form=output))
         if part is not None:
             shared = {"shared_form": of(part.shared_form)} if isinstance(part, MoE) else {}
             part = msgspec.structs.replace(part, form=of(part.form), **shared)
-        return LayerGroup(self.count, mixer, part)
+        return LayerGroup(self.count, tuple(mixers), part)
+
+
+def side_by_side(given: Mixer | tuple[Mixer, ...] | None) -> tuple[Mixer, ...]:
+    """The mixers of a layer that has one, several or none."""
+    return (given,) if isinstance(given, Mixer) else given or ()
 
 
 def grouped(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
     """Groups of equal layers, in the order of their first."""
-    counts: dict[tuple[Mixer | None, FeedForward | None], int] = {}
+    counts: dict[tuple[tuple[Mixer, ...], FeedForward | None], int] = {}
     for layer in layers:
-        key = (layer.mixer, layer.feed_forward)
+        key = (layer.mixers, layer.feed_forward)
         counts[key] = counts.get(key, 0) + layer.count
     return tuple(LayerGroup(count, *key) for key, count in counts.items())
 
@@ -151,7 +161,7 @@ class Model:
         """(layers, mixer or feed-forward part) of every different one of that kind."""
         counts: dict[BlockT, int] = {}
         for group in self.groups:
-            for block in (group.mixer, group.feed_forward):
+            for block in group.parts:
                 if isinstance(block, kind):
                     counts[block] = counts.get(block, 0) + group.count
         return tuple((count, block) for block, count in counts.items())
@@ -164,8 +174,13 @@ class Model:
 
     @property
     def block_count(self) -> int:
-        """Mixers and feed-forward parts of all layers."""
+        """Normed parts of all layers: mixers that stand side by side are one."""
         return sum(group.count * group.blocks for group in self.groups)
+
+    @property
+    def part_count(self) -> int:
+        """Mixers and feed-forward parts of all layers, each with an output of its own."""
+        return sum(group.count * len(group.parts) for group in self.groups)
 
     @property
     def experts(self) -> MoE | None:
@@ -175,17 +190,16 @@ class Model:
     @property
     def last_layer(self) -> LayerGroup:
         """What modules for drafting repeat: attention to all tokens, with experts if there are any."""
-        mixers = [group.mixer for group in self.groups if group.mixer is not None]
+        mixers = [group.mixers for group in self.groups if group.mixers]
         parts = [group.feed_forward for group in self.groups if group.feed_forward is not None]
         parts = [part for part in parts if isinstance(part, MoE)] or parts
-        return LayerGroup(1, mixers[-1].whole() if mixers else None, parts[-1] if parts else None)
+        last = tuple(mixer.whole() for mixer in mixers[-1]) if mixers else ()
+        return LayerGroup(1, last, parts[-1] if parts else None)
 
     @property
     def attention(self) -> Grouped:
         """The heads of `last_layer`, as plain attention."""
-        mixer = self.last_layer.mixer
-        assert mixer is not None  # noqa: S101  # a decoder mixes tokens
-        return mixer.plain()
+        return self.last_layer.mixers[0].plain()
 
     @property
     def mlp(self) -> Mlp:
@@ -343,7 +357,7 @@ class Model:
     def _parts(self, group: LayerGroup) -> Iterator[tuple[str | None, int, int]]:
         """(format, weights in it, parameters beside them) of the parts of one layer."""
         hidden = self.hidden
-        if (mixer := group.mixer) is not None:
+        for mixer in group.mixers:
             output = mixer.output_weights(hidden)
             yield mixer.form, mixer.weights(hidden) - output, mixer.beside(hidden)
             yield mixer.out_form or mixer.form, output, 0
@@ -372,7 +386,8 @@ class Model:
 
         Files of local engines hold their drafters in the types of the target.
         """
-        layer = LayerGroup(layers, self.attention, msgspec.structs.replace(self.mlp, width=width, form=None))
+        mlp = msgspec.structs.replace(self.mlp, width=width, form=None)
+        layer = LayerGroup(layers, (self.attention,), mlp)
         dtype = self.activation_dtype
         stored = self.weight_dtype if self.weight_dtype in FILES else dtype
         return dataclasses.replace(self, groups=(layer,), dtype=dtype, weight_dtype=stored)

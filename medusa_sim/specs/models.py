@@ -176,7 +176,7 @@ def _layers(name: str, entry: _Entry) -> tuple[tuple[LayerGroup, ...], LayerGrou
     if not entry.groups:
         family = ARCHITECTURES[entry.architecture]
         mixer = family.attention(entry.heads or 0, entry.kv_heads or 0, entry.head_dim or 0)
-        groups = (LayerGroup(entry.layers or 0, mixer, family.mlp(entry.intermediate or 0)),)
+        groups = (LayerGroup(entry.layers or 0, (mixer,), family.mlp(entry.intermediate or 0)),)
         if entry.mtp is None:
             return groups, None
     from medusa_sim.specs.layers import layers_of  # layers that are all alike need no other kind of mixer

@@ -141,10 +141,10 @@ def in_formats(model: Model, scheme: Scheme) -> tuple[tuple[LayerGroup, ...], La
 
 def _sizes(layer: LayerGroup, hidden: int) -> Iterator[tuple[str, float]]:
     """(format, weights) of the parts of a layer."""
-    for part in (layer.mixer, layer.feed_forward):
+    for part in layer.parts:
         if isinstance(part, MoE):
             yield part.form or SIXTEEN, part.held * part.expert_weights(hidden)
-        elif part is not None:
+        else:
             yield part.form or SIXTEEN, part.weights(hidden)
 
 
@@ -155,16 +155,15 @@ def _in_formats(index: int, layer: LayerGroup, scheme: Scheme, *, beside: bool) 
     def named(middles: Iterable[str], last: Iterable[str]) -> list[str]:
         return [f"{path}.{middle}.{each}" for path in paths for middle in middles for each in last]
 
-    mixer: Mixer | None = layer.mixer
-    if mixer is not None:
+    mixers: list[Mixer] = []
+    for mixer in layer.mixers:
         ins = named(_ATTENTION, _INPUTS)
         outs = named(_ATTENTION, _OUTPUTS)
         if isinstance(mixer, GatedDelta):
             ins = [f"{path}.{each}" for path in paths for each in _LINEAR]
             outs = [f"{path}.linear_attn.out_proj" for path in paths]
-        mixer = msgspec.structs.replace(
-            mixer, form=scheme.of(ins, mixer.form), out_form=scheme.of(outs, mixer.form)
-        )
+        forms = {"form": scheme.of(ins, mixer.form), "out_form": scheme.of(outs, mixer.form)}
+        mixers.append(msgspec.structs.replace(mixer, **forms))
     part: FeedForward | None = layer.feed_forward
     if isinstance(part, Mlp):
         part = msgspec.structs.replace(part, form=scheme.of(named(_MLPS, _MATRICES), part.form))
@@ -177,7 +176,7 @@ def _in_formats(index: int, layer: LayerGroup, scheme: Scheme, *, beside: bool) 
             form=scheme.of(routed, part.form or scheme.experts),
             shared_form=scheme.of(shared, part.shared_form),
         )
-    return LayerGroup(layer.count, mixer, part)
+    return LayerGroup(layer.count, tuple(mixers), part)
 
 
 def _unless(group: LayerGroup, own: str) -> LayerGroup:

@@ -170,11 +170,10 @@ def unpacked_where(model: Model, lacks: Callable[[str], bool]) -> tuple[Model, t
 
 
 def _forms(group: LayerGroup) -> Iterator[str | None]:
-    for part in (group.mixer, group.feed_forward):
-        if part is not None:
-            yield part.form
-    if group.mixer is not None:
-        yield group.mixer.out_form
+    for part in group.parts:
+        yield part.form
+    for mixer in group.mixers:
+        yield mixer.out_form
     if isinstance(group.feed_forward, MoE):
         yield group.feed_forward.shared_form
 
@@ -186,9 +185,11 @@ def _in_one_form(group: LayerGroup, form: str | None = None) -> LayerGroup:
 
 def _quantised(group: LayerGroup, form: str) -> LayerGroup:
     """The layers as nvfp4 checkpoints have them: what leads to latent attention stays in 16 bits."""
-    if not isinstance(group.mixer, Latent):
-        return group
-    return dataclasses.replace(group, mixer=msgspec.structs.replace(group.mixer, form=SIXTEEN, out_form=form))
+    mixers = (
+        msgspec.structs.replace(mixer, form=SIXTEEN, out_form=form) if isinstance(mixer, Latent) else mixer
+        for mixer in group.mixers
+    )
+    return dataclasses.replace(group, mixers=tuple(mixers))
 
 
 def on_one_gpu(model: Model, parallel: Parallel) -> Model:
@@ -211,10 +212,10 @@ def on_one_gpu(model: Model, parallel: Parallel) -> Model:
 
 
 def _share(group: LayerGroup, parallel: Parallel, model: str) -> LayerGroup:
-    mixer, feed_forward = group.mixer, group.feed_forward
+    feed_forward = group.feed_forward
     return LayerGroup(
         count=group.count,
-        mixer=None if mixer is None else mixer.on_one_gpu(parallel.attention_tp, model),
+        mixers=tuple(mixer.on_one_gpu(parallel.attention_tp, model) for mixer in group.mixers),
         feed_forward=None if feed_forward is None else feed_forward.on_one_gpu(parallel, model),
     )
 

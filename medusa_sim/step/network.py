@@ -135,7 +135,10 @@ def _residual_launches(model: Model, m: Size) -> list[Launch]:
     """What adds a mixer or feed-forward part to the residual stream, or mixes several streams around it."""
     hidden, sites = model.hidden, model.block_count
     if model.streams == 1:
-        return [elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, sites)]
+        added = [elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, sites)]
+        if summed := model.part_count - sites:
+            added.append(elementwise_launch(model, "mixer_sum", "residual", "norm_rope", m, hidden, summed))
+        return added
     launches = []
     for part, (each, beside) in CONNECTION_WIDTHS.items():
         width = (each * model.streams + beside) * hidden
@@ -158,7 +161,9 @@ def _residual_launches(model: Model, m: Size) -> list[Launch]:
     return launches
 
 
-_MERGED = ("norms", "final_norm", "qk_norm", "latent_norm", "rope", "activation", "shared_activation")
+_MERGED = (
+    "norms", "final_norm", "qk_norm", "latent_norm", "rope", "activation", "shared_activation", "mixer_sum"
+)  # fmt: skip
 """Operators that a compiler merges with their neighbours."""
 
 
@@ -217,7 +222,7 @@ def exchange_launches(model: Model, workload: Workload, own: Workload, logit_row
         return []
     launches = logit_exchange(model, logit_rows)
     if not parallel.dp_attention:
-        summed = model.block_count + 1
+        summed = model.part_count + 1
         return [_collective(model, "all_reduce", workload.rows, model.hidden, summed), *launches]
     mixtures = model.blocks(MoE)
     shared_by_all = sum(count for count, _ in model.blocks(Mlp))

@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from medusa_sim.specs.sparse import Compressed
 from medusa_sim.specs.variants import on_one_gpu, unpacked_where
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.network import model_launches
+from medusa_sim.step.step import decode_step
 from medusa_sim.step.workload import decode, verify
 
 MODELS = table("models")
@@ -155,12 +158,12 @@ def test_trees_are_refused_where_states_cannot_be_rolled_back():
 
 def test_a_text_model_in_a_wrapper_with_a_file_of_formats_beside_it(tmp_path):
     model = _load(tmp_path, DELTA)
-    assert [(type(group.mixer), group.count) for group in model.groups] == [(GatedDelta, 6), (Grouped, 2)]
+    assert [(type(group.mixers[0]), group.count) for group in model.groups] == [(GatedDelta, 6), (Grouped, 2)]
     assert model.mtp_layers == 1
     excluded = ["lm_head", "model.language_model.layers.0.linear_attn*", "*.self_attn.*"]
     about = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": excluded}
     stored = _load(tmp_path, DELTA, hf_quant_config={"quantization": about})
-    forms = {(type(group.mixer), group.mixer.form): group.count for group in stored.groups}
+    forms = {(type(group.mixers[0]), group.mixers[0].form): group.count for group in stored.groups}
     assert forms == {(GatedDelta, "bf16"): 1, (GatedDelta, None): 5, (Grouped, "bf16"): 2}
     assert (stored.form, stored.kv_dtype) == ("nvfp4", "fp8")
     ampere, unpacked = unpacked_where(stored, lambda dtype: dtype in ("fp8", "nvfp4"))
@@ -176,7 +179,7 @@ def test_formats_by_layer(tmp_path):
     about = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
     model = _load(tmp_path, {**DELTA, "quantization_config": about})
     assert model.form == "nvfp4_wo"
-    assert {group.mixer.form for group in model.groups} == {"bf16", "fp8"}
+    assert {group.mixers[0].form for group in model.groups} == {"bf16", "fp8"}
     with pytest.raises(SpecError, match=r"quant_algo.*'W2'"):
         _load(tmp_path, {**DELTA, "quantization_config": {"quant_method": "modelopt", "quant_algo": "W2"}})
 
@@ -198,7 +201,7 @@ def test_quark_s_rules_are_those_of_the_engine(tmp_path):
     cache = {"*k_proj": {"weight": FP8, "input_tensors": FP8, "output_tensors": FP8}}
     more = {"exclude": ["lm_head", "re:.*linear_attn.*"], "layer_quant_config": cache}
     fp8 = _load(tmp_path, {**DELTA, "quantization_config": _quark(FP8, FP8, **more)})
-    forms = {(type(group.mixer), group.mixer.form): group.count for group in fp8.groups}
+    forms = {(type(group.mixers[0]), group.mixers[0].form): group.count for group in fp8.groups}
     assert forms == {(GatedDelta, "bf16"): 6, (Grouped, None): 2}
     assert (fp8.form, fp8.kv_dtype) == ("fp8", "fp8")
     mx = _load(tmp_path, {**DELTA, "quantization_config": _quark(MXFP4, MXFP4)})
@@ -225,7 +228,7 @@ def test_modules_that_integer_checkpoints_leave_alone(tmp_path):
         "dynamic": {"-:.*attn.*": {}, "lm_head": {}},
     }
     model = _load(tmp_path, {**DELTA, "quantization_config": int4})
-    assert {group.mixer.form for group in model.groups} == {"bf16"}
+    assert {group.mixers[0].form for group in model.groups} == {"bf16"}
     names = {f"model.language_model.layers.{i}.mlp.down_proj": {"bits": 16} for i in range(8)}
     about = {"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": names}
     model = _load(tmp_path, {**DELTA, "quantization_config": about})
@@ -246,9 +249,9 @@ def test_layers_of_newer_puzzles(tmp_path):
     config = {**_sizes("nemotron-nas", 512, 3, 8, 8, 1, 1000), "block_configs": blocks}
     model = _load(tmp_path, config)
     first, second, third = model.groups
-    assert (first.mixer.kv_heads, first.feed_forward.width) == (2, 1024)
-    assert (second.mixer, second.feed_forward.experts) == (None, 8)
-    assert (third.mixer.kv_heads, third.feed_forward.width) == (2, 512)
+    assert (first.mixers[0].kv_heads, first.feed_forward.width) == (2, 1024)
+    assert (second.mixers, second.feed_forward.experts) == ((), 8)
+    assert (third.mixers[0].kv_heads, third.feed_forward.width) == (2, 512)
     blocks[0]["attention"] = {"mamba": {"state_dim": 128}}
     with pytest.raises(SpecError, match=r"block_configs\[0\].attention.mamba"):
         _load(tmp_path, config)
@@ -386,3 +389,42 @@ def test_layers_that_share_a_choice_follow_the_first_full_ones(tmp_path: Path) -
     assert full(index_topk_pattern="FFS" * 4) == 8
     with pytest.raises(SpecError, match="indexer_types"):
         full(index_topk_pattern="S" * 12)
+
+
+def test_a_layer_of_attention_and_mamba_side_by_side_runs_holds_and_sends_both(tmp_path: Path) -> None:
+    falcon = _load(tmp_path, _in_words("Falcon-H1-7B"))
+    (group,) = falcon.groups
+    attention, mamba = group.mixers
+    assert (group.count, type(attention), type(mamba)) == (44, Grouped, Mamba2)
+    assert (group.blocks, falcon.block_count, falcon.part_count) == (2, 2 * 44, 3 * 44)
+    assert falcon.kv_bytes_per_token == 44 * 2 * 2 * 128 * 2
+    convolution = (3072 + 2 * 256) * 3 * 2
+    assert falcon.state_bytes == falcon.draft_state_bytes == 44 * (3072 * 256 * 2 + convolution)
+    runtime = load_runtime("cuda-graph")
+    names = Counter[str]()
+    for launch in model_launches(on_one_gpu(falcon, Parallel(tp=2)), decode(1, 1024), runtime):
+        names[launch.operator.name] += launch.count
+    assert names["all_reduce"] == 3 * 44 + 1
+    assert names["residuals"] == names["norms"] == 2 * 44
+    for once in ("mixer_sum", "decode_attention", "recurrence", "causal_conv", "o_proj", "out_proj"):
+        assert names[once] == 44, once
+    parts = (attention, mamba)
+    alone = [replace(falcon, groups=(replace(group, mixers=(each,)),)) for each in parts]
+    assert falcon.layers_weight_bytes + 44 * 2 * (3 * 3072 * 12_288 + 2 * 3072) == pytest.approx(
+        sum(each.layers_weight_bytes for each in alone)
+    )
+
+
+@pytest.mark.parametrize("runtime", ["vllm", "cuda-graph"])
+def test_a_layer_of_two_mixers_is_priced_between_either_alone_and_both(tmp_path: Path, runtime: str) -> None:
+    falcon = _load(tmp_path, _in_words("Falcon-H1-7B"))
+    (group,) = falcon.groups
+
+    def step_us(*mixers: Mixer) -> float:
+        model = replace(falcon, groups=(replace(group, mixers=mixers),))
+        scenario = Scenario(gpu="h100-sxm", model=model, drafter="ngram", chain_only=True, runtime=runtime)
+        return float(decode_step(scenario.setting, 8, 1024).time_us)
+
+    attention, mamba = (step_us(mixer) for mixer in group.mixers)
+    both = step_us(*group.mixers)
+    assert max(attention, mamba) < both < attention + mamba

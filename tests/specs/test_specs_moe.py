@@ -228,7 +228,7 @@ def test_nvfp4_leaves_out_what_published_checkpoints_leave_out():
     """DeepSeek-R1-0528-FP4-v2: experts and the output of attention in nvfp4, the MTP module in 16 bits."""
     model = with_dtypes(load_model("deepseek-r1"), weight_dtype="nvfp4")
     for group in model.groups:
-        assert (group.mixer.form, group.mixer.out_form) == ("bf16", "nvfp4")
+        assert (group.mixers[0].form, group.mixers[0].out_form) == ("bf16", "nvfp4")
     assert model.form == "nvfp4"
     published, module = load_model("deepseek-r1").mtp_module, model.mtp_module
     heads = 2 * model.embedding_parameter_count
@@ -236,4 +236,4 @@ def test_nvfp4_leaves_out_what_published_checkpoints_leave_out():
     back = with_dtypes(model, dtype="fp8_block")
     assert back.weight_bytes == with_dtypes(load_model("deepseek-r1"), dtype="fp8_block").weight_bytes
     dense = with_dtypes(load_model("llama-3.1-8b"), weight_dtype="nvfp4")
-    assert all(group.mixer is not None and group.mixer.form is None for group in dense.groups)
+    assert all(group.mixers[0].form is None for group in dense.groups)

@@ -114,7 +114,7 @@ def test_data_parallel_attention_works_on_its_own_sequences():
 def test_one_expert_that_all_take_is_a_dense_mlp():
     dense = load_model("llama-3.1-8b")
     one = MoE(experts=1, topk=1, inter=dense.mlp.width)
-    mixed = replace(dense, groups=(LayerGroup(dense.layers, dense.attention, one),))
+    mixed = replace(dense, groups=(LayerGroup(dense.layers, (dense.attention,), one),))
     assert mixed.parameter_count == dense.parameter_count + dense.layers * dense.hidden  # a router a layer
     assert mixed.active_parameter_count == mixed.parameter_count
     for batch, candidates in ((1, 1), (8, 4), (64, 2)):

@@ -65,7 +65,7 @@ def test_captured_forwards_ask_for_no_value(splits):
 
 def test_timed_kernels_ask_for_no_value():
     """Every kind of operator, as `CudaBench` captures it."""
-    layers = LayerGroup(2, Grouped(heads=4, kv_heads=2, head_dim=16), Mlp(width=96))
+    layers = LayerGroup(2, (Grouped(heads=4, kv_heads=2, head_dim=16),), Mlp(width=96))
     model = dataclasses.replace(load_model("llama-7b"), hidden=64, groups=(layers,), vocab=128)
     pool = Pool(torch.device("cpu"), 1000, splits_attention=True)
     chosen = {case.operator.kind: case for case in cases([model], ("fp32",)) if case.flops < 1e8}

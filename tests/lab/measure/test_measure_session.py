@@ -113,7 +113,7 @@ def test_the_first_shapes_cover_every_family_and_later_ones_refine():
 
 def test_a_shape_of_two_models_is_as_cold_as_in_the_larger():
     small, large = load_model("llama-7b"), load_model("llama-13b")
-    layers = LayerGroup(large.layers, small.attention, large.mlp)
+    layers = LayerGroup(large.layers, (small.attention,), large.mlp)
     shared = dataclasses.replace(large, hidden=small.hidden, groups=(layers,))
     both = {case.key: case for case in cases([small, shared], ["fp16"])}
     key = ("gemm", "fp16", "fp16", small.hidden, small.hidden, 1)
