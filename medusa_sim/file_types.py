@@ -128,6 +128,8 @@ _ALSO = {
 }  # fmt: skip
 """Other names of the same files; `llama-quantize` takes the first three so too."""
 OTHER_NAMES: dict[str, str] = {**_ALSO, "f32": "fp32"}
+CACHES = ("f16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
+"""Types in which llama.cpp keeps K and V (common.h)."""
 OF_MLX = "mlx-"
 """How names of MLX's begin; the others are GGUF."""
 MIXTURES = "_moe"

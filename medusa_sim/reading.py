@@ -138,6 +138,14 @@ def read_bytes(path: Path, limit_bytes: int, what: str, error: type[MedusaSimErr
     return content
 
 
+def read_start(
+    path: Path, limit_bytes: int, what: str, error: type[MedusaSimError] = SpecError
+) -> tuple[bytes, bool]:
+    """The first bytes of a file, and whether they are all of it. Raises `error` as `opened` does."""
+    with opened(path, what, error) as file:
+        return file.read(limit_bytes), not file.read(1)
+
+
 def read_text(path: Path, limit_bytes: int, what: str, error: type[MedusaSimError] = SpecError) -> str:
     """UTF-8 text of a file (a byte order mark is left out), read as `read_bytes` does; same errors."""
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from medusa_sim.errors import unknown_name
-from medusa_sim.file_types import FILES, mean_bytes
+from medusa_sim.file_types import FILES, Mix, mean_bytes
 
 KILO = 1e3
 MEGA = 1e6
@@ -113,6 +113,14 @@ ALIASES: dict[str, str] = {
     **{name: name for name in FORMATS},
 }
 """Names under which tables record a format."""
+
+
+def learn_file(name: str, mix: Mix, mean: float) -> None:
+    """Know the types of a file that no name describes: `mean` bytes for a weight of its layers."""
+    FILES[name] = mix
+    BYTES_PER_ELEMENT[name] = mean
+    FORMATS[name] = Format("bf16", name)
+    _NAMES[FORMATS[name]] = name
 
 
 def format_of(given: str) -> Format:

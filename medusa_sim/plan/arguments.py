@@ -16,6 +16,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
+from medusa_sim.file_types import CACHES
 from medusa_sim.file_types import NAMES as FILE_NAMES
 from medusa_sim.plan import (
     DEFAULT_DRAFTER,
@@ -279,7 +280,7 @@ class Arguments(Declared):
     model: ModelName = argument(
         DEFAULT_MODEL,
         MODEL,
-        "Model, or the path of a Hugging Face config.json.",
+        "Model, or the path of a Hugging Face config.json or GGUF file.",
         _MACHINE,
         names="model",
         label="Model",
@@ -368,7 +369,13 @@ class Arguments(Declared):
         _FORMATS, choices=_WEIGHTS, others=FILE_NAMES, label="Weights",
     )  # fmt: skip
     kv_dtype: str | None = argument(
-        None, WORD, "KV cache.", _FORMATS, choices=("fp16", "bf16", "fp32", "fp8"), label="KV cache"
+        None,
+        WORD,
+        "KV cache; of llama.cpp q8_0, q4_0 ... too.",
+        _FORMATS,
+        choices=("fp16", "bf16", "fp32", "fp8"),
+        others=CACHES,
+        label="KV cache",
     )
     tp: int = argument(
         1, WHOLE, "GPUs that share the model (tensor parallelism).", _MACHINE, least=1, label="GPUs"

@@ -16,6 +16,7 @@ import numpy as np
 from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
 from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, UsageError, check_kind
+from medusa_sim.file_types import FILES
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.latency.local import LocalLatency
@@ -225,7 +226,10 @@ class Scenario:
         asked, heads = self.arguments, self.profile.heads
         draft, launched = asked.draft_model, asked.draft_runtime
         if draft is not None:
-            draft = with_dtypes(draft if isinstance(draft, Model) else load_model(draft), asked.dtype)
+            draft = draft if isinstance(draft, Model) else load_model(draft)
+            # a local engine's draft comes in a file like the target's, or in its own
+            own_file = not self.runtime.local or draft.weight_dtype in FILES
+            draft = with_dtypes(draft, asked.dtype, None if own_file else asked.weight_dtype)
         return Drafting(
             method=asked.drafter,
             parts=Parts(

@@ -86,6 +86,11 @@ def model_from_config(path: Path) -> Model:
         raise SpecError(
             f"{named(file)}: holds {shown(content)}; a JSON object with a model's sizes is needed"
         )
+    return model_of(content, file, place.parent.name if file.name == "config.json" else file.stem)
+
+
+def model_of(content: dict[str, Any], file: Path, name: str) -> Model:
+    """The model of that name that the content of a config describes, read from `file`. Raises SpecError."""
     refuse = Refusal(file)
     content = _language_model(content, refuse)
     family = _family(content, refuse)
@@ -116,7 +121,6 @@ def model_from_config(path: Path) -> Model:
         ),
     )
     dtype, notes = _dtype(config)
-    name = place.parent.name if file.name == "config.json" else file.stem
     has_dense = any(isinstance(layer.feed_forward, Mlp) for layer in own.layers)
     model = Model(
         name=_checked_name(name),

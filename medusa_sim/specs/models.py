@@ -97,6 +97,10 @@ def load_model(name_or_path: str | os.PathLike[str], *, on_disk: bool = True) ->
     if given in entries:
         return _model(given, entries[given])
     named = _by_id(file_state(MODELS_FILE)).get(given.lower())
+    if on_disk and given.endswith(".gguf"):
+        from medusa_sim.specs.gguf import model_from_gguf
+
+        return model_from_gguf(Path(given))
     is_id = _ID.fullmatch(given) is not None and not given.endswith(".json")
     is_there = on_disk and os.path.exists(given)  # noqa: PTH110  # no error for long names
     if named is not None and not (is_id and is_there):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.file_types import FILES, MIXTURES, named_file
+from medusa_sim.file_types import CACHES, FILES, MIXTURES, named_file
 from medusa_sim.reading import read_toml
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.mixers import Grouped, Latent
@@ -73,8 +73,8 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 # dtype of the arithmetic -> dtypes in which its weights may be stored
 _WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
-    "fp16": ("fp16", "int4", "int8", "fp8", "mxfp4", "nvfp4", *FILES),
-    "bf16": ("bf16", "int4", "int8", "fp8", "mxfp4", "nvfp4", *FILES),
+    "fp16": ("fp16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
+    "bf16": ("bf16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
     "fp32": ("fp32",),
     "fp8": ("fp8", "fp8_block"),
     "int8": ("int8",),
@@ -115,19 +115,18 @@ def with_dtypes(
     if chosen not in _WEIGHT_DTYPES:
         raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")
     weights = weight_dtype or (chosen if dtype is not None else model.weight_dtype)
-    if weights not in _WEIGHT_DTYPES[chosen]:
-        allowed = "; ".join(
-            f"{key} with {' or '.join(name for name in of if name not in FILES)}"
-            for key, of in _WEIGHT_DTYPES.items()
-        )
+    if weights not in _WEIGHT_DTYPES[chosen] and not (chosen in HALVES and weights in FILES):
+        allowed = "; ".join(f"{key} with {' or '.join(of)}" for key, of in _WEIGHT_DTYPES.items())
         would = next((f"; give --dtype {key}" for key, of in _WEIGHT_DTYPES.items() if weights in of), "")
         would = "; give --dtype fp8_block" if weights == "fp8_block" else would
         raise SpecError(
             f"{model.name}: dtype {chosen} with weight dtype {weights!r}{would} (allowed: {allowed})"
         )
     activations = chosen if chosen in ACTIVATION_DTYPES else model.activation_dtype
+    kv_dtype = None if kv_dtype is None else named_file(kv_dtype)
     cache = kv_dtype or ("fp8" if model.kv_dtype == "fp8" else activations)
-    if cache not in (activations, "fp8"):
+    own = CACHES if weights in FILES else ()
+    if cache not in (activations, "fp8", *own):
         raise SpecError(f"{model.name}: KV cache dtype {cache!r}; allowed: {activations} or fp8")
     groups, module = model.groups, model.mtp
     if dtype is not None or weight_dtype is not None:

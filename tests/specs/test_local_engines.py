@@ -112,7 +112,5 @@ def test_switch_points_are_those_of_the_sources():
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(given, told):
-    with pytest.raises(SpecError) as refused:
+    with one_line(SpecError, told):
         Scenario(model="llama-3.1-8b", drafter="ngram", acceptance=0.5, **given)
-    assert one_line(refused.value)
-    assert told in str(refused.value)
