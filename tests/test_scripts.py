@@ -37,6 +37,7 @@ ALONE = {
     "refresh_docs.py": "--cli",
     "scan.py": "--sample 200 --load 1",
     "validation.py": "",
+    "widened.py": f"{PAIR} out/python-stdlib-medusa-1 --times 2",
     "worked_example.py": "",
 }
 """Scripts that need nothing beside the tree, and the arguments of their smallest run."""

@@ -33,7 +33,7 @@ from medusa_sim.lab.decoder.accept import (
 )
 from medusa_sim.lab.decoder.arguments import SEED_MAX, Acceptance
 from medusa_sim.lab.decoder.cache import KVCache
-from medusa_sim.lab.decoder.fast_step import FixedForward
+from medusa_sim.lab.decoder.fixed_shapes import FixedForward
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.step import Forward
 
@@ -245,7 +245,7 @@ def generate(
 
     Each sequence ends right after an end-of-text token or at exactly `max_new_tokens`. The text of a
     sequence does not depend on the others but for rounding. `make_forward` replaces the eager
-    verification forward (see `fast_step`). `first_allowed` (batch, vocab) bool limits the first new
+    verification forward (see `fixed_shapes`). `first_allowed` (batch, vocab) bool limits the first new
     token. Raises UsageError before any work.
     """
     check_request(model, prompts, settings)

@@ -19,30 +19,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medusa_sim.errors import SpecError
-from medusa_sim.lab.decoder.parts import Linear, Part
 
 PREFIX = "medusa_head."
 _LINEAR_KEY = re.compile(r"(\d{1,9})\.(\d{1,9})\.linear\.(weight|bias)")
 _OUTPUT_KEY = re.compile(r"(\d{1,9})\.(\d{1,9})\.weight")
 
 
-class ResBlock(Part):
+class ResBlock(nn.Module):
     """x + SiLU(W1 x + b1), the identity at initialisation."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.linear = Linear(hidden, hidden)
+        self.linear = nn.Linear(hidden, hidden)
         nn.init.zeros_(self.linear.weight)
         # Public code leaves the bias at its random default; zero makes the head start as the LM head.
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) -> (..., hidden)."""
-        (linear,) = self.parts
-        return x + functional.silu(linear(x))
+        return x + functional.silu(self.linear(x))
 
 
-class MedusaHeads(Part):
+class MedusaHeads(nn.Module):
     """`count` heads of `layers` residual blocks each, then an output layer of their own or the shared one.
 
     The state dict has the public key names, without prefix.
@@ -54,8 +52,8 @@ class MedusaHeads(Part):
         for i in range(count):
             blocks: list[nn.Module] = [ResBlock(hidden) for _ in range(layers)]
             if own_output:
-                blocks.append(Linear(hidden, vocab, bias=False))
-            self.add_module(str(i), nn.ModuleList(blocks))
+                blocks.append(nn.Linear(hidden, vocab, bias=False))
+            self.add_module(str(i), nn.Sequential(*blocks))
 
     def forward(self, hidden: Tensor, lm_head: nn.Linear, first: int | None = None) -> Tensor:
         """Logits (heads, ..., vocab) from hidden states (..., hidden), of the `first` heads or of all.
@@ -63,13 +61,8 @@ class MedusaHeads(Part):
         `lm_head` serves shared layouts.
         """
         count = self.count if first is None else first
-        logits = []
-        for head in islice(self.parts, count):
-            x = hidden
-            for block in head:
-                x = block(x)
-            logits.append(x if self.own_output else lm_head(x))
-        return torch.stack(logits)
+        guesses = [head(hidden) for head in islice(self.children(), count)]
+        return torch.stack(guesses if self.own_output else [lm_head(x) for x in guesses])
 
     @torch.no_grad()
     def start_from(self, lm_head: nn.Linear) -> None:

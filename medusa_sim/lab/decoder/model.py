@@ -7,8 +7,6 @@ elementwise steps are the operators of `medusa_sim.operators.operator`, one to o
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,36 +14,24 @@ from torch.nn import functional
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.config import DecoderConfig
 from medusa_sim.lab.decoder.fast_step import quick_step
-from medusa_sim.lab.decoder.parts import Embedding, Linear, Part, Rotations, rotate
+from medusa_sim.lab.decoder.rotary import Rotations, rotate
 from medusa_sim.lab.decoder.step import NewTokens, Step, cached_step, causal_step
 
 
-class RMSNorm(Part):
+class RMSNorm(nn.Module):
     """x / rms(x) * weight, the mean square taken in fp32 or wider."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.size, self.eps = (size,), eps
-        # What rows are multiplied with for their mean, and eps: constants, so no buffers.
-        self._mean = torch.full((size, 1), 1.0 / size, dtype=torch.float32, device="cpu")
-        self._eps = torch.full((1,), eps, dtype=torch.float32, device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, size), the same. Half precision is rounded before the weight applies, as in training."""
-        weight: Any = self._parameters["weight"]
-        out: Tensor
-        if x.dtype in (torch.float16, torch.bfloat16):
-            out = functional.rms_norm(x, self.size, None, self.eps) * weight
-        elif x.is_cpu and x.dtype == torch.float32 and not torch.compiler.is_compiling():
-            # Torch has no kernel for this on a CPU; the mean as a product halves the time of a row.
-            out = torch.addmm(self._eps, x * x, self._mean).rsqrt_() * x * weight
-        else:
-            out = functional.rms_norm(x, self.size, weight, self.eps)
-        return out
+        return functional.rms_norm(x, self.size, None, self.eps) * self.weight
 
 
-class Attention(Part):
+class Attention(nn.Module):
     """Grouped-query attention over the cache, or causal over its own tokens without one."""
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
@@ -53,46 +39,44 @@ class Attention(Part):
         self.layer, self.head_dim = layer, config.head_dim
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         hidden, bias = config.hidden_size, config.attention_bias
-        self.q_proj = Linear(hidden, self.heads * self.head_dim, bias=bias)
-        self.k_proj = Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
-        self.v_proj = Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
-        self.o_proj = Linear(self.heads * self.head_dim, hidden, bias=config.output_bias)
+        self.q_proj = nn.Linear(hidden, self.heads * self.head_dim, bias=bias)
+        self.k_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
+        self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=config.output_bias)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """(batch * q, hidden) -> (batch * q, hidden)."""
         batch, query_tokens = step.batch, x.shape[0] // step.batch
         heads, kv_heads, head_dim = self.heads, self.kv_heads, self.head_dim
-        q_proj, k_proj, v_proj, o_proj = self.parts
-        # Queries and keys are rotated as one.
-        both = torch.cat((q_proj(x), k_proj(x)), 1).view(batch, query_tokens, heads + kv_heads, head_dim)
-        q, k = torch.split_with_sizes(rotate(both, step.cos, step.sin), [heads, kv_heads], 2)
-        v = v_proj(x).view(batch, query_tokens, kv_heads, head_dim)
+        q = self.q_proj(x).view(batch, query_tokens, heads, head_dim)
+        k = self.k_proj(x).view(batch, query_tokens, kv_heads, head_dim)
+        v = self.v_proj(x).view(batch, query_tokens, kv_heads, head_dim)
+        q, k = rotate(q, step.cos, step.sin), rotate(k, step.cos, step.sin)
         keys, values = step.write(self.layer, k, v)
         # The query heads of a group become rows of their K/V head: each K/V row is read once.
         rows = q.transpose(1, 2).reshape(batch, kv_heads, -1, head_dim)
         out = step.attend(rows, keys, values).view(batch, heads, query_tokens, head_dim)
-        merged: Tensor = o_proj(out.transpose(1, 2).reshape(x.shape[0], heads * head_dim))
+        merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape[0], heads * head_dim))
         return merged
 
 
-class MLP(Part):
+class MLP(nn.Module):
     """down(silu(gate x) * up x)."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.gate_proj = Linear(hidden, inner, bias=bias)
-        self.up_proj = Linear(hidden, inner, bias=bias)
-        self.down_proj = Linear(inner, hidden, bias=bias)
+        self.gate_proj = nn.Linear(hidden, inner, bias=bias)
+        self.up_proj = nn.Linear(hidden, inner, bias=bias)
+        self.down_proj = nn.Linear(inner, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) -> (..., hidden)."""
-        gate_proj, up_proj, down_proj = self.parts
-        out: Tensor = down_proj(functional.silu(gate_proj(x)) * up_proj(x))
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 
-class Layer(Part):
+class Layer(nn.Module):
     """One pre-norm transformer block."""
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
@@ -104,23 +88,22 @@ class Layer(Part):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """(batch * q, hidden) -> (batch * q, hidden)."""
-        self_attn, mlp, input_layernorm, post_attention_layernorm = self.parts
-        x = self_attn(input_layernorm(x), step).add_(x)
-        out: Tensor = mlp(post_attention_layernorm(x)).add_(x)
+        x = x + self.self_attn(self.input_layernorm(x), step)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
 
-class Backbone(Part):
+class Backbone(nn.Module):
     """Embedding, layers and final norm: the `model.` prefix of a checkpoint."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
-class Llama(Part):
+class Llama(nn.Module):
     """Backbone and language-model head.
 
     `forward` returns the hidden states after the final norm, (batch, q, hidden): the head and the
@@ -132,7 +115,7 @@ class Llama(Part):
         super().__init__()
         self.config = config
         self.model = Backbone(config)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.rotations = Rotations(config)
@@ -179,19 +162,16 @@ class Llama(Part):
             step = quick_step(*given, splits_attention=self.splits_attention) or cached_step(*given)
         elif step is None:
             step = causal_step(self.config, self.rotations, tokens, self.dtype)
-        backbone, _ = self.parts
-        embed_tokens, layers, norm = backbone.parts
         # Layers see rows: a product of a matrix is quicker than of a batch of them.
-        x = embed_tokens(tokens.flatten())
-        for layer in layers:
+        x = self.model.embed_tokens(tokens.flatten())
+        for layer in self.model.layers:
             x = layer(x, step)
-        out: Tensor = norm(x)
+        out: Tensor = self.model.norm(x)
         return out.view(*tokens.shape, -1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., hidden) -> (..., vocab)."""
-        _, lm_head = self.parts
-        out: Tensor = lm_head(hidden)
+        out: Tensor = self.lm_head(hidden)
         return out
 
 

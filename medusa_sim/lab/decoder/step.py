@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from medusa_sim.lab.decoder.cache import KVCache, attend, attention_mask, mask_bias
 from medusa_sim.lab.decoder.config import DecoderConfig
-from medusa_sim.lab.decoder.parts import Rotations
+from medusa_sim.lab.decoder.rotary import Rotations
 
 Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(tokens (batch, n), tree mask, depths) -> hidden states (batch, n, hidden) of one verification."""

@@ -18,7 +18,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import Checkpoint
 from medusa_sim.lab.decoder.draft import MedusaDrafter
-from medusa_sim.lab.decoder.fast_step import FixedForward
+from medusa_sim.lab.decoder.fixed_shapes import FixedForward
 from medusa_sim.lab.decoder.generate import (
     Drafter,
     GenerationRun,

@@ -25,7 +25,7 @@ from medusa_sim.lab.decoder.accept import Draft, Verdict, accept_greedy
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.config import DecoderConfig, config_from_hf, read_config
 from medusa_sim.lab.decoder.draft import MedusaDrafter
-from medusa_sim.lab.decoder.fast_step import graphed_forward
+from medusa_sim.lab.decoder.fixed_shapes import graphed_forward
 from medusa_sim.lab.decoder.generate import BatchDecoder, Generation, NoDrafter, eager_forward
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.lab.decoder.model import Llama

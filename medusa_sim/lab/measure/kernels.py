@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend
 from medusa_sim.lab.decoder.cache import KVCache, attend, attention_mask, mask_bias
 from medusa_sim.lab.decoder.fast_step import prefix_and_tree
 from medusa_sim.lab.decoder.model import RMSNorm
-from medusa_sim.lab.decoder.parts import rotate
+from medusa_sim.lab.decoder.rotary import rotate
 from medusa_sim.lab.measure.shapes import Case
 from medusa_sim.operators.operator import ATTENTION_KINDS
 

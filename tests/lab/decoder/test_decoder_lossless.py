@@ -20,7 +20,7 @@ from medusa_sim.lab.decoder.accept import Rule
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
 from medusa_sim.lab.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter
-from medusa_sim.lab.decoder.fast_step import (
+from medusa_sim.lab.decoder.fixed_shapes import (
     FixedForward,
     compiled_forward,
     graphed_forward,
@@ -223,7 +223,7 @@ def test_steps_of_fixed_shapes_emit_the_same_text(make_forward):
 
 def test_a_step_of_fixed_shape_scans_what_the_text_needs(monkeypatch):
     """The same text, at most twice the slots that are needed, and a shape for every doubling."""
-    monkeypatch.setattr("medusa_sim.lab.decoder.fast_step.SLOTS_MIN", 16)
+    monkeypatch.setattr("medusa_sim.lab.decoder.fixed_shapes.SLOTS_MIN", 16)
     model = tiny_llama(VOCAB)
     drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([3, 2]))
     prompts = ragged_prompts(3, VOCAB)

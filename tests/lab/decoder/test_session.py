@@ -12,7 +12,7 @@ from one_line import one_line
 from tokenizers import Tokenizer, processors
 
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.lab.decoder import fast_step
+from medusa_sim.lab.decoder import fixed_shapes
 from medusa_sim.lab.decoder.arguments import Request
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint, save_checkpoint
@@ -165,8 +165,8 @@ class _Slow:
     def __init__(self, seconds: float) -> None:
         self.seconds, self.calls = seconds, 0
 
-    def __call__(self, model: Llama, cache: KVCache) -> fast_step.FixedForward:
-        return fast_step.FixedForward(model, cache, self._made)
+    def __call__(self, model: Llama, cache: KVCache) -> fixed_shapes.FixedForward:
+        return fixed_shapes.FixedForward(model, cache, self._made)
 
     def _made(self, forward: Forward, _: tuple[torch.Tensor, ...]) -> Forward:
         def run(*inputs: torch.Tensor) -> torch.Tensor:
@@ -187,7 +187,7 @@ def test_times_are_of_steps_alone(folder, monkeypatch):
     assert run.decode_s < 0.3
     assert slow.calls == run.steps + 2
     assert run.sequences[0].token_ids == generate(model, [[1, 2]], settings).sequences[0].token_ids
-    monkeypatch.setitem(fast_step.FORWARDS, "compiled", _Slow(0.2))
+    monkeypatch.setitem(fixed_shapes.FORWARDS, "compiled", _Slow(0.2))
     for row in decoded(_request(folder, step="compiled")).records:
         assert row["setup_s"] >= 0.2
         assert row["decode_s"] < 0.2

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.cache import KVCache
-from medusa_sim.lab.decoder.fast_step import graphed_forward, verify_slots
+from medusa_sim.lab.decoder.fixed_shapes import graphed_forward, verify_slots
 from medusa_sim.lab.measure import environment, hardware, timing
 from medusa_sim.lab.measure.arguments import StepGrid
 from medusa_sim.lab.measure.decoder_steps import Subject, random_weights, step_grid, step_us

@@ -1,53 +1,13 @@
-"""Modules of which a model is made, called without hooks and looked up without a search.
-
-Hooks and searches cost as much as a small product, and a small model has some seventy parts a token. Rotary
-position embedding: frequencies as configs scale them, tables of rotations, the rotation itself.
-"""
+"""Rotary position embedding: frequencies as configs scale them, tables of rotations, the rotation itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from medusa_sim.lab.decoder.config import DecoderConfig
-
-
-class Part(nn.Module):
-    """A module whose call is its forward, and nothing around it."""
-
-    def __init_subclass__(cls, **named: Any) -> None:
-        super().__init_subclass__(**named)
-        if "forward" in vars(cls):
-            cls.__call__ = vars(cls)["forward"]  # type: ignore[method-assign]
-
-    @property
-    def parts(self) -> Collection[Any]:
-        """Its modules in the order in which they were made (an adapter takes the place of what it wraps)."""
-        return self._modules.values()
-
-
-class Linear(nn.Linear):
-    """A linear layer whose call is the product."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out)."""
-        own: Any = self._parameters
-        return functional.linear(x, own["weight"], own["bias"])
-
-
-class Embedding(nn.Embedding):
-    """An embedding whose call is the look-up."""
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """(...) -> (..., hidden)."""
-        own: Any = self._parameters
-        return functional.embedding(tokens, own["weight"])
-
 
 _TABLE_ROWS = 256
 """Rotations are tabulated for so many positions, or a multiple."""
