@@ -59,8 +59,8 @@ HOUSE = (
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
-            "arguments limits requests trace arrivals step_table kinds policies "
-            "policy_names record draws decoding arriving asking scheduler energy metrics simulate "
+            "arguments limits requests trace arrivals step_table policies "
+            "policy_names luck record batch cache scheduler clients engine energy metrics simulate "
             "search question"
         ),
     ),

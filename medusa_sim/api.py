@@ -141,8 +141,8 @@ class Scenario(plan_scenario.Scenario):
     ) -> Simulation:
         """Requests over time under policies of speculation, as `medusa-sim load`.
 
-        policies: names, numbers of drafts, or objects with `name` and `choose(state) -> drafts`
-        (`medusa_sim.load.policies.Policy`). rates: requests a second (None: the trace's own, else shares of
+        policies: names, numbers of drafts, or policies of your own (derived from
+        `medusa_sim.load.policies.Policy`). rates: requests a second (None: the trace's own, else shares of
         what is carried). search: find what each policy carries. load: arguments of
         `medusa_sim.load.arguments.LoadArguments`: trace, users, requests, prompt_tokens, tpot_ms, seeds, ...
         Raises UsageError or DataError for what makes no sense.

@@ -91,8 +91,15 @@ class Limits:
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks that one request of so many tokens holds, with the slots of a step without drafts."""
-        filled = -(-(tokens + 1 + self.lookahead) // self.block_tokens)
-        return filled if self.held is None else ceil(self.held[min(filled, self.held.size - 1)])
+        return ceil(self.held_of(-(-(tokens + 1 + self.lookahead) // self.block_tokens)))
+
+    def held_of(self, filled: float) -> float:
+        """Blocks that one request holds whose tokens fill so many, linear between whole numbers."""
+        if self.held is None:
+            return filled
+        place = min(int(filled), self.held.size - 2)
+        below = self.held.item(place)
+        return below + (self.held.item(place + 1) - below) * min(filled - place, 1.0)
 
     def found_tokens(self, prompt_tokens: int, said: int | None = None) -> int:
         """Tokens of a prompt that are found in the cache: at least one is computed.
@@ -134,15 +141,15 @@ def limits_of(scenario: Scenario, option: DraftOption | None, server: Server | N
     positions = scenario.model.max_seq_len
     steps = np.arange(-(-positions // block_tokens) + 2 + -(-MOST_SLOTS // block_tokens))
     verified = 1 if option is None else option.depth + 1
-    each = cache_bytes(scenario.shard, per_token, steps * block_tokens, verified)
-    unit = float(each[1] - each[0])
+    bytes_held = cache_bytes(scenario.shard, per_token, steps * block_tokens, verified)
+    unit = float(bytes_held[1] - bytes_held[0])
     blocks = int(np.floor(room / unit)) if unit > 0.0 else 0
     if blocks < 1:
         raise UsageError(
             f"{scenario.model.name} with {requests} requests leaves no room for a KV cache on "
             f"{scenario.gpu.name}; lower --max-num-seqs, or choose a larger card or smaller weights"
         )
-    held = each / unit
+    held = bytes_held / unit
     return Limits(
         max_requests=requests,
         token_budget=tokens,

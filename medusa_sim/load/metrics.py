@@ -46,13 +46,13 @@ class Goals:
         """Whether there is any limit."""
         return any(limit is not None for limit in (self.ttft_s, self.tpot_s, self.e2e_s))
 
-    def kept(self, ttft_s: FloatArray, tpot_s: FloatArray, e2e_s: FloatArray) -> BoolArray:
+    def are_met(self, ttft_s: FloatArray, tpot_s: FloatArray, e2e_s: FloatArray) -> BoolArray:
         """Whether each request keeps every limit; one without a second token has no time per token."""
-        kept = np.ones(ttft_s.shape, dtype=np.bool_)
+        are_met = np.ones(ttft_s.shape, dtype=np.bool_)
         for limit, values in ((self.ttft_s, ttft_s), (self.tpot_s, tpot_s), (self.e2e_s, e2e_s)):
             if limit is not None:
-                kept &= ~(values > limit)
-        return kept
+                are_met &= ~(values > limit)
+        return are_met
 
 
 def measured(record: Record, table: StepTable, limits: Limits, goals: Goals) -> Metrics:
@@ -64,12 +64,12 @@ def measured(record: Record, table: StepTable, limits: Limits, goals: Goals) -> 
     ttft, e2e = (first - arrival)[inside], (finish - arrival)[inside]
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = ((finish - first) / (output - 1))[inside]
-    kept = goals.kept(ttft, tpot, e2e)
+    met = goals.are_met(ttft, tpot, e2e)
     span = max(end - start, 1e-12)
     done = int(((finish > start) & (finish <= end)).sum())
     metrics: Metrics = {"requests": float(inside.sum()), "requests_per_s": done / span}
-    metrics["goodput_per_s"] = float(kept.mean()) * metrics["requests_per_s"] if kept.size else 0.0
-    metrics["goodput_share"] = float(kept.mean()) if kept.size else np.nan
+    metrics["goodput_per_s"] = float(met.mean()) * metrics["requests_per_s"] if met.size else 0.0
+    metrics["goodput_share"] = float(met.mean()) if met.size else np.nan
     for name, values in (("ttft", ttft), ("tpot", tpot[np.isfinite(tpot)]), ("e2e", e2e)):
         metrics[f"{name}_mean_s"] = float(values.mean()) if values.size else np.nan
         for quantile, share in QUANTILES:
@@ -78,29 +78,29 @@ def measured(record: Record, table: StepTable, limits: Limits, goals: Goals) -> 
     metrics["itl_mean_s"] = record.gap_mean_s
     for quantile, share in QUANTILES:
         metrics[f"itl_{quantile}_s"] = record.gap_quantile_s(share)
-    metrics |= _growth(record, inside, kept)
+    metrics |= _growth(record, inside, met)
     metrics |= _over_time(record, limits, (start, end)) | _shares(record, table)
     return metrics | _sensitivity(record, table, metrics)
 
 
-def _growth(record: Record, inside: BoolArray, kept: BoolArray) -> Metrics:
+def _growth(record: Record, inside: BoolArray, met: BoolArray) -> Metrics:
     """How a drawn open loop drifts: requests in the system, and shares that keep the limits.
 
     queue_growth_per_s: slope of a line through the requests in the system that arrivals find; nan for traces,
     ramps, closed loops and runs that have no warm-up, which have a course of their own.
     """
     nothing = dict.fromkeys(("queue_growth_per_s", "goodput_share_first", "goodput_share_last"), np.nan)
-    if record.requests.users is not None or not record.requests.warm or kept.size < _LEAST_TO_DRIFT:
+    if record.requests.users is not None or not record.requests.warm or met.size < _LEAST_TO_DRIFT:
         return nothing
     arrival = record.arrival_s[inside]
     gone = np.searchsorted(np.sort(record.finish_s), arrival, side="right")
     waiting = np.arange(record.arrival_s.size)[inside] - gone
-    third = kept.size // 3
+    third = met.size // 3
     since = arrival - arrival.mean()
     return {
         "queue_growth_per_s": float((since * waiting).sum() / (since**2).sum()),
-        "goodput_share_first": float(kept[:third].mean()),
-        "goodput_share_last": float(kept[-third:].mean()),
+        "goodput_share_first": float(met[:third].mean()),
+        "goodput_share_last": float(met[-third:].mean()),
     }
 
 
@@ -117,18 +117,18 @@ def _sensitivity(record: Record, table: StepTable, metrics: Metrics) -> Metrics:
     low, high = max(round(0.8 * b), 1), min(max(round(1.2 * b), round(b) + 1), table.requests_max)
     middle = table.lengths.size // 2
     times = table.step_s[drafts, :, middle]
-    at = round(b)
+    place = round(b)
     slope = (times[high] - times[low]) / (high - low) if high > low else 0.0
     share = 0.0
     if record.requests.users is None:
         busy = max(1.0 - metrics["share_idle"], 1e-9)
         prompts = min(metrics["share_prompts"] / busy, 1.0)
-        share = (1.0 - prompts) * float(np.clip(slope * b / times[at], 0.0, 1.0)) + prompts
+        share = (1.0 - prompts) * float(np.clip(slope * b / times[place], 0.0, 1.0)) + prompts
     server_s = table.server_s + table.server_s_per_request * b
     return {
         "queue_share": min(share, _MOST_QUEUE_SHARE),
-        "step_faster": 0.0 if table.faster is None else float(table.faster[drafts, at]),
-        "step_slower": 0.0 if table.slower is None else float(table.slower[drafts, at]),
+        "step_faster": 0.0 if table.faster is None else float(table.faster[drafts, place]),
+        "step_slower": 0.0 if table.slower is None else float(table.slower[drafts, place]),
         "server_share": min(server_s / metrics["ttft_mean_s"], 1.0) if metrics["ttft_mean_s"] > 0.0 else 0.0,
         "server_band": table.server_band,
     }

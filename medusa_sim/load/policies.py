@@ -1,74 +1,36 @@
-"""Policies of speculation: how many drafts the next step carries.
-
-A policy is any object with `name` and `choose(state) -> drafts`. It is queried whenever a request comes or
-goes, and every `hold_steps` steps (default 1): policies that depend only on batch size are queried rarely.
-With `waits = True` it is queried every `hold_steps` steps only. A policy with `at` is queried by `at` instead
-of `choose`.
-"""
+"""Policies of speculation: how many drafts every request gets in the next step."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.plan import SWITCHING_GAIN
 from medusa_sim.plan.schedule import merge_batches
 
-UNTIL_CHANGE = 1 << 30
-"""`hold_steps` of a policy that depends on the number of requests alone."""
-_STEPS, _EDGE = 60, 1e-7
-"""Of Newton's method: the most steps, and one so short that the next would be below rounding."""
+FOREVER = 1 << 30
+"""`hold_steps` of a policy that depends on nothing but the number of requests."""
 CONTEXT_STEPS = 16
 """Steps after which lengths in flight have grown enough to look again."""
-
-
-@dataclass(frozen=True, eq=False)
-class Costs:
-    """Seconds of steps as a policy believes them: its engine's table of one context, or the right one.
-
-    context: committed tokens of a request when they were measured; None: as they are.
-    """
-
-    table: StepTable
-    context: float | None = None
-    _listed: dict[tuple[int, int], list[float]] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def measured(self) -> FloatArray:
-        """(K, b) seconds at that context."""
-        return self.table.at(0.0 if self.context is None else self.context)
-
-    def place(self, length: float) -> int:
-        """What of a length in the mean it depends on: the nearest of the table's, or nothing."""
-        return self.table.nearest(length) if self.context is None else 0
-
-    def at(self, requests: int, place: int) -> FloatArray:
-        """(K,) seconds for so many requests of a length in that place."""
-        return self.table.step_s[:, requests, place] if self.context is None else self.measured[:, requests]
-
-    def listed(self, requests: int, length: float) -> list[float]:
-        """`at` of a length in the mean, looked up from the second time on."""
-        key = requests, self.place(length)
-        costs = self._listed.get(key)
-        if costs is None:
-            costs = self._listed[key] = self.at(*key).tolist()
-        return costs
+_NEWTON_STEPS, _SHORTEST_STEP = 60, 1e-7
+"""Of Newton's method: the most steps, and one so short that the next would be below rounding."""
 
 
 class State(NamedTuple):
     """What a policy sees before a step.
 
-    requests: that decode in it; waiting: not yet admitted; mean_length: committed tokens of a request in the
-    mean; kv_share: of the KV cache in use; drafts: of the step before; accepted: mean drafts accepted by a
-    request in each step since the policy was last asked, None where none speculated; steps: since then.
+    requests: that decode in it; waiting: not yet admitted; mean_length: mean committed tokens of a request;
+    kv_share: share of the KV cache in use; drafts: of the step before. accepted: mean drafts that a request
+    had accepted in a step since the policy was last asked, None where nothing was drafted; steps: in which
+    something was.
     """
 
     now_s: float
@@ -81,64 +43,32 @@ class State(NamedTuple):
     steps: int
 
 
-@runtime_checkable
-class Policy(Protocol):
-    """Anything that chooses the number of drafts of the next step."""
+class Policy(ABC):
+    """Chooses the drafts of the next step; derive from it for a policy of your own.
+
+    It is asked again after `hold_steps` steps, and before that when the number of requests that decode has
+    changed, unless `asked_on_change` is False. Until then its answer holds, and a run may take steps at once.
+    """
+
+    hold_steps: ClassVar[int] = 1
+    asked_on_change: ClassVar[bool] = True
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """What results are listed under."""
 
-    def choose(self, state: State) -> int:
-        """Drafts of the next step: from 0 to the longest draft that the scenario describes."""
+    @abstractmethod
+    def drafts(self, state: State) -> int:
+        """Drafts of every request, from 0 to the longest draft that the scenario describes."""
 
-
-At: TypeAlias = Callable[[int, float, int, float | None, int], int]
-"""Drafts by what a policy looks at: requests, mean_length, drafts, accepted and steps of a `State`."""
-
-
-@runtime_checkable
-class ByNumbers(Policy, Protocol):
-    """One that looks at no more of a `State`, and is asked by that alone."""
-
-    def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
-        """`choose` by what it looks at."""
-
-
-def at_of(policy: Policy) -> At | None:
-    """`at` of a policy; None where only a whole state will do: it has none, or a `choose` of its own."""
-    if not isinstance(policy, ByNumbers):
-        return None
-    owners = [next(kind for kind in type(policy).__mro__ if name in vars(kind)) for name in ("at", "choose")]
-    return policy.at if owners[0] is owners[1] else None
-
-
-def longest_draft(policy: Policy, described: int) -> int:
-    """The most drafts that a policy ever chooses, which its server holds memory for.
-
-    described: by the scenario; what a policy that may choose any number has, and one that never says.
-    """
-    match policy:
-        case Fixed(drafts=drafts):
-            return drafts
-        case BySize(entries=entries):
-            return max(1, *(drafts for _, drafts in entries))
-        case BySizeAndLength(schedules=schedules):
-            return max(longest_draft(each, described) for each in schedules)
-        case Adaptive(tiers=tiers) | ThroughputAware(tiers=tiers):
-            return max(tiers)
-    return described
-
-
-def chosen(policy: Policy, state: State, drafts_max: int) -> int:
-    """The policy's choice. Raises UsageError for what is no number of drafts."""
-    return checked(policy, policy.choose(state), state.requests, drafts_max)
+    def longest(self, described: int) -> int:
+        """The most drafts that it ever chooses, which its server holds memory for; of so many described."""
+        return described
 
 
 def checked(policy: Policy, drafts: int, requests: int, drafts_max: int) -> int:
     """What a policy chose at so many requests. Raises UsageError for what is no number of drafts."""
-    if type(drafts) is int and 0 <= drafts <= drafts_max:
-        return drafts
     if isinstance(drafts, bool) or not isinstance(drafts, int | np.integer) or not 0 <= drafts <= drafts_max:
         raise UsageError(
             f"policy {policy.name} chose {shown(drafts)} drafts at {requests} requests; whole numbers "
@@ -147,54 +77,69 @@ def checked(policy: Policy, drafts: int, requests: int, drafts_max: int) -> int:
     return int(drafts)
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+@dataclass(frozen=True)
+class Fixed(Policy):
     """The same number of drafts in every step; 0 is no speculation, and no drafter is loaded."""
 
-    drafts: int
-    hold_steps: int = UNTIL_CHANGE
+    count: int
+    hold_steps: ClassVar[int] = FOREVER
+    asked_on_change: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
         """`none`, or `K=3`."""
-        return f"K={self.drafts}" if self.drafts else "none"
+        return f"K={self.count}" if self.count else "none"
 
-    def choose(self, state: State) -> int:
+    def drafts(self, state: State) -> int:
         """The same whatever the state."""
         del state
-        return self.drafts
+        return self.count
+
+    def longest(self, described: int) -> int:
+        """That number."""
+        del described
+        return self.count
 
 
-@dataclass(frozen=True, slots=True)
-class BySize:
+@dataclass(frozen=True)
+class BySize(Policy):
     """Drafts by the number of requests: entries (first requests, drafts), rising from 1 (vLLM's schedule)."""
 
     entries: tuple[tuple[int, int], ...]
     name: str = "schedule"
-    hold_steps: int = UNTIL_CHANGE
+    hold_steps: ClassVar[int] = FOREVER
 
-    def choose(self, state: State) -> int:
+    def drafts(self, state: State) -> int:
         """The drafts of the last entry that begins at or below the number of requests."""
-        place = bisect_right(self.entries, (max(state.requests, 1), UNTIL_CHANGE)) - 1
+        place = bisect_right(self.entries, (max(state.requests, 1), FOREVER)) - 1
         return self.entries[max(place, 0)][1]
 
+    def longest(self, described: int) -> int:
+        """Of its entries; the drafter is loaded even where they are all 0."""
+        del described
+        return max(1, *(drafts for _, drafts in self.entries))
 
-@dataclass(frozen=True, slots=True)
-class BySizeAndLength:
+
+@dataclass(frozen=True)
+class BySizeAndLength(Policy):
     """Drafts by requests and mean length: a schedule for each of the lengths, the nearest below counts."""
 
     lengths: tuple[float, ...]
     schedules: tuple[BySize, ...]
     name: str = "schedule-context"
-    hold_steps: int = CONTEXT_STEPS
+    hold_steps: ClassVar[int] = CONTEXT_STEPS
 
-    def choose(self, state: State) -> int:
-        """The schedule of the last length at or below the mean one."""
-        return self.schedules[max(bisect_right(self.lengths, state.mean_length) - 1, 0)].choose(state)
+    def drafts(self, state: State) -> int:
+        """Those of the schedule of the last length at or below the mean one."""
+        return self.schedules[max(bisect_right(self.lengths, state.mean_length) - 1, 0)].drafts(state)
+
+    def longest(self, described: int) -> int:
+        """Of all schedules."""
+        return max(schedule.longest(described) for schedule in self.schedules)
 
 
-@dataclass(slots=True)
-class Adaptive:
+@dataclass
+class Adaptive(Policy):
     """The tier that measured acceptance asks for, as SGLang does it (`--speculative-adaptive`).
 
     tiers: numbers of drafts to choose from. After `warmup` steps, every `interval` steps: with e the moving
@@ -209,8 +154,8 @@ class Adaptive:
     down: float = -0.25
     up: float = 0.0
     name: str = "adaptive"
-    hold_steps: int = 5
-    waits: bool = True
+    hold_steps: ClassVar[int] = 5
+    asked_on_change: ClassVar[bool] = False
     _tier: int = 0
     _average: float | None = None
     _steps: int = 0
@@ -220,19 +165,14 @@ class Adaptive:
         # SGLang starts at its configured number of steps; its example has 3
         self._tier = int(np.argmin(np.abs(np.asarray(self.tiers) - 3)))
 
-    def choose(self, state: State) -> int:
+    def drafts(self, state: State) -> int:
         """The tier for the next steps."""
-        return self.at(state.requests, state.mean_length, state.drafts, state.accepted, state.steps)
-
-    def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
-        """`choose` by what it looks at."""
-        del requests, length, drafts
-        if accepted is not None:
-            kept = (1.0 - self.alpha) ** steps
-            before = accepted if self._average is None else self._average
-            self._average = kept * before + (1.0 - kept) * accepted
-            self._steps += steps
-            self._since += steps
+        if state.accepted is not None:
+            past = (1.0 - self.alpha) ** state.steps
+            before = state.accepted if self._average is None else self._average
+            self._average = past * before + (1.0 - past) * state.accepted
+            self._steps += state.steps
+            self._since += state.steps
         if self._average is not None and self._steps > self.warmup and self._since >= self.interval:
             self._since = 0
             while self._tier + 1 < len(self.tiers) and self._average > self.tiers[self._tier] - 0.5 + self.up:
@@ -241,39 +181,46 @@ class Adaptive:
                 self._tier -= 1
         return self.tiers[self._tier]
 
+    def longest(self, described: int) -> int:
+        """The highest tier."""
+        del described
+        return max(self.tiers)
 
-@dataclass(slots=True)
-class ThroughputAware:
+
+@dataclass
+class ThroughputAware(Policy):
     """The tier that emits most tokens a second by measured acceptance and by a table of costs, as SGLang's.
 
-    (`--speculative-adaptive-strategy throughput_aware`, sglang pull request 28045.) costs: the table, which
-    dummy runs fill when the server starts, at the shortest contexts: it does not see them grow. Accepted
-    drafts are taken as one rate for every position, whose moving average gives the tokens of every tier.
+    (`--speculative-adaptive-strategy throughput_aware`, sglang pull request 28045.) step_s: (K, b) the table,
+    which dummy runs fill when the server starts, at the shortest contexts: it does not see them grow.
+    Accepted drafts are taken as one rate for every position, whose moving average gives the tokens of every
+    tier.
     """
 
-    costs: Costs = field(repr=False)
+    step_s: FloatArray = field(repr=False)
     tiers: tuple[int, ...] = (1, 3, 7)
     alpha: float = 0.2
     name: str = "throughput_aware"
-    hold_steps: int = 5
-    waits: bool = True
+    hold_steps: ClassVar[int] = 5
+    asked_on_change: ClassVar[bool] = False
     _rate: float | None = None
 
-    def choose(self, state: State) -> int:
+    def drafts(self, state: State) -> int:
         """The tier for the next steps; the middle one before anything was measured."""
-        return self.at(state.requests, state.mean_length, state.drafts, state.accepted, state.steps)
-
-    def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
-        """`choose` by what it looks at."""
-        if accepted is not None and drafts:
-            kept = (1.0 - self.alpha) ** steps
-            now = _one_rate(accepted, drafts)
-            self._rate = now if self._rate is None else kept * self._rate + (1.0 - kept) * now
+        if state.accepted is not None and state.drafts:
+            past = (1.0 - self.alpha) ** state.steps
+            now = _one_rate(state.accepted, state.drafts)
+            self._rate = now if self._rate is None else past * self._rate + (1.0 - past) * now
         if self._rate is None:
             return self.tiers[len(self.tiers) // 2]
-        seconds, emitted = self.costs.listed(requests, length), _emitted(self._rate, max(self.tiers))
-        gain = [emitted[tier] / seconds[tier] for tier in self.tiers]
+        emitted = _emitted(self._rate, max(self.tiers))
+        gain = [emitted[tier] / self.step_s.item(tier, state.requests) for tier in self.tiers]
         return self.tiers[gain.index(max(gain))]
+
+    def longest(self, described: int) -> int:
+        """The highest tier."""
+        del described
+        return max(self.tiers)
 
 
 @lru_cache(maxsize=1 << 15)  # a mean of few rows, which come again and again
@@ -284,13 +231,13 @@ def _one_rate(accepted: float, drafts: int) -> float:
     the rate.
     """
     rate: float = min((accepted / drafts) ** (1.0 / drafts), 1.0)
-    for _ in range(_STEPS):
+    for _ in range(_NEWTON_STEPS):
         estimate, slope = rate, 1.0
         for _ in range(drafts - 1):
             estimate, slope = (estimate + 1.0) * rate, slope * rate + estimate + 1.0
         step = (estimate - accepted) / slope
         rate -= step
-        if step < _EDGE:
+        if step < _SHORTEST_STEP:
             break
     return max(rate, 0.0)
 
@@ -303,37 +250,31 @@ def _emitted(rate: float, drafts: int) -> list[float]:
     return emitted
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+@dataclass(frozen=True)
+class Budget(Policy):
     """The number of drafts whose step emits most tokens a second, looked up before every few steps.
 
     best: (b, S) of the table, with the mean acceptance of the profile and what a loaded drafter costs.
     """
 
-    table: StepTable
-    best: np.ndarray = field(repr=False)
+    table: StepTable = field(repr=False)
+    best: IntArray = field(repr=False)
     name: str = "budget"
-    hold_steps: int = CONTEXT_STEPS
+    hold_steps: ClassVar[int] = CONTEXT_STEPS
 
     @classmethod
-    def of(cls, table: StepTable) -> Budget:
+    def from_table(cls, table: StepTable) -> Budget:
         """From the step times of a scenario."""
         rate = table.rate_per_s.copy()
         rate[0] /= 1.0 + table.idle_share[:, None]
         return cls(table=table, best=np.argmax(rate, axis=0))
 
-    def choose(self, state: State) -> int:
+    def drafts(self, state: State) -> int:
         """At the number of requests and the nearest length."""
-        return self.at(state.requests, state.mean_length, state.drafts, state.accepted, state.steps)
-
-    def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
-        """`choose` by what it looks at."""
-        del drafts, accepted, steps
-        best: int = self.best.item(requests, self.table.nearest(length))
-        return best
+        return self.best.item(state.requests, self.table.nearest(state.mean_length))
 
 
-def schedule_of(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -> BySize:
+def schedule_for(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -> BySize:
     """The schedule by requests that `recommend` would write at one length: few entries that lose little."""
     j = int(np.argmin(np.abs(table.lengths - length)))
     seconds = table.step_s[:, 1:, j].copy()
@@ -346,4 +287,4 @@ def schedule_of(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -
 def schedule_by_context(table: StepTable, gain: float = SWITCHING_GAIN) -> BySizeAndLength:
     """A schedule at every length of the table."""
     lengths = tuple(float(length) for length in table.lengths)
-    return BySizeAndLength(lengths, tuple(schedule_of(table, length, gain) for length in lengths))
+    return BySizeAndLength(lengths, tuple(schedule_for(table, length, gain) for length in lengths))

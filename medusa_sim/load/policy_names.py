@@ -9,12 +9,11 @@ from medusa_sim.load.policies import (
     Adaptive,
     Budget,
     BySize,
-    Costs,
     Fixed,
     Policy,
     ThroughputAware,
     schedule_by_context,
-    schedule_of,
+    schedule_for,
 )
 from medusa_sim.load.step_table import StepTable
 
@@ -30,13 +29,13 @@ NOT_SIMULATED = {
 }
 """Names that engines have, and why they mean nothing here."""
 _COMPUTED: dict[str, Callable[[StepTable, float], Policy]] = {
-    "schedule": schedule_of,
+    "schedule": schedule_for,
     "schedule-context": lambda table, _length: schedule_by_context(table),
     "adaptive": lambda table, _length: Adaptive(tiers=_tiers(table)),
     "throughput_aware": lambda table, _length: ThroughputAware(
-        costs=Costs(table, float(table.lengths[0])), tiers=_tiers(table)
+        step_s=table.step_s[:, :, 0], tiers=_tiers(table)
     ),
-    "budget": lambda table, _length: Budget.of(table),
+    "budget": lambda table, _length: Budget.from_table(table),
 }
 """Policies by name, made from a table and a typical length."""
 _SCHEDULE, *_OTHERS = _COMPUTED

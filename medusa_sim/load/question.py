@@ -55,7 +55,7 @@ class LoadAnswer:
     def full_per_s(self) -> dict[str, float]:
         """What each policy is full at; empty for traces and closed loops that were not searched."""
         if self.carried or not isinstance(self.test.source, Drawn) or self.test.source.users is not None:
-            return {each.policy: each.saturated_per_s for each in self.carried}
+            return {rates.policy: rates.saturated_per_s for rates in self.carried}
         return {served.name: saturation(self.test, served)[0] for served in self.test.served}
 
     def is_steady(self, point: LoadPoint) -> bool:
@@ -85,9 +85,9 @@ class LoadAnswer:
     @property
     def last(self) -> tuple[LoadPoint, ...]:
         """Every policy at the last rate."""
-        return self.at(self.points[-1])
+        return self.beside(self.points[-1])
 
-    def at(self, point: LoadPoint) -> tuple[LoadPoint, ...]:
+    def beside(self, point: LoadPoint) -> tuple[LoadPoint, ...]:
         """Every policy at the rate of a point."""
         return tuple(other for other in self.points if other.rate_per_s == point.rate_per_s)
 
@@ -163,26 +163,27 @@ def run_load(
         raise UsageError("rates are empty: give at least one number of requests a second")
     if target_rate is not None:
         check_rate(target_rate, "target rate")
-    each = test.seeds * len(test.served) * test.requests(test.any_rate, 0)[0].count
-    own = test.source.has_own_rate
-    last = each * (len(rates) if rates is not None else 1 if own else _USUAL_RATES)
+    at_one_rate = test.seeds * len(test.served) * test.requests(test.any_rate, 0)[0].count
+    last = at_one_rate * (
+        len(rates) if rates is not None else 1 if test.source.has_own_rate else _USUAL_RATES
+    )
     done = [0, last + (usual_requests(test) if search else 0)]
 
-    def more(requests: int) -> None:
+    def report(requests: int) -> None:
         done[0] += requests
         if advance is not None:
             advance(done[0], max(done[1], done[0] + last))
 
-    rates_carried = carried(test, more) if search else ()
+    rates_carried = carried(test, report) if search else ()
     chosen: tuple[float | None, ...]
     if rates is not None:
         chosen = tuple(rates)
-    elif own:
+    elif test.source.has_own_rate:
         chosen = (None,)
     else:
         full = rates_carried[0].saturated_per_s if rates_carried else saturation(test, test.served[0])[0]
         chosen = rates_to_try(full, rates_carried)
     last = 0
-    done[1] = done[0] + each * len(chosen)
-    points = test.points(chosen, more)
+    done[1] = done[0] + at_one_rate * len(chosen)
+    points = test.points(chosen, report)
     return LoadAnswer(test=test, points=points, carried=rates_carried, target_rate=target_rate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,25 @@ _PER_DOUBLING = 512
 """Classes of the histogram of gaps: 0.14 % wide."""
 _CLASSES = 44 * _PER_DOUBLING
 
-Span = tuple[float, float, int, int, int, int, float, int, float, int, float]
-"""Equal steps in a row: start_s, span_s, steps, requests, drafts, waiting, kv_tokens, tokens emitted,
-prompts_s of the span, prompt tokens computed, accepted drafts."""
+
+class Span(NamedTuple):
+    """Equal steps in a row.
+
+    prompts_s: of the span, for prompt_tokens of prompts; waiting: requests without their first token;
+    emitted: tokens; accepted: drafts.
+    """
+
+    start_s: float
+    span_s: float
+    steps: int
+    requests: int
+    drafts: int
+    waiting: int
+    kv_tokens: float
+    emitted: int
+    prompts_s: float
+    prompt_tokens: int
+    accepted: int
 
 
 @dataclass(frozen=True, eq=False)

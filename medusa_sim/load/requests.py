@@ -1,7 +1,4 @@
-"""Requests: when each arrives, how long its prompt is, how many tokens it asks for.
-
-`Prompts` are being read, chunk by chunk; KV blocks are reserved for them.
-"""
+"""Requests: when each arrives, how long its prompt is, how many tokens it asks for."""
 
 from __future__ import annotations
 
@@ -67,8 +64,8 @@ class Requests:
         before = np.full(self.count, -1, dtype=np.int64)
         if self.session is not None:
             order = np.argsort(self.session, kind="stable")
-            own = self.session[order]
-            follows = (own[1:] == own[:-1]) & (own[1:] >= 0)
+            sessions = self.session[order]
+            follows = (sessions[1:] == sessions[:-1]) & (sessions[1:] >= 0)
             before[order[1:][follows]] = order[:-1][follows]
         return before
 
@@ -107,26 +104,26 @@ class Requests:
         if not share:
             return self
         draw = np.random.default_rng([seed, 4])
-        leaves, at = draw.random(self.count) < share, draw.random(self.count)
-        ended = np.maximum(np.ceil(at * self.output_tokens), 1.0).astype(np.int64)
+        leaves, share_served = draw.random(self.count) < share, draw.random(self.count)
+        ended = np.maximum(np.ceil(share_served * self.output_tokens), 1.0).astype(np.int64)
         return replace(self, output_tokens=np.where(leaves, ended, self.output_tokens))
 
     def first(self, count: int) -> Requests:
         """The first `count` of them."""
-        return self._kept(np.arange(self.count) < count)
+        return self._select(np.arange(self.count) < count)
 
-    def _kept(self, kept: BoolArray) -> Requests:
+    def _select(self, chosen: BoolArray) -> Requests:
         """Some of them; a closed loop keeps its first arrivals."""
-        left = int(kept.sum())
-        arrival_s = self.arrival_s[:left] if self.users is not None else self.arrival_s[kept]
+        count = int(chosen.sum())
+        arrival_s = self.arrival_s[:count] if self.users is not None else self.arrival_s[chosen]
         return replace(
             self,
             arrival_s=arrival_s,
-            prompt_tokens=self.prompt_tokens[kept],
-            output_tokens=self.output_tokens[kept],
-            warm=min(self.warm, left // 2),
-            session=None if self.session is None else self.session[kept],
-            pause_s=None if self.pause_s is None else self.pause_s[kept],
+            prompt_tokens=self.prompt_tokens[chosen],
+            output_tokens=self.output_tokens[chosen],
+            warm=min(self.warm, count // 2),
+            session=None if self.session is None else self.session[chosen],
+            pause_s=None if self.pause_s is None else self.pause_s[chosen],
         )
 
     def fitting(self, limits: Limits, drafts: int, *, drop_long: bool) -> tuple[Requests, int]:
@@ -153,7 +150,43 @@ class Requests:
                 f"most {most} together fit ({why}): leave them out with --drop-long, or choose another model "
                 "or card"
             )
-        return self._kept(~too_long), int(too_long.sum())
+        return self._select(~too_long), int(too_long.sum())
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One of them from when it is sent until its last token.
+
+    number: its place in `Requests`. said: tokens that its session said before, None without sessions. left:
+    tokens still to emit, as of when it joined or left the batch. stopped_s: when it was preempted, None while
+    it is not. While its prompt is read, unread: tokens still to compute, after a preemption also those that
+    it had emitted; blocks: KV blocks reserved for it, beside `shared` ones that others hold too. While it
+    decodes, start, base, goal and last_step are those of `Batch`.
+    """
+
+    number: int
+    prompt_tokens: int
+    output_tokens: int
+    said: int | None
+    left: int
+    unread: int = 0
+    blocks: int = 0
+    shared: int = 0
+    start: int = 0
+    base: int = 0
+    goal: int = 0
+    last_step: int = 0
+    stopped_s: float | None = None
+
+    @property
+    def committed(self) -> int:
+        """Tokens of its prompt and of what it has emitted."""
+        return self.prompt_tokens + self.output_tokens - self.left
+
+    @property
+    def cached(self) -> int:
+        """Tokens in the KV cache while it decodes: the last one is the input of the next step."""
+        return self.committed - 1
 
 
 def checked_requests(
@@ -191,63 +224,3 @@ def checked_requests(
         session=session,
         pause_s=pause_s,
     )
-
-
-class Prompt:
-    """One prompt: its request, tokens that it will hold, left to compute, KV blocks, shared ones."""
-
-    __slots__ = ("blocks", "left", "length", "request", "shared")
-
-    def __init__(self, request: int, length: int, left: int, blocks: int, shared: int = 0) -> None:
-        self.request, self.length, self.left, self.blocks, self.shared = request, length, left, blocks, shared
-
-
-class Prompts:
-    """Prompts in order of admission; `reserved` KV blocks hold all of each from the start.
-
-    count: how many are being read; left: tokens of all that are left to compute.
-    """
-
-    def __init__(self) -> None:
-        self._prompts: list[Prompt] = []
-        self.reserved = self.count = self.left = 0
-
-    def add(self, prompt: Prompt) -> None:
-        """A prompt is admitted."""
-        self._prompts.append(prompt)
-        self.count += 1
-        self.reserved += prompt.blocks
-        self.left += prompt.left
-
-    def drop_last(self) -> int:
-        """The prompt admitted last gives its blocks back; its request."""
-        prompt = self._prompts.pop()
-        self.count -= 1
-        self.reserved -= prompt.blocks
-        self.left -= prompt.left
-        return prompt.request
-
-    def chunks(self, budget: int) -> list[tuple[int, int]]:
-        """(tokens, end) of the chunk of each prompt in the next step, in order, while the budget lasts."""
-        chunks = []
-        for prompt in self._prompts:
-            if budget <= 0:
-                break
-            tokens = min(prompt.left, budget)
-            budget -= tokens
-            chunks.append((tokens, prompt.length - prompt.left + tokens))
-        return chunks
-
-    def read(self, chunks: list[tuple[int, int]]) -> list[Prompt]:
-        """All go on by their chunks; those that are at their end leave and are returned."""
-        ended = []
-        for prompt, (tokens, _) in zip(self._prompts, chunks, strict=False):
-            prompt.left -= tokens
-            self.left -= tokens
-            if not prompt.left:
-                ended.append(prompt)
-                self.reserved -= prompt.blocks
-        if ended:
-            self._prompts = [prompt for prompt in self._prompts if prompt.left]
-            self.count = len(self._prompts)
-        return ended

@@ -71,8 +71,8 @@ class Carried:
 
     def gpus_for(self, rate_per_s: float, gpus: int) -> int | None:
         """GPUs of as many equal servers as carry a rate within the limits; None where none can."""
-        each = self.saturated_per_s if self.largest_per_s is None else self.largest_per_s
-        return None if each <= 0.0 else int(np.ceil(rate_per_s / each)) * gpus
+        rate = self.saturated_per_s if self.largest_per_s is None else self.largest_per_s
+        return None if rate <= 0.0 else int(np.ceil(rate_per_s / rate)) * gpus
 
 
 def saturation(test: LoadTest, served: Served) -> tuple[float, float]:
@@ -118,8 +118,8 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
 def fitting(test: LoadTest, served: Served) -> int:
     """Requests of the mean length that the KV cache of a server holds at once, at most those of a step."""
     limits = served.limits
-    each = limits.blocks_of(max(round(test.mean_length), 1)) - limits.shared_blocks(round(test.mean_length))
-    return min(limits.max_requests, max(limits.kv_blocks // max(each, 1), 1))
+    blocks = limits.blocks_of(max(round(test.mean_length), 1)) - limits.shared_blocks(round(test.mean_length))
+    return min(limits.max_requests, max(limits.kv_blocks // max(blocks, 1), 1))
 
 
 def off_from(table: StepTable, policy: Policy, length: float, most: int) -> int | None:
@@ -132,7 +132,7 @@ def off_from(table: StepTable, policy: Policy, length: float, most: int) -> int 
         return None
     j = int(np.argmin(np.abs(table.lengths - length)))
     rate = table.rate_per_s[:, 1 : most + 1, j]
-    drafting = rate[policy.drafts] if isinstance(policy, Fixed) else rate[1:].max(axis=0)
+    drafting = rate[policy.count] if isinstance(policy, Fixed) else rate[1:].max(axis=0)
     loses = drafting <= rate[0]
     if not loses[-1]:
         return None
@@ -156,7 +156,7 @@ def usual_requests(test: LoadTest) -> int:
     return search_requests(test) * (trials + _USUAL_PAIRS) * len(test.served)
 
 
-def _at(
+def _metrics_at(
     test: LoadTest, served: Served, rate_per_s: float, advance: Advance | None, seed: int = 0
 ) -> dict[str, float]:
     requests = _trial(test, rate_per_s, seed)
@@ -173,9 +173,9 @@ def _with_largest(found: Carried, test: LoadTest, served: Served, advance: Advan
 
     def over(rate: float) -> float:
         """By how much the pooled share of requests that keep the limits exceeds the wanted one."""
-        points = [_at(test, served, rate, advance, seed) for seed in range(test.seeds)]
+        points = [_metrics_at(test, served, rate, advance, seed) for seed in range(test.seeds)]
         last[rate] = points[0]
-        tried[rate] = np.array([each["goodput_share"] for each in points])
+        tried[rate] = np.array([metrics["goodput_share"] for metrics in points])
         return float(tried[rate].mean()) - wanted
 
     high, above = saturated, over(saturated)
@@ -189,7 +189,7 @@ def _with_largest(found: Carried, test: LoadTest, served: Served, advance: Advan
     else:
         return replace(found, largest_per_s=0.0, best_share=under + wanted)
     best = under + wanted
-    kept = 0
+    moved = 0
     for _ in range(_MOST_TRIALS):
         if high / low <= 1.0 + _PRECISION:
             break
@@ -198,9 +198,9 @@ def _with_largest(found: Carried, test: LoadTest, served: Served, advance: Advan
         middle = low * float((high / low) ** part)
         value = over(middle)
         if value >= 0.0:
-            low, under, above, kept = middle, value, above * (0.5 if kept > 0 else 1.0), 1
+            low, under, above, moved = middle, value, above * (0.5 if moved > 0 else 1.0), 1
         else:
-            high, above, under, kept = middle, value, under * (0.5 if kept < 0 else 1.0), -1
+            high, above, under, moved = middle, value, under * (0.5 if moved < 0 else 1.0), -1
     return _carrying(found, low, last[low], _spread(tried, wanted), best)
 
 
@@ -235,7 +235,9 @@ def _loses_from(
     """The rate from which the mean request takes longer than with `plain`, pairs of the same requests."""
 
     def loses(rate: float) -> bool:
-        with_drafts, without = (_at(test, each, rate, advance)["e2e_mean_s"] for each in (served, plain))
+        with_drafts, without = (
+            _metrics_at(test, server, rate, advance)["e2e_mean_s"] for server in (served, plain)
+        )
         return with_drafts > without
 
     if not loses(top):
@@ -256,12 +258,12 @@ def rates_to_try(full_per_s: float, known: Sequence[Carried] = ()) -> tuple[floa
     that keeps its limits until it is full has no rate above: its last is the last that is surely steady.
     """
     rates = [share * full_per_s for share in (0.25, 0.5, 0.75, SURELY_STEADY)]
-    knees = [each for each in known if each.largest_per_s]
+    knees = [policy for policy in known if policy.largest_per_s]
     if knees:
-        rates = [0.5 * min(each.largest_per_s or 0.0 for each in knees)]
-        for each in knees:
-            knee = each.largest_per_s or 0.0
-            full = each.saturated_per_s
+        rates = [0.5 * min(policy.largest_per_s or 0.0 for policy in knees)]
+        for policy in knees:
+            knee = policy.largest_per_s or 0.0
+            full = policy.saturated_per_s
             bracketed = knee < BELOW_FULL * full
             around = (0.9 * knee, min(1.1 * knee, BELOW_FULL * full))
             rates += around if bracketed else (0.7 * full, SURELY_STEADY * full)

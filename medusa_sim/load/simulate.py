@@ -14,13 +14,13 @@ from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arguments import DEFAULT_POLICIES
 from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
+from medusa_sim.load.engine import run
 from medusa_sim.load.limits import Limits, Server, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
-from medusa_sim.load.policies import Policy, longest_draft
+from medusa_sim.load.policies import Policy
 from medusa_sim.load.policy_names import ENGINE_NAMES, drafts_asked, never_drafts, policy_of
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
-from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable, chains, step_table
 from medusa_sim.plan import LOAD_SEEDS
 from medusa_sim.plan.quantities import usd_per_million_tokens
@@ -45,14 +45,14 @@ class Served:
         """One run from a fresh policy."""
         reported = [0]
 
-        def more(finished: int, count: int) -> None:
+        def report(finished: int, count: int) -> None:
             del count
             if advance is not None:
                 advance(finished - reported[0])
                 reported[0] = finished
 
-        record = run(requests, self.table, self.limits, self.policy(), seed, more, self.spread)
-        more(requests.count, requests.count)
+        record = run(requests, self.table, self.limits, self.policy(), seed, report, self.spread)
+        report(requests.count, requests.count)
         return record
 
 
@@ -78,11 +78,11 @@ class LoadPoint:
     @cached_property
     def mean(self) -> Metrics:
         """Means over the seeds."""
-        return {name: float(np.mean([each[name] for each in self.values])) for name in self.values[0]}
+        return {name: float(np.mean([metrics[name] for metrics in self.values])) for name in self.values[0]}
 
     def half_width(self, name: str, end: float = 0.975) -> float:
         """Half of the confidence interval of the mean over the seeds up to `end` (95 %); nan for one seed."""
-        return half_width(np.asarray([each[name] for each in self.values]), end)
+        return half_width(np.asarray([metrics[name] for metrics in self.values]), end)
 
     def band(self, name: str) -> tuple[float, float]:
         """80 % interval of a mean latency: the step's band through the queue, the server's, the seeds'.
@@ -162,9 +162,10 @@ class LoadTest:
             for policy in self.policies
         )
         for policy in self.policies:
-            if not isinstance(policy, str) and (isinstance(policy, type) or not isinstance(policy, Policy)):
+            if not isinstance(policy, str | Policy):
                 raise UsageError(
-                    f"policy {shown(policy)}: a name is needed, or an object with `name` and `choose(state)`"
+                    f"policy {shown(policy)}: a name is needed, or an object of a class derived from "
+                    "medusa_sim.load.policies.Policy"
                 )
         if self.scenario.scope != "model":
             raise UsageError("a load needs a whole model; scope block is one layer of it")
@@ -238,7 +239,7 @@ class LoadTest:
     def served_by(self, policy: str | Policy) -> Served:
         """A policy with a server that holds memory for its longest draft."""
         made = self._fresh(policy, self.table)
-        drafts = longest_draft(made, self.table.drafts_max)
+        drafts = made.longest(self.table.drafts_max)
         table, limits = self.table.upto(drafts), self.limits(drafts)
         return Served(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
 

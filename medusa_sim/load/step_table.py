@@ -56,7 +56,6 @@ class _Lists(NamedTuple):
     lengths: list[float]
     step_s: list[list[list[float]]]
     linear_s: list[float]
-    drafting_share: list[list[float]]
     drafter_prompt_s: list[float]
 
 
@@ -135,20 +134,8 @@ class StepTable:
 
     @cached_property
     def _lists(self) -> _Lists:
-        arrays = self.lengths, self.step_s, self.linear_s, self.drafting_share, self.drafter_prompt_s
+        arrays = self.lengths, self.step_s, self.linear_s, self.drafter_prompt_s
         return _Lists(*(values.tolist() for values in arrays))
-
-    def place(self, length: float) -> int:
-        """The interval of `lengths` that holds a length, or the nearest one."""
-        lengths = self._lists.lengths
-        return bisect_right(lengths, length, 1, len(lengths) - 1) - 1
-
-    def at(self, length: float) -> FloatArray:
-        """(K, b) seconds of steps without prompts at one length; beyond the longest on the last line."""
-        j = self.place(length)
-        below, above = self.lengths[j], self.lengths[j + 1]
-        part = (length - below) / (above - below)
-        return np.asarray(self.step_s[:, :, j] + (self.step_s[:, :, j + 1] - self.step_s[:, :, j]) * part)
 
     def decoding_s(self, drafts: int, requests: int, length: float) -> float:
         """Seconds of a step of `requests` requests of a mean length, without prompts."""
@@ -171,25 +158,25 @@ class StepTable:
 
     def nearest(self, length: float) -> int:
         """The place in `lengths` of the one that is nearest."""
-        j, lengths = self.place(length), self._lists.lengths
-        return j + int(length - lengths[j] > lengths[j + 1] - length)
+        j, part = _between(self._lists.lengths, length)
+        return j + int(part > 0.5)
 
     def prompts_s(
         self, asked: int, requests: int, chunks: Sequence[tuple[int, int]], own_s: float = 0.0
     ) -> float:
         """(L1): seconds that chunks (tokens, end) of prompts add to a step of own_s with so many drafts."""
-        own = requests + round(asked * self.match_rate)
+        rows = requests + round(asked * self.match_rate)
         tokens = sum([chunk for chunk, _ in chunks])
         rides = requests > 0 and not self.prompts_apart
         linear = self._lists.linear_s
-        shared = linear[own + tokens] - linear[own] if rides else linear[tokens]
+        shared = linear[rows + tokens] - linear[rows] if rides else linear[tokens]
         read = max(shared, 0.0) + sum([self.chunk_attention_s(chunk, end) for chunk, end in chunks])
         host_s = self.prompt_host_s
-        if not host_s and rides and own <= self.graph_rows < own + tokens:
+        if not host_s and rides and rows <= self.graph_rows < rows + tokens:
             host_s = self.eager_s
         if host_s:
-            beside = 0.0 if self.prompts_apart else own_s
-            read = float(prompt_pass_us(np.asarray(beside + read), host_s)) - beside
+            decoding_s = 0.0 if self.prompts_apart else own_s
+            read = float(prompt_pass_us(np.asarray(decoding_s + read), host_s)) - decoding_s
         return read + self._lists.drafter_prompt_s[tokens]
 
     def chunk_attention_s(self, tokens: int, end: int) -> float:
@@ -242,7 +229,7 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
     lengths = _geometric(1, max(longest, 2), _LENGTH_RATIO, first=16)
     starts = range(_TOGETHER, limits.max_requests, _TOGETHER)
     batches = np.split(np.arange(1, limits.max_requests + 1), starts)
-    pieces = [_piece(price(scenario, each, lengths, options), options) for each in batches]
+    pieces = [_piece(price(scenario, batch, lengths, options), options) for batch in batches]
     (setting, *_), *parts = zip(*pieces, strict=True)
     steps_s, faster, slower, drafting, idle = (np.concatenate(part, axis=1) for part in parts)
     tokens = distinct(
@@ -342,6 +329,6 @@ def _drafting_share(surface: Surface, options: Sequence[DraftOption]) -> FloatAr
         if drafting is None:
             continue
         whole = surface.time_of(index)
-        own = np.broadcast_to(drafting.cost.time_us, whole.shape)
-        share[option.depth] = np.minimum(own / whole, 1.0)[:, middle, 0]
+        drafting_us = np.broadcast_to(drafting.cost.time_us, whole.shape)
+        share[option.depth] = np.minimum(drafting_us / whole, 1.0)[:, middle, 0]
     return share

@@ -87,13 +87,13 @@ class _Trace:
         """(session of each request, pause before it in seconds); None where it has no session of two."""
         import pandas as pd
 
-        name = next((each for each in SESSION if each in self.columns), None)
+        name = next((column for column in SESSION if column in self.columns), None)
         if name is None:
             return None, None
         session, names = pd.factorize(self.columns[name])
         if names.size == (session >= 0).sum():
             return None, None
-        think = next((each for each in THINK if each in self.columns), None)
+        think = next((column for column in THINK if column in self.columns), None)
         if think is None:
             return session.astype(np.int64), None
         pause_s = self._numbers(self.columns[think].fillna(0.0), think)

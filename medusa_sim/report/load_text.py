@@ -118,7 +118,7 @@ def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Ca
         return (
             f"With {policy_text(named.policy)} the server sustains {'fewer' if fewer else 'no more'} "
             f"requests/s within {within}: {rate_text(named.largest_per_s or 0.0)}, and "
-            f"{rate_text(plain.largest_per_s or 0.0)} without. {_compared(answer.at(answer.points[0]))}"
+            f"{rate_text(plain.largest_per_s or 0.0)} without. {_compared(answer.beside(answer.points[0]))}"
         )
     return (
         f"With {policy_text(named.policy)} the server sustains {rate_text(named.largest_per_s or 0.0)} "

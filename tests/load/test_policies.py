@@ -6,17 +6,17 @@ from load_tables import constant_table, limits, requests
 
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Lengths, closed_loop
+from medusa_sim.load.engine import run
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
     BySize,
-    Costs,
+    Policy,
     State,
     ThroughputAware,
-    schedule_of,
+    schedule_for,
 )
 from medusa_sim.load.policy_names import policy_of
-from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable
 
 STEP_S = 0.01
@@ -24,10 +24,10 @@ STEP_S = 0.01
 
 @pytest.mark.parametrize("nonsense", [-1, 9, 1.5, None, True, "three"])
 def test_a_policy_that_returns_nonsense_is_refused_in_one_line(nonsense):
-    class Broken:
+    class Broken(Policy):
         name = "broken"
 
-        def choose(self, state: State) -> object:
+        def drafts(self, state: State) -> object:
             return nonsense
 
     table = constant_table(STEP_S, rates=(0.5,))
@@ -46,7 +46,7 @@ def table_with_growth() -> StepTable:
 
 def test_budget_and_schedule_choose_less_at_larger_batches():
     table = table_with_growth()
-    budget, schedule = Budget.of(table), schedule_of(table, 64)
+    budget, schedule = Budget.from_table(table), schedule_for(table, 64)
 
     def state(requests: int) -> State:
         return State(
@@ -55,12 +55,12 @@ def test_budget_and_schedule_choose_less_at_larger_batches():
         )  # fmt: skip
 
     for policy in (budget, schedule):
-        chosen = [policy.choose(state(b)) for b in (1, 8, 64)]
+        chosen = [policy.drafts(state(b)) for b in (1, 8, 64)]
         assert chosen == sorted(chosen, reverse=True)
         assert chosen[0] == 2
         assert chosen[-1] == 0
     rate = table.rate_per_s[:, 1:, 0]
-    taken = [budget.choose(state(b)) for b in range(1, 65)]
+    taken = [budget.drafts(state(b)) for b in range(1, 65)]
     np.testing.assert_array_equal(taken, np.argmax(rate, axis=0))
 
 
@@ -80,7 +80,7 @@ def test_adaptive_policies_follow_acceptance_and_cost():
     for seconds, rate, expected in ((cheap, 0.95, 7), (cheap, 0.02, 1), (dear, 0.8, 1)):
         rates = tuple(rate**i for i in range(1, 8))
         table, believed = (constant_table(STEP_S, rates, **own) for own in ({}, {"step_s": seconds}))
-        found = run(asked, table, limits(), ThroughputAware(costs=Costs(believed, 1.0)))
+        found = run(asked, table, limits(), ThroughputAware(step_s=believed.step_s[:, :, 0]))
         assert int(np.argmax(found.steps_s.sum(axis=1)[1:])) + 1 == expected
 
 

@@ -242,7 +242,7 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length():
         ({"policies": ("schedule=1-3",)}, "entries are REQUESTS:DRAFTS"),
         ({"policies": ()}, "policies are empty"),
         ({"policies": (3,)}, "policy 3: a name is needed"),
-        ({"policies": (Adaptive,)}, "an object with `name`"),
+        ({"policies": (Adaptive,)}, "derived from medusa_sim.load.policies.Policy"),
         ({"policies": ("priority",)}, "not simulated"),
         ({"policies": ("enable_adaptive_verification",)}, "logits, which are not drawn"),
         ({"prefix": "mine"}, "prefix 'mine'"),
@@ -295,8 +295,8 @@ def test_every_name_of_a_policy_runs():
     for served in test.served:
         state = State(now_s=0.0, requests=3, waiting=0, mean_length=400.0, kv_share=0.1, drafts=0,
                       accepted=None, steps=0)  # fmt: skip
-        assert 0 <= served.policy().choose(state) <= 3
-    assert policy_of("schedule=1:3,4:1", test.table, 100.0).choose(state) == 3
+        assert 0 <= served.policy().drafts(state) <= 3
+    assert policy_of("schedule=1:3,4:1", test.table, 100.0).drafts(state) == 3
 
 
 def test_a_search_shares_its_requests_among_the_seeds_and_says_so():

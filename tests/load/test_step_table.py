@@ -8,9 +8,9 @@ import pytest
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.load.arrivals import Lengths, closed_loop
+from medusa_sim.load.engine import run
 from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.load.policies import Fixed
-from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
@@ -105,7 +105,7 @@ def test_a_prompt_in_chunks_takes_no_less_than_at_once(table):
 def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
     users, prompt, output = 64, 128, 2048
     lengths = Lengths(prompt_tokens=prompt, output_tokens=output, prompt_cv=0, output_cv=0)
-    found = run(closed_loop(users, lengths, count=users), table, LIMITS, Fixed(drafts))
+    found = run(closed_loop(users, lengths, count=users), table.upto(drafts), LIMITS, Fixed(drafts))
     line = found.timeline
     middle = line.time_s < 0.8 * found.end_s
     middle &= line.requests > users - 0.01

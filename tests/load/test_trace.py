@@ -13,11 +13,11 @@ from one_line import one_line
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.load.arrivals import Lengths, open_loop
+from medusa_sim.load.engine import run
 from medusa_sim.load.limits import Limits, Server, limits_of
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.requests import Requests
-from medusa_sim.load.scheduler import run
 from medusa_sim.load.trace import read_trace
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
@@ -332,26 +332,3 @@ def test_a_shared_prefix_is_held_once():
     shared, own = (Limits(**given, shares_prefix=kind) for kind in (True, False))
     assert (shared.found_tokens(640), shared.shared_blocks(640), own.shared_blocks(640)) == (480, 30, 0)
     assert shared.found_tokens(1) == 0  # a token at least is computed
-
-
-def test_blocks_of_many_requests_are_those_of_each():
-    from medusa_sim.load.decoding import Decoding
-    from medusa_sim.load.draws import Draws
-
-    held = np.minimum(np.arange(400.0), 64 + 0.25 * np.arange(400.0))
-    random = np.random.default_rng(0)
-    for allowed in (
-        Limits(kv_blocks=9000, positions=4096, lookahead=3),
-        Limits(kv_blocks=9000, positions=4096, lookahead=3, held=held),
-    ):
-        draws = Draws(constant_table(0.01, rates=(0.7,) * 3), np.full(20, 100), seed=0, spread=0.0)
-        decoding = Decoding(allowed, draws)
-        lengths = random.integers(1, 4000, size=20)
-        for place, length in enumerate(lengths):
-            decoding.join(place, 100, int(length))
-        for drafts in (0, 3):
-            each = sum(allowed.blocks_of(int(length) + drafts) for length in lengths)
-            assert decoding.blocks(drafts) == pytest.approx(each, abs=20 * (allowed.held is not None))
-            steps = decoding.steps_until_full(drafts, allowed.kv_blocks)
-            assert decoding.blocks(drafts, steps) <= allowed.kv_blocks
-            assert decoding.blocks_bound(drafts, 5) >= decoding.blocks(drafts, 5)

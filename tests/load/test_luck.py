@@ -9,12 +9,11 @@ from load_tables import constant_table, limits
 
 import medusa_sim as ms
 from medusa_sim.load.arrivals import Drawn, Lengths, closed_loop
-from medusa_sim.load.draws import Draws
-from medusa_sim.load.kinds import KINDS, rates_by_kind
+from medusa_sim.load.engine import run
 from medusa_sim.load.limits import Server
+from medusa_sim.load.luck import KINDS, Luck, rates_by_kind
 from medusa_sim.load.policies import Budget, Fixed
 from medusa_sim.load.record import Record
-from medusa_sim.load.scheduler import run
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.plan.scenario import Scenario
@@ -41,8 +40,8 @@ def served(table: StepTable, users: int, drafts: int = 3, count: int = 8, spread
 
 @given(rate=st.floats(0.25, 0.95), runs=st.floats(1.0, 6.0), seed=st.integers(0, 99))
 def test_drafts_are_found_as_often_as_said_in_runs_as_long_as_said(rate, runs, seed):
-    draws = Draws(looked_up(runs, rate), np.full(400, 100), seed, spread=0.0)
-    found = np.diff(draws.found) > 0
+    luck = Luck(looked_up(runs, rate), np.full(400, 100), seed, spread=0.0)
+    found = np.diff(luck.found_before()) > 0
     assert found.mean() == pytest.approx(rate, abs=0.02 * np.sqrt(runs))
     after = found[1:][found[:-1]]
     assert after.mean() == pytest.approx(1.0 - (1.0 - rate) / runs, abs=0.04)
@@ -53,9 +52,10 @@ def test_tokens_of_the_cells_are_those_of_the_profile(spread):
     # each number as often as it is probable: no chance in the mean
     rates, longest = (0.7, 0.5, 0.1), 50
     output = np.full(3000, longest)
-    draws = Draws(constant_table(STEP_S, rates=rates), output, seed=3, spread=spread)
+    luck = Luck(constant_table(STEP_S, rates=rates), output, seed=3, spread=spread)
     kinds = KINDS if spread else 1
-    cells = np.diff(draws.sums).reshape(len(rates) + 1, kinds, -1)[:, :, :-longest]
+    sums = np.array([luck.tokens_before(drafts) for drafts in range(len(rates) + 1)])
+    cells = np.diff(sums, axis=1).reshape(len(rates) + 1, kinds, -1)[:, :, :-longest]
     means = cells.mean(axis=-1)
     expected = 1.0 + np.cumsum(np.pad(rates_by_kind(np.array(rates), spread), ((0, 0), (1, 0))), axis=1)
     np.testing.assert_allclose(means.T, expected, atol=3.0 / cells.shape[-1])
@@ -107,7 +107,7 @@ def test_a_step_grows_with_the_share_that_found_drafts(share, b, drafts):
 def test_other_policies_and_unequal_requests_look_up_too():
     table = looked_up(1.4)
     asked = closed_loop(8, Lengths(prompt_tokens=8, output_tokens=100), count=80)
-    for policy in (Budget.of(table), Fixed(2)):
+    for policy in (Budget.from_table(table), Fixed(2)):
         found = run(asked, table, limits(max_requests=8), policy, spread=1.0)
         assert found.emitted == asked.output_tokens.sum()
     many = closed_loop(32, Lengths(prompt_tokens=1, output_tokens=200, prompt_cv=0, output_cv=0), count=2000)

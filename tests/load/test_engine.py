@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from load_tables import constant_table, limits, requests
 
 from medusa_sim.errors import UsageError
-from medusa_sim.load import scheduler
 from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
-from medusa_sim.load.kinds import rates_by_kind
+from medusa_sim.load.engine import Engine, run
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import (
     Adaptive,
@@ -18,11 +17,10 @@ from medusa_sim.load.policies import (
     Fixed,
     Policy,
     State,
-    schedule_of,
+    schedule_for,
 )
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
-from medusa_sim.load.scheduler import run
 from medusa_sim.plan import LENGTH_CV
 
 STEP_S = 0.01
@@ -118,10 +116,6 @@ def test_a_full_closed_loop_emits_what_the_table_says_as_often_as_its_seed():
 
 def test_requests_that_differ_keep_the_mean_that_throughput_follows_and_widen_latencies():
     profile = np.array([0.8, 0.6, 0.4])
-    for spread in (0.0, 0.5, 1.0, 2.0):
-        kinds = rates_by_kind(profile, spread)
-        assert float((1.0 / (1.0 + kinds.sum(axis=1))).mean()) == pytest.approx(1.0 / 2.8, rel=1e-6)
-        assert (np.diff(kinds, axis=1) <= 1e-12).all()
     table = constant_table(STEP_S, rates=tuple(profile))
     asked = closed_loop(16, Lengths(prompt_tokens=1, output_tokens=400, prompt_cv=0, output_cv=0), count=640)
     alike, unlike = (
@@ -135,62 +129,51 @@ def test_requests_that_differ_keep_the_mean_that_throughput_follows_and_widen_la
     np.testing.assert_array_equal(again.finish_s, unlike.finish_s)
 
 
-class Unsure:
+class Unsure(Policy):
     """A policy that chooses anything allowed, by the state alone."""
 
     name = "unsure"
 
-    def choose(self, state: State) -> int:
+    def drafts(self, state: State) -> int:
         return (state.requests + state.steps) % 3
 
 
-class Checked(scheduler._Run):
-    """Checks the engine's own limits before every step."""
-
-    def _held(self, drafts: int) -> int:
-        return self.decoding.blocks(drafts) + self.prompts.reserved
-
-    def _mixed(self, drafts: int, chunks: list[tuple[int, int]]) -> None:
-        tokens = self.decoding.count + self.decoding.asked + sum(tokens for tokens, _ in chunks)
-        assert self.decoding.asked <= self.decoding.count * drafts
-        assert self._held(drafts) <= self.limits.kv_blocks
-        assert tokens <= self.limits.token_budget
-        super()._mixed(drafts, chunks)
-
-    def _decode(self, drafts: int) -> None:
-        assert self._held(drafts) <= self.limits.kv_blocks
-        super()._decode(drafts)
+class Checked(Engine):
+    """Checks the engine's own limits, and sums that are kept in step, with every step."""
 
     def _step(self) -> None:
         super()._step()
-        limits, decoding, prompts = self.limits, self.decoding, self.prompts
-        assert self._held(-1) <= limits.kv_blocks  # committed tokens, after one step or many
-        assert decoding.count + prompts.count <= limits.max_requests
-        final, shared, row, own = (
-            array[: decoding.count] for array in (decoding.final, decoding.shared, decoding.row, decoding.own)
-        )
-        remaining, ends = decoding.remaining, decoding.ends[: decoding.count]
-        assert decoding.length_sum == int((final - remaining).sum())
-        assert decoding.shared_sum == int(shared.sum())
-        assert not decoding.count or int(remaining.min()) > 0
-        assert not decoding.count or decoding.first_end == int(ends.min()) > decoding.step
-        if decoding.draws.size:
-            drafts = (row - own) // decoding.draws.size
-            assert decoding.asked == int(drafts.sum())
-            assert not decoding.count or decoding.drafts >= int(drafts.max())
-            assert not decoding.count or decoding.drafts == int(drafts.max())
-        for total, each in ((prompts.reserved, "blocks"), (prompts.left, "left")):
-            assert total == sum(getattr(prompt, each) for prompt in prompts._prompts)
-        assert prompts.count == len(prompts._prompts)
+        limits, batch, cache, scheduler = self.limits, self.batch, self.cache, self.scheduler
+        running = batch.requests.values()
+        cached = batch.cached()
+        assert cache.needed(-1) <= limits.kv_blocks  # committed tokens, after one step or many
+        assert len(batch) + len(scheduler.reading) <= limits.max_requests
+        assert batch.tokens == sum(cached)
+        assert batch.shared == sum(request.shared for request in running)
+        left = [request.prompt_tokens + request.output_tokens - 1 - tokens
+                for request, tokens in zip(running, cached, strict=True)]  # fmt: skip
+        assert min(left, default=1) > 0
+        first_end = min((request.last_step for request in running), default=batch.step + 1)
+        assert first_end > batch.step
+        assert not running or batch.steps_to_an_end == first_end - batch.step
+        assert cache.reserved == sum(request.blocks for request in scheduler.reading)
+        for drafts in (0, 2):
+            assert cache.needed(drafts) <= cache.at_most(drafts)
+
+    def _equal_steps(self, drafts: int, length: float) -> int:
+        steps = super()._equal_steps(drafts, length)
+        assert steps >= 1
+        assert self.batch.step + steps <= self.asked_at_step + self.policy.hold_steps
+        return steps
 
 
 POLICIES = {
     "none": lambda table: Fixed(0),
     "fixed": lambda table: Fixed(2),
     "schedule": lambda table: BySize(((1, 2), (4, 1), (8, 0))),
-    "computed": lambda table: schedule_of(table, 64),
+    "computed": lambda table: schedule_for(table, 64),
     "adaptive": lambda table: Adaptive(tiers=(1, 2)),
-    "budget": Budget.of,
+    "budget": Budget.from_table,
     "unsure": lambda table: Unsure(),
 }
 
@@ -221,7 +204,7 @@ def test_every_request_is_served_once_within_the_limits(
     )
     chosen: Policy = POLICIES[policy](table)
     try:
-        engine = Checked(asked, table, within, chosen, seed, None)
+        engine = Checked(asked, table, within, chosen, seed, spread=0.0)
     except UsageError:
         assume(not (shared and windowed))  # the most that any request shares, beside the longest: refused
         raise

@@ -1,0 +1,118 @@
+"""The batch: requests that decode together, how far each is, and what they emit in a step."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from heapq import heapify, heappop, heappush
+
+from medusa_sim.load.luck import Luck
+from medusa_sim.load.requests import Request
+
+
+class Batch:
+    """Requests that decode, by number, in order of admission.
+
+    drafts: of every request in a step. step: steps made so far. tokens: in the KV cache, of all requests;
+    shared: KV blocks that they share with others, summed over them.
+
+    In step n a request is at the cell `start + n` of `Luck`. With t the tokens of all cells before that one,
+    base + t tokens of it are in the KV cache, and it has emitted everything when t reaches its goal, in its
+    last_step. So a request changes only when it joins or gets other drafts, however many steps lie between.
+    """
+
+    def __init__(self, luck: Luck) -> None:
+        self.requests: dict[int, Request] = {}
+        self.drafts = self.step = self.tokens = self.shared = 0
+        self._luck, self._found = luck, luck.found_before()
+        self._before = luck.tokens_before(0)
+        self._passed = 0
+        self._ends: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def join(self, request: Request) -> None:
+        """A request whose prompt has been read decodes from the next step on."""
+        request.start = self._luck.first_cells[request.number] - self.step
+        self.requests[request.number] = request
+        self.tokens += request.cached
+        self.shared += request.shared
+        self._passed += self._before[request.start + self.step]
+        self._set_goal(request)
+        heappush(self._ends, (request.last_step, request.number))
+
+    def draft(self, drafts: int) -> None:
+        """So many drafts of every request from now on."""
+        if drafts == self.drafts:
+            return
+        requests = self.requests.values()
+        for request in requests:
+            request.left = self._left(request)
+        self.drafts, self._before = drafts, self._luck.tokens_before(drafts)
+        for request in requests:
+            self._set_goal(request)
+        self._passed = sum([self._before[request.start + self.step] for request in requests])
+        self._ends = [(request.last_step, request.number) for request in requests]
+        heapify(self._ends)
+
+    def _set_goal(self, request: Request) -> None:
+        """Where a request with so much left ends, with the drafts of now."""
+        before, cell = self._before, request.start + self.step
+        request.goal, request.base = before[cell] + request.left, request.cached - before[cell]
+        request.last_step = bisect_left(before, request.goal, cell, cell + request.left) - request.start
+
+    def _left(self, request: Request) -> int:
+        """Tokens still to emit, below 0 where a request emitted more than it asked for."""
+        return request.goal - self._before[request.start + self.step]
+
+    def cached(self) -> list[int]:
+        """Tokens of each request in the KV cache."""
+        before, step = self._before, self.step
+        return [request.base + before[request.start + step] for request in self.requests.values()]
+
+    @property
+    def steps_to_an_end(self) -> int:
+        """Steps until the first request has emitted everything."""
+        ends, requests = self._ends, self.requests
+        while ends[0][1] not in requests or requests[ends[0][1]].last_step != ends[0][0]:
+            heappop(ends)  # of a request that was preempted
+        return ends[0][0] - self.step
+
+    def advance(self, steps: int) -> int:
+        """Tokens that all requests emit in so many steps, at most `steps_to_an_end`."""
+        self.step += steps
+        emitted = steps * len(self.requests)
+        if self.drafts:
+            before, step = self._before, self.step
+            passed = sum([before[request.start + step] for request in self.requests.values()])
+            emitted = passed - self._passed
+        self._passed += emitted
+        self.tokens += emitted
+        return emitted
+
+    def found_share(self, steps: int) -> float:
+        """Share of the last so many steps, over all requests, in which drafts were found."""
+        found = self._found
+        if found is None:
+            return 1.0
+        cells = [request.start + self.step for request in self.requests.values()]
+        return sum([found[cell] - found[cell - steps] for cell in cells]) / (steps * len(cells))
+
+    def leave(self) -> list[Request]:
+        """Requests that have emitted everything leave."""
+        gone = []
+        while self.requests and self.steps_to_an_end <= 0:
+            gone.append(self._drop(self._ends[0][1]))
+        return gone
+
+    def drop_last(self) -> Request:
+        """The request that was admitted last leaves before its end."""
+        return self._drop(next(reversed(self.requests)))
+
+    def _drop(self, number: int) -> Request:
+        request = self.requests.pop(number)
+        request.left = self._left(request)
+        self.tokens -= request.cached
+        self.shared -= request.shared
+        self._passed -= self._before[request.start + self.step]
+        return request

@@ -1,0 +1,78 @@
+"""The KV cache of a run: blocks that decoding requests fill, blocks that prompts have reserved."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from medusa_sim.load.batch import Batch
+from medusa_sim.load.limits import Limits
+
+_ROUNDING = 1e-9
+"""Of sums of parts of blocks."""
+
+
+class Cache:
+    """Blocks in use by a batch and by prompts that are being read.
+
+    blocks: that there are, beside those of a text that all requests share. reserved: by prompts, for all of
+    each from its start. most: an upper bound of the blocks in use at any time.
+
+    A request fills ceil((tokens + drafts + slots) / block) blocks (L2) if every draft is accepted. Counting
+    them takes a pass over the batch, so a bound stands in wherever it is enough: the one where the last block
+    of every request has just begun, and all are of the mean length. What a request holds of the blocks that
+    it fills grows ever slower (windows), so no other lengths of the same mean hold more.
+    """
+
+    def __init__(self, limits: Limits, batch: Batch, longest_prompt: int) -> None:
+        self.blocks = limits.kv_blocks - limits.shared_blocks(longest_prompt)
+        self.reserved = self.most = 0
+        self._limits, self._batch = limits, batch
+        self._block_tokens, self._slots = limits.block_tokens, 1 + limits.lookahead
+        self._held = None if limits.held is None else limits.held.tolist()
+        self._counted: tuple[tuple[int, ...], int] = ((), 0)
+
+    def needed(self, drafts: int) -> int:
+        """Blocks in the next step, counted by request; once, as long as the batch stays as it is."""
+        batch = self._batch
+        state = drafts, batch.step, len(batch), batch.tokens
+        if self._counted[0] != state:
+            ahead = drafts + self._slots + self._block_tokens - 1
+            filled = [(tokens + ahead) // self._block_tokens for tokens in batch.cached()]
+            held = filled if self._held is None else [self._held[blocks] for blocks in filled]
+            self._counted = state, ceil(sum(held) - _ROUNDING)
+        return self._counted[1] - batch.shared + self.reserved
+
+    def _tokens_at_most(self, drafts: int, steps: int) -> int:
+        """Tokens' worth of blocks of the batch in the last of so many steps, at most."""
+        requests, size = len(self._batch), self._block_tokens
+        tokens = self._batch.tokens + requests * ((drafts + 1) * steps - 1 + self._slots + size - 1)
+        if self._held is None or not requests:
+            return tokens
+        return ceil(requests * self._limits.held_of(tokens / size / requests)) * size
+
+    def at_most(self, drafts: int, steps: int = 1) -> int:
+        """Blocks in the last of so many steps, at most."""
+        blocks = self._tokens_at_most(drafts, steps) // self._block_tokens
+        return blocks - self._batch.shared + self.reserved
+
+    def fits(self, drafts: int, prompt_blocks: int = 0) -> bool:
+        """Whether the next step has room, and a prompt of so many blocks beside it."""
+        free = self.blocks - prompt_blocks
+        return self.at_most(drafts) <= free or self.needed(drafts) <= free
+
+    def steps_that_fit(self, drafts: int) -> int:
+        """Steps that surely find room, at least the next one."""
+        room = (self.blocks - self.reserved + self._batch.shared) * self._block_tokens
+        free_tokens = room - self._tokens_at_most(drafts, steps=1)
+        return 1 + max(free_tokens // (len(self._batch) * (drafts + 1)), 0)
+
+    def use(self, drafts: int, steps: int) -> None:
+        """So many steps are made."""
+        self.most = max(self.most, min(self.at_most(drafts, steps), self.blocks))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens' worth of blocks in use, of all layers."""
+        if self._limits.held is None:
+            return self._batch.tokens + (self.reserved - self._batch.shared) * self._block_tokens
+        return self.needed(-self._slots) * self._block_tokens

@@ -1,0 +1,138 @@
+"""Luck: how many tokens a request emits in each of its steps, drawn before the run begins.
+
+    (L3)  accepted = the number of i <= K with u < r_i,  u uniform
+    (L4)  logit a_k(request) = logit a_k + m + s z,  z normal
+    (L5)  P(found after found) = 1 - (1 - z) / r,  P(found after none) = z / r
+
+Cells stand in a long row: a cell is one step, and holds the tokens that it emits with the longest draft; each
+number of tokens is there as often as the profile says, in random order. A request starts at a cell of its own
+and goes on by one cell a step; with K drafts a cell emits at most K + 1. So the luck of a request depends
+neither on who is served beside it nor on the policy, and policies can be compared request by request.
+
+In (L4) a_k is the profile's probability that draft k is accepted where those before it were, s its
+`request_spread`. Profiles count by step, and a hard request takes more steps: m is chosen so that the
+harmonic mean of tokens per step over the requests, which throughput follows, stays the profile's. In (L5) z
+is the share of steps in which a look-up finds drafts (`match_rate`), in runs r times as long as of
+independent steps (`match_runs`): a text that is being copied goes on being copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.load.step_table import StepTable
+
+KINDS = 64
+"""Kinds of requests, equally many of each, that stand for the normal distribution of (L4)."""
+_LEAST_CELLS, _MOST_CELLS = 1 << 12, 1 << 18
+"""There are as many cells as the requests take steps, within these."""
+_LEAST_CELLS_OF_KIND = 1 << 11
+_EDGE = 1e-9
+
+
+class Luck:
+    """Cells of every request. first_cells: (requests,) the cell of each one's first step.
+
+    output_tokens: (requests,) tokens to emit; spread: s of (L4). A request whose first draft is accepted more
+    often than others' are found finds more.
+    """
+
+    def __init__(self, table: StepTable, output_tokens: IntArray, seed: int, spread: float) -> None:
+        longest = int(output_tokens.max())
+        self.first_cells = [0] * output_tokens.size
+        self._cells = np.ones(longest + 1, dtype=np.int64)
+        self._found: IntArray | None = None
+        self._sums: dict[int, Sequence[int]] = {}
+        if not table.drafts_max:
+            return
+        random = np.random.default_rng([seed, 5])
+        rates = rates_by_kind(table.rates, spread)
+        kinds = len(rates)
+        steps = round(float(output_tokens.sum() / table.tokens_per_step[-1]))
+        cells = max(
+            min(max(steps, _LEAST_CELLS), _MOST_CELLS) // kinds, _LEAST_CELLS_OF_KIND if kinds > 1 else 0
+        )
+        first = random.integers(0, cells, output_tokens.size)
+        if kinds > 1:
+            first += kinds_of(output_tokens.size, seed) * (cells + longest)
+        self.first_cells = first.tolist()
+        found = None
+        if table.match_rate < 1.0:
+            match_rate = np.maximum(rates[:, :1], table.match_rate)
+            rates = rates / match_rate
+            found = _in_runs(match_rate, table.match_runs, cells, random)
+        tokens = random.permuted(_evenly(rates, cells), axis=1)
+        if found is not None:
+            tokens = np.where(found, tokens, 1)
+            self._found = _in_a_row(found, longest)
+        self._cells = _in_a_row(tokens, longest)
+
+    def tokens_before(self, drafts: int) -> Sequence[int]:
+        """(cells + 1,) tokens of all cells before each, where every step has so many drafts."""
+        if drafts not in self._sums:
+            cells = self._cells.size
+            self._sums[drafts] = (
+                [0, *np.cumsum(np.minimum(self._cells, drafts + 1)).tolist()] if drafts else range(cells + 1)
+            )
+        return self._sums[drafts]
+
+    def found_before(self) -> Sequence[int] | None:
+        """(cells + 1,) cells before each in which drafts were found; None where they always are."""
+        return None if self._found is None else [*accumulate(self._found.tolist(), initial=0)]
+
+
+def rates_by_kind(rates: FloatArray, spread: float) -> FloatArray:
+    """(kinds, K) probability that at least k drafts are accepted, of the hardest requests first (L4)."""
+    if spread == 0.0 or rates.size == 0:
+        return rates[None, :]
+    from scipy.special import expit, logit, ndtri
+
+    before = np.concatenate([[1.0], rates[:-1]])
+    conditional = np.divide(rates, before, out=np.zeros_like(rates), where=before > 0.0)
+    middle_logit = logit(np.clip(conditional, _EDGE, 1.0 - _EDGE))
+    normal = spread * ndtri((np.arange(KINDS) + 0.5) / KINDS)
+
+    def shifted(shift: float) -> FloatArray:
+        return np.asarray(np.cumprod(expit(middle_logit[None, :] + normal[:, None] + shift), axis=1))
+
+    wanted = 1.0 / (1.0 + rates.sum())
+    low, high = -20.0 - 5.0 * spread, 20.0 + 5.0 * spread
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        steps_per_token = float((1.0 / (1.0 + shifted(middle).sum(axis=1))).mean())
+        low, high = (middle, high) if steps_per_token > wanted else (low, middle)
+    return shifted(0.5 * (low + high))
+
+
+def kinds_of(count: int, seed: int) -> IntArray:
+    """(count,) the kind of each request."""
+    return np.random.default_rng([seed, 3]).integers(0, KINDS, count)
+
+
+def _evenly(rates: FloatArray, cells: int) -> IntArray:
+    """(kinds, cells) tokens of a step, each number as often as the rates (kinds, K) say, the most first."""
+    share = (np.arange(cells) + 0.5) / cells
+    tokens = np.ones((len(rates), cells), dtype=np.int64)
+    for rate in rates.T:
+        tokens += share < rate[:, None]
+    return tokens
+
+
+def _in_runs(match_rate: FloatArray, runs: float, cells: int, random: np.random.Generator) -> BoolArray:
+    """(kinds, cells) whether drafts are found (L5). match_rate: (kinds, 1)."""
+    drawn = random.random((len(match_rate), cells))
+    goes_on = 1.0 - 1.0 / runs
+    begins = drawn >= goes_on
+    begins[:, 0] = True
+    drawn[:, 0] = goes_on + drawn[:, 0] / runs
+    begin = np.maximum.accumulate(np.where(begins, np.arange(cells), 0), axis=1)
+    return np.asarray(np.take_along_axis(drawn < goes_on + match_rate / runs, begin, axis=1))
+
+
+def _in_a_row(cells: IntArray | BoolArray, longest: int) -> IntArray:
+    """All kinds in a row, each followed by its beginning, so that a request of any cell finds enough."""
+    return np.pad(cells, ((0, 0), (0, longest)), mode="wrap").astype(np.int64).ravel()
