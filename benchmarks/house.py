@@ -45,7 +45,7 @@ HOUSE = (
         ("plan",),
         "scenario -> surface (the only thing that prices a grid) -> sweep, recommend and what they say",
         in_order(
-            "acceptance arguments question draft_options as_run scenario stand_ins doubts terms "
+            "acceptance arguments question draft_options as_run own_rows scenario stand_ins doubts terms "
             "drafted best_by_count priced_steps surface verdict check woken_experts quantities sweep "
             "tree_speedup break_even capacity insights schedule schedule_row recommendation recommend"
         ),

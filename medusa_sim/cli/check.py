@@ -22,7 +22,7 @@ from medusa_sim.plan.question import Measured
     "--measured-tpot-ms 5.1 --accepted-by-position 0.70,0.42,0.21",
 )
 @click.argument("more", **take.FILES)
-@take.scenario("given", "scope", "baseline")
+@take.scenario("given", "scope", "baseline", "bench")
 @click.option(
     "--bench",
     "files",

@@ -18,7 +18,10 @@ from medusa_sim.plan import DEFAULT_BATCHES
 from medusa_sim.plan.question import EVERY_BATCH_TO, QUESTION, Question
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from medusa_sim.plan.recommendation import Recommendation
+    from medusa_sim.plan.scenario import Scenario
 
 _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 
@@ -28,6 +31,7 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     "medusa-sim recommend --gpu h100-sxm --model llama-3.1-8b --drafter eagle --draft-vocab 32000 "
     "--acceptance 0.7 --export vllm",
     "medusa-sim recommend --acceptance heads.csv --format json -o answer.json",
+    "medusa-sim recommend --bench llama-bench.json --drafter mtp --acceptance 0.7 --batch 1",
 )
 @take.scenario("names", "scope", "baseline")
 @click.option(
@@ -49,6 +53,11 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 @click.option(
     "--by-count", is_flag=True, help="A row for every batch and count instead: the curves behind the answer."
 )
+@click.option(
+    "--ask-bench",
+    is_flag=True,
+    help="Print the command whose result --bench takes, for llama.cpp and MLX, and nothing else.",
+)
 @click.option("--draft-path", help="Draft checkpoint to name in the engine's settings.")
 @take.record("report", ReportPlace)
 @take.output
@@ -62,6 +71,7 @@ def recommend(
     engine_version: str | None,
     ab: bool,
     by_count: bool,
+    ask_bench: bool,
     draft_path: str | None,
     report: ReportPlace,
     output: Output,
@@ -77,10 +87,18 @@ def recommend(
 
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
+    if ask_bench:
+        from medusa_sim.plan.own_rows import asked_for
+
+        output.text(asked_for(str(names["runtime"] or "")) + "\n")
+        return
+    own_machine(names)
     question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, **asked)
     if engine is not None and not take.is_given("runtime"):
         names["runtime"] = runtime_of(engine, names["drafter"])
     (one,) = take.scenarios(names)
+    for line in narrowed(one):
+        say(line)
     answer = answered(one, question)
     if engine is not None or by_count or output.form not in ("table", "md"):  # which say them themselves
         warn(doubts(one))
@@ -106,6 +124,35 @@ def recommend(
     for note in settings.notes:
         say(f"note: {note}")
     output.text(ab_script(answer, settings) if ab else settings.text)
+
+
+def own_machine(names: dict[str, Any]) -> None:
+    """Fill what was not asked for with what rows of one's own machine say; UsageError without a device."""
+    if names["bench"] is None:
+        return
+    from medusa_sim.plan.own_rows import read_rows
+
+    found = read_rows(names["bench"])
+    told: dict[str, Any] = {name: value for name, value in found.told.items() if not take.is_given(name)}
+    if found.acceptance is not None and not take.is_given("acceptance"):
+        told["acceptance"] = f"{found.acceptance:.4g}"
+    for name, value in told.items():
+        say(f"{name.replace('_', ' ')} {value}, as {names['bench'].name} says")
+    names |= told
+    if "gpu" not in told and not take.is_given("gpu"):
+        raise UsageError(f"{names['bench']} does not say on which device it ran: give --gpu")
+
+
+def narrowed(one: Scenario) -> Iterator[str]:
+    """How much better a machine is known by its own rows."""
+    from medusa_sim.latency.local import LocalLatency
+
+    if one.arguments.bench is not None and isinstance(one.latency, LocalLatency):
+        before, after = LocalLatency(one.gpu, one.latency.law.backend).law.band, one.latency.law.band
+        yield (
+            f"80 % of steps lie within {after:.0%} of what is predicted for your {one.gpu.name}, without its "
+            f"rows within {before:.0%}"
+        )
 
 
 def runtime_of(engine: str, drafter: str) -> str | None:

@@ -3,8 +3,8 @@
 A matrix of W weights of a type with b bytes each, times m columns, on a device of bandwidth B and R lane
 operations a second:
 
-    (L1)  vectors  t = launch + |W b / (B share), W (passes unpack + m column) / R|_p      m <= limit
-                   passes = ceil(m / group); where columns are separate, m products of one column
+    (L1)  vectors  t = launch + |W b / (B share), W passes (unpack + m' column) / R|_p     m <= limit
+                   passes = ceil(m / group), m' = ceil(m / passes); separate columns are m products of one
     (L2)  tiles    t = launch + |W b / (B share'), W (unpack' + (c - tile) column') / R + 2 W c / peak'|_p
                    c = tile ceil(m / tile), the columns of whole tiles
     (L3)  experts  before the switch every pair of token and expert is a product of one column (L1); the
@@ -28,7 +28,7 @@ from medusa_sim.latency.base import Bound, OperatorTime, Source
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.local import MatrixLaw, TypeLaw, law_of
+from medusa_sim.specs.local import Law, MatrixLaw, TypeLaw, law_of
 from medusa_sim.units import US_PER_S
 
 _ROLES: dict[str, Role] = {
@@ -47,9 +47,9 @@ class LocalLatency:
 
     name = "local"
 
-    def __init__(self, gpu: Gpu, backend: str) -> None:
+    def __init__(self, gpu: Gpu, backend: str, law: Law | None = None) -> None:
         self.gpu = gpu
-        self.law = law_of(backend, gpu.name, gpu.local)
+        self.law = law_of(backend, gpu.name, gpu.local) if law is None else law
         assert gpu.local is not None  # noqa: S101  # law_of refuses others
         share = gpu.local.bandwidth_share
         self.target = gpu.local.target
@@ -113,7 +113,8 @@ class LocalLatency:
             return read / kind.share + np.zeros_like(m), weights * ops / self.ops_per_us
         alone = kind.unpack + kind.column if kind.single is None else kind.single
         is_separate = m <= kind.separate
-        several = np.ceil(m / self.law.group) * kind.unpack + m * kind.column
+        passes = np.ceil(m / self.law.group)
+        several = passes * (kind.unpack + np.ceil(m / passes) * kind.column)
         work = weights * (np.where(is_separate, m * alone, several) + _NOTHING) / self.ops_per_us
         return np.where(is_separate, m, 1.0) * read / kind.share, work
 
@@ -185,6 +186,9 @@ class LocalLatency:
         size: FloatArray,
     ) -> OperatorTime:
         """The time of products beside what is fixed, with the law's band."""
+        if self.law.curve:
+            columns, left = np.asarray(self.law.curve).T
+            time_us, fixed = (part * np.exp(np.interp(size, columns, left)) for part in (time_us, fixed))
         time_us = np.asarray(fixed + time_us + np.zeros_like(size))
         bound = np.where(
             2.0 * np.asarray(fixed) > time_us,

@@ -402,6 +402,12 @@ class Arguments(Declared):
         "Kernel set [default: torch for fp16, sglang for bf16 and fp8, paper with --runtime paper].",
         _MACHINE,
     )  # fmt: skip
+    bench: str | os.PathLike[str] | None = argument(
+        None, PATH,
+        "What llama-bench, llama-batched-bench, mlx-lm's benchmark or llama-server's timings print on your "
+        "own machine: llama.cpp's and MLX's times are corrected by its rows.",
+        _MACHINE,
+    )  # fmt: skip
     fallback: Fallback = argument(
         "refuse", WORD,
         "With --latency measured, for shapes that were not measured: refuse, or predict as calibrated.",

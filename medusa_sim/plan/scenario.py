@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from medusa_sim.plan.acceptance import acceptance_of, matched
 from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
 from medusa_sim.plan.as_run import as_run, check_fit
 from medusa_sim.plan.draft_options import Drafting, DraftOption, draft_options
+from medusa_sim.plan.own_rows import corrected, read_rows
 from medusa_sim.specs.costs import Price, given_price, price_of
 from medusa_sim.specs.engine_facts import Backend, backend_of_model, case_of
 from medusa_sim.specs.fitted import Fit
@@ -35,7 +37,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.ranges import Case
-from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.specs.runtime import Runtime, load_runtime, local_runtime_names
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.drafter.base import Drafter, FreeDrafter, Parts
@@ -369,8 +371,16 @@ class Scenario:
                     "card; leave out one of them"
                 )
             return asked.latency
+        if asked.bench is not None and not self.runtime.local:
+            raise UsageError(
+                f"--bench corrects llama.cpp and MLX, not {self.runtime.name}; choose --runtime "
+                f"{' or '.join(local_runtime_names())}"
+            )
         if self.runtime.local and asked.latency == "calibrated":
-            return LocalLatency(self.gpu, self.runtime.local)
+            own = LocalLatency(self.gpu, self.runtime.local)
+            if asked.bench is None:
+                return own
+            return corrected(own, self.shard, self.runtime, read_rows(Path(asked.bench)).rows)
         return latency_model(
             self.gpu,
             asked.latency,
@@ -417,7 +427,7 @@ class Scenario:
     @property
     def backend(self) -> Backend | None:
         """The attention kernel of a verification step; None where nothing tells (a roofline, the block)."""
-        if self.latency.name == "roofline" or self.scope == "block":
+        if self.latency.name in ("roofline", "local") or self.scope == "block":
             return None
         return backend_of_model(self.shard, self.runtime.library, self.gpu.architecture, self.runtime.backend)
 

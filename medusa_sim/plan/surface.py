@@ -218,7 +218,7 @@ class Surface(PricedSteps):
         """
         scenario = self.scenario
         asked = scenario.arguments
-        if scenario.scope == "block" or not (asked.dtype or asked.weight_dtype):
+        if scenario.scope == "block" or scenario.runtime.local or not (asked.dtype or asked.weight_dtype):
             return None
         try:
             published = scenario.but(dtype=None, weight_dtype=None, kernels=None)

@@ -122,6 +122,8 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Lane operations for each pair of query and element of K and V."""
     row_us_per_million: Annotated[float, Meta(ge=0.0, le=1e5)] = 0.0
     """Of each row of logits, for a million of them: brought to the host and sampled there."""
+    curve: tuple[tuple[float, float], ...] = ()
+    """(columns, logarithm of a factor) on products, where somebody's own rows left something."""
     band: Annotated[float, Meta(ge=0.0, le=3.0)]
     """80 % half-width of a product's time, in the logarithm."""
 

@@ -1,0 +1,350 @@
+"""Rows that a person measured on the own machine, and the law of its kernels corrected by them.
+
+Read are results of `llama-bench` (JSON, JSON lines, its Markdown table), `llama-batched-bench` (its table),
+mlx-lm's `benchmark` and `generate`, and the timings of llama-server: whatever stands on a terminal may be
+pasted. What they say of device, build, model and type fills what was not asked for.
+
+    (O1)  law' = law with bandwidth f_1, arithmetic f_2 and what is fixed f_3 times as fast
+          f    = least squares of ln(predicted / measured) over the rows, with ln f ~ N(0, SPREAD)
+    (O2)  what is left at the columns of the rows is put on between them, in proportion
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.errors import DataError, shown
+from medusa_sim.file_types import FILES, named_file
+from medusa_sim.latency.local import LocalLatency
+from medusa_sim.outside.limits import LINE_CHARACTERS, UPLOAD_BYTES
+from medusa_sim.reading import json_documents, lines_of, named, read_text
+from medusa_sim.specs.gpu import device_names, gpu_name
+from medusa_sim.specs.local import Law, TypeLaw, runtime_of_backend
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.models import model_names
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.drafter.base import FreeDrafter
+from medusa_sim.step.step import Setting, decode_step, verification_step
+
+WANTED = (
+    "what llama-bench (-o json or its table), llama-batched-bench, mlx-lm's benchmark or llama-server's "
+    "timings print"
+)
+MOST_COLUMNS = 64
+"""Tokens of a forward pass that says something about verification; longer ones are prompts."""
+SPREAD = (0.12, 0.35, 0.35)
+"""How far a device may be from its law: bandwidth, arithmetic and what is fixed, in the logarithm.
+
+Plain speeds of devices that were left out err by a tenth, their slopes by a third (docs/local.md)."""
+NOISE = 0.03
+"""Of a row: two runs of llama-bench differ by one or two hundredths, more on a warm laptop."""
+LEAST_BAND = 0.03
+_FASTEST_US, _SLOWEST_US = 50.0, 60e6
+_BACKENDS = {
+    "cuda": "cuda", "metal": "metal", "mtl": "metal", "vulkan": "vulkan", "rocm": "rocm", "hip": "rocm",
+    "cpu": "cpu", "blas": "cpu",
+}  # fmt: skip
+_SIZES = {"small": "S", "medium": "M", "large": "L"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRow:
+    """The time of a forward pass: `columns` tokens of one sequence, or of so many sequences (`is_batch`)."""
+
+    columns: int
+    depth: float
+    time_us: float
+    is_batch: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRows:
+    """What a paste says. told: arguments of a scenario that it names. drafted, accepted: drafts counted."""
+
+    rows: tuple[OwnRow, ...]
+    told: dict[str, str]
+    build: str = ""
+    drafted: float = 0.0
+    accepted: float = 0.0
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the drafts that were accepted; None where none were counted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+
+def read_rows(path: Path) -> OwnRows:
+    """The rows of a file, or of a paste. Raises DataError in one line where it holds none."""
+    return rows_of(read_text(path, UPLOAD_BYTES, WANTED, DataError), path)
+
+
+def rows_of(text: str, where: Path) -> OwnRows:
+    """The rows of a text; `where` names it in messages."""
+    if text.lstrip()[:1] in ("{", "["):
+        found = _of_json(json_documents(text, where, WANTED, DataError, finite=False), where)
+    else:
+        found = _of_lines([line[:LINE_CHARACTERS] for line in lines_of(text)])
+    if not found.rows and not found.drafted:
+        raise DataError(f"{named(where)}: holds no speed of a forward pass; give {WANTED}")
+    for row in found.rows:
+        if not _FASTEST_US <= row.time_us <= _SLOWEST_US:
+            raise DataError(f"{named(where)}: a pass of {row.time_us:.3g} us: not a time that a model takes")
+    return found
+
+
+def _of_json(documents: list[Any], where: Path) -> OwnRows:
+    entries = [each for found in documents for each in (found if isinstance(found, list) else [found])]
+    rows: list[OwnRow] = []
+    told: dict[str, str] = {}
+    build, drafted, accepted = "", 0.0, 0.0
+    for entry in entries:
+        if not isinstance(entry, dict):
+            raise DataError(f"{named(where)}: holds {shown(entry)}; give {WANTED}")
+        told |= _told(
+            str(entry.get("gpu_info") or entry.get("cpu_info") or ""), str(entry.get("backends") or ""),
+            str(entry.get("model_filename") or ""), str(entry.get("model_type") or ""),
+        )  # fmt: skip
+        build = str(entry.get("build_number") or build)
+        rate, prompt, made = (_number(entry.get(key)) for key in ("avg_ts", "n_prompt", "n_gen"))
+        if rate > 0.0 and (prompt > 0.0) != (made > 0.0):
+            rows += _row(prompt, made, _number(entry.get("n_depth")), rate)
+        times = entry.get("timings", entry)
+        if isinstance(times, dict) and _number(times.get("predicted_per_second")) > 0.0:
+            drafted += _number(times.get("draft_n"))
+            accepted += _number(times.get("draft_n_accepted"))
+            if not _number(times.get("draft_n")):
+                depth = _number(times.get("prompt_n")) + 0.5 * _number(times.get("predicted_n"))
+                rows.append(_plain(depth, _number(times.get("predicted_per_second"))))
+    return OwnRows(rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+
+
+def _plain(depth: float, rate: float) -> OwnRow:
+    return OwnRow(columns=1, depth=max(depth, 1.0), time_us=1e6 / rate)
+
+
+def _row(prompt: float, made: float, depth: float, rate: float) -> Iterator[OwnRow]:
+    """Of a test of llama-bench: generation one by one, or a short prompt at once."""
+    if made:
+        yield _plain(depth + 0.5 * made, rate)
+    elif prompt <= MOST_COLUMNS:
+        yield OwnRow(columns=int(prompt), depth=max(depth, 1.0), time_us=1e6 * prompt / rate)
+
+
+_DEVICE = re.compile(
+    r"Device \d+: ([^,(|]{3,60})|(?:GPU name|found device):\s*([^,|]{3,60})|(Apple M\d[ A-Za-z]{0,8})"
+)
+_BUILD = re.compile(r"build:\s*(\w{4,12})(?: \((\d{3,6})\))?")
+_TEST = re.compile(r"(pp|tg)(\d{1,6})(?:\s*@\s*d(\d{1,7}))?")
+_RATE = re.compile(r"(?:generation_tps=|Generation:\s*\d+ tokens,\s*)([\d.]+)")
+_DRAFTS = re.compile(
+    r"(?:draft acceptance|accept)[^\n]{0,40}?\(?\s*(\d+) accepted\s*/\s*(\d+) generated", re.IGNORECASE
+)
+_BATCHED = ("PP", "TG", "B")
+
+
+def _of_lines(lines: list[str]) -> OwnRows:
+    """Tables and lines of a terminal."""
+    rows: list[OwnRow] = []
+    told: dict[str, str] = {}
+    build, drafted, accepted = "", 0.0, 0.0
+    head: list[str] = []
+    rates: list[float] = []
+    for line in lines:
+        if found := _DEVICE.search(line):
+            told |= _told(next(name for name in found.groups() if name), "", "", "")
+        if found := _BUILD.search(line):
+            build = found[2] or found[1]
+        if found := _RATE.search(line):
+            rates.append(float(found[1]))
+        if found := _DRAFTS.search(line):
+            accepted, drafted = accepted + float(found[1]), drafted + float(found[2])
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.count("|") > 2 else []
+        if "t/s" in cells or all(name in cells for name in _BATCHED):
+            head = cells
+        elif head and len(cells) == len(head) and not set(line) <= set("|-: "):
+            row = dict(zip(head, cells, strict=True))
+            told |= _told("", row.get("backend", ""), "", row.get("model", ""))
+            rows += _batched(row) if "PP" in row else _tested(row)
+    if rates and not rows:
+        rows.append(_plain(256.0, rates[-1]))  # the mean stands last
+        told.setdefault("runtime", runtime_of_backend("mlx"))
+    return OwnRows(rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted)
+
+
+def _cell(row: dict[str, str], name: str) -> float:
+    found = re.match(r"[\d.]+", row.get(name, ""))
+    return float(found[0]) if found and found[0].count(".") < 2 and found[0] != "." else 0.0
+
+
+def _tested(row: dict[str, str]) -> Iterator[OwnRow]:
+    found, rate = _TEST.search(row.get("test", "")), _cell(row, "t/s")
+    if found and rate > 0.0 and (count := float(found[2])) > 0.0:
+        depth = float(found[3] or 0.0)
+        yield from _row(*((count, 0.0) if found[1] == "pp" else (0.0, count)), depth, rate)
+
+
+def _batched(row: dict[str, str]) -> Iterator[OwnRow]:
+    prompt, made, batch = (_cell(row, name) for name in _BATCHED)
+    seconds = next((_cell(row, name) for name in row if name.startswith("T_TG")), 0.0)
+    if made and batch and seconds and batch <= MOST_COLUMNS:
+        depth = max(prompt + 0.5 * made, 1.0)
+        yield OwnRow(columns=int(batch), depth=depth, time_us=1e6 * seconds / made, is_batch=batch > 1.0)
+
+
+def _told(device: str, backend: str, file: str, model: str) -> dict[str, str]:
+    """Arguments that are named: gpu, runtime, model, weight_dtype; what is not known is left out."""
+    told: dict[str, str] = {}
+    card = gpu_name(device.strip()) if device.strip() else ""
+    if card in device_names():
+        told["gpu"] = card
+    words = re.findall(r"[a-z]+", backend.lower())
+    if own := next((_BACKENDS[word] for word in words if word in _BACKENDS), None):
+        told["runtime"] = runtime_of_backend(own)
+    name = f"{Path(file).name} {model}".lower()
+    if shape := _model_named(name):
+        told["model"] = shape
+    form = re.search(
+        r"(i?q\d_(?:k(?:[ _-]+(?:small|medium|large|[sml])\b)?|0|1|xxs|xs|nl|s|m))|\b(b?f16)\b|mxfp4", name
+    )
+    if form:
+        asked = re.sub(r"[ _-]+(small|medium|large)", lambda size: f"_{_SIZES[size[1]]}", form[0])
+        if (known := named_file(asked.replace(" ", "_"))) in FILES:
+            told["weight_dtype"] = known
+    return told
+
+
+def _model_named(text: str) -> str:
+    """The named model whose words all stand in a file's name, the longest; empty where there is none."""
+    words = set(re.findall(r"[a-z0-9.]+", text))
+    fits = [name for name in model_names() if set(name.split("-")) <= words]
+    return max(fits, key=len, default="")
+
+
+def corrected(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]) -> LocalLatency:
+    """The latency model with its law corrected by rows of this model on this machine (O1, O2)."""
+    if not rows:
+        return latency
+    measured = np.log([row.time_us for row in rows])
+    spread = np.asarray(SPREAD)
+
+    def residuals(factors: FloatArray) -> FloatArray:
+        times = pass_times(replace_law(latency, scaled(latency.law, *np.exp(factors))), model, runtime, rows)
+        return np.concatenate([(np.log(times) - measured) / NOISE, factors / spread])
+
+    factors = least_squares(residuals, np.zeros(3))
+    fitted = replace_law(latency, scaled(latency.law, *np.exp(factors)))
+    curve: tuple[tuple[float, float], ...] = ()
+    for _ in range(3):  # what is put on products is not all of a step
+        own = replace_law(fitted, msgspec.structs.replace(fitted.law, curve=curve))
+        left = measured - np.log(pass_times(own, model, runtime, rows))
+        curve = _curve(rows, left, curve)
+    if curve[-1][0] <= fitted.law.limit:  # behind the switch other kernels run
+        curve = (*curve, (fitted.law.limit + 1.0, 0.0))
+    band = max(LEAST_BAND, float(np.sqrt(np.mean(residuals(factors)[: len(rows)] ** 2))) * NOISE)
+    return replace_law(
+        fitted, msgspec.structs.replace(fitted.law, curve=curve, band=min(band, latency.law.band))
+    )
+
+
+def replace_law(latency: LocalLatency, law: Law) -> LocalLatency:
+    """The same device with another law."""
+    return LocalLatency(latency.gpu, law.backend, law)
+
+
+def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float) -> Law:
+    """The law of a device so many times as fast in each."""
+
+    def of(kind: TypeLaw) -> TypeLaw:
+        ops = {name: getattr(kind, name) / arithmetic for name in ("unpack", "column")}
+        if kind.single is not None:
+            ops["single"] = kind.single / arithmetic
+        blocks = tuple((columns, block / arithmetic) for columns, block in kind.blocks)
+        return msgspec.structs.replace(kind, share=kind.share * bandwidth, blocks=blocks, **ops)
+
+    def tiles(matrix: Any) -> Any:
+        ops = {name: getattr(matrix, name) / arithmetic for name in ("unpack", "column")}
+        return msgspec.structs.replace(
+            matrix, share=matrix.share * bandwidth, peak=matrix.peak * arithmetic, **ops
+        )
+
+    us = {name: getattr(law, name) / fixed for name in ("launch_us", "pass_us", "attention_us", "step_us")}
+    return msgspec.structs.replace(
+        law,
+        types={name: of(kind) for name, kind in law.types.items()},
+        matrix=tiles(law.matrix),
+        grouped=tiles(law.grouped),
+        half=None if law.half is None else tiles(law.half),
+        attention_share=law.attention_share * bandwidth,
+        **us,
+    )
+
+
+def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]) -> FloatArray:
+    """Predicted times of the rows, microseconds. A prompt's logits are those of its last token."""
+    law = msgspec.structs.replace(latency.law, row_us_per_million=0.0)
+    setting = Setting(
+        latency=replace_law(latency, law), model=model, runtime=runtime, scope="model", drafter=FreeDrafter()
+    )
+    times = np.empty(len(rows))
+    for index, row in enumerate(rows):
+        depth = int(row.depth)
+        if row.is_batch or row.columns == 1:
+            times[index] = float(decode_step(setting, row.columns, depth).time_us)
+        else:
+            times[index] = float(verification_step(setting, 1, depth, row.columns).time_us)
+    return times
+
+
+def least_squares(of: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:
+    """Where the squares of `of` are least: Gauss and Newton with halved steps."""
+    at, value = start, of(start)
+    for _ in range(8):
+        slopes = np.stack([(of(at + step) - value) / 0.02 for step in 0.02 * np.eye(at.size)], axis=1)
+        move = -np.linalg.lstsq(slopes, value, rcond=None)[0]
+        move = np.clip(move, -0.7, 0.7)
+        for _ in range(4):
+            other = of(at + move)
+            if other @ other <= value @ value:
+                break
+            move = 0.5 * move
+        else:
+            break
+        at, value = at + move, other
+        if np.abs(move).max() < 1e-3:
+            break
+    return at
+
+
+def _curve(
+    rows: Sequence[OwnRow], left: FloatArray, before: tuple[tuple[float, float], ...]
+) -> tuple[tuple[float, float], ...]:
+    """(columns, ln factor) of what is left, in the mean at each number, beside what was put on before."""
+    kept = dict(before)
+    by_columns: dict[int, list[float]] = {}
+    for row, each in zip(rows, left, strict=True):
+        by_columns.setdefault(row.columns, []).append(float(each))
+    for columns, each in by_columns.items():
+        kept[columns] = float(np.clip(kept.get(columns, 0.0) + np.mean(each), -0.7, 0.7))
+    return tuple(sorted(kept.items()))
+
+
+ASK = "llama-bench -m {file} -p 1,2,4,8,16 -n 64 -r 3 -o json"
+"""The rows that tell most: one column, and where the usual numbers of drafts verify."""
+ASK_MLX = "mlx_lm.benchmark --model {file} -p 128 -g 128 -n 3"
+
+
+def asked_for(runtime: str, file: str = "MODEL.gguf") -> str:
+    """The command whose rows correct a prediction."""
+    return (ASK_MLX if runtime == "mlx" else ASK).format(file=file)
