@@ -143,7 +143,8 @@ def test_the_nine_public_trees_have_64_candidates():
 def test_drawings_show_every_node(tree):
     probability = 0.5 ** tree.depths.astype(float)
     assert len(text_tree(tree, probability).splitlines()) == tree.candidates
-    assert svg_tree(tree, probability).count("<circle") == tree.candidates
+    drawn = svg_tree(tree, probability)
+    assert (drawn.count("<circle"), drawn.count("<line")) == (tree.candidates, tree.candidates - 1)
     columns = node_columns(tree)
     for level in range(tree.depth + 1):
         across = np.sort(columns[tree.depths == level])

@@ -7,7 +7,7 @@ from asking import run
 
 import medusa_sim as ms
 from medusa_sim.engine_runs.bench import is_bench, read_bench
-from medusa_sim.engine_runs.run import known_model, told_by
+from medusa_sim.engine_runs.run import engine_run, known_model, told_by
 from medusa_sim.errors import UsageError
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
@@ -72,6 +72,15 @@ def test_files_say_what_they_are():
                "--measured-tpot-ms", "4", "--batch", 8, "--seq", 600, page)  # fmt: skip
     assert done.exit_code in (0, 3), done.stderr
     assert "acceptance" in done.stdout
+
+
+def test_acceptance_by_position_is_read_from_the_results_themselves():
+    scenario = ms.Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.5", runtime="vllm"
+    )
+    _, found = engine_run(scenario, [SPEC])
+    assert found.accepted == pytest.approx((0.7, 0.42, 0.21))
+    assert found.tokens_per_step == pytest.approx(2.33)
 
 
 def test_a_plain_run_says_nothing_of_acceptance():

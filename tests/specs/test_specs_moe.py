@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -56,6 +57,12 @@ def test_counts_are_the_published_ones(name):
     tables = (name in NO_EMBEDDING) + 2 * (name in NO_VOCABULARY)
     counted = model.active_parameter_count - tables * model.vocab * model.hidden
     assert counted == pytest.approx(active, rel=0.06)
+
+
+def test_activations_of_a_token_are_those_of_its_experts_and_the_shared_ones():
+    gated = MoE(experts=64, topk=8, inter=768, shared=1024)
+    assert gated.widest == 3 * (8 * 768 + 1024)
+    assert msgspec.structs.replace(gated, gated=False).widest == 2 * (8 * 768 + 1024)
 
 
 def test_weights_and_caches_lie_in_memory_as_released():

@@ -1,0 +1,38 @@
+"""Fits of collectives: rows at the fewest and at the most ranks, and what the switch costs."""
+
+import numpy as np
+import pytest
+from made_up import made_up_fit
+
+from medusa_sim.lab.calibrate.collective import IN_SWITCH, fit_collective
+from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.latency.collective import collective_time
+from medusa_sim.operators.experts import Collective
+from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime
+from medusa_sim.specs.gpu import gpu_names, load_gpu
+
+
+def test_rows_of_the_most_ranks_are_fitted_too():
+    gpu = load_gpu("h100-sxm")
+    kernel = CollectiveKernel(
+        regimes=(CollectiveRegime(start_us=9.0, rank_us=2.0, copy_passes=0.4, link_passes=1.2),),
+        fit=made_up_fit((4096.0, 0.9, 1.1), rows=20, errors=(0.05, 0.06)),
+    )
+    message, ranks = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(10, 30, 2), [2.0, 8.0]))
+    rows = Collective(name="g", kind="all_gather", dtype="bf16", message_bytes=message, ranks=ranks)
+    found = fit_collective(Rows(rows, collective_time(gpu, kernel, rows).time_us), gpu, source="made up")
+    assert len(found.regimes) == 1
+    assert found.regimes[0].rank_us == pytest.approx(2.0, rel=0.05)
+    assert found.fit.fit_error < 1e-3
+
+
+def test_the_switch_costs_what_stored_kernels_were_fitted_with():
+    stored = {
+        (gpu.architecture, regime.in_switch)
+        for gpu in map(load_gpu, gpu_names())
+        for kernels in gpu.kernels.values()
+        for kernel in kernels.collective.values()
+        for regime in kernel.regimes
+        if regime.in_switch > 0.0 and gpu.architecture in IN_SWITCH  # others borrow it
+    }
+    assert stored == set(IN_SWITCH.items())
