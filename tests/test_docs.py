@@ -143,9 +143,12 @@ def exists(module: str, name: str) -> bool:
     return importlib.util.find_spec(f"{module}.{name}") is not None
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT / "benchmarks")))
+UNTYPED = [script for script in SCRIPTS if script.parent.name == "engine"]
+"""What mypy leaves out: scripts in the environment of an engine."""
+
+
+@pytest.mark.parametrize("script", UNTYPED, ids=lambda path: path.name)
 def test_imports_of_a_script(script):
-    pytest.importorskip("torch")
     missing = [f"{module}.{name}" for module, name in imported_names(script) if not exists(module, name)]
     assert missing == []
 

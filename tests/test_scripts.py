@@ -56,7 +56,7 @@ LONG = {
     "load_validation.py": "--print", "moe_speculation.py": "", "power_fit.py": "", "published.py": "",
     "serving_validation.py": "",
 }  # fmt: skip
-"""Scripts that need all of their rows, a quarter of a minute to ten: run here without any alone."""
+"""Scripts that need all of their rows, a quarter of a minute to ten; `test_docs` runs them without any."""
 LACKING = {
     "app_feel.py": ("1", "make test-browser"),
     "engine_load.py": ("out", "make validate-engine"),
@@ -110,15 +110,16 @@ def test_a_script_runs_to_its_end(script, tree):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [*QUICK, *LONG])
+@pytest.mark.parametrize("script", ["acceptance_by_output.py", "engine_fit.py"])
 def test_a_script_without_its_rows_says_so_in_one_line(script, tree):
+    """As processes; every other script that reads rows is run so by `test_docs`."""
     done = ran(tree, script, {**QUICK, **LONG}[script])
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("no rows at "), done.stderr[-500:]
     assert "give the folder that holds them in MEDUSA_SIM_DATA" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not DATA.exists(), reason="measured rows are not part of this project")
 @pytest.mark.parametrize("script", QUICK)
 def test_a_script_runs_to_its_end_on_rows(script, tree):

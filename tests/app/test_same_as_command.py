@@ -111,9 +111,8 @@ def cases() -> list[Any]:
     for (at, card), (turn, name) in itertools.product(enumerate(CARDS), enumerate(PAGES)):
         of = SERVED if name in ("load", "which") else SET_UPS[:1] if name == "tree" else SET_UPS
         for i, chosen in enumerate(of):
-            is_turn = at % 6 == turn and i == at // 6 % len(of)
-            first = i == at % 3 if name == "answer" else at % 6 == i if name == "evidence" else is_turn
-            quick = first or (card in own and i == 0 and name in ("answer", "roofline", "evidence"))
+            first = at % (2 if name == "answer" else 6) == turn % 2 + (name != "answer") * turn // 2
+            quick = (first and i == at // 2 % len(of)) or (card in own and i == 0 and turn < 3)
             marks = [] if quick else [pytest.mark.nightly]
             url = {"gpu": card, **chosen}
             found.append(pytest.param(name, url, marks=marks, id=f"{name}-{card}-{chosen['model']}"))

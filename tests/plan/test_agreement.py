@@ -139,7 +139,13 @@ def scenarios(runtime: str) -> Iterator[tuple[str, str, Scenario]]:
                 yield drafter, acceptance, scenario
 
 
-@pytest.mark.parametrize("runtime", runtime_names())
+OLDER = ("vllm-0.10", "vllm-0.11", "vllm-0.14", "sglang-0.4", "sglang-0.5.0")
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [pytest.param(name, marks=pytest.mark.nightly if name in OLDER else ()) for name in runtime_names()],
+)
 def test_all_answers_about_a_scenario_agree(runtime):
     asked, turn = set(), runtime_names().index(runtime)
     for drafter, _, scenario in scenarios(runtime):

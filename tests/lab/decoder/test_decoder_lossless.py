@@ -331,7 +331,13 @@ METHODS: dict[str, tuple[Callable[[], Drafter], dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in ("assisted-2", "assisted-7") else ())
+        for name in METHODS
+    ],
+)
 def test_texts_and_forwards_of_the_target_are_equal(name, target, prompts, plain):
     """Theirs starts on prompt and first token: its first call has no root. Ours counts steps after it."""
     make, options = METHODS[name]

@@ -282,7 +282,7 @@ def test_missing_packages_are_named_before_anything_starts(tmp_path, monkeypatch
     assert not (tmp_path / "gpu").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_rehearsal_without_a_gpu(tmp_path, monkeypatch, capsys):
     """Steps and operators of a tiny model under the device's name."""
     from decoder_models import tiny_config
