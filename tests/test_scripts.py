@@ -33,6 +33,7 @@ ALONE = {
     "kernels.py": "stored mixers h100-sxm",
     "lookup_runs.py": "--texts 1",
     "own_pair.py": "--prompts 1 --new-tokens 4 --temperatures 1.0",
+    "peers.py": "benchmarks/models/llama-2m --rounds 1 --new-tokens 3",
     "recorded_answers.py": "record out/answers.json --first 2",
     "refresh_docs.py": "--cli",
     "scan.py": "--sample 200 --load 1",
@@ -221,3 +222,29 @@ def test_the_ground_truth_of_this_cpu_asks_for_its_folder():
     done = subprocess.run(["sh", script], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "give a folder for the results" in done.stderr
+
+
+def test_a_budget_too_short_for_the_ground_truth_is_said_before_any_score(tmp_path):
+    """Where a kernel could not be fitted, the run ends in one line that names BUDGET."""
+    fake = tmp_path / "python"
+    fake.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        f'*"measure steps"*) mkdir -p "{tmp_path}/out/data/profiles/decoder/cpu-3m"\n'
+        f'    touch "{tmp_path}/out/data/profiles/decoder/cpu-3m/steps.csv" ;;\n'
+        "*calibrate\\ rows*) echo 'left out: 4 rows of embedding; a fit needs 20 or more' >&2 ;;\n"
+        "*--latency\\ calibrated*) echo \"Error: no elementwise kernel for 'embedding'\" >&2; exit 1 ;;\n"
+        "*) echo score; echo score >&2 ;;\n"
+        "esac\n"
+    )
+    fake.chmod(0o755)
+    done = subprocess.run(
+        ["sh", ROOT / "benchmarks" / "cpu_ground_truth.sh", tmp_path / "out"],
+        env={**os.environ, "PYTHON": str(fake), "SIZES": "3m", "BUDGET": "0.5"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "score" not in done.stdout
+    assert done.stderr.count("\n") == 1
+    assert "BUDGET (now 0.5)" in done.stderr
+    assert "give a larger one" in done.stderr

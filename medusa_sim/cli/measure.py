@@ -132,7 +132,7 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
             "--with-operators measures one model; a model is a device of its own on a CPU (--name)"
         )
     (path,) = asked.models
-    subject = random_subject(path, dtype, grid, device)
+    subject = random_subject(path, dtype, grid, device, packed=asked.packed)
     model = dataclasses.replace(
         load_model(path), dtype=dtype, weight_dtype=dtype, kv_dtype=dtype, activation_dtype=dtype
     )
@@ -148,6 +148,7 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
         dtypes=(dtype,),
         environment=seen,
         rates=rates,
+        packed=asked.packed,
     )
     record, meta = begin(rows, meta, resume=False)
     write_meta(rows, meta)
@@ -169,6 +170,7 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
         seen=seen,
         copy_bytes_per_s=rates.copy_bytes_per_s,
         disagreement=speedups_differ,
+        packed=asked.packed,
         tell=say,
     )
     try:
@@ -245,6 +247,7 @@ def _operators(*, asked: Device, resume: bool, allow_different: bool) -> None:
         dtypes=chosen,
         environment=seen,
         rates=rates,
+        packed=asked.packed,
         attention=attention_kernels(
             target,
             DTYPE_OF[chosen[0]],
@@ -258,7 +261,14 @@ def _operators(*, asked: Device, resume: bool, allow_different: bool) -> None:
         with progress("shapes") as advance, watch_clocks(target) as clocks:
             outcome = measure_cases(
                 wanted,
-                bench_of(Pool(target, seen.cache_bytes, splits_attention=asked.splits_attention)),
+                bench_of(
+                    Pool(
+                        target,
+                        seen.cache_bytes,
+                        splits_attention=asked.splits_attention,
+                        packed=asked.packed,
+                    )
+                ),
                 record,
                 meta.rates,
                 memory_bytes=seen.memory_bytes,

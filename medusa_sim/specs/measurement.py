@@ -68,6 +68,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     method: how a time was taken, one line. models: whose shapes. environments of later runs that added
     rows are kept in `resumed`. attention: torch's kernel of a plain step and of a tree. reference: 10th
     percentile, median and 90th of the reference kernel, us, where every time was divided by its state.
+    packed: whether the weights of linear layers were laid out once for the library.
     """
 
     schema: Schema
@@ -77,6 +78,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     dtypes: tuple[Text, ...]
     environment: Environment
     rates: Rates
+    packed: bool = False
     attention: dict[str, Text] = {}
     reference: dict[str, Us] = {}
     resumed: tuple[Environment, ...] = ()

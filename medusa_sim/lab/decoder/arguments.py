@@ -141,5 +141,10 @@ class Request(Declared):
         "eager", WORD, "How a verification step is launched.",
         choices=("eager", "static", "compiled", "cuda-graph"),
     )  # fmt: skip
+    packed: bool = argument(
+        False, FLAG,
+        "On a CPU: weights of linear layers laid out once for its library (twice the memory).",
+        option="--packed/--no-packed",
+    )  # fmt: skip
     plain: bool = argument(True, FLAG, "Also decode plainly, for comparison.", option="--plain/--no-plain")
     data_dir: Path | None = None

@@ -240,13 +240,15 @@ def generate(
     *,
     make_forward: Callable[[Llama, KVCache], FixedForward] | None = None,
     first_allowed: Tensor | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> GenerationRun:
     """Continues every prompt, in one batch of ragged lengths.
 
     Each sequence ends right after an end-of-text token or at exactly `max_new_tokens`. The text of a
     sequence does not depend on the others but for rounding. `make_forward` replaces the eager
     verification forward (see `fixed_shapes`). `first_allowed` (batch, vocab) bool limits the first new
-    token. Raises UsageError before any work.
+    token. clock: gives the seconds that are reported [default: `time.perf_counter`]. Raises UsageError before
+    any work.
     """
     check_request(model, prompts, settings)
     drafter = drafter if drafter is not None else NoDrafter()
@@ -255,7 +257,8 @@ def generate(
     capacity = longest + settings.max_new_tokens + drafter.nodes
     drafter.begin(prompts, capacity, draws)
     sequences = [Generation(list(prompt)) for prompt in prompts]
-    started = time.perf_counter()
+    clock = clock if clock is not None else time.perf_counter
+    started = clock()
     cache = model.new_cache(batch=len(prompts), capacity=capacity)
     hidden = prefill(model, cache, prompts)
     logits = model.logits(hidden)
@@ -264,7 +267,7 @@ def generate(
     roots = first_tokens(logits, settings, draws)
     for sequence, token in zip(sequences, roots.tolist(), strict=True):
         sequence.token_ids.append(token)
-    prefill_s = time.perf_counter() - started
+    prefill_s = clock() - started
     made = make_forward(model, cache) if make_forward is not None else None
     forward = made if made is not None else eager_forward(model, cache)
     decoding = BatchDecoder(
@@ -279,11 +282,11 @@ def generate(
         ends=frozenset(model.config.eos_token_ids if settings.stop_at_end_of_text else ()),
         max_new_tokens=settings.max_new_tokens,
     )
-    started = time.perf_counter()
+    started = clock()
     while decoding.is_active:
         decoding.step()
     setup_s = made.setup_s if made is not None else 0.0
-    return GenerationRun(sequences, prefill_s, setup_s, time.perf_counter() - started - setup_s)
+    return GenerationRun(sequences, prefill_s, setup_s, clock() - started - setup_s)
 
 
 def eager_forward(model: Llama, cache: KVCache) -> Forward:

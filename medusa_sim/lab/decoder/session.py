@@ -27,6 +27,7 @@ from medusa_sim.lab.decoder.methods import (
     profile_of,
 )
 from medusa_sim.lab.decoder.model import Llama
+from medusa_sim.lab.decoder.packed import pack
 from medusa_sim.lab.decoder.prompts import Prompt, first_allowed, load_tokenizer, read_prompt
 from medusa_sim.lab.decoder.trials import BesidePlain, Sizing, compare, sizing
 
@@ -53,6 +54,8 @@ def decoded(request: Request) -> DecodeAnswer:
     folder = folder_of(request.checkpoint or SHIPPED_CHECKPOINT, request.data_dir)
     dtype = DTYPES[request.dtype or _default_dtype(device, folder)]
     target = load_checkpoint(folder, heads_path=request.head_file, dtype=dtype, device=device)
+    if request.packed:
+        pack(target.model, target.heads)
     tokenizer = load_tokenizer(folder)
     if request.threads is not None or target.model.config.hidden_size < SHARED_FROM_HIDDEN:
         torch.set_num_threads(request.threads or 1)

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.arguments import ANY, FOLDER, NUMBER, PATH, REQUIRED, WHOLE, WORD, Declared, argument
+from medusa_sim.plan.arguments import (
+    ANY,
+    FLAG,
+    FOLDER,
+    NUMBER,
+    PATH,
+    REQUIRED,
+    WHOLE,
+    WORD,
+    Declared,
+    argument,
+)
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree
@@ -29,6 +40,11 @@ class Device(Declared):
         "Verification in one kernel under the tree's mask, or the prefix by the fastest kernel and the tree "
         "behind it apart.",
         choices=("masked", "split"),
+    )  # fmt: skip
+    packed: bool = argument(
+        False, FLAG,
+        "On a CPU: weights of linear layers laid out once for its library (twice the memory).",
+        option="--packed/--no-packed",
     )  # fmt: skip
     budget: float | None = argument(
         None, NUMBER,
@@ -100,6 +116,14 @@ class RunGrid(Sizes):
     checkpoint: Sequence[Path] = argument(
         REQUIRED, PATH,
         "Checkpoint with Medusa heads and an acceptance profile of its name; may be given again.", many=True,
+    )  # fmt: skip
+    dtype: Literal["fp32", "bf16"] = argument(
+        "fp32", WORD, "Of weights and arithmetic.", choices=("fp32", "bf16")
+    )
+    packed: bool = argument(
+        False, FLAG,
+        "On a CPU: weights of linear layers laid out once for its library (twice the memory).",
+        option="--packed/--no-packed",
     )  # fmt: skip
     prompts: int = 16
     new_tokens: int = 80

@@ -59,9 +59,9 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """Greedy generations of every prompt in batches, in one pass. candidates 1 is plain decoding.
 
     acceptance: the profile that predicts the tokens; its prompts are others than the run's. seq_len: mean
-    committed tokens of a step. steps: those that the batches ran, prefill apart; step_us: wall time over
-    them. tokens_per_step: of a sequence while it runs, so that tokens_per_step x batch / step_us is the
-    throughput of batches that are kept full.
+    committed tokens of a step. steps: those that the batches ran, prefill apart; step_us: their time over
+    them (`spread.step_clock`). tokens_per_step: of a sequence while it runs, so that tokens_per_step x batch
+    / step_us is the throughput of batches that are kept full.
     """
 
     model: Text
@@ -83,6 +83,7 @@ RowT = TypeVar("RowT", StepRow, RunRow)
 class StepMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the steps were measured. launched: `eager` or `cuda-graph`. acceptance: the profile of the trees.
 
+    packed: whether linear layers had their weights laid out once (`decoder.packed`).
     copy_bytes_per_s: memory traffic of a copy (read and written) in the same run. attention: by model,
     torch's kernel of a plain step and of a tree. reference: how the machine's state wandered (see `Meta`).
     """
@@ -94,6 +95,7 @@ class StepMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     accepted_draft_tokens: Annotated[int, Limit(ge=0, le=1_000)]
     copy_bytes_per_s: Annotated[float, Limit(gt=0.0, le=1e15, description="bytes/s")]
     environment: Environment
+    packed: bool = False
     attention: dict[str, dict[str, Text]] = {}
     reference: dict[str, _Us] = {}
 

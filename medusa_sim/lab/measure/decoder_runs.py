@@ -23,20 +23,21 @@ from medusa_sim.acceptance.profile import acceptance_path, load_acceptance
 from medusa_sim.acceptance.profile_file import encoded_profile, read_profile
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint
+from medusa_sim.lab.decoder.checkpoint import DTYPES, Checkpoint, load_checkpoint
 from medusa_sim.lab.decoder.draft import MedusaDrafter, NgramDrafter
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
 from medusa_sim.lab.decoder.methods import required_heads
+from medusa_sim.lab.decoder.packed import pack
 from medusa_sim.lab.decoder.prompts import load_tokenizer
 from medusa_sim.lab.decoder.training import corpus
 from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step
 from medusa_sim.lab.decoder.trials import acceptance_counts
 from medusa_sim.lab.measure.arguments import RunGrid
 from medusa_sim.lab.measure.cells import RunRow, cell_name, write_config, write_runs
+from medusa_sim.lab.measure.spread import step_clock
 from medusa_sim.units import US_PER_S
 from medusa_sim.writing import write_text
 
-DTYPE = "fp32"
 WINDOWS, WINDOW_TOKENS, NEW_TOKENS = 128, 48, 128
 """Windows of held-out text: how many, tokens of a prompt and of its continuation, as benchmarks/decoder.py
 draws them."""
@@ -55,7 +56,7 @@ def measure_decoder_runs(folder: Path, grid: RunGrid, tell: Tell = lambda _: Non
     texts = corpus.read_corpus()
     rows: list[RunRow] = []
     for path in grid.checkpoint:
-        target = load_checkpoint(path)
+        target = load_checkpoint(path, dtype=DTYPES[grid.dtype])
         name = path.resolve().name
         accuracy = load_acceptance(name).heads
         if target.heads is None or accuracy is None:
@@ -69,6 +70,8 @@ def measure_decoder_runs(folder: Path, grid: RunGrid, tell: Tell = lambda _: Non
             seed=1,
         )
         prompts = [window[:PROMPT_TOKENS] for window in windows[1::2]]
+        if grid.packed:
+            pack(target.model, target.heads)
         write_config(folder, name, target.model.config.to_hf())
         for row in run_grid(target, prompts[: grid.prompts], accuracy, grid):
             rows.append(row)
@@ -115,7 +118,7 @@ def run_grid(
     uneven = [batch for batch in grid.batches if len(prompts) % batch]
     if uneven:
         raise UsageError(f"{len(prompts)} prompts do not make whole batches of {uneven[0]}")
-    order = optimal_order(accuracy, max(grid.candidates))
+    order, clock = optimal_order(accuracy, max(grid.candidates)), step_clock()
     trees = {1: None} | {count: order.tree(count) for count in sorted(grid.candidates) if count > 1}
     settings = GenerationSettings(max_new_tokens=grid.new_tokens, stop_at_end_of_text=False)
     for repetition in range(grid.passes):
@@ -124,13 +127,13 @@ def run_grid(
                 drafter = None if tree is None else MedusaDrafter(target.model, heads, tree)
                 generate(target.model, prompts[:batch], replace(settings, max_new_tokens=4), drafter)
                 runs = [
-                    generate(target.model, prompts[i : i + batch], settings, drafter)
+                    generate(target.model, prompts[i : i + batch], settings, drafter, clock=clock)
                     for i in range(0, len(prompts), batch)
                 ]
                 steps = sum(max(sequence.steps for sequence in run.sequences) for run in runs)
                 yield RunRow(
                     model=name,
-                    dtype=DTYPE,
+                    dtype=grid.dtype,
                     acceptance=name,
                     batch=batch,
                     candidates=count,

@@ -29,6 +29,7 @@ from medusa_sim.lab.decoder.fixed_shapes import graphed_forward
 from medusa_sim.lab.decoder.generate import BatchDecoder, Generation, NoDrafter, eager_forward
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.lab.decoder.model import Llama
+from medusa_sim.lab.decoder.packed import pack
 from medusa_sim.lab.decoder.step import Forward
 from medusa_sim.lab.measure import hardware
 from medusa_sim.lab.measure.arguments import Device, StepGrid
@@ -62,10 +63,13 @@ def measure_decoder_steps(
     """
     raise_clocks(device)
     seen = environment(device, asked.name)
-    meta = steps_meta(grid, seen, hardware.rates(device, seen, (dtype,)).copy_bytes_per_s)
+    rates = hardware.rates(device, seen, (dtype,))
+    meta = steps_meta(grid, seen, rates.copy_bytes_per_s, packed=asked.packed)
     rows: list[StepRow] = []
     for given in asked.models:
-        subject = random_subject(given, dtype, grid, device, splits_attention=asked.splits_attention)
+        subject = random_subject(
+            given, dtype, grid, device, splits_attention=asked.splits_attention, packed=asked.packed
+        )
         config, label = subject.model.config, subject.name
         write_config(folder, label, config.to_hf())
         meta.attention[label] = subject.attention
@@ -84,12 +88,13 @@ def measure_decoder_steps(
     return meta
 
 
-def steps_meta(grid: StepGrid, seen: Environment, copy_bytes_per_s: float) -> StepMeta:
+def steps_meta(grid: StepGrid, seen: Environment, copy_bytes_per_s: float, *, packed: bool) -> StepMeta:
     """How steps were measured; `eager` whatever the forward is: the host's share of a step is in its time."""
     return StepMeta(
         schema=1,
         title=f"Steps of the decoder with random weights on {seen.device}",
         launched="eager",
+        packed=packed,
         acceptance=grid.acceptance,
         accepted_draft_tokens=ACCEPTED,
         copy_bytes_per_s=copy_bytes_per_s,
@@ -158,7 +163,13 @@ class Subject:
 
 
 def random_subject(
-    given: str, dtype: str, grid: StepGrid, device: torch.device, *, splits_attention: bool = False
+    given: str,
+    dtype: str,
+    grid: StepGrid,
+    device: torch.device,
+    *,
+    splits_attention: bool = False,
+    packed: bool = False,
 ) -> Subject:
     """A named model, or a config.json or its folder, with random weights and the grid's trees.
 
@@ -169,6 +180,8 @@ def random_subject(
     deepest = max(tree.depth for tree, _ in trees.values())
     model, heads = random_weights(config, dtype=DTYPES[dtype], device=device, heads=deepest)
     model.splits_attention = splits_attention
+    if packed:
+        pack(model, heads)
     return Subject(name, dtype, model, heads, trees, grid)
 
 

@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend
 from medusa_sim.lab.decoder.cache import KVCache, attend, attention_mask, mask_bias
 from medusa_sim.lab.decoder.fast_step import prefix_and_tree
 from medusa_sim.lab.decoder.model import RMSNorm
+from medusa_sim.lab.decoder.packed import is_packed, product, reordered
 from medusa_sim.lab.decoder.rotary import rotate
 from medusa_sim.lab.measure.shapes import Case
 from medusa_sim.operators.operator import ATTENTION_KINDS
@@ -39,14 +40,17 @@ _TREE_BRANCHES = 4
 class Pool:
     """Buffers of random values that operands are cut from; they grow to the largest that was asked for.
 
-    splits_attention: verification in two parts, as `Llama.splits_attention`.
+    splits_attention: verification in two parts, as `Llama.splits_attention`. packed: linear layers as
+    `decoder.packed` has them.
     """
 
-    def __init__(self, device: torch.device, cache_bytes: int, *, splits_attention: bool = False) -> None:
+    def __init__(
+        self, device: torch.device, cache_bytes: int, *, splits_attention: bool = False, packed: bool = False
+    ) -> None:
         self.device = device
         self.cache_bytes = cache_bytes
         self.rotation_bytes = CACHE_MULTIPLE[device.type] * cache_bytes
-        self.splits_attention = splits_attention
+        self.splits_attention, self.packed = splits_attention, packed
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def operands(self, shape: Sequence[int], dtype: torch.dtype, between_bytes: float) -> Tensor:
@@ -88,9 +92,14 @@ def _linear(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     x = pool.activations((m, k), dtype, case.activation_bytes)
     weights = pool.operands((n, k), dtype, case.between_bytes)
 
+    packed = [reordered(weight) for weight in weights] if pool.packed and is_packed(n, k) else []
+
     def call(i: int) -> Call:
         rows, weight = x[i % len(x)], weights[i % len(weights)]
-        return lambda: functional.linear(rows, weight)
+        if not packed:
+            return lambda: functional.linear(rows, weight)
+        other = packed[i % len(weights)]
+        return lambda: product(rows, weight, other)
 
     return [call(i) for i in range(max(len(x), len(weights)))]
 

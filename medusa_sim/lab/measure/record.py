@@ -139,6 +139,8 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
     different = differences(before.environment, meta.environment)
     if before.environment.torch != meta.environment.torch:
         different.append(f"torch {before.environment.torch} and {meta.environment.torch}")
+    if before.packed != meta.packed:
+        different.append(f"weights {'packed' if before.packed else 'as they are'} there")
     if different and not allow_different:
         raise UsageError(
             f"{folder} was measured elsewhere ({'; '.join(different)}); choose another --out, "

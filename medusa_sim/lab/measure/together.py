@@ -57,6 +57,7 @@ class Together:
     seen: Environment
     copy_bytes_per_s: float
     disagreement: Callable[[Sequence[StepRow]], float]
+    packed: bool = False
     tell: Tell = lambda _: None
     turns: Turns = field(init=False)
     _clock: Callable[[], float] = field(init=False)
@@ -69,7 +70,11 @@ class Together:
     def run(self, budget_s: float) -> None:
         """Measure within the budget, or for one round if that takes longer. Raises OutputError."""
         write_config(self.folder, self.subject.name, self.subject.model.config.to_hf())
-        bench = CpuBench(Pool(torch.device("cpu"), self.seen.cache_bytes), self._clock, patience=_PATIENCE)
+        bench = CpuBench(
+            Pool(torch.device("cpu"), self.seen.cache_bytes, packed=self.packed),
+            self._clock,
+            patience=_PATIENCE,
+        )
         operators, more = (
             [Visit(case.key, partial(bench.ready, case)) for case in cases]
             for cases in (self.cases, self.more)
@@ -137,7 +142,7 @@ class Together:
         self.record.save()
         if rows := self._rows():
             subject = self.subject
-            meta = steps_meta(subject.grid, self.seen, self.copy_bytes_per_s)
+            meta = steps_meta(subject.grid, self.seen, self.copy_bytes_per_s, packed=self.packed)
             meta.attention[subject.name] = subject.attention
             meta.reference.update(self.reference)
             write_steps(self.folder, meta, rows)
