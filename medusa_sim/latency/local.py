@@ -122,9 +122,8 @@ class LocalLatency:
         self, matrix: MatrixLaw, kind: TypeLaw, weights: FloatArray, read: FloatArray, m: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         columns = matrix.tile * np.ceil(m / matrix.tile)
-        work = (
-            weights * (kind.tiles * matrix.unpack + (columns - matrix.tile) * matrix.column) / self.ops_per_us
-        )
+        own = kind.tiles * self.law.matrix_of.get(self.target, 1.0)
+        work = weights * (own * matrix.unpack + (columns - matrix.tile) * matrix.column) / self.ops_per_us
         if matrix.peak:
             work = work + 2.0 * weights * columns / (matrix.peak * self.gpu.peak("fp16") / US_PER_S)
         return read / matrix.share + np.zeros_like(work), work
@@ -160,7 +159,8 @@ class LocalLatency:
                     )
                 )
         sorts = np.where(tokens <= law.pairs, 0.0, law.sorted_us)
-        return self._timed(*self._whole(parts), 3.0 * law.launch_us + sorts, operator.size)
+        fixed = 3.0 * law.launch_us + law.routing_us + sorts
+        return self._timed(*self._whole(parts), fixed, operator.size)
 
     def _attention(self, operator: Attention) -> OperatorTime:
         law = self.law

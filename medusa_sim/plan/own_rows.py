@@ -279,7 +279,7 @@ def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float) -> Law:
             matrix, share=matrix.share * bandwidth, peak=matrix.peak * arithmetic, **ops
         )
 
-    us = {name: getattr(law, name) / fixed for name in ("launch_us", "pass_us", "attention_us", "step_us")}
+    us = {name: getattr(law, name) / fixed for name in _FIXED}
     return msgspec.structs.replace(
         law,
         types={name: of(kind) for name, kind in law.types.items()},
@@ -289,6 +289,10 @@ def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float) -> Law:
         attention_share=law.attention_share * bandwidth,
         **us,
     )
+
+
+_FIXED = ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sorted_us")
+"""Times of a law that are what is fixed."""
 
 
 def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]) -> FloatArray:

@@ -113,6 +113,10 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """The same by type."""
     pair_share: _Positive = 1.0
     """Of `share`, what products of single experts reach: small matrices."""
+    routing_us: Annotated[float, Meta(ge=0.0, le=1e4)] = 0.0
+    """Of a layer of experts beside its products: the choice of experts, weights, sums."""
+    matrix_of: dict[str, _Positive] = {}
+    """Target -> of what tiles take on other devices of the class."""
     sorted_us: Annotated[float, Meta(ge=0.0, le=1e5)] = 0.0
     """Of a layer of experts behind that: pairs are sorted by expert."""
     attention_share: _Positive
