@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import BoolArray, FloatArray, as_float
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.errors import CoverageError, SpecError
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import Fit, Residual
@@ -70,6 +70,30 @@ class OperatorTime:
     bound: CodeArray
     source: CodeArray
     kernels: str = ""
+
+    def at(self, index: IntArray) -> OperatorTime:
+        """The time of sizes along one axis, at an index into them."""
+        shape = (self.time_us.size,)
+        return OperatorTime(
+            time_us=self.time_us[index],
+            low_us=self.low_us[index],
+            high_us=self.high_us[index],
+            bound=np.broadcast_to(self.bound, shape)[index],
+            source=np.broadcast_to(self.source, shape)[index],
+            kernels=self.kernels,
+        )
+
+    def joined(self, other: OperatorTime) -> OperatorTime:
+        """Times along one axis, the other's behind them."""
+        one, two = (each.at(np.arange(each.time_us.size)) for each in (self, other))
+        return OperatorTime(
+            time_us=np.concatenate([one.time_us, two.time_us]),
+            low_us=np.concatenate([one.low_us, two.low_us]),
+            high_us=np.concatenate([one.high_us, two.high_us]),
+            bound=np.concatenate([one.bound, two.bound]),
+            source=np.concatenate([one.source, two.source]),
+            kernels=self.kernels,
+        )
 
     def each(self, of: Callable[[FloatArray], FloatArray]) -> OperatorTime:
         """With the time and both ends of its band replaced by what `of` makes of them."""

@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
-from itertools import chain
 from operator import add
 from typing import Any, Self
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.latency.by_name import CachedLatency
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.drafted import Drafted, of_rows
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.compose import Cost, PassWork, along
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.kernels import Kernels, priced, timed
-from medusa_sim.step.prompts import linear_work, timed_rows
-from medusa_sim.step.server import served_length, step_limits
+from medusa_sim.step.server import served_length
 from medusa_sim.step.step import (
     Setting,
     StepTime,
@@ -199,19 +196,6 @@ class PricedSteps:
         }
         vars(part).update(known)
         return part
-
-    def expect(self, answers: CachedLatency) -> None:
-        """Tell the latency model what these steps will ask of it, so that it answers all at once.
-
-        Of prompts that ride on steps, rows of every configuration.
-        """
-        works = [self.decode_work, self.verify_work, *chain.from_iterable(self.drafting_works)]
-        traffic = self.scenario.traffic
-        if traffic is not None:
-            _, tokens = step_limits(self.setting.runtime, self.scenario.gpu)
-            works.append(linear_work(self.setting, timed_rows(tokens)))
-        launches = [launch for work in works for launch in work.launches]
-        answers.expect(each.operator for launch in launches for each in (launch, *launch.composed))
 
     def step_joules(self, step: StepTime) -> FloatArray:
         """Joules above idle of one GPU in a step; nan where its power is not known."""

@@ -19,7 +19,8 @@ from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, UsageError, check_kind
 from medusa_sim.file_types import FILES
 from medusa_sim.latency.base import LatencyModel
-from medusa_sim.latency.by_name import cached, latency_model
+from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.cached import cached
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_SEQ_LEN, Baseline, request_length

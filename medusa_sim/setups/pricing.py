@@ -16,7 +16,7 @@ import numpy as np
 from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, MedusaSimError
 from medusa_sim.latency.base import LatencyModel
-from medusa_sim.latency.by_name import Answers, CachedLatency
+from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.plan.as_run import other_maker
 from medusa_sim.plan.draft_options import DraftOption
@@ -62,8 +62,7 @@ class Pricer:
 
     given: further arguments of every `Scenario`. shares: bytes of the weights of one GPU by split and
     precision, or why the model cannot be split so, of every card alike. latencies: of the card's kernels by
-    engine and precision, with one memory (`answers`): what set-ups ask of one kernel is computed at once, as
-    all of them are planned before the first is priced.
+    engine and precision, with one memory (`known`): what set-ups ask of one kernel is computed once.
     """
 
     model: Model
@@ -72,7 +71,7 @@ class Pricer:
     given: dict[str, Any]
     shares: dict[Any, float | MedusaSimError]
     latencies: dict[tuple[str, str], LatencyModel] = field(default_factory=dict)
-    answers: Answers = field(default_factory=Answers)
+    known: Known = field(default_factory=Known)
 
     def priced(self, setups: Sequence[SetUp]) -> Iterator[list[Priced | Refused]]:
         """Each set-up of the card with all its drafters; the batches that its cache does not hold in fp8.
@@ -188,8 +187,6 @@ class Pricer:
         surface = surface_of(scenario, asked, plain=drafter == PLAIN)
         if min(asked.tried) > surface.max_batch[0, 0]:
             raise _NoRoomError(_no_room(scenario.shard.weight_bytes, scenario.gpu))
-        if isinstance(scenario.latency, CachedLatency):
-            surface.expect(scenario.latency)
         return surface
 
     def _scenario(self, setup: SetUp, **arguments: Any) -> Scenario:
@@ -199,7 +196,7 @@ class Pricer:
             return Scenario(**{**arguments, "latency": self.latencies[kernels]})
         scenario = Scenario(**arguments)
         if isinstance(scenario.latency, CalibratedLatency):
-            shared = CachedLatency(scenario.latency, self.answers, scenario.latency.whose)
+            shared = CachedLatency(scenario.latency, self.known, scenario.latency.whose)
             scenario = scenario.but(latency=shared)
         self.latencies[kernels] = scenario.setting.latency
         return scenario

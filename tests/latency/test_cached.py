@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime, Source
-from medusa_sim.latency.by_name import Answers, CachedLatency
+from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.columns import OPERATORS
 from medusa_sim.operators.kinds import operator_of
@@ -106,10 +106,9 @@ def test_models_that_share_answers_answer_as_each_alone(gpu, dtype, kind):
     ]
     columns = {name: SIZES[name] for name in OPERATORS[kind].COLUMNS}
     asked = operator_of(kind, dtype, columns)
-    answers = Answers()
+    known = Known()
     for latency in models:
-        shared = CachedLatency(latency, answers, latency.whose)
-        shared.expect([asked])
+        shared = CachedLatency(latency, known, latency.whose)
         try:
             alone = latency.time(asked)
         except SpecError:
@@ -119,22 +118,6 @@ def test_models_that_share_answers_answer_as_each_alone(gpu, dtype, kind):
         found = shared.time(asked)
         assert (found.time_us, found.low_us, found.high_us) == (alone.time_us, alone.low_us, alone.high_us)
         assert (found.source, found.bound) == (alone.source, alone.bound)
-
-
-def test_what_is_expected_is_computed_with_the_first_that_is_asked():
-    computed: list[int] = []
-
-    class Counting(CalibratedLatency):
-        def time(self, operator: Operator) -> OperatorTime:
-            computed.append(np.size(operator.axes[0]))
-            return super().time(operator)
-
-    latency, m = CachedLatency(Counting(load_gpu("a100-80gb-pcie"), "torch")), np.arange(1.0, 9.0)
-    latency.expect(operator("gemm").with_columns(m=m * share) for share in (1.0, 100.0))
-    for share in (1.0, 100.0):
-        asked = operator("gemm").with_columns(m=m * share)
-        assert np.array_equal(latency.time(asked).time_us, LATENCY.time(asked).time_us)
-    assert computed == [16]
 
 
 LAYER = Gemm(name="up", m=np.array([1, 64, 512]), n=11008, k=4096, dtype="fp16")

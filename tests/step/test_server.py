@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medusa_sim.latency.by_name import cached, latency_model
+from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.cached import cached
 from medusa_sim.specs.engine import Term
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model

@@ -1,0 +1,118 @@
+"""A latency model that computes each time once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.latency.base import LatencyModel, OperatorTime
+from medusa_sim.operators.operator import Operator, Size
+from medusa_sim.specs.gpu import Gpu
+
+_LARGEST = 1 << 15
+"""Entries of a time that is kept: a larger one comes once, and would only fill the memory."""
+_MOST = 1 << 20
+"""Entries of all that is kept, some 40 MB; beyond them it begins anew."""
+
+_STEPS = 64
+"""Grids whose different sizes are kept."""
+
+
+@dataclass(slots=True)
+class Known:
+    """Times that are known, of one model or of several of one GPU."""
+
+    times: dict[Hashable, OperatorTime] = field(default_factory=dict)
+    """By the kernel that answers, kind, dtypes and sizes."""
+    lines: dict[Hashable, tuple[FloatArray, OperatorTime]] = field(default_factory=dict)
+    """Rising sizes along the only axis of an operator, and their times; by the rest."""
+    entries: int = 0
+
+    def keep(self, key: Hashable, time: OperatorTime) -> None:
+        """A time, unless it is large."""
+        if time.time_us.size > _LARGEST:
+            return
+        self.entries += time.time_us.size
+        if self.entries > _MOST:
+            self.entries = 0
+            self.times.clear()
+            self.lines.clear()
+        self.times[key] = time
+
+
+class CachedLatency:
+    """A latency model that computes each time once.
+
+    The depths of a drafter share their first passes, and Medusa heads differ in their number alone. An
+    operator with one axis (a linear layer by its m, a norm by its rows) is computed once for each size along
+    it: batch x candidates repeats, and an engine fills both up to few sizes.
+
+    known: shared with other models of the same GPU, whose times are the same where `whose` says that the same
+    kernel answers.
+    """
+
+    def __init__(
+        self,
+        latency: LatencyModel,
+        known: Known | None = None,
+        whose: Callable[[Operator], Hashable] = lambda _: None,
+    ) -> None:
+        self.name: str = latency.name
+        self.gpu: Gpu = latency.gpu
+        self._latency, self._known, self._whose = latency, known or Known(), whose
+        self._keys: dict[Hashable, Hashable] = {}
+        self._distinct: dict[Hashable, tuple[FloatArray, IntArray]] = {}
+
+    def time(self, operator: Operator) -> OperatorTime:
+        """Time of one launch, as the model that is asked gives it."""
+        off_axes, axes = operator.key, operator.axes
+        is_line = len(axes) == 1 and not any(map(np.ndim, off_axes))
+        if not is_line and sum(map(np.size, axes)) > _LARGEST:
+            return self._latency.time(operator)
+        own, place = tuple(map(_hashable, off_axes)), tuple(map(_hashable, axes))
+        if own not in self._keys:
+            self._keys[own] = (self._whose(operator), own)
+        key = self._keys[own]
+        time = self._known.times.get((key, place))
+        if time is None:
+            time = self._along(operator, key, place) if is_line else self._latency.time(operator)
+            self._known.keep((key, place), time)
+        return time
+
+    def _along(self, operator: Operator, key: Hashable, place: Hashable) -> OperatorTime:
+        """An operator with one axis; the model is asked for sizes along it that are not known."""
+        sizes, index = self._distinct_sizes(operator.axes[0], place)
+        known, time = self._known.lines.get(key, (np.empty(0), None))
+        new = sizes[~np.isin(sizes, known, assume_unique=True)]
+        if time is None or new.size:
+            more = self._latency.time(operator.with_columns(**{operator.AXES[0]: new}))
+            time = more if time is None else time.joined(more)
+            known = np.concatenate([known, new])
+            order = np.argsort(known, kind="stable")  # merges two rising runs
+            known, time = known[order], time.at(order)
+            self._known.lines[key] = known, time
+        return time.at(np.searchsorted(known, sizes)[index])
+
+    def _distinct_sizes(self, axis: Size, place: Hashable) -> tuple[FloatArray, IntArray]:
+        """(rising sizes, index into them in the axis' shape), once for all operators of a step."""
+        if place not in self._distinct:
+            if len(self._distinct) >= _STEPS:
+                self._distinct.clear()
+            sizes, index = np.unique(as_float(axis), return_inverse=True)
+            self._distinct[place] = sizes, index.reshape(np.shape(axis))
+        return self._distinct[place]
+
+
+def cached(latency: LatencyModel) -> CachedLatency:
+    """The model with a cache; itself where it has one, so that searches can share it."""
+    return latency if isinstance(latency, CachedLatency) else CachedLatency(latency)
+
+
+def _hashable(value: Size | str) -> Hashable:
+    if isinstance(value, str | int | float):
+        return value
+    array = np.asarray(value)
+    return array.shape, array.dtype.str, array.tobytes()
