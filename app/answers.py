@@ -82,6 +82,14 @@ def scenario_of(set_up: SetUp) -> Scenario:
     return Scenario(**{**set_up.arguments, **own})
 
 
+def usual_request(set_up: SetUp) -> tuple[int, int] | None:
+    """Prompt and output that `recommend` asks about where none are given; None where steps are priced."""
+    if set_up.is_step:
+        return None
+    traffic = scenario_of(set_up).served().traffic
+    return None if traffic is None else (round(traffic.prompt_tokens), round(traffic.output_tokens))
+
+
 @KEPT
 def recommendation(
     set_up: SetUp,
@@ -113,8 +121,9 @@ def measured_beside(set_up: SetUp) -> Beside | None:
 
 
 def row_at(set_up: SetUp, batch_max: int, batch: int) -> ScheduleRow:
-    """The schedule's row at one batch."""
-    return scheduled_row_at(recommendation(set_up, batch_max), batch, set_up.seq_len)
+    """The schedule's row at one batch, of the request that is usual."""
+    answer = recommendation(set_up, batch_max, "latency", usual_request(set_up))
+    return scheduled_row_at(answer, batch, set_up.seq_len)
 
 
 def drafts_at(set_up: SetUp, batch: int) -> int:

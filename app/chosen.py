@@ -43,8 +43,9 @@ GPU, MODEL, DRAFTER = (str(OPENS[name]) for name in ("gpu", "model", "drafter"))
 class SetUp(Arguments):
     """What the inputs of a page say: arguments of a scenario, and a length. A key of every cache.
 
-    runtime: of the version that runs; by the drafter where none is given. config: an uploaded config.json in
-    the place of the model's name.
+    runtime: of the version that runs; by the drafter where none is given. is_step: a length was asked about
+    and no request, so that steps without prompts are priced. config: an uploaded config.json in the place of
+    the model's name.
     """
 
     always: ClassVar[tuple[str, ...]] = ("gpu", "model", "runtime", "drafter")
@@ -57,6 +58,7 @@ class SetUp(Arguments):
         draft_model: str | None = None
         acceptance: str | None = None
     seq_len: int = DEFAULT_SEQ_LEN
+    is_step: bool = False
     config: bytes | None = None
 
     def __post_init__(self) -> None:

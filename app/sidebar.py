@@ -14,7 +14,7 @@ from chosen import DRAFTER, GPU, MODEL, OWN_MODEL, SetUp, default_engine, measur
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
-from medusa_sim.plan import DEFAULT_SEQ_LEN, request_length
+from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, request_length
 from medusa_sim.plan.acceptance import CONDITIONAL
 from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.plan.insights import LIMIT
@@ -43,8 +43,8 @@ RUNS_ON = (
 whole step; its figures are on the page Evidence."""
 GPUS = (1, 2, 4, 8, 16)
 _LARGEST_SEQ_LEN = 131_072
-REQUEST = ("prompt", "output_tokens")
-"""Inputs of a page that say its request; the context follows from both."""
+REQUEST = {"prompt": LOAD_PROMPT_TOKENS, "output_tokens": LOAD_OUTPUT_TOKENS}
+"""Inputs of a page that say its request, from which the context follows, and what they are untyped."""
 _SMALL = "llama-68m"
 """Drafts where nothing is known of the model."""
 _HEADS = 5
@@ -100,6 +100,7 @@ def set_up(where: Any, *, searched: bool = False) -> SetUp:
     more["dtype"] = more["dtype"] or dtype_of(gpu)
     return SetUp(
         gpu=gpu, model=str(model) if config is None else "config.json", runtime=engine, seq_len=seq_len,
+        is_step=typed is not None and not any(map(inputs.now, REQUEST)),
         drafter=drafter, heads=heads, draft_model=draft_model, acceptance=acceptance, config=config,
         tp=tp, ep=tp if whole_experts else 1, **more,
     )  # fmt: skip
@@ -140,10 +141,12 @@ def unsaid(argument: Argument) -> str | bool | None:
 
 
 def _length() -> int:
-    """Committed tokens where none are typed: of the page's request, where it has one."""
-    given = (inputs.now(name) for name in REQUEST)
-    tokens = [int(each) for each in given if each is not None and str(each).isdecimal()]
-    return request_length(*tokens) if len(tokens) == len(REQUEST) else DEFAULT_SEQ_LEN
+    """Committed tokens where none are typed: half way through the page's request."""
+    typed = {name: str(inputs.now(name)) for name in REQUEST}
+    prompt, output = (
+        int(typed[name]) if typed[name].isdecimal() else usual for name, usual in REQUEST.items()
+    )
+    return request_length(prompt, output)
 
 
 def runs_trees() -> bool:

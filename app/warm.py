@@ -16,6 +16,7 @@ def first_page() -> None:
     """Answer what a bare address asks. What fails here is said on the page."""
     with contextlib.suppress(MedusaSimError):
         set_up = SetUp(gpu=GPU, model=MODEL, drafter=DRAFTER, dtype=sidebar.dtype_of(GPU))
-        answers.recommendation(set_up, page.BATCH_MAX, "latency", None)
-        answers.launch_plan(set_up, page.BATCH_MAX, "latency")
+        request = answers.usual_request(set_up)
+        answers.recommendation(set_up, page.BATCH_MAX, "latency", request)
+        answers.launch_plan(set_up, page.BATCH_MAX, "latency", request)
         answers.measured_beside(set_up)

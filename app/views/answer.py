@@ -74,7 +74,7 @@ def page(set_up: SetUp) -> None:
     note, place, launch, below = (st.container() for _ in range(4))
     with below:
         st.subheader("Schedule by batch", anchor=False)
-        asked = _asked()
+        asked = _asked(set_up)
     answer = answers.recommendation(set_up, *asked)
     words = ["recommend", *set_up.options, *asked.options]
     with place:
@@ -88,18 +88,26 @@ def page(set_up: SetUp) -> None:
         show.ignored_note()
 
 
-def _asked() -> _Asked:
+def _asked(set_up: SetUp) -> _Asked:
     first, second, third, last = st.columns(4)
     label, help_text = "Plan for requests at once, 1 to", "Every number is searched."
     batch_max = inputs.step_of(first, "batch_max", label, _BATCHES, BATCH_MAX, help_text)
     help_text = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
     objective = inputs.choice(second, "objective", "Objective", OBJECTIVES, OBJECTIVES[0], help_text)
     help_text = (
-        "Of a request. With both, speedups are those of a server that reads such prompts between its steps."
+        "Of a request: speedups are those of a server that reads such prompts between its steps. Type a "
+        "context and no request for a step without prompts."
     )
-    prompt = inputs.perhaps(third, REQUEST[0], "Prompt tokens", 1, _LONGEST, help_text)
-    output = inputs.perhaps(last, REQUEST[1], "Output tokens", 1, _LONGEST, "Tokens to write.")
-    request = None if prompt is None or output is None else (prompt, output)
+    usual = answers.usual_request(set_up)
+    empty = ["none"] * len(REQUEST) if usual is None else [f"{tokens:,}" for tokens in usual]
+    prompt_name, output_name = REQUEST
+    prompt = inputs.perhaps(third, prompt_name, "Prompt tokens", 1, _LONGEST, help_text, empty=empty[0])
+    output = inputs.perhaps(
+        last, output_name, "Output tokens", 1, _LONGEST, "Tokens to write.", empty=empty[1]
+    )
+    request = usual
+    if prompt is not None or output is not None:
+        request = (prompt or int(REQUEST[prompt_name]), output or int(REQUEST[output_name]))
     return _Asked(batch_max, cast(Objective, objective), request)
 
 

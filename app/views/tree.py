@@ -59,7 +59,7 @@ def page(set_up: SetUp) -> None:
         )
         show.beside(doubts(scenario))
     show.warn(*notes.warnings(answers.recommendation(set_up, _BATCH_MAX))[1])
-    _figures(tree, answer)
+    _figures(set_up, tree, answer)
     ranks = "Numbers: ranks. " if tree.candidates <= charts.LABELLED else ""
     heads = "correlated" if accuracies_of(scenario).correlation else "independent"
     show.chart(
@@ -143,7 +143,8 @@ def _score_command(profile: str) -> str:
     return show.command(["tree", "score", "--tree", "tree.json", "--head-accuracy", profile, "--tail", "fit"])
 
 
-def _figures(tree: CandidateTree, answer: TreeAnswer) -> None:
+def _figures(set_up: SetUp, tree: CandidateTree, answer: TreeAnswer) -> None:
+    served = answers.usual_request(set_up) is not None  # whose prompts lie between its steps
     show.figures(
         show.Figure(
             "Tokens per step",
@@ -155,7 +156,7 @@ def _figures(tree: CandidateTree, answer: TreeAnswer) -> None:
         show.Figure("Candidates", str(tree.candidates), None, "Nodes of the tree and the root."),
         show.Figure("Drafts deep", str(tree.depth), None, "Heads, or draft length, that it needs."),
         show.Figure(
-            "Speedup",
+            "Speedup of a step" if served else "Speedup",
             times(answer.speedup),
             None,
             "Over plain decoding with the engine, GPU, model, drafter and context of the sidebar, at the "

@@ -75,6 +75,8 @@ def engine_run(
     if {"tpot_ms", "tokens_per_s", "itl_ms"} & asked.keys():
         for name in ("tpot_ms", "itl_ms"):
             measured.pop(name, None)
+    if "seq_len" not in asked:
+        scenario = scenario.served()
     return described(scenario, EngineRun.of(Measured(**measured | asked), scenario.length))
 
 

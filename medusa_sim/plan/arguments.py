@@ -23,6 +23,8 @@ from medusa_sim.plan import (
     DEFAULT_GPU,
     DEFAULT_MODEL,
     LENGTH_CV,
+    LOAD_OUTPUT_TOKENS,
+    LOAD_PROMPT_TOKENS,
     LONGEST_DRAFT,
     MAX_DRAFTS,
     RUNS_CHAINS,
@@ -337,7 +339,7 @@ class Arguments(Declared):
     prompt_tokens: float | None = argument(
         None, NUMBER,
         "Mean prompt of a server's requests, which ride on decode steps: speedups and rates are the server's "
-        "[none ride].",
+        f"[engines, without --seq: {LOAD_PROMPT_TOKENS:g} in, {LOAD_OUTPUT_TOKENS:g} out; sweep: none ride].",
         _REQUESTS, least=1, most=MOST_TOKENS,
     )  # fmt: skip
     output_tokens: float | None = argument(

@@ -30,7 +30,7 @@ class Question(Declared):
 
     batch_min, batch_max: every batch between them is searched (beyond 256 every 2 %). seq_len: committed
     tokens; none: as long as the request (`Scenario.length`). request: (prompt, output) tokens; None: the
-    scenario's traffic, where it has one.
+    scenario's traffic, or without lengths what `Scenario.served` says.
     """
 
     batch_min: int = DEFAULT_BATCHES[0]

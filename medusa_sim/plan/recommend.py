@@ -36,7 +36,9 @@ from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 def recommend(scenario: Scenario, question: Question | None = None) -> Recommendation:
     """Search every configuration and answer (question None: the default one).
 
-    With a request its prompt and output are the traffic of the server: speedups and rates are the server's.
+    The traffic of the server is the question's request, else the scenario's own, else the one that `compare`
+    and `load` ask about too: speedups and rates are the server's. Only where lengths are asked about without
+    a request, or no engine serves any, are they those of a step.
     Raises UsageError where the question or the profile does not fit the drafter, SpecError or
     CoverageError from the latency model.
     """
@@ -46,7 +48,9 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     if asked.request is not None:
         prompt, output = asked.request
         scenario = scenario.but(prompt_tokens=prompt, output_tokens=output)
-    elif (traffic := scenario.traffic) is not None:
+    elif not asked.seq_len:
+        scenario = scenario.served()
+    if (traffic := scenario.traffic) is not None and asked.request is None:
         asked = replace(asked, request=(round(traffic.prompt_tokens), round(traffic.output_tokens)))
     asked = replace(asked, seq_len=asked.seq_len or (scenario.length,))
     options = scenario.options(asked.candidates_max)

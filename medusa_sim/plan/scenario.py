@@ -23,7 +23,14 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.operators.kinds import KIND_OF, KINDS
-from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_SEQ_LEN, Baseline, request_length
+from medusa_sim.plan import (
+    CANDIDATES_MAX,
+    DEFAULT_SEQ_LEN,
+    LOAD_OUTPUT_TOKENS,
+    LOAD_PROMPT_TOKENS,
+    Baseline,
+    request_length,
+)
 from medusa_sim.plan.acceptance import acceptance_of, matched
 from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
 from medusa_sim.plan.as_run import as_run, check_fit
@@ -333,6 +340,15 @@ class Scenario:
             prompt_cv=asked.length_cv,
             output_cv=asked.length_cv,
         )
+
+    def served(self) -> Scenario:
+        """The scenario with the requests that answers are about where none are given; itself where some are.
+
+        Those of `compare` and `load`. Without an engine nothing serves requests, and steps are priced.
+        """
+        if self.traffic is not None or self.runtime.engine is None:
+            return self
+        return self.but(prompt_tokens=LOAD_PROMPT_TOKENS, output_tokens=LOAD_OUTPUT_TOKENS)
 
     @property
     def length(self) -> int:

@@ -124,7 +124,7 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
     opened: Opened, runtime: str, batch: int
 ) -> None:
     page = opened("answer", runtime=runtime, batch=batch)
-    row = scheduled_row_at(answers.recommendation(set_up(runtime=runtime), 64), batch, 1024)
+    row = answers.row_at(set_up(runtime=runtime), 64, batch)
     cells = tables(page)[0]
     ranges = cells["batch"].str.split("..", regex=False)
     mine = cells[[int(span[0]) <= batch <= int(span[-1]) for span in ranges]].iloc[0]
@@ -135,10 +135,16 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
         assert mine["heads"] == str(row.drafts)
     tree = opened("tree", runtime=runtime, batch=batch)
     assert metrics(tree)["Candidates"] == str(row.candidates)
-    assert metrics(tree)["Speedup"] == metrics(page)["Speedup"]
+    if runtime == "vllm-0.33":  # of a step without prompts, which the other page has beside the server's
+        assert metrics(tree)["Speedup of a step"] == f"{row.step_speedup:.2f}x"
+        assert f"Of the step alone: {row.step_speedup:.2f}x" in text_of(page)
+    else:
+        assert metrics(tree)["Speedup"] == metrics(page)["Speedup"]
     assert metrics(tree)["Drafts deep"] == str(row.drafts)
     if runtime == "vllm-0.33":
-        settings = answers.launch_settings(set_up(runtime=runtime), 64, "latency", None, "x")
+        chosen = set_up(runtime=runtime)
+        usual = answers.usual_request(chosen)
+        settings = answers.launch_settings(chosen, 64, "latency", usual, "x")
         assert settings.plan is not None
         drafts = settings.plan.drafts_at(batch)
         said = [part.value for part in page.markdown if f"{drafts} drafts at batch {batch}" in part.value]
@@ -185,19 +191,32 @@ def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:
 @pytest.mark.parametrize(
     "chosen",
     [
-        {"engine": "tensorrt-llm-1.2", "model": "llama-3.1-8b", "drafter": "eagle3", "gpu": "b200", "tp": 16},
-        {"engine": "sglang-0.5", "model": "qwen3-30b-a3b", "drafter": "eagle3", "acceptance": "0.6", "tp": 2},
+        {
+            "runtime": "tensorrt-llm-1.2",
+            "model": "llama-3.1-8b",
+            "drafter": "eagle3",
+            "gpu": "b200",
+            "tp": 16,
+        },
+        {
+            "runtime": "sglang-0.5",
+            "model": "qwen3-30b-a3b",
+            "drafter": "eagle3",
+            "acceptance": "0.6",
+            "tp": 2,
+        },
         {"gpu": "rtx-4090", "weight_dtype": "int4", "kv_dtype": "fp8"},
-        {"engine": "cuda-graph", "acceptance": "paper-fig21", "seq_len": 4000},
-        {"engine": "hf-eager", "model": "vicuna-33b"},
-        {"engine": "vllm-0.33", "drafter": "ngram", "acceptance": "0.1"},
-        {"engine": "vllm-0.33", "drafter": "suffix"},  # typical rates
+        {"runtime": "cuda-graph", "acceptance": "paper-fig21", "seq_len": 4000},
+        {"runtime": "hf-eager", "model": "vicuna-33b"},
+        {"runtime": "vllm-0.33", "drafter": "ngram", "acceptance": "0.1"},
+        {"runtime": "vllm-0.33", "drafter": "suffix"},  # typical rates
         {"model": "qwen3-8b"},  # acceptance of another model
     ],
 )
 def test_every_warning_of_the_command_stands_on_the_page(opened: Opened, chosen: dict[str, Any]) -> None:
-    answer = answers.recommendation(set_up(**chosen), 64)
-    names = {"engine": "runtime", "seq_len": "seq"}
+    asked = set_up(**chosen, is_step="seq_len" in chosen)
+    answer = answers.recommendation(asked, 64, "latency", answers.usual_request(asked))
+    names = {"runtime": "runtime", "seq_len": "seq"}
     page = opened("answer", **{names.get(name, name): value for name, value in chosen.items()})
     lines, text = warnings(answer), text_of(page)
     assert lines
@@ -276,7 +295,7 @@ def test_an_own_config_is_read_strictly() -> None:
     "chosen",
     [
         {}, {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"},
-        {"drafter": "draft-model", "draft_model": "llama-2-7b", "acceptance": "0.3", "engine": "vllm-0.33"},
+        {"drafter": "draft-model", "draft_model": "llama-2-7b", "acceptance": "0.3", "runtime": "vllm-0.33"},
     ],
 )  # fmt: skip
 def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> None:

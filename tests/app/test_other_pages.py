@@ -196,7 +196,7 @@ def test_the_caption_of_the_tree_says_what_is_drawn(opened: Opened) -> None:
 
 
 def test_what_the_set_up_rests_on_stands_below_the_headline(opened: Opened) -> None:
-    url = {"gpu": "h200-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "engine": "vllm-0.33"}
+    url = {"gpu": "h200-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "vllm-0.33"}
     page = opened("tree", **url)
     lines = doubts(answers.scenario_of(set_up(**url)))
     assert lines

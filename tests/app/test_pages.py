@@ -61,14 +61,15 @@ def test_the_named_operators_add_up_to_both_steps(opened: Opened) -> None:
 
 def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> None:
     chosen = SetUp(**EIGHT_B)
-    changes = {f"{row['what']} {row['change']}": row["speedup"] for row in answers.changes(chosen, 8, None)}
+    usual = answers.usual_request(chosen)
+    changes = {f"{row['what']} {row['change']}": row["speedup"] for row in answers.changes(chosen, 8, usual)}
     assert {"acceptance -10%", "acceptance +10%"} <= changes.keys()
     for name, other, batch in (
         ("context 2,048", dataclasses.replace(chosen, seq_len=2048), 8),
         ("batch 16", chosen, 16),
         ("engine sglang", dataclasses.replace(chosen, runtime="sglang-0.5"), 8),
     ):
-        answer = answers.recommendation(other, batch, "latency", None, batch)
+        answer = answers.recommendation(other, batch, "latency", usual, batch)
         speedup = scheduled_row_at(answer, batch, other.seq_len).speedup
         assert changes[name] == pytest.approx(speedup), name
     assert changes["acceptance -10%"] < changes["acceptance +10%"]
@@ -323,7 +324,7 @@ def test_charts_are_valid_specifications() -> None:
 
 
 def test_no_count_of_the_schedule_is_missing_from_the_chart() -> None:
-    chosen = SetUp(gpu="l40s", model="qwen3-8b", runtime="sglang-0.5")
+    chosen = SetUp(gpu="l40s", model="qwen3-8b", drafter="eagle3", runtime="sglang-0.5")
     found = answers.recommendation(chosen, 256)
     rows, room = gains_by_batch(found, 1024), scheduled_row_at(found, 64, 1024).max_batch_with
     spec = answer.batch_chart(rows, 64, chains=True, room=room)

@@ -54,7 +54,7 @@ def test_what_fits_lacks_nothing_and_what_does_not_has_no_price():
 
 def test_what_does_not_fit_ends_the_answer_with_its_warnings():
     for command in ("sweep", "recommend"):
-        words = ["--model", "llama-2-70b", "--drafter", "eagle", "--acceptance", "0.7"]
+        words = ["--model", "llama-2-70b", "--drafter", "eagle", "--acceptance", "0.7", "--seq", "1024"]
         shown = run(command, *words).stdout
         assert "Does not fit" in shown
         assert "GB are needed" in shown

@@ -124,27 +124,42 @@ def test_every_answer_begins_with_what_is_served():
         line = run(command, *given).stdout.splitlines()[0]
         assert served_text in line, command
         assert "8 requests at once" in line, command
-    context = "1,024 tokens of context, no prompts"
-    for command in ("recommend", "sweep", "check"):
+    unsaid = dict.fromkeys(("recommend", "check"), "896 in, 256 out")
+    for command, text in {**unsaid, "sweep": "1,024 tokens of context, no prompts"}.items():
         given = [each for each in first[command] if each not in asked]
-        assert context in run(command, *given).stdout.splitlines()[0], command
+        assert text in run(command, *given).stdout.splitlines()[0], command
 
 
 def test_one_default_serves_all():
-    """A step of 1,024 tokens; where requests are needed, those that are as long half way through."""
+    """Bare `recommend` priced a step without prompts, $0.607, where `compare` priced a server, $0.952."""
     asked, load = Asked(), LoadArguments()
+    usual = (asked.prompt_tokens, asked.output_tokens)
     assert asked.seq_len == ms.Scenario(**GIVEN).length == DEFAULT_SEQ_LEN
-    assert (load.prompt_tokens, load.output_tokens) == (asked.prompt_tokens, asked.output_tokens)
+    assert (load.prompt_tokens, load.output_tokens) == usual
     compared = ms.compare(
         GIVEN["model"], gpus=GIVEN["gpu"], counts=1, engines="vllm", weight_dtypes="bf16", drafters="eagle3",
         drafts=3, batches=16,
     )  # fmt: skip
-    (row,) = (
-        served((int(asked.prompt_tokens), int(asked.output_tokens)), max_drafts=3)
-        .recommend(16)
-        .recommendation.schedule
-    )
+    answer = ms.Scenario(**GIVEN, max_drafts=3).recommend(16).recommendation
+    (row,) = answer.schedule
+    assert answer.question.request == usual
     assert row.drafts == 3
-    for name, of_setup in (("usd_per_million_tokens",) * 2, ("tokens_per_s", "tokens_per_s_per_gpu")):
-        assert getattr(row, name) == pytest.approx(compared.chosen[of_setup])
+    for name in ("usd_per_million_tokens", "tokens_per_s", "tokens_per_s_per_user", "joule_per_token"):
+        of_setup = "tokens_per_s_per_gpu" if name == "tokens_per_s" else name
+        assert getattr(row, name) == pytest.approx(compared.chosen[of_setup]), name
     assert "896 in, 256 out" in compared.sentence
+    measured = {"batch": 16, "drafts": 3, "tpot_ms": 1.0, "tokens_per_step": row.tokens_per_step}
+    checked = ms.Scenario(**GIVEN).check(**measured).check
+    assert checked.predicted_us == pytest.approx(row.tpot_us, rel=1e-5)
+
+
+def test_lengths_without_a_request_and_kernels_without_an_engine_are_steps():
+    words = [f"--{name}={value}" for name, value in GIVEN.items()]
+    assert "896 in, 256 out, 1..4 requests at once" in run("recommend", *words, "--batch", "1..4").stdout
+    for given in ([*words, "--seq", "1024"], ["--runtime", "cuda-graph"], []):
+        first = run("recommend", *given, "--batch", "1..4").stdout.splitlines()[0]
+        assert "1,024 tokens of context, no prompts" in first, given
+    for scenario in (ms.Scenario(), ms.Scenario(**GIVEN, runtime="cuda-graph")):
+        assert scenario.served() is scenario
+    own = served((500, 300))
+    assert own.served() is own

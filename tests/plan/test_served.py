@@ -99,7 +99,7 @@ def test_engines_without_tree_attention_draft_chains_with_their_own_drafters_alo
 
 def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_their_own():
     scenario = Scenario(**CHAIN, runtime="vllm")
-    answer = recommend(scenario, Question(batch_max=32))
+    answer = recommend(scenario, Question(batch_max=32, seq_len=(1024,)))
     row = answer.schedule[0]
     limit = limit_of(scenario)
     assert limit.runtime.library == scenario.runtime.library
@@ -151,7 +151,7 @@ def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step(
 def test_a_name_has_one_meaning_in_schedule_curve_and_sweep(traffic):
     """`--by-count` called the step's gain `speedup` where the schedule's rows called the server's so."""
     scenario = Scenario(**CHAIN, **traffic)
-    found = recommend(scenario, Question(batch_min=16, batch_max=16))
+    found = recommend(scenario, Question(batch_min=16, batch_max=16, seq_len=(scenario.length,)))
     (row,) = found.schedule
     curve = count_table(found.surface).to_pandas().set_index("candidates").loc[row.candidates]
     (rows,) = sweep([scenario], Grid.of([16], [scenario.length], [1, row.candidates]))
