@@ -70,7 +70,7 @@ def check(
         given |= told
         for name in told.keys() - {"drafter"}:
             say(f"{name} {told[name]}, as {files[0].name} says")
-        if not take.is_given("gpu"):
+        if "gpu" not in told and not take.is_given("gpu"):
             raise UsageError(f"{files[0]} does not say on which GPU it ran: give --gpu")
     counts = None if counters is None else combined(how.read(counters))
     (one,) = take.scenarios(given)

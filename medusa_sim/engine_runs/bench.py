@@ -19,6 +19,7 @@ from medusa_sim.engine_runs.log import Logged, logged
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import POSITIONS, TABLE_BYTES
 from medusa_sim.plan.arguments import NUMBER, Declared, argument
+from medusa_sim.plan.own_rows import OwnRows, is_own, rows_of
 from medusa_sim.reading import json_documents, named, read_csv_table, read_text
 from medusa_sim.units import US_PER_MS, US_PER_S
 
@@ -98,6 +99,8 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
         rows = list(_of_csv(path))
     else:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
+        if is_own(text):
+            return [_checked(row, path) for row in _of_own(rows_of(text, path), path, known)]
         log = logged(text)
         rows = (
             [_of_log(log, path, known)]
@@ -111,13 +114,42 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
     return [_checked(_with_shape(row, known), path) for row in rows]
 
 
+def _of_own(own: OwnRows, path: Path, shape: Shape) -> Iterator[BenchRow]:
+    """llama-bench and its like: plain steps of one or more sequences, and a server's tokens with drafts."""
+    model = own.told.get("model", "")
+    for row in own.rows:
+        if row.columns == 1 or row.is_batch:
+            yield BenchRow(
+                source=path.name,
+                tool=OWN,
+                model=model,
+                concurrency=float(row.columns),
+                itl_us=row.time_us,
+            )
+    if own.drafted_us and own.acceptance is not None:
+        if shape.drafts is None:
+            raise DataError(
+                f"{named(path)}: {own.acceptance:.0%} of the drafts were accepted, but it does not say how "
+                "many a round had; add --drafts K"
+            )
+        yield BenchRow(
+            source=path.name,
+            tool=OWN,
+            model=model,
+            concurrency=1.0,
+            tpot_us=own.drafted_us,
+            drafts=shape.drafts,
+            acceptance_length=1.0 + shape.drafts * own.acceptance,
+        )
+
+
 def is_bench(path: Path) -> bool:
     """Whether a file looks like a result of a load generator, by its name or a key that only one writes."""
     if path.suffix.lower() == ".csv":
         return True
     try:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
-        if logged(text) is not None:
+        if is_own(text) or logged(text) is not None:
             return True
         documents = json_documents(text, path, WANTED, DataError, finite=False)
         return any(isinstance(each, dict) and bool(_READERS.keys() & each.keys()) for each in documents)
@@ -125,6 +157,8 @@ def is_bench(path: Path) -> bool:
         return False
 
 
+OWN = "llama-bench"
+"""The tool of what stands on one's own terminal: llama-bench, mlx-lm, a server's timings."""
 LOG = "log"
 """The tool of what an engine logged itself."""
 
@@ -421,7 +455,7 @@ def _checked(row: BenchRow, path: Path) -> BenchRow:
                 f"{where}: {name} would be {value:g}, no step of a model takes that; is the unit another one "
                 "(s, ms, us)?"
             )
-    tokens = 0.0 if row.tool == LOG else 1.0  # of a request: a log does not say
+    tokens = 0.0 if row.tool in (LOG, OWN) else 1.0  # of a request: they do not say
     for name, least in (
         ("concurrency", 1.0), ("prompt", tokens), ("output", tokens), ("acceptance_length", 1.0),
     ):  # fmt: skip

@@ -8,11 +8,14 @@ from typing import Any
 
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined, over_every_step
 from medusa_sim.acceptance.engine_records import read_counts
-from medusa_sim.engine_runs.bench import LOG, BenchRow, Shape, logged_counts, read_bench
-from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.engine_runs.bench import LOG, WANTED, BenchRow, Shape, logged_counts, read_bench
+from medusa_sim.errors import DataError, MedusaSimError, UsageError
+from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.check import EngineRun, described
+from medusa_sim.plan.own_rows import is_own, rows_of
 from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.reading import read_text
 from medusa_sim.specs.models import load_model
 from medusa_sim.units import US_PER_MS
 
@@ -94,6 +97,9 @@ def told_by(files: Sequence[Path], asked: Measured | None = None) -> dict[str, s
     engines = {row.engine for row in rows if row.engine}
     told = {"model": models, "runtime": engines if len(engines) == 1 else set[str]()}
     found = {name: next(iter(values)) for name, values in told.items() if values}
+    for path in files:
+        text = read_text(path, TABLE_BYTES, WANTED, DataError)
+        found = {**(rows_of(text, path).told if is_own(text) else {}), **found}
     return found if any(row.drafts for row in rows) else {**found, "drafter": NO_DRAFTER}
 
 

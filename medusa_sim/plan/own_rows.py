@@ -67,18 +67,30 @@ class OwnRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRows:
-    """What a paste says. told: arguments of a scenario that it names. drafted, accepted: drafts counted."""
+    """What a paste says. told: arguments of a scenario that it names. drafted, accepted: drafts counted.
+
+    drafted_us: time of a token where drafts were made; 0 where none were.
+    """
 
     rows: tuple[OwnRow, ...]
     told: dict[str, str]
     build: str = ""
     drafted: float = 0.0
     accepted: float = 0.0
+    drafted_us: float = 0.0
 
     @property
     def acceptance(self) -> float | None:
         """Share of the drafts that were accepted; None where none were counted."""
         return self.accepted / self.drafted if self.drafted else None
+
+
+_MARKS = ("avg_ts", "predicted_per_second", "t/s |", "S_TG t/s", "generation_tps", "tokens-per-sec")
+
+
+def is_own(text: str) -> bool:
+    """Whether a text holds what only these tools write."""
+    return any(mark in text for mark in _MARKS)
 
 
 def read_rows(path: Path) -> OwnRows:
@@ -104,7 +116,7 @@ def _of_json(documents: list[Any], where: Path) -> OwnRows:
     entries = [each for found in documents for each in (found if isinstance(found, list) else [found])]
     rows: list[OwnRow] = []
     told: dict[str, str] = {}
-    build, drafted, accepted = "", 0.0, 0.0
+    build, drafted, accepted, drafted_us = "", 0.0, 0.0, 0.0
     for entry in entries:
         if not isinstance(entry, dict):
             raise DataError(f"{named(where)}: holds {shown(entry)}; give {WANTED}")
@@ -120,10 +132,14 @@ def _of_json(documents: list[Any], where: Path) -> OwnRows:
         if isinstance(times, dict) and _number(times.get("predicted_per_second")) > 0.0:
             drafted += _number(times.get("draft_n"))
             accepted += _number(times.get("draft_n_accepted"))
-            if not _number(times.get("draft_n")):
+            if _number(times.get("draft_n")):
+                drafted_us = 1e6 / _number(times.get("predicted_per_second"))
+            else:
                 depth = _number(times.get("prompt_n")) + 0.5 * _number(times.get("predicted_n"))
                 rows.append(_plain(depth, _number(times.get("predicted_per_second"))))
-    return OwnRows(rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted)
+    return OwnRows(
+        rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted, drafted_us=drafted_us
+    )  # fmt: skip
 
 
 def _number(value: object) -> float:

@@ -81,6 +81,7 @@ def test_devices_are_told_apart_and_found_as_people_write_them():
         "RTX 3090": "rtx-3090", "NVIDIA GeForce RTX 5060 Ti": "rtx-5060-ti", "Apple M2 Ultra": "m2-ultra",
         "Radeon 8060S": "radeon-8060s", "A100 SXM 80GB": "a100-80gb-sxm", "V100-PCIE-32GB": "v100",
         "AGX Orin": "agx-orin", "Arc Pro B70": "arc-pro-b70", "M4 Pro": "m4-pro", "GB10": "gb10",
+        "M4 Pro 24GB": "m4-pro", "RTX 3060 12GB": "rtx-3060", "RTX 5060 Ti 8GB": "rtx-5060-ti-8gb",
     }  # fmt: skip
     assert {given: gpu_name(given) for given in written} == written
 

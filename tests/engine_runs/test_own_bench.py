@@ -1,0 +1,53 @@
+"""`check` takes what stands on one's own terminal."""
+
+import json
+
+import pytest
+from one_line import one_line
+
+from medusa_sim.engine_runs.bench import Shape, is_bench, read_bench
+from medusa_sim.engine_runs.run import engine_run, told_by
+from medusa_sim.errors import DataError
+from medusa_sim.plan.check import check
+from medusa_sim.plan.scenario import Scenario
+
+PLAIN = [
+    {
+        "gpu_info": "NVIDIA GeForce RTX 3090", "backends": "CUDA", "n_prompt": 0, "n_gen": 64,
+        "avg_ts": 125.0,
+        "model_filename": "Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf",
+    }
+]  # fmt: skip
+DRAFTED = {
+    "timings": {"predicted_n": 400, "predicted_per_second": 200.0, "draft_n": 300, "draft_n_accepted": 240}
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    plain, drafted = tmp_path / "plain.json", tmp_path / "drafted.json"
+    plain.write_text(json.dumps(PLAIN))
+    drafted.write_text(json.dumps(DRAFTED))
+    return plain, drafted
+
+
+def test_a_plain_run_says_where_it_ran_and_is_checked(files):
+    plain, _ = files
+    assert is_bench(plain)
+    told = told_by([plain])
+    assert told == {
+        "gpu": "rtx-3090", "runtime": "llama.cpp-cuda", "model": "llama-3.1-8b", "weight_dtype": "q4_k_m",
+        "drafter": "ngram",
+    }  # fmt: skip
+    found = check(*engine_run(Scenario(**{**told, "acceptance": 0.5}), [plain]))
+    assert [part.name for part in found.parts] == ["plain"]
+    assert found.parts[0].measured_us == pytest.approx(8000.0)
+
+
+def test_a_run_with_drafts_needs_their_number(files):
+    _, drafted = files
+    with one_line(DataError, "--drafts", "80%"):
+        read_bench(drafted)
+    (row,) = read_bench(drafted, Shape(drafts=3))
+    assert row.acceptance_length == pytest.approx(3.4)
+    assert row.tpot_us == pytest.approx(5000.0)
