@@ -65,8 +65,8 @@ def _summary(name: str, latency: str, found: DecoderValidation) -> tuple[str, ..
 
 
 def _place(folder: Path) -> tuple[str, bool, float]:
-    """Machine, dtype and parameters in the name: `cpu-emerald-rapids-3m`, `cpu-epyc-genoa-50m-bf16`."""
-    name = folder.name.removesuffix("-bf16")
+    """Machine, form and parameters in the name: `cpu-emerald-rapids-3m`, `cpu-epyc-genoa-50m-bf16-packed`."""
+    name = folder.name.removesuffix("-packed").removesuffix("-bf16")
     machine, size = name.rsplit("-", 1)
     return machine, name != folder.name, float(size.rstrip("mb"))
 

@@ -39,7 +39,9 @@ def _no_user_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_the_shipped_gpus_are_the_listed_ones():
     measured = {name for name in gpu_names() if load_gpu(name).architecture == "cpu"}
     emerald = {f"cpu-emerald-rapids-{size}" for size in ("1m", "3m", "50m", "300m")}
-    genoa = {f"cpu-epyc-genoa-{size}" for size in ("3m", "50m", "300m", "50m-bf16", "300m-bf16")}
+    genoa = {
+        f"cpu-epyc-genoa-{size}" for size in ("3m", "50m", "300m", "50m-bf16", "300m-bf16", "70m-bf16-packed")
+    }
     assert measured == emerald | genoa
     assert set(DATASHEET) == set(NAMES) == set(gpu_names()) - measured
     assert load_gpu("rtx-a6000").paper_peak_flops_per_s == {"fp16": 181e12}  # beside the datasheet's
