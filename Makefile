@@ -72,7 +72,7 @@ bench: $(VENV)/stamp-app  ## speed and memory beside the last release (AGAINST=C
 	$(BIN)/python benchmarks/guards.py --alone rows joint "load, 200,000 drawn, none" "load, 200,000 drawn, 3"
 	$(BIN)/python benchmarks/guards.py $(if $(AGAINST),--against $(AGAINST))
 
-accuracy: $(VENV)/stamp-run  ## write the rows of docs/accuracy.md from what was measured (MEDUSA_SIM_DATA, else ../shared/data)
+accuracy: $(VENV)/stamp-run  ## write the rows of docs/validation.md from what was measured (MEDUSA_SIM_DATA, else ../shared/data)
 	$(BIN)/python benchmarks/accuracy.py
 
 validate: $(VENV)/stamp-test  ## measure this CPU, fit, predict and compare with the decoder, ten minutes, to out/validate

@@ -1,4 +1,4 @@
-"""Writes the rows of docs/accuracy.md: predicted against every measured file, with the roofline beside it.
+"""Writes the rows of docs/validation.md: predicted against every measured file, with the roofline beside it.
 
 `make accuracy` runs this.
 """
@@ -127,7 +127,7 @@ def main() -> None:
         table("GPU | file | models | mean | worst | roofline: mean | worst", 2, regret_rows()),
         table("target | quantity | baseline | cells | mean | worst | worst cell", 3, paper_rows()),
     ]
-    write_tables("accuracy.md", "rows", tables)
+    write_tables("validation.md", "rows", tables)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The rooms of the package from the top of the house down: the test enforces this list, the README shows it.
+"""The rooms of the package from the top down: the test enforces this list, CONTRIBUTING shows it.
 
 A module imports from its own line and from lines above. Where the modules of a room are listed, they are in
 order as well: each imports from those before it.
@@ -90,7 +90,7 @@ START, END = "<!-- house: written by make docs from benchmarks/house.py -->", "<
 
 
 def house_text() -> str:
-    """The block of the README."""
+    """The block of CONTRIBUTING.md."""
     width = max(len(", ".join(room.names)) for room in HOUSE) + 1
     lines = [
         "hardware/  profiles/   numbers with their sources: GPUs and kernels, acceptance, the papers' tables"

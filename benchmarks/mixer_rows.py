@@ -54,7 +54,7 @@ def left_out_mixers(gpus: list[str]) -> None:
     """Shares of rows in bands: the stored ones; of refits without a fifth of the groups, made without it.
 
     The last is what a number of heads finds that nobody measured. Ratios of times are those of such refits.
-    The table of the card DOCUMENTED goes into docs/accuracy.md.
+    The table of the card DOCUMENTED goes into docs/validation.md.
     """
     found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for frame in mixers():
@@ -98,7 +98,7 @@ def left_out_mixers(gpus: list[str]) -> None:
     written = table(f"{headers} | T(q) / T(first q)", 1, lines)
     print(written)
     if gpus == [DOCUMENTED]:
-        write_tables("accuracy.md", "mixers", [written + "\n"])
+        write_tables("validation.md", "mixers", [written + "\n"])
 
 
 def _growth(rows: Rows[Any], predicted_us: FloatArray, axis: str) -> float:

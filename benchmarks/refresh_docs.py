@@ -1,8 +1,8 @@
 """Writes what the documentation shows of the program: `make docs`.
 
 docs/cli.md from the help pages, sections of docs/validation*.md, the worked example of docs/method.md,
-docs/speedup.png from the default report, the outputs of docs/medusa_sim.ipynb, the house of README.md, and in
-README.md, docs/guide.md, docs/load.md and docs/engine-loop.md every ```text block behind a ```sh block.
+docs/speedup.png from the default report, the outputs of docs/medusa_sim.ipynb, the house of CONTRIBUTING.md,
+and in README.md, docs/guide.md, docs/load.md, docs/engine-loop.md every ```text block behind a ```sh block.
 """
 
 from __future__ import annotations
@@ -138,7 +138,10 @@ def main() -> None:
             filled = _SHOWN.sub(
                 lambda found: found[1] + output_of(found["commands"], folder) + found[4], text
             )
-            write_text(page, _HOUSE.sub(lambda found: house_text(), filled))
+            write_text(page, filled)
+        page = ROOT / "CONTRIBUTING.md"
+        house = _HOUSE.sub(lambda found: house_text(), page.read_text(encoding="utf-8"))
+        write_text(page, house)
         write_text(ROOT / "docs" / "engine-loop.md", loop_page())
         write_text(ROOT / "docs" / "medusa_sim.ipynb", notebook())
         output_of("medusa-sim sweep --batch 1..64 --report report", folder)

@@ -1,6 +1,6 @@
 """Writes tables of docs/: the simulator beside a decoder on this project's own CPUs, and beside papers.
 
-validation-decoder.md, `steps`, and validation.md, `published`. Everything comes from files that are part of
+validation.md, `steps`, and validation.md, `published`. Everything comes from files that are part of
 the project: profiles/operators and profiles/decoder hold what was measured, profiles/published papers.
 `make docs` runs this; what a table sums up, `medusa-sim validate decoder` and `reproduce` print in full.
 """
@@ -113,7 +113,7 @@ def _best_length(found: pd.DataFrame, of: str) -> str:
 
 def main() -> None:
     """Write the sections."""
-    write_tables("validation-decoder.md", "steps", list(decoder_tables()))
+    write_tables("validation.md", "steps", list(decoder_tables()))
     write_tables("validation.md", "published", list(published_tables()))
 
 

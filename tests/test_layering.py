@@ -100,8 +100,8 @@ def test_no_two_modules_import_each_other_and_few_lie_loose():
     assert len(list(PACKAGE.glob("*.py"))) <= MOST_LOOSE
 
 
-def test_the_readme_shows_this_house():
-    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+def test_the_rules_show_this_house():
+    readme = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
     shown = readme[readme.index(START) : readme.index(END) + len(END)]
     assert shown == house_text(), "run `make docs`"
 

@@ -46,7 +46,7 @@ def test_cited_labels_exist():
         *(ROOT / "medusa_sim").rglob("*.py"),
         *(ROOT / "app").rglob("*.py"),
         *PAGES,
-        ROOT / "docs" / "accuracy.md",
+        ROOT / "docs" / "validation.md",
     ]
     known = set(defined())
     missing = {f"{path.relative_to(ROOT)}: {label}" for path in files for label in cited(path) - known}
@@ -56,7 +56,7 @@ def test_cited_labels_exist():
 @pytest.mark.parametrize(
     "page",
     [
-        *("README.md", "CONTRIBUTING.md", "docs/decoder.md", "docs/validation-decoder.md"),
+        *("README.md", "CONTRIBUTING.md", "docs/decoder.md", "docs/validation.md"),
         *(f"docs/{page.name}" for page in PAGES),
     ],
 )

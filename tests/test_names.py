@@ -28,7 +28,7 @@ CODE = [
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "log.md"),  # the log is history
+    *sorted((ROOT / "docs").glob("*.md")),
 ]
 TABLES = [path for top in TOPS for path in sorted((ROOT / top).rglob("*.toml")) if "_data" not in path.parts]
 ROOMS = tuple(

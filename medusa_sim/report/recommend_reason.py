@@ -262,7 +262,7 @@ def _model_warnings(answer: Recommendation) -> list[str]:
         lines.append(
             f"runtime {answer.setting.runtime.name} is bound by its host, which hides what more "
             "candidates cost the device; code that waits for the device while accepting hides "
-            "less (docs/accuracy.md, Table 1)"
+            "less (docs/validation.md, Table 1)"
         )
     return lines + beyond_measured(
         answer.scenario, max(answer.question.seq_len), (answer.question.batch_min, answer.question.batch_max)

@@ -200,7 +200,7 @@ RATIO_SHARE = 0.5
 
 With it the bands hold 81 % of 151 published speedups, each predicted without its source; with one source left
 out of this choice the others ask for 0.5 to 0.7 (`python benchmarks/engine_fit.py`). The rows do not tell
-shares of kernels and of terms apart (docs/log.md).
+shares of kernels and of terms apart (benchmarks/log).
 """
 
 

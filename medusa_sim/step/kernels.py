@@ -122,7 +122,7 @@ _NVFP4_SPREAD = 0.33
 
 Where they are spread, public recipes (InferenceX) run fp8 through DeepGEMM, which permutes, quantises and
 combines in kernels of its own, and nvfp4 through TensorRT-LLM's fused kernels. 0.32 with a prior of 0.25 +-
-0.25, 0.37 with one of 1 +- 0.5, by 80 rows of DeepSeek-R1 on B200 (docs/log.md).
+0.25, 0.37 with one of 1 +- 0.5, by 80 rows of DeepSeek-R1 on B200 (benchmarks/log).
 """
 
 

@@ -27,7 +27,7 @@ CONTEXT_BYTES = 1.0e9
 """Of that share, what CUDA's context, NCCL, workspaces and the driver keep on a GPU.
 
 vLLM 0.15.1 reports 7,463 blocks of 16 tokens for Llama-2-7B on an H100, 0.9 of 80 GiB would hold 7,588
-(docs/log.md); its logs of other models miss 1 to 2 GB, and the widest step is the rest (`activation_bytes`).
+(benchmarks/log); its logs of other models miss 1 to 2 GB: the widest step is the rest (`activation_bytes`).
 """
 
 

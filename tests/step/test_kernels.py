@@ -142,7 +142,7 @@ def test_a_module_reads_the_weights_of_its_layer(model):
 
 
 def test_wide_windows_stay_with_plain_kernels_and_cards_without_modules_say_so():
-    """Window 1024: engines' plain steps of Gemma 3 are nearer to these (docs/log.md)."""
+    """Window 1024: engines' plain steps of Gemma 3 are nearer to these (benchmarks/log)."""
     launches = model_launches(load_model("gemma-3-27b"), decode(8, 4096), RUNTIME)
     assert not any(isinstance(each.operator, WindowAttention) for each in launches)
     warnings = " ".join(

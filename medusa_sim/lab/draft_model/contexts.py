@@ -38,7 +38,7 @@ GAMMA_BISECTIONS = 24
 class ContextFamily:
     """The few constants of the family of distributions and of how ease moves along a sequence.
 
-    Common to every (target, draft, task); fitted on the RSD paper's given tables, see docs/log.md.
+    Common to every (target, draft, task); fitted on the RSD paper's given tables, see benchmarks/log.
 
     * `noise`: standard deviation of the draft's logits around the target's;
     * `reach`: exponent of the share of contexts where the draft can propose the target's token at all;

@@ -216,7 +216,7 @@ def predict_block_efficiency(
     """(targets,) block efficiency of each (decoder, spec) from observed (decoder, spec, efficiency).
 
     Decoders are SD, SpecTr, RSD-C, RSD-S; specs as in `parsed_shape`. Accuracy on the RSD paper's
-    given pairs from SD of length 2..5 alone: docs/accuracy.md.
+    given pairs from SD of length 2..5 alone: docs/validation.md.
 
     Raises:
         DataError: an unknown decoder, a malformed spec, an impossible observation, or none.
