@@ -9,17 +9,26 @@ import click
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output, ReportPlace, command_line
-from medusa_sim.plan.arguments import ARGUMENTS
+from medusa_sim.plan import DEFAULT_MODEL
+from medusa_sim.plan.arguments import ARGUMENTS, declared
 from medusa_sim.setups.question import Choices, Question, prices_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from medusa_sim.setups.comparison import Comparison
     from medusa_sim.setups.loaded import Loaded, Router
 
 _UNTOLD = {"show_default": False}
+SAID_OTHERWISE = (
+    *("gpu", "tp", "ep", "dp_attention", "dtype", "weight_dtype", "kv_dtype", "runtime", "drafter"),
+    *(name for name in ARGUMENTS if name in declared(Question)),
+    *("price", "chain_only", "scope", "baseline"),
+    *("heads", "match_rate", "draft_vocab"),
+)
+"""Arguments of a scenario that are choices, parts of the question, one for each card, the same for all, or of
+one drafter; every other holds for each set-up.
+"""
 
 
 @take.command(
@@ -43,10 +52,9 @@ _UNTOLD = {"show_default": False}
     type=click.Choice(("least-load", "round-robin")),
     help="Of --under-load: how the requests of a rate are spread over copies.",
 )
-@take.arguments("names", ARGUMENTS, "model", "acceptance", "draft_model", "latency", "fallback", "kernels")
+@take.scenario("names", *SAID_OTHERWISE)
 @take.record("report", ReportPlace)
 @take.output
-@take.data_dir
 def compare(
     *,
     choices: Choices,
@@ -58,7 +66,6 @@ def compare(
     names: dict[str, Any],
     report: ReportPlace,
     output: Output,
-    data_dir: Path | None,
 ) -> None:
     """Which set-up: every one that the model, the cards and the engines allow, priced at steady batches.
 
@@ -71,11 +78,12 @@ def compare(
     from medusa_sim.setups.search import compare as compared
 
     with progress("set-ups") as advance:
-        names |= {"prices": prices_of(prices), "data_dir": data_dir}
+        names = {name: value for name, value in names.items() if not ARGUMENTS[name].is_default(value)}
         answer = compared(
-            names.pop("model"),
+            names.pop("model", DEFAULT_MODEL),
             question,
             choices,
+            prices=prices_of(prices),
             advance=lambda done, total: advance(done, total, None),
             **names,
         )

@@ -32,6 +32,7 @@ from medusa_sim.plan.arguments import ARGUMENTS
     "latency",
     "fallback",
     "kernels",
+    "data_dir",
 )
 @click.option("--batch", default="1,16", show_default=True, type=grid(BATCH))
 @click.option("--seq", "seq_len", default="1024", show_default=True, type=grid(SEQ_LEN))
@@ -45,7 +46,6 @@ from medusa_sim.plan.arguments import ARGUMENTS
 )
 @take.plot
 @take.output
-@take.data_dir
 def roofline(
     *,
     names: dict[str, Any],
@@ -55,47 +55,28 @@ def roofline(
     runtime: str,
     plot: Path | None,
     output: Output,
-    data_dir: Path | None,
 ) -> None:
     """FLOP/s and operational intensity of each operator in prefill, decode and verification.
 
     flops_per_s is what the latency model predicts, roofline_flops_per_s what the datasheet allows. With --tp
     the operators are those of one GPU. An engine's --runtime times its own kernels of experts and attention.
     """
-    from medusa_sim.latency.by_name import latency_model
-    from medusa_sim.plan.as_run import as_run
-    from medusa_sim.specs.gpu import load_gpu
-    from medusa_sim.specs.models import load_model
-    from medusa_sim.specs.parallel import Parallel
-    from medusa_sim.specs.runtime import load_runtime
-    from medusa_sim.specs.variants import on_one_gpu
+    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.setups.pricing import any_drafter
     from medusa_sim.step.roofline import roofline_points
-    from medusa_sim.step.step import step_kernels
     from medusa_sim.step.workload import Grid
 
     if plot is not None:
         from medusa_sim.report.figures import check_plot_path
 
         check_plot_path(plot)
-    card, launched = load_gpu(names["gpu"], data_dir), load_runtime(runtime, data_dir)
-    dtypes = (names[f"{of}dtype"] for of in ("", "weight_", "kv_"))
-    whole, _ = as_run(load_model(names["model"]), launched, card, *dtypes)
-    sizes = on_one_gpu(whole, Parallel(tp=names["tp"], ep=names["ep"]))
-    timing = latency_model(
-        card,
-        names["latency"],
-        names["kernels"] or step_kernels(card, launched, sizes.dtype),
-        fallback=names["fallback"],
-        data_dir=data_dir,
-        library="" if names["kernels"] else launched.library,
-        serves=launched.library,
-    )
-    points = roofline_points(timing, card, sizes, launched, Grid.of(batch, seq_len, candidates))
+    of = Scenario(**names, runtime=runtime, drafter=any_drafter(runtime, names["data_dir"]))
+    points = roofline_points(of.latency, of.gpu, of.shard, of.runtime, Grid.of(batch, seq_len, candidates))
     echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
     if output.form == "table" and not output.is_wide:
         from medusa_sim.report.roofline_text import MOST_COLUMNS, roofline_sentences, roofline_table
 
-        said = roofline_sentences(points, card, sizes.dtype)
+        said = roofline_sentences(points, of.gpu, of.shard.dtype)
         told = "\n".join(textwrap.fill(line, MOST_COLUMNS) for line in said)
         output.text(f"{told}\n\n{output.drawn(roofline_table(points))}")
     else:
@@ -105,6 +86,6 @@ def roofline(
         from medusa_sim.report.figures import save
         from medusa_sim.report.figures.draw import lines_figure
 
-        charts = (roofline_chart(points, card, sizes.dtype, group) for group in GROUPS)
+        charts = (roofline_chart(points, of.gpu, of.shard.dtype, group) for group in GROUPS)
         save(lines_figure(*charts, columns=2, width=11.5), plot)
         say(f"wrote {plot}")

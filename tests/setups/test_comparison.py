@@ -347,3 +347,18 @@ def test_its_table_begins_with_the_answer():
     assert "tokens/s a user" in first
     assert "without speculation" in first or "no drafter does better" in first
     assert "Pareto frontier, speed per user against cost" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"), [("length_cv", "--length-cv", 0.0), ("max_drafts", "--max-drafts", 1)]
+)
+def test_what_is_no_choice_holds_for_every_set_up(name, option, value):
+    """An argument of a scenario is one of the command by being declared, as it is in Python."""
+    few = {"model": "llama-3.1-8b", "gpus": "h100-sxm", "counts": 1, "engines": "vllm", "drafters": "eagle3",
+           "weight_dtypes": "bf16", "batches": (8, 32)}  # fmt: skip
+    words = ["--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--gpus", "1", "--engine", "vllm"]
+    words += ["--drafter", "eagle3", "--weight-dtype", "bf16", "--batch", "8,32"]
+    told = document("compare", *words, option, value)["rows"]
+    rows, usual = ms.compare(**few, **{name: value}).table, ms.compare(**few).table
+    assert [row["usd_per_million_tokens"] for row in told] == pytest.approx(list(rows.usd_per_million_tokens))
+    assert list(rows.usd_per_million_tokens) != pytest.approx(list(usual.usd_per_million_tokens))
