@@ -54,16 +54,8 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
-from medusa_sim.latency.waves import (
-    Candidates,
-    Choices,
-    candidates_before,
-    candidates_of,
-    norm_max,
-    shared_waves,
-    taken,
-    wave_cost,
-)
+from medusa_sim.latency.tiles import Candidates, Choices, candidates_before, candidates_of, taken, wave_cost
+from medusa_sim.latency.waves import norm_max, shared_waves
 from medusa_sim.operators.operator import Attention, Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, UnfusedKernel

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray, distinct
 
 LENGTHS = 8
 """Equally likely values that stand for a distribution of lengths."""
@@ -56,6 +57,39 @@ def binomial(draws: FloatArray, share: FloatArray) -> Hits:
         hits = np.maximum(mean[many][:, None] + spread[:, None] * _NORMAL, 0.0)
         parts.append((hits.ravel(), np.full(hits.size, 1.0 / LENGTHS), np.repeat(many, LENGTHS)))
     return Hits(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray]:
+    """(share of the requests that find drafts, its probability), (..., K) each: h / b, h ~ Bin(b, rate).
+
+    None at all is a case of its own, as all kernels are those of a plain step then; the others are cut
+    into equally likely parts, of which each stands for its mean, so that nothing jumps where rate moves.
+    """
+    shares, weights = np.zeros((*batch.shape, 1 + _PARTS)), np.zeros((*batch.shape, 1 + _PARTS))
+    for size in distinct(batch.ravel().astype(np.int64)):
+        place = batch == size
+        nodes = _binomial_parts(float(size), rate)
+        shares[place], weights[place] = nodes[0] / size, nodes[1]
+    return shares, weights
+
+
+_PARTS = 4
+"""Equally likely parts of the number of requests that find drafts."""
+
+
+@lru_cache(maxsize=4096)
+def _binomial_parts(draws: float, rate: float) -> tuple[FloatArray, FloatArray]:
+    """(hits, probability): none, then the means of equally likely parts of the others."""
+    hits = np.arange(1.0, np.ceil(draws) + 1.0)
+    odds = np.log(np.maximum(draws - hits + 1.0, 1e-12) / hits) + np.log(rate / (1.0 - rate))
+    logs = draws * np.log1p(-rate) + np.cumsum(odds)
+    weights = np.exp(logs)
+    none = max(1.0 - float(weights.sum()), 0.0) if draws > 1.0 else 1.0 - rate
+    reached = np.concatenate([[0.0], np.cumsum(weights) / weights.sum()])
+    total = np.concatenate([[0.0], np.cumsum(weights * hits) / weights.sum()])
+    edges = np.interp(np.linspace(0.0, 1.0, _PARTS + 1), reached, total)
+    means = _PARTS * np.diff(edges)
+    return np.concatenate([[0.0], means]), np.array([none, *[(1.0 - none) / _PARTS] * _PARTS])
 
 
 def log_normal(cv: FloatArray) -> FloatArray:

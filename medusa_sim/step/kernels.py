@@ -26,15 +26,26 @@ WAITS = (Bound.MEMORY, Bound.COMPUTE)
 """What kernels wait for; the rest of a step's time is latency."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """What is added up over kernels; each as the property of `Kernels` of that name."""
+
+    device_us: FloatArray
+    spread: tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+    parts_us: dict[Part, FloatArray]
+    waits_us: dict[Bound, FloatArray]
+    source: CodeArray
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kernels:
     """Timed launches, smallest arrays first, so that none is broadcast early. Sums are made when asked for.
 
-    rest: kernels beside them that are timed and added up already.
+    rest: kernels, or sums over them, that come on top.
     """
 
     timed: tuple[tuple[Launch, OperatorTime], ...]
-    rest: Kernels | None = None
+    rest: Kernels | Sums | None = None
 
     @cached_property
     def device_us(self) -> FloatArray:
@@ -98,15 +109,30 @@ class Kernels:
 
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Kernels:
         """The sums with every array replaced by what `take` makes of it."""
-        kernels = Kernels(timed=())
-        vars(kernels).update(
+        below, above, shared_below, shared_above = self.spread
+        sums = Sums(
             device_us=take(self.device_us),
-            spread=tuple(map(take, self.spread)),
+            spread=(take(below), take(above), take(shared_below), take(shared_above)),
             parts_us={part: take(time_us) for part, time_us in self.parts_us.items()},
             waits_us={code: take(time_us) for code, time_us in self.waits_us.items()},
             source=take(self.source.astype(np.float64)).astype(np.int8),
         )
-        return kernels
+        return Kernels(timed=(), rest=sums)
+
+    def with_source(self, source: CodeArray) -> Kernels:
+        """The sums with another source."""
+        return Kernels(timed=(), rest=replace(self.sums, source=source))
+
+    @property
+    def sums(self) -> Sums:
+        """All of them."""
+        return Sums(
+            device_us=self.device_us,
+            spread=self.spread,
+            parts_us=self.parts_us,
+            waits_us=self.waits_us,
+            source=self.source,
+        )
 
 
 def timed(

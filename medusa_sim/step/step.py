@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float, distinct
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Attention, Size
@@ -20,6 +20,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
+from medusa_sim.step.chance import found_shares
 from medusa_sim.step.compose import (
     Cost,
     PassWork,
@@ -266,41 +267,8 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
     mixed = each.each(mean)
     (_, kernels), *_ = mixed.passes
     source = each.source
-    vars(kernels)["source"] = source.max(axis=-1) if source.ndim else source
-    return StepTime(cost=mixed.cost, passes=((work, kernels),))
-
-
-def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray]:
-    """(share of the requests that find drafts, its probability), (..., K) each: h / b, h ~ Bin(b, rate).
-
-    None at all is a case of its own, as all kernels are those of a plain step then; the others are cut
-    into equally likely parts, of which each stands for its mean, so that nothing jumps where rate moves.
-    """
-    shares, weights = np.zeros((*batch.shape, 1 + _PARTS)), np.zeros((*batch.shape, 1 + _PARTS))
-    for size in distinct(batch.ravel().astype(np.int64)):
-        place = batch == size
-        nodes = _binomial_parts(float(size), rate)
-        shares[place], weights[place] = nodes[0] / size, nodes[1]
-    return shares, weights
-
-
-_PARTS = 4
-"""Equally likely parts of the number of requests that find drafts."""
-
-
-@lru_cache(maxsize=4096)
-def _binomial_parts(draws: float, rate: float) -> tuple[FloatArray, FloatArray]:
-    """(hits, probability): none, then the means of equally likely parts of the others."""
-    hits = np.arange(1.0, np.ceil(draws) + 1.0)
-    odds = np.log(np.maximum(draws - hits + 1.0, 1e-12) / hits) + np.log(rate / (1.0 - rate))
-    logs = draws * np.log1p(-rate) + np.cumsum(odds)
-    weights = np.exp(logs)
-    none = max(1.0 - float(weights.sum()), 0.0) if draws > 1.0 else 1.0 - rate
-    reached = np.concatenate([[0.0], np.cumsum(weights) / weights.sum()])
-    total = np.concatenate([[0.0], np.cumsum(weights * hits) / weights.sum()])
-    edges = np.interp(np.linspace(0.0, 1.0, _PARTS + 1), reached, total)
-    means = _PARTS * np.diff(edges)
-    return np.concatenate([[0.0], means]), np.array([none, *[(1.0 - none) / _PARTS] * _PARTS])
+    worst = kernels.with_source(source.max(axis=-1) if source.ndim else source)
+    return StepTime(cost=mixed.cost, passes=((work, worst),))
 
 
 def verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassWork:

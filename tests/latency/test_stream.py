@@ -11,8 +11,8 @@ from medusa_sim.lab.calibrate.fit import UNFITTED, Rows
 from medusa_sim.lab.calibrate.stream import fit_elementwise, fit_stream
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.stream import stream_time
-from medusa_sim.latency.waves import elementwise_time
 from medusa_sim.operators.operator import ELEMENTWISE_KINDS, Elementwise, ElementwiseKind, Size
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.specs.gpu import Gpu, load_gpu

@@ -15,6 +15,7 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
+from medusa_sim.step.chance import found_shares
 from medusa_sim.step.compose import HOST_OVERLAP, Cost, step_us
 from medusa_sim.step.drafter.base import FreeDrafter, Medusa
 from medusa_sim.step.drafter.draft_model import DraftModel
@@ -24,7 +25,6 @@ from medusa_sim.step.step import (
     Setting,
     decode_step,
     drafting_steps,
-    found_shares,
     prefill_step,
     verification_step,
     verify_step,

@@ -27,8 +27,8 @@ from medusa_sim.lab.calibrate.fit import (
     starts,
     warm,
 )
+from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.stream import joined_us, parts_us, stream_time, terms_of
-from medusa_sim.latency.waves import elementwise_time
 from medusa_sim.operators.operator import CONTEXT, Elementwise
 from medusa_sim.operators.recurrent import CONVOLUTION, Recurrent
 from medusa_sim.operators.stream import Stream
