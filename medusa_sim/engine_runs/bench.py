@@ -19,12 +19,12 @@ from medusa_sim.engine_runs.log import Logged, logged
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import POSITIONS, TABLE_BYTES
 from medusa_sim.plan.arguments import NUMBER, Declared, argument
-from medusa_sim.plan.own_rows import OwnRows, is_own, rows_of
 from medusa_sim.reading import json_documents, named, read_csv_table, read_text
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.engine_counters import AcceptanceCounts
+    from medusa_sim.plan.own_rows import OwnRows
 
 WANTED = (
     "a result of vllm bench serve, latency or throughput, SGLang's bench_serving, AIPerf "
@@ -99,8 +99,8 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
         rows = list(_of_csv(path))
     else:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
-        if is_own(text):
-            return [_checked(row, path) for row in _of_own(rows_of(text, path), path, known)]
+        if (own := _own_rows(text, path)) is not None:
+            return [_checked(row, path) for row in _of_own(own, path, known)]
         log = logged(text)
         rows = (
             [_of_log(log, path, known)]
@@ -112,6 +112,13 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
             ]
         )
     return [_checked(_with_shape(row, known), path) for row in rows]
+
+
+def _own_rows(text: str, path: Path) -> OwnRows | None:
+    """What stands on one's own terminal; None of any other text. Raises DataError where it holds no speed."""
+    from medusa_sim.plan.own_rows import is_own, rows_of  # commands need `Shape` for their help alone
+
+    return rows_of(text, path) if is_own(text) else None
 
 
 def _of_own(own: OwnRows, path: Path, shape: Shape) -> Iterator[BenchRow]:
@@ -149,7 +156,7 @@ def is_bench(path: Path) -> bool:
         return True
     try:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
-        if is_own(text) or logged(text) is not None:
+        if _own_rows(text, path) is not None or logged(text) is not None:
             return True
         documents = json_documents(text, path, WANTED, DataError, finite=False)
         return any(isinstance(each, dict) and bool(_READERS.keys() & each.keys()) for each in documents)

@@ -277,7 +277,7 @@ def gpu_name(given: str, data_dir: str | os.PathLike[str] | None = None) -> str:
     alike = [name for name in names if _folded(name) == typed]
     said = _said().get(typed)
     if not alike and said is None:  # `RTX 3060 12GB`: a size that the card has anyhow
-        bare = re.sub(r"\d+gb$", "", typed)
+        bare = _folded(re.sub(r"[\s_-]+\d+ ?gb$", "", given[:100].lower()))
         alike = [name for name in local_names(data_dir) if _folded(name) == bare]
     return alike[0] if len(alike) == 1 else said if said in names else given
 
