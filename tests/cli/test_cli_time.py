@@ -242,3 +242,16 @@ def test_roofline_is_drawn(suffix, tmp_path):
     assert run(*args).exit_code == 0
     assert path.read_bytes() == first
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_each_file_is_scored_under_its_own_name(tmp_path):
+    rows = {"norms": "rms_norm,{m},4096,,fp16,{t}", "layers": "gemm,{m},4096,4096,fp16,{t}"}
+    for name, row in rows.items():
+        lines = [row.format(m=m, t=20 + m) for m in (1, 8, 64)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["op,m,n,k,dtype,time_us", *lines]) + "\n")
+    files = [tmp_path / f"{name}.csv" for name in rows]
+    told = answered("validate", "rows", "--gpu", "a40", *files).stdout
+    norms, layers = told.split("layers.csv")
+    assert "norms.csv" in norms
+    assert "rms_norm" in norms
+    assert "rms_norm" not in layers

@@ -9,6 +9,7 @@ import medusa_sim as ms
 from medusa_sim.engine_runs.bench import is_bench, read_bench
 from medusa_sim.engine_runs.run import engine_run, known_model, told_by
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.question import Measured
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
 PLAIN, SPEC = FILES / "vllm_serve_plain_b8.json", FILES / "vllm_serve_spec_b8.json"
@@ -81,6 +82,21 @@ def test_acceptance_by_position_is_read_from_the_results_themselves():
     _, found = engine_run(scenario, [SPEC])
     assert found.accepted == pytest.approx((0.7, 0.42, 0.21))
     assert found.tokens_per_step == pytest.approx(2.33)
+
+
+@pytest.mark.parametrize(("batch", "is_same"), [(510, True), (490, True), (511, False), (489, False)])
+def test_a_run_of_nearly_as_many_requests_is_the_one_asked_for(batch, is_same, tmp_path):
+    """2 % of what is asked, no more."""
+    path = tmp_path / "results.csv"
+    path.write_text(f"concurrency,prompt,output,itl_ms\n{batch},512,256,9.5\n", encoding="utf-8")
+    scenario = ms.Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.5", runtime="vllm"
+    )
+    if is_same:
+        engine_run(scenario, [path], given=Measured(batch=500))
+    else:
+        with pytest.raises(UsageError, match="no run at 500 requests in flight"):
+            engine_run(scenario, [path], given=Measured(batch=500))
 
 
 def test_a_plain_run_says_nothing_of_acceptance():
