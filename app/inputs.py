@@ -14,13 +14,10 @@ from typing import Any
 
 import streamlit as st
 
-from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL
 from medusa_sim.report.charts.load import METRICS, OVER_TIME, metric_title
 from medusa_sim.specs.runtime import runtime_aliases
 
 _SEEN = "url_as_opened"
-_CALLED = {"seq_len": "seq"}
-"""Other names of parameters, as earlier links have them; dashes count as underscores."""
 _OF_A_LOAD = {"prompt_tokens": "prompts", "output_tokens": "outputs"}
 _CALLED_ON = {
     "": {"prompt_tokens": "prompt"},
@@ -58,15 +55,15 @@ _STREAMLIT_S = ("embed", "embed_options")
 """Parameters that belong to Streamlit and cannot be set."""
 
 
-def renamed(page: str = "") -> None:
-    """Start over with the names that widgets know, where a link calls parameters or values otherwise.
+def take_words(page: str = "") -> None:
+    """Start over with the names that widgets know, where a link speaks as the page's command does.
 
-    Parameters as options (`draft-model`), engines without a version, options behind other words. page: its
-    address. Call it once the page is known: starting over before that opens the first one.
+    Options (`draft-model`, `tpot-ms`), engines without a version, values behind words. page: its address.
+    Call it once the page is known: starting over before that opens the first one.
     """
     if _SEEN in st.session_state:
         return
-    called = {"engine": "runtime", **_CALLED, **_CALLED_ON.get(page, {})}
+    called = {"engine": "runtime", **_CALLED_ON.get(page, {})}
     given = {name: st.query_params.get_all(name) for name in st.query_params}
     given = {name: values for name, values in given.items() if name.replace("-", "_") not in _STREAMLIT_S}
     meant: dict[str, list[str]] = {}
@@ -76,9 +73,6 @@ def renamed(page: str = "") -> None:
         values = ",".join(given[name]).split(",") if known in _LISTS else given[name]
         words = runtime_aliases() if _ENGINES.fullmatch(known) else WORDS.get(known, {})
         meant.setdefault(known, [words.get(value, value) for value in values])
-    if meant.pop(_PRESET, None) is not None:  # as the app once marked the defaults of commands
-        for name, value in _ONCE.items():
-            meant.setdefault(name, [value])
     for pair in ",".join(meant.pop("price", [])).split(","):
         card, _, usd = pair.partition("=")
         meant.update({f"{USD}{card}": [usd]} if usd else {"price": [card]} if card else {})
@@ -92,8 +86,6 @@ def renamed(page: str = "") -> None:
 
 USD = "usd_"
 """Before the name of a card: what an hour of it costs."""
-_PRESET = "preset"
-_ONCE = {"gpu": DEFAULT_GPU, "model": DEFAULT_MODEL, "drafter": DEFAULT_DRAFTER}
 
 
 def _opened() -> dict[str, str]:

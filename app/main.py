@@ -18,14 +18,6 @@ PAGES = (
 # Comments and no strings: Streamlit writes bare strings of its main file on the page.
 # Where the engine runs trees.
 TREE = ("tree", "Tree", ":material/account_tree:")
-# Addresses of earlier links: the page that has it now, and what it shows there.
-MOVED: dict[str, tuple[str, dict[str, str]]] = {
-    "choose": ("answer", {}),
-    "compare": (WHICH, {}),
-    "roofline": ("answer", {"look": "roofline"}),
-    "validation": ("evidence", {}),
-    "method": ("evidence", {"view": "numbers in use"}),
-}
 _LOOK = Path(__file__).with_name("look.css").read_text(encoding="utf-8")
 
 
@@ -59,7 +51,7 @@ def main() -> None:
 
     with show.errors():
         page = _navigated(trees=sidebar.runs_trees())
-        inputs.renamed(page.url_path)
+        inputs.take_words(page.url_path)
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
         line = st.container(horizontal=True, gap="small", vertical_alignment="center")
         searched = page.url_path == WHICH
@@ -75,7 +67,7 @@ def main() -> None:
 
 
 def _navigated(*, trees: bool) -> st.Page:
-    """The page asked for; earlier addresses lead to the one that has it now."""
+    """The page asked for."""
     pages = {
         name: st.Page(
             _page(name),
@@ -87,12 +79,7 @@ def _navigated(*, trees: bool) -> st.Page:
         )
         for name, title, icon in (*PAGES, TREE)
     }
-    moved = [st.Page(_page(name), title=name, url_path=name, visibility="hidden") for name in MOVED]
-    page = st.navigation([*pages.values(), *moved])
-    if page.url_path in MOVED:
-        now, more = MOVED[page.url_path]
-        st.switch_page(pages[now], query_params={**more, **st.query_params.to_dict()})
-    return page
+    return st.navigation([*pages.values()])
 
 
 main()

@@ -44,7 +44,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
     def run(view: str, /, **url: Any) -> AppTest:
         script = (
             "import importlib, inputs, show, sidebar, streamlit as st\n"
-            f"inputs.renamed({ADDRESSES.get(view, view)!r})\n"
+            f"inputs.take_words({ADDRESSES.get(view, view)!r})\n"
             "with show.errors():\n"
             f"    importlib.import_module('views.{view}').page(sidebar.set_up(st.sidebar))\n"
         )

