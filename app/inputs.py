@@ -14,7 +14,8 @@ from typing import Any
 
 import streamlit as st
 
-from medusa_sim.report.charts.load import METRICS, OVER_TIME, metric_title
+from medusa_sim.plan.quantities import AGAINST_RATE, BY_NAME, OVER_TIME
+from medusa_sim.report.charts.load import metric_title
 from medusa_sim.specs.runtime import runtime_aliases
 
 _SEEN = "url_as_opened"
@@ -37,8 +38,8 @@ WORDS = {
         "throughput_aware": "measured acceptance and cost (SGLang)",
         "budget": "most tokens/s at every step",
     },
-    "shows": {name: metric_title(name) for name in METRICS},
-    "over": OVER_TIME,
+    "shows": {name: metric_title(name) for name in AGAINST_RATE},
+    "over": {name: BY_NAME[name].on_axis for name in OVER_TIME},
     "baseline": {
         "fixed": "one plain step at batch 1, length 1024, as plotted",
         "same": "plain decoding at equal batch and length",

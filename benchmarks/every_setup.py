@@ -176,18 +176,22 @@ def disagreements(found: Recommendation) -> Iterator[str]:
 
 
 def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
-    surface, (length,) = found.surface, found.question.seq_len
-    best = np.where(surface.fits, surface.speedup, 0.0)[:, 0, 1:].max(axis=-1, initial=0.0)
-    gain_of = "speedup" if found.scenario.traffic is None else "server_speedup"
-    columns = values(surface, ("batch", "candidates", "fits_memory", gain_of))
+    cells, (length,) = found.cells, found.question.seq_len
+    best = np.where(cells.fits, cells.speedup, 0.0)[:, 0, 1:].max(axis=-1, initial=0.0)
+    columns = values(cells.by_count, ("batch", "candidates", "fits_memory", "speedup"))
     several = np.broadcast_arrays(*columns.values())
     counts, fits, gains = several[1:]
     counted = np.where(fits.astype(bool) & (counts > 1), gains, 0.0)[:, 0].max(axis=-1)
     paid = [span for crossing in found.break_even_batches for span in crossing.spans]
     pays_somewhere = bool((best > 1.0).any())
-    codes = verdicts(surface)[:, 0]
+    codes = verdicts(cells)[:, 0]
     for batch, speculates, gain, of_counts, code in zip(
-        surface.batch.tolist(), on.tolist(), best.tolist(), counted.tolist(), codes.tolist(), strict=True
+        cells.surface.batch.tolist(),
+        on.tolist(),
+        best.tolist(),
+        counted.tolist(),
+        codes.tolist(),
+        strict=True,
     ):
         said = {
             "the crossings": pays_somewhere and any(first <= batch <= last for first, last in paid),
@@ -208,7 +212,7 @@ def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
 
 
 def _bands(found: Recommendation) -> Iterator[str]:
-    surface = found.surface
+    surface = found.cells.surface
     for name, step in (("plain", surface.decode), ("verification", surface.verify)):
         ends = np.broadcast_arrays(step.low_us, step.time_us, step.high_us)
         if not (np.isfinite(ends).all() and (ends[0] <= ends[1]).all() and (ends[1] <= ends[2]).all()):
@@ -267,7 +271,7 @@ def _exported(found: Recommendation, on: BoolArray) -> Iterator[str]:
         yield f"settings although nothing pays: {settings.text}"
     if settings.plan is None:
         return
-    plan, batches = settings.plan, found.surface.batch
+    plan, batches = settings.plan, found.cells.surface.batch
     off = {int(batch) for batch in batches[~on] if plan.drafts_at(int(batch))} & set(plan.grid.batch.tolist())
     said = {n for first, last in plan.loses for n in range(first, last + 1)}
     if found.chains and not off <= said:

@@ -76,7 +76,7 @@ def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated")
 
     def complete(table: SweepTable) -> int:
         columns = {**table.text, **table.numbers, **table.codes}
-        assert not set(table.COLUMNS) - set(columns)
+        assert {"gpu", "speedup", "bound"} <= set(columns)
         assert all(each.size == table.rows for each in (*table.numbers.values(), *table.codes.values()))
         return table.rows
 
@@ -95,7 +95,7 @@ def search(model: str = "vicuna-7b") -> Act:
         for _ in range(10):
             asked = Scenario(gpu="a100-80gb-pcie", model=model, acceptance="medusa1-vicuna-7b")
             found = recommend(asked, question)
-        return f"10 x {found.surface.step_us.size:,} configurations"
+        return f"10 x {found.cells.step_us.size:,} configurations"
 
     return act
 

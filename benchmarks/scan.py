@@ -18,7 +18,7 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,8 @@ import pandas as pd
 
 from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.surface import Surface, grid_surface
+from medusa_sim.plan.cells import Cells, price
+from medusa_sim.plan.sweep import grid_options
 from medusa_sim.plan.verdict import drafted, stretches, verdicts
 from medusa_sim.step.workload import Grid
 
@@ -93,8 +94,7 @@ def set_ups(sample: int = 1) -> Iterator[SetUp]:
         for tp in GPUS:
             each = SetUp(gpu, model, runtime, dtype, tp)
             try:
-                surface = grid_surface(each.scenario(), Grid.of([64], [LENGTH], [1, 4]))
-                fits = bool(surface.by_count.fits.all())
+                fits = bool(by_count_of(each.scenario(), [64], [1, 4]).fits.all())
             except MedusaSimError:
                 continue
             if fits:
@@ -102,9 +102,12 @@ def set_ups(sample: int = 1) -> Iterator[SetUp]:
                 break
 
 
-def surface_of(scenario: Scenario) -> Surface:
+def by_count_of(
+    scenario: Scenario, batch: Sequence[int] = range(1, MOST + 1), counts: Sequence[int] = COUNTS
+) -> Cells:
     """Every batch and number of drafts."""
-    return grid_surface(scenario, Grid.of(range(1, MOST + 1), [LENGTH], COUNTS))
+    grid = Grid.of(batch, [LENGTH], counts)
+    return price(scenario, grid.batch, grid.seq_len, grid_options(scenario, grid)).by_count
 
 
 def ranges(pays: np.ndarray) -> int:
@@ -114,17 +117,17 @@ def ranges(pays: np.ndarray) -> int:
 
 def scanned(each: SetUp) -> dict[str, float]:
     """What one set-up shows; counts of batches or edges, and the worst of each."""
-    surface = surface_of(each.scenario())
-    fits = surface.by_count.fits[:, 0]
+    cells = by_count_of(each.scenario())
+    fits = cells.fits[:, 0]
     last = int(fits.all(axis=1).sum())
-    gain, rate = surface.gain_by_count[:last, 0], surface.tokens_per_s[:last, 0]
+    gain, rate = cells.speedup[:last, 0], cells.tokens_per_s[:last, 0]
     best = gain[:, 1:].max(axis=1)
-    batches, codes = surface.batch[:last], verdicts(surface)[:last, 0]
-    low, high = (ends[:last, 0] for ends in surface.band_by_count)
+    batches, codes = cells.surface.batch[:last], verdicts(cells)[:last, 0]
+    low, high = (ends[:last, 0] for ends in cells.band)
     falls = np.diff(rate[:, 0]) / rate[:-1, 0]
-    longer = surface_of(each.scenario(prompt=1.02 * PROMPT))
-    moved = longer.gain_by_count[:last, 0] / gain - 1.0
-    less, more = (surface_of(each.scenario(acceptance=rate)).tokens_per_s[:last, 0] for rate in (LESS, MORE))
+    longer = by_count_of(each.scenario(prompt=1.02 * PROMPT))
+    moved = longer.speedup[:last, 0] / gain - 1.0
+    less, more = (by_count_of(each.scenario(acceptance=rate)).tokens_per_s[:last, 0] for rate in (LESS, MORE))
     worse = (more / less - 1.0)[:, 1:]
     half = np.log(high[:, 1:] / low[:, 1:])
     beyond = (
@@ -148,17 +151,17 @@ def scanned(each: SetUp) -> dict[str, float]:
 def beside_load(each: SetUp, users: int) -> dict[str, float]:
     """Sweep over simulator, less 1: speedup of two drafts, throughput, gaps and first token."""
     scenario = each.scenario()
-    surface = grid_surface(scenario, Grid.of([users], [LENGTH], [1, 3]))
+    cells = by_count_of(scenario, [users], [1, 3])
     found = scenario.simulate(
         ["none", "2"], search=False, users=users, max_num_seqs=users, seeds=1, requests=max(300, 12 * users),
         prompt_tokens=PROMPT, output_tokens=OUTPUT, length_cv=0.6,
     )  # fmt: skip
     plain, drafting = (point.mean for point in found.answer.points)
     gain = drafting["tokens_per_s"] / plain["tokens_per_s"]
-    gaps, seen = [point["itl_p50_s"] for point in (plain, drafting)], surface.served
+    gaps, seen = [point["itl_p50_s"] for point in (plain, drafting)], cells.served
     return {
-        "speedup": float(surface.gain_by_count[0, 0, 1]) / gain - 1.0,
-        "rate": float(surface.tokens_per_s[0, 0, 0]) / plain["tokens_per_s"] - 1.0,
+        "speedup": float(cells.speedup[0, 0, 1]) / gain - 1.0,
+        "rate": float(cells.tokens_per_s[0, 0, 0]) / plain["tokens_per_s"] - 1.0,
         "gap": 1e-6 * float(seen.itl_us[0, 0, 0]) / gaps[0] - 1.0,
         "drafted gap": 1e-6 * float(seen.itl_us[0, 0, 1]) / gaps[1] - 1.0,
         "first token": 1e-6 * float(seen.first_token_us[0, 0, 0]) / plain["ttft_mean_s"] - 1.0,
@@ -208,7 +211,7 @@ def beside(every: list[SetUp], count: int) -> None:
     chosen = every[:: max(len(every) // count, 1)][:count]
     found = []
     for index, each in enumerate(chosen):
-        users = min(USERS[index % len(USERS)], int(0.9 * surface_of(each.scenario()).max_batch.min()))
+        users = min(USERS[index % len(USERS)], int(0.9 * by_count_of(each.scenario()).max_batch.min()))
         found.append(beside_load(each, users) | {"set-up": f"{each}, {users}"})
         print(f"\r{index + 1} of {len(chosen)} simulated ", end="", file=sys.stderr)
     table = pd.DataFrame(found).set_index("set-up")

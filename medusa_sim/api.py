@@ -30,10 +30,11 @@ from medusa_sim.plan.arguments import (
     declared,
     words_of,
 )
+from medusa_sim.plan.cells import price
+from medusa_sim.plan.configurations import at_counts
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.question import QUESTION, Question
 from medusa_sim.plan.recommend import recommend as recommended
-from medusa_sim.plan.surface import at_counts, price
 from medusa_sim.plan.sweep import sweep as sweep_tables
 from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.frames import Answer, SingleStep

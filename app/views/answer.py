@@ -16,12 +16,13 @@ from chosen import SetUp
 from sidebar import REQUEST
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.quantities import count_table
+from medusa_sim.plan.quantities import BY_NAME, count_table
 from medusa_sim.plan.question import OBJECTIVES, Objective
 from medusa_sim.plan.recommend import gains_by_batch, request_at, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
+from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table
 from medusa_sim.report.text import duration, significant, times, with_prefix
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.step.step import StepTime
 
-_COLUMNS = (
-    "batch", "candidates", "drafts", "heads", "tokens/step", "speedup", "80 %", "step", "tokens/s per user",
-    "plain per user", "tokens/s", "plain tokens/s",
+_COLUMNS = titles(
+    "batch", "candidates", "drafts", "heads", "tokens_per_step", "speedup", "interval", "verify_step_us",
+    "tokens_per_s_per_user", "plain_tokens_per_s_per_user", "tokens_per_s", "plain_tokens_per_s",
 )  # fmt: skip
-_PHONE = ("batch", "candidates", "drafts", "speedup", "80 %")
+_PHONE = titles("batch", "candidates", "drafts", "speedup", "interval")
 _SHOWN = (1, 4, 16, 64)
 """Batches that have a line, beside the one looked at."""
 _MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -241,7 +242,7 @@ def _counts(answer: Recommendation, row: ScheduleRow, words: list[str], *, is_ma
     named = _MAP_BATCHES if is_map else _SHOWN
     batches = sorted({row.batch_max if not is_map else max(recommended), *named} & recommended.keys())
     shown = {batch: recommended[batch] for batch in batches}
-    view = view_of(answer.surface, row.seq_len, [*_MAP_COUNTS, *shown.values()], shown)
+    view = view_of(answer.cells.by_count, row.seq_len, [*_MAP_COUNTS, *shown.values()], shown)
     if is_map:
         show.chart(
             map_spec(heat_map(view, "", chains=answer.chains)),
@@ -249,7 +250,7 @@ def _counts(answer: Recommendation, row: ScheduleRow, words: list[str], *, is_ma
             caption="Speedup over plain decoding at the same batch. Framed: what is recommended. Red line: "
             "beyond it speculation loses. A dash: no room in memory.",
             command=command,
-            rows=lambda: count_table(answer.surface),
+            rows=lambda: count_table(answer.cells.by_count),
             alt=f"A map of speedups over batch and number of {word}",
         )
         return
@@ -258,7 +259,7 @@ def _counts(answer: Recommendation, row: ScheduleRow, words: list[str], *, is_ma
         name="speedup",
         caption="Rings: what is recommended. Ticks: the step jumps behind this count. Bands: 80 %.",
         command=command,
-        rows=lambda: count_table(answer.surface),
+        rows=lambda: count_table(answer.cells.by_count),
         alt=f"Lines of speedup against the number of {word}, one for each batch",
     )
 
@@ -275,7 +276,7 @@ def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
                 "plain": duration(each["plain_us"]) if each["plain_us"] else "-",
                 "speculative": duration(each["speculative_us"]) if each["speculative_us"] else "-",
                 "share": f"{each['speculative_us'] / whole:.1%}",
-                "bound by": each["bound"],
+                BY_NAME["bound"].title: each["bound"],
                 "source": each["source"] or "-",
             }
             for each in operators

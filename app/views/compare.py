@@ -31,6 +31,7 @@ from medusa_sim.report.compare_text import (
     workload,
     worth_text,
 )
+from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.text import significant
 from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Choices, Measure, Question
 from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
@@ -57,7 +58,7 @@ _AXES = {
 _AT = {"cost": "costs least", "throughput": "emits most tokens a GPU", "energy": "takes least energy"}
 """What was saved, as the answer begins."""
 _CERTAINTIES = ("50%", f"{SURE:.0%}", "80%", "90%", "95%")
-_PHONE = ("", "set-up", "batch", "tokens/s/user", "$/M tokens")
+_PHONE = titles("chosen", "set_up", "batch", "tokens_per_s_per_user", "usd_per_million_tokens")
 
 
 def page(set_up: SetUp) -> None:

@@ -18,9 +18,11 @@ from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import Carried
 from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.plan.arguments import words_of
+from medusa_sim.plan.quantities import AGAINST_RATE, OVER_TIME
 from medusa_sim.report import load_tables, load_text
-from medusa_sim.report.charts.load import METRICS, OVER_TIME, rate_chart, time_chart
+from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.load_tables import load_arrow, timeline_arrow
+from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.text import capitalised, significant
 from medusa_sim.units import KILO
 
@@ -28,11 +30,8 @@ _FIXED = "fixed"
 _TPOT_MS, _MOST_MS = 50, 60_000
 _PROMPT, _OUTPUT, _LONGEST = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS), 65_536
 _MOST_DRAFTS = 16
-_COLUMNS = (
-    *("policy", "saturates at", "tokens/s", "max rate within limits"),
-    *("slower above", "drafting off above (in flight)"),
-)
-_PHONE = ("policy", "saturates at", "max rate within limits")
+_COLUMNS = titles("policy", "saturated_per_s", "tokens_per_s", "largest_per_s", "loses_from", "off_from")
+_PHONE = titles("policy", "saturated_per_s", "largest_per_s")
 
 
 def page(set_up: SetUp) -> None:
@@ -50,7 +49,7 @@ def page(set_up: SetUp) -> None:
             st.caption(f"{chains_note}.")
     chains_note = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
     rows, rates = load_arrow(whole), dict.fromkeys(f"{point.rate:g}" for point in whole.points)
-    what = inputs.choice(st, "shows", "Show", tuple(METRICS), "tpot_at_share_s", "Against the rate.")
+    what = inputs.choice(st, "shows", "Show", AGAINST_RATE, "tpot_at_share_s", "Against the rate.")
     show.chart(
         lines_spec(rate_chart(whole, what)),
         name="load",
@@ -60,7 +59,7 @@ def page(set_up: SetUp) -> None:
         rows=lambda: rows,
         alt="Lines of the policies over the rate of requests",
     )
-    over = inputs.choice(st, "over", "Over time", tuple(OVER_TIME), "requests", "At the last rate.")
+    over = inputs.choice(st, "over", "Over time", OVER_TIME, "requests", "At the last rate.")
     show.chart(
         lines_spec(time_chart(answer.last, over), 240),
         name="timeline",

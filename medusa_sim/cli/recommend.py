@@ -112,7 +112,7 @@ def recommend(
     if by_count:
         from medusa_sim.plan.quantities import count_table
 
-        output.rows(count_table(answer.surface), "recommend-by-count")
+        output.rows(count_table(answer.cells.by_count), "recommend-by-count")
         return
     if engine is None:
         _show(output, answer)

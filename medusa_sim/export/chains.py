@@ -71,22 +71,23 @@ def chain_grid(answer: Recommendation) -> ChainGrid:
 
     Raises UsageError where the acceptance profile knows no chains, or no batch fits in memory with them.
     """
-    surface = answer.surface
-    chains = {option.depth: i for i, option in enumerate(surface.options) if option.chain}
+    cells = answer.cells
+    surface, configurations = cells.surface, cells.configurations
+    chains = {option.depth: i for i, option in enumerate(configurations.options) if option.chain}
     if not chains:
         raise UsageError(
             f"acceptance {answer.profile.name} is a curve of tree sizes and knows no chains, which is what "
             "engines run; give accuracies per head and rank, or per position, with --acceptance FILE"
         )
     depths = sorted(chains)
-    columns = [0, *(int(np.flatnonzero(surface.option == chains[depth])[0]) for depth in depths)]
-    log_speedup = np.log(surface.speedup[..., columns]).mean(axis=1)
-    fits = surface.fits[..., columns].all(axis=(1, 2))
+    columns = [0, *(configurations.places[chains[depth]].start for depth in depths)]
+    log_speedup = np.log(cells.speedup[..., columns]).mean(axis=1)
+    fits = cells.fits[..., columns].all(axis=(1, 2))
     if not fits.any():
         raise UsageError(
             f"nothing to export: no batch from {surface.batch[0]} fits in the memory of {answer.gpu.name}"
         )
-    longest = surface.options[chains[depths[-1]]]
+    longest = configurations.options[chains[depths[-1]]]
     assert longest.order is not None  # noqa: S101  # chains are built from accuracies
     gains = np.asarray(longest.order.gains, dtype=np.float64)
     scale = (longest.tokens(depths[-1] + 1) - 1.0) / max(gains.sum(), 1e-12)
@@ -271,7 +272,7 @@ def graph_sizes(engine: str) -> tuple[int, ...]:
 
 def idle_cost(answer: Recommendation) -> Callable[[int], float]:
     """Share by which a plain step of so many requests is longer because a drafter is loaded."""
-    surface = answer.surface
+    surface = answer.cells.surface
     share = surface.idle_share.mean(axis=1)
     return lambda batch: float(np.interp(batch, surface.batch, share))
 
@@ -294,17 +295,17 @@ def best_tree(
     Over the batches that fit and at which the tree or a chain pays, all lengths alike. None where chains were
     asked for, or no tree that the engine allows gains enough.
     """
-    surface, grid = answer.surface, plan.grid
+    cells, grid = answer.cells, plan.grid
+    surface, configurations = cells.surface, cells.configurations
     if answer.scenario.chain_only:
         return None
-    columns = np.flatnonzero(
-        np.isin(surface.option, [i for i, option in enumerate(surface.options) if option.width > 1])
-    )
+    wide = [i for i, option in enumerate(configurations.options) if option.width > 1]
+    columns = np.flatnonzero(np.isin(configurations.option, wide))
     if not columns.size:
         return None
     at = np.searchsorted(surface.batch, grid.batch)
-    value = np.log(surface.speedup[at][..., columns]).mean(axis=1)
-    fits = np.asarray(np.all(surface.fits[at][..., columns], axis=(0, 1)))
+    value = np.log(cells.speedup[at][..., columns]).mean(axis=1)
+    fits = np.asarray(np.all(cells.fits[at][..., columns], axis=(0, 1)))
     chains = np.take_along_axis(
         grid.log_speedup, np.searchsorted(grid.drafts, drafts_by_batch(grid, plan.tiers))[:, None], axis=1
     )
@@ -313,10 +314,10 @@ def best_tree(
     for j in np.argsort(-np.where(fits, gain, -np.inf), kind="stable"):
         if not fits[j] or gain[j] <= np.log1p(answer.question.switching_gain):
             return None
-        option = surface.options[int(surface.option[columns[j]])]
-        shape = TreeShape(
-            option.depth, option.width, int(surface.candidates[columns[j]]), float(np.expm1(gain[j]))
-        )
+        option = configurations.option_of(int(columns[j]))
+        assert option is not None  # noqa: S101  # these have a width
+        count = int(configurations.candidates[columns[j]])
+        shape = TreeShape(option.depth, option.width, count, float(np.expm1(gain[j])))
         if allowed(shape):
             return shape
     return None

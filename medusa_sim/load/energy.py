@@ -14,9 +14,9 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.load.record import Record
+from medusa_sim.plan.cells import price
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import price
 from medusa_sim.specs.costs import Power
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import processed_tokens
@@ -65,16 +65,15 @@ def energy_of(
     if power is None:
         return None
     batch = np.arange(1, max_requests + 1)
-    surface = price(scenario, batch, [max(round(length), 1)], options)
-    steps, sizes = surface.by_count, batch[:, None, None].astype(np.float64)
-    rows = sizes * np.asarray(processed_tokens(surface.setting, steps.counts), dtype=np.float64)
-    joules = surface.joules + sampling_joules(gpu, power, surface.setting, rows)
-    sampled_us = steps.step_us + sampled(surface.setting, sizes, steps.counts, steps.tokens_per_step).time_us
-    above = np.broadcast_to(joules / sampled_us * US_PER_S, steps.fits.shape)[:, 0].T
+    steps = price(scenario, batch, [max(round(length), 1)], options).by_count
+    setting, sizes = steps.surface.setting, batch[:, None, None].astype(np.float64)
+    rows = sizes * np.asarray(processed_tokens(setting, steps.candidates), dtype=np.float64)
+    joules = steps.in_flight.joules + sampling_joules(gpu, power, setting, rows)
+    sampled_us = steps.step_us + sampled(setting, sizes, steps.candidates, steps.tokens_per_step).time_us
+    above = np.broadcast_to(joules / sampled_us * US_PER_S, steps.shape)[:, 0].T
     return Energy(
         power=power,
         gpus=scenario.gpus,
         above_w=np.concatenate([above[:, :1], above], axis=1),
-        prompt_token_joule=float(prompt_joules(gpu, power, surface.setting, max(prompt, 1.0)))
-        / max(prompt, 1.0),
+        prompt_token_joule=float(prompt_joules(gpu, power, setting, max(prompt, 1.0))) / max(prompt, 1.0),
     )

@@ -23,7 +23,7 @@ from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.step_table import StepTable, chains, step_table
 from medusa_sim.plan import LOAD_SEEDS
-from medusa_sim.plan.quantities import usd_per_million_tokens
+from medusa_sim.plan.costs import usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 
 _MOST_SEEDS = 100

@@ -1,6 +1,6 @@
 """Step times of a scenario as a table that a scheduler looks up: drafts x requests x length, and prompts.
 
-Decoding and verification steps are those of `plan.surface.price` seen through the server (`step.server`, N6),
+Decoding and verification steps are those of `plan.cells.price` seen through the server (`step.server`, N6),
 at every number of requests; between two lengths time is linear. A step that carries prompts takes longer by
 (N8): what its further tokens add to the linear layers, and the attention of each chunk:
 
@@ -25,9 +25,9 @@ from medusa_sim.acceptance.profile import MATCHES_RUN
 from medusa_sim.arrays import FloatArray, distinct
 from medusa_sim.errors import UsageError
 from medusa_sim.load.limits import Limits
+from medusa_sim.plan.cells import Cells, price
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, price
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
     graph_rows,
@@ -282,19 +282,20 @@ def _with_none(values: FloatArray, none: float | None = None) -> FloatArray:
     return np.concatenate([first, values], axis=1)
 
 
-def _piece(surface: Surface, options: Sequence[DraftOption]) -> tuple[Any, ...]:
+def _piece(cells: Cells, options: Sequence[DraftOption]) -> tuple[Any, ...]:
     """(setting, step_s (K, b, S), faster, slower, drafting_share (K, b), idle_share (1, b)) of a part."""
-    steps = surface.by_count
-    sizes = surface.batch[:, None, None]
-    sampled_us = steps.step_us + sampled(surface.setting, sizes, steps.counts, steps.tokens_per_step).time_us
-    middle = surface.seq_len.size // 2
+    steps, setting = cells.by_count, cells.surface.setting
+    sampled_us = (
+        steps.step_us + sampled(setting, steps.batch, steps.candidates, steps.tokens_per_step).time_us
+    )
+    middle = cells.shape[1] // 2
     bands = ((steps.low_us, steps.step_us), (steps.step_us, steps.high_us))
     return (
-        surface.setting,
-        np.moveaxis(np.broadcast_to(sampled_us, steps.fits.shape), -1, 0) / US_PER_S,
+        setting,
+        np.moveaxis(np.broadcast_to(sampled_us, steps.shape), -1, 0) / US_PER_S,
         *(np.log(high / low)[:, middle].T for low, high in bands),
-        _drafting_share(surface, options),
-        surface.idle_share[None, :, middle],
+        _drafting_share(cells, options),
+        cells.surface.idle_share[None, :, middle],
     )
 
 
@@ -320,15 +321,15 @@ def _drafter_prompt_s(
     return np.where(every > 0, np.interp(every, tokens, total), 0.0) / US_PER_S
 
 
-def _drafting_share(surface: Surface, options: Sequence[DraftOption]) -> FloatArray:
-    """(K, b) share of a step that drafts, at the middle length."""
-    middle = surface.seq_len.size // 2
-    share = np.zeros((len(options) + 1, surface.batch.size))
+def _drafting_share(cells: Cells, options: Sequence[DraftOption]) -> FloatArray:
+    """(K, b) share of a step that drafts, at the middle length. options: of the cells, chains."""
+    middle = cells.shape[1] // 2
+    share = np.zeros((len(options) + 1, cells.shape[0]))
     for index, option in enumerate(options):
-        drafting = surface.drafting[index]
+        drafting = cells.surface.drafting[index]
         if drafting is None:
             continue
-        whole = surface.time_of(index)
-        drafting_us = np.broadcast_to(drafting.cost.time_us, whole.shape)
-        share[option.depth] = np.minimum(drafting_us / whole, 1.0)[:, middle, 0]
+        own_us = np.broadcast_to(drafting.time_us[..., -1:], (*cells.shape[:2], 1))[:, middle, 0]
+        whole_us = cells.step_us[:, middle, cells.configurations.places[index].start]
+        share[option.depth] = np.minimum(own_us / whole_us, 1.0)
     return share

@@ -2,8 +2,6 @@
 
 Only what can be run is looked at: batches and contexts that fit in the card's memory, and contexts that the
 model has positions for.
-
-At a batch: the best configuration that speculates, those like it, and the acceptance that it needs to pay.
 """
 
 from __future__ import annotations
@@ -14,11 +12,12 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among, distinct
+from medusa_sim.arrays import BoolArray, IntArray, among, distinct
+from medusa_sim.plan.cells import Cells, price
+from medusa_sim.plan.configurations import Configurations, at_counts
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.priced_steps import PLAIN
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, at_counts, in_groups, price, unpriced
+from medusa_sim.plan.surface import in_groups
 from medusa_sim.plan.verdict import LOSES, PAYS, Stretch, Verdicts, drafted, refined, stretches, verdicts
 from medusa_sim.step.memory import step_memory_bytes
 
@@ -103,20 +102,20 @@ def _crossing(values: IntArray, codes: IntArray, verdicts_at: Verdicts) -> Break
 class Coarse:
     """Few counts at many batches of one length, priced once for all that look for a batch.
 
-    batches: where speculation may change between paying and not. surface: of those, and of what else was
+    batches: where speculation may change between paying and not. cells: at those, and at what else was
     asked for, with the length at place s. largest: batch that fits with some drafting, BATCHES_SEARCHED (or
     what is searched) at most.
     """
 
     batches: IntArray
-    surface: Surface
+    cells: Cells
     s: int
     largest: int
 
     @property
     def verdicts(self) -> IntArray:
         """What is known at each of `batches`."""
-        return np.asarray(verdicts(self.surface)[among(self.surface.batch, self.batches), self.s])
+        return np.asarray(verdicts(self.cells)[among(self.cells.surface.batch, self.batches), self.s])
 
 
 def coarse(
@@ -133,16 +132,16 @@ def coarse(
         _EVERY_BATCH_TO, end, 1 + round(float(np.log(end / _EVERY_BATCH_TO) / np.log(_RATIO)))
     )
     tried = np.concatenate([np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64), searched])
-    largest = unpriced(scenario, [1], seq_len, few).max_batch[:, 1:].max(axis=-1, initial=0)
+    largest = Configurations(few).max_batch(scenario, seq_len)[:, 1:].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
     every = distinct(tried, largest[largest > 0])
     steps = []
     for group in in_groups(seq_len.size):
         places = range(seq_len.size)[group]
         asked = distinct(every[every <= largest[group].max()], *(more(s) for s in places))
-        surface = price(scenario, asked, seq_len[group], few)
+        cells = price(scenario, asked, seq_len[group], few)
         steps += [
-            Coarse(batches=every[every <= largest[s]], surface=surface, s=at, largest=int(largest[s]))
+            Coarse(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
             for at, s in enumerate(places)
         ]
     return tuple(steps)
@@ -152,7 +151,7 @@ def break_even_batches(
     scenario: Scenario,
     options: Sequence[DraftOption],
     seq_len: IntArray,
-    searched: Surface | None = None,
+    searched: Cells | None = None,
     first: Sequence[Coarse] | None = None,
 ) -> tuple[BreakEven, ...]:
     """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED.
@@ -161,7 +160,7 @@ def break_even_batches(
     looked at, so that no crossing contradicts a schedule of it. first: where to look first, if that is known.
     """
     few = at_counts(options, _FEW_COUNTS)
-    own = np.empty(0, dtype=np.int64) if searched is None else searched.batch
+    own = np.empty(0, dtype=np.int64) if searched is None else searched.surface.batch
     known = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else verdicts(searched)
 
     def at_length(s: int) -> Verdicts:
@@ -219,7 +218,7 @@ def break_even_context(
     options: Sequence[DraftOption],
     batch: int,
     longest: int,
-    searched: Surface | None = None,
+    searched: Cells | None = None,
 ) -> BreakEven:
     """Where speculation pays among the contexts that fit, SHORTEST_CONTEXT to `longest`, at one batch.
 
@@ -240,49 +239,8 @@ def break_even_context(
 
     if searched is None:
         return crossing(distinct(lengths), verdicts_at)
-    own, known = np.unique(searched.seq_len, return_index=True)
+    own, known = np.unique(searched.surface.seq_len, return_index=True)
     lengths = distinct(lengths, own[(own >= SHORTEST_CONTEXT) & (own <= end)])
     codes = verdicts_at(lengths)
     codes[among(lengths, own)] = verdicts(searched)[-1, known][among(own, lengths)]
     return _crossing(lengths, codes, verdicts_at)
-
-
-def best_speculative(surface: Surface, at: int, s: int, configuration: int) -> int:
-    """The configuration itself, or for plain decoding the best one that speculates at this place."""
-    if configuration != PLAIN:
-        return configuration
-    return 1 + int(np.argmax(surface.speedup[at, s, 1:]))
-
-
-def same_option(surface: Surface, configuration: int) -> IntArray:
-    """Configurations that differ from this one in size alone, by count: the same option, or the chains."""
-    option = surface.option_of(configuration)
-    assert option is not None  # noqa: S101  # callers pass configurations that speculate
-    if option.candidates.size > 1:
-        return np.flatnonzero(surface.option == surface.option[configuration])
-    alike = [
-        i for i, other in enumerate(surface.options)
-        if other.candidates.size == 1 and (other.chain, other.width) == (option.chain, option.width)
-    ]  # fmt: skip
-    members = np.flatnonzero(among(surface.option, alike))
-    return members[np.argsort(surface.candidates[members], kind="stable")]
-
-
-def is_chain(option: DraftOption, candidates: int) -> bool:
-    """Whether the option's tree of that count has one path."""
-    tree = option.tree(candidates)
-    return option.chain or (tree is not None and tree.depth == candidates - 1)
-
-
-def best_chain(surface: Surface, speedup: FloatArray) -> int | None:
-    """The fastest chain by speedup (configurations,); None where shapes are unknown."""
-    chains = [i for i, option in enumerate(surface.options) if option.chain]
-    members = np.flatnonzero(among(surface.option, chains))
-    return int(members[np.argmax(speedup[members])]) if members.size else None
-
-
-def required_factor(surface: Surface, j: int, required: float) -> float | None:
-    """Factor on every accuracy at which configuration j emits `required` tokens; None where none does."""
-    option = surface.option_of(j)
-    assert option is not None  # noqa: S101  # callers pass configurations that speculate
-    return option.factor_for(int(surface.candidates[j]), required)

@@ -12,46 +12,21 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, IntArray, among, distinct
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.plan.cell import Cell
+from medusa_sim.plan.cells import Cells, price
+from medusa_sim.plan.configurations import PLAIN
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.priced_steps import PLAIN
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, in_groups, unpriced
+from medusa_sim.plan.surface import in_groups
 from medusa_sim.specs.gpu import gpu_names, load_gpu
-from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
+from medusa_sim.step.memory import MemoryParts, memory_parts
 from medusa_sim.step.step import decode_step
-from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_MS, US_PER_S
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 _EVERY_BATCH_TO = 64
 _RATIO = 1.05
 """Every batch is tried to the first, beyond it every 5 % as long as it fits, and each around the best."""
 _NEAR = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatingPoint:
-    """A batch and a configuration that fit, what they give, and the largest batch of that configuration.
-
-    weights_bytes and the other three: of one GPU at the largest batch.
-    """
-
-    batch: int
-    seq_len: int
-    candidates: int
-    drafts: int
-    max_batch: int
-    tokens_per_s: float
-    tokens_per_s_per_user: float
-    time_per_token_ms: float
-    weights_bytes: float
-    drafter_bytes: float
-    kv_cache_bytes: float
-    activation_bytes: float
-
-    @property
-    def memory(self) -> MemoryParts:
-        """What the largest batch keeps on one GPU."""
-        held = (self.weights_bytes, self.drafter_bytes, self.kv_cache_bytes, self.activation_bytes)
-        return MemoryParts(*map(np.asarray, held))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +40,15 @@ class Capacity:
     seq_len: int
     max_batch_without: int
     max_batch_with: int
-    without_speculation: OperatingPoint | None
-    with_speculation: OperatingPoint | None
+    without_speculation: Cell | None
+    with_speculation: Cell | None
 
     @property
     def gain(self) -> float | None:
         """Throughput with speculation over throughput without."""
         if self.without_speculation is None or self.with_speculation is None:
             return None
-        return self.with_speculation.tokens_per_s / self.without_speculation.tokens_per_s
+        return float(self.with_speculation.tokens_per_s / self.without_speculation.tokens_per_s)
 
 
 def batches_tried(largest: int) -> IntArray:
@@ -89,8 +64,8 @@ def batches_tried(largest: int) -> IntArray:
 def capacities(
     scenario: Scenario,
     options: Sequence[DraftOption],
-    first: Sequence[tuple[Surface, int]],
-    searched: Surface,
+    first: Sequence[tuple[Cells, int]],
+    searched: Cells,
     max_latency_us: float | None = None,
 ) -> tuple[Capacity, ...]:
     """For each length of `searched` the best operating points among all batches that fit.
@@ -99,32 +74,35 @@ def capacities(
     around the best and those that were searched are looked at with every count. max_latency_us: longest time
     per output token of one user.
     """
+    surface = searched.surface
 
-    def best_points(group: slice, *, speculate: bool) -> list[OperatingPoint | None]:
+    def best_points(group: slice, *, speculate: bool) -> list[Cell | None]:
         best = partial(best_operating_point, max_latency_us=max_latency_us, speculate=speculate)
         found, near = [], []
-        for s in range(searched.seq_len.size)[group]:
-            (coarse, at), largest = first[s], int(searched.max_batch[s, PLAIN])
-            rows = among(coarse.batch, batches_tried(largest))
+        for s in range(surface.seq_len.size)[group]:
+            (coarse, at), largest = first[s], int(surface.max_batch[s, PLAIN])
+            rows = among(coarse.surface.batch, batches_tried(largest))
             found.append(fastest(best(coarse, at, rows=rows), best(searched, s)))
             middle = 0 if found[-1] is None else found[-1].batch
             near.append(np.arange(max(1, middle - _NEAR), min(largest, middle + _NEAR) + 1) * (middle > 0))
         every = distinct(*near)
-        fine = unpriced(scenario, every[every > 0], searched.seq_len[group], options if speculate else ())
+        if not (every > 0).any():
+            return found
+        fine = price(scenario, every[every > 0], surface.seq_len[group], options if speculate else ())
         return [
-            fastest(point, point and best(fine, at, rows=among(fine.batch, near[at])))
+            fastest(point, point and best(fine, at, rows=among(fine.surface.batch, near[at])))
             for at, point in enumerate(found)
         ]
 
     pairs = [
         pair
-        for group in in_groups(searched.seq_len.size)
+        for group in in_groups(surface.seq_len.size)
         for pair in zip(best_points(group, speculate=False), best_points(group, speculate=True), strict=True)
     ]
     return tuple(
         Capacity(
-            seq_len=int(searched.seq_len[s]),
-            max_batch_without=int(searched.max_batch[s, PLAIN]),
+            seq_len=int(surface.seq_len[s]),
+            max_batch_without=int(surface.max_batch[s, PLAIN]),
             max_batch_with=0 if best is None else best.max_batch,
             without_speculation=without,
             with_speculation=best,
@@ -133,59 +111,33 @@ def capacities(
     )
 
 
-def fastest(*points: OperatingPoint | None) -> OperatingPoint | None:
+def fastest(*points: Cell | None) -> Cell | None:
     """The largest throughput; None where none is known."""
     known = [point for point in points if point is not None]
     return max(known, key=lambda point: point.tokens_per_s, default=None)
 
 
 def best_operating_point(
-    surface: Surface,
+    every: Cells,
     s: int,
     max_latency_us: float | None,
     *,
     speculate: bool,
     rows: BoolArray | bool = True,
-) -> OperatingPoint | None:
+) -> Cell | None:
     """The largest throughput at one length of the cells that fit and keep the latency; None if none does.
 
     rows: (B,) batches that count.
     """
     place = slice(1, None) if speculate else slice(0, 1)
-    allowed = surface.fits[:, s, place] & np.reshape(rows, (-1, 1))
-    per_token_us, per_user_us = surface.token_us[:, s, place], surface.tpot_us[:, s, place]
+    allowed = every.fits[:, s, place] & np.reshape(rows, (-1, 1))
     if max_latency_us is not None:
-        allowed = allowed & (per_user_us <= max_latency_us)
+        allowed = allowed & (every.tpot_us[:, s, place] <= max_latency_us)
     if not allowed.any():
         return None
-    rate = surface.batch[:, None] / per_token_us * US_PER_S
+    rate = every.tokens_per_s[:, s, place]
     row, column = np.unravel_index(int(np.argmax(np.where(allowed, rate, -np.inf))), rate.shape)
-    configuration = int(place.start or 0) + int(column)
-    option = surface.option_of(configuration)
-    candidates = int(surface.candidates[configuration])
-    most, length = int(surface.max_batch[s, configuration]), int(surface.seq_len[s])
-    held = memory_parts(
-        surface.setting.shard,
-        *drafter_bytes(surface.setting.shard, None if option is None else option.drafter),
-        most,
-        length,
-        candidates,
-    )
-    weights, drafter, kv_cache, activations = map(float, held)
-    return OperatingPoint(
-        batch=int(surface.batch[row]),
-        seq_len=length,
-        candidates=candidates,
-        drafts=0 if option is None else option.drafts(candidates),
-        max_batch=most,
-        tokens_per_s=float(rate[row, column]),
-        tokens_per_s_per_user=US_PER_S / float(per_user_us[row, column]),
-        time_per_token_ms=float(per_token_us[row, column]) / US_PER_MS,
-        weights_bytes=weights,
-        drafter_bytes=drafter,
-        kv_cache_bytes=kv_cache,
-        activation_bytes=activations,
-    )
+    return Cell(cells=every, at=int(row), s=s, k=int(place.start or 0) + int(column))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

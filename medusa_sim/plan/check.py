@@ -20,11 +20,11 @@ import numpy as np
 
 from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.plan import MAX_DRAFTS
+from medusa_sim.plan.cells import Cells, price
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, price
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 NOTICEABLE = 0.03
@@ -207,24 +207,24 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     if scenario.scope == "block":
         raise UsageError("scope block is no engine: check a scenario of scope model")
     option = option_of(scenario, run.drafts)
-    surface = price(scenario, [run.batch], [run.seq_len], [option])
+    cells = price(scenario, [run.batch], [run.seq_len], [option]).by_count
     if run.drafts == 0:
-        alone = _plain(surface, run.time_us, run.timed_by)
+        alone = _plain(cells, run.time_us, run.timed_by)
         return EngineCheck(
             scenario=scenario, run=run, parts=(alone,),
             predicted_us=alone.predicted_us, low_us=alone.low_us, high_us=alone.high_us,
         )  # fmt: skip
     tokens = option.tokens(run.drafts + 1)
     few, many = (float(end[-1]) for end in option.band)
-    steps = surface.in_flight
+    steps = cells.in_flight
     step, low, high = (float(ends[0, 0, 1]) for ends in (steps.step_us, steps.low_us, steps.high_us))
 
     def per_token(step_us: float, tokens: float) -> float:
-        return _per_token_us(surface, step_us, run.drafts + 1, tokens, run.timed_by)
+        return _per_token_us(cells, step_us, run.drafts + 1, tokens, run.timed_by)
 
     predicted, quick, late = (per_token(step, each) for each in (tokens, many, few))
     at_measured, fast, slow = (per_token(each, run.tokens_per_step) for each in (step, low, high))
-    plain = None if run.plain_us is None else _plain(surface, run.plain_us)
+    plain = None if run.plain_us is None else _plain(cells, run.plain_us)
     explained = 0.0
     if plain is not None:
         # what a plain step off by a factor adds to the round, of the rest at most
@@ -298,18 +298,19 @@ def option_of(scenario: Scenario, drafts: int) -> DraftOption:
     return option
 
 
-def _per_token_us(surface: Surface, step_us: float, count: int, tokens: float, timed_by: TimedBy) -> float:
+def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed_by: TimedBy) -> float:
     """Time per token, as it was measured, with a step of `step_us` that emits so many tokens."""
-    seen = surface.served_step(np.asarray(step_us), 0, 0, count, np.asarray(tokens))
+    place = int(np.searchsorted(cells.configurations.counts, count))
+    seen = cells.served_as(np.asarray(step_us), place, np.asarray(tokens))
     ways = {"tpot": seen.tpot_us, "rate": seen.token_us, "gaps": seen.itl_us / tokens}
     return float(ways[timed_by])
 
 
-def _plain(surface: Surface, measured_us: float, timed_by: TimedBy = "tpot") -> CheckedPart:
+def _plain(cells: Cells, measured_us: float, timed_by: TimedBy = "tpot") -> CheckedPart:
     """Plain decoding, as if it alone was run."""
-    steps = surface.in_flight
+    steps = cells.in_flight
     low, predicted, high = (
-        _per_token_us(surface, float(ends[0, 0, 0]), 1, 1.0, timed_by)
+        _per_token_us(cells, float(ends[0, 0, 0]), 1, 1.0, timed_by)
         for ends in (steps.low_us, steps.step_us, steps.high_us)
     )
     return CheckedPart(

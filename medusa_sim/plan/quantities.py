@@ -1,198 +1,121 @@
-"""Every quantity of a configuration, declared once: name with its unit, title, how it is read and shown.
+"""Every quantity that is printed, declared once: its name with the unit, its title, how it is read and shown.
 
-Columns of a sweep, rows by count, the best rows and their tables are choices of these names. Values are read
-from a priced surface and broadcast with (B, S, 1 + C), plain decoding first.
+Columns of every command, of JSON, CSV and Markdown, axes and tips of charts, figures of the app are choices
+of these names. A quantity that no command's list names stands in the rows of all that can have it.
 
-What tokens cost, in money and in energy (docs/method.md, cost):
-    (W1)  $ per million tokens = 1e6 GPUs price / (3600 tokens/s)
-    (W4)  joule per token      = GPUs watts / (tokens/s)
-
-price: dollars per GPU-hour. watts: of one GPU (`step/server.py`). tokens/s: of all GPUs together, emitted
-tokens alone.
+Values are read from `Cells` and broadcast with (B, S, K); those without `of` are results of a run under load
+or of a comparison, which fill them in by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, Source
-from medusa_sim.operators.operator import Size
 from medusa_sim.plan import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
+from medusa_sim.plan.cells import Cells
+from medusa_sim.plan.configurations import PLAIN
+from medusa_sim.plan.costs import joule_per_token, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface
-from medusa_sim.specs.costs import Power
-from medusa_sim.step.memory import drafter_bytes, memory_parts
-from medusa_sim.step.step import decode_step, processed_tokens, verification_step
-from medusa_sim.step.watts import served_joules, watts
+from medusa_sim.step.step import decode_step, verification_step
+from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-_S_PER_HOUR = 3600.0
-_MILLION = 1e6
+Unit = Literal["us", "s", "per_s", "ratio", "times", "share", "usd", "bytes", ""]
 
 
-def usd_per_million_tokens(
-    usd_per_gpu_hour: float | None, gpus: int, tokens_per_s: FloatArray | float
-) -> FloatArray:
-    """(W1), shaped as the rate; nan without a price."""
-    price = np.nan if usd_per_gpu_hour is None else usd_per_gpu_hour
-    return np.asarray(_MILLION * gpus * price / _S_PER_HOUR / np.asarray(tokens_per_s))
-
-
-def joule_per_token(watts: FloatArray | float, tokens_per_s: FloatArray | float) -> FloatArray:
-    """(W4), shaped as the two broadcast; watts: of all GPUs together."""
-    return np.asarray(np.asarray(watts) / np.asarray(tokens_per_s))
-
-
-def step_watts(surface: Surface) -> FloatArray:
-    """(B, S, 1 + C) mean watts of all GPUs while such steps follow one another, plain decoding first.
-
-    With the scenario's traffic the prompts that ride on the steps and the filtering of logits are counted,
-    without it neither. nan (a 0-d array) where the GPU's power is not known, and for scope `block`.
-    """
-    scenario = surface.scenario
-    power = scenario.gpu.power
-    if power is None or scenario.scope == "block":
-        return np.full((), np.nan)
-    steps = surface.in_flight
-    tokens = steps.tokens_per_step
-    time_us = steps.step_us if scenario.traffic is None else surface.served.token_us * tokens
-    batch = surface.batch[:, None, None]
-    return _all_watts(surface, power, batch, steps.counts, tokens, surface.joules, time_us)
-
-
-def _all_watts(
-    surface: Surface,
-    power: Power,
-    batch: Size,
-    counts: Size,
-    tokens: FloatArray,
-    joules: FloatArray,
-    time_us: FloatArray,
-) -> FloatArray:
-    """Watts of all GPUs in steps of so many joules and a server's share of time; all broadcast."""
-    scenario = surface.scenario
-    if scenario.traffic is not None:
-        rows = np.asarray(batch, dtype=np.float64) * processed_tokens(surface.setting, counts)
-        joules = joules + served_joules(
-            scenario.gpu, power, surface.setting, batch, rows, tokens, scenario.traffic
-        )
-    return np.asarray(scenario.gpus * watts(power, joules, time_us))
-
-
-def watts_at(surface: Surface, at: int, s: int, configuration: int) -> float | None:
-    """Watts of all GPUs in one configuration of a search; None where the GPU's power is not known."""
-    power = surface.scenario.gpu.power
-    if power is None or surface.scenario.scope == "block":
-        return None
-    count, tokens = surface.candidates[configuration], surface.tokens_per_step[configuration]
-    joules = np.asarray(surface.joules_at(at, s, configuration))
-    time_us = surface.token_us[at, s, configuration] * tokens
-    return float(_all_watts(surface, power, surface.batch[at], count, tokens, joules, time_us))
-
-
-@dataclass(frozen=True, eq=False)
-class Priced:
-    """A surface, and what several quantities of it are computed from."""
-
-    surface: Surface
-
-    @property
-    def scenario(self) -> Scenario:
-        """What was priced."""
-        return self.surface.scenario
-
-    @cached_property
-    def overhead(self) -> FloatArray:
-        """Over the plain step that is divided by: at the same batch and length, or the one of the paper."""
-        steps = self.surface.by_count
-        if self.scenario.baseline == "same":
-            return steps.overhead
-        one = decode_step(self.scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN)
-        return steps.step_us / one.time_us
-
-    @cached_property
-    def speedup(self) -> FloatArray:
-        """Over the same plain step."""
-        steps = self.surface.by_count
-        return steps.speedup if self.scenario.baseline == "same" else steps.tokens_per_step / self.overhead
-
-    @cached_property
-    def band(self) -> tuple[FloatArray, FloatArray]:
-        """80 % interval of the speedup."""
-        steps = self.surface.by_count
-        return steps.band if self.scenario.baseline == "same" else steps.speedup_band(self.speedup)
-
-    @cached_property
-    def verify_only_us(self) -> FloatArray:
-        """Of the forward pass that verifies, without drafting; of plain decoding the plain step."""
-        surface, steps = self.surface, self.surface.by_count
-        verified = steps.verify.time_us
-        if surface.setting.match_rate != 1.0:  # of a step that finds drafts, not the mean of all steps
-            axes = surface.batch[:, None, None], surface.seq_len[None, :, None], steps.counts
-            verified = verification_step(replace(surface.setting, match_rate=1.0), *axes).time_us
-        each = np.broadcast_to(verified, steps.shape).copy()
-        each[..., :1] = steps.decode_us
-        return each
-
-    def of_server(self, read: Callable[[Surface], FloatArray]) -> FloatArray:
-        """What only a server with requests has; nan (a 0-d array) without."""
-        return np.full((), np.nan) if self.scenario.traffic is None else read(self.surface)
-
-    @cached_property
-    def watts(self) -> FloatArray:
-        """Of all GPUs."""
-        return step_watts(self.surface)
-
-    @cached_property
-    def memory(self) -> FloatArray:
-        """Bytes of one GPU."""
-        shard, steps = self.scenario.shard, self.surface.by_count
-        beside = [drafter_bytes(shard, option.drafter) for option in steps.options]
-        weights, kv, slots = (steps.by_option([added[i] for added in beside]) for i in range(3))
-        batch, seq_len = self.surface.batch[:, None, None], self.surface.seq_len[None, :, None]
-        return memory_parts(shard, weights, kv, slots, batch, seq_len, steps.counts).total
-
-    @cached_property
-    def fits(self) -> BoolArray:
-        """Whether the GPU holds it."""
-        return np.asarray(self.memory <= self.scenario.usable_memory_bytes)
-
-    @cached_property
-    def rate_that_fits(self) -> FloatArray:
-        """Tokens a second; nan where it cannot be run, which costs nothing that could be compared."""
-        rate = self.surface.tokens_per_s
-        return rate if self.fits.all() else np.where(self.fits, rate, np.nan)
-
-
-Unit = Literal["us", "per_s", "of", ""]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
     """One quantity."""
 
     name: str
     """Column and key, its unit at the end."""
-    of: Callable[[Priced], Any]
+    of: Callable[[Cells], Any] | None = None
     """Its values; text for what is the same of a whole scenario."""
     title: str = ""
-    """Heading in tables for people; empty: not shown there."""
+    """Heading in tables for people; empty: it stands in none."""
     unit: Unit = ""
-    """How tables show it: `us` a time, `per_s` a rate, `of` a ratio, empty a number."""
+    """How tables show it: a time, a rate, a ratio, a speedup, a share, money, bytes; empty: a number."""
+    digits: int = 3
+    """Significant digits of a number."""
+    axis: str = ""
+    """Title of a chart's axis; empty: the title."""
+    phrase: str = ""
+    """In a sentence, with {} for the number."""
+    better: Literal["more", "less", ""] = ""
+    """Which is better."""
+    low_high: Callable[[Cells], tuple[FloatArray, FloatArray]] | None = None
+    """Ends of its 80 % interval, themselves quantities named with `ends`."""
+    ends: tuple[str, str] = ("", "")
+    """Names of these; empty: the name with _low and _high."""
     of_model: bool = False
     """Empty for `scope="block"`, which is one block and not a model."""
     labels: tuple[str, ...] = ()
     """Words that its values are codes of."""
+    of_run: Callable[[Mapping[str, float]], float] | None = None
+    """Its value in a run under load, from the run's other results."""
+
+    @property
+    def on_axis(self) -> str:
+        """What a chart's axis says."""
+        return self.axis or self.title
+
+
+def baseline_us(cells: Cells) -> FloatArray:
+    """The plain step that a sweep divides by: at the same batch and length, or the one of the paper."""
+    if cells.scenario.baseline == "same":
+        return cells.decode_us
+    return decode_step(cells.scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN).time_us
+
+
+def baseline_speedup(cells: Cells) -> FloatArray:
+    """Tokens per step over the step's overhead against `baseline_us`."""
+    return np.asarray(cells.tokens_per_step / (cells.step_us / baseline_us(cells)))
+
+
+def in_server(cells: Cells, read: Callable[[Cells], Any]) -> Any:
+    """What only a server with requests has; nan (a 0-d array) without."""
+    nothing = np.full((), np.nan)
+    return nothing if cells.scenario.traffic is None else read(cells)
+
+
+def rate_that_fits(cells: Cells) -> FloatArray:
+    """Tokens a second; nan where it cannot be run, which costs nothing that could be compared."""
+    rate = cells.tokens_per_s
+    return rate if cells.fits.all() else np.where(cells.fits, rate, np.nan)
+
+
+def usd(cells: Cells) -> FloatArray:
+    """Dollars per million tokens."""
+    return usd_per_million_tokens(cells.scenario.usd_per_gpu_hour, cells.scenario.gpus, rate_that_fits(cells))
+
+
+def joules(cells: Cells) -> FloatArray:
+    """Joules per token."""
+    return joule_per_token(cells.watts, rate_that_fits(cells))
+
+
+def falling(read: Callable[[Cells], FloatArray]) -> Callable[[Cells], tuple[FloatArray, FloatArray]]:
+    """Interval of what is the smaller the longer a token takes."""
+    return lambda cells: (read(cells) / cells.token_band[1], read(cells) / cells.token_band[0])
+
+
+def rising(read: Callable[[Cells], FloatArray]) -> Callable[[Cells], tuple[FloatArray, FloatArray]]:
+    """Interval of what is the larger the longer a token takes."""
+    return lambda cells: (read(cells) * cells.token_band[0], read(cells) * cells.token_band[1])
+
+
+def rate_of_a_gpu(cells: Cells) -> FloatArray:
+    """Tokens a second of one GPU."""
+    return cells.tokens_per_s / cells.scenario.gpus
 
 
 OF_SCENARIO: dict[str, Callable[[Scenario], str | int]] = {
@@ -217,83 +140,323 @@ def scenario_values(scenario: Scenario, *names: str) -> dict[str, str | int]:
     return {name: OF_SCENARIO[name](scenario) for name in names}
 
 
-def _in_every_row(of: Callable[[Scenario], str | int]) -> Callable[[Priced], Any]:
+def _in_every_row(of: Callable[[Scenario], str | int]) -> Callable[[Cells], Any]:
     """Text stays, a number is an array of one."""
 
-    def read(at: Priced) -> Any:
-        value = of(at.scenario)
+    def read(cells: Cells) -> Any:
+        value = of(cells.scenario)
         return value if isinstance(value, str) else np.asarray(value)
 
     return read
 
 
-QUANTITIES = (
-    *(Quantity(name, _in_every_row(of)) for name, of in OF_SCENARIO.items()),
-    Quantity("batch", lambda at: at.surface.batch[:, None, None]),
-    Quantity("seq_len", lambda at: at.surface.seq_len[None, :, None]),
-    Quantity("candidates", lambda at: at.surface.by_count.counts),
-    Quantity("drafts", lambda at: at.surface.by_count.drafts),
-    Quantity("tokens_per_step", lambda at: at.surface.by_count.tokens_per_step, "tokens/step"),
-    Quantity("decode_step_us", lambda at: at.surface.by_count.decode_us, "plain step", "us"),
-    Quantity("verify_only_us", lambda at: at.verify_only_us),
-    Quantity("verify_step_us", lambda at: at.surface.by_count.step_us, "verify step", "us"),
-    Quantity("verify_low_us", lambda at: at.surface.by_count.low_us),
-    Quantity("verify_high_us", lambda at: at.surface.by_count.high_us),
-    Quantity("overhead", lambda at: at.overhead, "overhead", "of"),
-    Quantity("speedup", lambda at: at.speedup),
-    Quantity("speedup_low", lambda at: at.band[0]),
-    Quantity("speedup_high", lambda at: at.band[1]),
-    Quantity("server_speedup", lambda at: at.of_server(lambda of: of.server_speedup), of_model=True),
+def verify_only_us(cells: Cells) -> FloatArray:
+    """The forward pass that verifies, without drafting; of plain decoding the plain step.
+
+    Where drafts are looked up: of a step that finds some, not the mean of all steps.
+    """
+    setting = cells.surface.setting
+    if setting.match_rate == 1.0:
+        return cells.target_us
+    found = replace(setting, match_rate=1.0)
+    verified = verification_step(found, cells.batch, cells.seq_len, cells.candidates).time_us
+    return np.where(cells.index == PLAIN, cells.decode_us, verified)
+
+
+MEMORY = ("weights_bytes", "drafter_bytes", "kv_cache_bytes", "activation_bytes")
+"""What the largest batch that fits keeps on one GPU, in the order of `MemoryParts`."""
+
+
+def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
+    return lambda cells: cells.memory_at(cells.max_batch)[part]
+
+
+_OVERHEAD = Quantity(
+    name="overhead", of=lambda cells: cells.overhead, title="overhead", unit="ratio", better="less"
+)
+
+DECLARED = (
+    *(Quantity(name=name, of=_in_every_row(of), title="drafter" * (name == "drafter"))
+      for name, of in OF_SCENARIO.items()),
+    # where
+    Quantity(name="batch", of=lambda cells: cells.batch, title="batch"),
+    Quantity(name="seq_len", of=lambda cells: cells.seq_len, title="length"),
+    Quantity(name="candidates", of=lambda cells: cells.candidates, title="candidates"),
+    Quantity(name="near_best", title="as good"),
+    Quantity(name="drafts", of=lambda cells: cells.drafts, title="drafts"),
+    Quantity(name="heads", title="heads"),
+    # what a step gives
     Quantity(
-        "server_speedup_low", lambda at: at.of_server(lambda of: of.server_speedup_band[0]), of_model=True
+        name="tokens_per_step", of=lambda cells: cells.tokens_per_step, title="tokens/step", unit="ratio",
+        better="more", of_run=lambda run: 1.0 + run["accepted_drafts"],
     ),
     Quantity(
-        "server_speedup_high", lambda at: at.of_server(lambda of: of.server_speedup_band[1]), of_model=True
+        name="speedup", of=lambda cells: cells.speedup, title="speedup", unit="times", better="more",
+        low_high=lambda cells: cells.band,
     ),
-    Quantity("itl_us", lambda at: at.surface.served.itl_us, of_model=True),
-    Quantity("tpot_us", lambda at: at.surface.served.tpot_us, of_model=True),
-    Quantity("tokens_per_s", lambda at: at.surface.tokens_per_s, "tokens/s", "per_s", of_model=True),
+    Quantity(name="interval", title="80 %"),
     Quantity(
-        "tokens_per_s_per_user",
-        lambda at: at.surface.tokens_per_s_per_user,
+        name="step_speedup", of=lambda cells: cells.step_speedup, title="of the step", unit="times",
+        better="more",
+    ),
+    Quantity(
+        name="server_speedup", of=lambda cells: in_server(cells, lambda of: of.speedup), better="more",
+        low_high=lambda cells: (
+            in_server(cells, lambda of: of.band[0]), in_server(cells, lambda of: of.band[1])
+        ),
         of_model=True,
     ),
     Quantity(
-        "usd_per_million_tokens",
-        lambda at: usd_per_million_tokens(at.scenario.usd_per_gpu_hour, at.scenario.gpus, at.rate_that_fits),
-        "$/M tokens",
-        of_model=True,
-    ),
-    Quantity("watts", lambda at: at.watts, of_model=True),
-    Quantity(
-        "joule_per_token",
-        lambda at: joule_per_token(at.watts, at.rate_that_fits),
-        "J/token",
-        of_model=True,
+        name="baseline_speedup", of=baseline_speedup, better="more",
+        low_high=lambda cells: cells.step_band_around(baseline_speedup(cells)),
     ),
     Quantity(
-        "bound",
-        lambda at: at.surface.by_count.bound,
+        name="kernels_speedup", title="kernels alone", unit="times", better="more",
+        of=lambda cells: np.full((), np.nan) if cells.with_kernels_alone is None
+        else cells.with_kernels_alone.step_speedup,
+        of_model=True,
+    ),
+    Quantity(name="speedup_acceptance_minus_10_percent", title="-10 % acceptance", unit="times"),
+    # what a step takes
+    Quantity(
+        name="decode_step_us", of=lambda cells: cells.decode_us, title="plain step", unit="us", better="less"
+    ),
+    Quantity(name="verify_only_us", of=verify_only_us, better="less"),
+    Quantity(
+        name="verify_step_us", of=lambda cells: cells.step_us, title="step", unit="us", better="less",
+        low_high=lambda cells: (cells.low_us, cells.high_us), ends=("verify_low_us", "verify_high_us"),
+    ),
+    _OVERHEAD,
+    replace(_OVERHEAD, name="baseline_overhead", of=lambda cells: cells.step_us / baseline_us(cells)),
+    Quantity(
+        name="bound", of=lambda cells: cells.bound, title="bound by",
         labels=tuple(code.name.lower() for code in Bound),
     ),
     Quantity(
-        "source",
-        lambda at: at.surface.by_count.source,
-        labels=tuple(code.name.lower() for code in Source),
+        name="source", of=lambda cells: cells.source, labels=tuple(code.name.lower() for code in Source)
     ),
-    Quantity("memory_bytes", lambda at: at.memory, of_model=True),
-    Quantity("fits_memory", lambda at: at.fits, of_model=True),
-)
-"""In the order of a sweep's columns."""
-BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
+    Quantity(name="free_candidates", title="free", better="more"),
+    # what a request waits for
+    Quantity(
+        name="time_per_token_ms", of=lambda cells: cells.token_us / US_PER_MS, better="less", of_model=True
+    ),
+    Quantity(name="itl_us", of=lambda cells: cells.served.itl_us, better="less", of_model=True),
+    Quantity(name="tpot_us", of=lambda cells: cells.tpot_us, better="less", of_model=True),
+    Quantity(
+        name="tpot_ms", of=lambda cells: cells.tpot_us / US_PER_MS, better="less", of_model=True
+    ),
+    Quantity(
+        name="ttft_ms", of=lambda cells: cells.served.first_token_us / US_PER_MS, better="less", of_model=True
+    ),
+    Quantity(name="e2e_ms", better="less"),
+    Quantity(
+        name="tokens_per_s_per_user", of=lambda cells: cells.tokens_per_s_per_user, title="tokens/s/user",
+        axis="tokens/s a user", unit="per_s", better="more", of_model=True,
+        low_high=falling(lambda cells: cells.tokens_per_s_per_user),
+    ),
+    # what a server gives
+    Quantity(
+        name="tokens_per_s", of=lambda cells: cells.tokens_per_s, title="tokens/s", unit="per_s",
+        better="more", of_model=True,
+    ),
+    Quantity(
+        name="tokens_per_s_per_gpu", of=rate_of_a_gpu, title="tokens/s/GPU", axis="output tokens/s a GPU",
+        phrase="{} tokens/s a GPU", better="more", of_model=True, low_high=falling(rate_of_a_gpu),
+    ),
+    Quantity(
+        name="tokens_per_s_per_mw", of=lambda cells: 1e6 / joules(cells),
+        axis="output tokens/s per megawatt of GPUs", better="more", of_model=True,
+    ),
+    # what it costs
+    Quantity(
+        name="usd_per_million_tokens", of=usd, title="$/M tokens", axis="dollars per million output tokens",
+        phrase="${} a million tokens", better="less", of_model=True, low_high=rising(usd),
+    ),
+    Quantity(name="watts", of=lambda cells: cells.watts, title="W", of_model=True),
+    Quantity(
+        name="joule_per_token", of=joules, title="J/token", axis="joules per output token",
+        phrase="{} J a token", better="less", of_model=True,
+    ),
+    # what fits
+    Quantity(name="memory_bytes", of=lambda cells: cells.memory.total, unit="bytes", of_model=True),
+    Quantity(name="fits_memory", of=lambda cells: cells.fits, title="fits", of_model=True),
+    Quantity(name="max_batch", of=lambda cells: cells.max_batch, better="more"),
+    Quantity(name="max_batch_with", title="max batch", better="more"),
+    *(Quantity(name=name, of=_at_largest_batch(part), unit="bytes", of_model=True)
+      for part, name in enumerate(MEMORY)),
+    # of a comparison
+    Quantity(name="chosen"),
+    Quantity(name="set_up", title="set-up"),
+    Quantity(name="sure", title="sure", unit="share", digits=2),
+    Quantity(name="grid_best", title="of --candidates"),
+    # of a run under load
+    Quantity(name="rate_per_s", title="rate", axis="requests a second"),
+    Quantity(name="policy", title="policy"),
+    Quantity(name="requests_per_s", title="done/s", better="more"),
+    Quantity(name="requests_in_system", title="in flight"),
+    Quantity(name="ttft_p50_s", title="TTFT", axis="time to first token, median, ms", unit="s"),
+    Quantity(name="ttft_p99_s", title="TTFT p99", axis="time to first token, 99th per cent, ms", unit="s"),
+    Quantity(name="ttft_at_share_s", axis="time to first token that {share} keep, ms", unit="s"),
+    Quantity(name="tpot_mean_s", title="TPOT", axis="time per token, mean, ms", unit="s"),
+    Quantity(name="tpot_p99_s", title="TPOT p99", axis="time per token, 99th per cent, ms", unit="s"),
+    Quantity(name="tpot_at_share_s", axis="time per token that {share} keep, ms", unit="s"),
+    Quantity(name="itl_p50_s", title="ITL", unit="s"),
+    Quantity(name="itl_p99_s", title="ITL p99", unit="s"),
+    Quantity(name="goodput_share", title="in limits", unit="share"),
+    Quantity(name="goodput_per_s", axis="requests/s within the limits"),
+    Quantity(name="e2e_ratio", title="time vs first", unit="times"),
+    Quantity(name="kv_share", title="KV", unit="share", digits=2),
+    Quantity(name="saturated_per_s", title="saturates at"),
+    Quantity(name="largest_per_s", title="max rate within limits"),
+    Quantity(name="loses_from", title="slower above"),
+    Quantity(name="off_from", title="drafting off above (in flight)"),
+    Quantity(name="gpus_needed", title="GPUs"),
+    # over the time of a run
+    Quantity(name="time_s", axis="seconds"),
+    Quantity(name="requests", axis="requests that decode"),
+    Quantity(name="waiting", axis="requests that wait"),
+    Quantity(name="kv_tokens", axis="tokens in the KV cache"),
+)  # fmt: skip
+"""In the order in which tables show them."""
 
 
-def values(surface: Surface, names: Iterable[str] = BY_NAME) -> dict[str, Any]:
-    """Quantities by name: arrays that broadcast with (B, S, 1 + C), text where a scenario has one."""
-    at = Priced(surface)
-    block = surface.scenario.scope == "block"
+def _ends(quantity: Quantity) -> Iterable[Quantity]:
+    """The ends of an interval, as quantities."""
+    if (low_high := quantity.low_high) is None:
+        return
+    for end, name in enumerate(quantity.ends):
+        of_end = f"{quantity.name}_{('low', 'high')[end]}"
+        yield Quantity(name=name or of_end, of=_end(low_high, end), of_model=quantity.of_model)
+
+
+def _end(
+    low_high: Callable[[Cells], tuple[FloatArray, FloatArray]], end: int
+) -> Callable[[Cells], FloatArray]:
+    return lambda cells: low_high(cells)[end]
+
+
+def _plain(quantity: Quantity) -> Quantity:
+    """The same without speculation."""
+    of = quantity.of
+    title = f"plain {quantity.title}" if quantity.title else ""
+    return replace(
+        quantity, name=f"plain_{quantity.name}", title=title, low_high=None, of_run=None,
+        of=None if of is None else lambda cells: of(cells.plain),
+    )  # fmt: skip
+
+
+OF_PLAIN = ("tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token")
+"""Those that tables show without speculation, too."""
+BY_NAME: dict[str, Quantity] = {quantity.name: quantity for quantity in DECLARED}
+BY_NAME |= {end.name: end for quantity in DECLARED for end in _ends(quantity)}
+BY_NAME |= {plain.name: plain for plain in (_plain(BY_NAME[name]) for name in OF_PLAIN)}
+
+SWEEP = {
+    **{name: name for name in (
+        *OF_SCENARIO, "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us",
+        "verify_only_us", "verify_step_us", "verify_low_us", "verify_high_us",
+    )},
+    "overhead": "baseline_overhead",
+    "speedup": "baseline_speedup",
+    "speedup_low": "baseline_speedup_low",
+    "speedup_high": "baseline_speedup_high",
+    **{name: name for name in (
+        "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us", "tokens_per_s",
+        "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token", "bound", "source",
+        "memory_bytes", "fits_memory",
+    )},
+}  # fmt: skip
+"""Columns of a sweep, each with its quantity. Its `speedup` is that of the step, whatever is served."""
+BY_COUNT = (
+    "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
+    "overhead", "speedup", "step_speedup", "fits_memory",
+)  # fmt: skip
+"""Columns of `recommend --by-count`."""
+ROW = (
+    "batch_min", "batch_max", "seq_len", "candidates", "paths", "tokens_per_step", "speedup",
+    "speedup_lowest", "speedup_highest", "batch_lowest", "speedup_low", "speedup_high", "step_speedup",
+    "kernels_speedup", "itl_us", "tpot_us", "max_batch_without", "max_batch_with", "drafts", "width", "chain",
+    "speedup_at_batch_min", "overhead", "decode_step_us", "verify_step_us", "tokens_per_s",
+    "plain_tokens_per_s", "tokens_per_s_per_user", "plain_tokens_per_s_per_user", "usd_per_million_tokens",
+    "plain_usd_per_million_tokens", "watts", "plain_watts", "joule_per_token", "plain_joule_per_token",
+    "best_candidates", "best_speedup", "near_best", "ends_profile", "speculative_candidates",
+    "speculative_speedup", "speculative_speedup_low", "speculative_speedup_high", "verdict", "uncertain",
+    "required_tokens_per_step", "required_acceptance_factor", "speedup_acceptance_minus_10_percent",
+    "speedup_acceptance_plus_10_percent", "chain_candidates", "chain_speedup",
+    "speedup_heads_on_accepted_row", "free_candidates", "next_count", "held_by", "cliff_after",
+    "cheaper_larger", "memory_bytes", "fits_memory", "meets_latency",
+)  # fmt: skip
+"""What JSON and CSV say of a row of a schedule (`ScheduleRow`)."""
+POINT = (
+    "batch", "seq_len", "candidates", "drafts", "max_batch", "tokens_per_s", "tokens_per_s_per_user",
+    "time_per_token_ms", *MEMORY,
+)  # fmt: skip
+"""What JSON says of the best throughput."""
+BY_DRAFTS = ("drafts", "candidates", "speedup")
+"""What JSON says of each draft length."""
+LOAD = (
+    "rate_per_s", "policy", "requests_per_s", "requests_in_system", "ttft_p50_s", "ttft_p99_s", "tpot_mean_s",
+    "tpot_p99_s", "itl_p50_s", "itl_p99_s", "tokens_per_s", "goodput_share", "tokens_per_step", "e2e_ratio",
+    "kv_share", "watts", "joule_per_token", "usd_per_million_tokens",
+)  # fmt: skip
+"""Columns of the table of a load test."""
+OVER_TIME = ("requests", "waiting", "kv_tokens", "tokens_per_s")
+"""What may be drawn over the time of a run."""
+AGAINST_RATE = (
+    "tpot_at_share_s", "ttft_at_share_s", "tpot_mean_s", "tpot_p99_s", "ttft_p50_s", "ttft_p99_s",
+    "goodput_per_s", "tokens_per_s",
+)  # fmt: skip
+"""What may be drawn against the rate."""
+AGAINST_SPEED = (
+    "tokens_per_s_per_gpu", "usd_per_million_tokens", "joule_per_token", "tokens_per_s_per_mw",
+)  # fmt: skip
+"""What may be drawn against the speed of a stream."""
+COMPARE = (
+    "gpu", "gpus", "tp", "ep", "dp_attention", "precision", "engine", "drafter", "drafts", "batch",
+    "tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_million_tokens", "on_frontier", "chosen",
+    "replicas", "kv_precision", "tokens_per_s_per_gpu_low", "tokens_per_s_per_gpu_high",
+    "tokens_per_s_per_user_low", "tokens_per_s_per_user_high", "usd_per_million_tokens_low",
+    "usd_per_million_tokens_high", "tpot_ms", "ttft_ms", "e2e_ms", "joule_per_token", "tokens_per_s_per_mw",
+    "sure", "meets_limits",
+)  # fmt: skip
+"""In the order of the table; rates are of output tokens, of all copies where they count GPUs or dollars."""
+
+
+def with_unlisted(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of a command's columns, and of the quantities of cells that no command lists, last."""
+    return (*names, *(name for name in _unlisted() if BY_NAME[name].of is not None))
+
+
+def _unlisted() -> list[str]:
+    listed = {*SWEEP, *SWEEP.values(), *BY_COUNT, *ROW, *POINT, *COMPARE, *LOAD}
+    return [name for name, quantity in BY_NAME.items() if name not in listed]
+
+
+def run_values(run: Mapping[str, float], names: Iterable[str] = ()) -> dict[str, float]:
+    """Results of a run under load by name, and of quantities that no list names those that a run has."""
+    others = [name for name in _unlisted() if BY_NAME[name].of_run is not None]
+    found = {}
+    for name in (*names, *others):
+        of_run = BY_NAME[name].of_run
+        found[name] = run[name] if name in run else np.nan if of_run is None else of_run(run)
+    return found
+
+
+def sweep_columns() -> dict[str, str]:
+    """Columns of a sweep, each with its quantity."""
+    return SWEEP | {name: name for name in with_unlisted(())}
+
+
+def values(cells: Cells, names: Iterable[str]) -> dict[str, Any]:
+    """Quantities by name: arrays that broadcast with (B, S, K), text where a scenario has one."""
+    is_block = cells.scenario.scope == "block"
     empty: npt.NDArray[np.float64] = np.full((), np.nan)
-    return {name: empty if block and BY_NAME[name].of_model else BY_NAME[name].of(at) for name in names}
+    found = {}
+    for name in names:
+        quantity = BY_NAME[name]
+        assert quantity.of is not None, name  # noqa: S101  # results of a run are not read from cells
+        found[name] = empty if is_block and quantity.of_model else quantity.of(cells)
+    return found
 
 
 def gain_column(scenario: Scenario) -> str:
@@ -301,23 +464,17 @@ def gain_column(scenario: Scenario) -> str:
     return "speedup" if scenario.traffic is None else "server_speedup"
 
 
-COLUMNS = (
-    "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
-    "overhead", "speedup", "step_speedup", "fits_memory",
-)  # fmt: skip
-
-
-def count_table(surface: Surface) -> pa.Table:
-    """One row a length, batch and count, with the drafting that is best for that count there: COLUMNS.
+def count_table(by_count: Cells) -> pa.Table:
+    """One row a length, batch and count, with the drafting that is best for that count there: BY_COUNT.
 
     drafts: draft length (Medusa: heads run). One candidate is plain decoding. Names are those of a schedule's
     rows: speedup is the server's where there are requests, step_speedup the step's.
     """
     import pyarrow as pa
 
-    shape, step, gain = surface.by_count.fits.shape, "speedup", gain_column(surface.scenario)
-    read = values(surface, (*(name for name in COLUMNS if name != "step_speedup"), gain))
-    columns = read | {"speedup": read[gain], "step_speedup": read[step]}
+    def column(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.moveaxis(np.broadcast_to(value, by_count.shape), 1, 0).ravel()
+
     return pa.table(
-        {name: np.moveaxis(np.broadcast_to(columns[name], shape), 1, 0).ravel() for name in COLUMNS}
+        {name: column(value) for name, value in values(by_count, with_unlisted(BY_COUNT)).items()}
     )

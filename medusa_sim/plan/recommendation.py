@@ -14,13 +14,14 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.break_even import BreakEven
-from medusa_sim.plan.capacity import Capacity, OperatingPoint, Shortfall, shortfall
+from medusa_sim.plan.capacity import Capacity, Shortfall, shortfall
+from medusa_sim.plan.cell import Cell
+from medusa_sim.plan.cells import Cells
 from medusa_sim.plan.draft_options import Drafting, DraftOption
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.plan.surface import Surface
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step, work_time
 from medusa_sim.step.workload import prefill
@@ -114,15 +115,6 @@ def _mean(step_us: FloatArray) -> float:
     return float((values.sum() - (values[0] + values[-1]) / 2.0) / (_CONTEXTS - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class DraftsGain:
-    """Best speedup at a draft length (Medusa: heads run) at one batch and length."""
-
-    drafts: int
-    candidates: int
-    speedup: float
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recommendation:
     """The answer to a `Question`.
@@ -140,7 +132,7 @@ class Recommendation:
 
     question: Question
     scenario: Scenario
-    surface: Surface
+    cells: Cells
     enable: bool
     break_even_batches: tuple[BreakEven, ...]
     break_even_context: BreakEven
@@ -148,9 +140,9 @@ class Recommendation:
     schedule: tuple[ScheduleRow, ...]
     ranges: tuple[tuple[BatchRange, ...], ...]
     schedule_all_lengths: tuple[ScheduleRow, ...]
-    by_drafts: tuple[DraftsGain, ...]
-    best_with: OperatingPoint | None
-    best_without: OperatingPoint | None
+    by_drafts: tuple[Cell, ...]
+    best_with: Cell | None
+    best_without: Cell | None
     capacities: tuple[Capacity, ...]
     requests: tuple[RequestLatency, ...]
     where_it_fits: tuple[ScheduleRow, ...]
@@ -180,7 +172,7 @@ class Recommendation:
     @property
     def setting(self) -> Setting:
         """What every step shares."""
-        return self.surface.setting
+        return self.cells.surface.setting
 
     @property
     def drafting(self) -> Drafting:
@@ -195,7 +187,7 @@ class Recommendation:
     @property
     def chains(self) -> bool:
         """Whether all that was searched are chains: drafts (num_speculative_tokens) then name a count."""
-        return self.surface.chains
+        return self.cells.configurations.are_chains
 
     @property
     def hardest(self) -> ScheduleRow:

@@ -32,6 +32,8 @@ class BatchRange:
     first: int
     last: int
     configuration: int
+    alone: bool = False
+    """Whether it begins at its first batch, and not behind the searched one before it."""
 
 
 def merge_batches(

@@ -1,31 +1,29 @@
-"""A grid of configurations -> one tidy table, priced by `Surface` and bounded in memory."""
+"""A grid of configurations -> one tidy table, priced block by block and bounded in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.latency.base import CodeArray
-from medusa_sim.plan.quantities import BY_NAME, gain_column, values
+from medusa_sim.plan.cells import Cells, price
+from medusa_sim.plan.configurations import at_counts
+from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.quantities import BY_NAME, gain_column, sweep_columns, values
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, grid_surface
 from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-CHUNK_ROWS = 1 << 16
-"""Rows of a table, whatever the size of the grid: arrays that stay in a core's cache are the fastest."""
-MOST_ROWS = 1 << 18
-"""Rows of a table that holds one batch."""
-SHARED_CELLS = 1 << 16
-"""Cells of batch and length, and of batch and count, that tables share: what fills no grid is priced once."""
+CHUNK_ROWS = 1 << 18
+"""Rows of a table, whatever the size of the grid: bounds the memory that it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +38,18 @@ class SweepTable:
     codes: dict[str, CodeArray]
     gain: str
 
-    COLUMNS: ClassVar[tuple[str, ...]] = tuple(BY_NAME)
-
     @property
     def rows(self) -> int:
         """Number of rows."""
         return int(self.numbers["batch"].size)
 
     def arrow(self) -> pa.Table:
-        """The rows as an Arrow table in the order of COLUMNS; text and codes are dictionary-encoded."""
+        """The rows as an Arrow table in their order; text and codes are dictionary-encoded."""
         import pyarrow as pa
 
         same = np.zeros(self.rows, dtype=np.int8)
         columns = {}
-        for name in self.COLUMNS:
+        for name in sweep_columns():
             if name in self.text:
                 columns[name] = pa.DictionaryArray.from_arrays(same, [self.text[name]])
             elif name in self.codes:
@@ -91,17 +87,15 @@ def sweep(scenarios: Sequence[Scenario], grid: Grid, chunk_rows: int = CHUNK_ROW
     """
     for scenario in scenarios:
         counts = scenario.covered(grid.candidates)
-        of_batch = grid.seq_len.size * counts.size
-        tables = Slices.of(grid, counts.size, max(chunk_rows, min(of_batch, MOST_ROWS)))
-        step = tables.batch_step
-        # lengths in pieces come batch by batch
-        shared = SHARED_CELLS // (step * max(tables.length_step, counts.size)) * (of_batch <= MOST_ROWS)
-        surfaces = replace(tables, batch_step=step * max(1, shared))
-        for batch, seq_len in map(surfaces.at, range(surfaces.count)):
-            part = Grid(batch=grid.batch[batch], seq_len=grid.seq_len[seq_len], candidates=counts)
-            surface = grid_surface(scenario, part)
-            for first in range(0, part.batch.size, step):
-                yield _table(surface, counts, slice(first, first + step))
+        tables = Slices.of(grid, counts.size, chunk_rows)
+        options = grid_options(scenario, grid)
+        for batch, seq_len in map(tables.at, range(tables.count)):
+            yield _table(price(scenario, grid.batch[batch], grid.seq_len[seq_len], options).by_count, counts)
+
+
+def grid_options(scenario: Scenario, grid: Grid) -> tuple[DraftOption, ...]:
+    """Ways of drafting with the counts of a grid alone."""
+    return at_counts(scenario.options(int(max(grid.candidates.max(), 2))), grid.candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,23 +132,22 @@ class Slices:
         return slice(batch, batch + self.batch_step), slice(length, length + self.length_step)
 
 
-def _table(surface: Surface, candidates: IntArray, batches: slice) -> SweepTable:
-    """The rows of some of a surface's batches, with these of its counts."""
-    part = surface.batches(batches)
-    counts = part.by_count.counts
+def _table(by_count: Cells, candidates: IntArray) -> SweepTable:
+    """A row a cell, with these of its counts."""
+    counts = by_count.configurations.counts
     place = np.searchsorted(counts, candidates)
     in_order = np.array_equal(place, np.arange(counts.size))
-    shape = (part.batch.size, part.seq_len.size, candidates.size)
+    shape = (*by_count.shape[:2], candidates.size)
 
     def column(each: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if each.size == 1:  # not copied
             return np.broadcast_to(each.ravel(), int(np.prod(shape)))
-        if each.shape == shape and in_order:
-            return each.ravel()
         is_whole = in_order or not each.ndim or each.shape[-1] == 1
         return np.broadcast_to(each if is_whole else each[..., place], shape).ravel()
 
-    read = values(part)
+    names = sweep_columns()
+    by_quantity = values(by_count, names.values())
+    read = {name: by_quantity[quantity] for name, quantity in names.items()}
     columns = {name: column(each) for name, each in read.items() if not isinstance(each, str)}
     return SweepTable(
         text={name: each for name, each in read.items() if isinstance(each, str)},
@@ -162,5 +155,5 @@ def _table(surface: Surface, candidates: IntArray, batches: slice) -> SweepTable
         codes={
             name: each.astype(np.int8, copy=False) for name, each in columns.items() if BY_NAME[name].labels
         },
-        gain=gain_column(surface.scenario),
+        gain=gain_column(by_count.scenario),
     )

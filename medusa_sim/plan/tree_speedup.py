@@ -17,8 +17,8 @@ from medusa_sim.acceptance.heads import (
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.cells import price
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import price
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.step import decode_step, verify_step
 
@@ -77,11 +77,11 @@ def best_tree(scenario: Scenario, candidates: int, batch: int, seq_len: int) -> 
     Raises UsageError for a profile that knows no shapes, SpecError or CoverageError from the latency model.
     """
     accuracies_of(scenario)
-    surface = price(scenario, [batch], [seq_len], scenario.options(candidates))
-    counts = surface.candidates
+    every = price(scenario, [batch], [seq_len], scenario.options(candidates))
+    counts = every.configurations.candidates
     members = np.flatnonzero(counts == counts[counts <= candidates].max())
-    chosen = int(members[np.argmax(surface.speedup[0, 0, members])])
-    option = surface.option_of(chosen)
+    chosen = int(members[np.argmax(every.speedup[0, 0, members])])
+    option = every.configurations.option_of(chosen)
     tree = None if option is None else option.tree(int(counts[chosen]))
     return CandidateTree(()) if tree is None else tree
 
@@ -93,9 +93,9 @@ def tree_curve(scenario: Scenario, batch: int, seq_len: int, candidates_max: int
     """
     by_count = price(scenario, [batch], [seq_len], scenario.options(candidates_max)).by_count
     return TreeCurve(
-        candidates=by_count.counts,
-        tokens_per_step=np.broadcast_to(by_count.tokens_per_step, by_count.speedup.shape)[0, 0],
-        speedup=by_count.speedup[0, 0],
+        candidates=by_count.candidates[0, 0],
+        tokens_per_step=by_count.tokens_per_step[0, 0],
+        speedup=by_count.step_speedup[0, 0],
     )
 
 

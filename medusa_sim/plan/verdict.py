@@ -20,7 +20,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, distinct
-from medusa_sim.plan.surface import Surface
+from medusa_sim.plan.cells import Cells
 
 T = TypeVar("T")
 Kind = Literal["pays", "uncertain", "loses"]
@@ -46,15 +46,16 @@ Verdicts = Callable[[IntArray], IntArray]
 """Codes of ascending whole numbers."""
 
 
-def verdicts(surface: Surface) -> IntArray:
+def verdicts(cells: Cells) -> IntArray:
     """(B, S) code of the best count that speculates and fits, by the server where there are requests."""
-    if not surface.options or not surface.batch.size:
-        return np.full((surface.batch.size, surface.seq_len.size), LOSES)
-    gain = np.where(surface.by_count.fits, surface.gain_by_count, 0.0)[..., 1:]
+    by_count = cells.by_count
+    if by_count.shape[-1] == 1 or not by_count.shape[0]:
+        return np.full(by_count.shape[:2], LOSES)
+    gain = np.where(by_count.fits, by_count.speedup, 0.0)[..., 1:]
     best = np.argmax(gain, axis=-1)[..., None]
     low, high = (
-        np.take_along_axis(np.broadcast_to(end, surface.by_count.shape)[..., 1:], best, axis=-1)[..., 0]
-        for end in surface.band_by_count
+        np.take_along_axis(np.broadcast_to(end, by_count.shape)[..., 1:], best, axis=-1)[..., 0]
+        for end in by_count.band
     )
     of_best = np.take_along_axis(gain, best, axis=-1)[..., 0]
     uncertain = np.where(of_best > 1.0, GAIN, NO_GAIN)
@@ -126,7 +127,7 @@ def _runs(values: IntArray, codes: Sequence[T]) -> Iterator[tuple[T, int, int]]:
         yield code, members[0], members[-1]
 
 
-def halves(surface: Surface) -> FloatArray:
+def halves(by_count: Cells) -> FloatArray:
     """(B, S, 1 + C) half-width of the interval of each count's speedup, on the logarithm; 0 of plain."""
-    low, high = surface.band_by_count
-    return np.asarray(np.broadcast_to(np.log(high / low) / 2.0, surface.by_count.shape))
+    low, high = by_count.band
+    return np.asarray(np.broadcast_to(np.log(high / low) / 2.0, by_count.shape))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.plan.surface import Surface
+from medusa_sim.plan.cells import Cells
 from medusa_sim.step.workload import union
 
 DEAR = 0.1
@@ -38,18 +38,20 @@ class Waking:
     capped: bool
 
 
-def waking(surface: Surface) -> Waking | None:
+def waking(cells: Cells) -> Waking | None:
     """The range at the first searched length; None for a model without experts, or where none is dear."""
+    surface = cells.surface
     experts = surface.setting.model.experts
-    if experts is None or surface.counts.size == 0 or surface.counts[0] != 2:
+    if experts is None or 2 not in surface.configurations.counts:
         return None
+    decode_us = np.broadcast_to(surface.decode.time_us, (*surface.shape, 1))[:, 0, 0]
     # what the layers of experts take longer with one draft, over the plain step
-    shape = (surface.batch.size, surface.seq_len.size, 1)
+    shape = (*surface.shape, 1)
     with_draft, without = (
         np.broadcast_to(step.parts_us["experts"][..., :1], shape)[:, 0, 0]
         for step in (surface.verify, surface.decode)
     )
-    cost = (with_draft - without) / surface.decode_us[:, 0]
+    cost = (with_draft - without) / decode_us
     batch = surface.batch
     read = [union(experts.experts, experts.topk, batch, tokens, surface.setting.overlap) for tokens in (1, 2)]
     dear = np.flatnonzero((cost >= DEAR) & (read[1] - read[0] >= 1.0))

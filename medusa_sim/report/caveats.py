@@ -109,6 +109,12 @@ _LEAST_GB = 0.01
 """Below it the size of a part of memory is not told."""
 
 
+COST_COLUMNS = (
+    "usd_per_million_tokens", "plain_usd_per_million_tokens", "joule_per_token", "plain_joule_per_token",
+)  # fmt: skip
+"""Quantities of `Costs`."""
+
+
 class Costs(NamedTuple):
     """What tokens cost in one place, with speculation and without; nan where it is not known."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
 from medusa_sim.report.compare_text import (
     MOST_ROWS,
@@ -73,14 +74,11 @@ def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
     assert chosen is not None  # noqa: S101  # asked where there is one
     beside = plain if chosen["drafts"] else None
     cards = []
-    for column, label in (
-        ("usd_per_million_tokens", "$ a million tokens"),
-        ("tokens_per_s_per_gpu", "tokens/s a GPU"),
-        ("tokens_per_s_per_user", "tokens/s a user"),
-        ("joule_per_token", "J a token"),
-    ):
+    for column in (
+        "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "joule_per_token"
+    ):  # fmt: skip
         without = "" if beside is None else f"{significant(float(beside[column]), 3)} without speculation"
-        cards.append((label, significant(float(chosen[column]), 3), without))
+        cards.append((BY_NAME[column].title, significant(float(chosen[column]), 3), without))
     return tuple(cards)
 
 

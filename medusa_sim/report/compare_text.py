@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
 from medusa_sim.outside.escaping import for_html
+from medusa_sim.plan.quantities import BY_NAME, with_unlisted
 from medusa_sim.report.caveats import price_lines
 from medusa_sim.report.formats import json_row, json_value
+from medusa_sim.report.quantity_table import quantity_table, shown
 from medusa_sim.report.text import NOTHING, TextTable, significant
 from medusa_sim.report.workload_text import at_once, request_text
-from medusa_sim.setups.columns import COLUMNS
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
 from medusa_sim.setups.measured import Beside, Figure, nearest
@@ -47,7 +47,7 @@ class Compared:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Every set-up at every batch, columns `medusa_sim.setups.columns.COLUMNS`."""
+        """Every set-up at every batch, columns `medusa_sim.plan.quantities.COMPARE`."""
         return self.comparison.table
 
     @property
@@ -191,7 +191,7 @@ def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
 
 def worth_text(answer: Comparison, row: Mapping[str, Any]) -> str:
     """`$0.0860 a million tokens`, or what else is saved."""
-    return COLUMNS[answer.column].phrase.format(significant(float(row[answer.column]), 3))
+    return BY_NAME[answer.column].phrase.format(significant(float(row[answer.column]), 3))
 
 
 def frontier_table(answer: Comparison) -> TextTable:
@@ -216,25 +216,23 @@ _SHOWN = (
 
 
 def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
-    """Set-ups as rows of text."""
-
-    def cell_text(row: Mapping[Any, Any], name: str) -> str:
-        value = row[name]
-        return significant(value, 3) if isinstance(value, float) else str(value or NOTHING)
-
+    """Set-ups as rows of text; the chosen one has a star."""
     user = "tokens_per_s_per_user"
-    columns: dict[str, Callable[[Mapping[Any, Any]], str]] = {
-        "": lambda row: "*" if row["chosen"] else "",
-        "set-up": name_of,
+    columns: dict[str, list[str]] = {
+        "chosen": ["*" if chosen else "" for chosen in rows.chosen],
+        "set_up": [name_of(row) for row in rows.to_dict("records")],
     }
-    for name in _SHOWN:
-        columns[COLUMNS[name].title] = partial(cell_text, name=name)
+    for name in with_unlisted(_SHOWN):
+        if not BY_NAME[name].title:
+            continue
+        columns[name] = [shown(name, value or NOTHING) for value in rows[name].tolist()]
         if name == user:
-            columns["80 %"] = lambda row: f"{cell_text(row, f'{user}_low')}-{cell_text(row, f'{user}_high')}"
+            ends = zip(rows[f"{user}_low"].tolist(), rows[f"{user}_high"].tolist(), strict=True)
+            columns["interval"] = [f"{shown(user, low)}-{shown(user, high)}" for low, high in ends]
             if rows.sure.min() < 1.0:
-                columns[COLUMNS["sure"].title] = lambda row: f"{row['sure']:.0%}"
-    records, words = rows.to_dict("records"), ("", "set-up", "drafter")
-    return TextTable.by_row(records, columns, words=words, title=title, expendable=("J/token", "80 %"))
+                columns["sure"] = [shown("sure", value) for value in rows.sure.tolist()]
+    words = ("chosen", "set_up", "drafter")
+    return quantity_table(columns, words=words, title=title, expendable=("joule_per_token", "interval"))
 
 
 def measured_text(answer: Comparison) -> str:

@@ -128,7 +128,7 @@ class Answer:
     @property
     def by_count(self) -> pd.DataFrame:
         """Every count at every batch and length: `medusa-sim recommend --by-count`."""
-        frame: pd.DataFrame = count_table(self.recommendation.surface).to_pandas()
+        frame: pd.DataFrame = count_table(self.recommendation.cells.by_count).to_pandas()
         return frame
 
     @property

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from medusa_sim.load.question import LoadAnswer
-from medusa_sim.report.charts.load import OVER_TIME, rate_chart, time_chart
+from medusa_sim.plan.quantities import OVER_TIME
+from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.load_tables import carried_table, load_arrow, load_table

@@ -10,60 +10,44 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import Carried
 from medusa_sim.load.simulate import LoadPoint
-from medusa_sim.plan.quantities import scenario_values
+from medusa_sim.plan.quantities import BY_NAME, LOAD, run_values, scenario_values
 from medusa_sim.report.formats import json_row, json_value
+from medusa_sim.report.quantity_table import quantity_table, shown
 from medusa_sim.report.recommend_json import break_even_values
-from medusa_sim.report.text import NOTHING, TextTable, percent, significant, times
+from medusa_sim.report.text import NOTHING, TextTable, significant
 from medusa_sim.units import KILO
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _EXPENDABLE = (
-    "W", "KV", "time vs first", "ITL p99", "J/token", "tokens/step", "$/M tokens", "in flight", "done/s",
+    "watts", "kv_share", "e2e_ratio", "itl_p99_s", "joule_per_token", "tokens_per_step",
+    "usd_per_million_tokens", "requests_in_system", "requests_per_s",
 )  # fmt: skip
 _UNSTEADY = "not steady"
 
 
 def load_table(answer: LoadAnswer) -> TextTable:
     """A row a policy and rate; times in ms."""
-    points = answer.points
-
-    def ms(name: str) -> Callable[[LoadPoint], str]:
-        return lambda point: ms_text(point.mean[name])
-
-    def number(name: str, digits: int = 3) -> Callable[[LoadPoint], str]:
-        return lambda point: significant(point.mean[name], digits)
-
-    columns: dict[str, Callable[[LoadPoint], str]] = {
-        "rate": lambda point: rate_text(point.rate) if math.isfinite(point.rate) else NOTHING,
-        "policy": lambda point: point.policy,
-        "done/s": number("requests_per_s"),
-        "in flight": number("requests_in_system"),
-        "TTFT": ms("ttft_p50_s"),
-        "TTFT p99": ms("ttft_p99_s"),
-        "TPOT": ms("tpot_mean_s"),
-        "TPOT p99": ms("tpot_p99_s"),
-        "ITL": ms("itl_p50_s"),
-        "ITL p99": ms("itl_p99_s"),
-        "tokens/s": number("tokens_per_s", 4),
-        "in limits": lambda point: (
-            percent(point.mean["goodput_share"]) if answer.is_steady(point) else _UNSTEADY
-        ),
-        "tokens/step": lambda point: f"{1.0 + point.mean['accepted_drafts']:.2f}",
-        "time vs first": lambda point: times(point.ratio_to(answer.first_at(point), "e2e_mean_s")[0]),
-        "KV": lambda point: percent(point.mean["kv_share"], 0),
-        "W": number("watts"),
-        "J/token": number("joule_per_token"),
-        "$/M tokens": number("usd_per_million_tokens"),
-    }
+    rows = [_shown_values(answer, point) for point in answer.points]
+    columns = {name: [shown(name, row[name]) for row in rows] for name in rows[0] if BY_NAME[name].title}
     if not answer.test.goals.given:
-        del columns["in limits"]
-    for metric, unused in (("usd_per_million_tokens", ("$/M tokens",)), ("watts", ("W", "J/token"))):
-        if not any(math.isfinite(point.mean[metric]) for point in points):
-            columns = {name: shown for name, shown in columns.items() if name not in unused}
+        del columns["goodput_share"]
     title = "times in ms: TTFT, ITL median, TPOT mean; rate: arriving requests per second"
-    return TextTable.by_row(points, columns, words=("policy",), title=title, expendable=_EXPENDABLE)
+    return quantity_table(columns, words=("policy",), title=title, expendable=_EXPENDABLE)
+
+
+def _shown_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
+    """What the table shows of a point."""
+    ratio, _, _ = point.ratio_to(answer.first_at(point), "e2e_mean_s")
+    own: dict[str, Any] = {
+        "rate_per_s": point.rate if math.isfinite(point.rate) else math.nan,
+        "policy": point.policy,
+        "e2e_ratio": ratio,
+    }
+    if not answer.is_steady(point):
+        own["goodput_share"] = _UNSTEADY
+    return run_values(point.mean, LOAD) | own
 
 
 def carried_table(answer: LoadAnswer) -> TextTable:
@@ -87,20 +71,18 @@ def carried_table(answer: LoadAnswer) -> TextTable:
 
     columns: dict[str, Callable[[Carried], str]] = {
         "policy": lambda each: each.policy,
-        "saturates at": lambda each: rate_text(each.saturated_per_s),
-        "tokens/s": lambda each: significant(each.saturated_tokens_per_s, 4),
+        "saturated_per_s": lambda each: rate_text(each.saturated_per_s),
+        "tokens_per_s": lambda each: shown("tokens_per_s", each.saturated_tokens_per_s),
+        "largest_per_s": within,
     }
-    if any(each.largest_per_s is not None for each in answer.carried):
-        columns["max rate within limits"] = within
     if any(each.searched for each in answer.carried):
-        columns["slower above"] = slower
-    columns["drafting off above (in flight)"] = lambda each: never(
-        each, None if each.off_from is None else str(each.off_from)
-    )
+        columns["loses_from"] = slower
+    columns["off_from"] = lambda each: never(each, None if each.off_from is None else str(each.off_from))
     if rate is not None:
-        columns["GPUs"] = lambda each: str(each.gpus_for(rate, gpus) or NOTHING)
+        columns["gpus_needed"] = lambda each: str(each.gpus_for(rate, gpus) or NOTHING)
     title = "requests/s that the server sustains (in brackets: 80 %)"
-    return TextTable.by_row(answer.carried, columns, words=("policy",), title=title)
+    cells = {name: [cell(each) for each in answer.carried] for name, cell in columns.items()}
+    return quantity_table(cells, words=("policy",), title=title)
 
 
 def rate_text(per_s: float) -> str:
@@ -131,6 +113,7 @@ def row_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
         "seeds": len(point.values),
         "requests_left_out": point.dropped,
         **point.mean,
+        **run_values(point.mean),
     }
     for name in WITH_INTERVAL:
         values[f"{name}_half_width"] = point.half_width(name)

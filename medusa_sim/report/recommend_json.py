@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from medusa_sim.plan.break_even import BreakEven
-from medusa_sim.plan.quantities import scenario_values
+from medusa_sim.plan.capacity import Capacity
+from medusa_sim.plan.quantities import BY_DRAFTS, POINT, ROW, scenario_values, with_unlisted
 from medusa_sim.plan.recommend import steps_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
@@ -26,7 +27,7 @@ _OF_THE_SCENARIO = (
 
 
 def recommendation_values(answer: Recommendation) -> dict[str, Any]:
-    """The answer as JSON holds it: rows have the fields of `ScheduleRow`, points of `OperatingPoint`."""
+    """The answer as JSON holds it: rows have the quantities of `ScheduleRow`, points those of `POINT`."""
     context, price = answer.break_even_context, answer.scenario.price
     best, plain = answer.best_with, answer.best_without
     return {
@@ -60,14 +61,11 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         ],
         "schedule": [row_values(row) for row in answer.schedule],
         "schedule_all_lengths": [row_values(row) for row in answer.schedule_all_lengths],
-        "by_drafts": [dataclasses.asdict(entry) for entry in answer.by_drafts],
+        "by_drafts": [entry.quantities(BY_DRAFTS) for entry in answer.by_drafts],
         "steps": _steps_values(answer),
-        "best_with_speculation": best and dataclasses.asdict(best),
-        "best_without_speculation": plain and dataclasses.asdict(plain),
-        "memory": [
-            {**dataclasses.asdict(capacity), "throughput_gain": capacity.gain}
-            for capacity in answer.capacities
-        ],
+        "best_with_speculation": best and best.quantities(POINT),
+        "best_without_speculation": plain and plain.quantities(POINT),
+        "memory": [_capacity_values(capacity) for capacity in answer.capacities],
         "requests": [
             {**dataclasses.asdict(each), "speedup": each.speedup, "decode_speedup": each.decode_speedup}
             for each in answer.requests
@@ -75,6 +73,18 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "does_not_fit": _shortfall_values(answer),
         "where_it_fits": [row_values(row) for row in answer.where_it_fits],
         "warnings": warnings(answer),
+    }
+
+
+def _capacity_values(capacity: Capacity) -> dict[str, Any]:
+    without, best = capacity.without_speculation, capacity.with_speculation
+    return {
+        "seq_len": capacity.seq_len,
+        "max_batch_without": capacity.max_batch_without,
+        "max_batch_with": capacity.max_batch_with,
+        "without_speculation": without and without.quantities(POINT),
+        "with_speculation": best and best.quantities(POINT),
+        "throughput_gain": capacity.gain,
     }
 
 
@@ -111,8 +121,9 @@ def schedule_arrow(answer: Recommendation) -> pa.Table:
 
 def row_values(row: ScheduleRow) -> dict[str, Any]:
     """One row of a schedule; paths as lists, pairs as objects, nothing infinite."""
-    fields = dataclasses.asdict(row)
+    fields = row.quantities(with_unlisted(ROW))
     fields["paths"] = None if row.paths is None else [list(path) for path in row.paths]
+    fields["next_count"] = row.next_count and dataclasses.asdict(row.next_count)
     fields["cheaper_larger"] = [
         {"candidates": less, "cheaper_candidates": more} for less, more in row.cheaper_larger
     ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.insights import NEAR_BEST
 from medusa_sim.plan.recommend import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
@@ -62,8 +62,9 @@ def _late(answer: Recommendation) -> str:
     limit = answer.question.max_latency_us
     if limit is None:
         return ""
-    surface, late = answer.surface, [row for row in answer.schedule if row.meets_latency is False]
-    plain = surface.batch[(surface.tpot_us[..., 0] <= limit).all(axis=1) & surface.fits[:, :, 0].all(axis=1)]
+    cells, late = answer.cells, [row for row in answer.schedule if row.meets_latency is False]
+    keeps = (cells.tpot_us[..., 0] <= limit).all(axis=1) & cells.fits[:, :, 0].all(axis=1)
+    plain = cells.surface.batch[keeps]
     within = f"{answer.question.max_latency_ms:g} ms a token"
     alone = f"up to batch {plain[-1]}" if plain.size else "at no batch"
     text = f"; batch {_batches(late)} takes longer than {within} with or without it" if late else ""
@@ -196,7 +197,7 @@ def _break_even(answer: Recommendation) -> str:
 
 def _experts(answer: Recommendation) -> list[str]:
     """Where drafts are dear because each wakes more experts of a mixture."""
-    woken = waking(answer.surface)
+    woken = waking(answer.cells)
     if woken is None:
         return []
     lengths = f" (length {woken.seq_len})" if len(answer.question.seq_len) > 1 else ""
@@ -239,8 +240,8 @@ def warnings(answer: Recommendation) -> list[str]:
         lines.append(shortfall_text(answer.shortfall))
     return [
         *lines,
-        *slower_format(answer.surface),
-        *slower_with_more(answer.surface),
+        *slower_format(answer.cells),
+        *slower_with_more(answer.cells),
         *_model_warnings(answer),
     ]
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from medusa_sim.plan.insights import near_best
+from medusa_sim.plan.counts import near_best
+from medusa_sim.plan.quantities import BY_NAME, with_unlisted
 from medusa_sim.plan.question import EVERY_BATCH_TO
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.caveats import Costs, acceptance_basis, cost_sentences, memory_text
+from medusa_sim.report.caveats import COST_COLUMNS, Costs, acceptance_basis, cost_sentences, memory_text
+from medusa_sim.report.quantity_table import quantity_table, shown
 from medusa_sim.report.recommend_reason import counted
 from medusa_sim.report.sweep_text import drafter_text, scenario_text, served_text
 from medusa_sim.report.text import (
@@ -27,11 +29,20 @@ from medusa_sim.report.text import (
 from medusa_sim.report.workload_text import workload_text
 from medusa_sim.units import US_PER_S
 
-_EXPENDABLE = (
-    "J/token", "$/M tokens", "plain per user", "free", "-10 % acceptance", "plain tokens/s", "step",
-    "max batch",
+_OF_DRAFTS = (
+    "tokens_per_step", "speedup", "interval", "step_speedup", "speedup_acceptance_minus_10_percent",
 )  # fmt: skip
-"""Columns that a narrow table leaves out, the first one first."""
+"""Columns of the table that rows without speculation leave empty."""
+_OF_A_STEP = (
+    "verify_step_us", "tokens_per_s_per_user", "plain_tokens_per_s_per_user", "tokens_per_s",
+    "plain_tokens_per_s", "usd_per_million_tokens", "joule_per_token", "free_candidates",
+)  # fmt: skip
+"""Those that rows without room leave empty."""
+_EXPENDABLE = (
+    "joule_per_token", "usd_per_million_tokens", "plain_tokens_per_s_per_user", "free_candidates",
+    "speedup_acceptance_minus_10_percent", "plain_tokens_per_s", "verify_step_us", "max_batch_with",
+)  # fmt: skip
+"""Those that a narrow table leaves out, the first one first."""
 _MOST_HINTS = 4
 
 
@@ -58,53 +69,43 @@ def schedule_table(answer: Recommendation) -> TextTable:
     def count(row: ScheduleRow, number: int) -> str:
         return str(number) if row.candidates > 1 else "off" if row.fits_memory else "no room"
 
-    columns: dict[str, Callable[[ScheduleRow], str]] = {
+    own: dict[str, Callable[[ScheduleRow], str]] = {
         "batch": lambda row: span(row.batch_min, row.batch_max),
-        "length": lambda row: str(row.seq_len),
         "candidates": lambda row: count(row, row.candidates),
         drafts: lambda row: count(row, row.drafts) if chains or row.candidates > 1 else NOTHING,
-        **{name: _where(lambda row: row.candidates > 1, shown) for name, shown in _OF_DRAFTS.items()},
-        **{name: _where(lambda row: row.fits_memory, shown) for name, shown in _OF_A_STEP.items()},
-        "free": _where(lambda row: row.fits_memory, lambda row: str(row.free_candidates - chains)),
-        "max batch": lambda row: " -> ".join(
+        "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
+        "interval": lambda row: f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
+        "free_candidates": lambda row: str(row.free_candidates - chains),
+        "max_batch_with": lambda row: " -> ".join(
             dict.fromkeys((str(row.max_batch_without), str(row.max_batch_with)))
         ),
     }
-    if chains:  # drafts say it all
-        del columns["candidates"]
-    if answer.scenario.traffic is None:
-        del columns["of the step"]
-    return TextTable.by_row(answer.schedule, columns, expendable=_EXPENDABLE)
+    left_out = {
+        *(["candidates"] if chains else []),  # drafts say it all
+        *(["step_speedup"] if answer.scenario.traffic is None else []),
+    }
 
+    def cell(name: str, row: ScheduleRow) -> str:
+        if name in _OF_DRAFTS and row.candidates == 1:
+            return NOTHING
+        if name in _OF_A_STEP and not row.fits_memory:
+            return NOTHING
+        return own[name](row) if name in own else shown(name, getattr(row, name))
 
-_OF_DRAFTS: dict[str, Callable[[ScheduleRow], str]] = {
-    "tokens/step": lambda row: f"{row.tokens_per_step:.2f}",
-    "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
-    "80 %": lambda row: f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
-    "of the step": lambda row: times(row.step_speedup),
-    "-10 % acceptance": lambda row: times(row.speedup_acceptance_minus_10_percent),
-}
-_OF_A_STEP: dict[str, Callable[[ScheduleRow], str]] = {
-    "step": lambda row: duration(row.verify_step_us),
-    "tokens/s per user": lambda row: f"{row.tokens_per_s_per_user:,.0f}",
-    "plain per user": lambda row: f"{row.plain_tokens_per_s_per_user:,.0f}",
-    "tokens/s": lambda row: f"{row.tokens_per_s:,.0f}",
-    "plain tokens/s": lambda row: f"{row.plain_tokens_per_s:,.0f}",
-    "$/M tokens": lambda row: significant(_known(row.usd_per_million_tokens), 3),
-    "J/token": lambda row: significant(_known(row.joule_per_token), 3),
-}
-
-
-def _where(
-    holds: Callable[[ScheduleRow], bool], shown: Callable[[ScheduleRow], str]
-) -> Callable[[ScheduleRow], str]:
-    """Nothing of a row for which it does not hold."""
-    return lambda row: shown(row) if holds(row) else NOTHING
+    names = ("batch", "seq_len", "candidates", drafts, *_OF_DRAFTS, *_OF_A_STEP, "max_batch_with")
+    return quantity_table(
+        {
+            name: [cell(name, row) for row in answer.schedule]
+            for name in with_unlisted(names)
+            if name not in left_out and BY_NAME[name].title
+        },
+        expendable=_EXPENDABLE,
+    )
 
 
 def search_note(answer: Recommendation) -> list[str]:
     """How many of the batches were looked at, where not all were."""
-    batch = answer.surface.batch
+    batch = answer.cells.surface.batch
     asked = int(batch[-1] - batch[0]) + 1
     if batch.size == asked:
         return []
@@ -257,10 +258,7 @@ def _cost(answer: Recommendation) -> list[str]:
         [
             Costs(
                 f"batch {row.batch_max}" + (f", length {row.seq_len}" if several else ""),
-                _known(row.usd_per_million_tokens),
-                _known(row.plain_usd_per_million_tokens),
-                _known(row.joule_per_token),
-                _known(row.plain_joule_per_token),
+                *(_known(getattr(row, name)) for name in COST_COLUMNS),
             )
             for row in answer.schedule
             if row.fits_memory

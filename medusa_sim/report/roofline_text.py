@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.report.text import TextTable, duration, percent, significant, times
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.roofline import roof_of
@@ -62,8 +63,8 @@ def roofline_table(points: pa.Table) -> TextTable:
             "time": lambda row: duration(row["time_us"]),
             "TFLOP/s": lambda row: significant(row["flops_per_s"] / TERA, 3),
             "allowed": lambda row: significant(row["roofline_flops_per_s"] / TERA, 3),
-            "bound by": lambda row: str(row["bound"]),
+            BY_NAME["bound"].title: lambda row: str(row["bound"]),
         },
-        words=("op", "phase", "bound by"),
+        words=("op", "phase", BY_NAME["bound"].title),
         expendable=("GFLOP", "length"),
     ).within(MOST_COLUMNS)

@@ -13,7 +13,7 @@ from medusa_sim.arrays import among
 from medusa_sim.plan import DEFAULT_CANDIDATES
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.insights import Answer, answer
-from medusa_sim.plan.quantities import gain_column
+from medusa_sim.plan.quantities import SWEEP, gain_column
 from medusa_sim.plan.recommend import scheduled_counts
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
@@ -74,8 +74,8 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTa
     rows = []
     for item, answered in zip(settings, answers, strict=True):
         counts, gains = (
-            answered.best.columns[name].reshape(grid.batch.size, -1)[:, 0].tolist()
-            for name in ("candidates", gain_column(item))
+            answered.column(name).reshape(grid.batch.size, -1)[:, 0].tolist()
+            for name in ("candidates", SWEEP[gain_column(item)])
         )
         rows.append((item.cards, _model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
     return TextTable(
@@ -104,7 +104,7 @@ def _setting_blocks(item: Scenario, answered: Answer, several: bool) -> list[Blo
 def _cards(answered: Answer) -> tuple[tuple[str, str, str], ...]:
     """Best count at the smallest, middle and largest batch, where it stops paying, what is free."""
     grid = answered.grid
-    column = {name: values.tolist() for name, values in answered.best.columns.items()}
+    column = {name: answered.column(name).tolist() for name in ("batch", "seq_len", "candidates")}
     lengths = grid.seq_len.size
 
     def best_card(batch: int) -> tuple[str, str, str]:
@@ -204,7 +204,7 @@ def closing(settings: Sequence[Scenario], trust: tuple[str, ...], command: str) 
 
 def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
     """A page to print and the details below it; plots mark what the schedule runs, at the first length."""
-    scenario, surface = answer.scenario, answer.surface
+    scenario, surface = answer.scenario, answer.cells.surface
     length = int(surface.seq_len[0])
     blocks: list[Block] = [
         Heading(f"Does speculation pay for {_model_name(scenario)} on {scenario.cards}?", level=1),
@@ -213,7 +213,7 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
         schedule_table(answer),
     ]
     warned, details = Bullets(tuple(map(as_sentence, warnings(answer)))), Bullets(tuple(findings(answer)))
-    batch = surface.batch[surface.fits[:, 0].any(axis=-1)]
+    batch = surface.batch[answer.cells.fits[:, 0].any(axis=-1)]
     powers = 2 ** np.arange(20)
     batch = batch[among(batch, powers) | (batch == batch[-1])] if batch.size else batch
     grid = Grid.of((int(surface.batch[0]),), (length,), DEFAULT_CANDIDATES)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from functools import partial
-
-import numpy as np
+from collections.abc import Sequence
 
 from medusa_sim.plan import FREE_WITHIN
-from medusa_sim.plan.insights import NEAR_BEST, Answer, Free, InEngine
-from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity, Unit, usd_per_million_tokens
+from medusa_sim.plan.cells import Cells
+from medusa_sim.plan.counts import NEAR_BEST
+from medusa_sim.plan.insights import Answer, Free
+from medusa_sim.plan.quantities import BY_NAME, SWEEP, gain_column, with_unlisted
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface
+from medusa_sim.plan.slower import slower_format_us
+from medusa_sim.plan.slower import slower_with_more as batches_slower_with_more
 from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.caveats import (
+    COST_COLUMNS,
     Costs,
     acceptance_basis,
     as_sentence,
@@ -23,34 +23,25 @@ from medusa_sim.report.caveats import (
     more_may_pay,
     shortfall_text,
 )
-from medusa_sim.report.text import (
-    NOTHING,
-    TextTable,
-    drafts_text,
-    duration,
-    percent,
-    significant,
-    span,
-    times,
-)
+from medusa_sim.report.quantity_table import quantity_table, shown
+from medusa_sim.report.text import NOTHING, TextTable, drafts_text, duration, percent, span, times
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.report.workload_text import several_text, workload_text
 from medusa_sim.step.workload import Grid
 from medusa_sim.units import GIGA
 
+_TABLE = (
+    "batch", "seq_len", "candidates", "near_best", "drafts", "fits_memory", "speedup", "interval",
+    "step_speedup", "kernels_speedup", "tokens_per_step", "baseline_overhead", "decode_step_us",
+    "verify_step_us", "tokens_per_s", "plain_tokens_per_s", "usd_per_million_tokens", "joule_per_token",
+    "grid_best", "free_candidates", "bound",
+)  # fmt: skip
+"""Columns of the table for people."""
 _EXPENDABLE = (
-    "J/token", "$/M tokens", "plain step", "verify step", "plain", "bound by", "of --candidates",
-    "tokens/step", "tokens/s",
+    "joule_per_token", "usd_per_million_tokens", "decode_step_us", "verify_step_us", "plain_tokens_per_s",
+    "bound", "grid_best", "tokens_per_step", "tokens_per_s",
 )  # fmt: skip
-"""Columns that a narrow terminal leaves out, the first one first."""
-
-
-_PLACED = (
-    "tokens_per_step", "overhead", "decode_step_us", "verify_step_us", "tokens_per_s",
-    "usd_per_million_tokens", "joule_per_token",
-)  # fmt: skip
-_OTHERS = tuple(each.name for each in QUANTITIES if each.title and each.name not in _PLACED)
-"""Titled quantities without a place of their own in the table."""
+"""Those that a narrow terminal leaves out, the first one first."""
 
 
 def headline(scenario: Scenario, grid: Grid) -> str:
@@ -114,77 +105,42 @@ def best_table(answer: Answer) -> TextTable:
 
     Columns that say nothing here (one length, no throughput, everything fits) are left out.
     """
-    best = answer.best
-    column = {name: values.tolist() for name, values in best.columns.items()}
-    unit = "drafts" if answer.surface.chains else f"{answer.scenario.drafting.kind.unit}s"
-
-    def shown(*names: str) -> dict[str, list[str]]:
-        """Columns under the titles of their quantities."""
-        chosen = [BY_NAME[name] for name in names]
-        return {each.title: [_cell(each, value) for value in column[each.name]] for each in chosen}
-
-    texts: dict[str, list[str]] = {
-        "batch": [str(value) for value in column["batch"]],
-        "length": [str(value) for value in column["seq_len"]],
-        "candidates": [str(value) for value in column["candidates"]],
-        "as good": [NOTHING if low == high else f"{span(low, high)}" for low, high in best.near.tolist()],
-        unit: [str(value) if value else NOTHING for value in column["drafts"]],
-        "fits": [{True: "yes", False: "NO"}.get(value, NOTHING) for value in column["fits_memory"]],
+    fits, counts = answer.fits, answer.column("candidates").tolist()
+    grid_gains = answer.column(SWEEP[gain_column(answer.scenario)], answer.best_on_grid).tolist()
+    grid_counts = answer.column("candidates", answer.best_on_grid).tolist()
+    own: dict[str, list[str]] = {
+        "near_best": [NOTHING if low == high else f"{span(low, high)}" for low, high in answer.near],
+        "drafts": [str(value) if value else NOTHING for value in answer.column("drafts").tolist()],
         "speedup": [times(value) for value, _, _ in answer.gains],
-        "80 %": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],
-        "of the step": [NOTHING if answer.scenario.traffic is None else times(v) for v in column["speedup"]],
-        "kernels alone": [NOTHING if math.isnan(value) else times(value) for value in best.kernels_speedup],
-        **shown(*_PLACED[:5]),
-        "plain": [_rate(float(value)) for value in best.plain_tokens_per_s],
-        **shown(*_PLACED[5:], *_OTHERS),
-        "of --candidates": [
+        "interval": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],
+        "grid_best": [
             NOTHING if count == chosen else f"{count}: {times(gain)}"
-            for count, gain, chosen in zip(
-                best.of_grid.tolist(), best.of_grid_speedup.tolist(), column["candidates"], strict=True
-            )
+            for count, gain, chosen in zip(grid_counts, grid_gains, counts, strict=True)
         ],
-        "free": [free_text(int(free), answer.free) for free in answer.free.whole],
-        "bound by": [BY_NAME["bound"].labels[int(code)] for code in column["bound"]],
+        "free_candidates": [free_text(int(free), answer.free) for free in answer.free.whole],
     }
-    known = ("batch", "length", "fits")
-    texts = {
-        name: [
-            cell if fits or name in known else NOTHING for cell, fits in zip(cells, answer.fits, strict=True)
+    unit = "heads" if answer.scenario.drafting.kind.unit == "head" else "drafts"
+    left_out = {
+        *(["seq_len"] if answer.grid.seq_len.size == 1 else []),
+        *(["fits_memory"] if all(fits) else []),
+        *(["step_speedup"] if answer.scenario.traffic is None else []),
+    }
+    columns: dict[str, list[str]] = {}
+    for name in with_unlisted(_TABLE):
+        if name in left_out or not BY_NAME[name].title:
+            continue
+        cells = own.get(name) or [shown(name, value) for value in answer.column(name).tolist()]
+        known = name in ("batch", "seq_len", "fits_memory")
+        is_heads = name == "drafts" and not answer.best.configurations.are_chains
+        columns[unit if is_heads else name] = [
+            cell if here or known else NOTHING for cell, here in zip(cells, fits, strict=True)
         ]
-        for name, cells in texts.items()
-    }
-    if answer.grid.seq_len.size == 1:
-        del texts["length"]
-    if set(texts["fits"]) <= {"yes", NOTHING}:
-        del texts["fits"]
-    kept = {name: cells for name, cells in texts.items() if set(cells) != {NOTHING}}
-    return TextTable(
-        headers=tuple(kept),
-        rows=tuple(zip(*kept.values(), strict=True)),
-        right=tuple(name not in ("bound by", "fits") for name in kept),
-        expendable=_EXPENDABLE,
-    )
+    return quantity_table(columns, words=("bound", "fits_memory"), expendable=_EXPENDABLE)
 
 
 def free_text(count: int, free: Free) -> str:
     """A free budget; `256+` where the search ended before it did."""
     return f"{count}+" if count >= free.largest else str(count)
-
-
-def _cell(quantity: Quantity, value: float) -> str:
-    return _WAYS[quantity.unit](value)
-
-
-def _rate(tokens_per_s: float) -> str:
-    return NOTHING if math.isnan(tokens_per_s) else f"{tokens_per_s:,.0f}"
-
-
-_WAYS: dict[Unit, Callable[[float], str]] = {
-    "us": duration,
-    "per_s": _rate,
-    "of": "{:.2f}".format,
-    "": partial(significant, digits=3),
-}
 
 
 def verdicts(answer: Answer) -> list[str]:
@@ -211,8 +167,8 @@ def verdicts(answer: Answer) -> list[str]:
         _free(answer),
         *([f"Larger but faster: {'; '.join(hints)}."] if hints else []),
         *shortfall,
-        *slower_format(answer.surface),
-        *slower_with_more(answer.surface),
+        *slower_format(answer.by_count),
+        *slower_with_more(answer.by_count),
         *([as_sentence(more_may_pay(answer.scenario))] if answer.ends_profile else []),
         *kernels_line(answer.scenario),
         *acceptance_basis(answer.scenario.profile),
@@ -220,20 +176,20 @@ def verdicts(answer: Answer) -> list[str]:
     ]
 
 
-def slower_format(surface: Surface) -> list[str]:
+def slower_format(cells: Cells) -> list[str]:
     """That the format that was asked for is slower than the published one."""
-    if surface.slower_format_us is None:
+    if (both := slower_format_us(cells)) is None:
         return []
-    own, published = surface.slower_format_us
+    own, published = both
     return [
-        f"Slower than as published: a plain step at batch {surface.batch[0]} takes {duration(own)} in "
-        f"{surface.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype."
+        f"Slower than as published: a plain step at batch {cells.surface.batch[0]} takes {duration(own)} in "
+        f"{cells.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype."
     ]
 
 
-def slower_with_more(surface: Surface) -> list[str]:
+def slower_with_more(cells: Cells) -> list[str]:
     """Numbers of requests from which one more lowers the throughput."""
-    edges = surface.slower_with_more
+    edges = batches_slower_with_more(cells)
     if not edges:
         return []
     shown = sorted(edges[:3])
@@ -244,43 +200,34 @@ def slower_with_more(surface: Surface) -> list[str]:
     ]
 
 
-def engine_line(engine: InEngine | None) -> list[str]:
+def engine_line(best: Cells | None) -> list[str]:
     """What the engine that runs this drafter would give instead, at the first and the last batch."""
-    if engine is None:
+    if best is None:
         return []
-    runtime, seq_len = engine.scenario.runtime, engine.seq_len
-    several = seq_len.size > 1 and seq_len[0] != seq_len[-1]
+    surface = best.surface
+    several = surface.seq_len.size > 1
     ends = [
-        f"{times(float(engine.speedup[i]))} with {drafts_text(int(engine.candidates[i]))} at batch "
-        f"{engine.batch[i]}" + (f", length {seq_len[i]}" if several else "")
-        for i in dict.fromkeys((0, engine.batch.size - 1))
-        if np.isfinite(engine.speedup[i])
+        f"{times(float(best.speedup[i, s, 0]))} with {drafts_text(int(best.candidates_at(i, s)))} at batch "
+        f"{surface.batch[i]}" + (f", length {surface.seq_len[s]}" if several else "")
+        for i, s in dict.fromkeys([(0, 0), (best.shape[0] - 1, best.shape[1] - 1)])
+        if best.fits[i, s, 0]
     ]
     if not ends:
         return []
-    return [f"{runtime.name} has no tree attention: its chain gives {'; '.join(ends)} (--runtime vllm)."]
+    name = best.scenario.runtime.name
+    return [f"{name} has no tree attention: its chain gives {'; '.join(ends)} (--runtime vllm)."]
 
 
 def _cost(answer: Answer) -> list[str]:
     """What tokens cost at the first and the last batch and length."""
-    scenario, best = answer.scenario, answer.best
-    batch, seq_len = best.columns["batch"].tolist(), best.columns["seq_len"].tolist()
-    plain_usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, best.plain_tokens_per_s)
     several = answer.grid.seq_len.size > 1
+    names = ("batch", "seq_len", *COST_COLUMNS)
+    rows = zip(answer.fits, *(answer.column(name).tolist() for name in names), strict=True)
     return cost_sentences(
-        scenario,
+        answer.scenario,
         [
             Costs(f"batch {size}" + (f", length {length}" if several else ""), *cost)
-            for fits, size, length, *cost in zip(
-                answer.fits,
-                batch,
-                seq_len,
-                best.columns["usd_per_million_tokens"].tolist(),
-                plain_usd.tolist(),
-                best.columns["joule_per_token"].tolist(),
-                best.plain_joule_per_token.tolist(),
-                strict=True,
-            )
+            for fits, size, length, *cost in rows
             if fits
         ],
     )
@@ -290,11 +237,11 @@ def _memory(answer: Answer) -> list[str]:
     """What the largest batch of the grid that fits keeps on a GPU, and how much larger it could be."""
     if answer.scenario.scope == "block":
         return []
-    case = max(range(len(answer.fits)), key=lambda at: (answer.fits[at], answer.best.columns["batch"][at]))
+    case = max(range(len(answer.fits)), key=lambda at: (answer.fits[at], answer.column("batch")[at]))
     parts, most = answer.memory(case)
-    batch, length = (int(answer.best.columns[name][case]) for name in ("batch", "seq_len"))
+    batch, length = (int(answer.column(name)[case]) for name in ("batch", "seq_len"))
     room = answer.scenario.usable_memory_bytes / GIGA
-    count = int(answer.best.columns["candidates"][case])
+    count = int(answer.column("candidates")[case])
     return [
         f"Memory of a GPU at batch {batch}, length {length}: {memory_text(parts)} of {room:,.1f}; the "
         f"largest batch with {count} candidates is {most}."

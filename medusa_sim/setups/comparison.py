@@ -18,8 +18,9 @@ from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.plan.doubts import doubts, first_token_doubts
+from medusa_sim.plan.quantities import COMPARE, with_unlisted
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.setups.columns import COLUMNS, on_frontier
+from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, SURER, Measure, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP
@@ -38,7 +39,10 @@ LIMITS = ("tpot_ms", *TIMES, _SPEED, "sure")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """The answer. table: every row, columns COLUMNS. scenarios: what a row was priced with, by SET_UP."""
+    """The answer.
+
+    table: every row, columns `plan.quantities.COMPARE`. scenarios: what a row was priced with, by SET_UP.
+    """
 
     model: Model
     question: Question
@@ -69,7 +73,9 @@ class Comparison:
         places = np.flatnonzero(table.meets_limits.to_numpy() & np.isfinite(worth))
         if places.size:
             table.loc[int(places[np.lexsort((-speed[places], -worth[places]))[0]]), "chosen"] = True
-        return replace(self, question=asked, measure=chosen_measure, table=table[list(COLUMNS)])
+        return replace(
+            self, question=asked, measure=chosen_measure, table=table[list(with_unlisted(COMPARE))]
+        )
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

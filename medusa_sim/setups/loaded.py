@@ -22,7 +22,7 @@ from medusa_sim.load.question import load_test
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.plan import LOAD_SHARE
-from medusa_sim.plan.quantities import usd_per_million_tokens
+from medusa_sim.plan.costs import usd_per_million_tokens
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import LOWER_IS_BETTER
 from medusa_sim.setups.setup import PLAIN

@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from medusa_sim import data
 from medusa_sim.data import DataDir
+from medusa_sim.plan.cells import Cells
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import all_priced
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.setups.columns import rows_of
 from medusa_sim.setups.comparison import Comparison
@@ -132,7 +132,7 @@ def _priced(
     )
     served = scenario.but(prompt_tokens=prompt, output_tokens=output)
     plain = figure.set_up["drafter"] == PLAIN
-    return rows_of(all_priced(surface_of(served, asked, plain=plain)), key, asked).rows
+    return rows_of(Cells.every(surface_of(served, asked, plain=plain).priced()), key, asked).rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,11 @@ from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.plan.as_run import other_maker
+from medusa_sim.plan.cells import Cells
+from medusa_sim.plan.configurations import at_counts
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
+from medusa_sim.plan.surface import Unpriced, unpriced
 from medusa_sim.setups.columns import Priced, rows_of
 from medusa_sim.setups.question import FP8, Question
 from medusa_sim.setups.setup import PLAIN, SetUp, own_precision
@@ -52,7 +54,7 @@ class Planned:
 
     setup: SetUp
     asked: Question
-    surfaces: dict[str, Surface | MedusaSimError]
+    surfaces: dict[str, Unpriced | MedusaSimError]
     narrow: Planned | None = None
 
 
@@ -108,7 +110,7 @@ class Pricer:
         except MedusaSimError as error:  # with any drafter
             return Refused(setup.words, str(error))
         first = 0 if PLAIN in setup.drafters else 1
-        rooms = [s.max_batch[0, first:].max() for s in plan.surfaces.values() if isinstance(s, Surface)]
+        rooms = [s.max_batch[0, first:].max() for s in plan.surfaces.values() if isinstance(s, Unpriced)]
         beyond = tuple(batch for batch in self.asked.tried if rooms and batch > max(rooms))
         if beyond and setup.narrows_cache and self.model.kv_dtype != FP8 and not gpu.lacks(FP8):
             narrow = replace(setup, kv_precision=FP8)
@@ -118,9 +120,9 @@ class Pricer:
 
     def _with_drafters(self, setup: SetUp, asked: Question) -> Planned:
         """Raises _NoRoomError."""
-        surfaces: dict[str, Surface | MedusaSimError] = {}
+        surfaces: dict[str, Unpriced | MedusaSimError] = {}
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-            if drafter == PLAIN and any(isinstance(each, Surface) for each in surfaces.values()):
+            if drafter == PLAIN and any(isinstance(each, Unpriced) for each in surfaces.values()):
                 continue  # plain decoding is read off any surface
             try:
                 surfaces[drafter] = self._surface(setup, drafter, asked)
@@ -132,18 +134,18 @@ class Pricer:
 
     def _priced(self, plan: Planned) -> list[Priced | Refused]:
         """Refused once where all drafters are, for one reason."""
-        setup, first = plan.setup, None
+        setup = plan.setup
+        first: Cells | None = None
         priced: list[Priced | Refused] = []
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-            surface = plan.surfaces.get(drafter, first)
+            surface = plan.surfaces.get(drafter)
             try:
-                if surface is None:
-                    surface = self._surface(setup, drafter, plan.asked)
                 if isinstance(surface, MedusaSimError):
                     raise surface
-                if first is not None and surface is not first:
-                    surface.take_steps(first)
-                first = all_priced(surface)
+                if surface is not None:
+                    first = Cells.every(surface.priced(None if first is None else first.surface))
+                elif first is None:  # plain decoding is read off any cells
+                    first = Cells.every(self._surface(setup, drafter, plan.asked).priced())
                 priced.append(rows_of(first, setup.key(first.scenario.model, drafter), plan.asked))
             except MedusaSimError as error:
                 priced.append(Refused(f"{setup.words}, {drafter}", str(error)))
@@ -168,7 +170,7 @@ class Pricer:
             raise share
         return share
 
-    def _surface(self, setup: SetUp, drafter: str, asked: Question) -> Surface:
+    def _surface(self, setup: SetUp, drafter: str, asked: Question) -> Unpriced:
         """A set-up with a drafter at every batch and draft length; with none, plain decoding alone.
 
         Nothing is priced yet, but the card's kernels are told what will be. Raises _NoRoomError.
@@ -202,7 +204,7 @@ class Pricer:
         return scenario
 
 
-def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:
+def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Unpriced:
     """The steps of a question's batches and draft lengths, of which none is priced yet.
 
     plain: of plain decoding alone. Raises CoverageError where nothing tells of these draft lengths.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.errors import CoverageError, MedusaSimError, UsageError
+from medusa_sim.plan.cells import Cells
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import all_priced
 from medusa_sim.setups.columns import rows_of
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
@@ -195,7 +195,7 @@ def _best(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) ->
     asked, scenario = replace(answer.question, batches=batches), answer.scenarios[key]
     plain = key[SET_UP.index("drafter")] == PLAIN
     try:
-        priced = rows_of(all_priced(surface_of(scenario, asked, plain=plain)), key, asked)
+        priced = rows_of(Cells.every(surface_of(scenario, asked, plain=plain).priced()), key, asked)
     except CoverageError:  # none fits
         return None
     there = answer.table

@@ -16,9 +16,10 @@ from pages_read import Opened, commands, csv_rows, metrics, printed, set_up, tab
 from pages_read import charts as drawn
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.quantities import count_table
+from medusa_sim.plan.quantities import BY_NAME, count_table
 from medusa_sim.plan.recommend import request_at, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps, view_of
+from medusa_sim.report.quantity_table import shown as shown_as
 from medusa_sim.report.recommend_reason import warnings
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
@@ -38,8 +39,8 @@ def test_the_answer_is_the_packages_and_its_schedule_shows_both_plain_rates(open
     told = f"verify {row.candidates} candidates a step ({row.drafts} drafts deep), {row.speedup:.2f}x"
     assert told in headline
     first, line = answer.schedule[0], tables(page)[0].iloc[0]
-    assert line["plain per user"] == f"{first.plain_tokens_per_s_per_user:,.0f}"
-    assert line["plain tokens/s"] == f"{first.plain_tokens_per_s:,.0f}"
+    for name in ("plain_tokens_per_s_per_user", "plain_tokens_per_s"):
+        assert line[BY_NAME[name].title] == shown_as(name, getattr(first, name))
     assert line["heads"] == str(first.drafts)
     breakdown = next(line for line in commands(page) if line.startswith("medusa-sim sweep"))
     step, both = csv_rows(printed(breakdown))[0], steps_at(answer, 4, 1024, scheduled=True)
@@ -68,7 +69,7 @@ def test_the_command_gives_the_same_numbers(opened: Opened, url: dict[str, Any],
     row = next(row for row in rows if row["batch"] == "4" and row[count.lower()] == shown[count])
     assert shown["Speedup"] == f"{float(row['speedup']):.2f}x"
     if "seq" in url:
-        table = count_table(answers.recommendation(set_up(gpu="h100-sxm", seq_len=2000), 8).surface)
+        table = count_table(answers.recommendation(set_up(gpu="h100-sxm", seq_len=2000), 8).cells.by_count)
         assert [float(row["speedup"]) for row in rows] == pytest.approx(table.column("speedup").to_pylist())
 
 
@@ -302,7 +303,7 @@ def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> Non
     counts = scheduled_counts(answer, 1024)
     assert set(counts) == set(range(1, 17))
     shown = {batch: counts[batch] for batch in (1, 16)}
-    view = view_of(answer.surface, 1024, sorted(set(counts.values())), shown)
+    view = view_of(answer.cells.by_count, 1024, sorted(set(counts.values())), shown)
     lines = speedup_chart(view, "", chains=answer.chains)
     assert [name.partition(":")[0] for name in lines.names] == ["batch 1", "batch 16"]
     cells = heat_map(view, "", chains=answer.chains).cells
@@ -334,7 +335,7 @@ def test_the_map_marks_where_speculation_begins_to_lose() -> None:
     answer = answers.recommendation(set_up(runtime="cuda-graph"), 64)
     counts = scheduled_counts(answer, 1024)
     shown = {batch: counts[batch] for batch in (1, 8, 64)}
-    chart = heat_map(view_of(answer.surface, 1024, [1, 2, 4, 8, 16, 32, 64], shown), "")
+    chart = heat_map(view_of(answer.cells.by_count, 1024, [1, 2, 4, 8, 16, 32, 64], shown), "")
     below, beside = chart.crossings
     assert beside
     speedup = {(cell.batch, cell.count): cell.speedup for cell in chart.cells}

@@ -31,6 +31,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
 from medusa_sim.lab.reproduce import TARGETS
 from medusa_sim.lab.reproduce.charts import published_chart
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, view_of
@@ -311,7 +312,7 @@ def test_charts_are_valid_specifications() -> None:
         best = optimal_order(heads, size).tree(size)
         drawn(tree.tree_chart(best, node_probabilities(best, heads)))
     drawn(tree.mask_chart(CandidateTree.chain(5)))
-    view = view_of(answers.recommendation(set_up(), 8).surface, 1024, [1, 2, 4], {1: 2, 8: 1})
+    view = view_of(answers.recommendation(set_up(), 8).cells.by_count, 1024, [1, 2, 4], {1: 2, 8: 1})
     drawn(map_spec(heat_map(view, "")))
     drawn(lines_spec(speedup_chart(view, "", chains=True)))
     drawn(tree.budget_chart(answers.tree_curve(set_up(), 1, 16), (2, 1.5, 1.4)))
@@ -366,7 +367,7 @@ def test_hover_says_dollars_and_no_drafts(opened: Opened) -> None:
     layers = chart_specs(page)[0]["layer"]
     tips = next(each["encoding"]["tooltip"] for each in layers if "tooltip" in each["encoding"])
     forms = {tip["title"]: tip.get("format", "") for tip in tips}
-    assert forms["a million tokens"].startswith("$")
+    assert forms[BY_NAME["usd_per_million_tokens"].title].startswith("$")
     assert not [form for form in forms.values() if form.endswith("s")], "SI prefixes: $ 308m"
     points = [row for each in layers for row in each["data"]["values"] if "set_up" in row]
     assert {str(row["drafts"]) for row in points} >= {"none", "3"}

@@ -42,8 +42,10 @@ def test_entries_of_policies_have_commas_and_the_first_line_says_what_was_asked(
                    "--requests", "20", "--cancelled", "0.1", "--prefix-hit-rate", "0.5",
                       "--prefix", "session")  # fmt: skip
     assert "50 % of prompts found in the cache (session); 10 % of requests cancelled" in result.stdout
-    rows = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("   - ")]
-    assert rows == ["draft_len_schedule=4:3,8:2", "none"]
+    lines = result.stdout.splitlines()
+    rule = next(place for place, line in enumerate(lines) if line.startswith("---"))
+    assert [line.split()[0] for line in lines[rule + 1 : rule + 3]] == ["draft_len_schedule=4:3,8:2", "none"]
+    assert "rate" not in lines[rule - 1].split()  # a closed loop has none
 
 
 def test_rates_are_chosen_where_none_is_given():

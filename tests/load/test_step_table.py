@@ -12,8 +12,8 @@ from medusa_sim.load.engine import run
 from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
+from medusa_sim.plan.cells import price
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import price
 from medusa_sim.step.compose import HOST_OVERLAP
 from medusa_sim.step.memory import (
     activation_bytes,
@@ -37,11 +37,9 @@ def table() -> StepTable:
 
 def test_steps_are_the_surfaces_at_every_batch_and_any_length(table):
     batch, length = np.array([1, 7, 33, 96]), np.array([90, 1000, 3333])
-    surface = price(SCENARIO, batch, length, CHAINS)
-    added = sampled(
-        surface.setting, batch[:, None, None], surface.by_count.counts, surface.by_count.tokens_per_step
-    )
-    seen = surface.by_count.step_us + added.time_us
+    cells = price(SCENARIO, batch, length, CHAINS).by_count
+    added = sampled(cells.surface.setting, batch[:, None, None], cells.candidates, cells.tokens_per_step)
+    seen = cells.step_us + added.time_us
     for i, b in enumerate(batch.tolist()):
         for j, s in enumerate(length.tolist()):
             for drafts in range(len(CHAINS) + 1):
@@ -111,9 +109,9 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
     middle &= line.requests > users - 0.01
     assert middle.sum() > 20
     mean = float(line.kv_tokens[middle].mean()) / users
-    surface = price(SCENARIO, [users], [round(mean)], CHAINS)
-    added = sampled(surface.setting, users, drafts + 1, float(table.tokens_per_step[drafts]))
-    seen_us = float(surface.by_count.step_us[0, 0, drafts] + added.time_us)
+    cells = price(SCENARIO, [users], [round(mean)], CHAINS).by_count
+    added = sampled(cells.surface.setting, users, drafts + 1, float(table.tokens_per_step[drafts]))
+    seen_us = float(cells.step_us[0, 0, drafts] + added.time_us)
     expected = users * float(table.tokens_per_step[drafts]) / seen_us * 1e6
     assert float(line.tokens_per_s[middle].mean()) == pytest.approx(
         expected, rel=0.02

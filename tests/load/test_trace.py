@@ -19,8 +19,8 @@ from medusa_sim.load.policies import Fixed
 from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.trace import read_trace
+from medusa_sim.plan.cells import price
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import price
 from medusa_sim.report import load_text
 from medusa_sim.report.load_text import sessions_text
 from medusa_sim.step.memory import cache_bytes
@@ -263,7 +263,7 @@ def test_the_limits_of_a_run_are_printed_with_whose_they_are():
 def test_load_holds_as_many_requests_as_a_sweep_fits(model, length):
     scenario = Scenario(gpu="h100-sxm", model=model, runtime="vllm", drafter="ngram", acceptance=0.5)
     found = limits_of(scenario, None, Server(max_requests=16, token_budget=16))
-    swept = int(price(scenario, [1], [length], ()).max_batch[0, 0])
+    swept = int(price(scenario, [1], [length], ()).surface.max_batch[0, 0])
     # a sweep's activations are those of its own batch, a block is the last one's rounding
     assert found.kv_blocks / found.blocks_of(length) == pytest.approx(swept, rel=0.03, abs=1.0)
 

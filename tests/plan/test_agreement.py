@@ -93,7 +93,7 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
         batch_min=BATCHES[0], batch_max=BATCHES[-1], seq_len=tuple(LENGTHS), candidates_max=max(COUNTS)
     )
     found = recommend(scenario, question)
-    curve = count_table(found.surface).to_pandas()
+    curve = count_table(found.cells.by_count).to_pandas()
     keys = ["batch", "seq_len", "candidates"]
     both = frame.merge(curve, on=keys, suffixes=("", "_curve"))
     assert len(both) == len(frame)
@@ -102,15 +102,17 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
     assert (both["fits_memory"] == both["fits_memory_curve"]).all()
     best = curve[curve["fits_memory"]].groupby(["batch", "seq_len"])["speedup"].max()
     of_sweep = answer(scenario, Grid.of(BATCHES, LENGTHS, [1]))
-    swept, swept_near, free = of_sweep.best.columns, of_sweep.best.near, of_sweep.free.whole
+    swept_near, free = of_sweep.near, of_sweep.free.whole
     for case, (batch, seq_len) in enumerate(product(BATCHES, LENGTHS)):
         row = scheduled_row_at(found, batch, seq_len)
         assert same(row.best_speedup, best[batch, seq_len])
         assert row.near_best[0] <= row.best_candidates <= row.near_best[1]
         assert row.speedup >= row.best_speedup * (1.0 - question.switching_gain) - EXACT
-        if int(found.surface.counts[-1]) < max(COUNTS):  # the sweep's best is of every count to 256
-            assert same(swept["speedup"][case], best[batch, seq_len])
-            assert swept["candidates"][case] == row.best_candidates
+        if int(found.cells.configurations.counts[-1]) < max(
+            COUNTS
+        ):  # the sweep's best is of every count to 256
+            assert same(of_sweep.gains[case][0], best[batch, seq_len])
+            assert of_sweep.column("candidates")[case] == row.best_candidates
             assert tuple(swept_near[case]) == row.near_best
             assert free[case] == row.free_candidates
         cell = curve[(curve["batch"] == batch) & (curve["seq_len"] == seq_len)]
@@ -206,13 +208,11 @@ def test_mixtures_of_experts_on_several_gpus_agree(drafter, other):
         {"gpu": "h100-sxm", "model": "gemma-3-12b", "drafter": "ngram", "acceptance": "0.6"},
     ],
 )  # fmt: skip
-def test_rows_are_the_same_in_tables_of_any_size(given, monkeypatch):
-    """Verification of a block takes what knows no length from all batches, the drafting is looked up."""
+def test_rows_are_the_same_in_tables_of_any_size(given):
     grid = Grid.of([1, 2, 3, 8, 40], [300, 2000, 9000], [1, 2, 3, 4, 6])
     (whole,) = sweep([Scenario(**given)], grid)
-    for most in (1, 1 << 18):
-        monkeypatch.setattr("medusa_sim.plan.sweep.MOST_ROWS", most)
-        blocks = list(sweep([Scenario(**given)], grid, chunk_rows=1))
-        for name, column in {**whole.numbers, **whole.codes}.items():
-            other = np.concatenate([{**block.numbers, **block.codes}[name] for block in blocks])
-            np.testing.assert_allclose(other, column, rtol=1e-12, err_msg=name)
+    blocks = list(sweep([Scenario(**given)], grid, chunk_rows=1))
+    assert len(blocks) == 15
+    for name, column in {**whole.numbers, **whole.codes}.items():
+        other = np.concatenate([{**block.numbers, **block.codes}[name] for block in blocks])
+        np.testing.assert_allclose(other, column, rtol=1e-12, err_msg=name)

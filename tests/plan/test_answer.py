@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.break_even import break_even_batches, crossing
-from medusa_sim.plan.insights import answer, cheaper_pairs, cliffs, free_budget, near_best
+from medusa_sim.plan.cells import price
+from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
+from medusa_sim.plan.insights import answer
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import RequestLatency, request_latency
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import price
 from medusa_sim.plan.woken_experts import DEAR, waking
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.verdict_text import crossing_text
@@ -57,13 +58,13 @@ def scenario() -> Scenario:
 
 
 def test_the_best_count_must_fit_in_memory(scenario):
-    most = price(scenario, [1], [4000]).max_batch[0]
+    most = price(scenario, [1], [4000]).surface.max_batch[0]
     batches = [int(most.min()) - 1, int(most[1:].max())]
     long = answer(scenario, Grid.of(batches, [4000], [1, 64]))
     every = price(scenario, batches, [4000]).by_count
     for case in range(2):
         allowed = every.speedup[case, 0][every.fits[case, 0]].max()
-        assert long.best.columns["speedup"][case] == allowed
+        assert long.column("speedup")[case] == allowed
     assert not every.fits[1, 0].all()
 
 
@@ -149,7 +150,7 @@ def test_requests_are_told_of_batches_that_fit():
     scenario = Scenario(gpu="rtx-4090", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7)
     asked = Question(batch_max=300, seq_len=(1024,), request=(1000, 200))
     found = recommend(scenario, asked)
-    fits = found.surface.batch[found.surface.fits[:, 0, 0]]
+    fits = found.cells.surface.batch[found.cells.fits[:, 0, 0]]
     assert [each.batch for each in found.requests] == [1, int(fits.max())]
     assert not recommend(scenario, replace(asked, batch_min=290)).requests
 
@@ -171,8 +172,8 @@ BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 
 def test_the_range_is_where_a_draft_costs_and_wakes():
-    surface = price(MOE, BATCHES, [1024])
-    found = waking(surface)
+    cells = price(MOE, BATCHES, [1024])
+    surface, found = cells.surface, waking(cells)
     experts = surface.setting.model.experts
     assert found.first <= found.worst <= found.last < 256
     assert not found.capped
@@ -190,7 +191,7 @@ def test_a_range_is_named_and_its_end_only_where_the_search_found_it():
     assert (found.last, found.capped) == (4, True)
     assert "above" not in reason(recommend(MOE, Question(batch_max=4))).split("wakes more experts")[1]
     answer = recommend(MOE, Question(batch_max=128))
-    found, told = waking(answer.surface), reason(answer)
+    found, told = waking(answer.cells), reason(answer)
     assert f"From {found.first} to {found.last} requests each draft wakes more experts" in told
     assert f"of {found.experts} a layer" in told
 

@@ -5,11 +5,12 @@ import pytest
 from asking import run
 
 from medusa_sim.plan.capacity import shortfall
+from medusa_sim.plan.cells import price
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import price
+from medusa_sim.plan.slower import slower_format_us
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.caveats import shortfall_text
 from medusa_sim.report.recommend_reason import warnings
@@ -78,8 +79,8 @@ def test_the_parts_of_the_memory_are_the_memory():
     found = answer(scenario, Grid.of([1, 8], [1024], [1, 8]))
     for case in range(2):
         parts, most = found.memory(case)
-        assert float(parts.total) == pytest.approx(found.best.columns["memory_bytes"][case])
-        assert most >= found.best.columns["batch"][case]
+        assert float(parts.total) == pytest.approx(found.column("memory_bytes")[case])
+        assert most >= found.column("batch")[case]
         assert all(float(part) > 0.0 for part in parts)
 
 
@@ -88,10 +89,10 @@ def test_a_format_that_is_slower_is_told(dtype):
     small = {"gpu": "b200", "model": "llama-3.1-8b", "tp": 4, "runtime": "cuda-graph", **EAGLE}
     asked = Scenario(**small, dtype=dtype)
     own, published = (
-        float(price(each, [1], [1024], ()).decode_us[0, 0]) for each in (asked, Scenario(**small))
+        float(price(each, [1], [1024], ()).decode_us[0, 0, 0]) for each in (asked, Scenario(**small))
     )
     expected = pytest.approx((own, published)) if own > published else None
-    assert answer(asked, Grid.of([1], [1024], [1, 2])).surface.slower_format_us == expected
+    assert slower_format_us(answer(asked, Grid.of([1], [1024], [1, 2])).by_count) == expected
     found = recommend(asked, Question(batch_min=1, batch_max=2))
     told = [line for line in warnings(found) if line.startswith("Slower") and "published" in line]
-    assert len(told) == (found.surface.slower_format_us is not None)
+    assert len(told) == (slower_format_us(found.cells) is not None)

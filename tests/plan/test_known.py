@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 import medusa_sim as ms
 from medusa_sim.plan.break_even import break_even_batches, crossing
+from medusa_sim.plan.cells import price
 from medusa_sim.plan.insights import answer
-from medusa_sim.plan.surface import price
 from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, Stretch, drafted, stretches, verdicts
 from medusa_sim.report.charts.sweep import length_view
 from medusa_sim.report.verdict_text import crossing_text
@@ -96,11 +96,11 @@ SERVER = {
 def test_sweep_its_plot_and_recommend_choose_one_count_at_one_request(given):
     scenario = ms.Scenario(**given)
     grid = Grid.of([1], [scenario.length], [1, 2, 3, 4, 8, 48])
-    swept = answer(scenario, grid).best.columns
+    swept = answer(scenario, grid)
     view = length_view(scenario, grid, scenario.length)
     for batches in (1, range(1, 65)):
         row = scenario.recommend(batches).recommendation.schedule[0]
-        assert row.candidates == swept["candidates"][0] == view.counts[view.best[0]]
+        assert row.candidates == swept.column("candidates")[0] == view.counts[view.best[0]]
         assert row.speedup_at_batch_min == pytest.approx(float(view.speedup[0, view.best[0]]))
 
 
@@ -132,10 +132,10 @@ def test_every_form_of_an_answer_tells_one_verdict():
 
 def test_codes_are_those_of_the_best_count_that_fits():
     scenario = ms.Scenario(**SERVER)
-    surface = price(scenario, np.arange(1, 300, 7), [640])
-    codes = verdicts(surface)[:, 0]
-    gain = np.where(surface.by_count.fits, surface.gain_by_count, 0.0)[:, 0, 1:]
-    low, high = (end[:, 0, 1:] for end in surface.band_by_count)
+    by_count = price(scenario, np.arange(1, 300, 7), [640]).by_count
+    codes = verdicts(by_count)[:, 0]
+    gain = np.where(by_count.fits, by_count.speedup, 0.0)[:, 0, 1:]
+    low, high = (end[:, 0, 1:] for end in by_count.band)
     rows, best = np.arange(codes.size), gain.argmax(axis=1)
     np.testing.assert_array_equal(codes == PAYS, low[rows, best] > 1.0)
     np.testing.assert_array_equal(codes == LOSES, high[rows, best] <= 1.0)

@@ -13,11 +13,12 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.break_even import BreakEven, crossing
+from medusa_sim.plan.cells import price
+from medusa_sim.plan.configurations import PLAIN
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import PLAIN, price
 from medusa_sim.plan.verdict import Stretch
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 
@@ -62,14 +63,14 @@ def test_options_run_one_to_all_trained_heads_and_every_chain():
 
 
 def test_the_choice_is_the_best_of_all_configurations_up_to_the_switching_gain(answer):
-    surface = answer.surface
+    cells = answer.cells
     for row in answer.schedule:
         s = answer.question.seq_len.index(row.seq_len)
         for at in range(row.batch_min - 1, row.batch_max):
-            best = surface.speedup[at, s][surface.fits[at, s]].max(initial=1.0)
-            chosen = surface.speedup[at, s, :][
-                (surface.candidates == row.candidates)
-                & np.isclose(surface.tokens_per_step, row.tokens_per_step)
+            best = cells.speedup[at, s][cells.fits[at, s]].max(initial=1.0)
+            chosen = cells.speedup[at, s, :][
+                (cells.candidates[0, 0] == row.candidates)
+                & np.isclose(cells.tokens_per_step[0, 0], row.tokens_per_step)
             ].max()
             assert chosen > best * (1.0 - answer.question.switching_gain) - 1e-12
 
@@ -115,7 +116,7 @@ def test_rows_cover_every_batch_once_and_are_consistent(answer):
 
 def test_memory_capacity_and_requests_are_exact_at_both_ends(answer):
     for row in answer.schedule[:2]:
-        option = next(o for o in answer.surface.options if o.depth == row.drafts and not o.chain)
+        option = next(o for o in answer.cells.configurations.options if o.depth == row.drafts and not o.chain)
         sizes = [
             float(step_memory_bytes(SETTING.model, option.drafter, batch, row.seq_len, row.candidates))
             for batch in (row.max_batch_with, row.max_batch_with + 1)
@@ -127,13 +128,13 @@ def test_memory_capacity_and_requests_are_exact_at_both_ends(answer):
         assert capacity.gain is not None
     assert [r.batch for r in answer.requests] == [1, 64]
     assert answer.requests[0].speedup > 1.0
-    assert answer.surface.option_of(PLAIN) is None
-    assert np.array_equal(answer.surface.speedup[..., PLAIN], np.ones((64, 2)))
+    assert answer.cells.configurations.option_of(PLAIN) is None
+    assert np.array_equal(answer.cells.speedup[..., PLAIN], np.ones((64, 2)))
 
 
 def test_the_acceptance_that_is_needed_breaks_even(answer):
     row = answer.schedule[0]
-    option = next(o for o in answer.surface.options if o.depth == row.drafts and not o.chain)
+    option = next(o for o in answer.cells.configurations.options if o.depth == row.drafts and not o.chain)
     assert row.required_acceptance_factor is not None
     tokens = option.scaled_tokens(row.candidates, row.required_acceptance_factor)
     assert tokens == pytest.approx(row.required_tokens_per_step)
@@ -236,8 +237,8 @@ def test_break_even_is_where_the_best_speedup_stays_at_or_below_one():
     answer = recommend(scenario, Question(batch_max=64, seq_len=(128,)))
     batch = answer.break_even_batch
     assert batch > 1
-    surface = price(scenario, [batch - 1, batch, *range(batch + 1, batch + 40)], [128])
-    best = surface.speedup[:, 0, 1:].max(axis=-1)
+    cells = price(scenario, [batch - 1, batch, *range(batch + 1, batch + 40)], [128])
+    best = cells.speedup[:, 0, 1:].max(axis=-1)
     assert best[0] > 1.0
     assert (best[1:] <= 1.0).all()
     assert answer.break_even_batches[0].spans == ((1, batch - 1),)

@@ -10,15 +10,16 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.cells import price
 from medusa_sim.plan.doubts import beyond_known, doubts
-from medusa_sim.plan.insights import answer, limit_of
-from medusa_sim.plan.quantities import BY_NAME, COLUMNS, OF_SCENARIO, count_table
+from medusa_sim.plan.insights import answer
+from medusa_sim.plan.insights import answer as answer_of_sweep
+from medusa_sim.plan.quantities import BY_COUNT, OF_SCENARIO, SWEEP, count_table
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import price
 from medusa_sim.plan.sweep import sweep
-from medusa_sim.report.recommend_json import recommendation_values
+from medusa_sim.report.recommend_json import recommendation_values, row_values
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.sweep_text import best_table, headline
 from medusa_sim.specs.runtime import load_runtime, runtime_names
@@ -101,18 +102,20 @@ def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_t
     scenario = Scenario(**CHAIN, runtime="vllm")
     answer = recommend(scenario, Question(batch_max=32, seq_len=(1024,)))
     row = answer.schedule[0]
-    limit = limit_of(scenario)
-    assert limit.runtime.library == scenario.runtime.library
-    assert limit.chain_only
-    alone = price(limit, [row.batch_max], [row.seq_len]).by_count
-    place = int(np.flatnonzero(alone.counts == row.candidates)[0])
-    assert row.kernels_speedup == pytest.approx(float(alone.speedup[0, 0, place]))
+    priced = price(scenario, [row.batch_max], [row.seq_len], scenario.options()).by_count
+    alone = priced.with_kernels_alone
+    assert alone.surface.setting.runtime.library == scenario.runtime.library
+    place = int(np.flatnonzero(alone.candidates[0, 0] == row.candidates)[0])
+    assert row.kernels_speedup == pytest.approx(float(alone.step_speedup[0, 0, place]))
+    found = answer_of_sweep(scenario, Grid.of([row.batch_max], [row.seq_len], [1, row.candidates]))
+    if found.column("candidates")[0] == row.candidates:  # a sweep says the same
+        assert found.column("kernels_speedup")[0] == pytest.approx(row.kernels_speedup)
     assert f"in vllm-0.33; kernels alone {row.kernels_speedup:.2f}x" in reason(answer)
     values = recommendation_values(answer)["schedule"][0]
     assert values["kernels_speedup"] == row.kernels_speedup
     assert values["itl_us"] >= row.verify_step_us
     scenario = Scenario(**CHAIN, runtime="cuda-graph")
-    assert limit_of(scenario) is None
+    assert price(scenario, [1], [512]).with_kernels_alone is None
     answer = recommend(scenario, Question(batch_max=4))
     assert answer.schedule[0].kernels_speedup is None
     assert "kernels alone" not in reason(answer)
@@ -144,7 +147,8 @@ def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step(
     last = max(found.schedule, key=lambda row: (row.batch_max, -row.seq_len))
     assert f"of the step {last.step_speedup:.2f}x" in reason(found)
     request = recommend(Scenario(**CHAIN, runtime="vllm"), Question(batch_max=64, request=(1024, 256)))
-    assert request.schedule[0] == recommend(scenario, Question(batch_max=64)).schedule[0]
+    alike = recommend(scenario, Question(batch_max=64)).schedule[0]
+    assert row_values(request.schedule[0]) == row_values(alike)
 
 
 @pytest.mark.parametrize("traffic", [{}, {"prompt_tokens": 512, "output_tokens": 256}], ids=str)
@@ -153,7 +157,7 @@ def test_a_name_has_one_meaning_in_schedule_curve_and_sweep(traffic):
     scenario = Scenario(**CHAIN, **traffic)
     found = recommend(scenario, Question(batch_min=16, batch_max=16, seq_len=(scenario.length,)))
     (row,) = found.schedule
-    curve = count_table(found.surface).to_pandas().set_index("candidates").loc[row.candidates]
+    curve = count_table(found.cells.by_count).to_pandas().set_index("candidates").loc[row.candidates]
     (rows,) = sweep([scenario], Grid.of([16], [scenario.length], [1, row.candidates]))
     swept_row = rows.pandas().set_index("candidates").loc[row.candidates]
     assert row.speedup == pytest.approx(curve.speedup)
@@ -171,7 +175,7 @@ def test_every_column_is_explained():
     explained = set(
         re.findall(r"`([a-z_]+)`", page.partition("What the columns of rows mean")[2].partition("## ")[0])
     )
-    own = {name for name in (*BY_NAME, *COLUMNS) if name not in OF_SCENARIO}
+    own = {name for name in (*SWEEP, *BY_COUNT) if name not in OF_SCENARIO}
     ends = {f"server_speedup_{end}" for end in ("low", "high")}  # as those of speedup
     assert own - ends - {"batch", "seq_len"} <= explained
 
@@ -232,7 +236,7 @@ def test_the_first_line_of_a_sweep_is_a_row_of_its_file(traffic):
         of_batch = rows[rows.batch == grid.batch[case]]
         row = of_batch.loc[of_batch[name].idxmax()]
         assert (row[name], row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx((gain, low, high))
-        assert row.tokens_per_s == pytest.approx(found.best.columns["tokens_per_s"][case])
+        assert row.tokens_per_s == pytest.approx(found.column("tokens_per_s")[case])
     assert ("of the step" in best_table(found).headers) is bool(traffic)
     assert ("of the server" in headline(scenario, Grid.of([8], [512], [1, 4]))) is bool(traffic)
 
@@ -254,8 +258,7 @@ ENGINES = [name for name in runtime_names() if load_runtime(name).engine is not 
 def test_no_engine_beats_its_own_kernels(runtime, where):
     drafter = ("eagle3", "ngram")[(ENGINES.index(runtime) + len(where["model"])) % 2]
     scenario = Scenario(**where, runtime=runtime, drafter=drafter, acceptance=0.7, chain_only=True)
-    limit = limit_of(scenario)
-    assert limit is not None
-    engine, alone = (price(item, [1, 8, 33, 300], [512, 8192]) for item in (scenario, limit))
+    engine = price(scenario, [1, 8, 33, 300], [512, 8192])
+    alone = engine.with_kernels_alone
     assert (engine.decode_us >= alone.decode_us * (1.0 - 1e-12)).all()
     assert (engine.step_us >= alone.step_us * (1.0 - 1e-12)).all()

@@ -53,9 +53,10 @@ def scenarios(runtime: str) -> Iterator[Scenario]:
 def check(found: Recommendation) -> None:
     """Everybody agrees (`every_setup`), rows hold their batches, a batch alone is answered alike."""
     assert not list(every_setup.disagreements(found))
-    surface, question = found.surface, found.question
+    cells, question = found.cells, found.question
+    surface = cells.surface
     chosen = np.concatenate([[r.configuration] * (r.last + 1 - r.first) for r in found.ranges[0]])
-    speedup = surface.speedup[np.arange(chosen.size), 0, chosen]
+    speedup = cells.speedup[np.arange(chosen.size), 0, chosen]
     for row in found.schedule:
         inside = (surface.batch >= row.batch_min) & (surface.batch <= row.batch_max)
         assert {on == (row.candidates > 1) for on in chosen[inside] > 0} == {True}
@@ -97,8 +98,8 @@ def test_a_limit_of_latency_parts_the_schedule_and_never_contradicts_it(limit):
         gpu="rtx-3090", model=MODEL, drafter="eagle3", acceptance=0.4, runtime="sglang", latency="roofline"
     )
     found = recommend(scenario, Question(batch_max=LAST, seq_len=(LENGTH,), max_latency_ms=limit))
-    surface = found.surface
-    in_time = (surface.step_us[:, 0] / surface.tokens_per_step <= 1000.0 * limit).any(axis=1)
+    cells = found.cells
+    in_time = (cells.step_us[:, 0] / cells.tokens_per_step[0] <= 1000.0 * limit).any(axis=1)
     for row in found.schedule:
         assert set(in_time[row.batch_min - 1 : row.batch_max].tolist()) == {row.meets_latency}
     assert found.enable == any(row.candidates > 1 and row.meets_latency for row in found.schedule)
@@ -106,8 +107,8 @@ def test_a_limit_of_latency_parts_the_schedule_and_never_contradicts_it(limit):
 
 def gain_of(found: Recommendation, batch: int) -> dict[int, float]:
     """Candidates -> speedup at a batch, of chains that fit."""
-    surface, at = found.surface, int(np.flatnonzero(found.surface.batch == batch)[0])
-    return dict(zip(surface.candidates.tolist(), surface.speedup[at, 0].tolist(), strict=True))
+    cells, at = found.cells, int(np.flatnonzero(found.cells.surface.batch == batch)[0])
+    return dict(zip(cells.candidates[0, 0].tolist(), cells.speedup[at, 0].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.7, 0.9, 0.97])

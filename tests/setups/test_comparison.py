@@ -7,8 +7,9 @@ from asking import answered, document, frame
 import medusa_sim as ms
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.plan.doubts import doubts
+from medusa_sim.plan.quantities import COMPARE
 from medusa_sim.report.compare_text import warning_lines, with_warnings
-from medusa_sim.setups.columns import COLUMNS, on_frontier
+from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.question import BATCHES, SURE
 from medusa_sim.setups.setup import SET_UP
 
@@ -269,7 +270,7 @@ def test_warnings_are_told_once_a_kind_and_rows_keep_their_own(experts):
 
 
 def test_the_first_columns_are_those_that_name_and_score_a_set_up():
-    assert tuple(COLUMNS)[:15] == (
+    assert COMPARE[:15] == (
         "gpu", "gpus", "tp", "ep", "dp_attention", "precision", "engine", "drafter", "drafts", "batch",
         "tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_million_tokens", "on_frontier", "chosen",
     )  # fmt: skip

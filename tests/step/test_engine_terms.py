@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.waves import norm_max
+from medusa_sim.plan.cells import price
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import price
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
@@ -272,8 +272,7 @@ def test_a_guessed_engine_is_known_no_better_than_the_measured_one(model, tp, tm
             gpu="h100-sxm", model=model, tp=tp, runtime=runtime, drafter="eagle3", latency="roofline",
             acceptance="0.7,0.5,0.3",
         )  # fmt: skip
-        surface = price(scenario, [1, 8, 64], [1024])
-        low, high = surface.bands_at(np.arange(3), 0, surface.candidates.size - 1)
+        low, high = (end[:, 0, -1] for end in price(scenario, [1, 8, 64], [1024]).band)
         widths[runtime] = np.log(high / low)
     assert (widths[str(mine)] >= widths["vllm-0.33"]).all()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import medusa_sim as ms
-from medusa_sim.plan.surface import price
+from medusa_sim.plan.cells import price
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.variants import on_one_gpu
@@ -60,10 +60,10 @@ def test_a_step_holds_weights_tokens_states_rows_and_its_drafter(candidates):
 def test_the_largest_batch_is_what_the_card_has_left_over_what_a_request_takes():
     """(R10) on an H200, 141 x 2^30 bytes: 0.9 of them less 1 GB."""
     scenario = ms.Scenario(gpu="h200-sxm", model=MODEL.name, drafter="ngram", acceptance=0.7)
-    surface = price(scenario, [1], [1024])
+    cells = price(scenario, [1], [1024])
     usable = 0.9 * 141 * 2**30 - 1e9
     assert usable_memory_bytes(scenario.gpu) == pytest.approx(usable)
-    counts = np.asarray(surface.candidates)
+    counts = np.asarray(cells.configurations.candidates)
     request = (1024 + counts) * TOKEN_BYTES + counts * (STATE_BYTES + ROW_BYTES)
     assert counts.tolist()[:2] == [1, 2]
-    np.testing.assert_array_equal(surface.max_batch[0], (usable - MODEL.weight_bytes) // request)
+    np.testing.assert_array_equal(cells.surface.max_batch[0], (usable - MODEL.weight_bytes) // request)

@@ -13,7 +13,7 @@ from one_line import one_line
 from medusa_sim import data
 from medusa_sim.api import Scenario
 from medusa_sim.errors import SpecError
-from medusa_sim.plan.surface import price
+from medusa_sim.plan.cells import price
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.step.compose import PassWork
@@ -100,9 +100,11 @@ def test_a_server_draws_more_for_its_prompts_and_a_cpu_or_block_has_no_watts():
 
 
 def test_the_best_of_a_surface_counts_the_drafter():
-    surface = price(Scenario(gpu="h100-sxm", **EAGLE), [8], [1024])
-    joules = surface.joules[0, 0]
-    assert joules[-1] > float(np.max(launch_joules(H100, power_of(H100), launched(surface.verify.works))))
+    cells = price(Scenario(gpu="h100-sxm", **EAGLE), [8], [1024])
+    joules = cells.by_count.joules[0, 0]
+    assert joules[-1] > float(
+        np.max(launch_joules(H100, power_of(H100), launched(cells.surface.verify.works)))
+    )
     assert (np.diff(joules) > 0).all()
 
 

@@ -10,8 +10,9 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, read_published
 from medusa_sim.plan import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
+from medusa_sim.plan.cells import price
+from medusa_sim.plan.configurations import at_counts
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import at_counts, price
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.workload import Part
 
@@ -72,15 +73,15 @@ def _simulated(batches: Sequence[int], seq_lens: Sequence[int], data_dir: DataDi
         data_dir=data_dir,
     )
     steps = price(scenario, batches, seq_lens, at_counts(scenario.options(), np.asarray(CANDIDATES))).by_count
-    assert list(steps.counts) == list(CANDIDATES)  # noqa: S101  # the paper's counts, plain decoding first
+    assert list(steps.configurations.counts) == list(CANDIDATES)  # noqa: S101  # the paper's counts, plain decoding first
     batch, seq_len, candidates = (
-        axis.ravel() for axis in np.meshgrid(batches, seq_lens, steps.counts, indexing="ij")
+        axis.ravel() for axis in np.meshgrid(batches, seq_lens, steps.configurations.counts, indexing="ij")
     )
     fixed_us = decode_step(scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN).time_us
     baseline_us: dict[Baseline, FloatArray] = {"same": steps.decode_us, "fixed": fixed_us}
 
     def column(values: FloatArray) -> FloatArray:
-        return np.broadcast_to(values, steps.fits.shape).ravel()
+        return np.broadcast_to(values, steps.shape).ravel()
 
     return pd.DataFrame(
         {

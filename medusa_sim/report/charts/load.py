@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, line, marker_of
 from medusa_sim.units import KILO
 
@@ -14,32 +15,13 @@ if TYPE_CHECKING:
     from medusa_sim.load.question import LoadAnswer
     from medusa_sim.load.simulate import LoadPoint
 
-METRICS = {
-    "tpot_at_share_s": "time per token that {share} keep, ms",
-    "ttft_at_share_s": "time to first token that {share} keep, ms",
-    "tpot_mean_s": "time per token, mean, ms",
-    "tpot_p99_s": "time per token, 99th per cent, ms",
-    "ttft_p50_s": "time to first token, median, ms",
-    "ttft_p99_s": "time to first token, 99th per cent, ms",
-    "goodput_per_s": "requests/s within the limits",
-    "tokens_per_s": "tokens/s",
-}
-"""What may be drawn against the rate."""
-OVER_TIME = {
-    "requests": "requests that decode",
-    "waiting": "requests that wait",
-    "kv_tokens": "tokens in the KV cache",
-    "tokens_per_s": "tokens/s",
-}
-"""What may be drawn over time."""
-_RATE = "requests a second"
 _MOST_POINTS = 400
 _POLICY: Tip = ("policy", "policy", "")
 
 
 def metric_title(metric: str, share: float = 0.9) -> str:
     """What a metric is called; share: of the requests that must keep the limits."""
-    return METRICS[metric].format(share=f"{100 * share:g} %")
+    return BY_NAME[metric].on_axis.format(share=f"{100 * share:g} %")
 
 
 def _called(policy: str) -> str:
@@ -52,7 +34,7 @@ def _called(policy: str) -> str:
 def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
     """A line a policy with the 95 % interval over its seeds; its limit, what each carries and is full at.
 
-    metric: of `METRICS`. Of times that a share keeps, the medians are thin lines.
+    metric: of `AGAINST_RATE`. Of times that a share keeps, the medians are thin lines.
     """
     goals, unit = answer.test.goals, 1.0 if metric.endswith("_per_s") else KILO
     limit_s = {"tpot_at_share_s": goals.tpot_s, "ttft_at_share_s": goals.ttft_s}.get(metric)
@@ -94,19 +76,20 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
         limits.append(Limit(x=each.saturated_per_s, colour=colour, line=":"))
     return LineChart(
         title=title,
-        x=Axis(title=_RATE),
+        x=Axis(title=BY_NAME["rate_per_s"].on_axis),
         y=Axis(title=y_title, zero=True),
         series=series,
         limits=limits,
         tips=(
-            _POLICY, ("rate", "requests/s", ".3g"), ("value", y_title, ".3g"), ("tokens", "tokens/s", ",.0f"),
+            _POLICY, ("rate", "requests/s", ".3g"), ("value", y_title, ".3g"),
+            ("tokens", BY_NAME["tokens_per_s"].title, ",.0f"),
             ("share", "within the limits", ".1%"),
         ),
     )  # fmt: skip
 
 
 def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> LineChart:
-    """The first seed of each policy over the seconds of its run. field: of `OVER_TIME`."""
+    """The first seed of each policy over the seconds of its run. field: of `quantities.OVER_TIME`."""
     series = []
     for place, point in enumerate(points):
         run = point.first.timeline
@@ -119,8 +102,8 @@ def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> Line
         series.append(line(_called(point.policy), place, x, y, width=1.4, rows=rows))
     return LineChart(
         title=title,
-        x=Axis(title="seconds"),
-        y=Axis(title=OVER_TIME[field], zero=True),
+        x=Axis(title=BY_NAME["time_s"].on_axis),
+        y=Axis(title=BY_NAME[field].on_axis, zero=True),
         series=series,
-        tips=(_POLICY, ("time", "seconds", ".3g"), ("value", OVER_TIME[field], ",.3g")),
+        tips=(_POLICY, ("time", BY_NAME["time_s"].on_axis, ".3g"), ("value", BY_NAME[field].on_axis, ",.3g")),
     )

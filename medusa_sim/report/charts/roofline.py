@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, marks
 from medusa_sim.report.text import with_prefix
 from medusa_sim.specs.gpu import Gpu
@@ -24,7 +25,7 @@ _TIPS: tuple[Tip, ...] = (
     ("op", "operator", ""), ("phase", "phase", ""), ("batch", "batch", "d"), ("seq_len", "length", "d"),
     ("query_tokens", "tokens a sequence", "d"), ("time_us", "time (us)", ".4~g"), ("gflop", "GFLOP", ".3~g"),
     ("mb", "MB", ".3~g"), ("tflops", "TFLOP/s", ".3~g"), ("share", "of the roof", ".0%"),
-    ("bound", "bound by", ""), ("source", "source", ""),
+    ("bound", BY_NAME["bound"].title, ""), ("source", "source", ""),
 )  # fmt: skip
 
 

@@ -14,20 +14,20 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.plan.quantities import AGAINST_SPEED, BY_NAME
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row
 from medusa_sim.report.text import significant
-from medusa_sim.setups.columns import COLUMNS, on_frontier
+from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.measured import Beside, nearest
 from medusa_sim.setups.setup import PLAIN, name_of
 
 if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
 
-Y_TITLES = {name: column.axis for name, column in COLUMNS.items() if column.axis}
+Y_TITLES = {name: BY_NAME[name].on_axis for name in AGAINST_SPEED}
 """What may stand on the vertical axis, by the column of the table."""
 _SPEED = "tokens_per_s_per_user"
-_FALLS_WITH_SPEED = tuple(name for name, column in COLUMNS.items() if column.falls_with_speed)
 CARDS = (
     "h100-sxm", "b200", "h200-sxm", "b300", "a100-80gb-sxm", "mi300x", "l40s", "gb200", "gb300", "l4", "a40",
     "a100-80gb-pcie", "rtx-4090", "rtx-5090", "rtx-pro-6000", "h100-pcie", "h100-nvl", "rtx-3090",
@@ -39,10 +39,10 @@ ANSWER, MEASURED = "the answer", "measured"
 _APART = (0.12, 0.05)
 """Of the axes, across and up, between the names of two points."""
 _TIPS: tuple[Tip, ...] = (
-    ("set_up", "set-up", ""), ("batch", "requests a copy", "d"), ("drafts", "drafts", ""),
-    (_SPEED, "tokens/s a user", ",.3~r"), ("interval", "80 %", ""),
-    ("tokens_per_s_per_gpu", "tokens/s a GPU", ",.3~r"),
-    ("usd_per_million_tokens", "a million tokens", "$,.3~r"), ("joule_per_token", "J a token", ",.3~r"),
+    *((name, BY_NAME[name].title, form) for name, form in (
+        ("set_up", ""), ("batch", "d"), ("drafts", ""), (_SPEED, ",.3~r"), ("interval", ""),
+        ("tokens_per_s_per_gpu", ",.3~r"), ("usd_per_million_tokens", "$,.3~r"), ("joule_per_token", ",.3~r"),
+    )),
 )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def setups_chart(answer: Comparison, column: str | None = None) -> LineChart:
     return LineChart(
         title=f"{answer.model.name}, {answer.question.prompt_tokens:g} + {answer.question.output_tokens:g} "
         "tokens; points: requests / drafts, dotted: no speculation",
-        x=Axis(title="tokens/s a user (the reciprocal of the time per token)", base=10),
+        x=Axis(title=f"{BY_NAME[_SPEED].on_axis} (the reciprocal of the time per token)", base=10),
         y=Axis(title=Y_TITLES[column], base=10),
         series=series,
         limits=[Limit(x=target, text=f"{target:g} tokens/s a user", line="--")] if target > 0.0 else [],
@@ -116,7 +116,7 @@ def left_out(answer: Comparison, column: str) -> str:
 
 def _kept(speed: FloatArray, worth: FloatArray, column: str) -> FloatArray:
     """Places of the points that nothing beats, the slowest stream first."""
-    places = np.flatnonzero(on_frontier(speed, -worth if column in _FALLS_WITH_SPEED else worth))
+    places = np.flatnonzero(on_frontier(speed, -worth if BY_NAME[column].better == "less" else worth))
     return np.asarray(places[np.argsort(speed[places])])
 
 
@@ -132,7 +132,7 @@ def _curve(
     x, y, low, high = (
         np.array([row[name] for row in rows]) for name in (_SPEED, column, f"{_SPEED}_low", f"{_SPEED}_high")
     )
-    sign = -1.0 if column in _FALLS_WITH_SPEED else 1.0
+    sign = -1.0 if BY_NAME[column].better == "less" else 1.0
     slow, fast = ((x * share, y * share**sign) for share in (low / x, high / x))
     colour, marker = look_of(gpu)
     ends = [*zip(*slow, strict=True), *reversed(list(zip(*fast, strict=True)))]
@@ -187,7 +187,7 @@ def measured_chart(beside: Beside) -> LineChart:
     return LineChart(
         title="",
         x=Axis(title="requests", base=2),
-        y=Axis(title="tokens/s a user"),
+        y=Axis(title=BY_NAME[_SPEED].on_axis),
         series=[
             Series(
                 name="predicted", x=np.asarray(curve["batch"], dtype=np.float64), y=curve[_SPEED],

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among
 from medusa_sim.plan import CANDIDATES_MAX
-from medusa_sim.plan.insights import best_columns, cliffs
+from medusa_sim.plan.cells import Cells, price
+from medusa_sim.plan.counts import cliffs
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, price
 from medusa_sim.report.charts.chart import (
     Axis,
     Bar,
@@ -44,6 +46,9 @@ _CLIFFS_MATTER = 0.95
 
 
 MOST_BATCHES = 64
+
+
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,54 +85,53 @@ def length_view(
     recommended: counts by batch, marked instead of the best of all.
     """
     batch = evenly(grid.batch, MOST_BATCHES)
-    surface = price(
-        scenario, batch, [seq_len], scenario.options(max(int(grid.candidates.max()), CANDIDATES_MAX))
-    )
-    return view_of(surface, seq_len, grid.candidates, recommended)
+    options = scenario.options(max(int(grid.candidates.max()), CANDIDATES_MAX))
+    return view_of(price(scenario, batch, [seq_len], options).by_count, seq_len, grid.candidates, recommended)
 
 
 def view_of(
-    surface: Surface,
+    by_count: Cells,
     seq_len: int,
     asked: Sequence[int] | IntArray,
     recommended: Mapping[int, int] | None = None,
 ) -> LengthView:
-    """One length of a surface. asked: counts of the map; those that the surface lacks are left out.
+    """One length of every count. asked: counts of the map; those that nothing drafts are left out.
 
     recommended: batch -> count that is marked, of the batches shown; None: all of them, the best of every
     count that fits, as in the sweep's table and in a recommendation for that batch. What is marked is on the
     map as well.
     """
-    found, s = surface.by_count, int(np.searchsorted(surface.seq_len, seq_len))
+    surface, counts = by_count.surface, by_count.configurations.counts
+    s = int(np.searchsorted(surface.seq_len, seq_len))
     lines = np.flatnonzero(among(surface.batch, list(recommended or surface.batch)))
     if recommended is None:
-        best = best_columns(surface)[lines, s]
+        best = by_count.best_places()[lines, s]
     else:
-        best = np.searchsorted(found.counts, [recommended[int(size)] for size in surface.batch[lines]])
-    asked_for = among(found.counts, asked)
+        best = np.searchsorted(counts, [recommended[int(size)] for size in surface.batch[lines]])
+    asked_for = among(counts, asked)
     asked_for[best] = True
     # up to the largest that was asked for or is marked
-    width = found.counts.size if recommended is not None else 1 + int(np.flatnonzero(asked_for)[-1])
+    width = counts.size if recommended is not None else 1 + int(np.flatnonzero(asked_for)[-1])
 
-    def at(values: FloatArray) -> FloatArray:
-        return np.asarray(np.broadcast_to(values, found.fits.shape)[lines, s, :width])
+    def at(values: npt.NDArray[T]) -> npt.NDArray[T]:
+        return np.asarray(np.broadcast_to(values, by_count.shape)[lines, s, :width])
 
-    speedup, verify_us = at(surface.gain_by_count), at(found.step_us)
-    parts_us: dict[str, FloatArray] = {name: at(part) for name, part in found.parts_us.items()}
+    speedup, verify_us = at(by_count.speedup), at(by_count.step_us)
+    parts_us: dict[str, FloatArray] = {name: at(part) for name, part in by_count.parts_us.items()}
     return LengthView(
         seq_len=seq_len,
         batch=surface.batch[lines],
-        counts=found.counts[:width],
-        grid_counts=found.counts[asked_for],
+        counts=counts[:width],
+        grid_counts=counts[asked_for],
         best=best,
         marked="the best count" if recommended is None else "what is recommended",
         speedup=speedup,
-        speedup_low=at(surface.band_by_count[0]),
-        speedup_high=at(surface.band_by_count[1]),
-        tokens_per_step=at(found.tokens_per_step),
-        fits=np.asarray(found.fits[lines, s, :width]),
+        speedup_low=at(by_count.band[0]),
+        speedup_high=at(by_count.band[1]),
+        tokens_per_step=at(by_count.tokens_per_step),
+        fits=at(by_count.fits),
         verify_us=verify_us,
-        decode_us=np.asarray(found.decode_us[lines, s, 0]),
+        decode_us=at(by_count.decode_us)[:, 0],
         parts_us=parts_us | {BESIDE: verify_us - sum(parts_us.values(), start=np.zeros(()))},
     )
 
@@ -192,8 +196,10 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
         limits=[Limit(y=1.0, text="plain decoding")],
         legend=f"{view.marked} (speedup)",
         tips=(
-            ("name", "batch", ""), ("count", count_word(chains), "d"), ("speedup", "speedup", ".2f"),
-            ("tokens_per_step", "tokens per step", ".2f"), ("overhead", "step over plain step", ".2f"),
+            ("name", "batch", ""), ("count", count_word(chains), "d"),
+            ("speedup", BY_NAME["speedup"].title, ".2f"),
+            ("tokens_per_step", BY_NAME["tokens_per_step"].title, ".2f"),
+            ("overhead", BY_NAME["overhead"].title, ".2f"),
         ),
     )  # fmt: skip
 

@@ -1,0 +1,517 @@
+"""Cells of a surface: at every batch and length some configurations, and what a step of each takes and gives.
+
+Every number of a step is read here, as an array that broadcasts with (B, S, K): K cells at each of B batches
+and S lengths. All configurations are `Cells.every`, the best of each number of candidates `by_count`, the
+best of these `best`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
+from medusa_sim.latency.base import Bound, CodeArray
+from medusa_sim.plan.configurations import PLAIN, Configurations
+from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import Surface, unpriced
+from medusa_sim.step.compose import COST_FIELDS, Cost, along, overhead_halves, step_us
+from medusa_sim.step.kernels import WAITS
+from medusa_sim.step.memory import MemoryParts, memory_parts
+from medusa_sim.step.server import Served, served
+from medusa_sim.step.step import StepTime, bound_codes, processed_tokens
+from medusa_sim.step.watts import launch_joules, served_joules, watts
+from medusa_sim.step.workload import PARTS, Part
+from medusa_sim.units import US_PER_S
+
+Field = Callable[[StepTime], Any]
+"""A number of a step."""
+
+_TIE = 1e-12
+"""By which an option must beat the one before it: times that differ by rounding alone are the same."""
+_ALWAYS_LAST = 1e9
+"""Moves what does not fit behind whatever does, in the same order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """index: configuration of each cell, broadcasts with (B, S, K)."""
+
+    surface: Surface
+    index: IntArray
+
+    @classmethod
+    def every(cls, surface: Surface) -> Cells:
+        """Every configuration at every batch and length."""
+        return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
+
+    def of(self, index: IntArray) -> Cells:
+        """Other cells of the same surface: (B or 1, S or 1, K) configurations."""
+        for axis in (0, 1):  # once where all batches or lengths have the same
+            first = index.take([0], axis) if index.shape[axis] > 1 else index
+            if np.array_equal(np.broadcast_to(first, index.shape), index):
+                index = first
+        return Cells(self.surface, index)
+
+    @cached_property
+    def by_count(self) -> Cells:
+        """For each count (1 first: plain decoding) its best configuration at each batch and length.
+
+        The fastest of those that fit; where none fits, the fastest.
+        """
+        configurations = self.configurations
+        members = configurations.with_count
+        if members.shape[1] == 1:
+            return self.of(members[None, None, :, 0])
+        every = self if self.index.shape[-1] == configurations.candidates.size else Cells.every(self.surface)
+        per_token = every.step_us * ((1.0 + _TIE * configurations.option) / configurations.tokens_per_step)
+        if not every.fits.all():
+            per_token = np.where(every.fits, per_token, _ALWAYS_LAST * per_token)
+        fastest = np.argmin(per_token[..., members.T], axis=-2)
+        return self.of(members[np.arange(len(members)), fastest])
+
+    def best(self, worth: FloatArray | None = None) -> Cells:
+        """(B, S, 1) the cell of most worth (None: speedup) that fits, the first of equals.
+
+        Plain decoding where none fits.
+        """
+        places = self.best_places(worth)
+        index = np.take_along_axis(np.broadcast_to(self.index, self.shape), places[..., None], axis=-1)
+        none_fits = ~np.broadcast_to(self.fits, self.shape).any(axis=-1, keepdims=True)
+        return self.of(np.where(none_fits, PLAIN, index))
+
+    def best_places(self, worth: FloatArray | None = None) -> IntArray:
+        """(B, S) places of `best` among the cells, 0 where none fits."""
+        values = np.broadcast_to(self.speedup if worth is None else worth, self.shape)
+        fits = np.broadcast_to(self.fits, self.shape)
+        return np.asarray(np.argmax(np.where(fits, values, -np.inf), axis=-1))
+
+    @cached_property
+    def plain(self) -> Cells:
+        """Plain decoding, one cell at each batch and length."""
+        return Cells(self.surface, np.full((1, 1, 1), PLAIN))
+
+    @cached_property
+    def in_flight(self) -> Cells:
+        """The same with the steps of the requests in flight around each length."""
+        surface = self.surface.in_flight
+        return self if surface is self.surface else Cells(surface, self.index)
+
+    @cached_property
+    def with_kernels_alone(self) -> Cells | None:
+        """The same with the engine's kernels alone; None where the runtime is no engine."""
+        surface = self.surface.kernels_alone
+        return None if surface is None else Cells(surface, self.index)
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was priced."""
+        return self.surface.scenario
+
+    @property
+    def configurations(self) -> Configurations:
+        """What the index names."""
+        return self.surface.configurations
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(B, S, K)."""
+        return *self.surface.shape, self.index.shape[-1]
+
+    @property
+    def batch(self) -> IntArray:
+        """(B, 1, 1) sequences of a step."""
+        return self.surface.batch[:, None, None]
+
+    @property
+    def seq_len(self) -> IntArray:
+        """(1, S, 1) committed tokens of each sequence."""
+        return self.surface.seq_len[None, :, None]
+
+    @cached_property
+    def candidates(self) -> IntArray:
+        """Tokens that a step verifies for each sequence, root included."""
+        return self.configurations.candidates[self.index]
+
+    @property
+    def drafts(self) -> IntArray:
+        """Draft length (Medusa: heads run); 0 of plain decoding."""
+        return self.configurations.depth[self.index]
+
+    @cached_property
+    def tokens_per_step(self) -> FloatArray:
+        """Mean tokens that a step emits for each sequence."""
+        return self.configurations.tokens_per_step[self.index]
+
+    @cached_property
+    def token_halves(self) -> tuple[FloatArray, FloatArray]:
+        """(fewer, more) half-widths of the 80 % interval of the tokens per step, on the logarithm."""
+        fewer, more = self.configurations.token_halves
+        return fewer[self.index], more[self.index]
+
+    def option_at(self, at: int, s: int, cell: int = 0) -> DraftOption | None:
+        """How a cell drafts; None for plain decoding."""
+        return self.configurations.option_of(self.configuration_at(at, s, cell))
+
+    def configuration_at(self, at: int, s: int, cell: int = 0) -> int:
+        """Which configuration a cell has."""
+        return int(np.broadcast_to(self.index, self.shape)[at, s, cell])
+
+    def candidates_at(self, at: int, s: int, cell: int = 0) -> int:
+        """Candidates of a cell."""
+        return int(self.configurations.candidates[self.configuration_at(at, s, cell)])
+
+    # What a step takes.
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Of the plain step, or of verification and drafting."""
+        return Cost(**{name: self._sum(_cost_field(name)) for name in COST_FIELDS})
+
+    @cached_property
+    def step_us(self) -> FloatArray:
+        """The whole step."""
+        parts = (self._sum(_cost_field(name)) for name in ("device_us", "host_us", "exposed_us"))
+        return np.broadcast_to(step_us(*parts), self.shape)
+
+    @property
+    def decode_us(self) -> FloatArray:
+        """The plain step at the same batch and length, broadcasts with (B, S, 1)."""
+        return self.surface.decode.time_us
+
+    @cached_property
+    def low_us(self) -> FloatArray:
+        """Lower end of the 80 % band of the step."""
+        faster = self._opened(lambda cells: np.log(cells.cost.time_us / cells.cost.low_us))
+        return np.asarray(self.step_us * np.exp(-faster))
+
+    @cached_property
+    def high_us(self) -> FloatArray:
+        """Upper end of it."""
+        slower = self._opened(lambda cells: np.log(cells.cost.high_us / cells.cost.time_us))
+        return np.asarray(self.step_us * np.exp(slower))
+
+    @cached_property
+    def parts_us(self) -> dict[Part, FloatArray]:
+        """Kernels of the step by what they are for, in the order in which they stack; launch gaps apart."""
+        steps = [self.surface.decode, self.surface.verify, *self._drafting_steps]
+        known = {part for step in steps for part in step.parts_us}
+        return {
+            part: np.broadcast_to((self._sum if part == "drafter" else self._target)(_part(part)), self.shape)
+            for part in PARTS
+            if part in known or part == "drafter"
+        }
+
+    @cached_property
+    def bound(self) -> CodeArray:
+        """`Bound` codes."""
+        waits = {code: self._sum(_waits(code)) for code in WAITS}
+        return bound_codes(waits, self.cost)
+
+    @cached_property
+    def source(self) -> CodeArray:
+        """Worst `Source` code of the step's kernels."""
+        drafted = self._drafting(lambda step: step.source).astype(np.int8)
+        return np.asarray(np.maximum(self._target(lambda step: step.source), drafted))
+
+    @property
+    def target_us(self) -> FloatArray:
+        """The target's pass alone, without drafting."""
+        return np.asarray(self._target(lambda step: step.time_us))
+
+    @cached_property
+    def attention_us(self) -> FloatArray:
+        """Attention of the target in the step."""
+        return np.broadcast_to(self._target(_part("attention")), self.shape)
+
+    @cached_property
+    def joules(self) -> FloatArray:
+        """Joules of one GPU above idle in a step; nan where its power is not known."""
+        gpu, power = self.scenario.gpu, self.scenario.gpu.power
+        if power is None:
+            return np.full((), np.nan)
+        return self._sum(
+            lambda step: launch_joules(gpu, power, (each for work in step.works for each in work.launches))
+        )
+
+    # What it gives.
+
+    @cached_property
+    def overhead(self) -> FloatArray:
+        """The step over the plain one at the same batch and length."""
+        return self.step_us / self.decode_us
+
+    @cached_property
+    def step_speedup(self) -> FloatArray:
+        """Tokens per step over overhead: what is gained where a server adds nothing."""
+        return self.tokens_per_step / self.overhead
+
+    @cached_property
+    def step_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of `step_speedup`."""
+        return self.step_band_around(self.step_speedup)
+
+    def step_band_around(self, value: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of a speedup of the step over any plain one.
+
+        The tokens of a step and its overhead in quadrature; exact where a step emits one token.
+        """
+        slower = self._opened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost)[0])
+        faster = self._opened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost)[1])
+        fewer, more = self.token_halves
+        return self._unless_exact(value, in_quadrature(slower, fewer), in_quadrature(faster, more))
+
+    @cached_property
+    def speedup(self) -> FloatArray:
+        """Plain decoding's time per token over the cell's: of steps, with traffic of the server.
+
+        A server adds to both what it does for every token alike (choosing it, prompts that ride along), so
+        that its speedup is nearer to 1 than the step's.
+        """
+        if self.scenario.traffic is None:
+            return self.step_speedup
+        return np.asarray(self.plain.token_us / self.token_us)
+
+    @cached_property
+    def band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of `speedup`."""
+        if self.scenario.traffic is None:
+            return self.step_band
+        low = self._opened(lambda cells: cells._speedup_halves[0])
+        high = self._opened(lambda cells: cells._speedup_halves[1])
+        return self._unless_exact(self.speedup, low, high)
+
+    @property
+    def _speedup_halves(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) half-widths of a server's speedup, on the logarithm.
+
+        Those of the step on its share of the time per token. An error of what both servers pay besides moves
+        their ratio by the difference of the two shares alone.
+        """
+        steps, others = self.in_flight, np.zeros(())
+        for own, plain in zip(self.served.halves, self.plain.served.halves, strict=True):
+            others = others + (own - plain) ** 2
+        share = self.served.step_share
+        low, high = (np.log1p(share * (steps.step_speedup / end - 1.0)) for end in steps.step_band)
+        return np.sqrt(low**2 + others), np.sqrt(high**2 + others)
+
+    def _unless_exact(
+        self, value: FloatArray, low: FloatArray, high: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """(low, high) of an interval of such half-widths; the value itself where a step emits one token."""
+        exact = self.tokens_per_step == 1.0
+        return value * np.exp(np.where(exact, 0.0, -low)), value * np.exp(np.where(exact, 0.0, high))
+
+    # In a server.
+
+    @cached_property
+    def served(self) -> Served:
+        """Steps seen through a server that stays full with the scenario's traffic (`step/server.py`)."""
+        steps = self.in_flight
+        return served(
+            self.surface.setting,
+            steps.step_us,
+            self.batch,
+            self.candidates,
+            self.tokens_per_step,
+            self.scenario.traffic,
+            attention_us=steps.attention_us,
+            drafter=self.surface.loaded_drafter,
+        )
+
+    def served_as(self, step_us: FloatArray, cell: int, tokens_per_step: FloatArray) -> Served:
+        """A cell at the first batch and length, if its step took so long and emitted so many tokens."""
+        return served(
+            self.surface.setting,
+            step_us,
+            int(self.surface.batch[0]),
+            int(self.candidates[0, 0, cell]),
+            tokens_per_step,
+            self.scenario.traffic,
+            attention_us=self.in_flight.attention_us[0, 0, cell],
+            drafter=self.surface.loaded_drafter,
+        )
+
+    @cached_property
+    def tpot_us(self) -> FloatArray:
+        """Time per token of a request from its first token on."""
+        return self.served.tpot_us
+
+    @cached_property
+    def token_us(self) -> FloatArray:
+        """The same with its own prompt: what the rate of all requests tells."""
+        return self.served.token_us
+
+    @cached_property
+    def token_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of the time per token, over it: of step, tokens, sampling and prompts."""
+        faster = self._opened(lambda cells: cells._token_us_halves[0])
+        slower = self._opened(lambda cells: cells._token_us_halves[1])
+        return np.exp(-faster), np.exp(slower)
+
+    @property
+    def _token_us_halves(self) -> tuple[FloatArray, FloatArray]:
+        steps, seen = self.in_flight, self.served
+        fewer, more = self.token_halves
+        beside = sum((half**2 for half in seen.halves), np.zeros(()))
+        faster = seen.step_share * in_quadrature(np.log(steps.step_us / steps.low_us), more)
+        slower = seen.step_share * in_quadrature(np.log(steps.high_us / steps.step_us), fewer)
+        return np.sqrt(faster**2 + beside), np.sqrt(slower**2 + beside)
+
+    @cached_property
+    def tokens_per_s(self) -> FloatArray:
+        """Tokens a second of the whole batch."""
+        return np.asarray(self.batch * US_PER_S / self.token_us)
+
+    @property
+    def tokens_per_s_per_user(self) -> FloatArray:
+        """Tokens a second of one request, from its first token on."""
+        return np.asarray(US_PER_S / self.tpot_us)
+
+    @cached_property
+    def watts(self) -> FloatArray:
+        """Mean watts of all GPUs while such steps follow one another.
+
+        With traffic, prompts that ride on the steps and the filtering of logits count. nan (a 0-d array)
+        where the GPU's power is not known, and for scope `block`.
+        """
+        scenario, setting, power = self.scenario, self.surface.setting, self.scenario.gpu.power
+        if power is None or scenario.scope == "block":
+            return np.full((), np.nan)
+        joules, tokens = self.in_flight.joules, self.tokens_per_step
+        if (traffic := scenario.traffic) is not None:
+            rows = self.batch * np.asarray(processed_tokens(setting, self.candidates), dtype=np.float64)
+            joules = joules + served_joules(scenario.gpu, power, setting, self.batch, rows, tokens, traffic)
+        return np.asarray(scenario.gpus * watts(power, joules, self.token_us * tokens))
+
+    # What it needs.
+
+    @property
+    def memory(self) -> MemoryParts:
+        """What one GPU keeps, bytes."""
+        return self.memory_at(self.batch)
+
+    def memory_at(self, batch: IntArray) -> MemoryParts:
+        """The same at other batches, which broadcast with (B, S, K)."""
+        shard = self.scenario.shard
+        added = self.configurations.drafter_bytes(shard)
+        weights, kv, slots = (_picked(each, self.index) if each.any() else 0.0 for each in added)
+        return memory_parts(shard, weights, kv, slots, batch, self.seq_len, self.candidates)
+
+    @cached_property
+    def max_batch(self) -> IntArray:
+        """Largest batch that fits in memory; 0 where none does."""
+        return _picked(self.surface.max_batch[None], self.index)
+
+    @cached_property
+    def fits(self) -> BoolArray:
+        """Whether the batch fits in memory."""
+        return np.asarray(self.batch <= self.max_batch)
+
+    # How numbers of steps are put together.
+
+    @cached_property
+    def _column(self) -> IntArray:
+        """Place of each cell among the columns of verification."""
+        columns = self.configurations.column[self.index]
+        first = columns[:1, :1]
+        return first if np.array_equal(np.broadcast_to(first, columns.shape), columns) else columns
+
+    @property
+    def _drafting_steps(self) -> list[StepTime]:
+        return [step for step in self.surface.drafting if step is not None]
+
+    def _sum(self, field: Field) -> FloatArray:
+        """What adds up over a step: of the plain one, or of verification and drafting."""
+        return np.asarray(self._target(field) + self._drafting(field))
+
+    def _target(self, field: Field) -> npt.NDArray[Any]:
+        """A number of the plain step, or of verification."""
+        columns = self.configurations.counts.size
+        plain, verify = np.asarray(field(self.surface.decode)), np.asarray(field(self.surface.verify))
+        if columns == 1 or (plain.size == verify.size == 1 and plain.flat[0] == verify.flat[0]):
+            return plain
+        shape = np.broadcast_shapes(plain.shape, verify.shape, (columns,))
+        both = np.broadcast_to(verify, shape).copy()
+        both[..., :1] = plain
+        return _picked(both, self._column)
+
+    def _drafting(self, field: Field) -> npt.NDArray[Any]:
+        """A number of the drafting, 0 where nothing is drafted or a drafter costs nothing."""
+        if not self._drafting_steps:
+            return np.zeros(())
+        configurations = self.configurations
+        values = [np.zeros(()) if step is None else np.asarray(field(step)) for step in self.surface.drafting]
+        if not any(value.any() for value in values):
+            return np.zeros(())
+        lead = np.broadcast_shapes(*(value.shape[:-1] for value in values))
+        table = np.zeros((*lead, configurations.candidates.size))
+        for value, place in zip(values, configurations.places, strict=True):
+            table[..., place] = along(value, configurations.column[place])
+        return _picked(table, self.index)
+
+    def _opened(self, half_of: Callable[[Cells], FloatArray]) -> FloatArray:
+        """Half-widths, none below those of the same cells at any edge that a batch lies beyond.
+
+        What an engine adds was measured to so many requests (`Surface.at_edges`): its share of a step falls
+        beyond, and what is known about it does not grow.
+        """
+        half = half_of(self)
+        edges = self.surface.at_edges
+        if edges is None:
+            return half
+        every = self._at_edges
+        least = np.maximum.accumulate(np.broadcast_to(half_of(every), every.shape), axis=0)
+        place = np.searchsorted(edges.batch, self.surface.batch, side="left") - 1
+        known = _picked(least[np.maximum(place, 0)], self.index)
+        return np.where((place >= 0)[:, None, None], np.maximum(half, known), half)
+
+    @cached_property
+    def _at_edges(self) -> Cells:
+        edges = self.surface.at_edges
+        assert edges is not None  # noqa: S101  # asked where there are any
+        return Cells.every(edges)
+
+
+def _picked(table: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:
+    """table[b, s, index[b, s, k]]; what does not vary along an axis has one entry there."""
+    if table.ndim == 0 or table.shape[-1] == 1:
+        return table
+    columns = table.shape[-1]
+    if index.shape[:-1] == (1, 1):
+        is_whole = np.array_equal(index[0, 0], np.arange(columns))
+        return table if is_whole else np.asarray(table[..., index[0, 0]])
+    rows = np.arange(table.size // columns).reshape(*table.shape[:-1], 1)
+    return np.asarray(table.ravel().take(columns * rows + index))
+
+
+def _cost_field(name: str) -> Field:
+    return lambda step: getattr(step.cost, name)
+
+
+def _waits(code: Bound) -> Field:
+    return lambda step: step.waits_us[code]
+
+
+def _part(name: Part) -> Field:
+    return lambda step: step.parts_us.get(name, np.zeros(()))
+
+
+def price(
+    scenario: Scenario,
+    batch: Sequence[int] | IntArray,
+    seq_len: Sequence[int] | IntArray,
+    options: Sequence[DraftOption] | None = None,
+) -> Cells:
+    """Every configuration of a scenario at every batch and length with these ways of drafting (None: all).
+
+    Raises SpecError or CoverageError from the latency model, UsageError where the profile cannot describe the
+    drafter.
+    """
+    return Cells.every(unpriced(scenario, batch, seq_len, options).priced())

@@ -1,0 +1,67 @@
+"""What a curve over counts shows: what is free, where it jumps, what is near the best."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.plan import FREE_WITHIN
+
+CLIFF = 0.05
+"""Rise of the step between two neighbouring counts that is called a cliff."""
+CHEAPER = 0.01
+"""A larger count is called cheaper where its step is at least this share shorter."""
+NEAR_BEST = 0.01
+"""Speedups within this share of the best are as good: the model is not that exact."""
+
+
+def free_budget(overhead: FloatArray, within: float = FREE_WITHIN) -> IntArray:
+    """Largest count such that every count up to it has overhead <= `within`.
+
+    overhead: shape (..., counts) for counts 1, 2, 3, ... ; the result has shape (...).
+    """
+    beyond = overhead > within * (1.0 + 1e-12)
+    first = np.argmax(beyond, axis=-1)
+    budget: IntArray = np.where(beyond.any(axis=-1), first, overhead.shape[-1]).astype(np.int64)
+    return budget
+
+
+def cliffs(verify_us: FloatArray) -> IntArray:
+    """Counts n (from 1) after which the next one costs at least CLIFF more, out of line with its neighbours.
+
+    verify_us by count from 1. A steady climb, where every token costs as much, has no cliffs.
+    """
+    growth = verify_us[1:] / verify_us[:-1] - 1.0
+    near = _sum_of_five(np.abs(growth)) - np.abs(growth)
+    neighbours = _sum_of_five(np.ones_like(growth)) - 1.0
+    return np.flatnonzero((growth >= CLIFF) & (growth * neighbours > 2.0 * near)) + 1
+
+
+def _sum_of_five(values: FloatArray) -> FloatArray:
+    """Each value with up to two neighbours on either side."""
+    return np.convolve(values, np.ones(5))[2 : 2 + values.size] if values.size else values
+
+
+def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int, int]]:
+    """(count, larger count that costs at least 1 % less), for counts in ascending order."""
+    least = np.minimum.accumulate(verify_us[::-1])[::-1]  # of a count and those behind it
+    pairs = []
+    for i in np.flatnonzero(least < verify_us * (1.0 - CHEAPER)):
+        last = np.flatnonzero(verify_us[i + 1 :] < verify_us[i] * (1.0 - CHEAPER))[-1]
+        pairs.append((int(candidates[i]), int(candidates[i + 1 + last])))
+    return pairs
+
+
+def near_best(counts: IntArray, speedup: FloatArray, fits: BoolArray, best: int) -> tuple[int, int]:
+    """(smallest, largest) count around the `best` one whose speedups all lie within NEAR_BEST of it.
+
+    counts ascending, speedup and fits by count; best: its place. Plain decoding stands alone.
+    """
+    good = (speedup >= speedup[best] * (1.0 - NEAR_BEST)) & fits & (counts > 1)
+    if not good[best]:
+        return int(counts[best]), int(counts[best])
+    ends = np.flatnonzero(~good)
+    place = int(np.searchsorted(ends, best))
+    low = int(ends[place - 1]) + 1 if place else 0
+    high = int(ends[place]) - 1 if place < ends.size else counts.size - 1
+    return int(counts[low]), int(counts[high])
