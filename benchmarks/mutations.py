@@ -31,6 +31,9 @@ LEFT_OUT = {"__main__.py", "py.typed"}
 TIMEOUT_S = 600.0
 """Seconds after which the tests of a mutation are ended; a loop without an end is noticed, too."""
 
+BESIDE = {"lab/calibrate": "latency"}
+"""Rooms that have tests in another's folder as well: fits are asked beside the laws that they fit."""
+
 _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"),
 }  # fmt: skip
@@ -156,6 +159,8 @@ def tests_of(mutation: Mutation) -> list[str]:
         found = sorted((ROOT / "tests").glob(f"test_{stem}*.py")) or [ROOT / "tests" / "test_api.py"]
     else:
         found = sorted(folder.rglob("test_*.py"))
+        if mutation.room in BESIDE:
+            found += sorted((ROOT / "tests" / BESIDE[mutation.room]).rglob("test_*.py"))
     module = ".".join(mutation.path.relative_to(ROOT).with_suffix("").parts)
     found.sort(key=lambda path: module not in path.read_text(encoding="utf-8"))
     return [str(path.relative_to(ROOT)) for path in found]
