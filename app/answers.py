@@ -28,6 +28,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.setups.measured import Beside, beside
 from medusa_sim.setups.question import BATCHES
+from medusa_sim.setups.setup import ENGINES
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
@@ -187,7 +188,6 @@ def operators(set_up: SetUp, answer: Recommendation, batch: int) -> tuple[int, l
 
 
 _CHANGED = 0.1
-_OTHER_ENGINES = ("vllm", "sglang", "tensorrt-llm")
 
 
 def changes(
@@ -222,7 +222,7 @@ def changes(
     asked += [("batch", f"{size}", set_up, size) for size in (max(batch // 2, 1), 2 * batch) if size != batch]
     asked += [
         ("engine", name, dataclasses.replace(set_up, runtime=load_runtime(name).name, chain_only=None), batch)
-        for name in _OTHER_ENGINES
+        for name in ENGINES
         if load_runtime(name).library != library
     ]
     asked += [

@@ -12,14 +12,13 @@ from medusa_sim.specs.runtime import Runtime, local_runtime_names
 from medusa_sim.specs.variants import unpacked_where, with_dtypes
 from medusa_sim.units import FP8_ALONE, UNPACKED
 
-_NVIDIA_ONLY = "tensorrt-llm"
 
-
-def other_maker(engine: str, gpu: Gpu) -> str:
+def other_maker(runtime: Runtime, gpu: Gpu) -> str:
     """Why an engine of a server does not run on a card at all; empty where it does."""
-    if engine.startswith(_NVIDIA_ONLY) and gpu.architecture == "cdna":
-        return f"{_NVIDIA_ONLY} runs on NVIDIA cards only, and {gpu.name} is AMD's; choose vllm or sglang"
-    return ""
+    if runtime.engine is None or not runtime.engine.nvidia_only or gpu.architecture != "cdna":
+        return ""
+    engine = runtime.name.rpartition("-")[0] or runtime.name
+    return f"{engine} runs on NVIDIA cards only, and {gpu.name} is AMD's; choose vllm or sglang"
 
 
 def other_files(runtime: Runtime, stored: str) -> str:
@@ -49,7 +48,7 @@ def as_run(
 
     Raises SpecError where the engine does not run on the card, or the card not in the format.
     """
-    if reason := other_maker(runtime.name, gpu):
+    if reason := other_maker(runtime, gpu):
         raise SpecError(reason)
     if dtype is not None and UNPACKED.get(dtype) == FP8_ALONE and gpu.lacks("fp8"):
         raise SpecError(

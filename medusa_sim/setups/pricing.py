@@ -92,11 +92,14 @@ class Pricer:
 
     def _planned(self, setup: SetUp) -> Planned | Refused:
         gpu, needed = self.gpu, FORMATS[setup.precision].dtype
-        if reason := other_maker(setup.engine, gpu):
+        runtime = load_runtime(setup.engine, self.given.get("data_dir"))
+        if reason := other_maker(runtime, gpu):
             return Refused(f"{setup.gpu}, {setup.engine}", reason)
         if setup.precision != own_precision(self.model) and gpu.lacks(needed):
             why = f"the card has no {needed} arithmetic, only {', '.join(gpu.peak_flops_per_s)}"
-            unpacked = UNPACKED.get(setup.precision) if setup.engine.startswith(UNPACKING) else None
+            unpacked = (
+                UNPACKED.get(setup.precision) if runtime.engine and runtime.engine.unpacks_fp8 else None
+            )
             if unpacked is None or not setup.unpacks:
                 more = (
                     f"; --weight-dtype {setup.precision} takes it for the weights alone" if unpacked else ""
@@ -215,10 +218,6 @@ def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Unpriced:
         if not options:
             raise CoverageError(f"acceptance {scenario.profile.name} describes none of these draft lengths")
     return unpriced(scenario, asked.tried, [asked.seq_len], options, in_flight=True)
-
-
-UNPACKING = ("vllm", "sglang")
-"""Engines that unpack fp8 weights to 16 bits on cards without fp8 arithmetic (Marlin)."""
 
 
 class _NoRoomError(CoverageError):

@@ -14,11 +14,13 @@ from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.gpu import gpu_names
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import runtime_aliases
 from medusa_sim.units import FORMATS, HALVES, format_of
 
 PLAIN = "none"
 """The drafter of a set-up that does not speculate."""
-ENGINES = ("vllm", "sglang", "tensorrt-llm")
+ENGINES = tuple(runtime_aliases())
+"""Servers: names of engines without a version."""
 _OTHERS = ("cpu-", "rtx-", "gb10", "h20-", "h800-", "a10g")
 """How names of cards begin that are compared where they are named alone: a workstation's, a processor's, and
 those that nobody measured a kernel of and that few can choose.

@@ -138,7 +138,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     free_memory_share: of what weights leave free on a GPU, that is handed out beside them; 0: a share of the
     whole card (`step.memory`). measured: of the terms that say no more. several_gpus: what was measured on
     more than one; empty: nothing. measured_drafters: the only ones with which drafting was measured; empty:
-    no such bound.
+    no such bound. nvidia_only: it runs on NVIDIA's cards alone. unpacks_fp8: where a card has no fp8
+    arithmetic, it unpacks fp8 weights to 16 bits (Marlin).
     """
 
     host_us_per_step: _Us
@@ -191,6 +192,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     memory_source: str = ""
     several_gpus: str = ""
     measured_drafters: tuple[Text, ...] = ()
+    nvidia_only: bool = False
+    unpacks_fp8: bool = False
 
     def step_limit(self, gpu: Gpu) -> StepLimit:
         """What one step may hold on a card unless it is told otherwise."""

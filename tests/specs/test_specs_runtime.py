@@ -306,3 +306,13 @@ def test_rows_name_their_kernel_in_words():
     for name, called in (("trtllm-gen decode", True), ("trtllm-gen decode optimised", False)):
         kernel = backend_of_row(name)
         assert kernel.name.endswith("called from Python") == called
+
+
+def test_what_an_engine_runs_on_and_unpacks_is_the_same_in_all_its_versions():
+    engines = {name: of.engine for name in runtime_names() if (of := load_runtime(name)).engine is not None}
+    assert {name for name, of in engines.items() if of.nvidia_only} == {
+        name for name in engines if name.startswith("tensorrt-llm-")
+    }
+    assert {name for name, of in engines.items() if of.unpacks_fp8} == {
+        name for name in engines if name.startswith(("vllm-", "sglang-"))
+    }
