@@ -45,6 +45,7 @@ def test_tokens_are_those_in_the_cache_and_blocks_of_a_shared_text_count_once():
         batch.join(Request(number, 64, 50, said=None, left=49, shared=2))
     assert (batch.tokens, batch.shared) == (128, 4)
     assert cache.needed(0) == 2 * 5 - 4  # 64 tokens and the slot of the next: five blocks, two of them shared
+    assert cache.at_most(0) == 2 * 5 - 4
     assert cache.tokens == 128 - 4 * 16
     assert batch.advance(10) == 20
     assert (cache.needed(0), cache.tokens) == (2 * 5 - 4, 148 - 4 * 16)

@@ -1,0 +1,340 @@
+"""Runs whose every time is known by hand: what a wrong constant of the loop would change."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from load_tables import constant_table, limits, requests
+
+from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
+from medusa_sim.load.energy import Energy, energy_of
+from medusa_sim.load.engine import run
+from medusa_sim.load.metrics import Goals, measured
+from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, State, ThroughputAware
+from medusa_sim.load.question import load_test
+from medusa_sim.load.record import Record
+from medusa_sim.load.requests import Requests, checked_requests
+from medusa_sim.load.search import Carried, carried, rates_to_try
+from medusa_sim.load.simulate import LoadPoint, half_width
+from medusa_sim.load.step_table import StepTable, chains
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import price
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.step.sampling import filter_us
+
+SERVER_S, SENDING_S, BY_REQUEST_S, BY_TOKEN_S, PROMPT_TOKEN_S = 0.002, 0.003, 1e-3, 1e-6, 1e-5
+
+
+def growing_table(rates: tuple[float, ...] = (), **other: object) -> StepTable:
+    """10 ms, 1 ms a request and 1 us a token of it; 10 us a token of prompts."""
+    lengths = np.array([1.0, 1e6])
+    b = np.arange(257)[None, :, None]
+    step_s = 0.010 + b * (BY_REQUEST_S + BY_TOKEN_S * lengths) * np.ones((len(rates) + 1, 1, 1))
+    given = {"step_s": step_s, "linear_s": PROMPT_TOKEN_S * np.arange(1 << 14), "lengths": lengths,
+             "server_s": SERVER_S, "server_s_per_request": SENDING_S}  # fmt: skip
+    return constant_table(0.010, rates, **{**given, **other})
+
+
+def own_s(requests: int, *lengths: int) -> float:
+    """Seconds of steps of so many requests, one for each mean length."""
+    return sum(0.010 + requests * (BY_REQUEST_S + BY_TOKEN_S * length) for length in lengths)
+
+
+@pytest.mark.parametrize(("drafts", "lengths"), [(0, range(100, 110)), (2, range(100, 110, 3))])
+def test_a_request_alone(drafts, lengths):
+    """All drafts are accepted: each step emits one token and the drafts."""
+    table = growing_table((1.0,) * drafts, drafter_prompt_s=np.full(1 << 14, 0.0005 * (drafts > 0)))
+    found = run(requests([0.0], prompt=[100], output=[11]), table, limits(), Fixed(drafts))
+    first_s = SERVER_S + 0.010 + 100 * PROMPT_TOKEN_S + 0.0005 * (drafts > 0)
+    assert found.first_token_s.tolist() == pytest.approx([first_s])
+    assert found.finish_s.tolist() == pytest.approx([first_s + own_s(1, *lengths)])
+    assert found.steps == 1 + len(lengths)
+    assert (found.emitted, found.prompt_tokens) == (11, 100)
+    assert found.speculated == (len(lengths) if drafts else 0)
+    assert found.accepted == drafts * found.speculated
+    assert found.in_system_s == pytest.approx(found.finish_s[0])
+
+
+def test_a_prompt_rides_on_a_step_and_sends_its_first_token_after_those_of_the_batch():
+    # the second request is there when the first one's prompt has been read
+    found = run(requests([0.0, 0.001], prompt=[100, 50], output=[4, 2]), growing_table(), limits(), Fixed(0))
+    first_s = SERVER_S + 0.011
+    second_s = first_s + own_s(1, 100) + 50 * PROMPT_TOKEN_S
+    assert found.first_token_s.tolist() == pytest.approx([first_s, second_s + SENDING_S])
+    both_s = second_s + own_s(2, (101 + 50) / 2)
+    assert found.finish_s.tolist() == pytest.approx([both_s + own_s(1, 102), both_s + SENDING_S])
+
+
+def test_drafts_and_a_token_of_each_request_take_from_what_prompts_may_have():
+    """Of 32 tokens a step a request with two drafts takes 3: 58 tokens of a prompt are two chunks of 29."""
+    table = constant_table(0.01, (0.0, 0.0))
+    asked = requests([0.0, 0.0001], prompt=[8, 58], output=[50, 1])
+    found = run(asked, table, limits(token_budget=32, max_requests=8), Fixed(2))
+    assert found.first_token_s.tolist() == pytest.approx([0.01, 0.03])
+    longer = requests([0.0, 0.0001], prompt=[8, 59], output=[50, 1])
+    found = run(longer, table, limits(token_budget=32, max_requests=8), Fixed(2))
+    assert found.first_token_s.tolist() == pytest.approx([0.01, 0.04])
+
+
+def test_where_the_budget_is_short_all_draft_less():
+    table = constant_table(0.01, (1.0, 1.0, 1.0))
+    asked = closed_loop(8, Lengths(prompt_tokens=1, output_tokens=21, prompt_cv=0, output_cv=0), count=8)
+    found = run(asked, table, limits(token_budget=16, max_requests=8), Fixed(3))
+    assert found.steps_s[:, 8].tolist() == pytest.approx([0.0, 0.10, 0.0, 0.0])  # 20 tokens, two a step
+
+
+def test_a_full_cache_preempts_at_its_last_block():
+    """Two requests of 15 tokens and 20 outputs: five blocks hold them to the end, four do not."""
+    asked = requests([0.0, 0.0], prompt=[15, 15], output=[20, 20])
+    for blocks, lost in ((6, 0), (5, 1)):
+        found = run(asked, constant_table(0.01), limits(kv_blocks=blocks), Fixed(0))
+        assert (blocks, found.preemptions) == (blocks, lost)
+    assert found.prompt_tokens > 30  # what was lost is computed again
+    assert found.kv_blocks_most == 5
+
+
+def test_users_think_before_they_ask_again():
+    asked = closed_loop(
+        1, Lengths(prompt_tokens=4, output_tokens=3, prompt_cv=0, output_cv=0), count=4, think_s=0.5
+    )
+    found = run(asked, constant_table(0.01, server_s=SERVER_S), limits(), Fixed(0))
+    assert np.diff(found.arrival_s).tolist() == pytest.approx([SERVER_S + 0.03 + 0.5] * 3)
+    assert found.window_s == pytest.approx((SERVER_S + 0.03, found.arrival_s[-1] - 0.5))
+
+
+def test_a_tenth_of_many_drawn_requests_warms_up():
+    drawn = [open_loop(5.0, Lengths(), count=count).warm for count in (199, 200, 1000)]
+    assert drawn == [0, 20, 100]
+    assert open_loop((2.0, 5.0), Lengths(), count=1000).warm == 0
+
+
+def measured_once(asked: Requests, table: StepTable, drafts: int = 0, **goals: float) -> dict[str, float]:
+    within = limits(kv_blocks=1000)
+    return measured(run(asked, table, within, Fixed(drafts)), table, within, Goals(**goals))
+
+
+def test_metrics_of_three_requests_by_hand():
+    """Arrivals at 0, 1 and 2 s, alone in the server: steps of 10 ms, prompts of one step."""
+    asked = requests([0.0, 1.0, 2.0], prompt=[4, 4, 4], output=[1, 3, 11])
+    found = measured_once(asked, constant_table(0.01), tpot_s=0.02, e2e_s=0.05)
+    assert found["requests"] == 3
+    assert found["requests_per_s"] == pytest.approx(3 / 2.11)
+    assert found["goodput_share"] == pytest.approx(2 / 3)  # one takes 110 ms
+    assert found["goodput_per_s"] == pytest.approx(2 / 2.11)
+    for name, values in (("ttft", [0.01] * 3), ("tpot", [0.01] * 2), ("e2e", [0.01, 0.03, 0.11])):
+        assert found[f"{name}_mean_s"] == pytest.approx(np.mean(values))
+        assert found[f"{name}_p90_s"] == pytest.approx(np.quantile(values, 0.9))
+    assert found["itl_mean_s"] == pytest.approx(0.01)
+    assert found["itl_p50_s"] == pytest.approx(0.01, rel=8e-4)  # a class is 0.14 % wide
+    assert found["tokens_per_s"] == pytest.approx(15 / 2.11)
+    assert found["prompt_tokens_per_s"] == pytest.approx(12 / 2.11)
+    assert found["share_idle"] == pytest.approx(1 - 0.15 / 2.11)
+    assert found["share_prompts"] == pytest.approx(0.03 / 2.11)
+    assert found["requests_in_system"] == pytest.approx(0.15 / 2.11, rel=0.1)  # bins of 20 ms
+
+
+def test_what_the_time_went_to_and_how_full_the_cache_is():
+    """A request of 1,000 and 1,001 tokens in steps that draft for a quarter of their time."""
+    share = np.full((2, 257), 0.25)
+    share[:, 0] = 0.0  # a step of prompts alone drafts nothing
+    table = constant_table(0.01, (0.0,), drafting_share=share)
+    found = measured_once(requests([0.0], prompt=[1000], output=[1001]), table, drafts=1)
+    assert found["share_drafting"] == pytest.approx(0.25 * 1000 / 1001, rel=1e-6)
+    assert found["share_verification"] == pytest.approx(0.75 * 1000 / 1001, rel=1e-6)
+    assert found["drafts"] == pytest.approx(1.0)
+    assert found["accepted_drafts"] == 0.0
+    assert found["kv_share"] == pytest.approx(1500 / 16_000, rel=0.01)
+    assert 0.126 <= found["kv_share_most"] <= 0.126 + 128 / 16_000  # as if drafts were accepted
+    assert found["requests_decoding"] == pytest.approx(1000 / 1001, rel=0.01)
+
+
+def point(runs: int = 2, **metrics: float) -> LoadPoint:
+    return LoadPoint(policy="none", rate_per_s=4.0, offered_per_s=4.0, values=(metrics,) * runs, first=None)
+
+
+def test_intervals_by_hand():
+    assert half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.302653 / np.sqrt(3))
+    assert half_width(np.array([1.0, 2.0, 3.0]), 0.9) == pytest.approx(1.885618 / np.sqrt(3))
+    given = {"tpot_mean_s": 0.02, "ttft_mean_s": 0.1, "queue_share": 0.5, "step_faster": 0.05,
+             "step_slower": 0.1, "server_share": 0.25, "server_band": 0.4, "requests": 900.0}  # fmt: skip
+    found = point(**given, queue_growth_per_s=0.0)
+    assert found.band("tpot_mean_s") == pytest.approx((0.02 * np.exp(-0.1), 0.02 * np.exp(0.2)))
+    # of the first token: three quarters follow the steps, a quarter the server
+    low, high = (np.hypot(0.75 * half / 0.5, 0.4 * 0.25) for half in (0.05, 0.1))
+    assert found.band("ttft_mean_s") == pytest.approx((0.1 * np.exp(-low), 0.1 * np.exp(high)))
+    # 900 requests of two seeds: a rise of more than 2 sqrt(900) = 60 in 225 s is no chance
+    steady = [point(**given, queue_growth_per_s=growth).is_steady for growth in (0.26, 0.27)]
+    assert steady == [True, False]
+
+
+def test_joules_are_those_of_steps_prompts_and_idle_time():
+    power = load_gpu("h100-sxm").power
+    assert power is not None
+    asked = requests([0.0, 1.0], prompt=[100, 100], output=[11, 11])
+    record = run(asked, constant_table(0.01), limits(), Fixed(0))
+    above_w = np.zeros((1, 257))
+    above_w[0, 1] = 200.0
+    energy = Energy(power=power, gpus=2, above_w=above_w, prompt_token_joule=0.01)
+    idle, busy_s, end_s = power.fit.idle_watts, 0.22, 1.11
+    asked_w = idle + (200.0 * 0.2 + 0.01 * 200) / busy_s
+    working = asked_w * (1.0 + (asked_w / power.limit_watts) ** 4) ** -0.25
+    expected = 2 * (working * busy_s + idle * (end_s - busy_s)) / end_s
+    assert energy.watts(record) == pytest.approx(expected)
+    assert energy.joule_per_token(record) == pytest.approx(expected * end_s / 22)
+
+
+def seen(accepted: float | None, drafts: int = 3, requests: int = 1, steps: int = 5) -> State:
+    return State(now_s=0.0, requests=requests, waiting=0, mean_length=100.0, kv_share=0.1, drafts=drafts,
+                 accepted=accepted, steps=steps)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("accepted", "tiers"),
+    [
+        ([2.6, 2.6, 2.6], [3, 3, 7]),  # above 3 - 0.5, after more than ten steps
+        ([2.4, 2.4, 2.4], [3, 3, 3]),
+        ([0.25, 0.25, 0.25], [3, 3, 1]),  # at most 1 - 0.5 - 0.25
+        ([0.26, 0.26, 0.26], [3, 3, 3]),
+        ([1.0, 1.0, 3.0, 3.0], [3, 3, 3, 7]),  # averages of 2.34 and 2.79 with 0.8 a step
+    ],
+)
+def test_sglangs_tiers_by_hand(accepted, tiers):
+    policy = Adaptive()
+    assert policy.drafts(seen(None)) == 3
+    assert [policy.drafts(seen(value)) for value in accepted] == tiers
+
+
+def test_sglangs_costs_by_hand():
+    # of drafts accepted at one rate r a step of K emits 1 + r + ... + r^K tokens
+    step_s = np.array([1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2, 2.4])[:, None] * np.ones((1, 2))
+    for accepted, expected in ((0.2, 1), (1.2, 3), (2.8, 7)):
+        assert ThroughputAware(step_s=step_s).drafts(seen(accepted)) == expected
+    policy = ThroughputAware(step_s=step_s)
+    policy.drafts(seen(2.8))
+    # 1.2 drafts of 3 are a rate of 0.61, 2.8 are 0.97: the average of 0.73 asks for three
+    assert policy.drafts(seen(1.2)) == 3
+
+
+class Counting(Policy):
+    """Notes at which steps and numbers of requests it is asked."""
+
+    name = "counting"
+    hold_steps = 4
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, int, float | None, int]] = []
+
+    def drafts(self, state: State) -> int:
+        self.asked.append((round(state.now_s, 6), state.requests, state.accepted, state.steps))
+        return 1
+
+
+class Patient(Counting):
+    """Asked by steps alone."""
+
+    asked_on_change = False
+
+
+def test_a_policy_is_asked_when_its_answer_is_old_or_requests_come_and_go():
+    table = constant_table(0.01, (1.0,))
+    asked = requests([0.0, 0.055], prompt=[4, 4], output=[21, 5])
+    policy, patient = Counting(), Patient()
+    for each in (policy, patient):
+        found = run(asked, table, limits(), each)
+        assert found.emitted == 26
+    # the second joins after the step that ends at 0.07, and leaves two steps later
+    assert [moment for moment, *_ in policy.asked] == [0.01, 0.05, 0.07, 0.09]
+    assert [number for _, number, *_ in policy.asked] == [1, 1, 2, 1]
+    assert policy.asked[0][2:] == (None, 0)
+    assert policy.asked[1][2:] == (1.0, 4)
+    assert [moment for moment, *_ in patient.asked] == [0.01, 0.05, 0.09]
+
+
+def test_drafts_by_size_end_and_begin_at_their_entries():
+    policy = BySize(((1, 5), (4, 2), (9, 0)))
+    assert [policy.drafts(seen(None, requests=b)) for b in (1, 3, 4, 8, 9, 100)] == [5, 5, 2, 2, 0, 0]
+
+
+def test_first_tokens_that_come_after_a_preemption_keep_their_first_time():
+    found: Record = run(
+        requests([0.0, 0.0], prompt=[15, 15], output=[20, 20]), constant_table(0.01), limits(kv_blocks=5),
+        Fixed(0),
+    )  # fmt: skip
+    assert found.first_token_s.tolist() == pytest.approx([0.01, 0.01])
+    assert found.gaps.sum() == 38  # each token after the first ends a gap, that of the lost one too
+
+
+def test_arrivals_begin_at_zero():
+    whole = np.array([1, 2])
+    asked = checked_requests(np.array([5.0, 7.0]), whole, whole)
+    assert asked.arrival_s.tolist() == [0.0, 2.0]
+    assert asked.rate_per_s == pytest.approx(0.5)
+
+
+def test_a_step_grows_with_its_requests_as_a_line_through_a_fifth_around_them():
+    """Steps grow from 20 requests on: the line from 16 to 24 has half that slope."""
+    b = np.arange(257)
+    step_s = (0.01 + 1e-4 * np.maximum(b - 20, 0))[None, :, None] * np.ones((1, 1, 2))
+    asked = requests([0.0] * 20, prompt=[1] * 20, output=[501] * 20)
+    found = measured_once(asked, constant_table(0.01, step_s=step_s))
+    prompts = found["share_prompts"]
+    assert found["queue_share"] == pytest.approx((1.0 - prompts) * 5e-5 * 20 / 0.01 + prompts, rel=0.01)
+
+
+@pytest.mark.parametrize(("match_rate", "rows"), [(1.0, 12), (0.5, 8), (0.25, 6)])
+def test_prompts_ride_on_the_rows_that_were_found(match_rate, rows):
+    linear_s = 1e-6 * np.arange(1 << 14) ** 1.5
+    table = constant_table(0.01, (0.2, 0.1), linear_s=linear_s, match_rate=match_rate)
+    assert table.prompts_s(8, 4, [(30, 30), (20, 50)]) == pytest.approx(linear_s[rows + 50] - linear_s[rows])
+
+
+def test_a_budget_knows_that_a_loaded_drafter_makes_plain_steps_longer():
+    """20 % more tokens for 25 % more time: drafting pays where the plain step is 10 % longer."""
+    step_s = np.array([0.01, 0.0125])[:, None, None] * np.ones((2, 257, 2))
+    for idle, expected in ((0.0, 0), (0.03, 0), (0.06, 1)):
+        table = constant_table(0.01, (0.2,), step_s=step_s, idle_share=np.full(257, idle))
+        assert Budget.from_table(table).drafts(seen(None, requests=4)) == expected
+
+
+SCENARIO = Scenario(
+    gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3", acceptance="0.8,0.6,0.4"
+)
+
+
+def test_watts_of_steps_are_joules_of_their_kernels_and_of_the_filter():
+    length, batch = 700, 8
+    test = load_test(SCENARIO, policies=("none", "2"), requests=30, seeds=1)
+    energy = energy_of(SCENARIO, chains(SCENARIO, 2), batch, length, prompt=100.0)
+    assert energy is not None
+    surface = price(SCENARIO, [batch], [length], chains(SCENARIO, 2))
+    engine, model = SCENARIO.runtime.engine, SCENARIO.model
+    assert engine is not None
+    for drafts in (0, 2):
+        rows = np.array(batch * (1 + drafts))
+        filter_s = 1e-6 * float(
+            filter_us(engine, SCENARIO.gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
+        )
+        filtered, kernels = energy.power.fit.sampling_watts * filter_s, float(surface.joules[0, 0, drafts])
+        step_s = test.table.decoding_s(drafts, batch, length)
+        assert energy.above_w[drafts, batch] == pytest.approx((kernels + filtered) / step_s, rel=0.01)
+        assert filtered > 0.03 * kernels
+
+
+def test_rates_are_tried_on_both_sides_of_a_knee_below_saturation():
+    def known(largest: float) -> list[Carried]:
+        return [Carried(policy="none", saturated_per_s=36.0, saturated_tokens_per_s=1.0,
+                        largest_per_s=largest, off_from=None)]  # fmt: skip
+
+    assert rates_to_try(36.0, known(34.0)) == (17.0, 30.0, 34.0)  # 0.9 of it; 0.97 of 36
+    assert rates_to_try(36.0, known(36.0)) == (18.0, 25.0, 32.0)  # 0.7 and 0.9 of 36
+    assert rates_to_try(36.0) == (9.0, 18.0, 27.0, 32.0)
+
+
+def test_the_interval_of_a_carried_rate_is_that_of_its_seeds_where_steps_have_none():
+    """80 % of 95 %: 1.2816 over 1.96, to two digits."""
+    test = load_test(SCENARIO, policies=("none",), requests=220, seeds=2, tpot_ms=9.0, max_num_seqs=48)
+    test.table = replace(test.table, faster=None, slower=None)
+    (found,) = carried(test)
+    assert found.largest_per_s < 0.97 * found.saturated_per_s
+    down = np.log(found.largest_per_s / found.largest_low_per_s)
+    assert down == pytest.approx(0.65 * found.largest_half_width / found.largest_per_s, rel=0.02)
