@@ -17,8 +17,8 @@ from medusa_sim.load.requests import Requests, checked_requests
 from medusa_sim.load.search import Carried, carried, rates_to_try
 from medusa_sim.load.simulate import LoadPoint, half_width
 from medusa_sim.load.step_table import StepTable, chains
+from medusa_sim.plan.cells import price
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import price
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.sampling import filter_us
 
@@ -306,7 +306,7 @@ def test_watts_of_steps_are_joules_of_their_kernels_and_of_the_filter():
     test = load_test(SCENARIO, policies=("none", "2"), requests=30, seeds=1)
     energy = energy_of(SCENARIO, chains(SCENARIO, 2), batch, length, prompt=100.0)
     assert energy is not None
-    surface = price(SCENARIO, [batch], [length], chains(SCENARIO, 2))
+    joules = price(SCENARIO, [batch], [length], chains(SCENARIO, 2)).by_count.in_flight.joules
     engine, model = SCENARIO.runtime.engine, SCENARIO.model
     assert engine is not None
     for drafts in (0, 2):
@@ -314,7 +314,7 @@ def test_watts_of_steps_are_joules_of_their_kernels_and_of_the_filter():
         filter_s = 1e-6 * float(
             filter_us(engine, SCENARIO.gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
         )
-        filtered, kernels = energy.power.fit.sampling_watts * filter_s, float(surface.joules[0, 0, drafts])
+        filtered, kernels = energy.power.fit.sampling_watts * filter_s, float(joules[0, 0, drafts])
         step_s = test.table.decoding_s(drafts, batch, length)
         assert energy.above_w[drafts, batch] == pytest.approx((kernels + filtered) / step_s, rel=0.01)
         assert filtered > 0.03 * kernels
