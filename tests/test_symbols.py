@@ -39,3 +39,17 @@ def test_no_file_of_data_names_python(path):
         if SYMBOL.fullmatch(text) and text.partition(":")[0].rpartition(".")[2] in MODULES
     ]  # fmt: skip
     assert not named
+
+
+LAZY = ("__init__.py", "cli/__init__.py")
+"""The Python face and the commands, by name."""
+
+
+def test_no_other_module_finds_one_by_a_text():
+    package = ROOT / "medusa_sim"
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"getattr\(\s*(importlib\.)?import_module\(", path.read_text(encoding="utf-8"))
+    }
+    assert found <= set(LAZY)
