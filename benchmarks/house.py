@@ -46,9 +46,9 @@ HOUSE = (
         "scenario -> surface (the only thing that prices a grid) -> sweep, recommend and what they say",
         in_order(
             "acceptance arguments question draft_options as_run own_rows scenario stand_ins doubts terms "
-            "configurations surface cells verdict check woken_experts slower costs quantities cell counts "
-            "sweep tree_speedup break_even capacity insights schedule alike schedule_row recommendation "
-            "recommend"
+            "configurations surface cells verdict check woken_experts slower costs quantities columns cell "
+            "counts sweep tree_speedup break_even capacity insights schedule alike schedule_row "
+            "recommendation recommend"
         ),
     ),
     Room(

@@ -16,7 +16,8 @@ from chosen import SetUp
 from sidebar import REQUEST
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.quantities import BY_NAME, count_table
+from medusa_sim.plan.columns import count_table
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.plan.question import OBJECTIVES, Objective
 from medusa_sim.plan.recommend import gains_by_batch, request_at, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.caveats import as_sentence

@@ -18,7 +18,7 @@ from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import Carried
 from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.plan.arguments import words_of
-from medusa_sim.plan.quantities import AGAINST_RATE, OVER_TIME
+from medusa_sim.plan.columns import AGAINST_RATE, OVER_TIME
 from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.load_tables import load_arrow, timeline_arrow

@@ -1,7 +1,7 @@
 """Every quantity that is printed, declared once: its name with the unit, its title, how it is read and shown.
 
 Columns of every command, of JSON, CSV and Markdown, axes and tips of charts, figures of the app are choices
-of these names. A quantity that no command's list names stands in the rows of all that can have it.
+of these names (`columns`).
 
 Values are read from `Cells` and broadcast with (B, S, K); those without `of` are results of a run under load
 or of a comparison, which fill them in by name.
@@ -27,7 +27,7 @@ from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 Unit = Literal["us", "s", "per_s", "ratio", "times", "share", "usd", "bytes", ""]
 
@@ -351,101 +351,6 @@ BY_NAME: dict[str, Quantity] = {quantity.name: quantity for quantity in DECLARED
 BY_NAME |= {end.name: end for quantity in DECLARED for end in _ends(quantity)}
 BY_NAME |= {plain.name: plain for plain in (_plain(BY_NAME[name]) for name in OF_PLAIN)}
 
-SWEEP = {
-    **{name: name for name in (
-        *OF_SCENARIO, "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us",
-        "verify_only_us", "verify_step_us", "verify_low_us", "verify_high_us",
-    )},
-    "overhead": "baseline_overhead",
-    "speedup": "baseline_speedup",
-    "speedup_low": "baseline_speedup_low",
-    "speedup_high": "baseline_speedup_high",
-    **{name: name for name in (
-        "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us", "tokens_per_s",
-        "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token", "bound", "source",
-        "memory_bytes", "fits_memory",
-    )},
-}  # fmt: skip
-"""Columns of a sweep, each with its quantity. Its `speedup` is that of the step, whatever is served."""
-BY_COUNT = (
-    "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
-    "overhead", "speedup", "step_speedup", "fits_memory",
-)  # fmt: skip
-"""Columns of `recommend --by-count`."""
-ROW = (
-    "batch_min", "batch_max", "seq_len", "candidates", "paths", "tokens_per_step", "speedup",
-    "speedup_lowest", "speedup_highest", "batch_lowest", "speedup_low", "speedup_high", "step_speedup",
-    "kernels_speedup", "itl_us", "tpot_us", "max_batch_without", "max_batch_with", "drafts", "width", "chain",
-    "speedup_at_batch_min", "overhead", "decode_step_us", "verify_step_us", "tokens_per_s",
-    "plain_tokens_per_s", "tokens_per_s_per_user", "plain_tokens_per_s_per_user", "usd_per_million_tokens",
-    "plain_usd_per_million_tokens", "watts", "plain_watts", "joule_per_token", "plain_joule_per_token",
-    "best_candidates", "best_speedup", "near_best", "ends_profile", "speculative_candidates",
-    "speculative_speedup", "speculative_speedup_low", "speculative_speedup_high", "verdict", "uncertain",
-    "required_tokens_per_step", "required_acceptance_factor", "speedup_acceptance_minus_10_percent",
-    "speedup_acceptance_plus_10_percent", "chain_candidates", "chain_speedup",
-    "speedup_heads_on_accepted_row", "free_candidates", "next_count", "held_by", "cliff_after",
-    "cheaper_larger", "memory_bytes", "fits_memory", "meets_latency",
-)  # fmt: skip
-"""What JSON and CSV say of a row of a schedule (`ScheduleRow`)."""
-POINT = (
-    "batch", "seq_len", "candidates", "drafts", "max_batch", "tokens_per_s", "tokens_per_s_per_user",
-    "time_per_token_ms", *MEMORY,
-)  # fmt: skip
-"""What JSON says of the best throughput."""
-BY_DRAFTS = ("drafts", "candidates", "speedup")
-"""What JSON says of each draft length."""
-LOAD = (
-    "rate_per_s", "policy", "requests_per_s", "requests_in_system", "ttft_p50_s", "ttft_p99_s", "tpot_mean_s",
-    "tpot_p99_s", "itl_p50_s", "itl_p99_s", "tokens_per_s", "goodput_share", "tokens_per_step", "e2e_ratio",
-    "kv_share", "watts", "joule_per_token", "usd_per_million_tokens",
-)  # fmt: skip
-"""Columns of the table of a load test."""
-OVER_TIME = ("requests", "waiting", "kv_tokens", "tokens_per_s")
-"""What may be drawn over the time of a run."""
-AGAINST_RATE = (
-    "tpot_at_share_s", "ttft_at_share_s", "tpot_mean_s", "tpot_p99_s", "ttft_p50_s", "ttft_p99_s",
-    "goodput_per_s", "tokens_per_s",
-)  # fmt: skip
-"""What may be drawn against the rate."""
-AGAINST_SPEED = (
-    "tokens_per_s_per_gpu", "usd_per_million_tokens", "joule_per_token", "tokens_per_s_per_mw",
-)  # fmt: skip
-"""What may be drawn against the speed of a stream."""
-COMPARE = (
-    "gpu", "gpus", "tp", "ep", "dp_attention", "precision", "engine", "drafter", "drafts", "batch",
-    "tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_million_tokens", "on_frontier", "chosen",
-    "replicas", "kv_precision", "tokens_per_s_per_gpu_low", "tokens_per_s_per_gpu_high",
-    "tokens_per_s_per_user_low", "tokens_per_s_per_user_high", "usd_per_million_tokens_low",
-    "usd_per_million_tokens_high", "tpot_ms", "ttft_ms", "e2e_ms", "joule_per_token", "tokens_per_s_per_mw",
-    "sure", "meets_limits",
-)  # fmt: skip
-"""In the order of the table; rates are of output tokens, of all copies where they count GPUs or dollars."""
-
-
-def with_unlisted(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of a command's columns, and of the quantities of cells that no command lists, last."""
-    return (*names, *(name for name in _unlisted() if BY_NAME[name].of is not None))
-
-
-def _unlisted() -> list[str]:
-    listed = {*SWEEP, *SWEEP.values(), *BY_COUNT, *ROW, *POINT, *COMPARE, *LOAD}
-    return [name for name, quantity in BY_NAME.items() if name not in listed]
-
-
-def run_values(run: Mapping[str, float], names: Iterable[str] = ()) -> dict[str, float]:
-    """Results of a run under load by name, and of quantities that no list names those that a run has."""
-    others = [name for name in _unlisted() if BY_NAME[name].of_run is not None]
-    found = {}
-    for name in (*names, *others):
-        of_run = BY_NAME[name].of_run
-        found[name] = run[name] if name in run else np.nan if of_run is None else of_run(run)
-    return found
-
-
-def sweep_columns() -> dict[str, str]:
-    """Columns of a sweep, each with its quantity."""
-    return SWEEP | {name: name for name in with_unlisted(())}
-
 
 def values(cells: Cells, names: Iterable[str]) -> dict[str, Any]:
     """Quantities by name: arrays that broadcast with (B, S, K), text where a scenario has one."""
@@ -457,24 +362,3 @@ def values(cells: Cells, names: Iterable[str]) -> dict[str, Any]:
         assert quantity.of is not None, name  # noqa: S101  # results of a run are not read from cells
         found[name] = empty if is_block and quantity.of_model else quantity.of(cells)
     return found
-
-
-def gain_column(scenario: Scenario) -> str:
-    """The column that chooses a count: the server's speedup where prompts are given, else the step's."""
-    return "speedup" if scenario.traffic is None else "server_speedup"
-
-
-def count_table(by_count: Cells) -> pa.Table:
-    """One row a length, batch and count, with the drafting that is best for that count there: BY_COUNT.
-
-    drafts: draft length (Medusa: heads run). One candidate is plain decoding. Names are those of a schedule's
-    rows: speedup is the server's where there are requests, step_speedup the step's.
-    """
-    import pyarrow as pa
-
-    def column(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.moveaxis(np.broadcast_to(value, by_count.shape), 1, 0).ravel()
-
-    return pa.table(
-        {name: column(value) for name, value in values(by_count, with_unlisted(BY_COUNT)).items()}
-    )

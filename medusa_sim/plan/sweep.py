@@ -12,9 +12,10 @@ import numpy.typing as npt
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.latency.base import CodeArray
 from medusa_sim.plan.cells import Cells, price
+from medusa_sim.plan.columns import gain_column, sweep_columns
 from medusa_sim.plan.configurations import at_counts
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.quantities import BY_NAME, gain_column, sweep_columns, values
+from medusa_sim.plan.quantities import BY_NAME, values
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.workload import Grid
 

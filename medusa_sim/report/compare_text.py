@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
 from medusa_sim.outside.escaping import for_html
-from medusa_sim.plan.quantities import BY_NAME, with_unlisted
+from medusa_sim.plan.columns import with_unlisted
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.report.caveats import price_lines
 from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.quantity_table import quantity_table, shown
@@ -47,7 +48,7 @@ class Compared:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Every set-up at every batch, columns `medusa_sim.plan.quantities.COMPARE`."""
+        """Every set-up at every batch, columns `medusa_sim.plan.columns.COMPARE`."""
         return self.comparison.table
 
     @property

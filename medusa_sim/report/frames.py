@@ -10,7 +10,7 @@ from medusa_sim.errors import check_kind
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.arguments import WORD
-from medusa_sim.plan.quantities import count_table
+from medusa_sim.plan.columns import count_table
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.breakdown import breakdown

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from medusa_sim.load.question import LoadAnswer
-from medusa_sim.plan.quantities import OVER_TIME
+from medusa_sim.plan.columns import OVER_TIME
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
 from medusa_sim.report.figures.draw import lines_figure

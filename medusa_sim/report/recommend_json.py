@@ -10,7 +10,8 @@ import msgspec
 
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
-from medusa_sim.plan.quantities import BY_DRAFTS, POINT, ROW, scenario_values, with_unlisted
+from medusa_sim.plan.columns import BY_DRAFTS, POINT, ROW, with_unlisted
+from medusa_sim.plan.quantities import scenario_values
 from medusa_sim.plan.recommend import steps_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from medusa_sim.plan.columns import with_unlisted
 from medusa_sim.plan.counts import near_best
-from medusa_sim.plan.quantities import BY_NAME, with_unlisted
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.plan.question import EVERY_BATCH_TO
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow

@@ -12,8 +12,8 @@ from medusa_sim import __version__
 from medusa_sim.arrays import among
 from medusa_sim.plan import DEFAULT_CANDIDATES
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
+from medusa_sim.plan.columns import SWEEP, gain_column
 from medusa_sim.plan.insights import Answer, answer
-from medusa_sim.plan.quantities import SWEEP, gain_column
 from medusa_sim.plan.recommend import scheduled_counts
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario

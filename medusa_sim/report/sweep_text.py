@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from medusa_sim.plan import FREE_WITHIN
 from medusa_sim.plan.cells import Cells
+from medusa_sim.plan.columns import SWEEP, gain_column, with_unlisted
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.insights import Answer, Free
-from medusa_sim.plan.quantities import BY_NAME, SWEEP, gain_column, with_unlisted
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.slower import slower_format_us
 from medusa_sim.plan.slower import slower_with_more as batches_slower_with_more

@@ -13,8 +13,9 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import CoverageError
 from medusa_sim.plan.cells import Cells
+from medusa_sim.plan.columns import with_unlisted
 from medusa_sim.plan.costs import usd_per_million_tokens
-from medusa_sim.plan.quantities import values, with_unlisted
+from medusa_sim.plan.quantities import values
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SET_UP

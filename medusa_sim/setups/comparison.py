@@ -17,8 +17,8 @@ import numpy as np
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.plan.columns import COMPARE, with_unlisted
 from medusa_sim.plan.doubts import doubts, first_token_doubts
-from medusa_sim.plan.quantities import COMPARE, with_unlisted
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.pricing import Refused
@@ -41,7 +41,7 @@ LIMITS = ("tpot_ms", *TIMES, _SPEED, "sure")
 class Comparison:
     """The answer.
 
-    table: every row, columns `plan.quantities.COMPARE`. scenarios: what a row was priced with, by SET_UP.
+    table: every row, columns `plan.columns.COMPARE`. scenarios: what a row was priced with, by SET_UP.
     """
 
     model: Model

@@ -21,8 +21,8 @@ from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.api import Scenario
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position
+from medusa_sim.plan.columns import count_table
 from medusa_sim.plan.insights import answer
-from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
 from medusa_sim.plan.sweep import sweep

@@ -11,10 +11,11 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.cells import price
+from medusa_sim.plan.columns import BY_COUNT, SWEEP, count_table
 from medusa_sim.plan.doubts import beyond_known, doubts
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.insights import answer as answer_of_sweep
-from medusa_sim.plan.quantities import BY_COUNT, OF_SCENARIO, SWEEP, count_table
+from medusa_sim.plan.quantities import OF_SCENARIO
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at
 from medusa_sim.plan.scenario import Scenario

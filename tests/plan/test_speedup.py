@@ -9,7 +9,7 @@ from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.plan.cells import price
-from medusa_sim.plan.quantities import count_table
+from medusa_sim.plan.columns import count_table
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.tree_speedup import accuracies_of, best_tree, tree_answer, tree_curve, tree_drafter
 from medusa_sim.step.drafter.base import Medusa

@@ -6,8 +6,8 @@ from asking import answered, document, frame
 
 import medusa_sim as ms
 from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.plan.columns import COMPARE
 from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.quantities import COMPARE
 from medusa_sim.report.compare_text import warning_lines, with_warnings
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.question import BATCHES, SURE

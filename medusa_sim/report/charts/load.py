@@ -89,7 +89,7 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
 
 
 def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> LineChart:
-    """The first seed of each policy over the seconds of its run. field: of `quantities.OVER_TIME`."""
+    """The first seed of each policy over the seconds of its run. field: of `columns.OVER_TIME`."""
     series = []
     for place, point in enumerate(points):
         run = point.first.timeline
