@@ -24,10 +24,10 @@ SAID_OTHERWISE = (
     *("gpu", "tp", "ep", "dp_attention", "dtype", "weight_dtype", "kv_dtype", "runtime", "drafter"),
     *(name for name in ARGUMENTS if name in declared(Question)),
     *("price", "chain_only", "scope", "baseline"),
-    *("heads", "match_rate", "draft_vocab"),
+    *("heads", "match_rate", "draft_vocab", "bench"),
 )
-"""Arguments of a scenario that are choices, parts of the question, one for each card, the same for all, or of
-one drafter; every other holds for each set-up.
+"""Arguments of a scenario that are choices, parts of the question, one for each card, the same for all, of
+one drafter or of one machine; every other holds for each set-up.
 """
 
 

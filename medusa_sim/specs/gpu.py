@@ -146,7 +146,7 @@ class Gpu:
         try:
             return self.kernels[name]
         except KeyError:
-            if not self.kernels and self.local is not None:
+            if not self.kernels and Path(self.path).parent.name == Path(LOCAL_HARDWARE).name:
                 raise SpecError(
                     f"{self.name} runs local engines alone: kernels of servers were measured neither on it "
                     "nor on a relative; choose --runtime llama.cpp-cuda, -rocm, -vulkan, -metal, -cpu or mlx"

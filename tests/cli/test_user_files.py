@@ -27,6 +27,7 @@ FILES: dict[str, str | Path] = {
     "config.json": ROOT / "docs" / "example_config.json",
     "runtime.toml": 'inherits = "vllm-0.11"\ntitle = "mine"\n',
     "bench.json": ENGINE / "vllm_serve_plain_b8.json",
+    "local.json": '[{"n_prompt": 0, "n_gen": 64, "avg_ts": 120.0}]',
     "before.txt": ENGINE / "vllm_metrics_before.txt",
     "after.txt": ENGINE / "vllm_metrics_after.txt",
     "prompt.txt": "import os",
