@@ -28,7 +28,7 @@ STATED = {
     # what is asked where nothing is said, and how an answer is chosen
     "method: overhead at most #, over the whole step": "plan:FREE_WITHIN",
     "CONTRIBUTING: count up to it costs at most # % more": "100 * (plan:FREE_WITHIN - 1)",
-    "CONTRIBUTING: counts within # % of the best speedup": "100 * plan.insights:NEAR_BEST",
+    "CONTRIBUTING: counts within # % of the best speedup": "100 * plan.counts:NEAR_BEST",
     "method: batch # and length # of the same GPU": "plan:FIXED_BASELINE_BATCH, plan:FIXED_BASELINE_SEQ_LEN",
     "method: no drafts are made, on 1..#": "plan.break_even:BATCHES_SEARCHED",
     "method: optimal trees of 2 to # candidates": "plan:CANDIDATES_MAX",
