@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.file_types import FILES, OF_MLX
-from medusa_sim.specs.engine_facts import as_served
+from medusa_sim.specs.engine_facts import as_served, cache_format
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
@@ -60,6 +60,8 @@ def as_run(
         raise SpecError(reason)
     if runtime.local:
         return model, ()
+    if kv_dtype is None and runtime.engine is not None:
+        model = with_dtypes(model, kv_dtype=cache_format(model, runtime.library, gpu.architecture))
     if dtype is None and weight_dtype is None:
         return unpacked_where(model, gpu.lacks)
     return model, ()

@@ -24,7 +24,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.ranges import Case, form_of
 from medusa_sim.specs.recurrent import GatedDelta
 from medusa_sim.specs.strict import convert
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, FORMATS
 
 
 class Backend(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -51,6 +51,17 @@ class _Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     widest: int | None = None
 
 
+class _Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """In which format engines keep K and V of weights in some formats; empty lists ask nothing."""
+
+    engines: tuple[str, ...]
+    cards: tuple[str, ...]
+    weights: tuple[str, ...]
+    kv: str
+    source: str
+    latent: bool = False
+
+
 class _Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     any: tuple[str, ...]
     backend: Backend
@@ -70,6 +81,7 @@ class StateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     backends: dict[str, Backend]
     facts: tuple[_Fact, ...]
+    caches: tuple[_Cache, ...]
     words: tuple[_Words, ...]
     rules: dict[str, StateRules]
 
@@ -146,6 +158,21 @@ def backend_of_row(kernel: str) -> Backend | None:
 
 
 NGRAM_CORRUPTS = "vllm #39273, fix #52942 open"
+
+
+def cache_format(model: Model, library: str, architecture: str) -> str | None:
+    """In which format an engine keeps K and V of a model unless it is told; None: as the model says."""
+    parts = [part for group in model.groups for part in (group.mixer, group.feed_forward) if part is not None]
+    forms = {model.form, *(part.form for part in parts if part.form is not None)}
+    weights = {FORMATS[form].weight_dtype for form in forms}
+    for entry in _KNOWN.caches:
+        if library not in entry.engines or architecture not in entry.cards:
+            continue
+        if entry.latent and not model.blocks(Latent):
+            continue
+        if weights & set(entry.weights):
+            return entry.kv
+    return None
 
 
 def as_served(model: Model, library: str) -> Model:
