@@ -58,9 +58,6 @@ ROUNDS = {"none": "plain", "mtp": "MTP"}
 ROUNDS_A_CHUNK = 10.0
 STATED_SHARE = 0.9
 TERMS = (
-    Fitted(("tensorrt-llm", "sglang"), "experts_share", 1.0, 0.2, (0.5, 1.0)),
-    Fitted(OLDER[:1], "kernels_share", 1.0, 0.2, (1.0, 1.3)),
-    Fitted(("tensorrt-llm",), "expert_parallel_us_per_layer", 50.0, 50.0, (0.0, 100.0)),
     Fitted(("tensorrt-llm",), "draft_us_per_pass", 349.0, 200.0, (0.0, 300.0, 600.0, 900.0, 1500.0), True),
     Fitted(("tensorrt-llm",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 15.0, 30.0, 60.0, 100.0)),
     Fitted(("sglang",), "plan_us_per_pass", 4000.0, 4000.0, (0.0, 8000.0), True),

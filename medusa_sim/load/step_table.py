@@ -36,6 +36,7 @@ from medusa_sim.step.prompts import (
     prompt_attention_us,
     prompt_host_us,
     prompt_pass_us,
+    prompt_terms,
     prompts_apart,
 )
 from medusa_sim.step.sampling import sampled
@@ -73,8 +74,9 @@ class StepTable:
     plain_steps_ahead), server_s, server_s_per_request: of the engine (`Engine`); server_band: of its 80 %
     interval, relative. prompts_apart: prompts have passes of their own; prompt_host_s: of at least so long
     where a drafter is loaded; else of the whole step that they ride on. graph_rows: most rows of a step that
-    a graph holds; eager_s: of the host in a step of more. faster, slower: (K, b) half-widths of
-    a step's 80 % band at the middle length, on its logarithm.
+    a graph holds; eager_s: of the host in a step of more. prompt_share: of what prompts
+    read that an engine's own kernels take; prompt_s_per_request: of each that begins. faster, slower: (K, b)
+    half-widths of a step's 80 % band at the middle length, on its logarithm.
     """
 
     lengths: FloatArray
@@ -98,6 +100,8 @@ class StepTable:
     prompt_host_s: float = 0.0
     graph_rows: float = np.inf
     eager_s: float = 0.0
+    prompt_share: float = 1.0
+    prompt_s_per_request: float = 0.0
     faster: FloatArray | None = None
     slower: FloatArray | None = None
 
@@ -171,13 +175,15 @@ class StepTable:
         linear = self._lists.linear_s
         shared = linear[rows + tokens] - linear[rows] if rides else linear[tokens]
         read = max(shared, 0.0) + sum([self.chunk_attention_s(chunk, end) for chunk, end in chunks])
+        read *= self.prompt_share
         host_s = self.prompt_host_s
         if not host_s and rides and rows <= self.graph_rows < rows + tokens:
             host_s = self.eager_s
         if host_s:
             decoding_s = 0.0 if self.prompts_apart else own_s
             read = float(prompt_pass_us(np.asarray(decoding_s + read), host_s)) - decoding_s
-        return read + self._lists.drafter_prompt_s[tokens]
+        began = sum([chunk == end for chunk, end in chunks])
+        return read + self._lists.drafter_prompt_s[tokens] + began * self.prompt_s_per_request
 
     def chunk_attention_s(self, tokens: int, end: int) -> float:
         """Seconds of the attention of one chunk, bilinear between those of the table."""
@@ -268,6 +274,8 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
         server_band=0.0 if engine is None else engine.server_us.band,
         prompts_apart=prompts_apart(setting),
+        prompt_share=prompt_terms(setting)[0],
+        prompt_s_per_request=prompt_terms(setting)[1] / US_PER_S,
         prompt_host_s=prompt_host_us(setting) / US_PER_S if options or not prompts_apart(setting) else 0.0,
         graph_rows=graph_rows(setting),
         eager_s=launching_host_us(setting) / US_PER_S,

@@ -211,6 +211,7 @@ def _term_note(term: Term) -> str:
         term.measured.text if term.measured is not None and not term.measured.assumed else "",
         term.valid,
         *(f"{other.value:g} as {other.rule}" for other in term.elsewhere),
+        *(deviation.text for deviation in term.deviations),
         "" if term.heldout_error is None else f"held-out error {term.heldout_error:.1%}",
         f"inherited from {term.inherited_from}" if term.inherited_from else "",
         term.note,

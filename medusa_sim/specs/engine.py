@@ -22,12 +22,12 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.ranges import Case, Elsewhere, Measured, Side, widening
+from medusa_sim.specs.ranges import Case, Deviation, Elsewhere, Measured, Side, widening
 from medusa_sim.specs.strict import Error, Text, convert
 
 _BESIDE_KERNELS = (
     "host_us", "hidden_us", "draft_us", "tree_us", "lookup_us", "plan_us", "pieces_us", "eager_us",
-    "prompt_us", "expert_parallel_us", "layer_us",
+    "prompt_us", "expert_parallel_us", "experts_us", "layer_us",
 )  # fmt: skip
 """How terms begin that are not the time of a kernel."""
 DRAFTING = "draft_"
@@ -40,6 +40,7 @@ class _GivenTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     band: relative half-width of its 80 % interval. measured: where (None: as all terms of its engine).
     valid: what of it `measured` has no field for. elsewhere: what stands for it outside that range.
+    deviations: by how much it differs in some set-ups, where nothing stands for it.
     heldout_error: mean relative error of the step times that it predicts where they were left out of the
     fit; None where none was.
     """
@@ -50,6 +51,7 @@ class _GivenTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     measured: Measured | None = None
     valid: str = ""
     elsewhere: tuple[Elsewhere, ...] = ()
+    deviations: tuple[Deviation, ...] = ()
     heldout_error: Error | None = None
     note: str = ""
 
@@ -73,15 +75,20 @@ class Term(_GivenTerm, frozen=True, kw_only=True):
     def at(self, case: Case) -> Term:
         """The term in a set-up; outside its range what stands for it, or with a wider band."""
         outside = () if self.measured is None else self.measured.outside(case)
-        if not outside:
-            return self
         for other in self.elsewhere:
             if other.holds(case, outside):
                 return msgspec.structs.replace(
                     self, value=other.value, band=other.band, source=other.source, rule=other.rule,
                     outside=outside if other.outside else (), heldout_error=None,
                 )  # fmt: skip
-        return msgspec.structs.replace(self, band=widening(outside) * self.band, outside=outside)
+        value = self.value
+        for deviation in self.deviations:
+            if deviation.holds(case):
+                value = max(value * deviation.times + deviation.plus, 0.0)
+        if not outside and value == self.value:
+            return self
+        band = widening(outside) * self.band if outside else self.band
+        return msgspec.structs.replace(self, value=value, band=band, outside=outside)
 
 
 _Us: TypeAlias = Annotated[Term, "us"]
@@ -123,7 +130,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     a launch that quantises the activations of a linear layer in fp8.
     elementwise_share: of the time that norms, rope and activation take as kernels of their own;
     kernels_share: of the time of fitted kernels that an older version's own take; experts_share: the same of
-    layers of experts; expert_parallel_us_per_layer: beside each of those where experts are spread over GPUs.
+    layers of experts, linear_share of linear layers, attention_share, exchange_share (between GPUs), and
+    prompt_share of what prompts add to a step; experts_us_per_layer: beside each layer of experts, and
+    expert_parallel_us_per_layer where they are spread over GPUs. prompt_us_per_request: of the host, for each
+    prompt that begins.
     eager_us_per_layer: of the host beyond the captured graphs. steps_ahead: steps that are scheduled
     before the running one ends. server_us, _per_request: from the client to the queue and back, and for
     each request whose token is sent with the first one.
@@ -169,6 +179,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     elementwise_share: _Share
     kernels_share: _Share
     experts_share: _Share
+    linear_share: _Share
+    attention_share: _Share
+    exchange_share: _Share
+    prompt_share: _Share
+    prompt_us_per_request: _Us
+    experts_us_per_layer: _Us
     expert_parallel_us_per_layer: _Us
     eager_us_per_layer: _Us
     steps_ahead: _Steps

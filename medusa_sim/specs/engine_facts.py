@@ -148,7 +148,9 @@ def backend_of_model(model: Model, engine: str, architecture: str, chosen: str =
 def case_of(model: Model, engine: str, architecture: str, gpus: int, chosen: str = "") -> Case:
     """A set-up as the ranges of an engine's terms see it. model: what one of its GPUs holds."""
     backend = backend_of_model(model, engine, architecture, chosen)
-    return Case(form_of(model), model.experts is not None, gpus, architecture, backend.key)
+    return Case(
+        form_of(model), model.experts is not None, gpus, architecture, backend.key, weight_formats(model)
+    )
 
 
 def backend_of_row(kernel: str) -> Backend | None:
@@ -160,17 +162,22 @@ def backend_of_row(kernel: str) -> Backend | None:
 NGRAM_CORRUPTS = "vllm #39273, fix #52942 open"
 
 
+def weight_formats(model: Model) -> tuple[str, ...]:
+    """Formats of the weights of a model, those of its linear layers first."""
+    parts = [part for group in model.groups for part in group.parts]
+    forms = [model.form, *(part.form for part in parts if part.form is not None)]
+    return tuple(dict.fromkeys(FORMATS[form].weight_dtype for form in forms))
+
+
 def cache_format(model: Model, library: str, architecture: str) -> str | None:
     """In which format an engine keeps K and V of a model unless it is told; None: as the model says."""
-    parts = [part for group in model.groups for part in (group.mixer, group.feed_forward) if part is not None]
-    forms = {model.form, *(part.form for part in parts if part.form is not None)}
-    weights = {FORMATS[form].weight_dtype for form in forms}
+    weights = set(weight_formats(model))
     for entry in _KNOWN.caches:
         if library not in entry.engines or architecture not in entry.cards:
             continue
         if entry.latent and not model.blocks(Latent):
             continue
-        if weights & set(entry.weights):
+        if not weights.isdisjoint(entry.weights):
             return entry.kv
     return None
 

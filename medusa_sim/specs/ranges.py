@@ -4,6 +4,12 @@
         measured = { forms = ["latent"], gpus = [8, 8], cards = ["hopper"], requests = 64 },
         elsewhere = [{ outside = ["forms"], value = 50, source = "...", rule = "ordinary launches" }] }
 
+    linear_share = { value = 1.0, band = 0.05, source = "...",
+        deviations = [{ formats = ["fp8"], times = 0.88 }, { cards = ["ada"], times = 0.98 }] }
+
+Every deviation that holds counts: one fit takes all engines' rows together, in which what an engine, a card's
+generation, a format of weights and a form of model share is one number each (`benchmarks/hierarchy.py`).
+
 A set-up outside a range takes the first entry of `elsewhere` that fits it; without one the value stays, and
 its band grows by WIDEN for every range that it is outside of. Requests and rows are no part of a set-up:
 beyond those that were measured a term goes on as it did, with a band that opens (`step/compose.py`).
@@ -40,13 +46,16 @@ _Count = Annotated[int, Meta(ge=1)]
 
 
 class Case(NamedTuple):
-    """A set-up as ranges see it. backend: attention kernel of a verification (`specs.engine_facts`)."""
+    """A set-up as ranges see it. backend: attention kernel of a verification (`specs.engine_facts`).
+    formats: of the weights of any part of the model.
+    """
 
     form: Form = "dense"
     experts: bool = False
     gpus: int = 1
     card: str = "hopper"
     backend: str = ""
+    formats: tuple[str, ...] = ()
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -114,6 +123,34 @@ class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         named = not self.outside or any(side in outside for side in self.outside)
         alike = self.experts is None or self.experts == case.experts
         return named and alike and not own.outside(case)
+
+
+class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """By how much a term differs in some set-ups from its value: so many times it, then so much more.
+
+    formats: of weights in any part of the model. What is not named asks nothing.
+    """
+
+    times: Annotated[float, Meta(gt=0.0, le=10.0)] = 1.0
+    plus: Annotated[float, Meta(ge=-1e6, le=1e6)] = 0.0
+    forms: tuple[Form, ...] = ()
+    gpus: tuple[_Count, _Count] | None = None
+    cards: tuple[Text, ...] = ()
+    formats: tuple[Text, ...] = ()
+
+    def holds(self, case: Case) -> bool:
+        """Whether it counts in a set-up."""
+        own = Measured(forms=self.forms, gpus=self.gpus, cards=self.cards)
+        of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
+        return of_format and not own.outside(case)
+
+    @property
+    def text(self) -> str:
+        """In words: `x 0.88 with fp8; blackwell`."""
+        gpus = "" if self.gpus is None else f"{self.gpus[0]} to {self.gpus[1]} GPUs"
+        where = "; ".join(filter(None, [*map(", ".join, (self.formats, self.forms, self.cards)), gpus]))
+        parts = [f"x {self.times:g}"] * (self.times != 1.0) + [f"{self.plus:+g}"] * (self.plus != 0.0)
+        return f"{' '.join(parts)} for {where}"
 
 
 def form_of(model: Model) -> Form:

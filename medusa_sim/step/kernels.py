@@ -143,13 +143,12 @@ def timed(
     return Kernels(timed=tuple(sorted(pairs, key=lambda pair: pair[1].time_us.size)), rest=rest)
 
 
-_NVFP4_SPREAD = 0.33
-"""Share of expert_parallel_us_per_layer with nvfp4 experts, whose kernels sort tokens themselves.
-
-Where they are spread, public recipes (InferenceX) run fp8 through DeepGEMM, which permutes, quantises and
-combines in kernels of its own, and nvfp4 through TensorRT-LLM's fused kernels. 0.32 with a prior of 0.25 +-
-0.25, 0.37 with one of 1 +- 0.5, by 80 rows of DeepSeek-R1 on B200 (benchmarks/log).
-"""
+_SHARES: dict[Part, str] = {
+    **dict.fromkeys(("qkv", "o_proj", "mlp"), "linear_share"),
+    "attention": "attention_share",
+    "exchange": "exchange_share",
+}
+"""Slices of a step whose kernels an engine's own take a share of, and the term that says how much."""
 
 
 def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> OperatorTime:
@@ -170,13 +169,15 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
         )
     time = launch_time(latency, launch)
     share, beside = launch.share * engine.kernels_share.value, 0.0
+    if (own := _SHARES.get(launch.part)) is not None:
+        share *= getattr(engine, own).value
     if isinstance(operator, Gemm) and operator.dtype == operator.stored_dtype == "fp8":
         beside = engine.quantise_us.value
     if isinstance(operator, Experts):
         share *= engine.experts_share.value
         is_spread = np.any(np.asarray(operator.local_experts) < np.asarray(operator.experts))
-        by_format = _NVFP4_SPREAD if operator.dtype == "nvfp4" else 1.0
-        beside = engine.expert_parallel_us_per_layer.value * by_format * float(is_spread)
+        beside = engine.expert_parallel_us_per_layer.value * float(is_spread)
+        beside += engine.experts_us_per_layer.value
     if share == 1.0 and not beside:
         return time
     return time.each(lambda kernel_us: share * kernel_us + beside)

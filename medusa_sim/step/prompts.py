@@ -46,6 +46,14 @@ def prompt_host_us(setting: Setting) -> float:
     return engine.prompt_us_per_launch.value * sum(launch.kernels for launch in launches)
 
 
+def prompt_terms(setting: Setting) -> tuple[float, float]:
+    """(share of fitted kernels that an engine's own of prompts take, microseconds of each new prompt)."""
+    engine = setting.runtime.engine
+    if engine is None:
+        return 1.0, 0.0
+    return engine.prompt_share.value, engine.prompt_us_per_request.value
+
+
 def graph_rows(setting: Setting) -> float:
     """Most rows of a step that prompts ride on and a graph holds; infinite where that makes no difference."""
     engine = setting.runtime.engine

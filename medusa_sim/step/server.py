@@ -46,6 +46,7 @@ from medusa_sim.step.prompts import (
     prompt_attention_us,
     prompt_host_us,
     prompt_pass_us,
+    prompt_terms,
     prompts_apart,
     timed_rows,
 )
@@ -397,23 +398,26 @@ class FullServer(Served):
         whole_us = self._prompt_attention_us * np.maximum(count / gpus, np.minimum(count, 1.0))[:, None]
         per_token_us = whole_us / (some * traffic.prompt_tokens)
         drafts = (cells.width > 1.0)[:, None]
+        share, each_us = prompt_terms(self.setting)
 
         def carrying_us(tokens: FloatArray) -> FloatArray:
             rows, linear, drafting = self._linear
             added = per_token_us * tokens + drafts * np.interp(tokens, rows, drafting) * (tokens > 0.0)
             if apart:
-                passes = added + np.interp(tokens, rows, linear) * (tokens > 0.0)
+                passes = share * (added + np.interp(tokens, rows, linear) * (tokens > 0.0))
                 launched = prompt_pass_us(passes, self._host_us) if self._host_us else passes
                 return alone_us + np.where(drafts & (tokens > 0.0), launched, passes)
             own = (decoding * cells.width)[:, None]
-            whole = own_us + added + np.interp(own + tokens, rows, linear) - cells.own_us[:, None]
+            shared = np.interp(own + tokens, rows, linear) - cells.own_us[:, None]
+            whole = own_us + added * share + np.where(shared > 0.0, share * shared, shared)
             if self._host_us:
                 return prompt_pass_us(whole, self._host_us)
             most, host_us = self._graph
             eager = (own + tokens > most) & (cells.requests * cells.width <= most)[:, None]
             return prompt_pass_us(whole, np.where(eager, host_us, 0.0)) if host_us else whole
 
-        time_us = np.where(count[:, None] > 0.0, carrying_us(rest), alone_us)
+        begin_us = each_us * count[:, None]
+        time_us = np.where(count[:, None] > 0.0, carrying_us(rest) + begin_us, alone_us)
         return _Steps(time_us, further, carrying_us(room) if further.any() else alone_us, decoding)
 
     def _gaps(self, cells: Cells) -> tuple[FloatArray, FloatArray, IntArray]:

@@ -21,7 +21,7 @@ from medusa_sim.step.memory import (
     step_memory_bytes,
     usable_memory_bytes,
 )
-from medusa_sim.step.prompts import linear_us, prompt_attention_us
+from medusa_sim.step.prompts import linear_us, prompt_attention_us, prompt_terms
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import prefill_step
 
@@ -62,6 +62,8 @@ def test_prompts_ride_as_in_the_server(table):
     setting, prompt = SCENARIO.setting, 480
     with_prompt, without = linear_us(setting, np.array([32.0 + prompt, 32.0]))
     carried = with_prompt - without + prompt_attention_us(setting, prompt, prompt)
+    share, each_us = prompt_terms(setting)
+    carried = share * carried + each_us
     drafter = float(table.drafter_prompt_s[prompt])
     assert table.prompts_s(0, 32, [(prompt, prompt)], own_s=10.0) - drafter == pytest.approx(
         1e-6 * float(carried), rel=0.03

@@ -4,6 +4,8 @@ import itertools
 import tomllib
 from dataclasses import replace
 
+import msgspec
+import numpy as np
 import pytest
 import tomlkit
 from one_line import one_line
@@ -14,11 +16,11 @@ from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.spec_rows import runtime_rows
 from medusa_sim.specs import runtime as runtime_module
-from medusa_sim.specs.engine import UNITS
+from medusa_sim.specs.engine import UNITS, Term
 from medusa_sim.specs.engine_facts import FACTS, backend_of, backend_of_row
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.ranges import Case, widening
+from medusa_sim.specs.ranges import Case, Deviation, widening
 from medusa_sim.specs.runtime import (
     VERSION_WIDEN,
     _numbers,
@@ -27,6 +29,7 @@ from medusa_sim.specs.runtime import (
     runtime_names,
 )
 from medusa_sim.step.drafter import drafter_names
+from medusa_sim.step.step import decode_step
 
 TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step")
 
@@ -159,11 +162,54 @@ def test_outside_its_range_a_term_is_replaced_or_its_band_is_wider_and_inside_it
             of = engine.terms[key]
             if term.rule:
                 assert of.elsewhere
+            elif any(each.holds(case) for each in of.deviations):
+                continue
             elif term.outside:
                 assert term.value == of.value
                 assert term.band == pytest.approx(widening(term.outside) * of.band)
             else:
                 assert term == of
+
+
+def test_deviations_of_a_term_that_hold_count_one_after_another():
+    alike = Deviation(formats=("fp8",), times=0.8)
+    both = (
+        alike,
+        Deviation(formats=("fp8",), cards=("blackwell",), times=0.5, plus=1.0),
+        Deviation(plus=-9.0),
+    )
+    term = Term(value=10.0, source="a test", deviations=both[:2])
+    assert term.at(Case()).value == 10.0
+    assert term.at(Case(formats=("bf16", "fp8"))).value == 8.0
+    assert term.at(Case(card="blackwell", formats=("fp8",))).value == 5.0
+    assert term.at(Case(card="blackwell", formats=("fp8_block",))).value == 10.0
+    assert msgspec.structs.replace(term, deviations=both).at(Case(formats=("fp8",))).value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("term", "parts"),
+    [
+        ("linear_share", {"qkv", "o_proj", "mlp"}),
+        ("attention_share", {"attention"}),
+        ("experts_share", {"experts"}),
+        ("exchange_share", {"exchange"}),
+    ],
+)
+def test_a_share_is_of_its_own_part_of_a_step_alone(term, parts):
+    asked = {"gpu": "h200-sxm", "model": "gpt-oss-120b", "drafter": "ngram", "acceptance": "0.5", "tp": 4}
+    runtime = load_runtime("vllm-0.15")
+
+    def parts_us(value):
+        given = runtime.engine.with_terms({term: Term(value=value, source="a test")})
+        of = Scenario(**asked, runtime=replace(runtime, engine=given)).setting
+        return decode_step(of, np.asarray(16), np.asarray(1024)).parts_us
+
+    whole, half = parts_us(1.0), parts_us(0.5)
+    for part, time_us in whole.items():
+        share = 0.5 if part in parts else 1.0
+        assert float(half[part]) == pytest.approx(
+            share * float(time_us), rel=0.2 if part == "experts" else 1e-9
+        )
 
 
 def test_planning_belongs_to_its_attention_backend():

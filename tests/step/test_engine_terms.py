@@ -278,13 +278,15 @@ def test_a_guessed_engine_is_known_no_better_than_the_measured_one(model, tp, tm
 
 
 def test_an_older_version_takes_its_share_of_every_kernel_and_nothing_else():
+    asked = {"gpu": "b200", "model": "deepseek-r1", "tp": 8, "drafter": "ngram", "acceptance": "0.5"}
     older, newest = (
-        decode_step(setting(f"tensorrt-llm-{of}"), np.array([1, 64]), 1024) for of in ("1.1", "1.2")
+        decode_step(Scenario(**asked, runtime=f"tensorrt-llm-{of}").setting, np.array([1, 64]), 1024)
+        for of in ("1.1", "1.2")
     )
-    share = engine("tensorrt-llm-1.1").kernels_share.value
-    assert 1.05 <= share <= 1.20  # pairs of one set-up on both versions
-    assert older.parts_us["mlp"] == pytest.approx(share * newest.parts_us["mlp"])
-    assert (older.time_us < share * newest.time_us).all()
+    share = Scenario(**asked, runtime="tensorrt-llm-1.1").setting.runtime.engine.kernels_share.value
+    assert 1.03 <= share <= 1.20  # pairs of one set-up on both versions
+    for part in ("lm_head", "exchange", "norm_rope"):
+        assert older.parts_us[part] == pytest.approx(share * newest.parts_us[part], rel=1e-2), part
 
 
 def test_eager_trees_pay_for_their_levels_and_look_ups_less_than_other_drafts():

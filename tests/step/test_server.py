@@ -17,7 +17,13 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.chance import binomial
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.base import FreeDrafter
-from medusa_sim.step.prompts import linear_us, prompt_attention_us, prompt_host_us, timed_rows
+from medusa_sim.step.prompts import (
+    linear_us,
+    prompt_attention_us,
+    prompt_host_us,
+    prompt_terms,
+    timed_rows,
+)
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.server import FullServer, Served, Traffic, served, served_length, step_limits
 from medusa_sim.step.step import Setting, decode_step
@@ -88,9 +94,11 @@ def test_times_are_those_of_steps_that_are_drawn():
     attention_us = float(whole.parts_us["attention"])
     one = float(prompt_attention_us(of, CHAT.prompt_tokens, CHAT.prompt_tokens))
     idle = (begin + gone) / batch * attention_us
-    # a step without prompts is padded
-    unpadded = np.where(begin > 0, own, 0.0)
-    drawn = float(whole.time_us) + added + unpadded - idle + one * (1 + CHAT.prompt_cv**2 * 0.1) * begin
+    # a step without prompts is padded; an engine's own kernels take a share of what prompts add
+    share_read, each_us = prompt_terms(of)
+    unpadded = np.where(begin > 0, np.where(own > 0.0, share_read * own, own), 0.0)
+    attended = share_read * one * (1 + CHAT.prompt_cv**2 * 0.1) * begin
+    drawn = float(whole.time_us) + added + unpadded - idle + attended + each_us * begin
     expected = float(drawn.mean()) / (share * CHAT.output_tokens)
     assert float(server.token_us) == pytest.approx(expected, rel=0.01)
     assert float(step_us) < float(server.tpot_us) < float(server.token_us) * 1.02

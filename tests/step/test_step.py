@@ -204,7 +204,7 @@ def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest_and_what_is_know
     assert scenario.usable_memory_bytes == pytest.approx(weights + 0.9 * left, rel=1e-12)
     assert served("sglang", tp=8).usable_memory_bytes == USABLE_MEMORY_SHARE * card - taken
     # InferenceX serves DeepSeek-R1 in fp8 on four B200 with TensorRT-LLM: 32 requests of 8192 + 1024 tokens
-    found = served("tensorrt-llm", tp=4).sweep([1, 32, 512], 8192 + 512, [1])
+    found = served("tensorrt-llm", tp=4).sweep([1, 32, 1024], 8192 + 512, [1])
     assert found.fits_memory.tolist() == [True, True, False]
     for runtime in ("tensorrt-llm", "sglang"):  # the weights alone overfill
         small = served(runtime, tp=4).but(gpu="h200-sxm")

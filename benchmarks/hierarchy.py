@@ -1,0 +1,516 @@
+r"""One fit of what engines add to kernels over every served row: engines, cards and formats together.
+
+    python benchmarks/hierarchy.py            # terms with their spread, errors, groups held out
+    python benchmarks/hierarchy.py --write    # the terms into medusa_sim/specs/runtimes.toml
+
+A step of a server is a sum of its parts; a term is a factor on one of them (what an engine's own kernels
+take of those that were fitted) or a time beside them. A term of a set-up is the sum of what its levels say:
+the format of weights in every engine, the engine, the engine on a generation of cards, ... Each is drawn to
+nothing with the spread of its level, so that what one engine shows for a format counts in another as far as
+they were seen to be alike. Where a term was fitted elsewhere (vLLM's dense models in 16 bits on Hopper)
+nothing deviates: levels describe what differs from there. What is left out is predicted from all the rest,
+whole cards, formats and models at a time.
+
+Lengths: InferenceX draws them from 80 to 100 % of those named, nine tenths in the mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from deepseek_rows import GPUS as DEEPSEEK_GPUS
+from deepseek_rows import OLDER, newest
+from deepseek_rows import SETUP as DEEPSEEK_SETUP
+from msgspec.structs import replace as with_fields
+from scipy.optimize import OptimizeResult, least_squares
+from served_rows import served_cells, set_ups
+from study import ROOT, named_rows, table
+
+import medusa_sim as ms
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.specs.engine_facts import weight_formats
+from medusa_sim.specs.ranges import form_of
+from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.step.step import decode_step
+from medusa_sim.units import FORMATS
+from medusa_sim.writing import write_text
+
+STATED_SHARE = 0.9
+INFERENCEX = 1024
+"""Its lengths are multiples of this; NVIDIA's own rows of two dense models are too, with lengths as named."""
+NVIDIA = ("llama-3.1-8b", "qwen3-32b")
+SIGMA, ROBUST, LARGEST = 0.04, 2.0, 30.0
+"""Error of a cell, errors (in SIGMA) from which a cell counts less, cells that a group counts as at most."""
+REFERENCE = ("bf16", "hopper", "dense", "new")
+"""Where terms were fitted by other rows: nothing deviates there."""
+OWN_HOST = ("vllm",)
+"""Engines whose host was fitted by other rows."""
+HOST = {
+    "sglang": {"host_us_per_step": 134.0, "host_us_per_request": 5.0},
+    "trtllm": {"host_us_per_step": 200.0, "host_us_per_request": 5.0},
+}
+"""What the host of the others is drawn to: published rounds of SGLang; a guess."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A term: the part of a step that it is a factor on or (plus) is charged for; levels with spreads."""
+
+    term: str
+    part: str
+    levels: tuple[tuple[tuple[str, ...], float], ...]
+    plus: bool = False
+    but: tuple[str, ...] = ()
+
+
+EFFECTS = (
+    Effect(
+        "linear_share",
+        "linear",
+        (
+            (("weights",), 0.025),
+            (("engine", "weights"), 0.05),
+            (("engine", "card", "weights"), 0.04),
+            (("engine", "version", "weights"), 0.08),
+        ),
+    ),
+    Effect(
+        "attention_share",
+        "attention",
+        (
+            (("engine",), 0.05),
+            (("engine", "card"), 0.05),
+            (("engine", "form"), 0.075),
+            (("engine", "card", "form"), 0.075),
+        ),
+        but=OWN_HOST,
+    ),
+    Effect(
+        "experts_share",
+        "experts",
+        ((("experts_in",), 0.05), (("engine", "experts_in"), 0.1), (("engine", "card", "experts_in"), 0.12)),
+    ),
+    Effect("exchange_share", "exchange", ((("engine",), 0.1), (("engine", "card"), 0.1))),
+    Effect(
+        "prompt_share",
+        "prompt",
+        ((("engine",), 0.05), (("engine", "card"), 0.075), (("engine", "form"), 0.075)),
+    ),
+    Effect("kernels_share", "kernels", ((("engine", "version", "form"), 0.1),)),
+    Effect(
+        "host_us_per_step",
+        "steps",
+        ((("engine",), 100.0), (("engine", "card"), 150.0), (("engine", "form"), 100.0)),
+        plus=True,
+        but=OWN_HOST,
+    ),
+    Effect(
+        "host_us_per_request",
+        "requests",
+        ((("engine",), 1.5), (("engine", "card"), 1.5)),
+        plus=True,
+        but=OWN_HOST,
+    ),
+    Effect(
+        "prompt_us_per_request", "begins", ((("engine",), 2500.0), (("engine", "card"), 4000.0)), plus=True
+    ),
+    Effect("layer_us", "layers_shared", ((("engine",), 2.0), (("engine", "card"), 2.0)), plus=True),
+    Effect(
+        "experts_us_per_layer",
+        "expert_layers",
+        ((("engine", "experts_in"), 15.0), (("engine", "card", "experts_in"), 20.0)),
+        plus=True,
+    ),
+    Effect(
+        "expert_parallel_us_per_layer",
+        "spread_layers",
+        ((("experts_in",), 20.0), (("engine", "experts_in"), 50.0), (("engine", "card", "experts_in"), 30.0)),
+        plus=True,
+    ),
+)
+SHARES = (
+    "kernels_share",
+    "experts_share",
+    "linear_share",
+    "attention_share",
+    "exchange_share",
+    "prompt_share",
+)
+PARTS = ("linear", "attention", "experts", "exchange", "prompt")
+HELD_OUT = (
+    ("a card", ("engine", "gpu")),
+    ("a format", ("engine", "weights")),
+    ("card and format", ("engine", "gpu", "weights")),
+    ("a model", ("family",)),
+    ("card and model", ("engine", "gpu", "family")),
+)
+GROUP = ["engine", "gpu", "weights", "model"]
+
+
+def bare(name: str) -> Runtime:
+    """A runtime without the terms that are fitted here."""
+    runtime = load_runtime(name)
+    assert runtime.engine is not None
+    terms, host = runtime.engine.terms, HOST.get(runtime.library, {})
+    changed = {}
+    for effect in EFFECTS:
+        given = terms[effect.term]
+        kept = host.get(effect.term, given.value if "host" in effect.term else 0.0)
+        value = 1.0 if effect.term in SHARES else kept
+        changed[effect.term] = with_fields(given, value=value, deviations=(), elsewhere=())
+    return replace(runtime, engine=runtime.engine.with_terms(changed))
+
+
+def deepseek_set_ups() -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Set-ups of DeepSeek-R1 without drafts (engines/inferencex_deepseek_r1) with rows of every version."""
+    rows = newest(versions=True).query("speculation == 'none'")
+    rows = rows.assign(
+        tpot_mean_ms=rows.median_tpot_ms, backend=rows.engine.replace("tensorrt-llm", "trtllm")
+    )
+    rows["backend_version"] = np.where(rows.runtime == OLDER[0], "1.1", "")
+    for _, own in rows.groupby([*DEEPSEEK_SETUP, "runtime"]):
+        line: Any = own.iloc[0]
+        yield (
+            {
+                "gpu": DEEPSEEK_GPUS[line.gpu],
+                "model": "deepseek-r1",
+                "runtime": RUNTIME.get(line.runtime, line.runtime),
+                "tp": int(line.tp),
+                "ep": int(line.ep),
+                "dp_attention": bool(line.dp_attention),
+                "prompt_tokens": float(line.prompt_tokens),
+                "output_tokens": float(line.output_tokens),
+                "drafter": "ngram",
+                "acceptance": "0.5",
+                "weight_dtype": "nvfp4" if line.weights == "fp4" else None,
+            },
+            own,
+        )
+
+
+RUNTIME = {"tensorrt-llm": "tensorrt-llm-1.2", "sglang": "sglang-0.5"}
+
+
+def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataFrame:
+    """Every cell with the parts of its time, microseconds, and what levels it belongs to."""
+    found: list[dict[str, Any]] = []
+    for named, own in set_ups:
+        name, model = named["runtime"], named["model"]
+        is_drawn = int(named["prompt_tokens"]) % INFERENCEX == 0 and model not in NVIDIA
+        share = STATED_SHARE if is_drawn else 1.0
+        arguments = named | {key: share * named[key] for key in ("prompt_tokens", "output_tokens")}
+        scenario = ms.Scenario(**arguments | {"runtime": bare(name)})
+        batch = np.array(sorted({int(count) for count in own.concurrency}))
+        swept = scenario.sweep(batch=batch.tolist(), candidates=[1])
+        step = decode_step(scenario.setting, batch, np.asarray(scenario.length))
+        parts = {part: np.zeros(batch.size) for part in PARTS}
+        for part, time_us in step.parts_us.items():
+            place = "linear" if part in ("qkv", "o_proj", "mlp") else part
+            if place in parts:
+                parts[place] = parts[place] + time_us
+        parts["prompt"] = (swept.tpot_us - swept.decode_step_us).to_numpy()
+        rest = swept.tpot_us.to_numpy() - sum(parts.values())
+        of, form = scenario.model, form_of(scenario.model)
+        formats = weight_formats(of)
+        expert_layers = of.layers if of.experts is not None else 0
+        experts_in = formats[0] if of.experts is None else FORMATS[of.experts.form or of.form].weight_dtype
+        version = {"1.0": "old", "1.1": "old"}.get(str(own.backend_version.iloc[0])[:3], "new")
+        for line in named_rows(own):
+            at = int(np.searchsorted(batch, line.concurrency))
+            found.append(
+                {
+                    "engine": line.backend,
+                    "gpu": arguments["gpu"],
+                    "card": scenario.gpu.architecture,
+                    "weights": formats[0],
+                    "experts_in": experts_in,
+                    "form": form,
+                    "version": version,
+                    "model": model,
+                    "family": model.replace("-r1", "-v3"),
+                    "tp": arguments["tp"],
+                    "ep": arguments["ep"],
+                    "requests_at": int(line.concurrency),
+                    "measured": 1e3 * line.tpot_mean_ms,
+                    "rest": rest[at],
+                    **{part: values[at] for part, values in parts.items()},
+                    "kernels": 1.0,
+                    "steps": 1.0,
+                    "requests": np.ceil(line.concurrency / scenario.parallel.schedulers),
+                    "begins": float(line.concurrency) / float(arguments["output_tokens"]),
+                    "layers_shared": float((arguments["tp"] > 1) * of.layers),
+                    "expert_layers": float(expert_layers),
+                    "spread_layers": float((arguments["ep"] > 1) * expert_layers),
+                }
+            )
+    return pd.DataFrame(found)
+
+
+Name = tuple[str, ...]
+
+
+class Fit:
+    """All effects with their levels over some cells."""
+
+    def __init__(self, cells: pd.DataFrame) -> None:
+        self.cells = cells
+        self.names: list[tuple[Effect, tuple[str, ...], Name]] = []
+        spreads: list[float] = []
+        self.places: dict[str, list[Any]] = {}
+        for effect in EFFECTS:
+            columns = []
+            for keys, spread in effect.levels:
+                values = cells[list(keys)].agg("|".join, axis=1)
+                active = cells[effect.part].to_numpy() != 0.0
+                known: dict[str, int] = {}
+                for value in sorted(set(values[active])):
+                    name = tuple(value.split("|"))
+                    if self._deviates(effect, keys, name):
+                        known[value] = len(spreads)
+                        self.names.append((effect, keys, name))
+                        spreads.append(spread)
+                columns.append(values.map(known).fillna(-1).astype(int).to_numpy())
+            self.places[effect.term] = columns
+        self.spreads = np.array(spreads)
+        self.low = np.array([0.0 if self._is_positive(*each) else -np.inf for each in self.names])
+
+    @staticmethod
+    def _deviates(effect: Effect, keys: tuple[str, ...], name: Name) -> bool:
+        if keys == ("engine",):
+            return name[0] not in effect.but
+        return not any(value in REFERENCE for key, value in zip(keys, name, strict=True) if key != "engine")
+
+    @staticmethod
+    def _is_positive(effect: Effect, keys: tuple[str, ...], name: Name) -> bool:
+        """Times that cannot be negative: only a generation of cards may take from what an engine has."""
+        del name
+        return effect.plus and "host" not in effect.term and "card" not in keys
+
+    def _value(self, values: FloatArray, term: str) -> Any:
+        padded = np.append(values, 0.0)
+        return sum(padded[column] for column in self.places[term])
+
+    def predicted(self, values: FloatArray) -> FloatArray:
+        """Microseconds per token of every cell."""
+        cells = self.cells
+        time, beside, shares = cells.rest.to_numpy(), 0.0, {}
+        for effect in EFFECTS:
+            value = self._value(values, effect.term)
+            if effect.plus:
+                value = value if "host" in effect.term else np.maximum(value, 0.0)
+                beside = beside + value * cells[effect.part].to_numpy()
+                continue
+            shares[effect.term] = np.exp(value)
+            if effect.part == "kernels":
+                continue
+            share = shares[effect.term]
+            if effect.part == "prompt":  # half of it linear layers
+                share = share * np.sqrt(shares["linear_share"])
+            time = time + share * cells[effect.part].to_numpy()
+        return np.asarray(time * shares["kernels_share"] + beside)
+
+    def solve(self, keep: BoolArray, start: FloatArray | None = None) -> OptimizeResult:
+        """Least squares of robust log errors with what draws levels to nothing."""
+        cells = self.cells
+        size = cells.groupby(["engine", "gpu", "weights", "family"]).rest.transform("size").to_numpy()
+        weight = np.sqrt(np.minimum(1.0, LARGEST / size))[keep]
+        measured = cells.measured.to_numpy()
+
+        def residuals(values: FloatArray) -> FloatArray:
+            off = np.log(np.maximum(self.predicted(values), 1.0) / measured)[keep] / SIGMA
+            return np.concatenate(
+                [weight * off / np.sqrt(1.0 + np.abs(off) / ROBUST**2), values / self.spreads]
+            )
+
+        first = np.zeros(self.spreads.size) if start is None else start
+        inside = np.where(np.isfinite(self.low), np.maximum(first, 1e-3 * self.spreads), first)
+        return least_squares(residuals, inside, x_scale=self.spreads, bounds=(self.low, np.inf))
+
+    def errors(self, values: FloatArray) -> FloatArray:
+        """Relative errors of every cell."""
+        return np.asarray(self.predicted(values) / self.cells.measured.to_numpy() - 1.0)
+
+
+def held_out(fit: Fit, found: OptimizeResult) -> dict[str, FloatArray]:
+    """Errors of every cell by a fit without its group, for each way of grouping."""
+    outs = {}
+    for title, keys in HELD_OUT:
+        groups = fit.cells[list(keys)].agg("|".join, axis=1).to_numpy()
+        errors = np.zeros(groups.size)
+        for group in dict.fromkeys(groups.tolist()):
+            own = groups == group
+            errors[own] = fit.errors(fit.solve(~own, found.x).x)[own]
+        outs[title] = errors
+    return outs
+
+
+def spread_of(found: OptimizeResult) -> FloatArray:
+    """Standard deviation that cells and spreads leave to each value."""
+    return np.asarray(np.sqrt(np.diag(np.linalg.pinv(found.jac.T @ found.jac))))
+
+
+def error_table(fit: Fit, found: OptimizeResult, outs: dict[str, FloatArray]) -> str:
+    """Mean errors by group: without the fit, with it, and held out."""
+    columns = {"before": fit.errors(np.zeros(fit.spreads.size)), "fit": fit.errors(found.x), **outs}
+    cells = fit.cells.assign(**{name: 100.0 * np.abs(values) for name, values in columns.items()})
+    means = cells.groupby(GROUP)[list(columns)].mean()
+    counts = cells.groupby(GROUP).size()
+    lines = [
+        (*key, counts[key], *(f"{value:.1f}" for value in row))
+        for key, row in zip(means.index, means.to_numpy(), strict=True)
+    ]
+    lines.append(("all cells", "", "", "", len(cells), *(f"{cells[name].mean():.1f}" for name in columns)))
+    lines.append(
+        ("mean over groups", "", "", "", len(means), *(f"{means[name].mean():.1f}" for name in columns))
+    )
+    return table(f"engine | card | weights | model | cells | {' | '.join(columns)}", 4, lines)
+
+
+def terms_table(fit: Fit, found: OptimizeResult) -> str:
+    """Every level's value."""
+    spread = spread_of(found)
+    lines = []
+    for (effect, keys, name), value, left, prior in zip(fit.names, found.x, spread, fit.spreads, strict=True):
+        shown = f"{value:+.3g}" if effect.plus else f"x {np.exp(value):.3f}"
+        lines.append((effect.term, " x ".join(keys), ", ".join(name), shown, f"{left:.2g}", f"{prior:g}"))
+    return table("term | level | of | value | +- | spread", 3, lines)
+
+
+RUNTIMES: dict[str, tuple[tuple[str, str], ...]] = {
+    "vllm": (
+        ("vllm-0.11", ""),
+        ("vllm-0.14", "layer_us"),
+        ("vllm-0.15", "host_us_per_step host_us_per_request"),
+        ("vllm-0.24", "host_us_per_step host_us_per_request"),
+    ),
+    "sglang": (("sglang-0.5", ""),),
+    "trtllm": (("tensorrt-llm-1.2", ""), ("tensorrt-llm-1.1", "linear_share kernels_share")),
+}
+"""Where terms of an engine are written; in runtimes that have more of them their own alone."""
+SOURCE = (
+    "served steps of Llama-3.1, Qwen3-32B, gpt-oss-120b, DeepSeek-V3 on H100, H200, B200, GB200 (rows by "
+    "which aiconfigurator grades itself, InferenceX and NVIDIA, 2025-08 to 2026-04), all fitted together"
+)
+FIELDS = {"card": "cards", "form": "forms", "weights": "formats", "experts_in": "formats"}
+MEASURED = 'measured = { gpus = [1, 8], cards = ["hopper", "blackwell"], requests = 256 }'
+KEPT = r", measured = \{.*?\}, elsewhere = \[\{.*?\}\]"
+LEAST, LEAST_PLUS = 0.005, 0.05
+"""Relative deviations below the first are not written, nor times per layer below the second."""
+
+
+def written_terms(
+    fit: Fit, found: OptimizeResult, engine: str
+) -> dict[str, tuple[float, float, list[str], list[str]]]:
+    """Term -> (value of the engine: a factor or so much more, band, deviations, those of old versions)."""
+    spread, terms = spread_of(found), {}
+    for effect in EFFECTS:
+        deviations, old = list[str](), list[str]()
+        own, variance, size = 0.0, 0.0, 0.0
+        for (of, keys, name), value, left in zip(fit.names, found.x, spread, strict=True):
+            at = dict(zip(keys, name, strict=True))
+            if of is not effect or at.get("engine", engine) != engine:
+                continue
+            variance, size = max(variance, left), max(size, abs(value))
+            if keys == ("engine",):
+                own = value
+                continue
+            shown = float(f"{value:.3g}") if effect.plus else float(f"{np.exp(value):.4g}")
+            if abs(value) < (0.02 * min(prior for _, prior in effect.levels) if effect.plus else LEAST):
+                continue
+            fields = [f'{FIELDS[key]} = ["{each}"]' for key, each in at.items() if key in FIELDS]
+            change = f"plus = {shown:g}" if effect.plus else f"times = {shown:g}"
+            (old if "version" in at else deviations).append(f"{{ {', '.join([*fields, change])} }}")
+        least = 0.02 * min(prior for _, prior in effect.levels)
+        base = (own if abs(own) > least else 0.0) if effect.plus else float(np.exp(own))
+        band = 1.28 * variance / max(abs(base), size, 1e-9) if effect.plus else 1.28 * variance
+        terms[effect.term] = base, min(band, 1.0), deviations, old
+    return terms
+
+
+def write(fit: Fit, found: OptimizeResult) -> None:
+    """The terms into runtimes.toml."""
+    path = ROOT / "medusa_sim/specs/runtimes.toml"
+    text = path.read_text(encoding="utf-8")
+    for engine, places in RUNTIMES.items():
+        terms = written_terms(fit, found, engine)
+        for runtime, only in places:
+            for effect in EFFECTS:
+                if only and effect.term not in only.split():
+                    continue
+                if not only and effect.term == "kernels_share":
+                    continue
+                text = _with_term(
+                    text, runtime, effect, *terms[effect.term], is_old=runtime == "tensorrt-llm-1.1"
+                )
+    write_text(path, text)
+
+
+def _with_term(
+    text: str,
+    runtime: str,
+    effect: Effect,
+    value: float,
+    band: float,
+    deviations: list[str],
+    old: list[str],
+    *,
+    is_old: bool,
+) -> str:
+    start = text.index(f'["{runtime}".engine]\n')
+    end = text.find("\n[", start + 1)
+    end = len(text) if end < 0 else end + 1
+    block = text[start:end]
+    line = re.search(rf"(?m)^{effect.term} = \{{ value = ([0-9.]+)(.*)\n", block)
+    engine = next(engine for engine, places in RUNTIMES.items() if any(runtime == of for of, _ in places))
+    if "host" in effect.term and engine not in OWN_HOST:
+        value = value + HOST[engine][effect.term]
+    if is_old:
+        deviations = [*deviations, *old]
+    listed = f"deviations = [{', '.join(deviations)}]"
+    if "host" in effect.term and engine in OWN_HOST:
+        if line is None:
+            return text
+        rest = re.sub(r", deviations = \[.*?\](?= \}$)", "", line[2])
+        new = f"{effect.term} = {{ value = {line[1]}{rest.removesuffix(' }')}, {listed} }}\n"
+    else:
+        if effect.term == "layer_us":
+            deviations = [f"{{ gpus = [2, 1024], plus = {value:.3g} }}"] * int(value > LEAST_PLUS) + [
+                each.replace("{ ", "{ gpus = [2, 1024], ", 1) for each in deviations
+            ]
+            listed, value = f"deviations = [{', '.join(deviations)}]", 0.0
+        elsewhere = "" if line is None else "".join(re.findall(KEPT, line[2]))
+        where = elsewhere or MEASURED
+        if engine == "sglang" and not deviations and abs(value - float(effect.term in SHARES)) < LEAST_PLUS:
+            return text
+        ending = f", {listed}" if deviations else ""
+        new = (
+            f'{effect.term} = {{ value = {value:.4g}, band = {band:.2g}, source = "{SOURCE}", '
+            f"{where.removeprefix(', ')}{ending} }}\n"
+        )
+    block = block.replace(line[0], new) if line is not None else block.rstrip("\n") + "\n" + new + "\n"
+    return text[:start] + block + text[end:]
+
+
+def main() -> None:
+    """Fit, hold out, print; write where asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the terms into runtimes.toml")
+    parser.add_argument("--fit", action="store_true", help="without holding groups out")
+    asked = parser.parse_args()
+    fit = Fit(parts_of(chain(set_ups(served_cells()), deepseek_set_ups())))
+    found = fit.solve(np.ones(len(fit.cells), dtype=bool))
+    print(error_table(fit, found, {} if asked.fit else held_out(fit, found)))
+    print(terms_table(fit, found))
+    if asked.write:
+        write(fit, found)
+
+
+if __name__ == "__main__":
+    main()

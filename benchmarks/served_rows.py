@@ -1,0 +1,190 @@
+r"""Plain decoding as servers were measured by others (serving/plain_serving): errors by engine, card, format.
+
+    python benchmarks/served_rows.py             # mean error, bias, worst, and what 80 % bands hold
+    python benchmarks/served_rows.py --rows      # every cell as well
+
+Rows: outputs of 500 tokens and more, a first token within 3 s, one replica. Requests are priced at the
+lengths that a row names, as a user would ask (`medusa-sim sweep --runtime R --prompt-tokens P --output-
+tokens N`). Experts that are spread over as many GPUs as attention is split over were exported with both
+numbers multiplied: `tp_size` 64 with `moe_ep_size` 8 is one server of eight GPUs (InferenceX has the same
+steps). Left out: a server whose prompts lay in its cache (vLLM 0.12 with an 8B: 8,000 tokens in 0.4 s at 48
+requests), and four rows of DeepSeek-V3 in fp8 through TensorRT-LLM whose steps are those of experts spread
+over eight GPUs in 1.1 (within 3 %), a third longer than their neighbours, and which say otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from study import measured, named_rows, table
+
+import medusa_sim as ms
+from medusa_sim.units import KILO
+
+GPUS = {"b200_sxm": "b200", "h200_sxm": "h200-sxm", "h100_sxm": "h100-sxm", "gb200": "gb200"}
+MODELS = (
+    "llama-3.1-70b",
+    "llama-3.3-70b",
+    "llama-3.1-8b",
+    "gpt-oss-120b",
+    "deepseek-v3",
+    "deepseek-r1",
+    "qwen3-32b",
+)
+SETUP = [
+    "backend",
+    "backend_version",
+    "system",
+    "precision",
+    "model_path",
+    "isl",
+    "osl",
+    "tp_size",
+    "attention_dp_size",
+    "moe_tp_size",
+    "moe_ep_size",
+]
+GROUP = ["engine", "gpu", "weights", "model"]
+LEAST_OUTPUT, LONGEST_WAIT_MS = 500, 3000.0
+
+
+def served_cells() -> pd.DataFrame:
+    """The rows that are scored."""
+    rows = pd.read_csv(measured("serving/plain_serving.csv"))
+    scored = (rows.osl >= LEAST_OUTPUT) & (rows.ttft_mean_ms < LONGEST_WAIT_MS)
+    cached = (rows.backend == "vllm") & rows.model_path.str.contains("Llama-3.1-8B")
+    mixed = (
+        (rows.backend == "trtllm") & rows.backend_version.isna() & rows.model_path.str.contains("DeepSeek-V3")
+    )
+    mixed &= (rows.precision == "fp8") & (rows.system == "b200_sxm")
+    kept = scored & (rows.batch_size == rows.concurrency) & ~cached & ~mixed
+    return rows[kept].reset_index(drop=True)
+
+
+def _count(value: float) -> int:
+    return int(value) if np.isfinite(value) and value > 0 else 1
+
+
+def model_of(path: str) -> str:
+    """The named model of a path on the hub."""
+    return next(name for name in MODELS if name in path.lower())
+
+
+def runtime_of(backend: str, version: str) -> str:
+    """The runtime of an engine and its version; where a row names none, those of early 2026."""
+    if backend == "vllm":
+        return "vllm-0.11" if version.startswith(("0.11", "0.12")) else "vllm-0.15"
+    if backend == "sglang":
+        return "sglang-0.5"
+    return "tensorrt-llm-1.1" if version.startswith(("1.0", "1.1")) else "tensorrt-llm-1.2"
+
+
+def set_up(row: Any) -> dict[str, Any]:
+    """Arguments of the scenario of a row."""
+    model, ep, tp = model_of(row.model_path), _count(row.moe_ep_size), int(row.tp_size)
+    schedulers = _count(row.attention_dp_size)
+    if ep > 1 and _count(row.moe_tp_size) == ep:
+        tp //= ep
+    arguments = {
+        "gpu": GPUS[row.system],
+        "model": model,
+        "runtime": runtime_of(row.backend, str(row.backend_version)),
+        "tp": tp * schedulers,
+        "ep": min(ep, tp * schedulers),
+        "dp_attention": schedulers > 1,
+        "prompt_tokens": float(row.isl),
+        "output_tokens": float(row.osl),
+        "drafter": "ngram",
+        "acceptance": "0.5",
+    }
+    if row.precision == "fp4" and not model.startswith("gpt-oss"):
+        arguments |= {"dtype": "nvfp4"}
+    elif row.precision == "fp8" and not model.startswith("deepseek"):
+        arguments |= {"dtype": "fp8"}
+    return arguments
+
+
+def set_ups(rows: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Every set-up with its rows."""
+    for _, own in rows.groupby(SETUP, dropna=False):
+        yield set_up(own.iloc[0]), own
+
+
+def scored(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row of each cell: engine, card, weights, model, requests, error of the time per token, held."""
+    found = []
+    for arguments, own in set_ups(rows):
+        batch = sorted({int(count) for count in own.concurrency})
+        swept = ms.Scenario(**arguments).sweep(batch=batch, candidates=[1]).set_index("batch")
+        of = ms.Scenario(**arguments).model
+        for line in named_rows(own):
+            at: Any = swept.loc[int(line.concurrency)]
+            step_us = float(at.decode_step_us)
+            low, high = (float(getattr(at, name)) / step_us for name in ("verify_low_us", "verify_high_us"))
+            ms_a_token = float(at.tpot_us) / KILO
+            found.append(
+                {
+                    "engine": line.backend,
+                    "gpu": arguments["gpu"],
+                    "weights": of.form,
+                    "model": arguments["model"],
+                    "runtime": arguments["runtime"],
+                    "tp": arguments["tp"],
+                    "ep": arguments["ep"],
+                    "isl": line.isl,
+                    "osl": line.osl,
+                    "requests": int(line.concurrency),
+                    "measured": line.tpot_mean_ms,
+                    "predicted": ms_a_token,
+                    "error": ms_a_token / line.tpot_mean_ms - 1.0,
+                    "held": low <= line.tpot_mean_ms / ms_a_token <= high,
+                }
+            )
+    return pd.DataFrame(found)
+
+
+def group_table(cells: pd.DataFrame) -> str:
+    """Errors by group, and what the bands hold."""
+    lines = []
+    for key, part in cells.groupby(GROUP):
+        worst: Any = part.iloc[int(part.error.abs().argmax())]
+        cell = (
+            f"{100 * worst.error:+.0f} (tp {worst.tp}, {worst.isl:.0f} + {worst.osl:.0f}, {worst.requests})"
+        )
+        lines.append(
+            (
+                *key,
+                len(part),
+                f"{100 * part.error.abs().mean():.1f}",
+                f"{100 * part.error.mean():+.1f}",
+                cell,
+                f"{100 * part.held.mean():.0f}",
+            )
+        )
+    return table("engine | card | weights | model | cells | mean % | bias % | worst cell | held %", 4, lines)
+
+
+def main() -> None:
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", action="store_true", help="print every cell as well")
+    asked = parser.parse_args()
+    cells = scored(served_cells())
+    if asked.rows:
+        print(cells.round(3).to_string())
+    print(group_table(cells))
+    cells["size"] = cells.error.abs()
+    means = 100.0 * cells.groupby(GROUP)[["size", "held"]].mean()
+    print(f"{len(cells)} cells: {100 * cells['size'].mean():.1f} %, bias {100 * cells.error.mean():+.1f} %")
+    print(
+        f"mean over {len(means)} groups: {means['size'].mean():.1f} %, bands hold {means.held.mean():.0f} %, "
+        f"the least {means.held.min():.0f} %"
+    )
+
+
+if __name__ == "__main__":
+    main()
