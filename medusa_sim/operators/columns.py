@@ -74,7 +74,7 @@ def _with_words(frame: pd.DataFrame) -> pd.DataFrame:
         frame = frame.assign(part=is_conv.map({True: "conv", False: "state"}))
     if "dtype" not in frame:
         kinds = [OPERATORS.get(kind) for kind in frame["op"].astype(str).unique()]
-        return frame.assign(dtype="") if all(kind and kind.BLANK_DTYPE for kind in kinds) else frame
+        return frame.assign(dtype="") if all(kind and kind.ROWS.blank_dtype for kind in kinds) else frame
     if "ep" in frame:  # of dispatch: what an engine sends by itself is said nowhere
         return frame.assign(dtype=frame["dtype"].astype("string").str.strip().replace("default", ""))
     return frame
@@ -99,7 +99,7 @@ MORE_COLUMNS = tuple(
         name for made in FAMILIES.values() for name in made.row_numbers() if name not in SIZE_COLUMNS
     )
 )
-OPTIONAL_COLUMNS = {name: blank for made in FAMILIES.values() for name, blank in made.OPTIONAL.items()}
+OPTIONAL_COLUMNS = {name: blank for made in FAMILIES.values() for name, blank in made.ROWS.optional.items()}
 WHOLE_COLUMNS = (
     *SIZE_COLUMNS,
     *MORE_COLUMNS,
@@ -148,7 +148,7 @@ def dtype_names(frame: pd.DataFrame, kinds: TextArray) -> TextArray:
     names = texts(frame, "dtype")
     for kind in np.unique(kinds[names == ""]):
         if kind in OPERATORS:
-            names = np.where((names == "") & (kinds == kind), OPERATORS[str(kind)].BLANK_DTYPE, names)
+            names = np.where((names == "") & (kinds == kind), OPERATORS[str(kind)].ROWS.blank_dtype, names)
     return names
 
 
@@ -166,7 +166,7 @@ def kinds_of(frame: pd.DataFrame) -> npt.NDArray[np.str_]:
 def row_numbers(frame: pd.DataFrame, made: type[Operator], rows: IndexArray) -> dict[str, FloatArray]:
     """Sizes of one family's rows by column; what a family leaves out where it is blank is filled in."""
     numbers = {name: frame[name].to_numpy(dtype=np.float64)[rows] for name in made.row_numbers()}
-    for name, blank in made.OPTIONAL.items():
+    for name, blank in made.ROWS.optional.items():
         given = frame[name].to_numpy(dtype=np.float64)[rows] if name in frame else np.full(rows.size, blank)
         numbers[name] = np.where(np.isnan(given), blank, given)
     return numbers

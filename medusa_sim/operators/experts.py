@@ -13,14 +13,15 @@ part, B (n - 1) / n.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Fault, Numbers, Operator, Size, TextArray, Words
+from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 _HALF_BYTES = 2.0
@@ -59,15 +60,17 @@ class Experts(Operator):
                "padded16", "padded64", "padded128", "gated")  # fmt: skip
     AXES = ("tokens",)
     SIZE = AXES
-    NUMBERS = ("tokens", "hidden", "inter", "topk", "experts")
-    OPTIONAL: ClassVar[Mapping[str, float]] = {
-        "tp": 1.0,
-        "ep": 1.0,
-        "local_experts_hit": np.nan,
-        "local_rows": np.nan,
-        **{f"local_rows_tile{tile}": np.nan for tile in PADDED_TILES},
-    }
-    WORDS: ClassVar[Mapping[str, str]] = {"gated": "True", "distribution": "uniform"}
+    ROWS = RowSchema(
+        numbers=("tokens", "hidden", "inter", "topk", "experts"),
+        optional={
+            "tp": 1.0,
+            "ep": 1.0,
+            "local_experts_hit": np.nan,
+            "local_rows": np.nan,
+            **{f"local_rows_tile{tile}": np.nan for tile in PADDED_TILES},
+        },
+        words={"gated": "True", "distribution": "uniform"},
+    )
 
     kind: Literal["moe"] = "moe"
     tokens: Size = field()
@@ -209,10 +212,12 @@ class Collective(Operator):
     COLUMNS = ("message_bytes", "ranks")
     AXES = ("message_bytes",)
     LABELS = ("version",)
-    NUMBERS = ("bytes", "ranks")
-    WORDS: ClassVar[Mapping[str, str]] = {"version": ""}
-    SPLITS = ("version",)
-    BLANK_DTYPE = "bf16"
+    ROWS = RowSchema(
+        numbers=("bytes", "ranks"),
+        words={"version": ""},
+        splits=("version",),
+        blank_dtype="bf16",
+    )
 
     kind: CollectiveKind
     message_bytes: Size
@@ -278,12 +283,14 @@ class Dispatch(Operator):
     COLUMNS = ("tokens", "hidden", "topk", "experts", "ranks", "nodes", "sms")
     AXES = ("tokens",)
     SIZE = AXES
-    NUMBERS = ("tokens", "hidden", "topk", "experts", "ep")
-    OPTIONAL: ClassVar[Mapping[str, float]] = {"nodes": 0.0, "sms": 0.0}
+    ROWS = RowSchema(
+        numbers=("tokens", "hidden", "topk", "experts", "ep"),
+        optional={"nodes": 0.0, "sms": 0.0},
+        words={"phase": ""},
+        splits=("phase",),
+        blank_dtype="bf16",
+    )
     LABELS = ("phase",)
-    WORDS: ClassVar[Mapping[str, str]] = {"phase": ""}
-    SPLITS = ("phase",)
-    BLANK_DTYPE = "bf16"
 
     kind: DispatchKind
     tokens: Size = field()

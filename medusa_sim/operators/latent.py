@@ -10,9 +10,9 @@ values; prefill expands K and V of each head. DeepSeek-V3 (arXiv 2412.19437) has
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import (
@@ -26,6 +26,7 @@ from medusa_sim.operators.operator import (
     attended_pairs,
     named_format,
 )
+from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 
 LatentKind = Literal["mla_decode", "mla_prefill"]
@@ -53,8 +54,10 @@ class LatentAttention(Operator):
     LABELS = (
         "scope", "gemm_dtype", "latent_dim", "rope_dim", "nope_dim", "v_dim", "hidden", "q_rank",
     )  # fmt: skip
-    WORDS: ClassVar[Mapping[str, str]] = {"scope": KERNEL_SCOPE, "kv_dtype": "", "gemm_dtype": ""}
-    SPLITS = ("scope", "kv_dtype", "gemm_dtype")
+    ROWS = RowSchema(
+        words={"scope": KERNEL_SCOPE, "kv_dtype": "", "gemm_dtype": ""},
+        splits=("scope", "kv_dtype", "gemm_dtype"),
+    )
 
     kind: LatentKind
     batch: Size

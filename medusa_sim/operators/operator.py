@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
+from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.units import BYTES_PER_ELEMENT, HALVES, Format, format_of
 
 Size: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64] | int | float
@@ -61,11 +62,7 @@ class Operator(ABC):
     along which a time may be interpolated between measured rows, outer to inner. LABELS: fields that are no
     sizes and make another operator of it, beside the dtypes.
 
-    How a table of operators names it (`table.operators_of` hands these to `of_rows`): NUMBERS, whole numbers
-    that every row has, COLUMNS unless they are said; OPTIONAL, further numbers, 0 or more, and what a blank
-    cell means (a blank that means a number is a count and whole, one that means NaN a measurement); WORDS,
-    text columns, and what a blank one means; SPLITS, those words whose rows are different operators;
-    BLANK_DTYPE, what a blank `dtype` means (nothing: it must be said).
+    ROWS: how rows of a table name it (`table.operators_of` hands what they hold to `of_rows`).
 
     SIZE: sizes whose product is `size`.
 
@@ -77,11 +74,7 @@ class Operator(ABC):
     COLUMNS: ClassVar[tuple[str, ...]]
     AXES: ClassVar[tuple[str, ...]]
     LABELS: ClassVar[tuple[str, ...]] = ()
-    NUMBERS: ClassVar[tuple[str, ...]] = ()
-    OPTIONAL: ClassVar[Mapping[str, float]] = {}
-    WORDS: ClassVar[Mapping[str, str]] = {}
-    SPLITS: ClassVar[tuple[str, ...]] = ()
-    BLANK_DTYPE: ClassVar[str] = ""
+    ROWS: ClassVar[RowSchema] = RowSchema()
     SIZE: ClassVar[tuple[str, ...]] = ("batch", "q_len")
     STORED: ClassVar[str] = "dtype"
     FITTED_BY_STORED: ClassVar[bool] = False
@@ -117,10 +110,10 @@ class Operator(ABC):
 
     @classmethod
     def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """The operator of rows of a table that share kind, format and SPLITS.
+        """The operator of rows of a table that share kind, format and the words that split them.
 
-        form: dtypes of arithmetic and weights, from the rows' `dtype`. numbers: arrays of NUMBERS and
-        OPTIONAL. words: arrays of WORDS. Raises ValueError for a word that is no numeric format.
+        form: dtypes of arithmetic and weights, from the rows' `dtype`. numbers, words: arrays of those of
+        ROWS. Raises ValueError for a word that is no numeric format.
         """
         fields: dict[str, Any] = {name: numbers[name] for name in cls.COLUMNS if name in numbers}
         fields |= {name: str(words[name][0]) for name in cls.LABELS if name in words}
@@ -144,7 +137,7 @@ class Operator(ABC):
     @classmethod
     def row_numbers(cls) -> tuple[str, ...]:
         """Columns that a row of a table must fill."""
-        return cls.NUMBERS or cls.COLUMNS
+        return cls.ROWS.numbers or cls.COLUMNS
 
     @property
     def stored_dtype(self) -> str:
@@ -269,8 +262,10 @@ class Attention(Operator):
     STORED = "kv_dtype"
     COLUMNS = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
     AXES = ("batch", "q_len", "kv_len")
-    WORDS: ClassVar[Mapping[str, str]] = {"kv_dtype": ""}
-    SPLITS = ("kv_dtype",)
+    ROWS = RowSchema(
+        words={"kv_dtype": ""},
+        splits=("kv_dtype",),
+    )
 
     kind: AttentionKind
     batch: Size

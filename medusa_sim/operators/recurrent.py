@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words
+from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.engine_facts import RULES
 from medusa_sim.units import BYTES_PER_ELEMENT, Format
@@ -52,9 +53,11 @@ class Recurrent(Stream):
     COLUMNS = ("batch", "q_len", "heads", "key_heads", "key_dim", "value_dim", "conv_width")
     AXES = ("batch", "q_len")
     LABELS = ("part", "phase", "state_dtype")
-    WORDS: ClassVar[Mapping[str, str]] = {"part": STATE, "phase": GENERATION, "engine": ""}
-    SPLITS = ("part", "phase", "engine")
-    BLANK_DTYPE = "bf16"
+    ROWS = RowSchema(
+        words={"part": STATE, "phase": GENERATION, "engine": ""},
+        splits=("part", "phase", "engine"),
+        blank_dtype="bf16",
+    )
     NEEDLESS = frozenset({"chunks", "several"})
 
     kind: RecurrentKind

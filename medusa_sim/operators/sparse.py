@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, TextArray, Words
+from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.operators.stream import HOST_STEP, Stream, total_of
 from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 
@@ -112,17 +113,19 @@ class Sparse(Stream):
     COLUMNS = ("batch", "q_len", "prefix", "heads", "hidden", "q_rank", "index_heads", "nope_dim", "v_dim")
     AXES = ("batch", "q_len", "prefix")
     LABELS = ("phase", "gemm_dtype")
-    NUMBERS = ("batch", "q_len", "heads")
-    OPTIONAL: ClassVar[Mapping[str, float]] = {"prefix": 0.0}
-    WORDS: ClassVar[Mapping[str, str]] = {
-        "phase": GENERATION,
-        "kv_cache_dtype": "",
-        "gemm_type": "",
-        "model_name": "",
-        "verifies": "False",
-    }
-    SPLITS = ("phase", "kv_cache_dtype", "gemm_type", "verifies")
-    BLANK_DTYPE = "bf16"
+    ROWS = RowSchema(
+        numbers=("batch", "q_len", "heads"),
+        optional={"prefix": 0.0},
+        words={
+            "phase": GENERATION,
+            "kv_cache_dtype": "",
+            "gemm_type": "",
+            "model_name": "",
+            "verifies": "False",
+        },
+        splits=("phase", "kv_cache_dtype", "gemm_type", "verifies"),
+        blank_dtype="bf16",
+    )
     NEEDLESS = frozenset({"scores", "split", "long_scores", "narrow", "every_key"})
     ALTERNATIVE = frozenset({"split"})
     LAUNCHES = 60
@@ -145,7 +148,7 @@ class Sparse(Stream):
     def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
         """Sizes of the model that rows name, their formats, and whether they verify."""
         del form, numbers
-        phase, cache, weights, verifies = (str(words[name][0]) for name in cls.SPLITS)
+        phase, cache, weights, verifies = (str(words[name][0]) for name in cls.ROWS.splits)
         sizes = dict(zip(Sizes._fields, sizes_of(kind, words["model_name"]), strict=True))
         if kind.endswith(NO_INDEXER):
             sizes["index_heads"] = np.zeros_like(sizes["index_heads"])

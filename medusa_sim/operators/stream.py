@@ -24,6 +24,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Operator, Size
+from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 HOST_STEP = "launches"
@@ -103,11 +104,13 @@ class HyperConnection(Stream):
     AXES = ("tokens",)
     SIZE = AXES
     LABELS = ("part",)
-    NUMBERS = ("tokens", "hidden")
-    OPTIONAL: ClassVar[Mapping[str, float]] = {"streams": 4.0, "sites": 1.0}
-    WORDS: ClassVar[Mapping[str, str]] = {"part": BEFORE}
-    SPLITS = ("part",)
-    BLANK_DTYPE = "bf16"
+    ROWS = RowSchema(
+        numbers=("tokens", "hidden"),
+        optional={"streams": 4.0, "sites": 1.0},
+        words={"part": BEFORE},
+        splits=("part",),
+        blank_dtype="bf16",
+    )
 
     kind: Literal["hyper_connections"] = "hyper_connections"
     tokens: Size = field()

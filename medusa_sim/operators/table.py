@@ -1,7 +1,7 @@
 """Operator rows: a CSV or Parquet table of shapes (and measured times) -> a checked frame -> operators.
 
 Columns `op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us]`, one launch a row, and those of
-the further families (`Operator.NUMBERS`, `OPTIONAL`, `WORDS`). Cells that do not apply to an operator are
+the further families (`Operator.ROWS`). Cells that do not apply to an operator are
 blank. `engine` and `kernel` name whose kernels a row is of. A `gpu` column and unknown columns are kept,
 never used. Published tables may name columns their own way (`columns.OTHER_NAMES`). Where a table is wrong,
 one line names row, column, what was given and what is allowed.
@@ -264,8 +264,10 @@ def operators_of(frame: pd.DataFrame, *, by: tuple[str, ...] = ()) -> list[tuple
     groups: list[tuple[IndexArray, Operator]] = []
     for index in _alike(shared):
         made = OPERATORS[str(kinds[index[0]])]
-        words = {column: texts(frame, column, index, blank) for column, blank in made.WORDS.items()}
-        for part in _alike([words[column] for column in made.SPLITS]) if made.SPLITS else [slice(None)]:
+        words = {column: texts(frame, column, index, blank) for column, blank in made.ROWS.words.items()}
+        for part in (
+            _alike([words[column] for column in made.ROWS.splits]) if made.ROWS.splits else [slice(None)]
+        ):
             rows = index[part]
             own = {column: word[part] for column, word in words.items()}
             form = format_of(str(names[rows[0]]))

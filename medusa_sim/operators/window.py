@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words, named_format
+from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.operators.stream import Stream
 from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
@@ -60,11 +61,13 @@ class WindowAttention(Stream):
     COLUMNS = ("batch", "q_len", "prefix", "heads", "kv_heads", "head_dim", "window")
     AXES = ("batch", "q_len", "prefix")
     LABELS = ("phase",)
-    NUMBERS = ("batch", "q_len", "heads", "kv_heads", "head_dim", "window")
-    OPTIONAL: ClassVar[Mapping[str, float]] = {"prefix": 0.0}
-    WORDS: ClassVar[Mapping[str, str]] = {"phase": GENERATION, "kv_cache_dtype": "", "head_dim": ""}
-    SPLITS = ("phase", "kv_cache_dtype", "head_dim")
-    BLANK_DTYPE = "bf16"
+    ROWS = RowSchema(
+        numbers=("batch", "q_len", "heads", "kv_heads", "head_dim", "window"),
+        optional={"prefix": 0.0},
+        words={"phase": GENERATION, "kv_cache_dtype": "", "head_dim": ""},
+        splits=("phase", "kv_cache_dtype", "head_dim"),
+        blank_dtype="bf16",
+    )
     NEEDLESS = frozenset({"masked"})
     ALTERNATIVE = frozenset({
         "split_waves", "split_groups", "split_tiles", "splits",
