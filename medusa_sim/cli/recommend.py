@@ -94,7 +94,7 @@ def recommend(
         return
     own_machine(names)
     question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, **asked)
-    if engine is not None and not take.is_given("runtime"):
+    if engine is not None and not take.is_given("runtime") and names["bench"] is None:
         names["runtime"] = runtime_of(engine, names["drafter"])
     (one,) = take.scenarios(names)
     for line in narrowed(one):

@@ -220,10 +220,10 @@ def _distance(version: str, span: tuple[str, str]) -> tuple[int, int, int]:
 def _unknown(given: str, known: tuple[str, ...]) -> str:
     """One line for a name that is not there."""
     if given.lower() in UNTIMED:
-        return (
-            f"runtime {shown(given)}: nobody measured its steps; choose cuda-graph (kernels alone), and "
-            f"`recommend --export {given.lower()}` for its settings"
-        )
+        steps = "nobody measured its steps; choose cuda-graph (kernels alone)"
+        if given.lower() == "llama-cpp":
+            steps = f"it has a runtime for each backend; choose {', '.join(local_runtime_names())}"
+        return f"runtime {shown(given)}: {steps}, and `recommend --export {given.lower()}` for its settings"
     return unknown_name("runtime", given, known)
 
 
