@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, request_length
-from medusa_sim.plan.arguments import FLAG, NUMBER, WHOLE, WORD, Declared, Type, argument
+from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, WHOLE, WORD, Declared, Type, argument
 from medusa_sim.units import KILO
 
 Measure = Literal["cost", "throughput", "energy"]
@@ -117,38 +117,39 @@ class Question(Declared):
         return float(min(by_time, by_rate))
 
 
+def several(of: str, help_: str, names: str, **more: Any) -> Any:
+    """A field for several values of an argument; by its own option, unless `more` says another."""
+    one = ARGUMENTS[of]
+    kind = SIZES if one.type is WHOLE else NAMES
+    return argument(None, kind, help_, _CHOICES, names=names, **{"option": one.option, **more})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choices(Declared):
     """What may be chosen; None: what the model, the cards and the engines allow."""
 
-    gpus: tuple[str, ...] | None = argument(
-        None, NAMES, "Cards [all of data centres].", _CHOICES, option="--gpu", names="cards"
+    gpus: tuple[str, ...] | None = several("gpu", "Cards [all of data centres].", "cards")
+    counts: tuple[int, ...] | None = several(
+        "tp", f"GPUs of one copy [{','.join(map(str, GPUS))}].", "counts", option="--gpus"
     )
-    counts: tuple[int, ...] | None = argument(
-        None, SIZES, f"GPUs of one copy [{','.join(map(str, GPUS))}].", _CHOICES, option="--gpus",
-        names="counts",
-    )  # fmt: skip
-    weight_dtypes: tuple[str, ...] | None = argument(
-        None, NAMES, "Precision of the weights [as published, fp8 and nvfp4].", _CHOICES,
-        option="--weight-dtype", names="formats",
-    )  # fmt: skip
-    kv_dtypes: tuple[str, ...] | None = argument(
-        None, NAMES,
+    weight_dtypes: tuple[str, ...] | None = several(
+        "weight_dtype", "Precision of the weights [as published, fp8 and nvfp4].", "formats"
+    )
+    kv_dtypes: tuple[str, ...] | None = several(
+        "kv_dtype",
         f"Precision of the KV cache, {AUTO},{FP8} for both at every batch [{AUTO}, as published; {FP8} for "
         "batches beyond what that holds].",
-        _CHOICES, option="--kv-dtype", names="caches",
-    )  # fmt: skip
-    engines: tuple[str, ...] | None = argument(
-        None, NAMES, "Engines [vllm, sglang and tensorrt-llm].", _CHOICES, option="--engine", names="engines"
+        "caches",
     )
-    drafters: tuple[str, ...] | None = argument(
-        None, NAMES,
+    engines: tuple[str, ...] | None = several(
+        "runtime", "Engines [vllm, sglang and tensorrt-llm].", "engines", option="--engine"
+    )
+    drafters: tuple[str, ...] | None = several(
+        "drafter",
         "What proposes drafts, `none` among them [none and those whose acceptance on this model is known].",
-        _CHOICES, option="--drafter", names="drafters",
-    )  # fmt: skip
-    eps: tuple[int, ...] | None = argument(
-        None, SIZES, "Groups of experts [1 and all GPUs].", _CHOICES, option="--ep", names="counts"
+        "drafters",
     )
+    eps: tuple[int, ...] | None = several("ep", "Groups of experts [1 and all GPUs].", "counts")
     dp_attention: bool | None = argument(
         None, FLAG,
         "Attention of other sequences on every GPU [both, where latent attention allows it].",

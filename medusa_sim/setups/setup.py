@@ -70,8 +70,8 @@ class SetUp:
 
     def key(self, run: Model, drafter: str) -> tuple[Any, ...]:
         """Its SET_UP with a drafter. run: the model in its formats."""
-        cache = run.kv_dtype or run.dtype
-        return (self.gpu, self.tp, self.ep, self.dp_attention, self.precision, cache, self.engine, drafter)
+        of_run = {"kv_precision": run.kv_dtype or run.dtype, "drafter": drafter}
+        return tuple(of_run[name] if name in of_run else getattr(self, name) for name in SET_UP)
 
     @property
     def words(self) -> str:
