@@ -270,6 +270,16 @@ def test_keys_are_chosen_up_to_the_limit_and_streams_are_read_and_written():
     assert (before, after) == (3 * 7168 * 5 * 2, 3 * 7168 * 9 * 2)
 
 
+@pytest.mark.parametrize(("prefix", "scores"), [(131064.0, 4.0 * 16 * 2 * 131072), (1016.0, 0.0)])
+def test_scores_of_a_prompt_are_of_every_query_for_the_keys_of_all_requests(prefix, scores):
+    """4 bytes each, where there are keys to leave out; beyond 131,072 keys they are counted again."""
+    one = Sparse(
+        name="d", kind="dsa", dtype="bf16", batch=2, q_len=8, prefix=prefix, heads=128, phase="context"
+    )
+    assert float(one.loads["scores"]) == scores
+    assert float(one.loads["long_scores"]) == scores * (prefix + 8.0) / 131072.0
+
+
 def test_names_of_columns_that_others_publish():
     """Mamba-2, hyper-connections, dispatch and verification attention with the columns of their tables."""
     sizes = {"batch": 4, "q_len": 1, "nheads": 64, "n_groups": 8, "head_dim": 64, "d_state": 128, "d_conv": 4}
