@@ -61,13 +61,18 @@ HOST = {
 
 @dataclass(frozen=True)
 class Effect:
-    """A term: the part of a step that it is a factor on or (plus) is charged for; levels with spreads."""
+    """A term: the part of a step that it is a factor on or (plus) is charged for; levels with spreads.
+
+    but: engines in which it was fitted elsewhere. by_card: what a generation's own kernels launch: nothing is
+    taken over from one to another.
+    """
 
     term: str
     part: str
     levels: tuple[tuple[tuple[str, ...], float], ...]
     plus: bool = False
     but: tuple[str, ...] = ()
+    by_card: bool = False
 
 
 EFFECTS = (
@@ -125,8 +130,9 @@ EFFECTS = (
     Effect(
         "experts_us_per_layer",
         "expert_layers",
-        ((("engine", "experts_in"), 15.0), (("engine", "card", "experts_in"), 20.0)),
+        ((("engine", "card", "experts_in"), 20.0),),
         plus=True,
+        by_card=True,
     ),
     Effect(
         "expert_parallel_us_per_layer",
@@ -285,13 +291,14 @@ class Fit:
     def _deviates(effect: Effect, keys: tuple[str, ...], name: Name) -> bool:
         if keys == ("engine",):
             return name[0] not in effect.but
-        return not any(value in REFERENCE for key, value in zip(keys, name, strict=True) if key != "engine")
+        asked = [key for key in keys if key != "engine" and not (key == "card" and effect.by_card)]
+        return not any(value in REFERENCE for key, value in zip(keys, name, strict=True) if key in asked)
 
     @staticmethod
     def _is_positive(effect: Effect, keys: tuple[str, ...], name: Name) -> bool:
         """Times that cannot be negative: only a generation of cards may take from what an engine has."""
         del name
-        return effect.plus and "host" not in effect.term and "card" not in keys
+        return effect.plus and "host" not in effect.term and ("card" not in keys or effect.by_card)
 
     def _value(self, values: FloatArray, term: str) -> Any:
         padded = np.append(values, 0.0)
