@@ -276,7 +276,7 @@ class Cells:
         """
         if self.scenario.traffic is None:
             return self.step_speedup
-        return np.asarray(self.plain.token_us / self.token_us)
+        return np.asarray(self._of_plain(lambda seen: seen.token_us) / self.token_us)
 
     @cached_property
     def band(self) -> tuple[FloatArray, FloatArray]:
@@ -295,11 +295,17 @@ class Cells:
         their ratio by the difference of the two shares alone.
         """
         steps, others = self.in_flight, np.zeros(())
-        for own, plain in zip(self.served.halves, self.plain.served.halves, strict=True):
-            others = others + (own - plain) ** 2
+        for place, own in enumerate(self.served.halves):
+            others = others + (own - self._of_plain(_half(place))) ** 2
         share = self.served.step_share
         low, high = (np.log1p(share * (steps.step_speedup / end - 1.0)) for end in steps.step_band)
         return np.sqrt(low**2 + others), np.sqrt(high**2 + others)
+
+    def _of_plain(self, read: Callable[[Served], FloatArray]) -> FloatArray:
+        """A number of a server that decodes plainly: of the first cell where that is plain decoding."""
+        if (self.index[..., 0] != PLAIN).any():
+            return read(self.plain.served)
+        return np.broadcast_to(read(self.served), self.shape)[..., :1]
 
     def _unless_exact(
         self, value: FloatArray, low: FloatArray, high: FloatArray
@@ -493,6 +499,10 @@ def _picked(table: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:
 
 def _cost_field(name: str) -> Field:
     return lambda step: getattr(step.cost, name)
+
+
+def _half(place: int) -> Callable[[Served], FloatArray]:
+    return lambda seen: seen.halves[place]
 
 
 def _waits(code: Bound) -> Field:
