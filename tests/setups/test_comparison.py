@@ -363,3 +363,9 @@ def test_what_is_no_choice_holds_for_every_set_up(name, option, value):
     rows, usual = ms.compare(**few, **{name: value}).table, ms.compare(**few).table
     assert [row["usd_per_million_tokens"] for row in told] == pytest.approx(list(rows.usd_per_million_tokens))
     assert list(rows.usd_per_million_tokens) != pytest.approx(list(usual.usd_per_million_tokens))
+
+
+def test_a_card_without_room_says_how_large_weights_and_memory_are():
+    found = ms.compare("llama-3.1-70b", gpus=("l40s", "h200-sxm"), counts=1, drafters="none").comparison
+    reasons = {each.reason for each in found.refused if "1 x l40s, bf16" in str(each.setup)}
+    assert reasons == {"141 GB of weights a card leave no room for a request in 52 GB"}
