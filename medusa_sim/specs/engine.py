@@ -133,7 +133,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     layers of experts, linear_share of linear layers, attention_share, exchange_share (between GPUs), and
     prompt_share of what prompts add to a step; experts_us_per_layer: beside each layer of experts, and
     expert_parallel_us_per_layer where they are spread over GPUs. prompt_us_per_request: of the host, for each
-    prompt that begins.
+    prompt that begins. between_share: 80 % half-width of a step beside those that were served elsewhere.
     eager_us_per_layer: of the host beyond the captured graphs. steps_ahead: steps that are scheduled
     before the running one ends. server_us, _per_request: from the client to the queue and back, and for
     each request whose token is sent with the first one.
@@ -184,6 +184,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     exchange_share: _Share
     prompt_share: _Share
     prompt_us_per_request: _Us
+    between_share: _Share
     experts_us_per_layer: _Us
     expert_parallel_us_per_layer: _Us
     eager_us_per_layer: _Us

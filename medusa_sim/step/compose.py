@@ -89,7 +89,9 @@ class Cost:
 
     device_us, host_us, exposed_us: as in `step_us`. below_square, above_square: squared half-widths of the
     80 % band of device_us; step_square, draft_square: of what an engine adds to every step, and to a step
-    that drafts. Costs of passes one after another add with `+`; their errors are taken as independent.
+    that drafts; source_square: by which steps of a set-up lie beside those of others, plain and drafting
+    alike, so that no ratio has it. Costs of passes one after another add with `+`; their errors are taken as
+    independent.
     """
 
     device_us: FloatArray = field(default_factory=_nothing)
@@ -99,6 +101,7 @@ class Cost:
     above_square: FloatArray = field(default_factory=_nothing)
     step_square: FloatArray = field(default_factory=_nothing)
     draft_square: FloatArray = field(default_factory=_nothing)
+    source_square: FloatArray = field(default_factory=_nothing)
 
     @cached_property
     def time_us(self) -> FloatArray:
@@ -108,6 +111,13 @@ class Cost:
     @cached_property
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band."""
+        low_us = self._low_us
+        if not self.source_square.any():
+            return low_us
+        return np.asarray(self.time_us - np.sqrt((self.time_us - low_us) ** 2 + self.source_square))
+
+    @property
+    def _low_us(self) -> FloatArray:
         low_us = self._fast_us
         if not self.has_engine_band:
             return low_us
@@ -120,9 +130,10 @@ class Cost:
     def high_us(self) -> FloatArray:
         """Upper end of the 80 % band."""
         high_us = self._slow_us
-        if not self.has_engine_band:
+        if not self.has_engine_band and not self.source_square.any():
             return high_us
-        return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + self._engine_square))
+        squares = self._engine_square + self.source_square
+        return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + squares))
 
     @property
     def kernel_halves(self) -> tuple[FloatArray, FloatArray]:
@@ -235,7 +246,14 @@ def beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool =
         # a plain step of as many requests may be in a graph: not what both steps share
         own = np.asarray(((host / whole) ** (HOST_OVERLAP - 1.0) * launching.half_us) ** 2)
     square = np.asarray(added.half_us**2)
-    return Cost(host_us=host, exposed_us=added.time_us, step_square=square, draft_square=own)
+    source = np.asarray((engine.between_share.value * device_us) ** 2)
+    return Cost(
+        host_us=host,
+        exposed_us=added.time_us,
+        step_square=square,
+        draft_square=own,
+        source_square=source if source.any() else _nothing(),
+    )
 
 
 def drafting_cost(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import medusa_sim as ms
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.plan.cells import price
@@ -330,3 +331,21 @@ def test_a_server_that_is_set_up_for_a_batch_has_a_graph_of_it():
     assert padded_tokens(older, requests, 1).tolist() == [104, 128, 129, 200, 257]
     assert padded_tokens(newer, requests, 1).tolist() == [104, 128, 192, 256, 320]
     assert is_captured(older, requests, 1).all()
+
+
+def test_what_steps_lie_beside_others_widens_a_step_and_no_speedup():
+    asked = {"gpu": "h200-sxm", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4, "drafter": "ngram"}
+    runtime = load_runtime("vllm-0.15")
+
+    def rows_of(half: float):
+        given = runtime.engine.with_terms({"between_share": Term(value=half, source="a test")})
+        of = ms.Scenario(**asked, acceptance="0.5", runtime=replace(runtime, engine=given))
+        return of.sweep(batch=[16], candidates=[1, 4]).set_index("candidates")
+
+    narrow, wide = rows_of(0.0), rows_of(0.2)
+    for end in ("verify_low_us", "verify_high_us"):
+        half = abs(wide[end] / wide.verify_step_us - 1.0)
+        assert (half > abs(narrow[end] / narrow.verify_step_us - 1.0)).all()
+        assert (half > 0.15).all()
+    for end in ("speedup_low", "speedup_high"):
+        assert wide[end].to_numpy() == pytest.approx(narrow[end].to_numpy(), rel=0.02)
