@@ -52,8 +52,8 @@ STATED = {
     "method-engines: at least # us, # us a request, # bytes": (
         "*lab.calibrate.engine_fit:_HOST_SPREAD.values()"
     ),
-    "method-engines: with every kernel # times as long": (
-        "load_runtime('tensorrt-llm-1.1').engine.kernels_share.value"
+    "method-engines: slower kernels of DeepSeek (`kernels_share`, # times as long)": (
+        "load_runtime('tensorrt-llm-1.1').engine.kernels_share.deviations[0].times"
     ),
     "method-engines: share of their limit, +-# %": "100 * specs.costs:TRANSFER_ERROR",
     # kernels

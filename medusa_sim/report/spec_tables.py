@@ -100,9 +100,9 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
             "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
             "fp16 TFLOP/s": peak("fp16"),
             "fp8 TFLOP/s": peak("fp8"),
-            "kernel sets": _kernel_sets,
+            "fitted kernels": _fitted_sets,
         },
-        words=("gpu", "kernel sets"),
+        words=("gpu", "fitted kernels"),
         title="GPUs",
     )
     own: dict[str, list[Gpu]] = {}
@@ -157,16 +157,14 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
     return [table for table in (gpus, *local, models, runtimes, profiles, prices) if table.rows]
 
 
-def _kernel_sets(gpu: Gpu) -> str:
-    """`torch (fitted), sglang (from h100-sxm)`."""
-    return ", ".join(f"{name} ({_origin(kernels)})" for name, kernels in gpu.kernels.items()) or NOTHING
+def _fitted_sets(gpu: Gpu) -> str:
+    """Kernel sets with a fit of this card's own; other cards lend the rest."""
+    return ", ".join(name for name, kernels in gpu.kernels.items() if _is_fitted(kernels)) or "borrowed"
 
 
-def _origin(kernels: KernelSet) -> str:
-    fits = [kernel.fit for kernel in fitted_kernels(kernels).values()]
-    lenders = sorted({fit.inherited_from.split(":")[0] for fit in fits if fit.inherited_from})
-    fitted = any(not fit.inherited_from for fit in fits)
-    return " + ".join([*(["fitted"] if fitted else []), *(f"from {each}" for each in lenders)]) or "empty"
+def _is_fitted(kernels: KernelSet) -> bool:
+    """Whether any kernel of a set was fitted on this card."""
+    return any(not kernel.fit.inherited_from for kernel in fitted_kernels(kernels).values())
 
 
 def _experts(entry: SpecEntry) -> str:

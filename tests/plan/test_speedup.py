@@ -29,7 +29,7 @@ CHAINS = MEDUSA.but(chain_only=True)
 @pytest.mark.parametrize("batch", [1, 24])
 def test_best_trees_lie_on_the_curve_and_the_curve_is_the_searchs(scenario, batch):
     curve = tree_curve(scenario, batch, 1024, 40)
-    table = count_table(price(scenario, [batch], [1024], scenario.options(40)))
+    table = count_table(price(scenario, [batch], [1024], scenario.options(40)).by_count)
     assert curve.candidates.tolist() == table.column("candidates").to_pylist()
     assert np.allclose(curve.speedup, table.column("speedup"), rtol=1e-12)
     for count in {2, 3, int(curve.candidates[-1]), int(curve.candidates[len(curve.candidates) // 2])}:
