@@ -54,6 +54,7 @@ QUICK = {
 """Scripts that need rows and take seconds on them."""
 LONG = {
     "acceptance.py": "", "compare_validation.py": "", "deepseek_rows.py": "", "engine_fit.py": "--print",
+    "hierarchy.py": "", "local_speed.py": "", "served_rows.py": "",
     "load_validation.py": "--print", "moe_speculation.py": "", "power_fit.py": "", "published.py": "",
     "serving_validation.py": "",
 }  # fmt: skip

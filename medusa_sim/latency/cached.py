@@ -58,7 +58,7 @@ class CachedLatency:
         self,
         latency: LatencyModel,
         known: Known | None = None,
-        whose: Callable[[Operator], Hashable] = lambda _: None,
+        whose: Callable[[Operator], Hashable] | None = None,
     ) -> None:
         self.name: str = latency.name
         self.gpu: Gpu = latency.gpu
@@ -74,7 +74,7 @@ class CachedLatency:
             return self._latency.time(operator)
         own, place = tuple(map(_hashable, off_axes)), tuple(map(_hashable, axes))
         if own not in self._keys:
-            self._keys[own] = (self._whose(operator), own)
+            self._keys[own] = (self._whose(operator) if self._whose else None, own)
         key = self._keys[own]
         time = self._known.times.get((key, place))
         if time is None:

@@ -9,7 +9,7 @@ import numpy as np
 from medusa_sim.latency.base import known_time
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.plan import TYPICAL
+from medusa_sim.plan import TYPICAL, request_length
 from medusa_sim.plan.acceptance import doubtful_shares
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
@@ -81,7 +81,7 @@ def acceptance_of_outputs(of: Scenario) -> Iterator[str]:
 def requests_beyond_acceptance(of: Scenario) -> Iterator[str]:
     """That requests grow longer than the contexts that the acceptance was measured at."""
     if of.traffic is not None:
-        yield from _beyond_acceptance(of, of.traffic.prompt_tokens + of.traffic.output_tokens)
+        yield from _beyond_acceptance(of, request_length(of.traffic.prompt_tokens, of.traffic.output_tokens))
 
 
 def requests_beyond_positions(of: Scenario) -> Iterator[str]:

@@ -94,7 +94,7 @@ def test_every_gpu_sweeps_by_default(gpu, dtype):
 
 @pytest.mark.parametrize("gpu", [name for name in gpu_names() if name.startswith("cpu-")])
 def test_a_cpu_sweeps_in_the_dtype_that_it_was_measured_in(gpu):
-    dtype = "bf16" if gpu.endswith("-bf16") else "fp32"
+    dtype = "bf16" if "-bf16" in gpu else "fp32"
     swept(Scenario(gpu=gpu, dtype=dtype, runtime="kernel", kernels="torch"), [1], 256, [1, 8])
     if dtype == "fp32":
         with pytest.raises(SpecError, match="fp16"):
