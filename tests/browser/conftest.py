@@ -17,7 +17,7 @@ from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-WAIT_S = 20.0
+WAIT_S = 40.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
