@@ -3,15 +3,15 @@
 A matrix of W weights of a type with b bytes each, times m columns, on a device of bandwidth B and R lane
 operations a second:
 
-    (J2)  vectors  t = launch + |W b / (B share), W passes (unpack + m' column) / R|_p     m <= limit
+    (local 1)  vectors  t = launch + |W b / (B share), W passes (unpack + m' column) / R|_p     m <= limit
                    passes = ceil(m / group), m' = ceil(m / passes); separate columns are m products of one
-    (J3)  tiles    t = launch + |W b / (B share'), W (unpack' + (c - tile) column') / R + 2 W c / peak'|_p
+    (local 2)  tiles  t = launch + |W b / (B share'), W (unpack' + (c - tile) column') / R + 2 W c / peak'|_p
                    c = tile ceil(m / tile), the columns of whole tiles
-    (J4)  experts  before the switch every pair of token and expert is a product of one column (J2); the
+    (local 3)  experts  before the switch every pair of token and expert is a product of one column (1); the
                    second reader of an expert finds half of it in a cache. Behind it each distinct expert is
-                   read once, with tiles of its own pairs (J3)
-    (J5)  cache    t = launch + |bytes / (B share), pairs 2 d ops / R|_p
-    (J6)  rows     a pass waits for the device, and its logits go to the host, which samples row by row
+                   read once, with tiles of its own pairs (local 2)
+    (local 4)  cache    t = launch + |bytes / (B share), pairs 2 d ops / R|_p
+    (local 5)  rows     a pass waits for the device, and its logits go to the host, which samples row by row
 
 A file of several types is the mean over its layers (`file_types.FILES`). Shares, unpack, column and limits:
 `specs/local.toml`.
@@ -129,7 +129,7 @@ class LocalLatency:
         return read / matrix.share + np.zeros_like(work), work
 
     def _experts(self, operator: Operator) -> OperatorTime:
-        """Routed experts of a layer (J4): gate and up, then down."""
+        """Routed experts of a layer (local 3): gate and up, then down."""
         law = self.law
         rows, hit, tokens = (as_float(getattr(operator, name)) for name in ("rows", "hit", "tokens"))
         hidden, inter = as_float(operator.hidden), as_float(operator.inter)  # type: ignore[attr-defined]
