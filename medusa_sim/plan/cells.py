@@ -32,6 +32,8 @@ from medusa_sim.units import US_PER_S
 
 Field = Callable[[StepTime], Any]
 """A number of a step."""
+Halves = tuple[FloatArray, FloatArray]
+"""Half-widths of an 80 % interval on the logarithm: towards its lower end, towards its upper."""
 
 _TIE = 1e-12
 """By which an option must beat the one before it: times that differ by rounding alone are the same."""
@@ -188,14 +190,22 @@ class Cells:
     @cached_property
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band of the step."""
-        faster = self._opened(lambda cells: np.log(cells.cost.time_us / cells.cost.low_us))
-        return np.asarray(self.step_us * np.exp(-faster))
+        return np.asarray(self.step_us * np.exp(-self._step_halves[0]))
 
     @cached_property
     def high_us(self) -> FloatArray:
         """Upper end of it."""
-        slower = self._opened(lambda cells: np.log(cells.cost.high_us / cells.cost.time_us))
-        return np.asarray(self.step_us * np.exp(slower))
+        return np.asarray(self.step_us * np.exp(self._step_halves[1]))
+
+    @cached_property
+    def _step_halves(self) -> Halves:
+        """(faster, slower) of the step."""
+
+        def own(cells: Cells) -> Halves:
+            cost = cells.cost
+            return np.log(cost.time_us / cost.low_us), np.log(cost.high_us / cost.time_us)
+
+        return self._opened(own)
 
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
@@ -262,8 +272,7 @@ class Cells:
 
         The tokens of a step and its overhead in quadrature; exact where a step emits one token.
         """
-        slower = self._opened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost)[0])
-        faster = self._opened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost)[1])
+        slower, faster = self._opened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost))
         fewer, more = self.token_halves
         return self._unless_exact(value, in_quadrature(slower, fewer), in_quadrature(faster, more))
 
@@ -283,12 +292,9 @@ class Cells:
         """(low, high) 80 % of `speedup`."""
         if self.scenario.traffic is None:
             return self.step_band
-        low = self._opened(lambda cells: cells._speedup_halves[0])
-        high = self._opened(lambda cells: cells._speedup_halves[1])
-        return self._unless_exact(self.speedup, low, high)
+        return self._unless_exact(self.speedup, *self._opened(Cells._speedup_halves))
 
-    @property
-    def _speedup_halves(self) -> tuple[FloatArray, FloatArray]:
+    def _speedup_halves(self) -> Halves:
         """(low, high) half-widths of a server's speedup, on the logarithm.
 
         Those of the step on its share of the time per token. An error of what both servers pay besides moves
@@ -357,12 +363,11 @@ class Cells:
     @cached_property
     def token_band(self) -> tuple[FloatArray, FloatArray]:
         """(low, high) 80 % of the time per token, over it: of step, tokens, sampling and prompts."""
-        faster = self._opened(lambda cells: cells._token_us_halves[0])
-        slower = self._opened(lambda cells: cells._token_us_halves[1])
+        faster, slower = self._opened(Cells._token_us_halves)
         return np.exp(-faster), np.exp(slower)
 
-    @property
-    def _token_us_halves(self) -> tuple[FloatArray, FloatArray]:
+    def _token_us_halves(self) -> Halves:
+        """(faster, slower) of the time per token."""
         steps, seen = self.in_flight, self.served
         fewer, more = self.token_halves
         beside = sum((half**2 for half in seen.halves), np.zeros(()))
@@ -462,21 +467,26 @@ class Cells:
             table[..., place] = along(value, configurations.column[place])
         return _picked(table, self.index)
 
-    def _opened(self, half_of: Callable[[Cells], FloatArray]) -> FloatArray:
+    def _opened(self, halves_of: Callable[[Cells], Halves]) -> Halves:
         """Half-widths, none below those of the same cells at any edge that a batch lies beyond.
 
         What an engine adds was measured to so many requests (`Surface.at_edges`): its share of a step falls
         beyond, and what is known about it does not grow.
         """
-        half = half_of(self)
+        low, high = halves_of(self)
         edges = self.surface.at_edges
         if edges is None:
-            return half
+            return low, high
         every = self._at_edges
-        least = np.maximum.accumulate(np.broadcast_to(half_of(every), every.shape), axis=0)
         place = np.searchsorted(edges.batch, self.surface.batch, side="left") - 1
-        known = _picked(least[np.maximum(place, 0)], self.index)
-        return np.where((place >= 0)[:, None, None], np.maximum(half, known), half)
+
+        def opened(half: FloatArray, at_edges: FloatArray) -> FloatArray:
+            least = np.maximum.accumulate(np.broadcast_to(at_edges, every.shape), axis=0)
+            known = _picked(least[np.maximum(place, 0)], self.index)
+            return np.where((place >= 0)[:, None, None], np.maximum(half, known), half)
+
+        low_there, high_there = halves_of(every)
+        return opened(low, low_there), opened(high, high_there)
 
     @cached_property
     def _at_edges(self) -> Cells:
