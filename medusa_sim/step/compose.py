@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from operator import add
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -167,13 +166,6 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         """Both one after the other."""
         return Cost(**{name: getattr(self, name) + getattr(other, name) for name in COST_FIELDS})
-
-    def time_with(self, other: Cost | None, index: slice) -> FloatArray:
-        """Time of the entries `index` of the last axis and another cost, without the band."""
-        own = (along(values, index) for values in (self.device_us, self.host_us, self.exposed_us))
-        if other is None:
-            return step_us(*own)
-        return step_us(*map(add, own, (other.device_us, other.host_us, other.exposed_us)))
 
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Cost:
         """The cost with every array replaced by what `take` makes of it."""

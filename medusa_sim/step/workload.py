@@ -289,16 +289,6 @@ class Launch:
     ends: tuple[Operator, Operator] | None = None
     composed: tuple[Launch, ...] = ()
 
-    @property
-    def knows_length(self) -> bool:
-        """Whether a size varies along the middle one of three axes (batch, length, count)."""
-        ends = () if self.ends is None else self.ends
-        return any(
-            np.ndim(size) == 3 and np.shape(size)[1] > 1
-            for operator in (self.operator, *ends)
-            for size in operator.sizes.values()
-        )
-
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Launch:
         """With every size replaced by what `take` makes of it."""
         own, *ends = (of.each(take) for of in (self.operator, *(self.ends or ())))
