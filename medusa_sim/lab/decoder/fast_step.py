@@ -1,4 +1,4 @@
-"""Steps that give what `step.cached_step` gives, sooner: every trick of a single step stands here.
+"""Steps that give what `lab.decoder.step.cached_step` gives, sooner: tricks of a single step stand here.
 
 A small model's step is mostly bookkeeping, so one sequence writes its rows side by side, without indices, and
 masks the tree alone (`quick_step`). A long prefix is read without a mask (`prefix_and_tree`).
