@@ -54,7 +54,6 @@ from medusa_sim.report.caveats import caveats
 from medusa_sim.report.frames import Answer
 from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_reason import reason, warnings
-from medusa_sim.setups.setup import own_precision
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_aliases, runtime_names
@@ -331,7 +330,7 @@ def _compared(scenario: Scenario, asked: SetUp, batch: int, drafts: int) -> dict
         answer = ms.compare(
             asked.model, gpus=scenario.gpu.name, counts=asked.gpus, eps=1, dp_attention=False,
             engines=asked.runtime, drafters=asked.drafter if drafts else "none", drafts=max(drafts, 1),
-            batches=batch, weight_dtypes=own_precision(load_model(asked.model)), kv_dtypes="auto",
+            batches=batch, weight_dtypes=load_model(asked.model).precision, kv_dtypes="auto",
             prompt_tokens=asked.request[0], output_tokens=asked.request[1], **given,
         )  # fmt: skip
     except MedusaSimError:

@@ -47,14 +47,14 @@ HOUSE = (
         in_order(
             "acceptance arguments question draft_options as_run own_rows scenario stand_ins doubts terms "
             "configurations surface cells verdict check woken_experts slower costs quantities columns cell "
-            "counts sweep tree_speedup break_even capacity insights schedule alike schedule_row "
-            "recommendation recommend"
+            "single_step request counts sweep tree_speedup break_even capacity insights schedule alike "
+            "schedule_row recommendation recommend"
         ),
     ),
     Room(
         ("engine_runs",),
         "benchmarks, logs and counters of running engines, read as runs to check",
-        in_order("log bench run"),
+        in_order("log bench_row load_generators bench run"),
     ),
     Room(
         ("load",),

@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
@@ -30,14 +28,13 @@ from medusa_sim.plan.arguments import (
     declared,
     words_of,
 )
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.configurations import at_counts
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.question import QUESTION, Question
 from medusa_sim.plan.recommend import recommend as recommended
+from medusa_sim.plan.single_step import SingleStep, single_step
 from medusa_sim.plan.sweep import sweep as sweep_tables
 from medusa_sim.plan.terms import beyond_measured
-from medusa_sim.report.frames import Answer, SingleStep
+from medusa_sim.report.frames import Answer
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, load_runtime
@@ -204,25 +201,7 @@ class Scenario(plan_scenario.Scenario):
         candidates = None if candidates is None else axes[2][0]
         if candidates is None:
             candidates = self.recommend(batch, seq_len).schedule_row.best_candidates
-        option, setting = None, self.setting
-        if candidates > 1:
-            options = at_counts(self.options(candidates), np.asarray([candidates]))
-            if options:
-                steps = price(self, [batch], [seq_len], options).by_count
-                option = steps.option_at(0, 0, 1)
-            # a shape that is not known spreads over all depths
-            depth = max(min(candidates - 1, self.depth), 1) if option is None else option.depth
-            width = -(-(candidates - 1) // depth) if option is None else option.width
-            setting = replace(setting, drafter=self.drafting.drafter(depth, max(width, 1)))
-        return SingleStep(
-            scenario=self,
-            batch=batch,
-            seq_len=seq_len,
-            candidates=candidates,
-            drafts=0 if candidates == 1 else self.depth if option is None else option.drafts(candidates),
-            tokens_per_step=1.0 if candidates == 1 else None if option is None else option.tokens(candidates),
-            setting=setting,
-        )
+        return single_step(self, batch, seq_len, candidates)
 
     def command(self, name: str = "recommend") -> str:
         """The scenario as a line of the shell. Raises UsageError for an object that no option can name."""

@@ -33,7 +33,8 @@ from views.server import judged
 from views.verdict import verdict_of
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.recommendation import Recommendation, RequestLatency
+    from medusa_sim.plan.recommendation import Recommendation
+    from medusa_sim.plan.request import RequestLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.step.step import StepTime
 

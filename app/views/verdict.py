@@ -14,7 +14,8 @@ from medusa_sim.report.text import percent, times, with_prefix
 from medusa_sim.report.workload_text import workload_text
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.recommendation import Recommendation, RequestLatency
+    from medusa_sim.plan.recommendation import Recommendation
+    from medusa_sim.plan.request import RequestLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
 
 

@@ -14,7 +14,7 @@ from medusa_sim.cli import examples, say
 from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import DRAFTER, RUNTIME
-from medusa_sim.engine_runs.bench import Shape
+from medusa_sim.engine_runs.bench_row import Shape
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.plan.arguments import ARGUMENTS
 

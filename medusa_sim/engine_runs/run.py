@@ -8,7 +8,8 @@ from typing import Any
 
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined, over_every_step
 from medusa_sim.acceptance.engine_records import read_counts
-from medusa_sim.engine_runs.bench import LOG, WANTED, BenchRow, Shape, logged_counts, read_bench
+from medusa_sim.engine_runs.bench import logged_counts, read_bench
+from medusa_sim.engine_runs.bench_row import LOG, WANTED, BenchRow, Shape
 from medusa_sim.errors import DataError, MedusaSimError, UsageError
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.check import EngineRun, described

@@ -526,10 +526,12 @@ def _part(name: Part) -> Field:
 def price(
     scenario: Scenario,
     batch: Sequence[int] | IntArray,
-    seq_len: Sequence[int] | IntArray,
+    seq_len: Sequence[int] | IntArray | FloatArray,
     options: Sequence[DraftOption] | None = None,
 ) -> Cells:
     """Every configuration of a scenario at every batch and length with these ways of drafting (None: all).
+
+    seq_len: a mean length need not be whole.
 
     Raises SpecError or CoverageError from the latency model, UsageError where the profile cannot describe the
     drafter.

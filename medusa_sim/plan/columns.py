@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.plan.cells import Cells
-from medusa_sim.plan.quantities import BY_NAME, MEMORY, OF_SCENARIO, values
+from medusa_sim.plan.quantities import BY_NAME, MEMORY, values
 from medusa_sim.plan.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 SWEEP = {
     **{name: name for name in (
-        *OF_SCENARIO, "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us",
-        "verify_only_us", "verify_step_us", "verify_low_us", "verify_high_us",
+        "gpu", "model", "tp", "ep", "dp_attention", "runtime", "kernels", "scope", "latency_model", "drafter",
+        "acceptance", "baseline", "batch", "seq_len", "candidates", "drafts", "tokens_per_step",
+        "decode_step_us", "verify_only_us", "verify_step_us", "verify_low_us", "verify_high_us",
     )},
     "overhead": "baseline_overhead",
     "speedup": "baseline_speedup",
@@ -61,6 +62,12 @@ POINT = (
 """What JSON says of the best throughput."""
 BY_DRAFTS = ("drafts", "candidates", "speedup")
 """What JSON says of each draft length."""
+REQUEST = (
+    "batch", "prompt_tokens", "output_tokens", "candidates", "depth", "tokens_per_step", "first_token_us",
+    "plain_first_token_us", "total_us", "plain_total_us", "per_token_us", "plain_per_token_us", "speedup",
+    "decode_speedup",
+)  # fmt: skip
+"""What JSON says of a request (`RequestLatency`)."""
 LOAD = (
     "rate_per_s", "policy", "requests_per_s", "requests_in_system", "ttft_p50_s", "ttft_p99_s", "tpot_mean_s",
     "tpot_p99_s", "itl_p50_s", "itl_p99_s", "tokens_per_s", "goodput_share", "tokens_per_step", "e2e_ratio",

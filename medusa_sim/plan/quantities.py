@@ -131,6 +131,9 @@ OF_SCENARIO: dict[str, Callable[[Scenario], str | int]] = {
     "drafter": lambda of: of.drafting.method,
     "acceptance": lambda of: of.profile.name,
     "baseline": lambda of: of.baseline,
+    "precision": lambda of: of.precision,
+    "kv_precision": lambda of: of.model.kv_dtype or of.model.dtype,
+    "engine": lambda of: of.engine,
 }
 """Quantities that are constant for a scenario."""
 

@@ -27,7 +27,8 @@ from medusa_sim.plan.cells import Cells, price
 from medusa_sim.plan.configurations import PLAIN
 from medusa_sim.plan.counts import free_budget
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommendation import Recommendation, RequestLatency, request_latency
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.request import RequestLatency, request_latency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange, merge_batches
 from medusa_sim.plan.schedule_row import ScheduleRow, schedule_rows
@@ -230,7 +231,7 @@ def _request(cells: Cells, prompt_output: tuple[int, int], batch: int, configura
     count = int(cells.configurations.candidates[configuration])
     prompt, output = prompt_output
     return request_latency(
-        cells.surface.setting, option, count, batch=batch, prompt_tokens=prompt, output_tokens=output
+        cells.scenario, option, count, batch=batch, prompt_tokens=prompt, output_tokens=output
     )
 
 

@@ -137,11 +137,27 @@ class Scenario:
         return load_gpu(asked.gpu, asked.data_dir) if isinstance(asked.gpu, str) else asked.gpu
 
     @cached_property
+    def published(self) -> Model:
+        """The model as it was published."""
+        given = self.arguments.model
+        return given if isinstance(given, Model) else load_model(given)
+
+    @cached_property
     def _as_run(self) -> tuple[Model, tuple[str, ...]]:
         asked = self.arguments
-        published = asked.model if isinstance(asked.model, Model) else load_model(asked.model)
-        dtypes = (asked.dtype, asked.weight_dtype, asked.kv_dtype)
-        return as_run(published, self.runtime, self.gpu, *dtypes)
+        return as_run(self.published, self.runtime, self.gpu, asked.dtype, asked.weight_dtype, asked.kv_dtype)
+
+    @property
+    def precision(self) -> str:
+        """Format of the checkpoint: as published or asked for, whatever the card unpacks."""
+        asked = self.arguments
+        return with_dtypes(self.published, asked.dtype, asked.weight_dtype).precision
+
+    @property
+    def engine(self) -> str:
+        """The runtime as it was named: `vllm` for its newest version."""
+        given = self.arguments.runtime
+        return given if isinstance(given, str) else self.runtime.name
 
     @property
     def model(self) -> Model:

@@ -254,7 +254,7 @@ def lengths_in_flight(setting: Setting, scenario: Scenario, seq_len: IntArray) -
 def unpriced(
     scenario: Scenario,
     batch: Sequence[int] | IntArray,
-    seq_len: Sequence[int] | IntArray,
+    seq_len: Sequence[int] | IntArray | FloatArray,
     options: Sequence[DraftOption] | None = None,
     *,
     setting: Setting | None = None,
@@ -267,7 +267,7 @@ def unpriced(
     drafter.
     """
     configurations = Configurations(tuple(scenario.options() if options is None else options))
-    batches, lengths = np.asarray(batch, dtype=np.int64), np.asarray(seq_len, dtype=np.int64)
+    batches, lengths = np.asarray(batch, dtype=np.int64), np.asarray(seq_len)
     size = configurations.candidates.size
     if batches.size * lengths.size * size > LARGEST_SEARCH:
         raise UsageError(

@@ -1,9 +1,8 @@
-"""A recommendation and a step for Python and notebooks: pandas frames and sentences."""
+"""A recommendation for Python and notebooks: pandas frames and sentences."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import check_kind
@@ -12,71 +11,11 @@ from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.arguments import WORD
 from medusa_sim.plan.columns import count_table
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.step.breakdown import breakdown
-from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from medusa_sim.plan.schedule_row import ScheduleRow
-
-
-@dataclass(frozen=True, kw_only=True)
-class SingleStep:
-    """One step of a scenario. tokens_per_step: None where the acceptance does not describe the count."""
-
-    scenario: Scenario
-    batch: int
-    seq_len: int
-    candidates: int
-    drafts: int
-    tokens_per_step: float | None
-    setting: Setting
-
-    @property
-    def time_us(self) -> float:
-        """The whole step, microseconds."""
-        return float(self._time.time_us)
-
-    @property
-    def band_us(self) -> tuple[float, float]:
-        """80 % interval of the step, microseconds."""
-        return float(self._time.low_us), float(self._time.high_us)
-
-    @cached_property
-    def plain_us(self) -> float:
-        """The plain decoding step at the same batch and length, microseconds."""
-        return float(decode_step(self.setting, self.batch, self.seq_len).time_us)
-
-    @property
-    def overhead(self) -> float:
-        """The step over the plain one."""
-        return self.time_us / self.plain_us
-
-    @property
-    def speedup(self) -> float | None:
-        """Tokens per step over overhead; None where the acceptance does not describe the count."""
-        return None if self.tokens_per_step is None else self.tokens_per_step * self.plain_us / self.time_us
-
-    def breakdown(self) -> pd.DataFrame:
-        """Its kernels, gaps and waiting: see `medusa_sim.step.breakdown.breakdown`."""
-        return breakdown(self.setting, self.batch, self.seq_len, self.candidates)
-
-    @cached_property
-    def _time(self) -> StepTime:
-        if self.candidates == 1:
-            return decode_step(self.setting, self.batch, self.seq_len)
-        return verify_step(self.setting, self.batch, self.seq_len, self.candidates)
-
-    def __str__(self) -> str:
-        """One line: time, band and gain."""
-        low, high = self.band_us
-        gain = "" if self.speedup is None else f", {self.speedup:.2f}x"
-        return (
-            f"{self.candidates} candidates at batch {self.batch}, length {self.seq_len}: "
-            f"{self.time_us:.0f} us (80 %: {low:.0f}-{high:.0f}), overhead {self.overhead:.2f}{gain}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

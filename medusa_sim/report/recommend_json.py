@@ -10,7 +10,7 @@ import msgspec
 
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
-from medusa_sim.plan.columns import BY_DRAFTS, POINT, ROW, with_unlisted
+from medusa_sim.plan.columns import BY_DRAFTS, POINT, REQUEST, ROW, with_unlisted
 from medusa_sim.plan.quantities import scenario_values
 from medusa_sim.plan.recommend import steps_at
 from medusa_sim.plan.recommendation import Recommendation
@@ -67,10 +67,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "best_with_speculation": best and best.quantities(POINT),
         "best_without_speculation": plain and plain.quantities(POINT),
         "memory": [_capacity_values(capacity) for capacity in answer.capacities],
-        "requests": [
-            {**dataclasses.asdict(each), "speedup": each.speedup, "decode_speedup": each.decode_speedup}
-            for each in answer.requests
-        ],
+        "requests": [{name: getattr(each, name) for name in REQUEST} for each in answer.requests],
         "does_not_fit": _shortfall_values(answer),
         "where_it_fits": [row_values(row) for row in answer.where_it_fits],
         "warnings": warnings(answer),

@@ -19,11 +19,11 @@ from medusa_sim.data import DataDir
 from medusa_sim.plan.cells import Cells
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reading import FileState, file_state, read_toml
-from medusa_sim.setups.columns import rows_of
+from medusa_sim.setups.columns import draft_lengths, rows_of
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import any_drafter, surface_of
 from medusa_sim.setups.question import Question
-from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp, own_precision
+from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.strict import Schema, Text, convert
 
@@ -118,21 +118,20 @@ def nearest(answer: Comparison) -> Measured | None:
         return None
     figure, key = min(known, key=lambda pair: away(pair[0]))
     version = {"runtime": figure.runtime, "latency": "calibrated"} if figure.runtime else {}
-    rows = _priced(figure, answer.scenarios[key].but(**version), (figure.batch,), key)
-    row = {name: values[0] for name, values in rows.items()}
+    rows = _priced(figure, answer.scenarios[key].but(**version), (figure.batch,))
+    row = {**{name: values[0] for name, values in rows.items()}, "engine": figure.set_up["engine"]}
     return Measured(figure=figure, row=row, near=not away(figure)[0])
 
 
-def _priced(
-    figure: Figure, scenario: Scenario, batches: tuple[int, ...], key: tuple[Any, ...]
-) -> dict[str, Any]:
+def _priced(figure: Figure, scenario: Scenario, batches: tuple[int, ...]) -> dict[str, Any]:
     prompt, output = figure.prompt_tokens, figure.output_tokens
     asked = Question(
         batches=batches, drafts=(figure.drafts or 1,), prompt_tokens=prompt, output_tokens=output
     )
     served = scenario.but(prompt_tokens=prompt, output_tokens=output)
     plain = figure.set_up["drafter"] == PLAIN
-    return rows_of(Cells.every(surface_of(served, asked, plain=plain).priced()), key, asked).rows
+    every = Cells.every(surface_of(served, asked, plain=plain).priced())
+    return rows_of(draft_lengths(every, plain=plain), asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +163,7 @@ def beside(scenario: Scenario, batches: tuple[int, ...] = ()) -> Beside | None:
     own = {
         "model": scenario.model.name, "gpu": scenario.gpu.name, "tp": scenario.parallel.tp,
         "ep": scenario.parallel.ep, "dp_attention": scenario.parallel.dp_attention,
-        "precision": own_precision(scenario.model), "engine": scenario.runtime.name.rpartition("-")[0],
+        "precision": scenario.model.precision, "engine": scenario.runtime.name.rpartition("-")[0],
         "drafter": scenario.drafting.method,
     }  # fmt: skip
 
@@ -190,9 +189,8 @@ def beside(scenario: Scenario, batches: tuple[int, ...] = ()) -> Beside | None:
     as_served = Scenario(
         model=model, drafter=drafter, chain_only=True, **{**launched.arguments(model), **version}
     )
-    key = launched.key(as_served.model, set_up["drafter"])
     every = tuple(sorted({near.batch, *batches}))
-    return Beside(figure=near, differs=other(near), curve=_priced(near, as_served, every, key))
+    return Beside(figure=near, differs=other(near), curve=_priced(near, as_served, every))
 
 
 _WORDS = {

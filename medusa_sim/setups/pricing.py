@@ -24,9 +24,9 @@ from medusa_sim.plan.configurations import at_counts
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Unpriced, unpriced
-from medusa_sim.setups.columns import Priced, rows_of
+from medusa_sim.setups.columns import draft_lengths
 from medusa_sim.setups.question import FP8, Question
-from medusa_sim.setups.setup import PLAIN, SetUp, own_precision
+from medusa_sim.setups.setup import PLAIN, SetUp
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
@@ -75,7 +75,7 @@ class Pricer:
     latencies: dict[tuple[str, str], LatencyModel] = field(default_factory=dict)
     known: Known = field(default_factory=Known)
 
-    def priced(self, setups: Sequence[SetUp]) -> Iterator[list[Priced | Refused]]:
+    def priced(self, setups: Sequence[SetUp]) -> Iterator[list[Cells | Refused]]:
         """Each set-up of the card with all its drafters; the batches that its cache does not hold in fp8.
 
         No KV precision was asked for then (`SetUp.narrows_cache`), and the card computes in fp8.
@@ -85,9 +85,9 @@ class Pricer:
                 yield [plan]
                 continue
             priced = self._priced(plan)
-            if plan.narrow is not None and any(isinstance(each, Priced) for each in priced):
+            if plan.narrow is not None and any(isinstance(each, Cells) for each in priced):
                 # what does not fit so either is no news
-                priced += [each for each in self._priced(plan.narrow) if isinstance(each, Priced)]
+                priced += [each for each in self._priced(plan.narrow) if isinstance(each, Cells)]
             yield priced
 
     def _planned(self, setup: SetUp) -> Planned | Refused:
@@ -95,7 +95,7 @@ class Pricer:
         runtime = load_runtime(setup.engine, self.given.get("data_dir"))
         if reason := other_maker(runtime, gpu):
             return Refused(f"{setup.gpu}, {setup.engine}", reason)
-        if setup.precision != own_precision(self.model) and gpu.lacks(needed):
+        if setup.precision != self.model.precision and gpu.lacks(needed):
             why = f"the card has no {needed} arithmetic, only {', '.join(gpu.peak_flops_per_s)}"
             unpacked = (
                 UNPACKED.get(setup.precision) if runtime.engine and runtime.engine.unpacks_fp8 else None
@@ -135,11 +135,11 @@ class Pricer:
                 surfaces[drafter] = error
         return Planned(setup, asked, surfaces)
 
-    def _priced(self, plan: Planned) -> list[Priced | Refused]:
-        """Refused once where all drafters are, for one reason."""
+    def _priced(self, plan: Planned) -> list[Cells | Refused]:
+        """The draft lengths of each drafter at every batch; refused once where all are, for one reason."""
         setup = plan.setup
         first: Cells | None = None
-        priced: list[Priced | Refused] = []
+        priced: list[Cells | Refused] = []
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
             surface = plan.surfaces.get(drafter)
             try:
@@ -149,7 +149,10 @@ class Pricer:
                     first = Cells.every(surface.priced(None if first is None else first.surface))
                 elif first is None:  # plain decoding is read off any cells
                     first = Cells.every(self._surface(setup, drafter, plan.asked).priced())
-                priced.append(rows_of(first, setup.key(first.scenario.model, drafter), plan.asked))
+                cells = draft_lengths(first, plain=drafter == PLAIN)
+                if not cells.fits.any():
+                    raise CoverageError("the drafter and its drafts leave no room for a request")
+                priced.append(cells)
             except MedusaSimError as error:
                 priced.append(Refused(f"{setup.words}, {drafter}", str(error)))
         reasons = {item.reason if isinstance(item, Refused) else None for item in priced}

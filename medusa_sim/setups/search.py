@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.errors import CoverageError, MedusaSimError, UsageError
+from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.plan.cells import Cells
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.setups.columns import rows_of
+from medusa_sim.setups.columns import draft_lengths, rows_of, set_up_of
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Choices, Question
@@ -78,8 +78,8 @@ def compare(
                     # what scenarios call --tp is --gpus of a comparison
                     refused[replace(priced, reason=priced.reason.replace("--tp", "--gpus"))] = None
                 else:
-                    rows.append(priced.rows)
-                    scenarios[priced.key] = priced.scenario
+                    rows.append(rows_of(priced, asked))
+                    scenarios[tuple(set_up_of(priced).values())] = priced.scenario
             done += 1
             if advance is not None:
                 advance(done, len(todo))
@@ -194,12 +194,12 @@ def _best(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) ->
 
     asked, scenario = replace(answer.question, batches=batches), answer.scenarios[key]
     plain = key[SET_UP.index("drafter")] == PLAIN
-    try:
-        priced = rows_of(Cells.every(surface_of(scenario, asked, plain=plain).priced()), key, asked)
-    except CoverageError:  # none fits
+    cells = draft_lengths(Cells.every(surface_of(scenario, asked, plain=plain).priced()), plain=plain)
+    if not cells.fits.any():
         return None
+    rows = rows_of(cells, asked)
     there = answer.table
     own = there[(there[list(SET_UP)] == list(key)).all(axis=1)]
-    every = pd.concat([own[list(priced.rows)], pd.DataFrame(priced.rows)], ignore_index=True)
+    every = pd.concat([own[list(rows)], pd.DataFrame(rows)], ignore_index=True)
     chosen = replace(answer, table=every).for_target().chosen
     return None if chosen is None or int(chosen["batch"]) in set(own.batch) else chosen

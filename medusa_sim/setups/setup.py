@@ -61,17 +61,12 @@ class SetUp:
             "dp_attention": self.dp_attention,
             "kv_dtype": self.kv_precision,
         }
-        if self.precision != own_precision(model):
+        if self.precision != model.precision:
             form = FORMATS[self.precision]
             weight_only = form.dtype in HALVES and form.weight_dtype != form.dtype
             given["dtype"] = model.activation_dtype if weight_only else form.dtype
             given["weight_dtype"] = form.weight_dtype
         return given
-
-    def key(self, run: Model, drafter: str) -> tuple[Any, ...]:
-        """Its SET_UP with a drafter. run: the model in its formats."""
-        of_run = {"kv_precision": run.kv_dtype or run.dtype, "drafter": drafter}
-        return tuple(of_run[name] if name in of_run else getattr(self, name) for name in SET_UP)
 
     @property
     def words(self) -> str:
@@ -88,18 +83,12 @@ def name_of(row: Mapping[Any, Any]) -> str:
     return ", ".join([f"{row['gpus']} x {row['gpu']}", *ways])
 
 
-def own_precision(model: Model) -> str:
-    """The format in which the model is published; of its experts where these have one of their own."""
-    own = (experts.form for _, experts in model.blocks(MoE) if experts.form is not None)
-    return next(own, model.form)
-
-
 def precisions(model: Model, given: Sequence[str] | None) -> tuple[str, ...]:
     """Names of formats: those given, else the model's own, fp8 and nvfp4.
 
     Raises UsageError for an unknown name.
     """
-    published = own_precision(model)
+    published = model.precision
     own = (published, *(("fp8",) if published in HALVES else ()), "nvfp4")
     return tuple(dict.fromkeys(own if given is None else (_named(model, name) for name in given)))
 
@@ -109,8 +98,7 @@ def _named(model: Model, name: str) -> str:
         form = format_of(name).key
     except ValueError as error:
         raise UsageError(str(error)) from None
-    own = own_precision(model)
-    return own if {form, own} <= set(HALVES) else form
+    return model.precision if {form, model.precision} <= set(HALVES) else form
 
 
 def caches(model: Model, given: Sequence[str] | None) -> tuple[str | None, ...]:

@@ -346,6 +346,12 @@ class Model:
         key = Format(self.dtype, self.weight_dtype).key
         return "bf16" if key in HALVES else key
 
+    @property
+    def precision(self) -> str:
+        """Format that it is named by: of its experts where these have one of their own, else `form`."""
+        own = (experts.form for _, experts in self.blocks(MoE) if experts.form is not None)
+        return next(own, self.form)
+
     def _stored_bytes(self) -> float:
         """Bytes of one stored weight with its share of scales and zero points."""
         stored = BYTES_PER_ELEMENT[self.weight_dtype]

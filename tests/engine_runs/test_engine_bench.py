@@ -11,7 +11,8 @@ import pytest
 from asking import answered, run
 from one_line import one_line
 
-from medusa_sim.engine_runs.bench import BenchRow, Shape, read_bench
+from medusa_sim.engine_runs.bench import read_bench
+from medusa_sim.engine_runs.bench_row import BenchRow, Shape
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.calibrate.engine_fit import (
     check_runtime_name,

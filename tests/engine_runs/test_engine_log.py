@@ -7,7 +7,8 @@ from click.testing import CliRunner
 from one_line import one_line
 
 from medusa_sim.cli import cli
-from medusa_sim.engine_runs.bench import Shape, is_bench, read_bench
+from medusa_sim.engine_runs.bench import is_bench, read_bench
+from medusa_sim.engine_runs.bench_row import Shape
 from medusa_sim.engine_runs.log import lines_of, logged
 from medusa_sim.errors import DataError
 

@@ -5,7 +5,8 @@ import json
 import pytest
 from one_line import one_line
 
-from medusa_sim.engine_runs.bench import Shape, is_bench, read_bench
+from medusa_sim.engine_runs.bench import is_bench, read_bench
+from medusa_sim.engine_runs.bench_row import Shape
 from medusa_sim.engine_runs.run import engine_run, told_by
 from medusa_sim.errors import DataError
 from medusa_sim.plan.check import check

@@ -15,7 +15,7 @@ from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation import RequestLatency, request_latency
+from medusa_sim.plan.request import RequestLatency, request_latency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.woken_experts import DEAR, waking
 from medusa_sim.report.recommend_reason import reason
@@ -113,7 +113,7 @@ OPTION = SCENARIO.but(drafter="ngram", acceptance=0.7).options()[2]
 
 def requested(option: object, candidates: int, batch: int, prompt: int, output: int) -> RequestLatency:
     sizes = {"batch": batch, "prompt_tokens": prompt, "output_tokens": output}
-    return request_latency(SETTING, option, candidates, **sizes)
+    return request_latency(SCENARIO, option, candidates, **sizes)
 
 
 def test_without_speculation_it_is_prefill_and_decode_steps():

@@ -25,7 +25,7 @@ import numpy as np
 
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
-from medusa_sim.engine_runs.bench import BenchRow
+from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.calibrate.rows import not_default
 from medusa_sim.specs.engine import Engine, Term
