@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from medusa_sim import data
 from medusa_sim.export import ENGINES
-from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
+from medusa_sim.export.engines import METHODS
+from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN, default_drafter
 from medusa_sim.plan.arguments import Arguments, words_of
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.specs.runtime import UNTIMED, load_runtime
-from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter import drafter_kind, drafter_names
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
 """Arguments beside GPU, model and engine that decide the kernels of a step."""
@@ -55,6 +56,7 @@ class SetUp(Arguments):
         gpu: str = ""
         model: str = ""
         runtime: str | None = None
+        drafter: str = ""
         draft_model: str | None = None
         acceptance: str | None = None
     seq_len: int = DEFAULT_SEQ_LEN
@@ -62,6 +64,8 @@ class SetUp(Arguments):
     config: bytes | None = None
 
     def __post_init__(self) -> None:
+        if not self.drafter:
+            object.__setattr__(self, "drafter", drafter_of(self.runtime))
         if self.runtime is None:
             object.__setattr__(self, "runtime", default_engine(self.drafter))
         if self.chain_only is None and (self.is_untimed or load_runtime(self.engine).chain_only):
@@ -146,6 +150,19 @@ class SetUp(Arguments):
         engine = "" if self.own_code else f" under {self.engine}"
         cards = self.gpu if self.tp == 1 else f"{self.tp} x {self.gpu}"
         return f"{self.model} on {cards}{engine}"
+
+
+def drafters_of(engine: str) -> tuple[str, ...]:
+    """Drafting methods that an engine has."""
+    if engine in UNTIMED:
+        return tuple(METHODS[engine])
+    terms = load_runtime(engine).engine
+    return drafter_names() if terms is None else terms.drafters
+
+
+def drafter_of(engine: str | None) -> str:
+    """What drafts where none is named."""
+    return default_drafter(None if engine is None else drafters_of(engine))
 
 
 def default_engine(drafter: str) -> str:

@@ -7,13 +7,13 @@ say so.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
+from medusa_sim.errors import names_meant
 from medusa_sim.plan.columns import AGAINST_RATE, OVER_TIME
 from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.report.charts.load import metric_title
@@ -114,7 +114,7 @@ def now(name: str) -> str | None:
 
 
 def _nearest(given: str, options: Sequence[str]) -> str:
-    near = difflib.get_close_matches(given[:_LONGEST], options, n=3, cutoff=0.4) or options[:4]
+    near = names_meant(given[:_LONGEST], options)[:4] or options[:4]
     return f"known are {', '.join(near)}{', ...' if len(options) > len(near) else ''}"
 
 

@@ -9,11 +9,20 @@ from typing import Any
 import inputs
 import show
 import streamlit as st
-from chosen import DRAFTER, GPU, MODEL, OWN_MODEL, SetUp, default_engine, measured_models
+from chosen import (
+    DRAFTER,
+    GPU,
+    MODEL,
+    OWN_MODEL,
+    SetUp,
+    default_engine,
+    drafter_of,
+    drafters_of,
+    measured_models,
+)
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
-from medusa_sim.export.engines import METHODS as ENGINE_METHODS
 from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, request_length
 from medusa_sim.plan.acceptance import CONDITIONAL
 from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, WHOLE, Argument
@@ -277,18 +286,10 @@ def _draft_for(model: str) -> str:
 
 
 def drafter_choice(where: Any, engine: str) -> str:
-    """What drafts: of the methods that the engine has; its first where it lacks the default."""
+    """What drafts: of the methods that the engine has; what commands take where it lacks the app's own."""
     options = tuple(method for method in drafter_names() if method in drafters_of(engine))
-    first = DRAFTER if DRAFTER in options else options[0]
+    first = DRAFTER if DRAFTER in options else drafter_of(engine)
     return inputs.choice(where, "drafter", LABEL["drafter"], options, first, "What proposes the candidates.")
-
-
-def drafters_of(engine: str) -> tuple[str, ...]:
-    """Drafting methods that the engine has."""
-    if engine in UNTIMED:
-        return tuple(ENGINE_METHODS[engine])
-    terms = load_runtime(engine).engine
-    return drafter_names() if terms is None else terms.drafters
 
 
 def acceptance_choice(where: Any, drafter: str) -> str | None:

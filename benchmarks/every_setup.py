@@ -3,6 +3,11 @@
     python benchmarks/every_setup.py --sample 400 --seed 1 --jobs 2
     python benchmarks/every_setup.py --jobs 2            # all of them, in an order drawn by the seed
     python benchmarks/every_setup.py --skip 5000         # go on behind the first 5,000 of that order
+    python benchmarks/every_setup.py --pairs out/pairs.jsonl --minutes 10    # and the same again: it goes on
+
+All of them are some 226,000, a day of one core. `--pairs` asks so many that every model meets every drafter,
+runtime, card, number of GPUs and request, every drafter every runtime, and so on: every pair of values
+(`pairs.py`), some 8,500. What was asked stands in its file, so that it may be stopped and go on.
 
 A set-up is either refused in one line, or its answer agrees with itself at six neighbouring batches and one
 length, on a card that turns with the set-up and holds the model where one does: speculation is on where the
@@ -27,7 +32,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
@@ -35,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pairs import Pairs
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray
@@ -58,7 +64,7 @@ from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_aliases, runtime_names
 from medusa_sim.step.drafter import drafter_kind, drafter_names
-from medusa_sim.step.memory import usable_memory_bytes
+from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 from medusa_sim.step.workload import Grid
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "app"))
@@ -83,7 +89,10 @@ ROOM = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """What is asked; turn: which of the cards and batches; request: (prompt, output) tokens, if any."""
+    """What is asked; turn: which of the cards and batches; request: (prompt, output) tokens, if any.
+
+    gpu: the card; empty: in turn, of those that hold the model.
+    """
 
     model: str
     drafter: str
@@ -92,11 +101,12 @@ class SetUp:
     turn: int
     latency: LatencyName = "calibrated"
     request: tuple[int, int] | None = None
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """refused: the line, where it was. failures: what is wrong with the answer; empty: nothing."""
+    """refused: the line, where it was, also of what does not fit. failures: what is wrong with the answer."""
 
     asked: SetUp
     gpu: str
@@ -137,7 +147,7 @@ def draft_of(model: str) -> str | None:
 
 def checked(asked: SetUp) -> Outcome:
     """Ask about one set-up, and find what is wrong with the answer."""
-    gpu = card_of(asked)
+    gpu = asked.gpu or card_of(asked)
     kind = drafter_kind(asked.drafter)
     first = FIRST_BATCHES[asked.turn % len(FIRST_BATCHES)]
     try:
@@ -147,6 +157,8 @@ def checked(asked: SetUp) -> Outcome:
             drafter=asked.drafter, draft_model=draft_of(asked.model) if kind.takes_draft_model else None,
             acceptance=RATE if kind.lender is None else None, prompt_tokens=prompt, output_tokens=output,
         )  # fmt: skip
+        if asked.gpu and not fits(scenario, first) and not fits(scenario, first := 1):
+            return Outcome(asked=asked, gpu=gpu, refused=TOO_LARGE)
         lengths = () if asked.request else (LENGTH,)
         found = recommend(scenario, Question(batch_min=first, batch_max=first + BATCHES - 1, seq_len=lengths))
         wrong = (*failures(found), *contradictions(found, asked))
@@ -156,7 +168,18 @@ def checked(asked: SetUp) -> Outcome:
         return Outcome(asked=asked, gpu=gpu, refused=told, failures=wrong)
     except Exception:  # any other exception is what is looked for
         return Outcome(asked=asked, gpu=gpu, failures=(traceback.format_exc(limit=-4),))
-    return Outcome(asked=asked, gpu=gpu, failures=wrong)
+    too_large = not wrong and not found.cells.fits[0, 0, 0]
+    return Outcome(asked=asked, gpu=gpu, refused=TOO_LARGE * too_large, failures=wrong)
+
+
+TOO_LARGE = "its first batch does not fit the memory"
+
+
+def fits(scenario: Scenario, batch: int) -> bool:
+    """Whether the memory holds so many requests with the shortest drafts."""
+    option = scenario.options()[0]
+    sizes = (batch, scenario.length, int(option.candidates[0]))
+    return float(step_memory_bytes(scenario.shard, option.drafter, *sizes)) <= scenario.usable_memory_bytes
 
 
 def failures(found: Recommendation) -> Iterator[str]:
@@ -363,15 +386,73 @@ def _shown_by_the_app(found: Recommendation, asked: SetUp) -> dict[str, float]:
     return {name: getattr(row, name) for name in NUMBERS}
 
 
+AXES: dict[str, tuple[Any, ...]] = {
+    "model": model_names(), "drafter": drafter_names(), "runtime": runtime_names(), "gpus": GPUS,
+    "request": REQUESTS, "gpu": tuple(name for name in gpu_names() if not name.startswith("cpu-")),
+}  # fmt: skip
+"""What a set-up is chosen from; `turn`, which says the batches, goes round."""
+
+
+def every_pair(path: Path, seed: int, jobs: int, minutes: float) -> int:
+    """Ask until every pair of values was, or the minutes are over; the exit code."""
+    pairs = Pairs(AXES, seed)
+    earlier = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    told: collections.Counter[str] = collections.Counter()
+    failed = 0
+
+    def take(row: dict[str, Any], refused: str, wrong: Sequence[str]) -> None:
+        nonlocal failed
+        failed += bool(wrong)
+        pairs.was_refused(row, refused) if refused else pairs.was_answered(row)
+        told["failed" if wrong else refused or "answered"] += 1
+
+    for line in earlier:
+        row, refused, wrong = json.loads(line)
+        take({**row, "request": row["request"] and tuple(row["request"])}, refused, wrong)
+    start, asked = time.perf_counter(), 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as kept, multiprocessing.Pool(jobs) as pool:
+        while (took := time.perf_counter() - start) < 60.0 * minutes and (rows := pairs.drawn(16 * jobs)):
+            turns = itertools.count(len(earlier) + asked)
+            for row, outcome in zip(
+                rows, pool.imap(checked, [SetUp(turn=next(turns), **row) for row in rows]), strict=True
+            ):
+                line = outcome.refused and _kind(outcome)
+                kept.write(json.dumps([row, line, outcome.failures]) + "\n")
+                take(row, line, outcome.failures)
+                for wrong in outcome.failures:
+                    print(f"FAILED {outcome.asked} on {outcome.gpu}: {wrong}", flush=True)
+            kept.flush()
+            asked += len(rows)
+    so_far = f"{len(earlier)} before: {told['answered']} answered, {failed} failed"
+    print(f"{asked} set-ups in {took:.0f} s, {so_far}")
+    print(
+        f"pairs: {len(pairs.answered)} answered, {len(pairs.refused)} refused themselves, {pairs.left} left"
+    )
+    print("\n".join(pairs.told()))
+    for refusal, count in collections.Counter(pairs.refused.values()).most_common():
+        print(f"{count:6d} pairs refused: {refusal}")
+    return 3 if failed else 0
+
+
 def main() -> int:
-    """Ask about all or a sample; the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    """Ask about all, a sample or every pair; the exit code."""
+    everything = math.prod(len(values) for name, values in AXES.items() if name != "gpu")
+    parser = argparse.ArgumentParser(
+        description=f"{(__doc__ or '').splitlines()[0]} These are {everything:,}, two or three a second."
+    )
     parser.add_argument("--sample", type=int, default=0, help="so many, drawn at random [all]")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many, that ran before")
     parser.add_argument("--seed", type=int, default=0, help="draws the order [0]")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="", help="words that the set-up must have, as in 'sglang mtp'")
+    parser.add_argument(
+        "--pairs", type=Path, metavar="FILE", help="every pair of values once, cards too; FILE: asked so far"
+    )
+    parser.add_argument("--minutes", type=float, default=math.inf, help="with --pairs: so long [to the end]")
     args = parser.parse_args()
+    if args.pairs is not None:
+        return every_pair(args.pairs, args.seed, args.jobs, args.minutes)
     every = [asked for asked in set_ups() if all(word in repr(asked) for word in args.only.split())]
     random.Random(args.seed).shuffle(every)  # noqa: S311
     every = every[args.skip : args.skip + args.sample if args.sample else None]

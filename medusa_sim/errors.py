@@ -12,8 +12,9 @@ MedusaSimError
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 SHOWN_CHARACTERS = 60
 _SHORT = reprlib.Repr()
@@ -86,38 +87,89 @@ def install(extra: str) -> str:
 
 MOST_MEANT = 8
 """Names that an error offers where each of them may be meant."""
+MOST_LISTED = 60
+"""Names that are listed beside those that may be meant: more are a wall."""
+_OTHERWISE = {
+    "ollama": "llama.cpp", "lmstudio": "llama.cpp", "ampere": "a100", "hopper": "h100", "blackwell": "b200",
+    "nextn": "mtp", "promptlookup": "ngram", "lookup": "ngram", "speculator": "eagle3", "half": "fp16",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32", "e4m3": "fp8", "fp4": "nvfp4",
+    "w8a8": "int8", "w4a16": "int4", "awq": "int4", "gptq": "int4", "nf4": "int4",
+}  # fmt: skip
+"""What people type, without marks between words, and how names begin that say it here."""
+_ALIKE = 0.6
+"""Share of the letters that a misspelt name has in common with what is meant, at least."""
+_FAMILY = 3
+"""Letters that are a family's name at least: h100, gpt, llama."""
+_AS_NEAR = 0.1
+"""Of a score: names of one family that differ by less may all be meant."""
 
 
 def names_meant(given: str, allowed: Iterable[str]) -> list[str]:
-    """Names that may be meant: those that begin with what is given, else the nearest, or its family.
+    """Names that may be meant: those that begin with what is given, else the nearest, its family first.
+
+    Case and marks between words count nothing.
 
     >>> names_meant("gpt-5", ["gpt-oss-20b", "gpt-oss-120b", "opt-125m"])
     ['gpt-oss-120b', 'gpt-oss-20b']
+    >>> names_meant("h1000", ["a100", "h100-pcie", "h100-sxm", "v100"])
+    ['h100-pcie', 'h100-sxm']
     """
-    names = sorted(allowed)
-    typed = given[:SHOWN_CHARACTERS].strip().lower()
-    meant = [name for name in names if typed and name.lower().startswith(typed)]
-    if not meant:
-        meant = difflib.get_close_matches(typed, names, n=1, cutoff=0.4)
-        family = typed[: len(typed) - len(typed.lstrip(_LETTERS))]
-        if len(family) >= _FAMILY and not any(name.lower().startswith(family) for name in meant):
-            meant = [name for name in names if name.lower().startswith(family)] or meant
-    return meant[:MOST_MEANT]
+    names, raw = sorted(allowed), given[:SHOWN_CHARACTERS].strip().lower()
+    if meant := [name for name in names if raw and name.lower().startswith(raw)]:
+        return meant[:MOST_MEANT]
+    typed = _letters(raw)
+    letters = {name: _letters(name) for name in names}
+    for begins in (typed, _letters(_OTHERWISE.get(typed, ""))):
+        same = [name for name in names if letters[name] == begins]
+        meant = same or [name for name in names if begins and letters[name].startswith(begins)]
+        if meant:
+            return meant[:MOST_MEANT]
+    if meant := [name for name in names if typed in re.split(r"[-_ ]", name.lower())]:
+        return meant[:MOST_MEANT]
+    scores = {name: score for name in names if typed and (score := _nearness(typed, letters[name]))}
+    best = max(scores, key=lambda name: scores[name], default="")
+    shared = typed[: _same_begin(typed, letters.get(best, ""))]
+    return [
+        name
+        for name, score in scores.items()
+        if score == scores[best]
+        or (len(shared) >= _FAMILY and letters[name].startswith(shared) and score >= scores[best] - _AS_NEAR)
+    ][:MOST_MEANT]
 
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_FAMILY = 3
-"""Letters that a family's name has at least."""
+def _letters(name: str) -> str:
+    """A name in lower case without spaces and marks between its words."""
+    return "".join(each for each in name.lower() if each.isalnum())
 
 
-def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> str:
-    """One line for a name that does not exist: those that begin with it, else the nearest, then all.
+def _same_begin(typed: str, name: str) -> int:
+    """Letters that both begin with."""
+    pairs = zip(typed, name, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(typed), len(name)))
+
+
+def _nearness(typed: str, name: str) -> float:
+    """How much of both is the same, a common beginning more than the rest; 0: too little."""
+    alike = difflib.SequenceMatcher(None, typed, name).ratio()
+    begin = _same_begin(typed, name)
+    if alike < _ALIKE and begin < min(_FAMILY, len(name)):
+        return 0.0
+    return alike + 0.5 * begin / len(typed) + 0.25 * (begin == len(name))
+
+
+def unknown_name(kind: str, given: str, allowed: Iterable[str], also: Mapping[str, str] | None = None) -> str:
+    """One line for a name that does not exist: those that may be meant, then all, where they are no wall.
+
+    also: names that may be meant too and are not listed, and as what they are offered.
 
     >>> unknown_name("model", "llama-4", ["llama-4-scout", "llama-4-maverick", "llama-7b"]).split(" (")[0]
     "unknown model 'llama-4'; did you mean one of llama-4-maverick, llama-4-scout?"
     """
     names = sorted(allowed)
-    meant = names_meant(given, names)
+    also = also or {}
+    meant = list(dict.fromkeys(also.get(name, name) for name in names_meant(given, {*names, *also})))
     near = f"one of {', '.join(meant)}" if len(meant) > 1 else "".join(map(repr, meant))
     hint = f"; did you mean {near}?" if near else ""
-    return f"unknown {kind} {shown(given)}{hint} (known: {', '.join(names)})"
+    are_many = bool(near) and len(names) > MOST_LISTED
+    known = f"all {len(names)}: medusa-sim specs" if are_many else f"known: {', '.join(names)}"
+    return f"unknown {kind} {shown(given)}{hint} ({known})"

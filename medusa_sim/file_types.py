@@ -11,6 +11,7 @@ quantisation with a 16-bit scale and bias for each group of 64.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -139,6 +140,16 @@ NAMES: tuple[str, ...] = (*FILES, *_ALSO)
 
 _SIZES: dict[Role, float] = {"linear": 0.563, "keys": 0.019, "values": 0.019, "output": 0.077, "down": 0.269}
 """Shares of the weights of a layer of Llama-3.1-8B by role, at which files are told apart by one number."""
+
+
+def read_by(runtime: str) -> tuple[str, ...]:
+    """Names of the files that a runtime reads: GGUF of llama.cpp, MLX's of MLX, of a server none.
+
+    >>> read_by("mlx")[:2]
+    ('mlx-2bit', 'mlx-3bit')
+    """
+    own = {"llama": False, "mlx": True}.get(re.split(r"\W", runtime)[0])
+    return tuple(name for name in FILES if name.startswith(OF_MLX) is own)
 
 
 def named_file(given: str) -> str:

@@ -238,7 +238,7 @@ def test_sizes_that_are_no_whole_numbers_are_refused(scenario, sizes):
         ("draft_vocab", (0, -5), "whole numbers from 1"), ("max_drafts", ("3", 2.5, None), "a whole number"),
         ("chain_only", ("yes", 1), "True or False"), ("lossless", ("no", 0), "True or False"),
         ("price", ("3", True), "a number"), ("gpu", (None, 5, ["a40"]), "a name or a loaded GPU"),
-        ("model", (None, 5), "a name, a path or a loaded model"), ("drafter", (None, ["eagle3"]), "a name"),
+        ("model", (None, 5), "a name, a path or a loaded model"), ("drafter", (5, ["eagle3"]), "a name"),
     ],
 )  # fmt: skip
 def test_arguments_of_another_kind_are_refused(scenario, name, values, wanted):

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import click
 
-from medusa_sim.errors import MedusaSimError, UsageError, shown
+from medusa_sim.errors import MedusaSimError, UsageError, names_meant, shown
 from medusa_sim.outside.escaping import for_terminal, printable
 
 COMMANDS = {
@@ -97,9 +97,7 @@ class LazyGroup(click.Group):
         """As click does, but an unknown command is told with the nearest one and the whole list."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(args[0][:60], names, n=1)
+            near = names_meant(args[0], names)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             ctx.fail(f"unknown command {shown(args[0])}{hint} (commands: {', '.join(names)})")
         return super().resolve_command(ctx, args)

@@ -55,16 +55,18 @@ FILES: dict[str, Any] = {"nargs": -1, "type": FILE, "metavar": "[FILE]..."}
 
 
 class OneOf(click.Choice[str]):
-    """One of a few names, or of others that menus leave out; those are read in any case."""
+    """One of an argument's few names, or of others that menus leave out, in any case."""
 
-    def __init__(self, choices: tuple[str, ...], others: tuple[str, ...]) -> None:
-        super().__init__(choices)
-        self.others = others
+    def __init__(self, argument: Argument) -> None:
+        super().__init__(argument.choices)
+        self.argument = argument
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The name as it is known."""
-        if isinstance(value, str) and value not in self.choices and value.lower() in self.others:
-            return value.lower()
+        """The name as it is known. Fails for any other, naming those of the runtime, which is read first."""
+        if isinstance(value, str) and value not in self.choices:
+            if (name := value.lower()) in (*self.choices, *self.argument.others):
+                return name
+            self.fail(self.argument.unknown(value, ctx and ctx.params.get("runtime")), param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -118,6 +120,8 @@ def option_of(argument: Argument, **changes: Any) -> Decorator:
         typed |= {"type": _type(argument), "multiple": True}
     else:
         typed |= {"type": _type(argument), "show_default": argument.default is not None}
+    if argument.names == "runtime":
+        typed["is_eager"] = True  # what others may be depends on it
     if argument.required:
         del typed["default"]
         typed["required"] = True
@@ -127,7 +131,7 @@ def option_of(argument: Argument, **changes: Any) -> Decorator:
 def _type(argument: Argument) -> Any:
     """What click reads an argument as."""
     if argument.names or argument.choices:
-        return NAMES[argument.names] if argument.names else OneOf(argument.choices, argument.others)
+        return NAMES[argument.names] if argument.names else OneOf(argument)
     if argument.type is WHOLE:
         least, most = (None if end is None else int(end) for end in (argument.least, argument.most))
         return click.IntRange(least, most)

@@ -155,7 +155,7 @@ def narrowed(one: Scenario) -> Iterator[str]:
         )
 
 
-def runtime_of(engine: str, drafter: str) -> str | None:
+def runtime_of(engine: str, drafter: str | None) -> str | None:
     """The runtime that settings of an engine are computed for: its own, else kernels alone.
 
     None for settings of no engine: the default of the drafter. An engine that does not run the drafter says
@@ -169,7 +169,8 @@ def runtime_of(engine: str, drafter: str) -> str | None:
     if engine not in runtime_aliases():
         return LIMIT
     terms = load_runtime(engine).engine
-    return engine if terms is not None and drafter in terms.drafters else LIMIT
+    runs = terms is not None and (drafter is None or drafter in terms.drafters)
+    return engine if runs else LIMIT
 
 
 def _show(output: Output, answer: Recommendation) -> None:

@@ -5,11 +5,14 @@ Here stands what is asked where nothing is said: the same for every command, the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 DEFAULT_GPU = "a100-80gb-pcie"
 DEFAULT_MODEL = "vicuna-7b"
-DEFAULT_DRAFTER = "medusa"
+DEFAULT_DRAFTERS = ("medusa", "eagle3", "ngram")
+"""What drafts where nothing is named: the first of these that the runtime runs."""
+DEFAULT_DRAFTER = DEFAULT_DRAFTERS[0]
 DEFAULT_SEQ_LEN = 1024
 """Committed tokens of a step where neither a length nor a request is given."""
 DEFAULT_CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -31,6 +34,17 @@ RUNS_TREES = "cuda-graph"
 """Kernels in a graph, without an engine: no current engine runs the trees of Medusa's heads."""
 RUNS_CHAINS = "vllm"
 """The engine of everything that drafts chains: its newest version."""
+
+
+def default_drafter(runs: Sequence[str] | None) -> str:
+    """What drafts where nothing is named; runs: the drafters of the engine, None where there is none.
+
+    >>> default_drafter(["draft-model", "mtp", "ngram"])
+    'ngram'
+    """
+    if runs is None:
+        return DEFAULT_DRAFTER
+    return next((name for name in DEFAULT_DRAFTERS if name in runs), *runs[:1])
 
 
 def request_length(prompt_tokens: float, output_tokens: float) -> int:

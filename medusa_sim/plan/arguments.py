@@ -16,10 +16,10 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
-from medusa_sim.file_types import CACHES
+from medusa_sim.file_types import CACHES, named_file, read_by
 from medusa_sim.file_types import NAMES as FILE_NAMES
 from medusa_sim.plan import (
-    DEFAULT_DRAFTER,
+    DEFAULT_DRAFTERS,
     DEFAULT_GPU,
     DEFAULT_MODEL,
     LENGTH_CV,
@@ -126,10 +126,20 @@ class Argument:
     above: float | None = None
     most: float | None = None
 
-    def check(self, value: object) -> None:
+    def unknown(self, value: str, runtime: object = None) -> str:
+        """One line for a name that is none of its choices; runtime: the engine, whose names are listed."""
+        what, engine = self.name.replace("_", " "), str(getattr(runtime, "name", runtime or ""))
+        also = {name: named_file(name) for name in self.others}
+        if own := [name for name in self.others if name in read_by(engine)]:
+            return unknown_name(what, value, own, {name: of for name, of in also.items() if of in own})
+        local = f"; a local --runtime takes {', '.join(self.others[:4])}, ... too" if self.others else ""
+        return unknown_name(what, value, self.choices, {} if engine else also) + local * (not engine)
+
+    def check(self, value: object, runtime: object = None) -> None:
         """Refuse a value of another type or out of range; None passes where it is the default.
 
-        Python takes "no" for true, True for 1 and 2.5 heads for a number of heads. Raises UsageError.
+        runtime: the engine given beside it. Python takes "no" for true, True for 1 and 2.5 heads for a
+        number of heads. Raises UsageError.
         """
         if value is None and self.default is None:
             return
@@ -140,7 +150,7 @@ class Argument:
         check_kind(self.name, value, self.type.wanted, self.type.allowed)
         is_other = isinstance(value, str) and value.lower() in self.others
         if self.choices and isinstance(value, str) and value not in self.choices and not is_other:
-            raise UsageError(unknown_name(self.name.replace("_", " "), value, self.choices))
+            raise UsageError(self.unknown(value, runtime))
         if isinstance(value, int | float) and self.type in (WHOLE, NUMBER) and not self._covers(value):
             raise UsageError(f"{self.name.replace('_', ' ')} {shown(value)}: {self._range} are allowed")
 
@@ -221,7 +231,7 @@ def check(given: Mapping[str, object], known: Mapping[str, Argument], what: str 
             raise UsageError(unknown_name(what, name, known))
     for name, each in known.items():
         if name in given:
-            each.check(given[name])
+            each.check(given[name], given.get("runtime"))
 
 
 def takes(record: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
@@ -292,14 +302,12 @@ class Arguments(Declared):
         f"The engine, or how kernels launch [by the drafter: medusa {RUNS_TREES}, others {RUNS_CHAINS}].",
         _MACHINE, names="runtime", label="Engine",
     )  # fmt: skip
-    drafter: str = argument(
-        DEFAULT_DRAFTER,
-        WORD,
-        "What proposes the candidates: {names}.",
-        _DRAFTS,
-        names="drafter",
-        label="Drafter",
-    )
+    drafter: str | None = argument(
+        None, WORD,
+        "What proposes the candidates: {names} [the first of " + ", ".join(DEFAULT_DRAFTERS)
+        + " that the runtime runs].",
+        _DRAFTS, names="drafter", label="Drafter",
+    )  # fmt: skip
     acceptance: Given = argument(
         None, ANY,
         "A profile's name, a TOML or CSV file, one rate for every draft (0.7), the share of steps that "

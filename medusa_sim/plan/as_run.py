@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.file_types import FILES, OF_MLX
+from medusa_sim.file_types import FILES, OF_MLX, read_by
 from medusa_sim.specs.engine_facts import as_served, cache_format
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
@@ -31,8 +31,7 @@ def other_files(runtime: Runtime, stored: str) -> str:
             f"--runtime {' or '.join(local_runtime_names())}, or --weight-dtype int4"
         )
     if stored.startswith(OF_MLX) != (runtime.local == "mlx"):
-        own = [name for name in FILES if name.startswith(OF_MLX) == (runtime.local == "mlx")]
-        return f"{runtime.name} reads no {stored.upper()} files; it has: {', '.join(own)}"
+        return f"{runtime.name} reads no {stored.upper()} files; it has: {', '.join(read_by(runtime.name))}"
     return ""
 
 

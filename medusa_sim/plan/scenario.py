@@ -29,6 +29,7 @@ from medusa_sim.plan import (
     LOAD_OUTPUT_TOKENS,
     LOAD_PROMPT_TOKENS,
     Baseline,
+    default_drafter,
     request_length,
 )
 from medusa_sim.plan.acceptance import acceptance_of, matched
@@ -85,9 +86,7 @@ class Scenario:
         """Load every part, and refuse those that do not go together."""
         asked, kind = self.arguments, self.kind
         if asked.heads is not None and kind.unit != "head":
-            raise UsageError(
-                f"drafter {asked.drafter} takes no --heads; --max-drafts limits the draft length"
-            )
+            raise UsageError(f"drafter {kind.name} takes no --heads; --max-drafts limits the draft length")
         check_fit(self.shard, self.runtime, self.gpu)
         kind.check(self.drafting.parts, self.model)
         if self.drafting.parts.draft is not None:
@@ -95,9 +94,9 @@ class Scenario:
                 self.drafting.parts.draft, Parallel(tp=asked.tp)
             )  # one that cannot be split is refused
         engine = self.runtime.engine
-        if engine is not None and asked.drafter not in engine.drafters:
+        if engine is not None and kind.name not in engine.drafters:
             raise UsageError(
-                f"runtime {self.runtime.name} runs no {asked.drafter} drafter; it has: "
+                f"runtime {self.runtime.name} runs no {kind.name} drafter; it has: "
                 f"{', '.join(engine.drafters)}"
             )
         if self.model.keeps_states and not self.chain_only and self.scope == "model":
@@ -110,7 +109,7 @@ class Scenario:
     @property
     def changed(self) -> dict[str, Any]:
         """The arguments that differ from the defaults; GPU, model and drafter always."""
-        return self.arguments.changed
+        return {**self.arguments.changed, "drafter": self.kind.name}
 
     def __repr__(self) -> str:
         """The arguments that are not the defaults."""
@@ -211,8 +210,12 @@ class Scenario:
 
     @property
     def kind(self) -> type[Drafter]:
-        """The registered drafter."""
-        return drafter_kind(self.arguments.drafter)
+        """The registered drafter; by the runtime where none is named."""
+        asked = self.arguments
+        if asked.drafter is not None:
+            return drafter_kind(asked.drafter)
+        engine = None if asked.runtime is None else self.runtime.engine
+        return drafter_kind(default_drafter(None if engine is None else engine.drafters))
 
     @cached_property
     def _matched(self) -> tuple[float, AcceptanceProfile]:
@@ -257,7 +260,7 @@ class Scenario:
             own_file = not self.runtime.local or draft.weight_dtype in FILES
             draft = with_dtypes(draft, asked.dtype, None if own_file else asked.weight_dtype)
         return Drafting(
-            method=asked.drafter,
+            method=self.kind.name,
             parts=Parts(
                 heads=asked.heads or (CURVE_HEADS if heads is None else heads.heads),
                 draft=draft,

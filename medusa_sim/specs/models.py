@@ -7,7 +7,6 @@ its shape. Any Hugging Face `config.json` of a family in `hf_families.py` works 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 from functools import lru_cache
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
+from medusa_sim.errors import SpecError, check_kind, names_meant, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.checkpoints import stored_as
 from medusa_sim.specs.model import LayerGroup, Layers, Length, Model, Vocab, Width, of_dtype
@@ -148,7 +147,7 @@ def checkpoint_ids(name: str) -> tuple[str, ...]:
 def _unknown_id(given: str) -> str:
     """What to do about an id that no named model lists."""
     ids = {hf for entry in _entries(file_state(MODELS_FILE)).values() for hf in entry.hf}
-    near = difflib.get_close_matches(given[:100], sorted(ids), n=1, cutoff=0.8)
+    near = names_meant(given, ids)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return (
         f"{shown(given)} is no folder here, and no named model lists this Hugging Face id{hint}; download "

@@ -17,7 +17,7 @@ from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecErro
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import Gemm
-from medusa_sim.plan import RUNS_CHAINS, RUNS_TREES
+from medusa_sim.plan import DEFAULT_DRAFTERS, RUNS_CHAINS, RUNS_TREES
 from medusa_sim.plan.acceptance import both_kinds, constant_rate, mean_length, rates_by_position
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
@@ -26,7 +26,7 @@ from medusa_sim.plan.sweep import SweepTable, sweep
 from medusa_sim.report.sweep_text import setup_text
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import load_runtime, runtime_names
+from medusa_sim.specs.runtime import load_runtime, local_runtime_names, runtime_names
 from medusa_sim.step.drafter import drafter_names, drafters
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.workload import Grid
@@ -49,6 +49,26 @@ def test_where_no_runtime_is_named_the_drafter_decides(drafter):
     assert drafters()[drafter].default_runtime == (RUNS_TREES if drafter == "medusa" else RUNS_CHAINS)
     assert runtime.chain_only is (drafter != "medusa")
     assert Scenario(runtime="hf-eager").but(runtime=None, drafter="eagle").runtime.name == "vllm-0.33"
+
+
+@pytest.mark.parametrize("runtime", [*runtime_names()[1:], *local_runtime_names(), "vllm-0.18"])
+def test_where_no_drafter_is_named_the_runtime_decides(runtime):
+    """Every runtime that runs whole steps (`paper` has a block) answers without being told what drafts."""
+    gpu = ON_ITS_OWN.get(runtime, "h100-sxm")
+    scenario = ms.Scenario(gpu=gpu, model="llama-2-7b", runtime=runtime)
+    engine = load_runtime(runtime).engine
+    runs = [name for name in DEFAULT_DRAFTERS if engine is None or name in engine.drafters]
+    assert scenario.kind.name == runs[0]
+    assert ms.Scenario(model="llama-2-7b").but(gpu=gpu, runtime=runtime).kind is scenario.kind
+    assert f"--drafter {runs[0]}" in scenario.command("sweep")
+    assert scenario.sweep([4], candidates=[1]).decode_step_us.notna().all()
+
+
+ON_ITS_OWN = {
+    "mlx": "m3-max", "llama.cpp-metal": "m3-max", "llama.cpp-rocm": "rx-7900-xtx",
+    "llama.cpp-cpu": "cpu-ryzen-7950x",
+}  # fmt: skip
+"""Runtimes that do not run on a card of a data centre, and one that they run on."""
 
 
 def test_names_and_objects_are_the_same():
