@@ -17,25 +17,30 @@ Lengths: InferenceX draws them from 80 to 100 % of those named, nine tenths in t
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from deepseek_rows import GPUS as DEEPSEEK_GPUS
 from deepseek_rows import OLDER, newest
 from deepseek_rows import SETUP as DEEPSEEK_SETUP
+from engine_rows import published_rows
 from msgspec.structs import replace as with_fields
-from scipy.optimize import OptimizeResult, least_squares
+from scipy.optimize import brentq
 from served_rows import served_cells, set_ups
-from study import ROOT, named_rows, table
+from serving_validation import RUNTIME as SERVER
+from study import PROMISED, ROOT, measured_rows, named_rows, table
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.specs.engine_facts import weight_formats
+from medusa_sim.specs.nearness import KINDS, NEARNESS_FILE, Kind, Place, nearest_kind
 from medusa_sim.specs.ranges import form_of
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.step import decode_step
@@ -48,7 +53,9 @@ INFERENCEX = 1024
 NVIDIA = ("llama-3.1-8b", "qwen3-32b")
 SIGMA, ROBUST, LARGEST = 0.04, 2.0, 30.0
 """Error of a cell, errors (in SIGMA) from which a cell counts less, cells that a group counts as at most."""
-REFERENCE = ("bf16", "hopper", "dense", "new")
+MANY = 8
+"""GPUs from which small layers split over all of them run other kernels than on a few."""
+REFERENCE = ("bf16", "hopper", "dense", "new", "few")
 """Where terms were fitted by other rows: nothing deviates there."""
 OWN_HOST = ("vllm",)
 """Engines whose host was fitted by other rows."""
@@ -81,6 +88,7 @@ EFFECTS = (
         "linear",
         (
             (("weights",), 0.025),
+            (("card", "weights"), 0.08),
             (("engine", "weights"), 0.05),
             (("engine", "card", "weights"), 0.04),
             (("engine", "version", "weights"), 0.08),
@@ -100,9 +108,19 @@ EFFECTS = (
     Effect(
         "experts_share",
         "experts",
-        ((("experts_in",), 0.05), (("engine", "experts_in"), 0.1), (("engine", "card", "experts_in"), 0.12)),
+        (
+            (("experts_in",), 0.1),
+            (("card", "experts_in"), 0.2),
+            (("engine", "experts_in"), 0.1),
+            (("engine", "card", "experts_in"), 0.12),
+            (("engine", "gpus", "experts_in"), 0.1),
+        ),
     ),
-    Effect("exchange_share", "exchange", ((("engine",), 0.1), (("engine", "card"), 0.1))),
+    Effect(
+        "exchange_share",
+        "exchange",
+        ((("engine",), 0.1), (("engine", "card"), 0.1), (("engine", "gpus"), 0.1)),
+    ),
     Effect(
         "prompt_share",
         "prompt",
@@ -130,7 +148,7 @@ EFFECTS = (
     Effect(
         "experts_us_per_layer",
         "expert_layers",
-        ((("engine", "card", "experts_in"), 20.0),),
+        ((("engine", "card"), 20.0), (("engine", "card", "experts_in"), 20.0)),
         plus=True,
         by_card=True,
     ),
@@ -155,9 +173,15 @@ HELD_OUT = (
     ("a format", ("engine", "weights")),
     ("card and format", ("engine", "gpu", "weights")),
     ("a model", ("family",)),
+    ("an engine", ("engine",)),
+    ("a version", ("engine", "version")),
     ("card and model", ("engine", "gpu", "family")),
 )
 GROUP = ["engine", "gpu", "weights", "model"]
+LEAST_HELD = 0.6
+STEPS = 60
+SMALL = 5
+"""Cells from which a group is counted among those whose bands are to hold."""
 
 
 def bare(name: str) -> Runtime:
@@ -226,6 +250,9 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
         of, form = scenario.model, form_of(scenario.model)
         formats = weight_formats(of)
         expert_layers = of.layers if of.experts is not None else 0
+        cost = dataclasses.replace(step.cost, source_square=np.zeros(()))
+        faster = np.broadcast_to(np.log(cost.time_us / cost.low_us), batch.shape)
+        slower = np.broadcast_to(np.log(cost.high_us / cost.time_us), batch.shape)
         experts_in = formats[0] if of.experts is None else FORMATS[of.experts.form or of.form].weight_dtype
         version = {"1.0": "old", "1.1": "old"}.get(str(own.backend_version.iloc[0])[:3], "new")
         for line in named_rows(own):
@@ -241,6 +268,11 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "version": version,
                     "model": model,
                     "family": model.replace("-r1", "-v3"),
+                    "gpus": "many" if arguments["tp"] >= MANY else "few",
+                    "runtime": name,
+                    "place": place_of(scenario)._replace(runtime=name),
+                    "faster": faster[at],
+                    "slower": slower[at],
                     "tp": arguments["tp"],
                     "ep": arguments["ep"],
                     "requests_at": int(line.concurrency),
@@ -262,6 +294,46 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
 Name = tuple[str, ...]
 
 
+class Found(NamedTuple):
+    """x: values. jac: slopes of the residuals there."""
+
+    x: FloatArray
+    jac: FloatArray
+
+
+def least_squares_above(
+    residuals: Callable[[FloatArray], FloatArray],
+    slopes: Callable[[FloatArray], FloatArray],
+    start: FloatArray,
+    low: FloatArray,
+) -> Found:
+    """Gauss-Newton with bounds from below; a hundred values in a tenth of a second.
+
+    Values at their bound that would fall stay there; steps are damped until they lower the sum of squares.
+    """
+    values, damping = np.maximum(start, low), 1e-6
+    own = residuals(values)
+    for _ in range(STEPS):
+        jacobian = slopes(values)
+        downhill = jacobian.T @ own
+        free = ~((values <= low) & (downhill > 0.0))
+        curvature = jacobian[:, free].T @ jacobian[:, free]
+        while damping < 1e6:
+            damped = curvature + damping * np.diag(np.diag(curvature))
+            further = values.copy()
+            further[free] -= np.linalg.solve(damped, downhill[free])
+            further = np.maximum(further, low)
+            then = residuals(further)
+            if then @ then <= own @ own:
+                break
+            damping *= 10.0
+        gained = own @ own - then @ then
+        values, own, damping = further, then, max(damping / 10.0, 1e-9)
+        if gained < 1e-7 * (own @ own):
+            break
+    return Found(values, slopes(values))
+
+
 class Fit:
     """All effects with their levels over some cells."""
 
@@ -269,9 +341,8 @@ class Fit:
         self.cells = cells
         self.names: list[tuple[Effect, tuple[str, ...], Name]] = []
         spreads: list[float] = []
-        self.places: dict[str, list[Any]] = {}
+        columns: list[tuple[str, Any]] = []
         for effect in EFFECTS:
-            columns = []
             for keys, spread in effect.levels:
                 values = cells[list(keys)].agg("|".join, axis=1)
                 active = cells[effect.part].to_numpy() != 0.0
@@ -282,9 +353,12 @@ class Fit:
                         known[value] = len(spreads)
                         self.names.append((effect, keys, name))
                         spreads.append(spread)
-                columns.append(values.map(known).fillna(-1).astype(int).to_numpy())
-            self.places[effect.term] = columns
+                columns.append((effect.term, values.map(known).fillna(-1).astype(int).to_numpy()))
         self.spreads = np.array(spreads)
+        self.levels = {effect.term: np.zeros((len(cells), len(spreads))) for effect in EFFECTS}
+        for term, place in columns:
+            has = np.nonzero(place >= 0)[0]
+            self.levels[term][has, place[has]] = 1.0
         self.low = np.array([0.0 if self._is_positive(*each) else -np.inf for each in self.names])
 
     @staticmethod
@@ -300,52 +374,66 @@ class Fit:
         del name
         return effect.plus and "host" not in effect.term and ("card" not in keys or effect.by_card)
 
-    def _value(self, values: FloatArray, term: str) -> Any:
-        padded = np.append(values, 0.0)
-        return sum(padded[column] for column in self.places[term])
-
     def predicted(self, values: FloatArray) -> FloatArray:
         """Microseconds per token of every cell."""
-        cells = self.cells
-        time, beside, shares = cells.rest.to_numpy(), 0.0, {}
-        for effect in EFFECTS:
-            value = self._value(values, effect.term)
-            if effect.plus:
-                value = value if "host" in effect.term else np.maximum(value, 0.0)
-                beside = beside + value * cells[effect.part].to_numpy()
-                continue
-            shares[effect.term] = np.exp(value)
-            if effect.part == "kernels":
-                continue
-            share = shares[effect.term]
-            if effect.part == "prompt":  # half of it linear layers
-                share = share * np.sqrt(shares["linear_share"])
-            time = time + share * cells[effect.part].to_numpy()
-        return np.asarray(time * shares["kernels_share"] + beside)
+        return self._with_slopes(values)[0]
 
-    def solve(self, keep: BoolArray, start: FloatArray | None = None) -> OptimizeResult:
+    def _with_slopes(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(microseconds per token of every cell, their derivatives by every value: cells x values)."""
+        time, slopes = self.cells.rest.to_numpy(), dict[str, FloatArray]()
+        beside = np.zeros(time.size)
+        of = {effect.term: self.levels[effect.term] @ values for effect in EFFECTS}
+        spread = np.exp(of["linear_share"] / 2.0)  # half of what prompts add is linear layers
+        for effect in EFFECTS:
+            part, value = self.cells[effect.part].to_numpy(dtype=np.float64), of[effect.term]
+            if effect.plus:
+                counts = part if "host" in effect.term else np.where(value >= 0.0, part, 0.0)
+                beside, slopes[effect.term] = beside + counts * value, counts
+            elif effect.part != "kernels":
+                slopes[effect.term] = np.exp(value) * part * (spread if effect.part == "prompt" else 1.0)
+                time = time + slopes[effect.term]
+        slopes["linear_share"] = slopes["linear_share"] + slopes["prompt_share"] / 2.0
+        slower = np.exp(of["kernels_share"])
+        slopes["kernels_share"] = time
+        shares = {effect.term for effect in EFFECTS if not effect.plus}
+        jacobian = sum(
+            (slopes[term] * (slower if term in shares else 1.0))[:, None] * self.levels[term] for term in of
+        )
+        return np.asarray(time * slower + beside), np.asarray(jacobian)
+
+    def solve(self, keep: BoolArray, start: FloatArray | None = None) -> Found:
         """Least squares of robust log errors with what draws levels to nothing."""
         cells = self.cells
         size = cells.groupby(["engine", "gpu", "weights", "family"]).rest.transform("size").to_numpy()
         weight = np.sqrt(np.minimum(1.0, LARGEST / size))[keep]
-        measured = cells.measured.to_numpy()
+        measured = cells.measured.to_numpy()[keep]
+
+        def off(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+            time, jacobian = self._with_slopes(values)
+            kept = np.maximum(time[keep], 1.0)
+            return np.log(kept / measured) / SIGMA, jacobian[keep] / kept[:, None] / SIGMA
 
         def residuals(values: FloatArray) -> FloatArray:
-            off = np.log(np.maximum(self.predicted(values), 1.0) / measured)[keep] / SIGMA
+            own, _ = off(values)
             return np.concatenate(
-                [weight * off / np.sqrt(1.0 + np.abs(off) / ROBUST**2), values / self.spreads]
+                [weight * own / np.sqrt(1.0 + np.abs(own) / ROBUST**2), values / self.spreads]
             )
 
+        def slopes(values: FloatArray) -> FloatArray:
+            own, jacobian = off(values)
+            inside = 1.0 + np.abs(own) / ROBUST**2
+            by_own = weight * (inside**-0.5 - 0.5 * np.abs(own) / ROBUST**2 * inside**-1.5)
+            return np.concatenate([by_own[:, None] * jacobian, np.diag(1.0 / self.spreads)])
+
         first = np.zeros(self.spreads.size) if start is None else start
-        inside = np.where(np.isfinite(self.low), np.maximum(first, 1e-3 * self.spreads), first)
-        return least_squares(residuals, inside, x_scale=self.spreads, bounds=(self.low, np.inf))
+        return least_squares_above(residuals, slopes, first, self.low)
 
     def errors(self, values: FloatArray) -> FloatArray:
         """Relative errors of every cell."""
         return np.asarray(self.predicted(values) / self.cells.measured.to_numpy() - 1.0)
 
 
-def held_out(fit: Fit, found: OptimizeResult) -> dict[str, FloatArray]:
+def held_out(fit: Fit, found: Found) -> dict[str, FloatArray]:
     """Errors of every cell by a fit without its group, for each way of grouping."""
     outs = {}
     for title, keys in HELD_OUT:
@@ -358,12 +446,89 @@ def held_out(fit: Fit, found: OptimizeResult) -> dict[str, FloatArray]:
     return outs
 
 
-def spread_of(found: OptimizeResult) -> FloatArray:
+def errors_by_kind(fit: Fit, outs: dict[str, FloatArray]) -> pd.DataFrame:
+    """A line of every cell and way of holding out: what was new about it for the fit, and its error.
+
+    outs: errors by way; the fit to all is the way of no keys. The kind is that by which a set-up's band is
+    chosen (`specs/nearness.py`), from the groups that the fit saw.
+    """
+    cells, found = fit.cells, []
+    group = cells[GROUP].agg(", ".join, axis=1)
+    for title, errors in outs.items():
+        keys = dict(HELD_OUT).get(title, ())
+        held = cells[list(keys)].agg("|".join, axis=1) if keys else pd.Series("", index=cells.index)
+        kinds: Any = pd.Series("measured", index=cells.index)
+        for own in set(held) if keys else ():
+            rest = set(cells.place[held != own])
+            kinds[held == own] = [nearest_kind(place, rest)[0] for place in cells.place[held == own]]
+        found.append(
+            pd.DataFrame(
+                {
+                    "way": title,
+                    "group": group,
+                    "kind": kinds,
+                    "short": -np.log1p(errors),
+                    "faster": cells.faster,
+                    "slower": cells.slower,
+                }
+            )
+        )
+    return pd.concat(found, ignore_index=True)
+
+
+def held(lines: pd.DataFrame, share: float) -> pd.Series:
+    """Which cells lie in bands that hold so much more, in quadrature."""
+    return (lines.short <= np.hypot(lines.slower, share)) & (lines.short >= -np.hypot(lines.faster, share))
+
+
+def by_group(lines: pd.DataFrame, share: float) -> pd.Series:
+    """Share of the cells of each group and way that their bands hold; small groups left out."""
+    places = [lines.way, lines.group]
+    means = held(lines, share).groupby(places).mean()
+    return means[lines.groupby(places).size() >= SMALL]
+
+
+def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
+    """What `specs/nearness.toml` says of each kind: none narrower than one before it."""
+    found: dict[Kind, dict[str, Any]] = {}
+    least = 0.0
+    for kind in KINDS:
+        own = lines[lines.kind == kind]
+        share = least
+        if len(own) and by_group(own, least).mean() < PROMISED:
+            share = float(
+                brentq(lambda more, own=own: by_group(own, more).mean() - PROMISED, least, 2.0, xtol=1e-4)
+            )
+        least = float(np.ceil(1e3 * share) / 1e3)
+        groups = by_group(own, least)
+        found[kind] = {
+            "between_share": least,
+            "error": round(float(np.expm1(own.short.abs()).mean()), 3) if len(own) else 0.0,
+            "cells": len(own),
+            "groups": len(groups),
+            "held": round(float(groups.mean()), 2) if len(groups) else 0.0,
+        }
+    return found
+
+
+def kinds_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
+    """What was new, how far steps erred, what their bands hold."""
+    rows = []
+    for kind, own in kinds.items():
+        groups = by_group(lines[lines.kind == kind], own["between_share"])
+        least: Any = None if groups.empty else groups.idxmin()
+        words = "" if least is None else f"{groups.min():.0%} ({least[1]})"
+        below = f"{(groups < LEAST_HELD).sum()} of {len(groups)}"
+        rows.append((kind, own["cells"], own["error"], own["between_share"], own["held"], below, words))
+    return table("new | cells | error | between | held | groups below 60 % | least", 1, rows)
+
+
+def spread_of(found: Found) -> FloatArray:
     """Standard deviation that cells and spreads leave to each value."""
     return np.asarray(np.sqrt(np.diag(np.linalg.pinv(found.jac.T @ found.jac))))
 
 
-def error_table(fit: Fit, found: OptimizeResult, outs: dict[str, FloatArray]) -> str:
+def error_table(fit: Fit, found: Found, outs: dict[str, FloatArray]) -> str:
     """Mean errors by group: without the fit, with it, and held out."""
     columns = {"before": fit.errors(np.zeros(fit.spreads.size)), "fit": fit.errors(found.x), **outs}
     cells = fit.cells.assign(**{name: 100.0 * np.abs(values) for name, values in columns.items()})
@@ -380,7 +545,7 @@ def error_table(fit: Fit, found: OptimizeResult, outs: dict[str, FloatArray]) ->
     return table(f"engine | card | weights | model | cells | {' | '.join(columns)}", 4, lines)
 
 
-def terms_table(fit: Fit, found: OptimizeResult) -> str:
+def terms_table(fit: Fit, found: Found) -> str:
     """Every level's value."""
     spread = spread_of(found)
     lines = []
@@ -405,7 +570,13 @@ SOURCE = (
     "served steps of Llama-3.1, Qwen3-32B, gpt-oss-120b, DeepSeek-V3 on H100, H200, B200, GB200 (rows by "
     "which aiconfigurator grades itself, InferenceX and NVIDIA, 2025-08 to 2026-04), all fitted together"
 )
-FIELDS = {"card": "cards", "form": "forms", "weights": "formats", "experts_in": "formats"}
+FIELDS = {
+    "card": 'cards = ["{}"]',
+    "form": 'forms = ["{}"]',
+    "weights": 'formats = ["{}"]',
+    "experts_in": 'formats = ["{}"]',
+    "gpus": f"gpus = [{MANY}, 1024]",
+}
 MEASURED = 'measured = { gpus = [1, 8], cards = ["hopper", "blackwell"], requests = 256 }'
 KEPT = r", measured = \{.*?\}, elsewhere = \[\{.*?\}\]"
 LEAST, LEAST_PLUS = 0.005, 0.05
@@ -413,7 +584,7 @@ LEAST, LEAST_PLUS = 0.005, 0.05
 
 
 def written_terms(
-    fit: Fit, found: OptimizeResult, engine: str
+    fit: Fit, found: Found, engine: str
 ) -> dict[str, tuple[float, float, list[str], list[str]]]:
     """Term -> (value of the engine: a factor or so much more, band, deviations, those of old versions)."""
     spread, terms = spread_of(found), {}
@@ -431,7 +602,7 @@ def written_terms(
             shown = float(f"{value:.3g}") if effect.plus else float(f"{np.exp(value):.4g}")
             if abs(value) < (0.02 * min(prior for _, prior in effect.levels) if effect.plus else LEAST):
                 continue
-            fields = [f'{FIELDS[key]} = ["{each}"]' for key, each in at.items() if key in FIELDS]
+            fields = [FIELDS[key].format(each) for key, each in at.items() if key in FIELDS]
             change = f"plus = {shown:g}" if effect.plus else f"times = {shown:g}"
             (old if "version" in at else deviations).append(f"{{ {', '.join([*fields, change])} }}")
         least = 0.02 * min(prior for _, prior in effect.levels)
@@ -441,7 +612,7 @@ def written_terms(
     return terms
 
 
-def write(fit: Fit, found: OptimizeResult) -> None:
+def write(fit: Fit, found: Found) -> None:
     """The terms into runtimes.toml."""
     path = ROOT / "medusa_sim/specs/runtimes.toml"
     text = path.read_text(encoding="utf-8")
@@ -457,6 +628,49 @@ def write(fit: Fit, found: OptimizeResult) -> None:
                     text, runtime, effect, *terms[effect.term], is_old=runtime == "tensorrt-llm-1.1"
                 )
     write_text(path, text)
+
+
+def place_of(scenario: ms.Scenario) -> Place:
+    """Where the steps of a scenario would be measured."""
+    runtime, case = scenario.runtime, scenario.case
+    return Place(runtime.library, runtime.name, case.gpu, case.card, case.formats, case.sizes)
+
+
+def fitted_elsewhere() -> Iterator[tuple[Place, str, int]]:
+    """Place, model and cells of the rows to which engines' other terms were fitted."""
+    places = [(each.gpu, each.model, each.runtime, each.tp, each.formats) for each in published_rows()]
+    places += [
+        (line.gpu, line.model, SERVER, int(line.tp), (line.dtype, None, None))
+        for line in named_rows(measured_rows("vllm015_serving"))
+    ]
+    for (gpu, model, runtime, tp, formats), cells in Counter(places).items():
+        named: dict[str, Any] = dict(zip(("dtype", "weight_dtype", "kv_dtype"), formats, strict=True))
+        yield (
+            place_of(ms.Scenario(gpu=gpu, model=model, runtime=runtime, tp=tp, drafter="ngram", **named)),
+            model,
+            cells,
+        )
+
+
+def write_nearness(fit: Fit, kinds: dict[Kind, dict[str, Any]]) -> None:
+    """Groups of cells and what is known by kind into nearness.toml."""
+    served = Counter(zip(fit.cells.place, fit.cells.model, strict=True))
+    for place, model, cells in fitted_elsewhere():
+        served[place, model] += cells
+    lines = [
+        "# Written by `python benchmarks/hierarchy.py --write`; `nearness.py` explains it.",
+        f'source = "{SOURCE}"',
+    ]
+    for kind, own in kinds.items():
+        lines += ["", f"[kinds.{kind}]", *(f"{name} = {value}" for name, value in own.items())]
+    for (place, model), cells in sorted(served.items()):
+        named = place._asdict() | {"model": model}
+        lines += ["", "[[served]]"]
+        for name, value in named.items():
+            shown = str(list(value)) if isinstance(value, tuple) else repr(value)
+            lines.append(f"{name} = {shown}".replace("'", '"'))
+        lines.append(f"cells = {cells}")
+    write_text(NEARNESS_FILE, "\n".join(lines) + "\n")
 
 
 def _with_term(
@@ -513,10 +727,15 @@ def main() -> None:
     asked = parser.parse_args()
     fit = Fit(parts_of(chain(set_ups(served_cells()), deepseek_set_ups())))
     found = fit.solve(np.ones(len(fit.cells), dtype=bool))
-    print(error_table(fit, found, {} if asked.fit else held_out(fit, found)))
+    outs = {} if asked.fit else held_out(fit, found)
+    print(error_table(fit, found, outs))
+    lines = errors_by_kind(fit, {"fit": fit.errors(found.x), **outs})
+    kinds = kinds_of(lines)
+    print(kinds_table(lines, kinds))
     print(terms_table(fit, found))
     if asked.write:
         write(fit, found)
+        write_nearness(fit, kinds)
 
 
 if __name__ == "__main__":

@@ -458,7 +458,7 @@ class Scenario:
     def case(self) -> Case:
         """The set-up as the ranges of an engine's terms see it."""
         runtime = self.runtime
-        return case_of(self.shard, runtime.library, self.gpu.architecture, self.gpus, runtime.backend)
+        return case_of(self.shard, runtime.library, self.gpu, self.gpus, runtime.backend)
 
     @property
     def backend(self) -> Backend | None:

@@ -14,6 +14,7 @@ more. The equations are those of `step/compose.py` and `step/server.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
@@ -133,7 +134,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     layers of experts, linear_share of linear layers, attention_share, exchange_share (between GPUs), and
     prompt_share of what prompts add to a step; experts_us_per_layer: beside each layer of experts, and
     expert_parallel_us_per_layer where they are spread over GPUs. prompt_us_per_request: of the host, for each
-    prompt that begins. between_share: 80 % half-width of a step beside those that were served elsewhere.
+    prompt that begins. between_share: 80 % half-width of a step beside those that were served elsewhere,
+    beyond what `specs/nearness.py` knows of the set-up. gain_share: 80 % half-width of a speedup by drafting
+    passes beside the bands of its steps, lookup_gain_share by look-ups: what published speedups miss by.
     eager_us_per_layer: of the host beyond the captured graphs. steps_ahead: steps that are scheduled
     before the running one ends. server_us, _per_request: from the client to the queue and back, and for
     each request whose token is sent with the first one.
@@ -185,6 +188,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     prompt_share: _Share
     prompt_us_per_request: _Us
     between_share: _Share
+    gain_share: _Share
+    lookup_gain_share: _Share
     experts_us_per_layer: _Us
     expert_parallel_us_per_layer: _Us
     eager_us_per_layer: _Us
@@ -261,6 +266,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def at(self, case: Case) -> Engine:
         """The engine in a set-up: every term by where it was measured."""
         return self.with_terms({name: term.at(case) for name, term in self.terms.items()})
+
+    def with_between(self, half: float) -> Engine:
+        """The engine with steps that lie so far beside those of others as well."""
+        own = self.between_share
+        value = math.hypot(own.value, half)
+        return self.with_terms({"between_share": msgspec.structs.replace(own, value=value)})
 
     @property
     def measured_requests(self) -> int:

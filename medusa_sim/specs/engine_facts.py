@@ -19,8 +19,10 @@ from msgspec.structs import replace
 
 from medusa_sim.errors import SpecError, unknown_name
 from medusa_sim.reading import read_toml
+from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.nearness import sizes_of
 from medusa_sim.specs.ranges import Case, form_of
 from medusa_sim.specs.recurrent import GatedDelta
 from medusa_sim.specs.strict import convert
@@ -145,11 +147,17 @@ def backend_of_model(model: Model, engine: str, architecture: str, chosen: str =
     )
 
 
-def case_of(model: Model, engine: str, architecture: str, gpus: int, chosen: str = "") -> Case:
+def case_of(model: Model, engine: str, card: Gpu, gpus: int, chosen: str = "") -> Case:
     """A set-up as the ranges of an engine's terms see it. model: what one of its GPUs holds."""
-    backend = backend_of_model(model, engine, architecture, chosen)
     return Case(
-        form_of(model), model.experts is not None, gpus, architecture, backend.key, weight_formats(model)
+        form=form_of(model),
+        experts=model.experts is not None,
+        gpus=gpus,
+        card=card.architecture,
+        backend=backend_of_model(model, engine, card.architecture, chosen).key,
+        formats=weight_formats(model),
+        gpu=card.name,
+        sizes=sizes_of(model),
     )
 
 

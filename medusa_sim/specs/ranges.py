@@ -47,7 +47,8 @@ _Count = Annotated[int, Meta(ge=1)]
 
 class Case(NamedTuple):
     """A set-up as ranges see it. backend: attention kernel of a verification (`specs.engine_facts`).
-    formats: of the weights of any part of the model.
+    formats: of the weights of any part of the model. gpu: the card itself; sizes: the shape of the model
+    (`nearness.sizes_of`); empty where nobody said, so that nothing tells how near anything measured lies.
     """
 
     form: Form = "dense"
@@ -56,6 +57,8 @@ class Case(NamedTuple):
     card: str = "hopper"
     backend: str = ""
     formats: tuple[str, ...] = ()
+    gpu: str = ""
+    sizes: str = ""
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -19,6 +19,7 @@ from medusa_sim.data import DataDir, find, stems
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.engine import DRAFTING, Engine, EngineToml, engine_of
+from medusa_sim.specs.nearness import Nearness, Place, nearness
 from medusa_sim.specs.ranges import Case
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
 
@@ -114,8 +115,20 @@ class Runtime:
         return not self.asked or self.versions is None or _distance(self.asked, self.versions) == (0, 0, 0)
 
     def at(self, case: Case) -> Runtime:
-        """The runtime in a set-up: every term of its engine by where it was measured (`specs/ranges.py`)."""
-        return self if self.engine is None else replace(self, engine=self.engine.at(case))
+        """The runtime in a set-up: every term of its engine by where it was measured (`specs/ranges.py`).
+
+        Its band by how near anything lies whose steps were measured (`specs/nearness.py`).
+        """
+        if self.engine is None:
+            return self
+        engine = self.engine.at(case)
+        if case.gpu and not self.local:
+            engine = engine.with_between(self.nearness(case).between_share)
+        return replace(self, engine=engine)
+
+    def nearness(self, case: Case) -> Nearness:
+        """How near a set-up lies to what was measured."""
+        return nearness(Place(self.library, self.name, case.gpu, case.card, case.formats, case.sizes))
 
     def _measures(self, of: str) -> bool:
         return (

@@ -89,8 +89,9 @@ class Cost:
     device_us, host_us, exposed_us: as in `step_us`. below_square, above_square: squared half-widths of the
     80 % band of device_us; step_square, draft_square: of what an engine adds to every step, and to a step
     that drafts; source_square: by which steps of a set-up lie beside those of others, plain and drafting
-    alike, so that no ratio has it. Costs of passes one after another add with `+`; their errors are taken as
-    independent.
+    alike, so that no ratio has it. gain_square: that of the logarithm of the ratio to a plain step,
+    by which published speedups of an engine lie beside its terms. Costs of passes one after another add with
+    `+`; their errors are taken as independent.
     """
 
     device_us: FloatArray = field(default_factory=_nothing)
@@ -101,6 +102,7 @@ class Cost:
     step_square: FloatArray = field(default_factory=_nothing)
     draft_square: FloatArray = field(default_factory=_nothing)
     source_square: FloatArray = field(default_factory=_nothing)
+    gain_square: FloatArray = field(default_factory=_nothing)
 
     @cached_property
     def time_us(self) -> FloatArray:
@@ -188,14 +190,17 @@ def overhead_halves(step: Cost, plain: Cost) -> tuple[FloatArray, FloatArray]:
     The kernels' band is that of `step`, alone where no engine adds anything. What an engine adds to every
     step moves the ratio by the difference of its shares in the two, what drafting adds by its own. Of both
     RATIO_SHARE counts: an engine's two steps read the same weights and K and V, so that part of the error of
-    their kernels is common and cancels, and terms fitted to the same rounds err against each other.
+    their kernels is common and cancels, and terms fitted to the same rounds err against each other. Beside
+    both stands what speedups in the engine's version with that kind of drafter miss by (`gain_square`).
     """
     slower, faster = step.kernel_halves
     if not (step.has_engine_band or plain.has_engine_band):
         return slower, faster
     shared = np.sqrt(step.step_square) / step.time_us - np.sqrt(plain.step_square) / plain.time_us
     engine = in_quadrature(shared, np.sqrt(step.draft_square) / step.time_us)
-    return RATIO_SHARE * in_quadrature(slower, engine), RATIO_SHARE * in_quadrature(faster, engine)
+    gain = np.sqrt(step.gain_square)
+    low, high = (in_quadrature(RATIO_SHARE * in_quadrature(half, engine), gain) for half in (slower, faster))
+    return low, high
 
 
 RATIO_SHARE = 0.5
@@ -260,7 +265,12 @@ def drafting_cost(
         square = np.asarray((EAGER_BAND * waits) ** 2)
         return Cost(exposed_us=np.asarray(waits), draft_square=square) if waits else None
     added = drafting_us(runtime.engine, batch, looks_up=looks_up, width=width)
-    return Cost(exposed_us=added.time_us, draft_square=np.asarray(added.half_us**2))
+    gain = runtime.engine.lookup_gain_share if looks_up else runtime.engine.gain_share
+    return Cost(
+        exposed_us=added.time_us,
+        draft_square=np.asarray(added.half_us**2),
+        gain_square=np.asarray(gain.value**2),
+    )
 
 
 def eager_levels_us(runtime: Runtime, hidden: int, levels: int) -> float:

@@ -1,0 +1,168 @@
+"""How near a set-up lies to the servers whose steps were measured, and by how much a step errs there.
+
+Terms of engines are fitted to served steps (`nearness.toml`, written by `benchmarks/hierarchy.py --write`).
+What a group of cells errs by that such a fit did not see depends on what was new about it: the version of the
+engine, the card, its generation, the model, the format of its weights, or the engine itself. A set-up is as
+near as the nearest group: the one of whose differences the worst is the least (KINDS, best first).
+
+    [[served]]
+    library = "vllm"
+    runtime = "vllm-0.15"
+    gpu = "h200-sxm"
+    generation = "hopper"
+    formats = ["fp8"]
+    sizes = "80 layers of 8192"
+    model = "llama-3.1-70b"
+    cells = 60
+
+    [kinds.model]
+    between_share = 0.12
+    error = 0.08
+    cells = 900
+    groups = 27
+    held = 0.79
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
+
+import msgspec
+from msgspec import Meta
+
+from medusa_sim.reading import read_toml
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.strict import Text, convert
+
+Kind: TypeAlias = Literal["measured", "version", "card", "generation", "model", "format", "engine"]
+"""What is new about a set-up: nothing, the engine's version, the card beside one of its generation, the
+generation, the model, the format of its weights, the engine. A worse one may come with any before it."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+NEARNESS_FILE = Path(__file__).with_name("nearness.toml")
+_Share = Annotated[float, Meta(ge=0.0, le=10.0)]
+
+
+class Place(NamedTuple):
+    """A set-up by what its steps were measured by.
+
+    library: engine without its version; generation: `Gpu.architecture`; formats: `weight_formats`; sizes: of
+    the model (`sizes_of`), by which models of one shape are one.
+    """
+
+    library: str
+    runtime: str
+    gpu: str
+    generation: str
+    formats: tuple[str, ...]
+    sizes: str
+
+
+class Near(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is known of one kind of nearness, from groups of cells that a fit did not see.
+
+    between_share: half-width, beside the band of kernels and of the engine, with which 80 % bands of the
+    step hold (in the mean over groups). error: mean relative error. cells, groups: by which it was told.
+    held: share of the cells in their bands, in the mean over groups.
+    """
+
+    between_share: _Share
+    error: _Share
+    cells: Annotated[int, Meta(ge=0)]
+    groups: Annotated[int, Meta(ge=0)]
+    held: _Share
+    note: str = ""
+
+
+class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A group of measured cells: where, and how many."""
+
+    library: Text
+    runtime: Text
+    gpu: Text
+    generation: Text
+    formats: tuple[Text, ...]
+    sizes: Text
+    model: Text
+    cells: Annotated[int, Meta(ge=1)]
+
+    @property
+    def place(self) -> Place:
+        """Without its name and its cells."""
+        return Place(self.library, self.runtime, self.gpu, self.generation, self.formats, self.sizes)
+
+
+class Nearness(NamedTuple):
+    """kind: what is new. near: what is known of it. nearest: the group by which it was judged.
+
+    between_share: what the band of a step has beside those of kernels and engine, 80 % half-width. Versions
+    were held out apart from the rest: where one is new beside something worse, both count, in quadrature.
+    """
+
+    kind: Kind
+    near: Near
+    nearest: Served
+    between_share: float
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    source: Text
+    served: tuple[Served, ...]
+    kinds: dict[Kind, Near]
+
+
+@cache
+def _file() -> _File:
+    return convert(read_toml(NEARNESS_FILE), _File, NEARNESS_FILE)
+
+
+def served_groups() -> tuple[Served, ...]:
+    """Every group of measured cells."""
+    return _file().served
+
+
+def known_kinds() -> dict[Kind, Near]:
+    """What is known of each kind, best first."""
+    return {kind: _file().kinds[kind] for kind in KINDS}
+
+
+def sizes_of(model: Model) -> str:
+    """The shape of a model (whole or a GPU's part of it), by which checkpoints of one network are one."""
+    return f"{model.layers} layers of {model.hidden}"
+
+
+def kind_of(place: Place, other: Place) -> Kind:
+    """The worst of what is new about a place beside another."""
+    new: dict[Kind, bool] = {
+        "engine": place.library != other.library,
+        "format": place.formats != other.formats,
+        "model": place.sizes != other.sizes,
+        "generation": place.generation != other.generation,
+        "card": place.gpu != other.gpu,
+        "version": place.runtime != other.runtime,
+    }
+    return next((kind for kind in reversed(KINDS) if new.get(kind)), "measured")
+
+
+def nearest_kind(place: Place, others: Iterable[Place]) -> tuple[Kind, int]:
+    """(what is new beside the nearest of others, which of them that is: the first of equals)."""
+    ranks = [KINDS.index(kind_of(place, other)) for other in others]
+    nearest = min(range(len(ranks)), key=ranks.__getitem__)
+    return KINDS[ranks[nearest]], nearest
+
+
+@cache
+def nearness(place: Place) -> Nearness:
+    """How near a set-up lies to what was measured: the one place where a band's kind is chosen.
+
+    The band of a step holds `between_share` in quadrature (`Runtime.at`), `near.error` is what to expect.
+    """
+    groups, kinds = served_groups(), _file().kinds
+    kind, nearest = nearest_kind(place, (group.place for group in groups))
+    share = kinds[kind].between_share
+    if place.runtime != groups[nearest].runtime and kind not in ("version", "engine"):
+        share = math.hypot(share, kinds["version"].between_share)
+    return Nearness(kind, kinds[kind], groups[nearest], share)
