@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo app test test-fast test-nightly test-browser lint bench accuracy validate validate-engine measure-gpu docs site release clean
+.PHONY: help demo app test test-fast test-nightly test-browser lint bench accuracy validate validate-engine validate-local measure-gpu docs site release clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -93,6 +93,29 @@ validate-engine: $(VENV)/stamp-test $(ENGINE_VENV)/stamp  ## compare with vLLM o
 	@$(BIN)/python benchmarks/validate_engine.py out/engine --engine-python $(ENGINE_VENV)/bin/python --name vllm-cpu; steps=$$?; \
 	$(BIN)/python benchmarks/engine_load.py out/engine --engine-python $(ENGINE_VENV)/bin/python && exit $$steps
 
+# llama.cpp from the source package that the registry carries; the build is kept between runs.
+LLAMA_VENV := .venv-llama
+LLAMA_PACKAGE := llama-cpp-python==0.3.36
+LLAMA_SOURCE := $(LLAMA_VENV)/source/vendor/llama.cpp
+LLAMA_TOOLS := llama-bench llama-batched-bench llama-quantize llama-speculative-simple llama-completion
+LLAMA_PIP := $(LLAMA_VENV)/bin/python -m pip --quiet --disable-pip-version-check
+
+$(LLAMA_VENV)/stamp:
+	$(PYTHON) -m venv $(LLAMA_VENV)
+	$(LLAMA_PIP) install 'cmake>=3.25,<5' ninja
+	$(LLAMA_PIP) download --no-binary llama-cpp-python --no-deps --dest $(LLAMA_VENV)/package $(LLAMA_PACKAGE)
+	mkdir -p $(LLAMA_VENV)/source
+	tar -xzf $(LLAMA_VENV)/package/llama_cpp_python-*.tar.gz --strip-components=1 -C $(LLAMA_VENV)/source
+	$(LLAMA_PIP) install $(LLAMA_SOURCE)/gguf-py
+	$(LLAMA_VENV)/bin/cmake -G Ninja -S $(LLAMA_SOURCE) -B $(LLAMA_VENV)/build -DCMAKE_BUILD_TYPE=Release \
+		-DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(LLAMA_VENV)/bin/ninja -DBUILD_SHARED_LIBS=OFF -DGGML_OPENMP=OFF \
+		-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF > $(LLAMA_VENV)/configure.log
+	$(LLAMA_VENV)/bin/cmake --build $(LLAMA_VENV)/build --parallel $(JOBS) --target $(LLAMA_TOOLS) > $(LLAMA_VENV)/build.log
+	@touch $@
+
+validate-local: $(VENV)/stamp-test $(LLAMA_VENV)/stamp  ## compare with llama.cpp on this CPU, passes and texts, fifteen minutes, to out/local
+	$(BIN)/python benchmarks/validate_local.py out/local --engine $(LLAMA_VENV)
+
 measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes a call (PYTHON with a CUDA torch)
 	$(PYTHON) benchmarks/gpu_ground_truth.py out/gpu
 
@@ -109,5 +132,5 @@ site: $(VENV)/stamp-site  ## the documents as a site in out/site, which needs no
 release: $(VENV)/stamp-site  ## source distribution and wheel of this commit, checked, in out/release; the version from its tag
 	$(BIN)/python benchmarks/build_release.py out/release
 
-clean:  ## remove out/, caches and .venv
-	rm -rf out $(VENV) $(ENGINE_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## remove out/, caches and environments
+	rm -rf out $(VENV) $(ENGINE_VENV) $(LLAMA_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

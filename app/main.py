@@ -13,6 +13,7 @@ PAGES = (
     ("answer", "Answer", ":material/target:"),
     ("load", "Under load", ":material/speed:"),
     (WHICH, "Which GPU?", ":material/memory:"),
+    ("own", "On your own machine", ":material/computer:"),
     ("evidence", "Evidence", ":material/fact_check:"),
 )
 # Comments and no strings: Streamlit writes bare strings of its main file on the page.

@@ -159,7 +159,7 @@ def jump(columns: tuple[int, ...], ratios: FloatArray) -> int | None:
 
 
 def without_device(found: list[Curve], law: Law, gpu: str) -> Law:
-    """The law with its three factors fitted to the curves of other devices alone."""
+    """The law with its four factors fitted to the curves of other devices alone."""
     others = [curve for curve in found if curve.gpu != gpu]
 
     def residuals(factors: FloatArray) -> FloatArray:
@@ -167,7 +167,7 @@ def without_device(found: list[Curve], law: Law, gpu: str) -> Law:
         left = [np.log(predicted(each, fitted) / each.ratios) / np.sqrt(len(each.columns)) for each in others]
         return np.concatenate([np.concatenate(left) / ROW_ERROR, factors / np.asarray(SPREAD)])
 
-    return scaled(law, *np.exp(least_squares(residuals, np.zeros(3)))) if others else law
+    return scaled(law, *np.exp(least_squares(residuals, np.zeros(len(SPREAD))))) if others else law
 
 
 def verification_table() -> str:
@@ -254,7 +254,10 @@ def plain_table() -> str:
         except MedusaSimError:
             continue
         newest = group[group["date"] == max(group["date"])]
-        made = float(newest["n"].iloc[0])
+        made, threads = float(newest["n"].iloc[0]), re.match(r"(\d+) threads", str(newest["note"].iloc[0]))
+        if threads:  # of a CPU, which has as much bandwidth and less arithmetic then
+            share = int(threads[1]) / latency.gpu.sms
+            latency = LocalLatency(latency.gpu, latency.law.backend, latency.law, share)
         row = OwnRow(columns=1, depth=max(1.0, float(depth) + 0.5 * made), time_us=1.0)
         (us,) = pass_times(latency, shape, engine, [row])
         by.setdefault(runtime, {}).setdefault(gpu, []).append(
@@ -339,10 +342,10 @@ def page() -> str:
     return "\n\n".join(
         [
             "Time of q tokens over that of one (q = 2 to 16), median / mean of the absolute error in per "
-            "cent. *Left out*: the law's three factors (bandwidth, arithmetic, what is fixed) are those of "
-            "the other devices of its class; how types compare was chosen with all rows in sight. *With four "
-            "rows*: 1, 2, 4 and 8 tokens of the machine's own, errors of the other counts. *Jumps*: curves "
-            "whose largest step is where it was measured.",
+            "cent. *Left out*: the law's four factors (bandwidth, arithmetic, what is fixed, tiles) are "
+            "those of the other devices of its class; how types compare was chosen with all rows in sight. "
+            "*Four rows*: 1, 2, 4 and 8 tokens of the machine's own, errors of other counts. "
+            "*Jumps*: curves whose largest step is where it was measured.",
             verification_table(),
             "Plain tokens a second:",
             plain_table(),

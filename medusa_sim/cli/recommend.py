@@ -146,9 +146,10 @@ def own_machine(names: dict[str, Any]) -> None:
 def narrowed(one: Scenario) -> Iterator[str]:
     """How much better a machine is known by its own rows."""
     from medusa_sim.latency.local import LocalLatency
+    from medusa_sim.plan.own_rows import band_without_rows
 
     if one.arguments.bench is not None and isinstance(one.latency, LocalLatency):
-        before, after = LocalLatency(one.gpu, one.latency.law.backend).law.band, one.latency.law.band
+        before, after = band_without_rows(one.latency), one.latency.law.band
         yield (
             f"80 % of steps lie within {after:.0%} of what is predicted for your {one.gpu.name}, without its "
             f"rows within {before:.0%}"

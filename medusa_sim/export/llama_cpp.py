@@ -1,8 +1,7 @@
 """llama.cpp: one number of drafts as flags of llama-server.
 
 Read in docs/speculative.md and the options of llama-server of builds b9235 (draft-mtp) to b10532. A draft
-stops early where its own probability falls below `--spec-draft-p-min`; 0 is written, because a chain of fixed
-length was priced.
+stops early where its own probability falls below `--spec-draft-p-min`, which is written as it was priced.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ class LlamaCpp(EngineExport):
         if chosen.drafter == "ngram":
             flags += ["--spec-ngram-simple-size-m", drafts]
         else:
-            flags += ["--spec-draft-n-max", drafts, "--spec-draft-p-min", "0"]
+            p_min = f"{chosen.answer.scenario.arguments.p_min:g}"
+            flags += ["--spec-draft-n-max", drafts, "--spec-draft-p-min", p_min]
         return f"{shlex.join(flags)}\n"
 
 

@@ -10,14 +10,17 @@ operations a second:
     (local 3)  experts  before the switch every pair of token and expert is a product of one column (1); the
                    second reader of an expert finds half of it in a cache. Behind it each distinct expert is
                    read once, with tiles of its own pairs (local 2)
-    (local 4)  cache    t = launch + |bytes / (B share), pairs 2 d ops / R|_p
+    (local 4)  cache    t = launch + |bytes / (B share), pairs 2 d ops / R|_p; d mod step elements cost more
     (local 5)  rows     a pass waits for the device, and its logits go to the host, which samples row by row
+    (local 7)  watts    limited to w of the board's power, R and peak are ((w - s) / (1 - s))^(1/3) as high
 
 A file of several types is the mean over its layers (`file_types.FILES`). Shares, unpack, column and limits:
 `specs/local.toml`.
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 
@@ -39,22 +42,62 @@ _ROLES: dict[str, Role] = {
 _THIN = ("router", "beta_decay_proj", "decay_proj")
 """Matrices that no file quantises."""
 _NOTHING = 1e-9
+_Part: TypeAlias = tuple[FloatArray, FloatArray, float]
+"""Memory and arithmetic of products of one type, microseconds, and the exponent of their smooth maximum."""
 _PLAIN = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 
+CONSTANT_WATTS = 0.25
+"""s of (local 7): share of a board's power that does not follow the clock, memory and leakage; assumed.
+
+The rest goes with clock and voltage squared, and voltage with the clock. Under a cap an RTX 5090 decodes
+plainly hardly slower, while rounds of six drafts lose a fifth (Qwen3.8-27B, August 2026).
+"""
+
+
+def clock_under(limit_watts: float | None, gpu: Gpu) -> float:
+    """Share of its clock that a device keeps under a power limit. Raises SpecError for one it cannot have."""
+    if limit_watts is None:
+        return 1.0
+    local = gpu.local
+    board = gpu.power.limit_watts if gpu.power is not None else None
+    if board is None and local is not None and local.board_watts is not None:
+        board = local.board_watts.value
+    if board is None:
+        raise SpecError(
+            f"power limit {limit_watts:g} W: {gpu.name} says no power of its own; add local.board_watts to "
+            "its file"
+        )
+    if limit_watts < _LEAST_POWER * board:
+        raise SpecError(
+            f"power limit {limit_watts:g} W: {gpu.name} has {board:g} W; give {_LEAST_POWER * board:.0f} W "
+            "or more"
+        )
+    share = (limit_watts / board - CONSTANT_WATTS) / (1.0 - CONSTANT_WATTS)
+    return float(min(share, 1.0) ** (1.0 / 3.0))
+
+
+_LEAST_POWER = 0.4
+"""Of its power, the least limit that drivers take."""
+
+
 class LocalLatency:
-    """Times of one device in one backend. Raises SpecError where the backend does not run there."""
+    """Times of one device in one backend. Raises SpecError where the backend does not run there.
+
+    clock: share of its clock that a device keeps (`clock_under`).
+    """
 
     name = "local"
 
-    def __init__(self, gpu: Gpu, backend: str, law: Law | None = None) -> None:
-        self.gpu = gpu
+    def __init__(self, gpu: Gpu, backend: str, law: Law | None = None, clock: float = 1.0) -> None:
+        self.gpu, self.clock = gpu, clock
         self.law = law_of(backend, gpu.name, gpu.local) if law is None else law
         assert gpu.local is not None  # noqa: S101  # law_of refuses others
         share = gpu.local.bandwidth_share
         self.target = gpu.local.target
         self.bytes_per_us = gpu.bandwidth_bytes_per_s * (1.0 if share is None else share.value) / US_PER_S
-        self.ops_per_us = gpu.local.vector_ops_per_s.value / US_PER_S
+        self.barrier_us = self.law.barrier_us if gpu.sms > 1 else 0.0
+        self.ops_per_us = clock * gpu.local.vector_ops_per_s.value / US_PER_S
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch. Raises SpecError for kinds that these engines compose of others."""
@@ -73,15 +116,15 @@ class LocalLatency:
         """(time, memory, arithmetic) of a linear layer, microseconds, in the mean over its types."""
         weights, m = as_float(operator.n) * as_float(operator.k), as_float(operator.m)
         parts = [
-            self._product(of, share * weights, m)
+            (*self._product(of, share * weights, m), self.law.overlap_of(of))
             for of, share in self._types(operator.stored_dtype, operator.name)
         ]
         return self._whole(parts)
 
-    def _whole(self, parts: list[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _whole(self, parts: list[_Part]) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(time, memory, arithmetic) of products one after another, of which each is a smooth maximum."""
-        time_us = sum((norm_max(*part, self.law.overlap) for part in parts), np.zeros(()))
-        memory, work = (sum(side, np.zeros(())) for side in zip(*parts, strict=True))
+        time_us = sum((norm_max(*part) for part in parts), np.zeros(()))
+        memory, work = (sum((part[side] for part in parts), np.zeros(())) for side in (0, 1))
         return time_us, memory, work
 
     def _types(self, stored: str, name: str) -> tuple[tuple[str, float], ...]:
@@ -125,7 +168,9 @@ class LocalLatency:
         own = kind.tiles * self.law.matrix_of.get(self.target, 1.0)
         work = weights * (own * matrix.unpack + (columns - matrix.tile) * matrix.column) / self.ops_per_us
         if matrix.peak:
-            work = work + 2.0 * weights * columns / (matrix.peak * self.gpu.peak("fp16") / US_PER_S)
+            work = work + 2.0 * weights * columns / (
+                matrix.peak * self.clock * self.gpu.peak("fp16") / US_PER_S
+            )
         return read / matrix.share + np.zeros_like(work), work
 
     def _experts(self, operator: Operator) -> OperatorTime:
@@ -134,7 +179,8 @@ class LocalLatency:
         rows, hit, tokens = (as_float(getattr(operator, name)) for name in ("rows", "hit", "tokens"))
         hidden, inter = as_float(operator.hidden), as_float(operator.inter)  # type: ignore[attr-defined]
         first = as_float(operator.first_width)  # type: ignore[attr-defined]
-        parts: list[tuple[FloatArray, FloatArray]] = []
+        parts: list[_Part] = []
+        sorts = np.zeros_like(tokens)
         for role, size in (("linear", hidden * first), ("down", hidden * inter)):
             stored = operator.stored_dtype
             types = self._types(stored, "down_proj" if role == "down" else "up_proj")
@@ -151,14 +197,15 @@ class LocalLatency:
                 )
                 per_expert = np.maximum(rows / np.maximum(hit, _NOTHING), 1.0)
                 tiles = self._tiles(law.grouped, kind, weights, one, per_expert)
-                is_pairs = tokens <= law.pair_limits.get(of, law.pairs)
+                is_pairs = tokens <= law.pair_columns(of, self.target)
+                sorts = np.where(is_pairs, sorts, law.sorted_us)
                 parts.append(
                     (
                         np.where(is_pairs, single[0], hit * tiles[0]),
                         np.where(is_pairs, single[1], hit * tiles[1]),
+                        law.overlap_of(of),
                     )
                 )
-        sorts = np.where(tokens <= law.pairs, 0.0, law.sorted_us)
         fixed = 3.0 * law.launch_us + law.routing_us + sorts
         return self._timed(*self._whole(parts), fixed, operator.size)
 
@@ -166,8 +213,11 @@ class LocalLatency:
         law = self.law
         memory = operator.bytes / (self.bytes_per_us * law.attention_share)
         pairs = as_float(operator.batch) * as_float(operator.heads) * operator.attended_pairs
-        work = pairs * 2.0 * as_float(operator.head_dim) * law.attention_ops / self.ops_per_us
-        return self._timed(*self._whole([(memory, np.maximum(work, 1e-12))]), law.attention_us, operator.size)
+        left = as_float(operator.head_dim) % law.attention_step
+        each = law.attention_ops * (operator.head_dim - left) + law.attention_left_ops * left
+        work = pairs * 2.0 * each / self.ops_per_us
+        whole = self._whole([(memory, np.maximum(work, 1e-12), law.overlap)])
+        return self._timed(*whole, law.attention_us, operator.size, is_product=False)
 
     def _pass(self, operator: Elementwise) -> OperatorTime:
         law = self.law
@@ -184,11 +234,14 @@ class LocalLatency:
         work: FloatArray,
         fixed: FloatArray | float,
         size: FloatArray,
+        *,
+        is_product: bool = True,
     ) -> OperatorTime:
-        """The time of products beside what is fixed, with the law's band."""
-        if self.law.curve:
+        """The time beside what is fixed, with the law's band; a curve of somebody's own is of products."""
+        if self.law.curve and is_product:
             columns, left = np.asarray(self.law.curve).T
             time_us, fixed = (part * np.exp(np.interp(size, columns, left)) for part in (time_us, fixed))
+        fixed = fixed + self.barrier_us
         time_us = np.asarray(fixed + time_us + np.zeros_like(size))
         bound = np.where(
             2.0 * np.asarray(fixed) > time_us,

@@ -344,6 +344,12 @@ class Arguments(Declared):
         "rate / 0.53].",
         _DRAFTS, above=0,
     )  # fmt: skip
+    p_min: float = argument(
+        0.0, NUMBER,
+        "llama.cpp's --spec-draft-p-min: a draft ends before the first token whose probability under the "
+        "drafter is below it.",
+        _DRAFTS, least=0, most=0.99, label="p-min",
+    )  # fmt: skip
     prompt_tokens: float | None = argument(
         None, NUMBER,
         "Mean prompt of a server's requests, which ride on decode steps: speedups and rates are the server's "
@@ -417,6 +423,12 @@ class Arguments(Declared):
         "What llama-bench, llama-batched-bench, mlx-lm's benchmark or llama-server's timings print on your "
         "own machine: llama.cpp's and MLX's times are corrected by its rows.",
         _MACHINE,
+    )  # fmt: skip
+    power_limit: float | None = argument(
+        None, NUMBER,
+        "Watts that the card may take, of llama.cpp and MLX: its arithmetic slows, its memory does not [all "
+        "of its power].",
+        _MACHINE, above=0, most=2000,
     )  # fmt: skip
     fallback: Fallback = argument(
         "refuse", WORD,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from medusa_sim.file_types import FILES, bytes_per_weight
 from medusa_sim.latency.base import known_time
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.operators.kinds import KIND_OF
@@ -14,10 +15,12 @@ from medusa_sim.plan.acceptance import doubtful_shares
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
 from medusa_sim.specs.engine_facts import state_notes
+from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.fitted import FEWEST_RANKS
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
+from medusa_sim.units import BYTES_PER_ELEMENT, GIGA, KILO
 
 _ONE_NODE = 8
 """GPUs of most servers."""
@@ -168,10 +171,48 @@ def model_too_large(of: Scenario) -> Iterator[str]:
     """That not even one sequence fits on the GPUs, and how many would hold it."""
     if of.scope != "model" or float(step_memory_bytes(of.shard, None, 1, 1, 1)) <= of.usable_memory_bytes:
         return
+    model = f"{of.model.name} ({of.model.weight_dtype})"
+    if of.runtime.local:
+        yield f"{model} does not fit on {of.gpu.name}: {_with_the_host(of)}"
+        return
     enough = fewest_gpus(of.model, of.gpu, of.shard.parallel, of.runtime.engine)
     hint = f"--tp {enough} would" if enough else "no number of GPUs up to 128 would"
-    model = f"{of.model.name} ({of.model.weight_dtype})"
     yield f"{model} does not fit on {of.shard.parallel} of {of.gpu.name}: {hint}"
+
+
+_HOST_BYTES_PER_S = 80e9
+"""What two channels of DDR5-6000 read, of the 96 GB/s that they could."""
+
+
+def _with_the_host(of: Scenario) -> str:
+    """What fits of a model that is too large: the option that leaves the rest with the host, its price."""
+    room, model = of.usable_memory_bytes, of.shard
+    beyond = float(step_memory_bytes(model, None, 1, 1, 1)) - room
+    smaller = "choose a smaller file (--weight-dtype)"
+    if (
+        of.runtime.library != "llama.cpp"
+        or of.gpu.architecture == "cpu"
+        or beyond >= model.layers_weight_bytes
+    ):
+        return smaller
+    layers, read, flag = model.layers, beyond, ""
+    if model.experts is not None:
+        count = sum(count for count, _ in model.blocks(MoE))
+        held = model.experts.experts * model.experts.expert_weights(model.hidden)
+        form = model.experts.form or model.weight_dtype
+        each = bytes_per_weight(form, "experts") if form in FILES else BYTES_PER_ELEMENT[form]
+        bytes_a_layer = each * held
+        if (moved := int(np.ceil(beyond / bytes_a_layer))) <= count:
+            read = moved * bytes_a_layer * model.experts.topk / model.experts.experts
+            flag = f"--n-cpu-moe {moved} (experts of {moved} of {count} layers)"
+    if not flag:
+        kept = int(layers * (1.0 - beyond / model.layers_weight_bytes))
+        flag = f"-ngl {kept} (of {layers} layers)"
+    return (
+        f"{flag} leaves {beyond / GIGA:.1f} GB with the host, for which a plain token waits "
+        f"{KILO * read / _HOST_BYTES_PER_S:.0f} ms or more (two channels of DDR5); speedups are not priced "
+        f"there, {smaller} for one"
+    )
 
 
 def fitted_kernels(of: Scenario) -> Iterator[str]:

@@ -4,7 +4,7 @@ Read are results of `llama-bench` (JSON, JSON lines, its Markdown table), `llama
 mlx-lm's `benchmark` and `generate`, and the timings of llama-server: whatever stands on a terminal may be
 pasted. What they say of device, build, model and type fills what was not asked for.
 
-    (O1)  law' = law with bandwidth f_1, arithmetic f_2 and what is fixed f_3 times as fast
+    (O1)  law' = law with bandwidth f_1, arithmetic f_2, what is fixed f_3 and tiles f_4 times as fast
           f    = least squares of ln(predicted / measured) over the rows, with ln f ~ N(0, SPREAD)
     (O2)  what is left at the columns of the rows is put on between them, in proportion
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import model_names
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import FreeDrafter
-from medusa_sim.step.step import Setting, decode_step, verification_step
+from medusa_sim.step.network import last_logits
+from medusa_sim.step.step import Setting, decode_step, verification_work, work_time
 
 WANTED = (
     "what llama-bench (-o json or its table), llama-batched-bench, mlx-lm's benchmark or llama-server's "
@@ -40,8 +41,8 @@ WANTED = (
 )
 MOST_COLUMNS = 64
 """Tokens of a forward pass that says something about verification; longer ones are prompts."""
-SPREAD = (0.12, 0.35, 0.35)
-"""How far a device may be from its law: bandwidth, arithmetic and what is fixed, in the logarithm.
+SPREAD = (0.12, 0.35, 0.35, 0.35)
+"""How far a device may be from its law: bandwidth, arithmetic, what is fixed and tiles, in the logarithm.
 
 Plain speeds of devices that were left out err by a tenth, their slopes by a third (docs/local.md)."""
 NOISE = 0.03
@@ -259,7 +260,7 @@ def corrected(latency: LocalLatency, model: Model, runtime: Runtime, rows: Seque
         times = pass_times(replace_law(latency, scaled(latency.law, *np.exp(factors))), model, runtime, rows)
         return np.concatenate([(np.log(times) - measured) / NOISE, factors / spread])
 
-    factors = least_squares(residuals, np.zeros(3))
+    factors = least_squares(residuals, np.zeros(len(SPREAD)))
     fitted = replace_law(latency, scaled(latency.law, *np.exp(factors)))
     curve: tuple[tuple[float, float], ...] = ()
     for _ in range(3):  # what is put on products is not all of a step
@@ -274,13 +275,18 @@ def corrected(latency: LocalLatency, model: Model, runtime: Runtime, rows: Seque
     )
 
 
+def band_without_rows(latency: LocalLatency) -> float:
+    """Half-width, in the logarithm, of passes of a device whose own rows are not known."""
+    return LocalLatency(latency.gpu, latency.law.backend).law.band
+
+
 def replace_law(latency: LocalLatency, law: Law) -> LocalLatency:
     """The same device with another law."""
-    return LocalLatency(latency.gpu, law.backend, law)
+    return LocalLatency(latency.gpu, law.backend, law, latency.clock)
 
 
-def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float) -> Law:
-    """The law of a device so many times as fast in each."""
+def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float, tiled: float) -> Law:
+    """The law of a device so many times as fast in each; tiled: arithmetic of kernels behind the switch."""
 
     def of(kind: TypeLaw) -> TypeLaw:
         ops = {name: getattr(kind, name) / arithmetic for name in ("unpack", "column")}
@@ -290,9 +296,9 @@ def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float) -> Law:
         return msgspec.structs.replace(kind, share=kind.share * bandwidth, blocks=blocks, **ops)
 
     def tiles(matrix: Any) -> Any:
-        ops = {name: getattr(matrix, name) / arithmetic for name in ("unpack", "column")}
+        ops = {name: getattr(matrix, name) / tiled for name in ("unpack", "column")}
         return msgspec.structs.replace(
-            matrix, share=matrix.share * bandwidth, peak=matrix.peak * arithmetic, **ops
+            matrix, share=matrix.share * bandwidth, peak=matrix.peak * tiled, **ops
         )
 
     us = {name: getattr(law, name) / fixed for name in _FIXED}
@@ -312,7 +318,7 @@ _FIXED = ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sort
 
 
 def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]) -> FloatArray:
-    """Predicted times of the rows, microseconds. A prompt's logits are those of its last token."""
+    """Predicted times of the rows, microseconds; prompts ask for one token's logits (`last_logits`)."""
     law = msgspec.structs.replace(latency.law, row_us_per_million=0.0)
     setting = Setting(
         latency=replace_law(latency, law), model=model, runtime=runtime, scope="model", drafter=FreeDrafter()
@@ -323,7 +329,9 @@ def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequ
         if row.is_batch or row.columns == 1:
             times[index] = float(decode_step(setting, row.columns, depth).time_us)
         else:
-            times[index] = float(verification_step(setting, 1, depth, row.columns).time_us)
+            work = verification_work(setting, 1, depth, row.columns)
+            work = replace(work, launches=last_logits(work.launches))
+            times[index] = float(work_time(setting.latency, work).time_us)
     return times
 
 

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
+from medusa_sim.acceptance.sure import ending_unsure
 from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, UsageError, check_kind
 from medusa_sim.file_types import FILES
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
-from medusa_sim.latency.local import LocalLatency
+from medusa_sim.latency.local import LocalLatency, clock_under
 from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.plan import (
     CANDIDATES_MAX,
@@ -234,6 +235,24 @@ class Scenario:
             profile = profile.of_heads(asked.heads)
         return matched(asked.match_rate, self.kind, profile)
 
+    @cached_property
+    def _kept(self) -> tuple[tuple[float, ...], AcceptanceProfile]:
+        """(shares of drafts that are kept, the acceptance that is left) where drafts end early."""
+        p_min, profile = self.arguments.p_min, self._matched[1]
+        if not p_min:
+            return (), profile
+        if self.kind.looks_up or self.kind.unit != "draft":
+            raise UsageError(
+                f"drafter {self.kind.name} takes no --p-min: it gives its drafts no probability; choose "
+                "draft-model, mtp, eagle3 or dflash"
+            )
+        if self.runtime.library != "llama.cpp":
+            raise UsageError(
+                f"--p-min ends drafts of llama.cpp, not of {self.runtime.name}; choose --runtime "
+                "llama.cpp-cuda or another of its backends"
+            )
+        return ending_unsure(profile, p_min)
+
     @property
     def match_rate(self) -> float:
         """Share of the steps that verify drafts."""
@@ -242,7 +261,7 @@ class Scenario:
     @property
     def profile(self) -> AcceptanceProfile:
         """Acceptance over all steps."""
-        return self._matched[1]
+        return self._kept[1]
 
     @property
     def borrows_acceptance(self) -> bool:
@@ -412,11 +431,17 @@ class Scenario:
                 f"--bench corrects llama.cpp and MLX, not {self.runtime.name}; choose --runtime "
                 f"{' or '.join(local_runtime_names())}"
             )
+        if asked.power_limit is not None and not self.runtime.local:
+            raise UsageError(
+                f"--power-limit slows kernels of llama.cpp and MLX, not of {self.runtime.name}; choose "
+                f"--runtime {' or '.join(local_runtime_names())}"
+            )
         if self.runtime.local and asked.latency == "calibrated":
             own = LocalLatency(self.gpu, self.runtime.local)
-            if asked.bench is None:
-                return own
-            return corrected(own, self.shard, self.runtime, read_rows(Path(asked.bench)).rows)
+            if asked.bench is not None:
+                own = corrected(own, self.shard, self.runtime, read_rows(Path(asked.bench)).rows)
+            clock = clock_under(asked.power_limit, self.gpu)  # rows are taken as measured without a limit
+            return LocalLatency(own.gpu, own.law.backend, own.law, clock)
         return latency_model(
             self.gpu,
             asked.latency,
@@ -450,6 +475,7 @@ class Scenario:
             depth=self.depth if self.guessed_from is None else self.guessed_from - 1,
             deepest=self.depth,
             match_rate=self.match_rate,
+            kept=self._kept[0],
             parallel=self.parallel,
             overlap=self.overlap,
         )

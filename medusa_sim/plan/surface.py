@@ -184,7 +184,7 @@ class Unpriced:
     @cached_property
     def verify_work(self) -> PassWork | None:
         """Kernels of verification; None where nothing is drafted, or the step is a mean over others (N5)."""
-        if self.configurations.counts.size == 1 or self.setting.match_rate < 1.0:
+        if self.configurations.counts.size == 1 or self.setting.match_rate < 1.0 or self.setting.kept:
             return None
         return verification_work(self.setting, *self._places, self._counts)
 
@@ -226,7 +226,8 @@ class Unpriced:
         if engine is None or not engine.chain_only or not np.array_equal(counts, its_counts):
             return False
         waits = [setting.method in engine.synchronous_drafters for setting in (own, its)]
-        return waits[0] == waits[1] and own.overlap == its.overlap and own.match_rate == its.match_rate
+        alike = [(setting.overlap, setting.match_rate, setting.kept) for setting in (own, its)]
+        return waits[0] == waits[1] and alike[0] == alike[1]
 
     def _verification(self) -> StepTime:
         if self.configurations.counts.size == 1:

@@ -145,7 +145,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. graph_holds_asked:
     whether a server captures the largest batch that it is set up for, whatever it is. prompts_apart:
     prompts have passes of their own, between two steps. fused_residual: residual adds are part of the norms.
-    chain_only: no tree attention. drafters: names of those it runs; synchronous_drafters: those whose steps
+    chain_only: no tree attention. draft_reads_back: a drafter reads the verified tokens in a pass of its own,
+    and then its last token again. drafters: names of those it runs; synchronous_drafters: those whose steps
     hide nothing of the host. step_limits: what a step may hold by default, the first that fits the card;
     drafting_requests: how many of them where a drafter is loaded (0: as many).
     free_memory_share: of what weights leave free on a GPU, that is handed out beside them; 0: a share of the
@@ -203,6 +204,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     prompts_apart: bool
     fused_residual: bool
     chain_only: bool
+    draft_reads_back: bool = False
     drafters: _Names
     synchronous_drafters: _Names
     settings_source: Text

@@ -41,6 +41,8 @@ class LocalDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Of the units that dequantise: lanes (32-bit integers where the card counts them apart) times clock."""
     bandwidth_share: Sourced[Annotated[float, Meta(gt=0.0, le=1.5)]] | None = None
     """Of what other devices of its class reach of their bandwidth (None: as much)."""
+    board_watts: Sourced[Annotated[float, Meta(ge=1.0, le=2e3)]] | None = None
+    """Power of the board, or of the chip of a device without one, at which `vector_ops_per_s` holds."""
     gpu_memory_share: Sourced[Annotated[float, Meta(gt=0.0, le=1.0)]] | None = None
     """Of a memory that the host uses too, what the GPU may hold; None: it has its own."""
 
@@ -60,6 +62,8 @@ class TypeLaw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Columns up to which its products are matrix-vector ones (None: the law's)."""
     separate: Annotated[int, Meta(ge=1, le=64)] = 1
     """Columns up to which each is a product of its own, which reads the matrix again."""
+    overlap: _Positive | None = None
+    """Exponent of the smooth maximum, where it is not the law's: 1 where reading and arithmetic add up."""
     blocks: tuple[tuple[_Columns, _Ops], ...] = ()
     """(columns, lane operations a weight) of blocks that columns are cut into, the widest first; of one
     column last. Instead of unpack and column."""
@@ -96,11 +100,13 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Of a norm, a rotation, a sum."""
     step_us: Annotated[float, Meta(ge=0.0, le=1e5)] = 0.0
     """Of every forward pass: the graph is set up, inputs are copied, the device is waited for."""
+    barrier_us: Annotated[float, Meta(ge=0.0, le=1e4)] = 0.0
+    """More of every launch on a device of several cores, whose threads wait for each other."""
     limit: _Columns
     group: _Columns
     """Columns of one pass over the matrix; more are further passes, each of which unpacks again."""
     limits: dict[str, dict[str, _Columns]] = {}
-    """Target -> type -> columns up to which products are matrix-vector ones."""
+    """How targets begin -> type (or `else`) -> columns up to which products are matrix-vector ones."""
     types: dict[str, TypeLaw]
     matrix: MatrixLaw
     grouped: MatrixLaw
@@ -109,8 +115,8 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Products of 16-bit weights behind the switch, where another kernel has them."""
     pairs: _Columns
     """Tokens up to which every pair of token and expert is a product of its own."""
-    pair_limits: dict[str, _Columns] = {}
-    """The same by type."""
+    pair_limits: dict[str, dict[str, _Columns]] = {}
+    """The same as in `limits`: by how targets begin, then by type."""
     pair_share: _Positive = 1.0
     """Of `share`, what products of single experts reach: small matrices."""
     routing_us: Annotated[float, Meta(ge=0.0, le=1e4)] = 0.0
@@ -124,6 +130,10 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     attention_us: Annotated[float, Meta(ge=0.0, le=1e4)]
     attention_ops: _Ops = 0.0
     """Lane operations for each pair of query and element of K and V."""
+    attention_step: _Columns = 1
+    """Elements of a head that are taken at once; what is left of a head is taken one by one."""
+    attention_left_ops: _Ops = 0.0
+    """The same for each element that is left."""
     row_us_per_million: Annotated[float, Meta(ge=0.0, le=1e5)] = 0.0
     """Of each row of logits, for a million of them: brought to the host and sampled there."""
     curve: tuple[tuple[float, float], ...] = ()
@@ -140,8 +150,23 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     def columns(self, weights: str, target: str) -> int:
         """Columns up to which products with weights of a type are matrix-vector ones on a device."""
-        by_target = next((self.limits[key] for key in self.limits if target == key), {})
-        return by_target.get(weights) or self.of_type(weights).limit or by_target.get("else") or self.limit
+        own = _of_target(self.limits, target)
+        return own.get(weights) or self.of_type(weights).limit or own.get("else") or self.limit
+
+    def overlap_of(self, weights: str) -> float:
+        """Exponent of the smooth maximum of memory and arithmetic of a type."""
+        return self.of_type(weights).overlap or self.overlap
+
+    def pair_columns(self, weights: str, target: str) -> int:
+        """Tokens up to which every pair of token and expert is a product of its own."""
+        own = _of_target(self.pair_limits, target)
+        return own.get(weights) or own.get("else") or self.pairs
+
+
+def _of_target(tables: dict[str, dict[str, int]], target: str) -> dict[str, int]:
+    """The table whose key is the longest start of a target; empty where there is none."""
+    key = max((key for key in tables if target.startswith(key)), key=len, default="")
+    return tables.get(key, {})
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -153,7 +178,7 @@ def _laws(state: FileState) -> tuple[Law, ...]:
     content: dict[str, Any] = read_toml(state.path, "the laws of local engines")
     laws = convert(content, _File, state.path).law
     for law in laws:
-        tables: tuple[dict[str, Any], ...] = (law.types, law.pair_limits, *law.limits.values())
+        tables: tuple[dict[str, Any], ...] = (law.types, *law.pair_limits.values(), *law.limits.values())
         for types in tables:
             for name in types:
                 if name not in TYPES and name != "else":

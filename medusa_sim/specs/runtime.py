@@ -142,6 +142,11 @@ class Runtime:
         """Whether it runs no trees."""
         return self.engine is not None and self.engine.chain_only
 
+    @property
+    def draft_reads_back(self) -> bool:
+        """Whether a drafter reads the verified tokens in a pass of its own (`specs.engine.Engine`)."""
+        return self.engine is not None and self.engine.draft_reads_back
+
 
 def runtime_names(data_dir: DataDir = None) -> tuple[str, ...]:
     """Names in `runtimes.toml` in the order of the file, then one's own."""

@@ -73,6 +73,32 @@ def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray
     return shares, weights
 
 
+def drafted_tokens(
+    batch: FloatArray, drafts: FloatArray, kept: tuple[float, ...]
+) -> tuple[FloatArray, FloatArray]:
+    """(tokens verified a request, root included, in the mean over requests; its probability), (..., K) each.
+
+    A draft ends before the first token that is not kept (`kept`: given that those before were), each
+    request's by itself; of more than MOST_APART requests as of so many.
+    """
+    sizes = np.broadcast_arrays(np.clip(np.rint(batch), 1, MOST_APART), np.rint(drafts))
+    pairs = {(int(b), int(n)) for b, n in zip(*(size.ravel() for size in sizes), strict=True)}
+    nodes = 1 + max(b * n for b, n in pairs)
+    tokens, weights = np.ones((*sizes[0].shape, nodes)), np.zeros((*sizes[0].shape, nodes))
+    for b, n in pairs:
+        reached = np.cumprod([1.0, *kept[:n], *([kept[-1]] * (n - len(kept)))])
+        one = reached - np.append(reached[1:], 0.0)
+        every = np.ones(1)
+        for _ in range(b):
+            every = np.convolve(every, one)
+        place = (sizes[0] == b) & (sizes[1] == n)
+        tokens[place, : every.size] = 1.0 + np.arange(every.size) / b
+        weights[place, : every.size] = every
+    return tokens, weights
+
+
+MOST_APART = 8
+"""Requests whose drafts end apart; the mean of more hardly differs."""
 _PARTS = 4
 """Equally likely parts of the number of requests that find drafts."""
 

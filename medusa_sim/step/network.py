@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.operators.experts import Collective, CollectiveKind, Dispatch, DispatchKind, Experts
-from medusa_sim.operators.operator import Elementwise, Size
+from medusa_sim.operators.operator import Elementwise, Gemm, Size
 from medusa_sim.operators.stream import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.feed_forwards import Mlp, MoE
@@ -127,6 +127,25 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
     return tuple(launches) if runtime.engine is None else _compiled(launches, runtime.engine)
 
 
+def last_logits(launches: Iterable[Launch]) -> tuple[Launch, ...]:
+    """Kernels of a pass that wants logits of its last token alone: so run the head and the last layer's MLP.
+
+    llama.cpp takes the rows that are asked for behind the attention of its last layer.
+    """
+    kept: list[Launch] = []
+    for launch in launches:
+        operator, is_last = launch.operator, launch.operator.name in _LAST
+        if not is_last or not isinstance(operator, Gemm | Elementwise):
+            kept.append(launch)
+            continue
+        kept.append(replace(launch, operator=replace(operator, m=1), count=1))
+        if launch.count > 1:
+            kept.append(replace(launch, count=launch.count - 1))
+    return tuple(kept)
+
+
+_LAST = ("up_proj", "gate_proj", "gate_up_proj", "down_proj", "activation", "lm_head", "next_token")
+"""Operators of rows whose logits are asked for, of the last layer and behind it."""
 _CONNECTION_ENDS = (0.5, 2.0)
 """Ends where no kernel is fitted."""
 

@@ -20,7 +20,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.chance import found_shares
+from medusa_sim.step.chance import drafted_tokens, found_shares
 from medusa_sim.step.compose import (
     Cost,
     PassWork,
@@ -43,7 +43,8 @@ class Setting:
     method: name of the drafter that verification steps serve, by which engines schedule them (empty: that of
     `drafter`). depth: the longest path of drafts, which sizes the cache compaction; a chain may be longer, up
     to `deepest` drafts. match_rate: share of the steps in which drafts are found, for a drafter that looks
-    them up in the text. parallel: the GPUs that share the model. overlap: how far the candidates of a
+    them up in the text. kept: shares of drafts that the drafter is sure of, given that it was of those before
+    (empty: all are verified). parallel: the GPUs that share the model. overlap: how far the candidates of a
     sequence share experts.
     """
 
@@ -56,6 +57,7 @@ class Setting:
     depth: int = 5
     deepest: int = 0
     match_rate: float = 1.0
+    kept: tuple[float, ...] = ()
     parallel: Parallel = ONE
     overlap: Overlap = CHAIN
 
@@ -247,16 +249,19 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
     """Verification of `candidates` tokens and acceptance, without drafting.
 
     Scope `block` has the paper's operators alone, as its simulation does. Where drafts are looked up the time
-    is the mean over how many requests find any (N5).
+    is the mean over how many requests find any (N5), where they end early the mean over how long they are.
     """
     work = verification_work(setting, batch, seq_len, candidates)
-    if setting.match_rate == 1.0:
+    if setting.match_rate == 1.0 and not setting.kept:
         return work_time(setting.latency, work)
     sizes = np.broadcast_arrays(as_float(batch), as_float(candidates))
-    found, weights = found_shares(sizes[0], min(max(setting.match_rate, 1e-12), 1.0 - 1e-12))
-    whole = replace(setting, match_rate=1.0)
+    if setting.kept:
+        widths, weights = drafted_tokens(sizes[0], sizes[1] - 1.0, setting.kept)
+    else:
+        found, weights = found_shares(sizes[0], min(max(setting.match_rate, 1e-12), 1.0 - 1e-12))
+        widths = 1.0 + (sizes[1][..., None] - 1.0) * found
+    whole = replace(setting, match_rate=1.0, kept=())
     lengths = np.asarray(seq_len)[..., None]
-    widths = 1.0 + (sizes[1][..., None] - 1.0) * found
     each = work_time(setting.latency, verification_work(whole, np.asarray(batch)[..., None], lengths, widths))
 
     def mean(values: FloatArray) -> FloatArray:
@@ -364,6 +369,8 @@ def drafting_steps(
             known[id(work)] = work, work_time(setting.latency, work)
     timed = tuple(known[id(work)][1] for work in passes)
     drafter = setting.drafter
+    if setting.kept and drafter.has_levels:
+        timed = tuple(map(_reached, timed, _passes_reached(setting, len(passes))))
     own_requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)
     levels = sum(work.of == "draft" for work in passes) * (drafter.nodes_per_level > 1)
     added = drafting_cost(
@@ -374,6 +381,21 @@ def drafting_steps(
         levels_us=eager_levels_us(setting.runtime, setting.model.hidden, levels),
     )
     return timed if added is None else (*timed, StepTime(cost=added))
+
+
+def _passes_reached(setting: Setting, passes: int) -> FloatArray:
+    """Shares of the rounds in which each pass of a drafter runs; what reads and the first draft's: in all."""
+    reading = 1 + setting.runtime.draft_reads_back
+    further = np.cumprod(setting.kept)[: max(passes - reading, 0)]
+    return np.concatenate([np.ones(passes - further.size), further])
+
+
+def _reached(step: StepTime, share: float) -> StepTime:
+    """A pass that runs in so many of the rounds."""
+    ((_, kernels),) = step.passes
+    fewer = step.each(lambda values: values * share)
+    ((work, part),) = fewer.passes
+    return StepTime(cost=fewer.cost, passes=((work, part.with_source(kernels.source)),))
 
 
 def verify_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:

@@ -3,6 +3,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,15 @@ from one_line import one_line
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.plan.own_rows import OwnRow, asked_for, corrected, replace_law, rows_of, scaled
+from medusa_sim.plan.own_rows import (
+    OwnRow,
+    asked_for,
+    corrected,
+    pass_times,
+    replace_law,
+    rows_of,
+    scaled,
+)
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.local import laws
@@ -20,7 +29,7 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.drafter.base import FreeDrafter
-from medusa_sim.step.step import Setting, decode_step, verification_step
+from medusa_sim.step.step import Setting, decode_step
 
 PLACE = Path("paste.txt")
 JSON = [
@@ -136,16 +145,15 @@ def unsampled(latency):
 
 
 def measured(at, columns, depth=512):
-    def one(m):
-        return decode_step(at, 1, depth) if m == 1 else verification_step(at, 1, depth, m)
-
-    return [OwnRow(columns=m, depth=depth, time_us=float(one(m).time_us)) for m in columns]
+    rows = [OwnRow(columns=m, depth=depth, time_us=1.0) for m in columns]
+    times = pass_times(at.latency, at.model, at.runtime, rows)
+    return [replace(row, time_us=float(us)) for row, us in zip(rows, times, strict=True)]
 
 
 @pytest.mark.parametrize(
     ("gpu", "runtime"), [("rtx-3090", "llama.cpp-cuda"), ("m2-ultra", "llama.cpp-metal")]
 )
-@pytest.mark.parametrize("factors", [(0.8, 1.4, 0.7), (1.1, 0.6, 1.2)])
+@pytest.mark.parametrize("factors", [(0.8, 1.4, 0.7, 1.2), (1.1, 0.6, 1.2, 0.8)])
 def test_four_rows_tell_what_another_machine_of_the_class_does(gpu, runtime, factors):
     own = unsampled(LocalLatency(load_gpu(gpu), load_runtime(runtime).local))
     true = setting(replace_law(own, scaled(own.law, *factors)), runtime=runtime)
@@ -184,7 +192,7 @@ def test_no_rows_change_nothing():
 
 @pytest.mark.parametrize("law", laws(), ids=lambda law: law.name)
 def test_a_law_scaled_by_one_is_itself(law):
-    assert scaled(law, 1.0, 1.0, 1.0) == law
+    assert scaled(law, 1.0, 1.0, 1.0, 1.0) == law
 
 
 def test_a_scenario_takes_the_file(tmp_path):

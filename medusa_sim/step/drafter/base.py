@@ -169,6 +169,12 @@ def level_passes(
     return tuple(kept[width, level] for level in levels)
 
 
+def verified_tokens(workload: Workload, depth: int) -> Workload:
+    """The depth + 1 tokens of each sequence that were verified, as a drafter reads them."""
+    seq_len = np.asarray(workload.seq_len)
+    return Workload(phase="verify", batch=workload.batch, seq_len=seq_len, query_tokens=depth + 1)
+
+
 def as_drafting(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
     """The same launches as part of the drafting."""
     return tuple(replace(launch, part="drafter") for launch in launches)

@@ -5,7 +5,7 @@ Drafters that propose all drafts in one pass over masked positions: P-EAGLE, PAR
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from medusa_sim.errors import UsageError
@@ -15,9 +15,9 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import DrafterName
-from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes
+from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes, verified_tokens
 from medusa_sim.step.drafter.layer import Eagle3
-from medusa_sim.step.network import model_launches
+from medusa_sim.step.network import last_logits, model_launches
 from medusa_sim.step.workload import Workload
 
 PADDED_VOCAB = 0.01
@@ -58,11 +58,18 @@ class DraftModel(Drafter):
             )
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """`depth` forward passes one after another; the i-th sees i - 1 levels of its own drafts."""
+        """`depth` forward passes one after another; the i-th sees i - 1 levels of its own drafts.
+
+        Where the engine has it read back, a pass of the depth + 1 verified tokens comes first.
+        """
         own = self.runtime or runtime
-        return level_passes(
+        passes = level_passes(
             workload, range(self.depth), self.width, lambda level: self._pass(model, level, own)
         )
+        if not own.draft_reads_back:
+            return passes
+        verified = self._pass(model, verified_tokens(workload, self.depth), own)
+        return (replace(verified, launches=last_logits(verified.launches)), *passes)
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The draft model reads the prompt as well."""

@@ -18,7 +18,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import DrafterName
-from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes
+from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes, verified_tokens
 from medusa_sim.step.network import logit_exchange, model_launches
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
 from medusa_sim.units import BYTES_PER_ELEMENT
@@ -91,24 +91,28 @@ class LayerDrafter(Drafter):
             elementwise_launch(layer, "next_token", "next_token", "drafter", rows, layer.whole_vocab),
         )
 
-    def _pass(self, model: Model, workload: Workload, runtime: Runtime, *, logit_rows: Size) -> PassWork:
-        """The draft layers and the fusion of all rows; logits of `logit_rows` rows."""
+    def _pass(
+        self, model: Model, workload: Workload, runtime: Runtime, *, logit_rows: Size | None
+    ) -> PassWork:
+        """The draft layers and the fusion of all rows; logits of `logit_rows` rows (None: of no row)."""
         launches = (
             *self._layers(model, workload, runtime),
-            *self._logits(model, logit_rows),
+            *(() if logit_rows is None else self._logits(model, logit_rows)),
             self._fusion(model, workload.tokens),
         )
         return PassWork(launches=launches, runtime=runtime, workload=workload, of="draft", layers=self.layers)
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """The draft layers' forward pass and the fusion layer, `depth` times in a row."""
-        batch, seq_len = workload.batch, np.asarray(workload.seq_len)
-        seen = Workload(phase="verify", batch=batch, seq_len=seq_len, query_tokens=self.depth + 1)
+        """The draft layers' forward pass and the fusion layer, `depth` times in a row.
+
+        Where the engine has a drafter read back, the first pass proposes nothing, and one more does.
+        """
+        seen, reads_back = verified_tokens(workload, self.depth), runtime.draft_reads_back
         return (
-            self._pass(model, seen, runtime, logit_rows=batch),
+            self._pass(model, seen, runtime, logit_rows=None if reads_back else workload.batch),
             *level_passes(
                 workload,
-                range(1, self.depth),
+                range(0 if reads_back else 1, self.depth),
                 self.width,
                 lambda level: self._pass(model, level, runtime, logit_rows=level.tokens),
             ),

@@ -1,0 +1,185 @@
+"""On your own machine: what a benchmark of llama.cpp or MLX printed, and what it says of drafts there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import answers
+import inputs
+import show
+import streamlit as st
+import uploads
+from charts.draw import lines_spec
+from chosen import SetUp
+
+from medusa_sim.acceptance.profile import acceptance_names
+from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.export.engines import engine_settings
+from medusa_sim.file_types import FILES, OF_MLX
+from medusa_sim.latency.local import LocalLatency
+from medusa_sim.plan.columns import count_table
+from medusa_sim.plan.own_rows import OwnRows, asked_for, band_without_rows, read_rows
+from medusa_sim.plan.recommend import scheduled_counts, scheduled_row_at
+from medusa_sim.reading import held
+from medusa_sim.report.charts.sweep import speedup_chart, view_of
+from medusa_sim.report.text import duration, percent, times
+from medusa_sim.specs.gpu import gpu_names, load_gpu, local_names
+from medusa_sim.specs.local import runtimes_of
+from medusa_sim.specs.models import load_model, model_names
+from medusa_sim.specs.runtime import load_runtime
+from views.verdict import verdict_of
+
+if TYPE_CHECKING:
+    from medusa_sim.plan.recommendation import Recommendation
+    from medusa_sim.plan.schedule_row import ScheduleRow
+
+_DEVICE, _MODEL, _FILE, _MLX = "rtx-3090", "llama-3.1-8b", "q4_k_m", "mlx-4bit"
+_RATE = "0.7"
+_CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+_TOLD = "What llama-bench, llama-batched-bench, mlx-lm's benchmark or llama-server's timings printed."
+
+
+def page(set_up: SetUp) -> None:
+    """A paste first, then what it does not say; the verdict, the flag to add, and how well it is known."""
+    del set_up  # of a server
+    st.title("On your own machine", anchor=False)
+    pasted = st.text_area("Paste a benchmark of yours", key="own_bench", height=110, placeholder=_TOLD)
+    headline = st.container()
+    try:
+        rows, path = _rows(pasted)
+        asked = _asked(rows, path)
+    except MedusaSimError as error:
+        st.error(show.in_words(str(error)), icon=":material/error:")
+        return
+    show.ignored_note()
+    with headline, _readable(path, pasted), show.errors():
+        _answer(asked, rows)
+    st.caption("The rows that tell most are those of this command; paste what it prints:")
+    show.code(asked_for(asked.engine))
+
+
+def _rows(pasted: str) -> tuple[OwnRows | None, str]:
+    """What the paste says, and the path at which it is held: its own for each content, a key of caches."""
+    if not pasted.strip():
+        return None, ""
+    content = uploads.checked("paste", pasted.encode())
+    with held(f"bench-{hashlib.sha256(content).hexdigest()[:8]}.txt", content) as path:
+        return read_rows(path), str(path)
+
+
+def _readable(path: str, pasted: str) -> AbstractContextManager[Path | None]:
+    return held(path, pasted.encode()) if path else nullcontext()
+
+
+def _asked(rows: OwnRows | None, path: str) -> SetUp:
+    """The set-up that the paste tells, the rest from inputs."""
+    told: dict[str, Any] = {} if rows is None else dict(rows.told)
+    if told:
+        st.caption(f"Read from it: {show.escaped(', '.join(map(str, told.values())))}.")
+    places = iter([*st.columns(4), *st.columns(4)])
+
+    def given(which: str, choose: Callable[[Any], str]) -> str:
+        return str(told[which]) if which in told else choose(next(places))
+
+    devices = (*local_names(), *(card for card in gpu_names() if load_gpu(card).local is not None))
+    meaning = "Whose law is corrected by your rows; without any it is the answer for a device like yours."
+    gpu = given("gpu", lambda at: inputs.choice(at, "device", "Device", devices, _DEVICE, meaning))
+    engines = runtimes_of(load_gpu(gpu).local)
+    if not engines:
+        raise UsageError(f"{gpu} runs no local engine; choose another device")
+    meaning = "The engine and its backend."
+    runtime = given(
+        "runtime", lambda at: inputs.choice(at, "backend", "Engine", engines, engines[0], meaning)
+    )
+    meaning = "Sizes decide the time of a step."
+    model = given("model", lambda at: inputs.choice(at, "own_model", "Model", model_names(), _MODEL, meaning))
+    of_mlx = runtime == "mlx"
+    files = tuple(each for each in FILES if each.startswith(OF_MLX) == of_mlx and "@" not in each)
+    usual, meaning = _MLX if of_mlx else _FILE, "Type of the file, as in its name."
+    form = given("weight_dtype", lambda at: inputs.choice(at, "own_file", "File", files, usual, meaning))
+    terms = load_runtime(runtime).engine
+    drafters = () if terms is None else terms.drafters
+    meaning = "What proposes the drafts. mtp: the model's own head, where it has one."
+    drafter = inputs.choice(next(places), "own_drafter", "Drafter", drafters, "ngram", meaning)
+    draft = None
+    if drafter == "draft-model":
+        target = load_model(model)
+        alike = [each.name for each in map(load_model, model_names()) if each.vocab == target.vocab]
+        small = min(alike, key=lambda each: load_model(each).weight_bytes)
+        draft = inputs.choice(next(places), "own_draft", "Draft model", tuple(alike), small, "A smaller one.")
+    counted = None if rows is None else rows.acceptance
+    usual_rate = _RATE if counted is None else f"{counted:.3g}"
+    meaning = "Share of the drafts that are accepted, as llama-server logs it; or by position: 0.8,0.6,0.5."
+    rate = inputs.text(next(places), "own_rate", "Acceptance", "", meaning, empty=usual_rate) or usual_rate
+    if rate not in acceptance_names() and not set(rate) <= set("0123456789., "):
+        raise UsageError(f"acceptance {rate[:40]!r}: give one rate (0.7) or shares by position (0.8,0.6,0.5)")
+    seq_len = inputs.step_of(next(places), "own_context", "Context", _CONTEXTS, 1024, "Tokens before a step.")
+    return SetUp(
+        gpu=gpu, runtime=runtime, model=model, weight_dtype=form, drafter=drafter, draft_model=draft,
+        acceptance=rate, seq_len=seq_len, is_step=True, bench=path or None,
+    )  # fmt: skip
+
+
+def _answer(asked: SetUp, rows: OwnRows | None) -> None:
+    answer = answers.recommendation(asked, 1)
+    row = scheduled_row_at(answer, 1, asked.seq_len)
+    verdict_of(asked, answer, row, None)
+    if not row.fits_memory:
+        return
+    known = _band(answer)
+    show.figures(
+        show.Figure("Drafts", "off" if row.candidates == 1 else str(row.drafts), None, "Of each round."),
+        show.Figure(
+            "Speedup", times(row.speedup), f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
+            "Tokens a second over decoding without drafts.",
+        ),
+        show.Figure(
+            "A plain token", duration(row.decode_step_us), None, "Time of a forward pass of one token.",
+        ),
+        show.Figure("A pass is known within", percent(known[0]), known[1], "80 % of passes lie so near."),
+    )  # fmt: skip
+    _flag(answer, asked, row)
+    _counts(answer, asked)
+    if rows is not None and rows.build:
+        st.caption(f"Build {show.escaped(rows.build)}; the kernels are those of autumn 2026.")
+
+
+def _band(answer: Recommendation) -> tuple[float, str]:
+    """(half-width of a pass, what the rows have made of it)."""
+    latency = answer.scenario.latency
+    assert isinstance(latency, LocalLatency)  # noqa: S101  # its engines have no other
+    if answer.scenario.arguments.bench is None:
+        return latency.law.band, "a card like yours"
+    return latency.law.band, f"your card; one like it {percent(band_without_rows(latency))}"
+
+
+def _flag(answer: Recommendation, asked: SetUp, row: ScheduleRow) -> None:
+    """The flag to add to the engine's command."""
+    if row.candidates == 1:
+        st.markdown("Add no flag: plain decoding is faster.")
+        return
+    st.markdown("Add to the command of your engine:")
+    if asked.engine == "mlx":
+        show.code(f"--draft-model {asked.draft_model or 'DRAFT'} --num-draft-tokens {row.drafts}")
+        return
+    path = None if asked.drafter in ("mtp", "ngram") else f"{asked.draft_model or 'DRAFT'}.gguf"
+    show.code(engine_settings(answer, "llama-cpp", draft_path=path).text)
+
+
+def _counts(answer: Recommendation, asked: SetUp) -> None:
+    recommended = scheduled_counts(answer, asked.seq_len)
+    view = view_of(answer.cells.by_count, asked.seq_len, [*range(1, 17), *recommended.values()], recommended)
+    rows = count_table(answer.cells.by_count)
+    words = [Path(word).name if word == asked.bench else word for word in asked.options]
+    show.chart(
+        lines_spec(speedup_chart(view, "", chains=True), 300),
+        name="own",
+        caption="Ring: what is recommended. Tick: the pass jumps behind this number. Band: 80 %.",
+        command=show.command(["recommend", *words, "--batch", "1", "--by-count", "--format", "csv"]),
+        rows=lambda: rows,
+        alt="Speedup against the number of drafts",
+    )

@@ -1,0 +1,164 @@
+"""What a run of llama.cpp on this machine says of the predictions before it: scores, and the page.
+
+Errors are of times; T(q) / T(1) has errors of its own. A median over passes counts; how far the passes are
+apart says whether the machine was quiet enough to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from study import table
+
+from medusa_sim.arrays import FloatArray
+
+STEADY = 0.08
+"""Half of the spread of passes, relative, up to which medians are judged."""
+AS_GOOD = 0.03
+"""Of the speed, what a number of drafts may give up against the best."""
+EVEN = 0.05
+"""Within this of 1 nobody can say whether a run pays."""
+
+
+class Verification(NamedTuple):
+    """A pass of `columns` tokens behind `depth` others: with the file's own rows, without, and measured."""
+
+    name: str
+    form: str
+    depth: int
+    columns: int
+    own_ms: float
+    prior_ms: float
+    measured_ms: float = float("nan")
+    samples_ms: tuple[float, ...] = ()
+
+
+class Round(NamedTuple):
+    """Speedup and tokens a round of a way of drafting, predicted and measured."""
+
+    name: str
+    form: str
+    way: str
+    drafts: int
+    speedup: float
+    tokens: float
+    measured: float = float("nan")
+    measured_tokens: float = float("nan")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a run predicted and measured. waited: runs that had to share their core."""
+
+    steps: list[Verification]
+    rounds: list[Round]
+    differ: list[str]
+    """Texts that are not those of plain decoding."""
+    runs: int
+    waited: int
+    seconds: float
+    threads: int
+    gpu: str
+    asked: str
+
+
+def percent(errors: Iterable[float]) -> str:
+    """Mean and worst of absolute errors."""
+    size = 100.0 * np.abs(np.asarray(list(errors), dtype=float))
+    return f"{size.mean():.1f} / {size.max():.1f}" if size.size else "-"
+
+
+def spread(each: Verification) -> float:
+    """Half of the middle four fifths of the passes, over their median."""
+    low, high = np.quantile(each.samples_ms, [0.1, 0.9])
+    return float(0.5 * (high - low) / each.measured_ms)
+
+
+def relative(rows: list[Verification], of: str) -> FloatArray:
+    """T(q) / T(1) of rows of one file and depth, the first of which is one token."""
+    times = np.array([getattr(row, of) for row in rows])
+    return times / times[0]
+
+
+def best(rounds: list[Round]) -> tuple[Round, Round, float]:
+    """(predicted, measured best of one way of drafting, speed that the predicted one gives up)."""
+    chosen = max(rounds, key=lambda each: each.speedup)
+    true = max(rounds, key=lambda each: each.measured)
+    return chosen, true, 1.0 - chosen.measured / true.measured
+
+
+def page(record: Record, limit: float) -> tuple[str, bool]:
+    """(tables, whether errors are below the limit in per cent, texts the same and the machine quiet)."""
+    groups: dict[tuple[str, str, int], list[Verification]] = {}
+    for each in record.steps:
+        groups.setdefault(each[:3], []).append(each)
+    curves, errors, without = [], [], []
+    for (name, form, depth), rows in groups.items():
+        true = relative(rows, "measured_ms")
+        own, prior = (relative(rows, of) / true - 1.0 for of in ("own_ms", "prior_ms"))
+        times = [row.own_ms / row.measured_ms - 1.0 for row in rows]
+        errors += times
+        without += [row.prior_ms / row.measured_ms - 1.0 for row in rows]
+        shown = {row.columns: ratio for row, ratio in zip(rows, true, strict=True)}
+        curves.append(
+            (name, form, depth, f"{rows[0].measured_ms:.3g}", *(f"{shown[m]:.2f}" for m in (2, 4, 8, 16, 32)),
+             percent(times), percent(own[1:]), percent(prior[1:]),
+             f"{100 * np.mean([spread(row) for row in rows]):.1f}")
+        )  # fmt: skip
+    lines = [
+        "Time of a pass of q tokens, milliseconds of one and in multiples of it; errors in per cent, mean / "
+        "worst: of times and of T(q)/T(1) with the file's own rows, of T(q)/T(1) without; spread: of the "
+        "passes.",
+        "",
+        table(
+            "model | file | depth | T(1), ms | 2 | 4 | 8 | 16 | 32 | times | T(q)/T(1) | without | spread",
+            2,
+            curves,
+        ),
+        "",
+    ]
+    gains = [each.speedup / each.measured - 1.0 for each in record.rounds]
+    by_way: dict[tuple[str, str, str], list[Round]] = {}
+    for one in record.rounds:
+        by_way.setdefault(one[:3], []).append(one)
+    shown_rounds = [
+        (*one[:3], one.drafts, f"{one.tokens:.2f}", f"{one.measured_tokens:.2f}", f"{one.speedup:.2f}",
+         f"{one.measured:.2f}", f"{100 * (one.speedup / one.measured - 1):+.1f}")
+        for one in record.rounds
+    ]  # fmt: skip
+    lines += [
+        "Speedups over plain decoding; acceptance from other prompts:",
+        "",
+        table(
+            "model | file | drafter | drafts | tokens | measured | speedup | measured | error, %",
+            3,
+            shown_rounds,
+        ),
+        "",
+    ]
+    choices = []
+    for key, rounds in by_way.items():
+        chosen, true_best, lost = best(rounds)
+        choices.append((*key, chosen.drafts, true_best.drafts, f"{100 * lost:.1f}"))
+    lines += [
+        "Best number of drafts:", "",
+        table("model | file | drafter | predicted | measured | speed given up, %", 3, choices), "",
+    ]  # fmt: skip
+    decided = [one for one in record.rounds if abs(one.measured - 1.0) > EVEN]
+    right = sum((one.speedup > 1.0) == (one.measured > 1.0) for one in decided)
+    steady = float(np.median([spread(each) for each in record.steps]))
+    means = [100.0 * float(np.mean(np.abs(some))) if some else 0.0 for some in (errors, gains)]
+    is_quiet = steady <= STEADY
+    texts = "all of them" if not record.differ else f"not {'; '.join(record.differ)}"
+    lines += [
+        f"- Times of passes: {percent(errors)} % ({len(errors)} cells); without rows {percent(without)} %.",
+        f"- Speedups: {percent(gains)} % ({len(gains)} runs); sign right in {right} of {len(decided)}.",
+        f"- Texts with drafts are those without: {texts}.",
+        f"- {record.runs} runs in {record.seconds:.0f} s on {record.threads} thread(s); {record.waited} had "
+        f"to wait for a core; passes are {100 * steady:.1f} % apart"
+        + ("." if is_quiet else ": too far to judge, free the machine and run again."),
+    ]
+    is_met = is_quiet and not record.differ and max(means) <= limit
+    return "\n".join(lines), is_met

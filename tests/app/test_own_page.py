@@ -1,0 +1,61 @@
+"""On your own machine: a paste in, the verdict of the command out, what is wrong in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pages_read import Opened, commands, csv_rows, metrics, printed, text_of
+
+from medusa_sim.latency.local import LocalLatency
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report.text import percent
+
+ROWS = [
+    {
+        "build_number": 9859, "gpu_info": "NVIDIA GeForce RTX 3090", "backends": "CUDA", "n_depth": 0,
+        "model_filename": "Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf", "n_prompt": prompt, "n_gen": made,
+        "avg_ts": rate,
+    }
+    for prompt, made, rate in ((1, 0, 120.0), (2, 0, 220.0), (4, 0, 390.0), (8, 0, 560.0), (0, 64, 125.0))
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_paste_gives_the_answer_of_the_command(opened: Opened) -> None:
+    page = opened("own", own_rate="0.8")
+    before = text_of(page)
+    assert "a card like yours" in str(metrics(page)) + before + str(page.markdown)
+    pasted = json.dumps(ROWS)
+    page.text_area(key="own_bench").set_value(pasted).run()
+    assert not page.error, page.error[0].value
+    assert "rtx-3090, llama.cpp-cuda, llama-3.1-8b, q4_k_m" in text_of(page)
+    told = next(line for line in commands(page) if "--by-count" in line)
+    name = next(word for word in told.split() if word.startswith("bench-"))
+    Path(name).write_text(pasted)
+    rows = csv_rows(printed(told))
+    shown = metrics(page)
+    best = max(float(row["speedup"]) for row in rows)
+    assert shown["Speedup"] == f"{best:.2f}x"
+    scenario = Scenario(
+        gpu="rtx-3090", runtime="llama.cpp-cuda", model="llama-3.1-8b", weight_dtype="q4_k_m", bench=name,
+        drafter="ngram", acceptance=0.8,
+    )  # fmt: skip
+    assert isinstance(scenario.latency, LocalLatency)
+    assert shown["A pass is known within"] == percent(scenario.latency.law.band)
+
+
+def test_what_is_no_benchmark_is_one_line(opened: Opened) -> None:
+    page = opened("own")
+    page.text_area(key="own_bench").set_value("hello").run()
+    assert "llama-bench" in page.error[0].value
+
+
+def test_every_drafter_and_backend_of_a_device_is_answered(opened: Opened) -> None:
+    for url in ({"device": "m2-ultra", "backend": "mlx"}, {"own_drafter": "draft-model"}, {"device": "gb10"}):
+        page = opened("own", **url)
+        assert page.success or page.warning or page.error
+        assert metrics(page)
