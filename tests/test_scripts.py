@@ -63,6 +63,7 @@ LACKING = {
     "app_feel.py": ("1", "make test-browser"),
     "engine_load.py": ("out", "make validate-engine"),
     "validate_engine.py": ("out", "make validate-engine"),
+    "validate_local.py": ("out", "make validate-local"),
 }
 """Scripts that need a browser or an engine, and what they say where it is not there."""
 ELSEWHERE = {"build_release.py", "guards.py", "mutations.py"}
