@@ -128,6 +128,7 @@ def _of_log(log: Logged, path: Path, shape: Shape) -> BenchRow:
         tokens_per_s=log.tokens_per_s,
         drafts=float(drafts) if length > 1.0 else 0.0,
         acceptance_length=length,
+        with_prompts=log.reads,
     )
 
 

@@ -34,6 +34,7 @@ class BenchRow:
     itl_us: median time between two chunks of a request (a step). tpot_us: time per token of a request. One of
     them is known. prompt, output: mean tokens of a request. drafts: draft tokens a step, 0: no speculation.
     acceptance_length: tokens a step. offline: one batch from its prompts to its last token, in `tpot_us`.
+    with_prompts: `tpot_us` is requests over tokens a second, with the time in which each read its prompt.
     model, engine: as the file names them; empty where it does not.
     """
 
@@ -50,6 +51,7 @@ class BenchRow:
     drafts: float = 0.0
     acceptance_length: float = 1.0
     offline: bool = False
+    with_prompts: bool = False
 
     @property
     def step_us(self) -> float:

@@ -5,6 +5,10 @@
     SGLang  Decode batch. #running-req: 16, ..., accept len: 2.41, accept rate: 0.47, ...,
             gen throughput (token/s): 1650.20, ...   (every so many steps)
 
+vLLM counts requests that still read their prompt among the running, and no token of theirs: 1 to 7 %, a
+quarter with prompts of 30,000 tokens. Lines without prompts tell the time per token; where every line has
+some, running over rate is the time per token of a request with its own prompt.
+
 SGLang's accept length counts the target's own token; its accept rate, which older versions do not write, is
 the accepted of the drafted tokens, so that both tell how many drafts were run.
 """
@@ -19,6 +23,7 @@ from statistics import fmean, median
 from medusa_sim.reading import short_lines_of
 
 _VLLM = re.compile(
+    r"(?:Avg prompt throughput: (?P<prompts>\d{1,12}(?:\.\d{1,6})?) tokens/s, )?"
     r"Avg generation throughput: (?P<rate>\d{1,12}(?:\.\d{1,6})?) tokens/s, "
     r"Running: (?P<running>\d{1,9}) reqs"
 )
@@ -34,23 +39,28 @@ _FEWEST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """One line. length: tokens a step; drafts: of a step, where they can be told."""
+    """One line. reads: whether running requests read prompts; length: tokens a step; drafts: of a step."""
 
     engine: str
     running: int
     tokens_per_s: float
+    reads: bool = False
     length: float | None = None
     drafts: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
-    """What the lines with the most requests say together, in the mean. drafts: None where they do not say."""
+    """What the lines with the most requests say together, in the mean. drafts: None where they do not say.
+
+    reads: whether some of the running requests read their prompts meanwhile.
+    """
 
     engine: str
     lines: int
     running: float
     tokens_per_s: float
+    reads: bool
     length: float | None
     drafts: int | None
 
@@ -60,7 +70,12 @@ def lines_of(text: str) -> list[LogLine]:
     found = []
     for line in short_lines_of(text):
         if (match := _VLLM.search(line)) is not None:
-            one = LogLine(engine="vllm", running=int(match["running"]), tokens_per_s=float(match["rate"]))
+            one = LogLine(
+                engine="vllm",
+                running=int(match["running"]),
+                tokens_per_s=float(match["rate"]),
+                reads=float(match["prompts"] or 0.0) > 0.0,
+            )
         elif (match := _SGLANG.search(line)) and (rate := _SGLANG_RATE.search(line)):
             length, share = (
                 None if told is None else float(told[1])
@@ -83,7 +98,8 @@ def lines_of(text: str) -> list[LogLine]:
 def logged(text: str) -> Logged | None:
     """The speed in a log; None where it holds none.
 
-    Lines with fewer than STEADY of the most requests are left out, and the first of several.
+    Lines with fewer than STEADY of the most requests are left out, and the first of several; where some are
+    without prompts, so are those with.
     """
     lines = lines_of(text)
     if not lines:
@@ -91,6 +107,7 @@ def logged(text: str) -> Logged | None:
     engine, most = lines[-1].engine, max(line.running for line in lines)
     kept = [line for line in lines if line.engine == engine and line.running >= STEADY * most]
     kept = kept[1:] if len(kept) >= _FEWEST else kept or lines
+    kept = [line for line in kept if not line.reads] or kept
     lengths, drafts = (
         [value for line in kept if (value := getattr(line, name)) is not None]
         for name in ("length", "drafts")
@@ -100,6 +117,7 @@ def logged(text: str) -> Logged | None:
         lines=len(kept),
         running=fmean(line.running for line in kept),
         tokens_per_s=fmean(line.tokens_per_s for line in kept),
+        reads=kept[0].reads,
         length=_mean(lengths),
         drafts=round(median(drafts)) if drafts else None,
     )

@@ -22,6 +22,7 @@ from medusa_sim.units import US_PER_MS
 
 _BY_POSITION = "vllm bench serve"
 """The benchmark whose result holds acceptance by position."""
+_TIMES = {"tpot_ms", "tokens_per_s", "itl_ms"}
 _ACCEPTED = {"accepted_by_position", "tokens_per_step"}
 NO_DRAFTER = "ngram"
 """The drafter that has no weights and costs nothing where it drafts nothing."""
@@ -76,8 +77,8 @@ def engine_run(
     if _ACCEPTED & asked.keys():  # one of them tells the other
         measured.pop("tokens_per_step", None)
         measured.pop("accepted_by_position", None)
-    if {"tpot_ms", "tokens_per_s", "itl_ms"} & asked.keys():
-        for name in ("tpot_ms", "itl_ms"):
+    if _TIMES & asked.keys():
+        for name in _TIMES:
             measured.pop(name, None)
     if "seq_len" not in asked:
         scenario = scenario.served()
@@ -139,10 +140,12 @@ def _of_row(row: BenchRow, plain: BenchRow | None) -> dict[str, Any]:
     measured: dict[str, Any] = {"batch": round(row.concurrency), "drafts": round(row.drafts)}
     if row.drafts and row.acceptance_length > 1.0:
         measured["tokens_per_step"] = row.acceptance_length
+    if row.with_prompts:
+        measured["tokens_per_s"] = row.tokens_per_s
     for name, time_us in (("tpot_ms", row.tpot_us), ("itl_ms", row.itl_us)):
-        if time_us is not None:
+        if time_us is not None and not row.with_prompts:
             measured[name] = time_us / US_PER_MS
-    if plain is not None:
+    if plain is not None and not plain.with_prompts:
         measured["plain_tpot_ms"] = (plain.tpot_us or plain.step_us) / US_PER_MS
     return measured
 
@@ -152,7 +155,7 @@ def _of_counts(counts: AcceptanceCounts, beside: dict[str, Any]) -> dict[str, An
     shares = tuple(float(share) for share in counts.shares)
     measured: dict[str, Any] = {"drafts": len(shares), "accepted_by_position": shares}
     measured["tokens_per_step"] = counts.tokens_per_step
-    if counts.tpot_us is not None and not {"tpot_ms", "itl_ms"} & beside.keys():
+    if counts.tpot_us is not None and not _TIMES & beside.keys():
         measured["tpot_ms"] = counts.tpot_us / US_PER_MS
     if counts.running and "batch" not in beside:
         measured["batch"] = round(counts.running)

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 from one_line import one_line
 
+import medusa_sim as ms
 from medusa_sim.cli import cli
 from medusa_sim.engine_runs.bench import is_bench, read_bench
 from medusa_sim.engine_runs.bench_row import Shape
@@ -41,6 +42,30 @@ def test_the_beginning_and_the_end_are_left_out() -> None:
     assert (one.lines, one.running, one.tokens_per_s, one.length) == (1, 16.0, 1650.2, 2.41)
     assert logged("nothing of an engine") is None
     assert logged(OLDER.replace("1650.20", "0.00")) is None
+
+
+VLLM = (
+    "Engine 000: Avg prompt throughput: {prompts:.1f} tokens/s, "
+    "Avg generation throughput: {rate:.1f} tokens/s, Running: 8 reqs, Waiting: 0 reqs, KV cache: 0.4%\n"
+)
+
+
+def test_requests_that_read_their_prompts_are_no_slower_tokens(tmp_path: Path) -> None:
+    """vLLM counts them among the running: a simulated server's log is what is predicted of that server."""
+    server = {"prompt_tokens": 30_000, "output_tokens": 500}
+    scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime="vllm", **server)
+    run = scenario.simulate("none", users=8, requests=200, seeds=1, search=False, **server).frame
+    rate, path = float(run["tokens_per_s"].iloc[0]), tmp_path / "vllm.log"
+    line = VLLM.format(prompts=60 * rate, rate=rate)
+    path.write_text(4 * line)
+    own = scenario.check(path).check
+    assert (own.run.timed_by, own.run.batch) == ("rate", 8)
+    assert own.run.time_us == pytest.approx(own.predicted_us, rel=0.02)
+    quiet = VLLM.format(prompts=0.0, rate=1.07 * rate)
+    path.write_text(line + 3 * quiet + line)
+    steps = scenario.check(path).check.run
+    assert steps.timed_by == "tpot"
+    assert steps.time_us == pytest.approx(8e6 / (1.07 * rate), rel=1e-3)
 
 
 def test_older_logs_are_asked_for_their_drafts(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> 
     if row.itl_us is not None:
         return float(seen.itl_us)
     if not row.offline:
-        return float(seen.tpot_us * tokens)
+        return float((seen.token_us if row.with_prompts else seen.tpot_us) * tokens)
     prompt_us = prefill_step(setting, row.concurrency, row.prompt).time_us
     return float((seen.tpot_us + prompt_us / row.output) * tokens)
 
