@@ -72,8 +72,9 @@ bench: $(VENV)/stamp-app  ## speed and memory beside the last release (AGAINST=C
 	$(BIN)/python benchmarks/guards.py --alone rows joint "load, 200,000 drawn, none" "load, 200,000 drawn, 3"
 	$(BIN)/python benchmarks/guards.py $(if $(AGAINST),--against $(AGAINST))
 
-accuracy: $(VENV)/stamp-run  ## write the rows of docs/validation.md from what was measured (MEDUSA_SIM_DATA, else ../shared/data)
+accuracy: $(VENV)/stamp-run  ## predicted beside all that was measured (MEDUSA_SIM_DATA, else ../shared/data): profiles/accuracy.csv, docs/accuracy.md, tables of docs/validation.md; two minutes
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/operator_rows.py
 
 validate: $(VENV)/stamp-test  ## measure this CPU, fit, predict and compare with the decoder, ten minutes, to out/validate
 	PYTHON=$(CURDIR)/$(BIN)/python benchmarks/cpu_ground_truth.sh out/validate

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 import torch
 from decoder import fresh_sets
+from draft_pairs import TREE, compared
 from pages import write_tables
 from study import ROOT, measured, named_rows, table
 
@@ -24,15 +24,12 @@ from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree_file import parsed_tree
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
-from medusa_sim.lab.draft_model.predict import prediction_band
-from medusa_sim.lab.reproduce.recursive import own_pair_table, pair_comparison, published_table
+from medusa_sim.lab.reproduce.recursive import own_pair_table, published_table
 from medusa_sim.report.text import percent
 
 CHECKPOINTS = ("python-stdlib-medusa-1", "python-stdlib-medusa-2")
 SIZES = (4, 16, 64)
 PROMPTS = 64
-TREE = ("SpecTr", "4x3")
-"""Observed beside the chains, where one tree is."""
 FIRST_PARTY = {"7b": 2.565, "13b": 2.639, "33b": 2.514}
 """Tokens a step of the public Medusa-1 heads on MT-bench, as their authors evaluated them on an A100."""
 
@@ -42,16 +39,6 @@ def _score(found: pd.DataFrame) -> tuple[str, ...]:
     size, bias = found["error"].abs(), f"{100 * found['error'].mean():+.1f} %"
     held = percent(found["inside"].mean(), 0)
     return str(size.size), percent(size.mean()), percent(size.max()), bias, held
-
-
-def _pairs(path: Path, also: tuple[str, str] | None) -> pd.DataFrame:
-    """Every row that was not observed, with its band."""
-    frame = pair_comparison(path, also=also)
-    frame = frame[frame["group"] != "observed"].reset_index(drop=True)
-    names = list(zip(frame["decoder"], frame["spec"], strict=True))
-    low, high = prediction_band(names, frame["predicted"].to_numpy(), [] if also is None else [also])
-    frame["inside"] = (frame["published"] >= low) & (frame["published"] <= high)
-    return frame
 
 
 def _heads(seeds: Sequence[int]) -> pd.DataFrame:
@@ -96,10 +83,10 @@ def tables(seeds: Sequence[int]) -> list[str]:
     paper, own = published_table(), own_pair_table()
     both = f"chains, {' '.join(TREE)}"
     sets = [
-        ("RSD paper's seven pairs", "chains", _pairs(paper, None), "3 %"),
-        ("RSD paper's seven pairs", both, _pairs(paper, TREE), "3 %"),
-        ("the shipped pair", "chains", _pairs(own, None), "-"),
-        ("the shipped pair", both, _pairs(own, TREE), "5 %"),
+        ("RSD paper's seven pairs", "chains", compared(paper, None), "3 %"),
+        ("RSD paper's seven pairs", both, compared(paper, TREE), "3 %"),
+        ("the shipped pair", "chains", compared(own, None), "-"),
+        ("the shipped pair", both, compared(own, TREE), "5 %"),
     ]
     summary = [
         (f"{name}, from {seen}: {kind}", *_score(frame[(frame["group"] == "long chain") == is_long]), asked)

@@ -1,133 +1,228 @@
-"""Writes the rows of docs/validation.md: predicted against every measured file, with the roofline beside it.
+"""Predicted beside all that was measured: groups that ship, the page of accuracy, rows for who has the data.
 
-`make accuracy` runs this.
+    python benchmarks/accuracy.py             # profiles/accuracy.csv, docs/accuracy.md, out/accuracy
+    python benchmarks/accuracy.py --check     # what slid since, without writing; exit 3 where a group did
+    python benchmarks/accuracy.py --page      # docs/accuracy.md from the groups that ship: needs no rows
+    python benchmarks/accuracy.py --only served_rows published
+
+Each script of SCRIPTS yields its pairs (`measured_pairs.py`); other pages are views of the same functions.
+What ships are groups of five rows and more, as a CSV: a table that a person reads and a review shows line by
+line. The rows themselves, a million with those of kernels, go to out/accuracy/pairs.parquet and stay there.
+Groups whose rows are not here stay as they were. A group whose mean error grew by more than a tenth of itself
+stops the command, unless --accept says that this is meant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
+import argparse
+import importlib
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from pages import write_tables
-from study import measured, table
+from measured_pairs import KEYS, grouped, joined
+from pages import DOCS, filled
+from study import ROOT, table
 
-from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.lab.reproduce import scores as paper_scores
-from medusa_sim.lab.validate.operators import Score, regrets, scores
-from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.operators.table import read_rows
-from medusa_sim.report.text import percent
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.rows import predicted_rows
+from medusa_sim.plan.coverage import FILE, KINDS, Group, groups, table_text
+from medusa_sim.report.coverage_text import kinds_table
+from medusa_sim.report.text import NOTHING, markdown, percent
+from medusa_sim.writing import write_text
 
-GPU_OF_FILE = {
-    "a100": "a100-80gb-pcie",
-    "a100sxm": "a100-80gb-sxm",
-    "a40": "a40",
-    "a6000": "rtx-a6000",
-    "h100": "h100-sxm",
-    "h100sxm": "h100-sxm",
-    "h200sxm": "h200-sxm",
-    "l40s": "l40s",
+SCRIPTS = (
+    "operator_rows", "kernel_rows", "served_rows", "deepseek_rows", "engine_fit", "published",
+    "serving_validation", "local_speed", "draft_pairs", "own_servers",
+)  # fmt: skip
+"""Modules with `pairs()`, and nothing else says which rows are compared."""
+GROWTH, ROUNDING = 0.1, 0.0005
+"""A group slides where its error grew by more than this share of itself, and more than rounding."""
+SHIPPED = ROOT / "profiles" / FILE
+PEERS = (
+    ("aiconfigurator", "served under Poisson load, end to end", "engines/vllm015_serving.csv", "21.5", "E2E"),
+    ("BLIS", "the same, calibrated on it", "engines/vllm015_serving.csv", "8.5 to 10.3", "E2E"),
+)
+"""Other simulators on rows that are compared here, as they were published: who, on what, its file, their mean
+error (%), the quantity. (Rows of kernels are the peer's own table, which looks them up.)"""
+
+
+def key(group: Group) -> tuple[str, ...]:
+    """What a group is told apart by."""
+    return tuple(getattr(group, name) for name in KEYS)
+
+
+def found_pairs(names: Iterable[str]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """(all pairs of these scripts, why others are not among them)."""
+    frames, lacking = [], dict[str, str]()
+    for name in names:
+        begun = time.monotonic()
+        try:
+            frames.append(importlib.import_module(name).pairs())
+        except SystemExit as error:  # rows that are not here
+            lacking[name] = str(error)
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        print(f"{name}: {len(frames[-1]):,} pairs, {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    return joined(frames), lacking
+
+
+def slid(before: Sequence[Group], now: Sequence[Group]) -> list[str]:
+    """A line for every group whose mean error grew by more than a tenth of itself."""
+    known = {key(group): group for group in before}
+    return [
+        f"{' '.join(filter(None, key(group)))}: {percent(old.error, 2)} -> {percent(group.error, 2)} "
+        f"({group.rows} rows)"
+        for group in now
+        for old in [known.get(key(group), group)]
+        if group.error > (1.0 + GROWTH) * old.error + ROUNDING
+    ]
+
+
+def merged(before: Sequence[Group], now: Sequence[Group]) -> list[Group]:
+    """The groups of now, and those of before whose rows were not compared."""
+    files = {group.data for group in now}
+    every = [*now, *(group for group in before if group.data not in files)]
+    order = list(KINDS)
+    return sorted(every, key=lambda group: (order.index(group.kind), *key(group)[1:]))
+
+
+# The page: every table is a sum of groups.
+
+
+def mean_of(found: Sequence[Group], name: str) -> float:
+    """Mean of a column over the rows of groups that have it; nan where none has."""
+    known = [(getattr(group, name), group.rows) for group in found if getattr(group, name) is not None]
+    return sum(value * rows for value, rows in known) / sum(rows for _, rows in known) if known else math.nan
+
+
+def told(value: float, digits: int = 1) -> str:
+    """Per cent; a dash for nan."""
+    return NOTHING if math.isnan(value) else percent(value, digits)
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """The same with its sign."""
+    return NOTHING if math.isnan(value) else f"{100.0 * value:+.{digits}f} %"
+
+
+def cells_of(found: Sequence[Group]) -> tuple[str, ...]:
+    """Rows, error, bias, worst, held, half-width, left out, fitted, source of some groups together."""
+    worst = max(found, key=lambda group: abs(group.worst))
+    fitted = {group.fitted for group in found}
+    return (
+        f"{sum(group.rows for group in found):,}",
+        told(mean_of(found, "error")), signed(mean_of(found, "bias")), signed(worst.worst, 0),
+        told(mean_of(found, "held"), 0), told(mean_of(found, "half_width")), told(mean_of(found, "left_out")),
+        fitted.pop() if len(fitted) == 1 else "in part", "; ".join(sorted({group.source for group in found})),
+    )  # fmt: skip
+
+
+HEADERS = "rows | mean error | bias | worst row | in band | half-width | left out | fitted | rows are in"
+
+
+def by(found: Sequence[Group], names: str) -> str:
+    """A table of groups by some of their columns."""
+    columns = names.split()
+    parts: dict[tuple[str, ...], list[Group]] = {}
+    for group in found:
+        parts.setdefault(tuple(getattr(group, name) for name in columns), []).append(group)
+    lines = [(*place, *cells_of(part)) for place, part in sorted(parts.items())]
+    return table(f"{' | '.join(columns)} | {HEADERS}", len(columns), lines)
+
+
+BY = {
+    "served": "engine card weights family model",
+    "load": "what engine card weights family",
+    "step": "engine card weights family model",
+    "round": "engine card weights family model",
+    "speedup": "engine card weights family model",
+    "kernel": "engine card what weights",
+    "local": "what engine card",
+    "acceptance": "what engine model",
 }
+"""Columns of the page's table of each kind, in its order."""
 
 
-def heldout(gpu: Gpu, score: Score) -> float:
-    """Leave-shape-out error that was stored with the fit; NaN where the kernel is borrowed."""
-    chosen = gpu.kernel_set(load_runtime("kernel").kernel_set(score.dtype))
-    is_linear = score.op == "linear"
-    kernels = KIND_OF["gemm" if is_linear else score.op].table(chosen)
-    kernel = kernels.get(score.dtype if is_linear else score.op)
-    return float("nan") if kernel is None or kernel.fit.inherited_from else kernel.fit.heldout_error
+def overview(found: Sequence[Group]) -> str:
+    """A line for each kind."""
+    lines = []
+    for kind, says in KINDS.items():
+        own = [group for group in found if group.kind == kind]
+        if not own:
+            continue
+        held = [group.held for group in own if group.held is not None]
+        worst = max(own, key=lambda group: group.error)
+        place = " ".join(filter(None, (worst.what, worst.engine, worst.card, worst.model, worst.weights)))
+        lines.append((
+            kind, says, f"{sum(group.rows for group in own):,}", len(own), told(mean_of(own, "error")),
+            told(float(np.mean(held)) if held else math.nan, 0), told(mean_of(own, "left_out")),
+            f"{percent(worst.error)} {place}",
+        ))  # fmt: skip
+    return table(
+        "kind | what | rows | groups | mean error | in band, by group | left out | group furthest off",
+        2,
+        lines,
+    )
 
 
-def _refuse(line: str) -> None:
-    """Every row of the published files has a kernel."""
-    raise SystemExit(line)
+def page(found: Sequence[Group]) -> str:
+    """docs/accuracy.md."""
+    sections = []
+    for kind, names in BY.items():
+        if own := [group for group in found if group.kind == kind]:
+            title = KINDS[kind]
+            sections.append(f"## {title[:1].upper()}{title[1:]}\n\n{by(own, names)}")
+    peers = table("who | on | error, mean % | here, mean % | rows are in", 2, [
+        (who, what, theirs, told(mean_of(own, "error")), *{group.source for group in own})
+        for who, what, data, theirs, quantity in PEERS
+        if (own := [group for group in found if (group.data, group.what) == (data, quantity)])
+    ])  # fmt: skip
+    classes = markdown(replace(kinds_table(), title=""))
+    tables = {"overview": overview(found), "classes": classes, "peers": peers}
+    return filled("accuracy", **tables, sections="\n".join(sections))
 
 
-def files(pattern: str) -> Iterator[tuple[Path, Gpu]]:
-    """Files of rows with their GPU."""
-    for path in sorted(measured("measured").glob(pattern)):
-        yield path, load_gpu(GPU_OF_FILE[path.stem.split("_")[0]])
-
-
-def compared(path: Path, gpu: Gpu, latency: LatencyName) -> pd.DataFrame:
-    """Rows of a file with the predictions of `medusa-sim time --runtime kernel --cache as-measured`."""
-    rows = read_rows(path, need_time=True)
-    return predicted_rows(rows, gpu, load_runtime("kernel"), leave_out=_refuse, latency=latency, cold=False)
-
-
-@cache
-def scored(path: Path, gpu: Gpu, latency: LatencyName) -> dict[tuple[str, str, str], Score]:
-    """Scores of a file by operator, dtype and size."""
-    return {(s.op, s.dtype, s.size): s for s in scores(compared(path, gpu, latency), gpu)}
-
-
-def score_rows() -> Iterator[tuple[object, ...]]:
-    """One line for each file, operator and dtype."""
-    for path, gpu in files("*.parquet"):
-        found, ideal = scored(path, gpu, "calibrated"), scored(path, gpu, "roofline")
-        for op, dtype in dict.fromkeys((op, dtype) for op, dtype, _ in found):
-            every = found[op, dtype, "all"]
-            part = found.get((op, dtype, "m <= 512")) or found.get((op, dtype, "KV beyond"))
-            deciding, ratio = (percent(part.mean), percent(part.ratio)) if part else ("-", "-")
-            yield (
-                gpu.name, path.stem, op, dtype, every.rows, percent(ideal[op, dtype, "all"].mean, 0),
-                percent(every.mean), percent(heldout(gpu, every)), deciding, percent(every.worst, 0), ratio,
-                percent(every.within_band, 0),
-            )  # fmt: skip
-
-
-def range_rows() -> Iterator[tuple[object, ...]]:
-    """Mean and worst error of linear layers by range of m."""
-    for path, gpu in files("*_gemm_*.parquet"):
-        found = scored(path, gpu, "calibrated")
-        for dtype in dict.fromkeys(dtype for op, dtype, _ in found if op == "linear"):
-            ranges = [
-                found.get(("linear", dtype, size))
-                for size in ("m 1..16", "m 17..64", "m 65..128", "m 129..512", "m > 512")
-            ]
-            cells = (f"{percent(each.mean)} / {percent(each.worst, 0)}" if each else "-" for each in ranges)
-            yield (gpu.name, path.stem, dtype, *cells)
-
-
-def regret_rows() -> Iterator[tuple[object, ...]]:
-    """Choice regret over the models of each file."""
-    curve = load_acceptance("paper-fig21")
-    for path, gpu in files("*_gemm_torch.parquet"):
-        cells = []
-        for latency in ("calibrated", "roofline"):
-            found = regrets(compared(path, gpu, latency), curve)
-            cells += [percent(float(np.mean([r.mean for r in found]))), percent(max(r.worst for r in found))]
-        yield (gpu.name, path.stem, len(found), *cells)
-
-
-def paper_rows() -> Iterator[tuple[object, ...]]:
-    """Errors of the reproduction, one line for each target and quantity."""
-    for row in paper_scores().to_dict("records"):
-        words = (row[key] for key in ("target", "quantity", "baseline", "cells"))
-        is_difference = "difference" in str(row["quantity"])
-        errors = (float(str(row[key])) for key in ("mean_error", "worst_error"))
-        told = (f"{error:.2f}" if is_difference else percent(error) for error in errors)
-        yield (*words, *told, row["worst_cell"])
+def lines_of_rows(pairs: pd.DataFrame) -> Iterator[str]:
+    """What was compared, by kind."""
+    for kind, own in pairs.groupby("kind", sort=False):
+        yield f"{kind}: {len(own):,} rows, mean error {percent(float(own.error.abs().mean()))}"
 
 
 def main() -> None:
-    """Write the tables: scores, linear layers by range of m, regrets, the papers."""
-    operators = "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row"
-    tables = [
-        table(f"{operators} | ratio | in band", 4, score_rows()),
-        table("GPU | file | dtype | 1..16 | 17..64 | 65..128 | 129..512 | > 512", 3, range_rows()),
-        table("GPU | file | models | mean | worst | roofline: mean | worst", 2, regret_rows()),
-        table("target | quantity | baseline | cells | mean | worst | worst cell", 3, paper_rows()),
-    ]
-    write_tables("validation.md", "rows", tables)
+    """Compare, and write or check."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=SCRIPTS, default=SCRIPTS, help="these scripts alone")
+    parser.add_argument("--check", action="store_true", help="say what slid since, and write nothing")
+    parser.add_argument("--accept", action="store_true", help="write although a group slid")
+    parser.add_argument("--page", action="store_true", help="docs/accuracy.md from what ships")
+    asked = parser.parse_args()
+    if asked.page:
+        write_text(DOCS / "accuracy.md", page(groups()))
+        return
+    pairs, lacking = found_pairs(asked.only)
+    if pairs.empty:
+        sys.exit(next(iter(lacking.values())))
+    print(*lines_of_rows(pairs), sep="\n")
+    before, now = groups(), grouped(pairs)
+    worse = slid(before, now)
+    print(*(f"slid: {line}" for line in worse), sep="\n")
+    if asked.check or (worse and not asked.accept):
+        if worse and not asked.check:
+            print("nothing was written; --accept writes although these groups slid", file=sys.stderr)
+        sys.exit(3 if worse else 0)
+    every = merged(before, now)
+    folder = ROOT / "out" / "accuracy"
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs.to_parquet(folder / "pairs.parquet", index=False)
+    write_text(SHIPPED, table_text(every))
+    write_text(DOCS / "accuracy.md", page(every))
+    print(
+        f"{len(every)} groups in {SHIPPED.relative_to(ROOT)}; rows in {folder.relative_to(ROOT)}",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

@@ -26,12 +26,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from measured_pairs import pairs_of
 from scipy.optimize import OptimizeResult, brentq
 from study import left_out, mean_bias_worst, measured_rows, named_rows, table
 from terms import Fitted, engine_of, print_terms, priors, solved, stored, terms_table, with_values
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.lab.validate import served
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import Runtime, load_runtime
 
@@ -138,7 +140,7 @@ def tokens_per_round(rows: pd.DataFrame) -> FloatArray:
 
 
 def _swept(line: Any, requests: list[int], runtimes: Mapping[str, Runtime], tokens: float) -> FloatArray:
-    """Milliseconds per token of a set-up at numbers of requests (`medusa-sim sweep`'s tpot_us)."""
+    """(3, requests) milliseconds per token of a set-up, with the ends of their 80 % band."""
     prompt, output = STATED_SHARE * line.prompt_tokens, STATED_SHARE * line.output_tokens
     drafts = 0 if line.speculation == "none" else drafts_of(line.engine, bool(line.dp_attention))
     scenario = ms.Scenario(
@@ -147,17 +149,43 @@ def _swept(line: Any, requests: list[int], runtimes: Mapping[str, Runtime], toke
         dp_attention=bool(line.dp_attention), weight_dtype="nvfp4" if line.weights == "fp4" else None,
         prompt_tokens=prompt, output_tokens=output,
     )  # fmt: skip
-    found = scenario.sweep([int(count) for count in requests], round(prompt + output / 2), [drafts + 1])
-    return np.asarray(found.tpot_us.to_numpy() / 1e3)
+    return served.token_ms(scenario, requests, drafts + 1)
 
 
 def predicted(rows: pd.DataFrame, runtimes: Mapping[str, Runtime]) -> FloatArray:
     """Milliseconds per token of every row."""
-    found = pd.Series(index=rows.index, dtype=np.float64)
+    return np.asarray(banded(rows, runtimes)[0])
+
+
+def banded(rows: pd.DataFrame, runtimes: Mapping[str, Runtime]) -> FloatArray:
+    """(3, rows) milliseconds per token of every row, with the ends of their 80 % band."""
+    found = np.empty((3, len(rows)))
+    places = pd.Series(np.arange(len(rows)), index=rows.index)
     for _, part in rows.groupby([*SETUP, "runtime", "tokens"]):
         line: Any = part.iloc[0]
-        found[part.index] = _swept(line, part.concurrency.tolist(), runtimes, float(line.tokens))
-    return found.to_numpy()
+        own = _swept(line, part.concurrency.tolist(), runtimes, float(line.tokens))
+        found[:, places[part.index].to_numpy()] = own
+    return found
+
+
+def pairs() -> pd.DataFrame:
+    """The newest run of every set-up and version as a pair (`measured_pairs.py`)."""
+    rows = newest(versions=True)
+    rows["tokens"] = np.round(tokens_per_round(rows), 6)
+    time_ms, low, high = banded(rows, {name: launched(name) for name in RUNTIMES})
+    drafts = rows.speculation != "none"
+    return pairs_of(
+        pd.DataFrame({
+            "what": np.where(drafts, "time per token with MTP", "time per token"), "engine": rows.engine,
+            "version": rows.image.str.extract(r":v?(\d+\.\d+\.\d+)", expand=False).fillna(""),
+            "card": rows.gpu.map(GPUS), "weights": rows.weights.map({"fp8": "fp8_block", "fp4": "nvfp4"}),
+            "gpus": rows.tp, "requests": rows.concurrency,
+            "measured": rows.median_tpot_ms, "predicted": time_ms,
+            "tokens": rows.prompt_tokens.astype(str) + " + " + rows.output_tokens.astype(str),
+            "low": low, "high": high, "cell": rows.group,
+        }),
+        kind="served", model="deepseek-r1", fitted="yes", data="engines/inferencex_deepseek_r1.csv",
+    )  # fmt: skip
 
 
 class Priced:

@@ -17,6 +17,7 @@ import deepseek_rows
 import numpy as np
 import pandas as pd
 from engine_rows import Kernels, banded, published_rows
+from measured_pairs import joined, pairs_of
 from pages import filled, write_section
 from scipy.optimize import OptimizeResult
 from study import left_out, named_rows, table
@@ -120,6 +121,47 @@ def _solved(rows: Sequence[Kernels]) -> OptimizeResult:
 def errors(values: FloatArray, rows: Sequence[Kernels]) -> FloatArray:
     """Relative errors."""
     return np.asarray(predicted(values, rows) / np.array([row.row.measured for row in rows]) - 1.0)
+
+
+DATA = {
+    "ML.ENERGY": "engines/plain_decode_mlenergy.csv",
+    "PR ": "engines/issues_and_blogs.csv",
+    "issue ": "engines/issues_and_blogs.csv",
+    "specdecode-bench plain": "engines/specdecode_bench_tokens_per_s.csv",
+    "specdecode-bench": "engines/specdecode_bench_speedups.csv",
+    "SGLang eagle": "acceptance/batch_speedups_eagle.csv",
+    "vLLM A100 eagle": "acceptance/batch_speedups_eagle.csv",
+    "A100 ": "engines/vllm024_a100_eagle3.csv",
+    "SpecBundle": "engines/specbundle_eagle3.csv",
+    "nightly": "engines/plain_decode_misc.csv",
+}
+"""How a source begins -> its file of rows."""
+KINDS = {"plain": ("step", "plain step"), "round": ("round", "round"), "speedup": ("speedup", "speedup")}
+"""Kind of a banded row -> kind of a pair, and what it is."""
+
+
+def data_of(source: str) -> str:
+    """The file of a source's rows."""
+    return next(data for begins, data in DATA.items() if source.startswith(begins))
+
+
+def pairs() -> pd.DataFrame:
+    """Every step, round and speedup of the rows as a pair (`measured_pairs.py`), by the stored terms."""
+    rows = [Kernels(row) for row in published_rows()]
+    found = banded(rows, errors(stored(TERMS), rows), np.full(len(rows), np.nan))
+    names = found.runtime.str.rpartition("-")
+    return joined(
+        pairs_of(
+            own.assign(
+                engine=names[0], version=names[2].str.removeprefix("v"), card=own.gpu,
+                gpus=own.tp, requests=own.batch,
+                half_width=(own.low + own.high) / 2.0, data=own.source.map(data_of),
+                cell=own.source + " " + own.cell,
+            ).drop(columns=["low", "high"]),
+            kind=kind, what=what, fitted="yes",
+        )
+        for of, own in found.groupby("kind", sort=False) for kind, what in [KINDS[str(of)]]
+    )  # fmt: skip
 
 
 def page(rows: Sequence[Kernels]) -> str:

@@ -173,9 +173,10 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
     shipped, left_out: relative errors of the rows by the stored terms and by a fit without their group. A
     published mean of tokens per step is good to 4 %; where two steps were measured it cancels.
 
-    Columns: source, cell, group, runtime, of (the row's kind), kind (`plain`, `round` or `speedup`),
-    measured, predicted by the stored terms, low and high: half-widths (of the logarithm) of its interval,
-    held and held_out: whether that holds the measurement, around the stored terms' and the fit's prediction.
+    Columns: source, cell, group, runtime, of (the row's kind), kind (`plain`, `round` or `speedup`), gpu,
+    model, weights (their format), tp, batch, measured, predicted by the stored terms, low and high:
+    half-widths (of the logarithm) of its interval, held and held_out: whether that holds the measurement,
+    around the stored terms' and the fit's prediction.
     """
     ratios = np.column_stack([shipped, left_out]) + 1.0
     plain = {
@@ -187,7 +188,8 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
 
     def add(row: Row, kind: str, measured: float, gain: FloatArray, low: Any, high: Any) -> None:
         inside = (-low <= -np.log(gain)) & (-np.log(gain) <= high)
-        place = row.source, row.cell, row.group, row.runtime, row.kind, kind
+        set_up = row.gpu, row.model, row.formats[1] or row.formats[0], row.tp, row.batch
+        place = row.source, row.cell, row.group, row.runtime, row.kind, kind, *set_up
         found.append((*place, measured, measured * gain[0], float(low), float(high), *inside.tolist()))
 
     for of, ratio in zip(rows, ratios, strict=True):
@@ -206,8 +208,8 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
                 of_plain, its_ratio = plain[row.source, row.model, row.batch]
                 measured, gain = of_plain / row.measured, its_ratio / ratio
             add(row, "speedup", measured, gain, low, high)
-    columns = "source cell group runtime of kind measured predicted low high held held_out"
-    return pd.DataFrame(found, columns=columns.split())
+    columns = "source cell group runtime of kind gpu model weights tp batch measured predicted low high held"
+    return pd.DataFrame(found, columns=[*columns.split(), "held_out"])
 
 
 def setting_of(row: Row) -> Setting:

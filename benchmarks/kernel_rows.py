@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from measured_pairs import joined, kernel_pairs
 from study import GPU_OF_ROWS, measured
 
+from medusa_sim.errors import SpecError
 from medusa_sim.lab.calibrate.collective import fit_collective, fit_dispatch
 from medusa_sim.lab.calibrate.fit import LEAST_ROWS, Rows, mape
 from medusa_sim.lab.calibrate.latent import fit_latent
@@ -21,6 +23,8 @@ from medusa_sim.lab.calibrate.rows import FittedKernel
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.rows import predicted_rows
 
 MIXERS = ("gdn", "kda", "mamba2", "hyper_connections", "window_attention", "sparse")
 SOURCE = "aiconfigurator-core 0.12 (Apache-2.0): {gpu}, {engine} {versions}, {kernel}"
@@ -140,6 +144,52 @@ class Measured:
         """Orders versions."""
         numbers = [int("".join(c for c in part if c.isdigit()) or 0) for part in self.version.split(".")]
         return tuple(-number for number in numbers)
+
+
+TABLES = ("moe", "mla", "collectives", "moe_dispatch", "quant_gemm")
+"""Recorded tables of `moe_tp` whose rows have kernels."""
+
+
+def pairs() -> pd.DataFrame:
+    """Every recorded row that some kernel of its card predicts, as a pair (`measured_pairs.py`)."""
+    return joined(each for frames in (_recorded_pairs(), _mixer_pairs()) for each in frames)
+
+
+def _recorded_pairs() -> Iterator[pd.DataFrame]:
+    for name in TABLES:
+        for card, rows in by_card(name, []):
+            keep = rows["suspect"] == "" if "suspect" in rows else pd.Series(data=True, index=rows.index)
+            spread = pd.Series(data=False, index=rows.index)
+            if name == "collectives" and card.name == "l40s":
+                keep &= rows["ranks"] <= 2
+            if name == "moe":
+                keep &= rows["inter"] % rows["tp"] == 0
+                spread = rows["ep"] > 1
+            if name == "quant_gemm":  # eager, with floors of 150 us and more
+                keep &= (rows["engine"] != "vllm") | (rows["dtype"] != "fp8_block")
+            for of_these, what in ((keep & ~spread, ""), (keep & spread, ", spread")):
+                if of_these.any():
+                    checked = check_rows(
+                        rows[of_these].reset_index(drop=True), f"{name}.parquet", need_time=True
+                    )
+                    yield from _predicted(checked, card, f"moe_tp/{name}.parquet", what)
+
+
+def _mixer_pairs() -> Iterator[pd.DataFrame]:
+    for name, frame in zip(MIXERS, mixers(), strict=True):
+        for gpu, rows in frame.groupby("gpu"):
+            yield from _predicted(
+                rows.reset_index(drop=True), load_gpu(str(gpu)), f"kernels_2026/{name}.parquet", ""
+            )
+
+
+def _predicted(rows: pd.DataFrame, card: Gpu, data: str, what: str) -> Iterator[pd.DataFrame]:
+    """Pairs of the rows that there is a kernel for."""
+    try:
+        found = predicted_rows(rows, card, load_runtime("kernel"), leave_out=lambda _: None, cold=False)
+    except SpecError:  # for none of them
+        return
+    yield from kernel_pairs(found, card, data=data, what=what)
 
 
 Found = Iterator[tuple[str, FittedKernel]]

@@ -31,9 +31,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
-from accuracy import GPU_OF_FILE
 from kernel_rows import SOURCE, Measured, experts, linear, mixers, serving_kernels
 from mixer_rows import left_out_mixers, transfer_mixers
+from operator_rows import GPU_OF_FILE
 from study import GPU_OF_ROWS, ROOT, Beside, left_out_us, measured, table, width_to_add
 
 from medusa_sim.arrays import FloatArray

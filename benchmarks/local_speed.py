@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from measured_pairs import joined, pairs_of
 from study import ROOT, measured, table
 
 from medusa_sim.arrays import FloatArray
@@ -235,22 +236,21 @@ def percent(errors: object) -> str:
     return f"{np.median(size):.1f} / {size.mean():.1f}" if size.size else "-"
 
 
-def plain_table() -> str:
-    """Plain tokens a second by runtime."""
+def plain_speeds() -> Iterator[tuple[str, str, str, str, float, float]]:
+    """(runtime, device, model, file type, predicted and measured tokens/s) of plain decoding."""
     rows: Any = pd.read_csv(measured("local/decode.csv")).fillna({"date": ""})
     rows = rows[
         rows["engine"].isin(["llama.cpp", "Rapid-MLX"])
         & rows["test"].str.fullmatch(r"tg(32|64|128|256|512|1024)")
     ]
-    by: dict[str, dict[str, list[float]]] = {}
     for key, group in rows.groupby(["device", "backend", "model", "quant", "depth"]):
         device, backend, model, quant, depth = key
         name = known(str(model))
         if name is None or "AMDVLK" in str(backend):
             continue
-        gpu, runtime = gpu_name(str(device)), runtime_of(str(backend))
+        gpu, runtime, form = gpu_name(str(device)), runtime_of(str(backend)), form_of(str(quant), str(model))
         try:
-            latency, shape, engine = own(gpu, runtime, name, form_of(str(quant), str(model)))
+            latency, shape, engine = own(gpu, runtime, name, form)
         except MedusaSimError:
             continue
         newest = group[group["date"] == max(group["date"])]
@@ -260,9 +260,14 @@ def plain_table() -> str:
             latency = LocalLatency(latency.gpu, latency.law.backend, latency.law, share)
         row = OwnRow(columns=1, depth=max(1.0, float(depth) + 0.5 * made), time_us=1.0)
         (us,) = pass_times(latency, shape, engine, [row])
-        by.setdefault(runtime, {}).setdefault(gpu, []).append(
-            1e6 / us / float(newest["value"].median()) - 1.0
-        )
+        yield runtime, gpu, name, form, float(1e6 / us), float(newest["value"].median())
+
+
+def plain_table() -> str:
+    """Plain tokens a second by runtime."""
+    by: dict[str, dict[str, list[float]]] = {}
+    for runtime, gpu, _, _, speed, told in plain_speeds():
+        by.setdefault(runtime, {}).setdefault(gpu, []).append(speed / told - 1.0)
     shown = [
         (runtime, len(gpus), sum(map(len, gpus.values())), percent(np.concatenate(list(gpus.values()))),
          percent([np.mean(errors) for errors in gpus.values()]))
@@ -271,13 +276,12 @@ def plain_table() -> str:
     return table("runtime | devices | rows | error | of a device's mean", 1, shown)
 
 
-def runs_table() -> str:
-    """Speedups of runs with the model's own head, at the acceptance that they report."""
+def speedups() -> Iterator[tuple[str, str, str, str, int, float, float]]:
+    """(device, runtime, model, file type, drafts, predicted and measured) speedups with own heads."""
     rows: Any = pd.read_csv(measured("local/spec_runs.csv"))
     rows = rows[(rows["engine"] == "llama.cpp") & (rows["method"] == "draft-mtp") & rows["speedup"].notna()]
     rows = rows.assign(rate=pd.to_numeric(rows["acceptance"], errors="coerce"))
     rows = rows.assign(drafts=pd.to_numeric(rows["n_max"], errors="coerce"))
-    by: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for row in rows[rows["rate"].notna() & rows["drafts"].notna()].itertuples():
         name = known(str(row.target))
         if name is None:
@@ -288,14 +292,54 @@ def runs_table() -> str:
             relative = round_of(gpu, runtime, name, form, drafts)
         except MedusaSimError:
             continue
-        gain = (1.0 + drafts * float(row.rate)) / relative
-        by.setdefault((gpu, runtime, name, form, str(drafts)), []).append((gain, float(row.speedup)))
+        yield (
+            gpu,
+            runtime,
+            name,
+            form,
+            drafts,
+            (1.0 + drafts * float(row.rate)) / relative,
+            float(row.speedup),
+        )
+
+
+def runs_table() -> str:
+    """Speedups of runs with the model's own head, at the acceptance that they report."""
+    by: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for gpu, runtime, name, form, drafts, gain, told in speedups():
+        by.setdefault((gpu, runtime, name, form, str(drafts)), []).append((gain, told))
     shown = [
         (*key, len(pairs), f"{np.mean([m for _, m in pairs]):.2f}", percent([p / m - 1.0 for p, m in pairs]),
          f"{sum((p > 1.0) == (m > 1.0) for p, m in pairs)} of {len(pairs)}")
         for key, pairs in by.items()
     ]  # fmt: skip
     return table("device | runtime | model | file | drafts | runs | speedup | error | sign", 4, shown)
+
+
+def pairs() -> pd.DataFrame:
+    """Passes of several tokens, plain speeds and speedups as pairs (`measured_pairs.py`)."""
+    passes = [
+        {"engine": curve.runtime, "card": curve.gpu, "model": curve.model, "weights": curve.form,
+         "measured": ratio, "predicted": own_ratio, "requests": m if curve.is_batch else 1,
+         "cell": f"{m} tokens"}
+        for curve in curves()
+        for m, ratio, own_ratio in zip(curve.columns, curve.ratios, predicted(curve), strict=True)
+    ]  # fmt: skip
+    speeds = [
+        {"engine": runtime, "card": gpu, "model": name, "weights": form, "measured": told, "predicted": speed}
+        for runtime, gpu, name, form, speed, told in plain_speeds()
+    ]
+    gains = [
+        {"engine": runtime, "card": gpu, "model": name, "weights": form, "measured": told, "predicted": gain,
+         "cell": f"{drafts} drafts"}
+        for gpu, runtime, name, form, drafts, gain, told in speedups()
+    ]  # fmt: skip
+    same = {"kind": "local", "fitted": "yes"}
+    return joined([
+        pairs_of(pd.DataFrame(passes), what="pass of q tokens over one", data="local/tq.csv", **same),
+        pairs_of(pd.DataFrame(speeds), what="plain tokens/s", data="local/decode.csv", **same),
+        pairs_of(pd.DataFrame(gains), what="speedup", data="local/spec_runs.csv", **same),
+    ])  # fmt: skip
 
 
 @cache

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from measured_pairs import format_of, pairs_of
 from study import mean_bias_worst, measured_rows, named_rows, table
 
 import medusa_sim as ms
@@ -201,6 +202,13 @@ def compared() -> pd.DataFrame:
         tokens, _ = tokens_of(line)
         tells_rate = "tok/s" in str(line.unit)
         place = {"id": line.id, "engine": line.engine, "runtime": runtime_of(line), "drafter": line.drafter}
+        place |= {
+            "card": line.gpu,
+            "model": line.model,
+            "precision": line.precision,
+            "gpus": int(line.n_gpus),
+        }
+        place |= {"requests": line.batch}
         if tells_rate and not math.isnan(line.plain) and "open loop" not in line.unit:
             measured = milliseconds(line, line.plain, 1.0)
             found.append({**place, "what": "plain", "measured": measured, "predicted": scored.plain_ms})
@@ -219,6 +227,28 @@ def compared() -> pd.DataFrame:
     rows = pd.DataFrame(found)
     rows["error"] = rows.predicted / rows.measured - 1.0
     return rows
+
+
+KINDS = {"plain": ("step", "plain step"), "round": ("round", "round"), "speedup": ("speedup", "speedup")}
+"""What a line is -> kind of a pair, and what it is."""
+
+
+def pairs() -> pd.DataFrame:
+    """Every line as a pair (`measured_pairs.py`)."""
+    rows = compared()
+    formats = [
+        str(form.get("weight_dtype") or form.get("dtype") or format_of(model))
+        for form, model in zip(
+            rows.precision.map(lambda name: FORMATS.get(name, {})), rows.model, strict=True
+        )
+    ]
+    return pairs_of(
+        rows.assign(
+            kind=[KINDS[what][0] for what in rows.what], what=[KINDS[what][1] for what in rows.what],
+            engine=rows.engine, version=rows.runtime.str.rpartition("-")[2], weights=formats, cell=rows.id,
+        ),
+        fitted="no", data="engines/published_2026.csv",
+    )  # fmt: skip
 
 
 def summary(rows: pd.DataFrame) -> str:
@@ -245,7 +275,11 @@ def main() -> None:
     print(summary(rows))
     if asked.rows:
         shown = rows.assign(error=(100 * rows.error).round(1)).round(3)
-        print(shown.drop(columns=["engine", "drafter", "given"]).to_string())
+        print(
+            shown.drop(
+                columns=["engine", "drafter", "given", "card", "model", "precision", "gpus", "requests"]
+            ).to_string()
+        )
 
 
 if __name__ == "__main__":

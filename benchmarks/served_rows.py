@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from study import measured, named_rows, table
+from measured_pairs import pairs_of
+from study import measured, table
 
-import medusa_sim as ms
-from medusa_sim.units import KILO
+from medusa_sim.lab.validate import served
 
 GPUS = {"b200_sxm": "b200", "h200_sxm": "h200-sxm", "h100_sxm": "h100-sxm", "gb200": "gb200"}
 MODELS = (
@@ -115,36 +115,31 @@ def set_ups(rows: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]
 
 
 def scored(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row of each cell: engine, card, weights, model, requests, error of the time per token, held."""
-    found = []
-    for arguments, own in set_ups(rows):
-        batch = sorted({int(count) for count in own.concurrency})
-        swept = ms.Scenario(**arguments).sweep(batch=batch, candidates=[1]).set_index("batch")
-        of = ms.Scenario(**arguments).model
-        for line in named_rows(own):
-            at: Any = swept.loc[int(line.concurrency)]
-            step_us = float(at.decode_step_us)
-            low, high = (float(getattr(at, name)) / step_us for name in ("verify_low_us", "verify_high_us"))
-            ms_a_token = float(at.tpot_us) / KILO
-            found.append(
-                {
-                    "engine": line.backend,
-                    "gpu": arguments["gpu"],
-                    "weights": of.form,
-                    "model": arguments["model"],
-                    "runtime": arguments["runtime"],
-                    "tp": arguments["tp"],
-                    "ep": arguments["ep"],
-                    "isl": line.isl,
-                    "osl": line.osl,
-                    "requests": int(line.concurrency),
-                    "measured": line.tpot_mean_ms,
-                    "predicted": ms_a_token,
-                    "error": ms_a_token / line.tpot_mean_ms - 1.0,
-                    "held": low <= line.tpot_mean_ms / ms_a_token <= high,
-                }
-            )
-    return pd.DataFrame(found)
+    """The rows with their set-ups, and what `lab/validate/served.py` finds of each."""
+    runs = [
+        own.assign(
+            **{name: arguments.get(name) for name in served.SETUP}, prompt=own.isl, output=own.osl,
+            engine=own.backend,
+            requests=own.concurrency, drafts=0, acceptance_length=1.0, measured_ms=own.tpot_mean_ms,
+        )
+        for arguments, own in set_ups(rows)
+    ]  # fmt: skip
+    return served.compared(pd.concat(runs))
+
+
+def pairs() -> pd.DataFrame:
+    """Every cell as a pair (`measured_pairs.py`)."""
+    cells = scored(served_cells())
+    return pairs_of(
+        cells.assign(
+            version=cells.backend_version.fillna(""), card=cells.gpu, gpus=cells.tp,
+            tokens=[f"{isl:g} + {osl:g}" for isl, osl in zip(cells.isl, cells.osl, strict=True)],
+            engine=cells.engine.replace("trtllm", "tensorrt-llm"), dtype=cells.dtype.fillna(""),
+            measured=cells.measured_ms, predicted=cells.predicted_ms, low=cells.low_ms, high=cells.high_ms,
+            cell=cells.id,
+        ),
+        kind="served", what="time per token", fitted="yes", data="serving/plain_serving.csv",
+    )  # fmt: skip
 
 
 def group_table(cells: pd.DataFrame) -> str:

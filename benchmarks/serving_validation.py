@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from measured_pairs import joined, pairs_of
 from pages import filled, write_section
 from scipy.optimize import nnls
 from study import mean_bias_worst, measured_rows, named_rows, table
@@ -86,11 +87,32 @@ def compared(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
         for name, theirs, ours in QUANTITIES:
             seconds = getattr(line, theirs) / KILO
             row[name] = point.mean[ours] / seconds - 1.0
+            row[f"{name} s"] = seconds
             if "p99" not in ours:
-                low, high = point.band(ours)
+                row[f"{name} low"], row[f"{name} high"] = low, high = point.band(ours)
                 row[f"{name} held"] = low <= seconds <= high
         found.append(row)
     return pd.DataFrame(found)
+
+
+def pairs() -> pd.DataFrame:
+    """Every mean of every row as a pair (`measured_pairs.py`), by the shipped terms."""
+    lines = served_rows()
+    rows = compared(lines, load_runtime(RUNTIME))
+    return joined(
+        pairs_of(
+            pd.DataFrame({
+                "measured": rows[f"{name} s"], "predicted": rows[f"{name} s"] * (1.0 + rows[name]),
+                **({"low": rows[f"{name} low"], "high": rows[f"{name} high"]} if "p99" not in ours else {}),
+                "model": rows.model, "gpus": rows.tp, "card": lines.gpu, "weights": lines.dtype,
+                "tokens": lines.prompt_tokens.astype(str) + " + " + lines.output_tokens.astype(str),
+                "cell": [f"{rate:g}/s" for rate in rows.rate],
+            }),
+            kind="load", what=name, engine="vllm", version="0.15.1", fitted="yes",
+            data="engines/vllm015_serving.csv",
+        )
+        for name, _, ours in QUANTITIES
+    )  # fmt: skip
 
 
 def left_beside(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:

@@ -44,16 +44,17 @@ ALONE = {
 """Scripts that need nothing beside the tree, and the arguments of their smallest run."""
 QUICK = {
     "acceptance_by_output.py": "",
-    "accuracy.py": "",
     "deeper_rates.py": "",
     "depth_profiles.py": "",
     "engine_parallel.py": "",
     "expert_union.py": "",
+    "operator_rows.py": "",
     "verify_attention.py": "",
 }
 """Scripts that need rows and take seconds on them."""
 LONG = {
-    "acceptance.py": "", "compare_validation.py": "", "deepseek_rows.py": "", "engine_fit.py": "--print",
+    "acceptance.py": "", "accuracy.py": "--check",
+    "compare_validation.py": "", "deepseek_rows.py": "", "engine_fit.py": "--print",
     "hierarchy.py": "", "local_speed.py": "", "served_rows.py": "",
     "load_validation.py": "--print", "moe_speculation.py": "", "power_fit.py": "", "published.py": "",
     "serving_validation.py": "",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
-from medusa_sim.errors import SpecError, unknown_name
+from medusa_sim.errors import SpecError, UsageError, unknown_name
+from medusa_sim.plan.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 EXAMPLES = ("example_config.json", "example_rows.csv")
 MOST_COLUMNS = 100
 """Characters of a line of a table for people."""
-KINDS = ("gpu", "model", "runtime", "acceptance", "price")
+KINDS = ("gpu", "model", "runtime", "acceptance", "price", "coverage")
+COVERAGE = "coverage"
+_SET_UP = ("gpu", "model", "runtime", "dtype", "weight_dtype", "tp", "ep", "dp_attention")
+"""Arguments that say which set-up coverage is asked for."""
 
 
 @take.command(
@@ -30,6 +34,7 @@ KINDS = ("gpu", "model", "runtime", "acceptance", "price")
     "medusa-sim specs h100-sxm",
     "medusa-sim specs --kind model --format csv",
     "medusa-sim specs prices",
+    "medusa-sim specs --kind coverage --gpu h200-sxm --model llama-3.3-70b --runtime vllm --tp 4",
     "medusa-sim specs --examples docs",
 )
 @click.argument("names", nargs=-1)
@@ -41,6 +46,7 @@ KINDS = ("gpu", "model", "runtime", "acceptance", "price")
     type=click.Path(path_type=Path, file_okay=False),
     help="Write an example config.json and example operator rows into this folder, and nothing else.",
 )
+@take.arguments("set_up", ARGUMENTS, *_SET_UP, changes={name: {"show_default": False} for name in _SET_UP})
 @take.overwrite
 @take.output
 @take.data_dir
@@ -50,6 +56,7 @@ def specs(
     kind: str | None,
     with_kernels: bool,
     examples_dir: Path | None,
+    set_up: dict[str, Any],
     overwrite: bool,
     output: Output,
     data_dir: Path | None,
@@ -58,7 +65,16 @@ def specs(
 
     Without a NAME a table lists them; csv, json, md and parquet carry every number with its source.
     With NAMES (or the path of a config.json) each number of these stands on a line with its source.
+    `--kind coverage` lists what predictions were held against, in groups of measured rows: with --gpu,
+    --model and --runtime whether that set-up is inside of it, and the error to expect.
     """
+    given = {name: value for name, value in set_up.items() if take.is_given(name)}
+    if kind == COVERAGE:
+        _coverage(names, given, output, data_dir)
+        return
+    if given:
+        option = ARGUMENTS[next(iter(given))].option.partition("/")[0]
+        raise UsageError(f"{option} asks for --kind coverage; give that too, or a NAME")
     from medusa_sim.report.spec_tables import (
         SpecEntry,
         detail_table,
@@ -94,6 +110,58 @@ def specs(
         tables = overview_tables(entries, data_dir)
         output.text("\n".join(output.drawn(_shown(output, table)) for table in tables))
         say("`medusa-sim specs NAME` shows every number with its source")
+
+
+def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, data_dir: Path | None) -> None:
+    """Groups of measured rows: all, some, or with card and model how near that set-up is to them."""
+    import msgspec
+    import pandas as pd
+
+    from medusa_sim.plan.coverage import COLUMNS, groups, standing
+    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.report.coverage_text import groups_table, kinds_table, overview_table, standing_sentence
+    from medusa_sim.specs.gpu import gpu_name
+
+    if names:
+        raise UsageError("--kind coverage takes no NAME; say --gpu, --model, --runtime")
+    found = groups(data_dir)
+    more: dict[str, Any] = {}
+    if {"gpu", "model"} <= given.keys():
+        of = Scenario(
+            **{"runtime": "vllm", "drafter": "ngram", "acceptance": "0.5"} | given, data_dir=data_dir
+        )
+        place = standing(of)
+        found = place.near
+        sentence = standing_sentence(of, place)
+        more = {
+            "sentence": sentence, "class": place.kind, "nearest": place.nearest,
+            "expected_error": place.expected, "half_width": place.half_width, "between_share": place.between,
+        }  # fmt: skip
+    elif given:
+        known = {"gpu": "card", "weight_dtype": "weights", "model": "model"}
+        if other := next((name for name in given if name not in (*known, "runtime")), None):
+            raise UsageError(f"--{other.replace('_', '-')} belongs to a set-up; give --gpu and --model too")
+        asked = {known[name]: value for name, value in given.items() if name in known}
+        if "card" in asked:
+            asked["card"] = gpu_name(asked["card"], data_dir)
+        engine = str(given.get("runtime", ""))
+        found = tuple(
+            group for group in found
+            if all(getattr(group, column) == value for column, value in asked.items())
+            and (not engine or engine == group.engine or engine.startswith(f"{group.engine}-"))
+        )  # fmt: skip
+    if output.form != "table":
+        frame = pd.DataFrame([msgspec.structs.asdict(group) for group in found], columns=list(COLUMNS))
+        if more:
+            say(more["sentence"])
+        output.rows(frame, COVERAGE, **more)
+    elif more:
+        table = output.drawn(_shown(output, groups_table(found))) if found else ""
+        output.text(f"{more['sentence']}\n\n{table}".rstrip() + "\n")
+    else:
+        tables = [groups_table(found)] if given else [overview_table(found), kinds_table()]
+        output.text("\n".join(output.drawn(_shown(output, table)) for table in tables))
+        say("`--kind coverage --gpu GPU --model MODEL --runtime ENGINE` says how near a set-up is to these")
 
 
 def _shown(output: Output, table: TextTable) -> TextTable:

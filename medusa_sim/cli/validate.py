@@ -38,11 +38,12 @@ _FAIL_ABOVE = click.option(
         "medusa-sim validate rows rows.parquet --gpu h100-sxm --cache as-measured",
         "medusa-sim validate rows gemm.csv attention.csv --gpu a40 --fail-above 10",
         "medusa-sim validate trees --tree-runs runs.csv --child-vectors vectors.csv",
+        "medusa-sim validate served my-server.csv --fail-above 15",
         "medusa-sim validate decoder out/steps --gpu my-cpu --kernels torch --fail-above 10",
     )
 )
 def validate() -> None:
-    """Errors of predictions: times of operators, tokens per step, published curves, whole steps."""
+    """Errors of predictions: times of operators, tokens per step, published curves, servers, whole steps."""
 
 
 @take.command(name="rows", into=validate)
@@ -163,6 +164,38 @@ def _curves(*, file: Path, fail_above: float | None, output: Output, data_dir: P
         "engine must add to each step for the published ratio (and holds any error of the acceptance)"
     )
     _check_mean("throughput ratio by batch", float(curves["error"].abs().mean()), fail_above)
+
+
+@take.command(name="served", into=validate)
+@click.argument("file", type=take.FILE)
+@_FAIL_ABOVE
+@take.output
+@take.data_dir
+def _served(*, file: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
+    """Errors of runs of your own server, and where its set-up falls among what was measured.
+
+    FILE: CSV, a line a run: gpu, model, runtime (vllm-0.15), concurrency, prompt, output and tpot_ms or
+    itl_ms; where they differ from the default tp, ep, dp_attention, weight_dtype, dtype, kv_dtype; with
+    drafts drafter, drafts, acceptance_length (docs/accuracy.md). Each run stands beside its 80 % band, and
+    its class says whether engine, card, model and format were measured.
+    """
+    from medusa_sim.lab.validate.score_tables import served_sentence, served_table
+    from medusa_sim.lab.validate.served import compared, read_served
+
+    runs = compared(read_served(file), data_dir)
+    for reason in dict.fromkeys(runs.loc[runs["refused"] != "", "refused"]):
+        say(f"not priced: {reason}")
+    priced = runs[runs["refused"] == ""]
+    if priced.empty:
+        raise UsageError(f"{file}: none of its {len(runs)} runs can be priced; the lines above say why")
+    if output.form == "table":
+        output.text(f"{served_sentence(priced)}\n\n{output.drawn(served_table(priced))}")
+    else:
+        say(served_sentence(priced))
+        output.rows(runs, "validate-served")
+    worst = priced.iloc[int(priced["error"].abs().to_numpy().argmax())]
+    where = f" (worst: {worst['gpu']}, {worst['model']}, {worst['concurrency']:g} requests)"
+    _check_mean("time per token", float(priced["error"].abs().mean()), fail_above, where)
 
 
 def _check_mean(what: str, mean_error: float, fail_above: float | None, where: str = "") -> None:

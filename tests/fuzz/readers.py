@@ -82,6 +82,7 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
     from medusa_sim.lab.decoder.checkpoint import read_weights
     from medusa_sim.lab.decoder.config import read_config
     from medusa_sim.lab.measure.cells import read_steps
+    from medusa_sim.lab.validate.served import read_served
     from medusa_sim.load.trace import read_trace
     from medusa_sim.operators.table import read_rows
     from medusa_sim.reading import read_csv_table
@@ -101,6 +102,7 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
         "log": ("engine.log", read_counts),
         "bench": ("bench.json", read_bench),
         "bench.csv": ("bench.csv", read_bench),
+        "served": ("served.csv", read_served),
         "tree": ("tree.txt", read_tree),
         "heads": ("heads.csv", read_accuracies),
         "observations": ("observations.csv", observed),
@@ -171,6 +173,10 @@ def sound(kind: str) -> tuple[bytes, ...]:
         texts = ('{"weight_map": {"lm_head.weight": "model.safetensors"}}',)
     paths = [path for of in files.get(kind, SEEDS.get(kind, ())) for path in sorted(ROOT.glob(of))]
     contents = [text.encode() for text in texts] + [path.read_bytes() for path in paths]
+    if kind == "served":
+        contents.append(
+            b"gpu,model,runtime,tp,concurrency,prompt,output,tpot_ms\na40,opt-13b,vllm,1,8,512,256,9.5\n"
+        )
     if kind == "bench.csv":
         contents.append(b"concurrency,prompt,output,itl_ms\n1,512,256,9.5\n8,512,256,14\n")
     return tuple(content[:SIZE] for content in contents)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medusa_sim.lab.validate.comparison import ALLOWANCE, CountChoice, Deviation
 from medusa_sim.lab.validate.operators import Regret, Score
@@ -55,6 +55,40 @@ def tree_table(summary: Mapping[str, Mapping[str, float]], comparison: pd.DataFr
     }
     title = "error of the predicted tokens per step"
     return TextTable.by_row(summary, columns, words=("trees", "worst run"), title=title)
+
+
+def served_sentence(runs: pd.DataFrame) -> str:
+    """Mean error and bias of runs of a server, how many lie in their bands, and their classes."""
+    size, bias, held = runs["error"].abs().mean(), 100.0 * runs["error"].mean(), int(runs["held"].sum())
+    classes = runs["class"].value_counts()
+    where = ", ".join(f"{name} {count}" for name, count in classes.items())
+    return (
+        f"{len(runs)} runs: mean error {percent(size)}, bias {bias:+.1f} %; {held} of {len(runs)} "
+        f"in the 80 % band. New about their set-ups: {where}."
+    )
+
+
+def served_table(runs: pd.DataFrame) -> TextTable:
+    """A line a run."""
+    columns: dict[str, Callable[[Mapping[Any, Any]], str]] = {
+        "gpu": lambda run: str(run["gpu"]),
+        "GPUs": lambda run: f"{float(run['tp'] or 1):.0f}",
+        "model": lambda run: str(run["model"]),
+        "weights": lambda run: str(run["weights"]),
+        "runtime": lambda run: str(run["runtime"]),
+        "requests": lambda run: f"{run['concurrency']:g}",
+        "tokens": lambda run: f"{run['prompt']:g} + {run['output']:g}",
+        "measured": lambda run: f"{run['measured_ms']:.2f} ms",
+        "predicted": lambda run: f"{run['predicted_ms']:.2f} ms",
+        "80 %": lambda run: f"{run['low_ms']:.2f} to {run['high_ms']:.2f}",
+        "error": lambda run: f"{100.0 * run['error']:+.1f} %",
+        "in band": lambda run: "yes" if run["held"] else "no",
+        "class": lambda run: str(run["class"]),
+        "expected": lambda run: percent(run["expected_error"]) if run["expected_error"] else NOTHING,
+    }
+    words = ("gpu", "model", "weights", "runtime", "in band", "class")
+    rows = runs.astype(object).where(runs.notna(), None).to_dict("records")
+    return TextTable.by_row(rows, columns, words=words, title="time per token of your server")
 
 
 def regret_table(regrets: Sequence[Regret]) -> TextTable:

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-import accuracy
 import agreement
 import deepseek_rows
 import engine_fit as fit
 import engine_parallel
 import engine_rows
 import numpy as np
+import operator_rows
 import pandas as pd
 import pytest
 import torch
@@ -147,13 +147,13 @@ HELD_OUT = {"linear": 0.075, "decode_attention": 0.075, "prefill_attention": 0.0
 """What shapes left out of a refit may err; elementwise kernels 12.5 % (rows are whole microseconds)."""
 
 
-@pytest.mark.parametrize("start", sorted(accuracy.GPU_OF_FILE))
+@pytest.mark.parametrize("start", sorted(operator_rows.GPU_OF_FILE))
 def test_stored_kernels_keep_their_error_on_their_rows(start, shared_data):
-    gpu, found = load_gpu(accuracy.GPU_OF_FILE[start]), 0
+    gpu, found = load_gpu(operator_rows.GPU_OF_FILE[start]), 0
     for path in sorted((shared_data / "measured").glob(f"{start}_*.parquet")):
-        for score in scores(accuracy.compared(path, gpu, "calibrated"), gpu):
+        for score in scores(operator_rows.compared(path, gpu, "calibrated"), gpu):
             told = f"{path.stem} {score.op} {score.dtype} {score.size}"
-            held_out = accuracy.heldout(gpu, score)
+            held_out = operator_rows.heldout(gpu, score)
             assert held_out < HELD_OUT.get(score.op, 0.125), told
             if score.size == "all":
                 assert score.mean < 1.1 * held_out + 0.002, told
