@@ -6,6 +6,7 @@ its residuals in sight where the remark says so: contexts, prompt lengths, accep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,8 +21,10 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.plan import LENGTH_CV
 from medusa_sim.specs.engine import Engine
+from medusa_sim.specs.engine_facts import weight_formats
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.nearness import Place, nearness, sizes_of
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
@@ -173,10 +176,11 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
     shipped, left_out: relative errors of the rows by the stored terms and by a fit without their group. A
     published mean of tokens per step is good to 4 %; where two steps were measured it cancels.
 
-    Columns: source, cell, group, runtime, of (the row's kind), kind (`plain`, `round` or `speedup`), gpu,
-    model, weights (their format), tp, batch, measured, predicted by the stored terms, low and high:
-    half-widths (of the logarithm) of its interval, held and held_out: whether that holds the measurement,
-    around the stored terms' and the fit's prediction.
+    Columns: source, cell, group, runtime, drafter, weight, of (the row's kind), kind (`plain`, `round` or
+    `speedup`), gpu, model, weights (their format), tp, batch, measured, predicted by the stored terms, low and
+    high: half-widths (of the logarithm) of its interval, short and short_out: the logarithms of measured over
+    predicted, by the stored terms and by the fit, held and held_out: whether the interval holds the
+    measurement around either.
     """
     ratios = np.column_stack([shipped, left_out]) + 1.0
     plain = {
@@ -187,10 +191,12 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
     found = []
 
     def add(row: Row, kind: str, measured: float, gain: FloatArray, low: Any, high: Any) -> None:
-        inside = (-low <= -np.log(gain)) & (-np.log(gain) <= high)
+        short = -np.log(gain)
+        inside = (-low <= short) & (short <= high)
         set_up = row.gpu, row.model, row.formats[1] or row.formats[0], row.tp, row.batch
-        place = row.source, row.cell, row.group, row.runtime, row.kind, kind, *set_up
-        found.append((*place, measured, measured * gain[0], float(low), float(high), *inside.tolist()))
+        place = row.source, row.cell, row.group, row.runtime, row.drafter, row.weight, row.kind, kind
+        ends = float(low), float(high)
+        found.append((*place, *set_up, measured, measured * gain[0], *ends, *short, *inside.tolist()))
 
     for of, ratio in zip(rows, ratios, strict=True):
         row, batch, length = of.row, np.asarray(of.row.batch), np.asarray(of.row.seq_len)
@@ -199,6 +205,7 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
             step = verify_step(of.setting, batch, length, np.asarray(row.drafts + 1)).cost
         if row.kind != "ratio":
             low, high = np.log(step.time_us / step.low_us), np.log(step.high_us / step.time_us)
+            low, high = np.hypot(low, between_of(of.setting)), np.hypot(high, between_of(of.setting))
             add(row, "round" if row.drafts else "plain", row.measured, ratio, low, high)
         if row.drafts:
             (low, high), measured, gain = overhead_halves(step, decode), row.measured, ratio
@@ -208,8 +215,20 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
                 of_plain, its_ratio = plain[row.source, row.model, row.batch]
                 measured, gain = of_plain / row.measured, its_ratio / ratio
             add(row, "speedup", measured, gain, low, high)
-    columns = "source cell group runtime of kind gpu model weights tp batch measured predicted low high held"
-    return pd.DataFrame(found, columns=[*columns.split(), "held_out"])
+    columns = (
+        "source cell group runtime drafter weight of kind gpu model weights tp batch measured predicted low high "
+        "short short_out held held_out"
+    )
+    return pd.DataFrame(found, columns=columns.split())
+
+
+def between_of(of: Setting) -> float:
+    """What a step's band has for how near its set-up lies to what was measured, as `Runtime.at` gives it."""
+    runtime, gpu, model = of.runtime, of.latency.gpu, of.model
+    assert runtime.engine is not None
+    card = gpu.name, gpu.architecture
+    place = Place(runtime.library, runtime.name, *card, weight_formats(model), sizes_of(model))
+    return math.hypot(nearness(place).between_share, runtime.engine.between_share.value)
 
 
 def setting_of(row: Row) -> Setting:

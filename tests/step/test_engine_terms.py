@@ -251,6 +251,19 @@ def test_terms_that_both_steps_share_hardly_move_a_speedup():
     assert slower(of) > RATIO_SHARE * float(verify_step(of, 4, 512, 4).cost.kernel_halves[0])
 
 
+@pytest.mark.parametrize("looks_up", [False, True])
+def test_what_published_speedups_miss_by_opens_a_speedup_and_no_step(looks_up):
+    of = setting(drafter=drafters()["ngram"].of(Parts(), 3) if looks_up else Eagle(depth=3))
+    term = "lookup_gain_share" if looks_up else "gain_share"
+    nothing = {"gain_share": 0.0, "lookup_gain_share": 0.0}
+    bare, wide = (with_terms(of, engine(**nothing | more)) for more in ({}, {term: 0.3}))
+    steps = [verify_step(each, 4, 512, 4).cost for each in (bare, wide)]
+    assert float(steps[0].high_us) == float(steps[1].high_us)
+    plain = decode_step(of, 4, 512).cost
+    (narrow, _), (opened, _) = (overhead_halves(step, plain) for step in steps)
+    assert float(opened) == pytest.approx(np.hypot(float(narrow), 0.3))
+
+
 @pytest.mark.parametrize("name", sorted({*runtime_names()} - {*ENGINES, "paper"}))  # paper: of other GPUs
 def test_kernels_alone_keep_their_band(name):
     step = decode_step(setting(name), 4, 512)

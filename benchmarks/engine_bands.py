@@ -1,0 +1,203 @@
+"""What bands of speedups and of versions that nobody measured have beside those of kernels and terms.
+
+    python benchmarks/engine_bands.py            # what each needs, and what it then holds by source
+    python benchmarks/engine_bands.py --write    # the shares into medusa_sim/specs/runtimes.toml
+
+`gain_share` of a version: the least with which 80 % intervals of its published speedups, each predicted by a
+fit without its source, hold 80 % in the mean over sources, and no source of LARGE cells or more falls below
+LEAST_HELD; look-ups and passes apart, mixtures as well where they need more. A version with fewer than LARGE
+such cells takes what all versions of its engine need together, an engine without any what all engines need
+in the mean over sources.
+The newest vLLM, of which nothing was measured, is judged by what older ones measured, priced as the newest:
+speedups, and for `between_share` plain steps and rounds, in the mean over sources alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from engine_fit import TERMS, errors, fit
+from engine_rows import Kernels, banded, published_rows
+from moe_speculation import case_of, published_ratio
+from study import PROMISED, ROOT, left_out, measured_rows, table
+from terms import stored
+
+from medusa_sim.api import Scenario
+from medusa_sim.specs.engine import Term
+from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.step.drafter import lookups
+from medusa_sim.writing import write_text
+
+NEWEST = "vllm-0.33"
+LARGE, LEAST_HELD = 8, 0.6
+CONTRADICTED = 0.1
+"""Weight of rows that another source contradicts, in the fit too: printed, but not what is chosen by."""
+MIXTURES = "qwen3-30b-a3b"
+CHOSEN = ("between_share", "gain_share", "lookup_gain_share")
+FORMS = '["mixture"]'
+"""Rounds of latent attention with MTP were measured and fitted themselves (`deepseek_rows.py`)."""
+OTHERS = ("tensorrt-llm-1.2",)
+"""Engines without a published speedup here; their older and newer versions inherit."""
+BETWEEN = "what vLLM's sources of 2024 to 2026 err by, priced as this version (benchmarks/engine_bands.py)"
+GAIN = "what published speedups of this version miss by, each without its source (benchmarks/engine_bands.py)"
+GAIN_NEWEST = f"speedups: {BETWEEN}"
+NEAR = "in specs/nearness.toml"
+ALIKE = "as all versions of its engine together (benchmarks/engine_bands.py)"
+EVERY = "as all engines together; nothing was measured (benchmarks/engine_bands.py)"
+
+
+class Share(NamedTuple):
+    """What a term of a runtime needs, and of mixtures; the cells by which it was told."""
+
+    runtime: str
+    term: str
+    share: float
+    of_mixtures: float
+    source: str
+    cells: pd.DataFrame
+
+
+def held(cells: pd.DataFrame, share: float) -> pd.Series:
+    """Share of the cells of each source that intervals hold which have so much more, in quadrature."""
+    low, high = np.hypot(cells.low, share), np.hypot(cells.high, share)
+    inside = pd.Series((-low <= cells.short_out) & (cells.short_out <= high), index=cells.index)
+    by_source: pd.Series = inside.groupby(cells.source).mean()
+    return by_source
+
+
+def needed(cells: pd.DataFrame, least: float = LEAST_HELD) -> float:
+    """The least share with which sources hold, large ones at least so much each, to half a per cent."""
+    cells = cells[cells.weight > CONTRADICTED]
+    large = cells.groupby("source").size() >= LARGE
+    for share in np.arange(0.0, 1.0, 0.005):
+        by_source = held(cells, float(share))
+        if by_source.mean() >= PROMISED and (by_source[large] >= least).all():
+            return float(round(share, 3))
+    raise ValueError("no share holds so much")
+
+
+def bare(runtime: Runtime) -> Runtime:
+    """Without the shares that are chosen here."""
+    assert runtime.engine is not None
+    nothing = Term(value=0.0, source="being chosen")
+    return replace(runtime, engine=runtime.engine.with_terms(dict.fromkeys(CHOSEN, nothing)))
+
+
+def found_rows() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(every cell with a fit without its source, vLLM's as the newest version); no band has these shares."""
+    rows = published_rows()
+    own, newest = (
+        [Kernels(row) for row in each]
+        for each in (rows, [replace(row, runtime=NEWEST) for row in rows if row.runtime.startswith("vllm")])
+    )
+    every = np.array(own, dtype=object)
+    out = left_out(
+        [each.row.group for each in own],
+        lambda keep: fit(list(every[keep])),
+        lambda values, part: errors(values, list(every[part])),
+    )
+    for each in (*own, *newest):
+        each.setting = replace(each.setting, runtime=bare(each.setting.runtime))
+    shipped = errors(stored(TERMS), newest)
+    return banded(own, errors(stored(TERMS), own), out), banded(newest, shipped, shipped)
+
+
+def mixture_cells() -> pd.DataFrame:
+    """Published step ratios of mixtures (`moe_speculation.py`), in the engine of their source's date."""
+    found = []
+    for _, row in measured_rows("moe_speculation").iterrows():
+        case = case_of(row)
+        if case is None or case.engine == "cuda-graph" or case.asked["model"] == "deepseek-r1":
+            continue
+        scenario = Scenario(
+            **case.asked, runtime=bare(load_runtime(case.engine)), acceptance=0.8, chain_only=True
+        )
+        batch, drafts = case.batches[len(case.batches) // 2], int(row["draft_tokens"])
+        step = scenario.sweep(batch=[batch], seq_len=[case.seq_len], candidates=[drafts + 1]).iloc[-1]
+        ratio = scenario.step(batch, case.seq_len, drafts + 1)
+        short = math.log(published_ratio(row) * float(ratio.plain_us / ratio.time_us))
+        found.append(
+            {
+                "source": f"{row['source']} {scenario.model.name}",
+                "low": math.log(step.speedup_high / step.speedup),
+                "high": math.log(step.speedup / step.speedup_low),
+                "short_out": short,
+                "weight": 1.0,
+                "looks_up": case.asked["drafter"] in lookups(),
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def shares(own: pd.DataFrame, newest: pd.DataFrame, published: pd.DataFrame) -> Iterator[Share]:
+    """What each runtime needs. own, newest: of `found_rows`; published: mixtures."""
+    speedups = own[own.kind == "speedup"].assign(engine=own.runtime.str.partition("-")[0])
+    mixtures = {passes: published[published.looks_up != passes] for passes in (True, False)}
+    as_newest = newest[newest.kind == "speedup"]
+    steps = [newest[newest.kind == kind] for kind in ("plain", "round")]
+    most = max(needed(each, 0.0) for each in steps)
+    yield Share(NEWEST, "between_share", most, 0.0, BETWEEN, pd.concat(steps))
+    for runtime in OTHERS:
+        yield Share(runtime, "between_share", 0.0, 0.0, NEAR, pd.concat(steps))
+    for term, looks_up in (("gain_share", False), ("lookup_gain_share", True)):
+        kind = speedups[speedups.drafter.isin(lookups()) == looks_up]
+        dense = kind[~kind.source.str.contains(MIXTURES)]
+        sparse = pd.concat([kind[kind.source.str.contains(MIXTURES)], mixtures[not looks_up]])
+        of_sparse = needed(sparse, 0.0) if len(sparse) else 0.0
+        for version, few in dense.groupby("runtime"):
+            alike = len(few) < LARGE
+            cells = dense[dense.engine == few.engine.iloc[0]] if alike else few
+            yield Share(str(version), term, needed(cells), of_sparse, ALIKE if alike else GAIN, cells)
+        seen = as_newest[as_newest.drafter.isin(lookups()) == looks_up]
+        yield Share(NEWEST, term, needed(seen, 0.0), of_sparse, GAIN_NEWEST, seen)
+        for runtime in OTHERS:
+            yield Share(runtime, term, needed(dense, 0.0), of_sparse, EVERY, dense)
+
+
+def shares_table(found: list[Share]) -> str:
+    """What each needs and holds."""
+    lines = []
+    for runtime, term, share, more, _, cells in found:
+        before, after = held(cells, 0.0), held(cells, share)
+        worst = f"{after.min():.0%} ({after.idxmin()})"
+        lines.append((runtime, term, len(cells), len(after), f"{before.mean():.0%}", f"{share:.3f}",
+                      f"{max(more, share):.3f}", f"{after.mean():.0%}", worst))  # fmt: skip
+    words = "runtime | term | cells | sources | held without % | share | mixtures | held % | least"
+    return table(words, 2, lines)
+
+
+def write(found: list[Share]) -> None:
+    """The shares into runtimes.toml, each at the end of its engine's terms."""
+    path = ROOT / "medusa_sim/specs/runtimes.toml"
+    text = path.read_text(encoding="utf-8")
+    for runtime, term, share, more, source, _ in found:
+        forms = f", deviations = [{{ forms = {FORMS}, plus = {more - share:g} }}]" if more > share else ""
+        line = f'{term} = {{ value = {share:g}, band = 0, source = "{source}"{forms} }}\n'
+        start = text.index(f'["{runtime}".engine]\n')
+        end = text.find("\n[", start)
+        end = len(text) if end < 0 else end + 1
+        block = re.sub(rf"(?m)^{term} = .*\n", "", text[start:end]).rstrip("\n") + "\n" + line + "\n"
+        text = text[:start] + block + text[end:]
+    write_text(path, text.rstrip("\n") + "\n")
+
+
+def main() -> None:
+    """Print, and write where asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the shares into runtimes.toml")
+    asked = parser.parse_args()
+    found = list(shares(*found_rows(), mixture_cells()))
+    print(shares_table(found))
+    if asked.write:
+        write(found)
+
+
+if __name__ == "__main__":
+    main()
