@@ -177,9 +177,9 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
     published mean of tokens per step is good to 4 %; where two steps were measured it cancels.
 
     Columns: source, cell, group, runtime, drafter, weight, of (the row's kind), kind (`plain`, `round` or
-    `speedup`), gpu, model, weights (their format), tp, batch, measured, predicted by the stored terms, low and
-    high: half-widths (of the logarithm) of its interval, short and short_out: the logarithms of measured over
-    predicted, by the stored terms and by the fit, held and held_out: whether the interval holds the
+    `speedup`), gpu, model, weights (their format), tp, batch, measured, predicted by the stored terms, low
+    and high: half-widths (of the logarithm) of its interval, short and short_out: the logarithms of measured
+    over predicted, by the stored terms and by the fit, held and held_out: whether the interval holds the
     measurement around either.
     """
     ratios = np.column_stack([shipped, left_out]) + 1.0
@@ -216,8 +216,8 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
                 measured, gain = of_plain / row.measured, its_ratio / ratio
             add(row, "speedup", measured, gain, low, high)
     columns = (
-        "source cell group runtime drafter weight of kind gpu model weights tp batch measured predicted low high "
-        "short short_out held held_out"
+        "source cell group runtime drafter weight of kind gpu model weights tp batch measured predicted low "
+        "high short short_out held held_out"
     )
     return pd.DataFrame(found, columns=columns.split())
 

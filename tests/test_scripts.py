@@ -53,13 +53,8 @@ QUICK = {
 }
 """Scripts that need rows and take seconds on them."""
 LONG = {
-<<<<<<< HEAD
     "acceptance.py": "", "accuracy.py": "--check",
-    "compare_validation.py": "", "deepseek_rows.py": "", "engine_fit.py": "--print",
-=======
-    "acceptance.py": "", "compare_validation.py": "", "deepseek_rows.py": "", "engine_bands.py": "",
-    "engine_fit.py": "--print",
->>>>>>> 18cad539 (engines: open speedups by what published ones miss by)
+    "compare_validation.py": "", "deepseek_rows.py": "", "engine_bands.py": "", "engine_fit.py": "--print",
     "hierarchy.py": "", "local_speed.py": "", "served_rows.py": "",
     "load_validation.py": "--print", "moe_speculation.py": "", "power_fit.py": "", "published.py": "",
     "serving_validation.py": "",
