@@ -25,7 +25,8 @@ from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
 from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, request_length
 from medusa_sim.plan.acceptance import CONDITIONAL
-from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, WHOLE, Argument
+from medusa_sim.plan.argument import FLAG, NUMBER, WHOLE, Argument
+from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.report.text import with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu

@@ -11,7 +11,8 @@ from answers import LONG, published_model
 from chosen import GPU, SetUp
 
 from medusa_sim.plan import DEFAULT_SEQ_LEN
-from medusa_sim.plan.arguments import declared, words_of
+from medusa_sim.plan.argument import declared
+from medusa_sim.plan.arguments import words_of
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import SURE, Choices, Question, prices_of
 from medusa_sim.setups.search import compare, refined

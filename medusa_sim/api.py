@@ -18,16 +18,8 @@ from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL
 from medusa_sim.plan import scenario as plan_scenario
-from medusa_sim.plan.arguments import (
-    ARGUMENTS,
-    FLAG,
-    NUMBER,
-    RUNTIME,
-    Argument,
-    check,
-    declared,
-    words_of,
-)
+from medusa_sim.plan.argument import FLAG, NUMBER, RUNTIME, Argument, check, declared
+from medusa_sim.plan.arguments import ARGUMENTS, words_of
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.question import QUESTION, Question
 from medusa_sim.plan.recommend import recommend as recommended

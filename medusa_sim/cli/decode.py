@@ -14,7 +14,7 @@ from medusa_sim.cli.output import Output
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.decoder.arguments import Request
 from medusa_sim.outside.limits import TABLE_BYTES
-from medusa_sim.plan.arguments import declared
+from medusa_sim.plan.argument import declared
 from medusa_sim.reading import read_text
 
 _SHOWN = (

@@ -30,18 +30,8 @@ from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.cli.values import NAMES, RUNTIME, NameType
 from medusa_sim.errors import UsageError, install
 from medusa_sim.plan import DEFAULT_SEQ_LEN
-from medusa_sim.plan.arguments import (
-    ARGUMENTS,
-    FLAG,
-    FOLDER,
-    NUMBER,
-    PATH,
-    WHOLE,
-    Argument,
-    Declared,
-    argument,
-    declared,
-)
+from medusa_sim.plan.argument import FLAG, FOLDER, NUMBER, PATH, WHOLE, Argument, Declared, argument, declared
+from medusa_sim.plan.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.engine_counters import AcceptanceCounts

@@ -1,4 +1,4 @@
-"""The arguments of a load test, each declared once, as those of a scenario are (`plan.arguments`)."""
+"""The arguments of a load test, each declared once, as those of a scenario are (`plan.argument`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from medusa_sim.plan import (
     LOAD_SEEDS,
     LOAD_SHARE,
 )
-from medusa_sim.plan.arguments import ANY, FLAG, NUMBER, PATH, WHOLE, WORD, Declared, argument, declared
+from medusa_sim.plan.argument import ANY, FLAG, NUMBER, PATH, WHOLE, WORD, Declared, argument, declared
 
 PLAIN = "none"
 DEFAULT_POLICIES = (PLAIN, "schedule")

@@ -29,7 +29,7 @@ from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.load.step_table import chains
 from medusa_sim.load.trace import read_trace
 from medusa_sim.plan import LOAD_SEEDS
-from medusa_sim.plan.arguments import check, takes
+from medusa_sim.plan.argument import check, takes
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_asked
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.units import KILO

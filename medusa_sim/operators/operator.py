@@ -44,6 +44,8 @@ class Fault(NamedTuple):
 AttentionKind = Literal["qk", "pv", "decode_attention", "verify_attention", "prefill_attention"]
 ElementwiseKind = Literal["rms_norm", "rope", "activation", "residual", "embedding", "next_token"]
 ATTENTION_KINDS: tuple[str, ...] = get_args(AttentionKind)
+READ_AND_WRITE: ElementwiseKind = "rope"
+"""Kind of any other pass that reads and writes each row once: of such, rotary embeddings were measured."""
 UNFUSED_KINDS: tuple[str, ...] = ("qk", "pv")
 ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
 GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"

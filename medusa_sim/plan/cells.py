@@ -1,4 +1,4 @@
-"""Cells of a surface: at every batch and length some configurations, and what a step of each takes and gives.
+"""Cells of a surface: at every batch and length some configurations, and what a step of each gives.
 
 Every number of a step is read here, as an array that broadcasts with (B, S, K): K cells at each of B batches
 and S lengths. All configurations are `Cells.every`, the best of each number of candidates `by_count`, the
@@ -8,30 +8,23 @@ best of these `best`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
-from medusa_sim.latency.base import Bound, CodeArray
-from medusa_sim.plan.configurations import PLAIN, Configurations
+from medusa_sim.plan.cell_steps import CellSteps, picked
+from medusa_sim.plan.configurations import PLAIN
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, unpriced
-from medusa_sim.step.compose import COST_FIELDS, Cost, along, overhead_halves, step_us
-from medusa_sim.step.kernels import WAITS
+from medusa_sim.plan.surface import Surface, surface_at
+from medusa_sim.step.compose import overhead_halves
 from medusa_sim.step.memory import MemoryParts, memory_parts
 from medusa_sim.step.server import Served, served
-from medusa_sim.step.step import StepTime, bound_codes, processed_tokens
-from medusa_sim.step.watts import launch_joules, served_joules, watts
-from medusa_sim.step.workload import PARTS, Part
+from medusa_sim.step.step import processed_tokens
+from medusa_sim.step.watts import served_joules, watts
 from medusa_sim.units import US_PER_S
 
-Field = Callable[[StepTime], Any]
-"""A number of a step."""
 Halves = tuple[FloatArray, FloatArray]
 """Half-widths of an 80 % interval on the logarithm: towards its lower end, towards its upper."""
 
@@ -41,12 +34,8 @@ _ALWAYS_LAST = 1e9
 """Moves what does not fit behind whatever does, in the same order."""
 
 
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """index: configuration of each cell, broadcasts with (B, S, K)."""
-
-    surface: Surface
-    index: IntArray
+class Cells(CellSteps):
+    """Configurations of a surface, `index` of each, and all that is known about them."""
 
     @classmethod
     def every(cls, surface: Surface) -> Cells:
@@ -60,6 +49,8 @@ class Cells:
             if np.array_equal(np.broadcast_to(first, index.shape), index):
                 index = first
         return Cells(self.surface, index)
+
+    # Which configurations.
 
     @cached_property
     def by_count(self) -> Cells:
@@ -94,6 +85,8 @@ class Cells:
         fits = np.broadcast_to(self.fits, self.shape)
         return np.asarray(np.argmax(np.where(fits, values, -np.inf), axis=-1))
 
+    # The same elsewhere.
+
     @cached_property
     def plain(self) -> Cells:
         """Plain decoding, one cell at each batch and length."""
@@ -111,40 +104,7 @@ class Cells:
         surface = self.surface.kernels_alone
         return None if surface is None else Cells(surface, self.index)
 
-    @property
-    def scenario(self) -> Scenario:
-        """What was priced."""
-        return self.surface.scenario
-
-    @property
-    def configurations(self) -> Configurations:
-        """What the index names."""
-        return self.surface.configurations
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(B, S, K)."""
-        return *self.surface.shape, self.index.shape[-1]
-
-    @property
-    def batch(self) -> IntArray:
-        """(B, 1, 1) sequences of a step."""
-        return self.surface.batch[:, None, None]
-
-    @property
-    def seq_len(self) -> IntArray:
-        """(1, S, 1) committed tokens of each sequence."""
-        return self.surface.seq_len[None, :, None]
-
-    @cached_property
-    def candidates(self) -> IntArray:
-        """Tokens that a step verifies for each sequence, root included."""
-        return self.configurations.candidates[self.index]
-
-    @property
-    def drafts(self) -> IntArray:
-        """Draft length (Medusa: heads run); 0 of plain decoding."""
-        return self.configurations.depth[self.index]
+    # What a step gives.
 
     @cached_property
     def tokens_per_step(self) -> FloatArray:
@@ -156,101 +116,6 @@ class Cells:
         """(fewer, more) half-widths of the 80 % interval of the tokens per step, on the logarithm."""
         fewer, more = self.configurations.token_halves
         return fewer[self.index], more[self.index]
-
-    def option_at(self, at: int, s: int, cell: int = 0) -> DraftOption | None:
-        """How a cell drafts; None for plain decoding."""
-        return self.configurations.option_of(self.configuration_at(at, s, cell))
-
-    def configuration_at(self, at: int, s: int, cell: int = 0) -> int:
-        """Which configuration a cell has."""
-        return int(np.broadcast_to(self.index, self.shape)[at, s, cell])
-
-    def candidates_at(self, at: int, s: int, cell: int = 0) -> int:
-        """Candidates of a cell."""
-        return int(self.configurations.candidates[self.configuration_at(at, s, cell)])
-
-    # What a step takes.
-
-    @cached_property
-    def cost(self) -> Cost:
-        """Of the plain step, or of verification and drafting."""
-        return Cost(**{name: self._sum(_cost_field(name)) for name in COST_FIELDS})
-
-    @cached_property
-    def step_us(self) -> FloatArray:
-        """The whole step."""
-        parts = (self._sum(_cost_field(name)) for name in ("device_us", "host_us", "exposed_us"))
-        return np.broadcast_to(step_us(*parts), self.shape)
-
-    @property
-    def decode_us(self) -> FloatArray:
-        """The plain step at the same batch and length, broadcasts with (B, S, 1)."""
-        return self.surface.decode.time_us
-
-    @cached_property
-    def low_us(self) -> FloatArray:
-        """Lower end of the 80 % band of the step."""
-        return np.asarray(self.step_us * np.exp(-self._step_halves[0]))
-
-    @cached_property
-    def high_us(self) -> FloatArray:
-        """Upper end of it."""
-        return np.asarray(self.step_us * np.exp(self._step_halves[1]))
-
-    @cached_property
-    def _step_halves(self) -> Halves:
-        """(faster, slower) of the step."""
-
-        def own(cells: Cells) -> Halves:
-            cost = cells.cost
-            return np.log(cost.time_us / cost.low_us), np.log(cost.high_us / cost.time_us)
-
-        return self._opened(own)
-
-    @cached_property
-    def parts_us(self) -> dict[Part, FloatArray]:
-        """Kernels of the step by what they are for, in the order in which they stack; launch gaps apart."""
-        steps = [self.surface.decode, self.surface.verify, *self._drafting_steps]
-        known = {part for step in steps for part in step.parts_us}
-        return {
-            part: np.broadcast_to((self._sum if part == "drafter" else self._target)(_part(part)), self.shape)
-            for part in PARTS
-            if part in known or part == "drafter"
-        }
-
-    @cached_property
-    def bound(self) -> CodeArray:
-        """`Bound` codes."""
-        waits = {code: self._sum(_waits(code)) for code in WAITS}
-        return bound_codes(waits, self.cost)
-
-    @cached_property
-    def source(self) -> CodeArray:
-        """Worst `Source` code of the step's kernels."""
-        drafted = self._drafting(lambda step: step.source).astype(np.int8)
-        return np.asarray(np.maximum(self._target(lambda step: step.source), drafted))
-
-    @property
-    def target_us(self) -> FloatArray:
-        """The target's pass alone, without drafting."""
-        return np.asarray(self._target(lambda step: step.time_us))
-
-    @cached_property
-    def attention_us(self) -> FloatArray:
-        """Attention of the target in the step."""
-        return np.broadcast_to(self._target(_part("attention")), self.shape)
-
-    @cached_property
-    def joules(self) -> FloatArray:
-        """Joules of one GPU above idle in a step; nan where its power is not known."""
-        gpu, power = self.scenario.gpu, self.scenario.gpu.power
-        if power is None:
-            return np.full((), np.nan)
-        return self._sum(
-            lambda step: launch_joules(gpu, power, (each for work in step.works for each in work.launches))
-        )
-
-    # What it gives.
 
     @cached_property
     def overhead(self) -> FloatArray:
@@ -412,60 +277,40 @@ class Cells:
         """The same at other batches, which broadcast with (B, S, K)."""
         shard = self.scenario.shard
         added = self.configurations.drafter_bytes(shard)
-        weights, kv, slots = (_picked(each, self.index) if each.any() else 0.0 for each in added)
+        weights, kv, slots = (picked(each, self.index) if each.any() else 0.0 for each in added)
         return memory_parts(shard, weights, kv, slots, batch, self.seq_len, self.candidates)
 
     @cached_property
     def max_batch(self) -> IntArray:
         """Largest batch that fits in memory; 0 where none does."""
-        return _picked(self.surface.max_batch[None], self.index)
+        return picked(self.surface.max_batch[None], self.index)
 
     @cached_property
     def fits(self) -> BoolArray:
         """Whether the batch fits in memory."""
         return np.asarray(self.batch <= self.max_batch)
 
-    # How numbers of steps are put together.
+    # How sure that is.
 
     @cached_property
-    def _column(self) -> IntArray:
-        """Place of each cell among the columns of verification."""
-        columns = self.configurations.column[self.index]
-        first = columns[:1, :1]
-        return first if np.array_equal(np.broadcast_to(first, columns.shape), columns) else columns
+    def low_us(self) -> FloatArray:
+        """Lower end of the 80 % band of the step."""
+        return np.asarray(self.step_us * np.exp(-self._step_halves[0]))
 
-    @property
-    def _drafting_steps(self) -> list[StepTime]:
-        return [step for step in self.surface.drafting if step is not None]
+    @cached_property
+    def high_us(self) -> FloatArray:
+        """Upper end of it."""
+        return np.asarray(self.step_us * np.exp(self._step_halves[1]))
 
-    def _sum(self, field: Field) -> FloatArray:
-        """What adds up over a step: of the plain one, or of verification and drafting."""
-        return np.asarray(self._target(field) + self._drafting(field))
+    @cached_property
+    def _step_halves(self) -> Halves:
+        """(faster, slower) of the step."""
 
-    def _target(self, field: Field) -> npt.NDArray[Any]:
-        """A number of the plain step, or of verification."""
-        columns = self.configurations.counts.size
-        plain, verify = np.asarray(field(self.surface.decode)), np.asarray(field(self.surface.verify))
-        if columns == 1 or (plain.size == verify.size == 1 and plain.flat[0] == verify.flat[0]):
-            return plain
-        shape = np.broadcast_shapes(plain.shape, verify.shape, (columns,))
-        both = np.broadcast_to(verify, shape).copy()
-        both[..., :1] = plain
-        return _picked(both, self._column)
+        def own(cells: Cells) -> Halves:
+            cost = cells.cost
+            return np.log(cost.time_us / cost.low_us), np.log(cost.high_us / cost.time_us)
 
-    def _drafting(self, field: Field) -> npt.NDArray[Any]:
-        """A number of the drafting, 0 where nothing is drafted or a drafter costs nothing."""
-        if not self._drafting_steps:
-            return np.zeros(())
-        configurations = self.configurations
-        values = [np.zeros(()) if step is None else np.asarray(field(step)) for step in self.surface.drafting]
-        if not any(value.any() for value in values):
-            return np.zeros(())
-        lead = np.broadcast_shapes(*(value.shape[:-1] for value in values))
-        table = np.zeros((*lead, configurations.candidates.size))
-        for value, place in zip(values, configurations.places, strict=True):
-            table[..., place] = along(value, configurations.column[place])
-        return _picked(table, self.index)
+        return self._opened(own)
 
     def _opened(self, halves_of: Callable[[Cells], Halves]) -> Halves:
         """Half-widths, none below those of the same cells at any edge that a batch lies beyond.
@@ -482,7 +327,7 @@ class Cells:
 
         def opened(half: FloatArray, at_edges: FloatArray) -> FloatArray:
             least = np.maximum.accumulate(np.broadcast_to(at_edges, every.shape), axis=0)
-            known = _picked(least[np.maximum(place, 0)], self.index)
+            known = picked(least[np.maximum(place, 0)], self.index)
             return np.where((place >= 0)[:, None, None], np.maximum(half, known), half)
 
         low_there, high_there = halves_of(every)
@@ -495,32 +340,8 @@ class Cells:
         return Cells.every(edges)
 
 
-def _picked(table: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:
-    """table[b, s, index[b, s, k]]; what does not vary along an axis has one entry there."""
-    if table.ndim == 0 or table.shape[-1] == 1:
-        return table
-    columns = table.shape[-1]
-    if index.shape[:-1] == (1, 1):
-        is_whole = np.array_equal(index[0, 0], np.arange(columns))
-        return table if is_whole else np.asarray(table[..., index[0, 0]])
-    rows = np.arange(table.size // columns).reshape(*table.shape[:-1], 1)
-    return np.asarray(table.ravel().take(columns * rows + index))
-
-
-def _cost_field(name: str) -> Field:
-    return lambda step: getattr(step.cost, name)
-
-
 def _half(place: int) -> Callable[[Served], FloatArray]:
     return lambda seen: seen.halves[place]
-
-
-def _waits(code: Bound) -> Field:
-    return lambda step: step.waits_us[code]
-
-
-def _part(name: Part) -> Field:
-    return lambda step: step.parts_us.get(name, np.zeros(()))
 
 
 def price(
@@ -531,9 +352,7 @@ def price(
 ) -> Cells:
     """Every configuration of a scenario at every batch and length with these ways of drafting (None: all).
 
-    seq_len: a mean length need not be whole.
-
-    Raises SpecError or CoverageError from the latency model, UsageError where the profile cannot describe the
-    drafter.
+    seq_len: a mean length need not be whole. Raises UsageError where the profile cannot describe the drafter;
+    what a step takes is priced when it is read, and raises SpecError or CoverageError.
     """
-    return Cells.every(unpriced(scenario, batch, seq_len, options).priced())
+    return Cells.every(surface_at(scenario, batch, seq_len, options))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_BATCHES, FREE_WITHIN, SWITCHING_GAIN
-from medusa_sim.plan.arguments import ANY, NUMBER, WHOLE, WORD, Declared, argument, declared
+from medusa_sim.plan.argument import ANY, NUMBER, WHOLE, WORD, Declared, argument, declared
 from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:

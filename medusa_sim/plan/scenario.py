@@ -34,7 +34,8 @@ from medusa_sim.plan import (
     request_length,
 )
 from medusa_sim.plan.acceptance import acceptance_of, matched
-from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
+from medusa_sim.plan.argument import WHOLE, check, takes
+from medusa_sim.plan.arguments import ARGUMENTS, Arguments
 from medusa_sim.plan.as_run import as_run, check_fit
 from medusa_sim.plan.draft_options import Drafting, DraftOption, draft_options
 from medusa_sim.plan.own_rows import corrected, read_rows

@@ -20,7 +20,7 @@ from medusa_sim.plan.configurations import Configurations
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.compose import Cost, PassWork
+from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.server import served_length
 from medusa_sim.step.step import (
@@ -29,9 +29,7 @@ from medusa_sim.step.step import (
     decode_step,
     decode_work,
     drafting_steps,
-    drafting_works,
     verification_step,
-    verification_work,
     work_time,
 )
 
@@ -42,11 +40,11 @@ _TOGETHER = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Surface:
-    """Steps at B batches and S lengths.
+    """Steps at B batches and S lengths, each priced when it is first asked for.
 
-    decode: the plain step, (B, S, 1). verify: verification, broadcasts with (B, S, 1 + C), whose columns are
-    the counts of `configurations`; the first is a placeholder. drafting: what each option adds, broadcasts
-    with the same; None where a drafter costs nothing. setting: what every step shares.
+    setting: what every step shares. in_flight_only: of a server, the steps of the requests in flight around
+    each length alone. around: the surface whose requests in flight this one has. beside: one that differs in
+    the drafter alone; what does not depend on it is taken from there.
     """
 
     scenario: Scenario
@@ -54,40 +52,105 @@ class Surface:
     batch: IntArray
     seq_len: IntArray
     configurations: Configurations
-    decode: StepTime
-    verify: StepTime
-    drafting: tuple[StepTime | None, ...]
-    is_in_flight: bool = False
+    in_flight_only: bool = False
+    around: Surface | None = None
+    beside: Surface | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         """(B, S)."""
         return self.batch.size, self.seq_len.size
 
+    # Steps. They raise SpecError or CoverageError from the latency model.
+
+    @cached_property
+    def decode(self) -> StepTime:
+        """(B, S, 1) the plain step."""
+        if self.beside is not None:
+            return self.beside.decode
+        return work_time(self.setting.latency, decode_work(self.setting, *self._places))
+
+    @cached_property
+    def verify(self) -> StepTime:
+        """Verification; broadcasts with (B, S, 1 + C), whose columns are the counts of `configurations`.
+
+        The first is a placeholder.
+        """
+        if self.beside is not None and self._verifies_as(self.beside):
+            return self.beside.verify
+        if self.configurations.counts.size == 1:
+            return StepTime(cost=Cost())
+        return verification_step(self.setting, *self._places, self._counts)
+
+    @cached_property
+    def drafting(self) -> tuple[StepTime | None, ...]:
+        """What each option adds, broadcasts with the same; None where a drafter costs nothing.
+
+        Passes that options share are timed once.
+        """
+        passes: dict[Any, Any] = {}
+        steps = []
+        for option in self.configurations.options:
+            setting = replace(self.setting, drafter=option.drafter)
+            timed = drafting_steps(setting, *self._places, self._counts, passes)
+            steps.append(reduce(add, timed) if timed else None)
+        return tuple(steps)
+
+    @property
+    def _places(self) -> tuple[IntArray, IntArray]:
+        lengths = self._met if self.in_flight_only else self.seq_len
+        return self.batch[:, None, None], lengths[None, :, None]
+
+    @property
+    def _counts(self) -> IntArray:
+        """(1, 1, 1 + C) tokens that verification processes; for the plain step's column the first count."""
+        counts = self.configurations.counts
+        return np.concatenate([counts[1:2], counts[1:]])[None, None, :]
+
+    def _verifies_as(self, other: Surface) -> bool:
+        """Whether both verify the same counts as often and alike."""
+        own, its = self.setting, other.setting
+        engine = own.runtime.engine
+        counts, its_counts = self.configurations.counts, other.configurations.counts
+        if engine is None or not engine.chain_only or not np.array_equal(counts, its_counts):
+            return False
+        waits = [setting.method in engine.synchronous_drafters for setting in (own, its)]
+        alike = [(setting.overlap, setting.match_rate, setting.kept) for setting in (own, its)]
+        return waits[0] == waits[1] and alike[0] == alike[1]
+
+    # The same steps elsewhere.
+
     @cached_property
     def in_flight(self) -> Surface:
         """Steps of the requests in flight around each length: those of the length itself without traffic."""
-        if self.is_in_flight or np.array_equal(self._met, self.seq_len):
+        if self.in_flight_only or np.array_equal(self._met, self.seq_len):
             return self
-        options = self.configurations.options
-        return unpriced(self.scenario, self.batch, self._met, options, setting=self.setting).priced()
+        return replace(self, seq_len=self._met, around=self, beside=None)
 
     @property
     def _met(self) -> IntArray:
-        return lengths_in_flight(self.setting, self.scenario, self.seq_len)
+        """(S,) mean lengths of the requests in flight around each length (length bias)."""
+        lengths = served_length(self.setting, self.seq_len, self.scenario.traffic)
+        return np.rint(lengths).astype(np.int64)
 
     @cached_property
     def at_edges(self) -> Surface | None:
-        """The same at the most requests that the engine was measured with, and its doublings, if below B."""
+        """The same at the most requests that the engine was measured with, and its doublings, if below B.
+
+        Of such edges: themselves.
+        """
         engine = self.setting.runtime.engine
         known = 0 if engine is None else engine.measured_requests
-        if not known or self.is_in_flight or self.batch.max(initial=0) <= known:
+        if not known or self.in_flight_only or self.batch.max(initial=0) <= known:
             return None
+        if self.around is not None and self.around.at_edges is not None:
+            return self.around.at_edges.in_flight
         edges = [known]
         while 2 * edges[-1] < self.batch.max():
             edges.append(2 * edges[-1])
-        options = self.configurations.options
-        return unpriced(self.scenario, edges, self.seq_len, options, setting=self.setting).priced()
+        if np.array_equal(self.batch, [*edges, 2 * edges[-1]]):
+            return self
+        return replace(self, batch=np.asarray(edges), beside=None)
 
     @cached_property
     def kernels_alone(self) -> Surface | None:
@@ -102,9 +165,9 @@ class Surface:
 
     def run_by(self, runtime: Runtime) -> Surface:
         """The same under another runtime."""
-        setting = replace(self.setting, runtime=runtime)
-        options = self.configurations.options
-        return unpriced(self.scenario, self.batch, self.seq_len, options, setting=setting).priced()
+        return replace(self, setting=replace(self.setting, runtime=runtime), around=None, beside=None)
+
+    # What does not depend on time.
 
     @property
     def loaded_drafter(self) -> Drafter | None:
@@ -147,125 +210,18 @@ class Surface:
         return np.asarray(np.broadcast_to(share[..., 0], self.shape))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Unpriced:
-    """A surface before it is priced: what its steps launch."""
-
-    scenario: Scenario
-    setting: Setting
-    batch: IntArray
-    seq_len: IntArray
-    configurations: Configurations
-    is_in_flight: bool = False
-
-    @property
-    def max_batch(self) -> IntArray:
-        """(S, J) as of `Surface`."""
-        return self.configurations.max_batch(self.scenario, self.seq_len)
-
-    @property
-    def _places(self) -> tuple[IntArray, IntArray]:
-        lengths = self.seq_len
-        if self.is_in_flight:
-            lengths = lengths_in_flight(self.setting, self.scenario, lengths)
-        return self.batch[:, None, None], lengths[None, :, None]
-
-    @property
-    def _counts(self) -> IntArray:
-        """(1, 1, 1 + C) tokens that verification processes; for the plain step's column the first count."""
-        counts = self.configurations.counts
-        return np.concatenate([counts[1:2], counts[1:]])[None, None, :]
-
-    @cached_property
-    def decode_work(self) -> PassWork:
-        """Kernels of the plain step."""
-        return decode_work(self.setting, *self._places)
-
-    @cached_property
-    def verify_work(self) -> PassWork | None:
-        """Kernels of verification; None where nothing is drafted, or the step is a mean over others (N5)."""
-        if self.configurations.counts.size == 1 or self.setting.match_rate < 1.0 or self.setting.kept:
-            return None
-        return verification_work(self.setting, *self._places, self._counts)
-
-    @cached_property
-    def drafting_works(self) -> tuple[tuple[PassWork, ...], ...]:
-        """Passes of the drafting of each option; the same of those that share a drafter."""
-        known: dict[Drafter, tuple[PassWork, ...]] = {}
-        passes: dict[Any, Any] = {}
-        for option in self.configurations.options:
-            if option.drafter not in known:
-                setting = replace(self.setting, drafter=option.drafter)
-                known[option.drafter] = drafting_works(setting, *self._places, self._counts, passes)
-        return tuple(known[option.drafter] for option in self.configurations.options)
-
-    def priced(self, beside: Surface | None = None) -> Surface:
-        """The surface. Raises SpecError or CoverageError from the latency model.
-
-        beside: one that differs in the drafter alone; what does not depend on it is taken from there.
-        """
-        decode = None if beside is None else beside.decode
-        verify = None if beside is None or not self._verifies_as(beside) else beside.verify
-        return Surface(
-            scenario=self.scenario,
-            setting=self.setting,
-            batch=self.batch,
-            seq_len=self.seq_len,
-            configurations=self.configurations,
-            decode=decode or work_time(self.setting.latency, self.decode_work),
-            verify=verify or self._verification(),
-            drafting=self._drafting(),
-            is_in_flight=self.is_in_flight,
-        )
-
-    def _verifies_as(self, other: Surface) -> bool:
-        """Whether both verify the same counts as often and alike."""
-        own, its = self.setting, other.setting
-        engine = own.runtime.engine
-        counts, its_counts = self.configurations.counts, other.configurations.counts
-        if engine is None or not engine.chain_only or not np.array_equal(counts, its_counts):
-            return False
-        waits = [setting.method in engine.synchronous_drafters for setting in (own, its)]
-        alike = [(setting.overlap, setting.match_rate, setting.kept) for setting in (own, its)]
-        return waits[0] == waits[1] and alike[0] == alike[1]
-
-    def _verification(self) -> StepTime:
-        if self.configurations.counts.size == 1:
-            return StepTime(cost=Cost())
-        if self.verify_work is None:
-            return verification_step(self.setting, *self._places, self._counts)
-        return work_time(self.setting.latency, self.verify_work)
-
-    def _drafting(self) -> tuple[StepTime | None, ...]:
-        """Of each option; passes that options share are timed once."""
-        passes: dict[Any, Any] = {}
-        steps = []
-        for option, works in zip(self.configurations.options, self.drafting_works, strict=True):
-            setting = replace(self.setting, drafter=option.drafter)
-            timed = drafting_steps(setting, *self._places, self._counts, passes, works)
-            steps.append(reduce(add, timed) if timed else None)
-        return tuple(steps)
-
-
-def lengths_in_flight(setting: Setting, scenario: Scenario, seq_len: IntArray) -> IntArray:
-    """(S,) mean lengths of the requests in flight around each length (length bias)."""
-    return np.rint(served_length(setting, seq_len, scenario.traffic)).astype(np.int64)
-
-
-def unpriced(
+def surface_at(
     scenario: Scenario,
     batch: Sequence[int] | IntArray,
     seq_len: Sequence[int] | IntArray | FloatArray,
     options: Sequence[DraftOption] | None = None,
     *,
-    setting: Setting | None = None,
-    in_flight: bool = False,
-) -> Unpriced:
-    """What is to be priced at every batch and length with these ways of drafting (None: all of them).
+    in_flight_only: bool = False,
+) -> Surface:
+    """Steps of a scenario at every batch and length with these ways of drafting (None: all of them).
 
-    setting: another than the scenario's. in_flight: the steps that the scenario's traffic meets around each
-    length, and those alone. Raises UsageError where that is too much, or the profile cannot describe the
-    drafter.
+    seq_len: a mean length need not be whole. Raises UsageError where that is too much, or the profile cannot
+    describe the drafter.
     """
     configurations = Configurations(tuple(scenario.options() if options is None else options))
     batches, lengths = np.asarray(batch, dtype=np.int64), np.asarray(seq_len)
@@ -275,13 +231,13 @@ def unpriced(
             f"{batches.size} batches x {lengths.size} lengths x {size} configurations are too many; search "
             "fewer lengths, a smaller range of batches or fewer candidates"
         )
-    return Unpriced(
+    return Surface(
         scenario=scenario,
-        setting=setting or scenario.setting,
+        setting=scenario.setting,
         batch=batches,
         seq_len=lengths,
         configurations=configurations,
-        is_in_flight=in_flight,
+        in_flight_only=in_flight_only,
     )
 
 

@@ -130,7 +130,7 @@ def _priced(figure: Figure, scenario: Scenario, batches: tuple[int, ...]) -> dic
     )
     served = scenario.but(prompt_tokens=prompt, output_tokens=output)
     plain = figure.set_up["drafter"] == PLAIN
-    every = Cells.every(surface_of(served, asked, plain=plain).priced())
+    every = Cells.every(surface_of(served, asked, plain=plain))
     return rows_of(draft_lengths(every, plain=plain), asked)
 
 

@@ -23,7 +23,7 @@ from medusa_sim.plan.cells import Cells
 from medusa_sim.plan.configurations import at_counts
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Unpriced, unpriced
+from medusa_sim.plan.surface import Surface, surface_at
 from medusa_sim.setups.columns import draft_lengths
 from medusa_sim.setups.question import FP8, Question
 from medusa_sim.setups.setup import PLAIN, SetUp
@@ -54,7 +54,7 @@ class Planned:
 
     setup: SetUp
     asked: Question
-    surfaces: dict[str, Unpriced | MedusaSimError]
+    surfaces: dict[str, Surface | MedusaSimError]
     narrow: Planned | None = None
 
 
@@ -113,7 +113,7 @@ class Pricer:
         except MedusaSimError as error:  # with any drafter
             return Refused(setup.words, str(error))
         first = 0 if PLAIN in setup.drafters else 1
-        rooms = [s.max_batch[0, first:].max() for s in plan.surfaces.values() if isinstance(s, Unpriced)]
+        rooms = [s.max_batch[0, first:].max() for s in plan.surfaces.values() if isinstance(s, Surface)]
         beyond = tuple(batch for batch in self.asked.tried if rooms and batch > max(rooms))
         if beyond and setup.narrows_cache and self.model.kv_dtype != FP8 and not gpu.lacks(FP8):
             narrow = replace(setup, kv_precision=FP8)
@@ -123,9 +123,9 @@ class Pricer:
 
     def _with_drafters(self, setup: SetUp, asked: Question) -> Planned:
         """Raises _NoRoomError."""
-        surfaces: dict[str, Unpriced | MedusaSimError] = {}
+        surfaces: dict[str, Surface | MedusaSimError] = {}
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-            if drafter == PLAIN and any(isinstance(each, Unpriced) for each in surfaces.values()):
+            if drafter == PLAIN and any(isinstance(each, Surface) for each in surfaces.values()):
                 continue  # plain decoding is read off any surface
             try:
                 surfaces[drafter] = self._surface(setup, drafter, asked)
@@ -141,17 +141,18 @@ class Pricer:
         first: Cells | None = None
         priced: list[Cells | Refused] = []
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-            surface = plan.surfaces.get(drafter)
+            steps = plan.surfaces.get(drafter)
             try:
-                if isinstance(surface, MedusaSimError):
-                    raise surface
-                if surface is not None:
-                    first = Cells.every(surface.priced(None if first is None else first.surface))
+                if isinstance(steps, MedusaSimError):
+                    raise steps
+                if steps is not None:
+                    first = Cells.every(replace(steps, beside=None if first is None else first.surface))
                 elif first is None:  # plain decoding is read off any cells
-                    first = Cells.every(self._surface(setup, drafter, plan.asked).priced())
+                    first = Cells.every(self._surface(setup, drafter, plan.asked))
                 cells = draft_lengths(first, plain=drafter == PLAIN)
                 if not cells.fits.any():
                     raise CoverageError("the drafter and its drafts leave no room for a request")
+                _ = cells.tokens_per_s  # what cannot be priced is refused here
                 priced.append(cells)
             except MedusaSimError as error:
                 priced.append(Refused(f"{setup.words}, {drafter}", str(error)))
@@ -176,10 +177,10 @@ class Pricer:
             raise share
         return share
 
-    def _surface(self, setup: SetUp, drafter: str, asked: Question) -> Unpriced:
+    def _surface(self, setup: SetUp, drafter: str, asked: Question) -> Surface:
         """A set-up with a drafter at every batch and draft length; with none, plain decoding alone.
 
-        Nothing is priced yet, but the card's kernels are told what will be. Raises _NoRoomError.
+        Raises _NoRoomError.
         """
         given = self.given
         if drafter == PLAIN or not drafter_kind(drafter).takes_draft_model:
@@ -210,7 +211,7 @@ class Pricer:
         return scenario
 
 
-def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Unpriced:
+def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:
     """The steps of a question's batches and draft lengths, of which none is priced yet.
 
     plain: of plain decoding alone. Raises CoverageError where nothing tells of these draft lengths.
@@ -220,7 +221,7 @@ def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Unpriced:
         options = at_counts(scenario.options(max(asked.drafts) + 1), np.asarray(asked.drafts) + 1)
         if not options:
             raise CoverageError(f"acceptance {scenario.profile.name} describes none of these draft lengths")
-    return unpriced(scenario, asked.tried, [asked.seq_len], options, in_flight=True)
+    return surface_at(scenario, asked.tried, [asked.seq_len], options, in_flight_only=True)
 
 
 class _NoRoomError(CoverageError):

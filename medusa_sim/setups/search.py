@@ -194,7 +194,7 @@ def _best(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) ->
 
     asked, scenario = replace(answer.question, batches=batches), answer.scenarios[key]
     plain = key[SET_UP.index("drafter")] == PLAIN
-    cells = draft_lengths(Cells.every(surface_of(scenario, asked, plain=plain).priced()), plain=plain)
+    cells = draft_lengths(Cells.every(surface_of(scenario, asked, plain=plain)), plain=plain)
     if not cells.fits.any():
         return None
     rows = rows_of(cells, asked)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.operators.experts import Collective, CollectiveKind, Dispatch, DispatchKind, Experts
-from medusa_sim.operators.operator import Elementwise, Gemm, Size
+from medusa_sim.operators.operator import READ_AND_WRITE, Elementwise, Gemm, Size
 from medusa_sim.operators.stream import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.feed_forwards import Mlp, MoE
@@ -163,7 +163,7 @@ def _residual_launches(model: Model, m: Size) -> list[Launch]:
         width = (each * model.streams + beside) * hidden
         mid, low, high = (
             elementwise_launch(
-                model, "hyper_connections", "rope", "norm_rope", m, round(share * width), sites
+                model, "hyper_connections", READ_AND_WRITE, "norm_rope", m, round(share * width), sites
             )
             for share in (1.0, *_CONNECTION_ENDS)
         )

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.operators.operator import Elementwise, Gemm
+from medusa_sim.operators.operator import READ_AND_WRITE, Elementwise, Gemm
 from medusa_sim.operators.recurrent import CONVOLUTION, STATE
 from medusa_sim.operators.recurrent import Recurrent as RecurrentKernel
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
@@ -32,7 +32,7 @@ _CHUNK_BAND = (0.4, 3.0)
 
 def recurrent_launches(mixer: Recurrent, at: Mixing[Recurrent]) -> list[Launch]:
     """The kernels of one kind of recurrent layer."""
-    convolution = at.passed("causal_conv", "rope", mixer.conv_width, "attention")
+    convolution = at.passed("causal_conv", READ_AND_WRITE, mixer.conv_width, "attention")
     return [
         at.linear("in_proj", "qkv", mixer.input_width, at.model.hidden),
         *(at.unquantised(name, n, k) for name, n, k in mixer.thin_projections(at.model.hidden)),
@@ -80,6 +80,6 @@ def _recurrence(mixer: Recurrent, at: Mixing[Recurrent]) -> Launch:
     states = 0.5 * batch * (1.0 + queries)
     dtype = at.model.activation_dtype
     width = mixer.state_size * BYTES_PER_ELEMENT[mixer.state_dtype] / BYTES_PER_ELEMENT[dtype]
-    kernel = Elementwise(name="recurrence", kind="rope", m=states, n=width, dtype=dtype)
+    kernel = Elementwise(name="recurrence", kind=READ_AND_WRITE, m=states, n=width, dtype=dtype)
     few, many = (replace(kernel, m=each * states) for each in _TRAFFIC_BAND)
     return Launch(operator=kernel, part="attention", count=at.count, ends=(few, many))

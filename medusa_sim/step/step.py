@@ -353,17 +353,15 @@ def drafting_steps(
     seq_len: Size,
     candidates: Size,
     kept: dict[Any, Any] | None = None,
-    works: tuple[PassWork, ...] | None = None,
 ) -> tuple[StepTime, ...]:
     """What drafting adds to a verification step; nothing for scope `block`.
 
     kept: passes that one drafter at other depths has on the same batches and lengths in the same setting.
-    works: `drafting_works` where they are known.
     """
     if setting.scope == "block":
         return ()
     known = {} if kept is None else kept
-    passes = drafting_works(setting, batch, seq_len, candidates, known) if works is None else works
+    passes = drafting_works(setting, batch, seq_len, candidates, known)
     for work in passes:
         if id(work) not in known:
             known[id(work)] = work, work_time(setting.latency, work)

@@ -164,11 +164,16 @@ def compared(name: str) -> ms.Compared:
 
 @functools.cache
 def commands(name: str) -> list[tuple[Row, str]]:
-    """One set-up of each kind with its command: a search for each that drafts."""
-    found = compared(name)
-    kinds = ["engine", "precision", "kv_precision", "tp", "ep", "dp_attention", "drafter"]
-    rows = found.table.drop_duplicates([column for column in kinds if column in found.table])
-    return [(row, chosen_command(found.comparison, row)) for row in rows.to_dict("records")]
+    """Set-ups with their commands (a search for each that drafts) until every engine has each kind once."""
+    found, seen = compared(name), set()
+    chosen = []
+    for row in found.table.to_dict("records"):
+        kinds = ("precision", "kv_precision", "tp", "ep", "dp_attention", "drafter")
+        new = {(row["engine"], kind, row[kind]) for kind in kinds} - seen
+        if new:
+            seen |= new
+            chosen.append((row, chosen_command(found.comparison, row)))
+    return chosen
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -11,7 +11,7 @@ from medusa_sim.acceptance.sure import kept_drafts
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.plan.doubts import model_too_large
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import unpriced
+from medusa_sim.plan.surface import surface_at
 from medusa_sim.step.chance import drafted_tokens
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.network import last_logits
@@ -58,7 +58,7 @@ def test_lengths_are_a_distribution_whatever_the_requests():
 
 
 def test_unsure_drafts_cost_less_and_give_less():
-    surfaces = [unpriced(of(p_min=p_min), [1], [512]).priced() for p_min in (0.0, 0.4, 0.8)]
+    surfaces = [surface_at(of(p_min=p_min), [1], [512]) for p_min in (0.0, 0.4, 0.8)]
     steps = np.array([(each.verify.time_us + each.drafting[-1].time_us)[0, 0, -1] for each in surfaces])
     assert (np.diff(steps) < 0.0).all()
     tokens = [each.configurations.tokens_per_step[-1] for each in surfaces]
