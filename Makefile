@@ -112,6 +112,7 @@ $(LLAMA_VENV)/stamp:
 		-DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(LLAMA_VENV)/bin/ninja -DBUILD_SHARED_LIBS=OFF -DGGML_OPENMP=OFF \
 		-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF > $(LLAMA_VENV)/configure.log
 	$(LLAMA_VENV)/bin/cmake --build $(LLAMA_VENV)/build --parallel $(JOBS) --target $(LLAMA_TOOLS) > $(LLAMA_VENV)/build.log
+	-$(CC) -shared -fPIC -O2 -o $(LLAMA_VENV)/thread_clock.so benchmarks/engine/thread_clock.c
 	@touch $@
 
 validate-local: $(VENV)/stamp-test $(LLAMA_VENV)/stamp  ## compare with llama.cpp on this CPU, passes and texts, fifteen minutes, to out/local

@@ -1,12 +1,14 @@
 """llama.cpp's own tools on this machine: passes of so many tokens, and texts with and without drafts.
 
-Every run says how much of its time it had a core (`Ran.share`): on a machine that others use too, a run that
-waited is told from one that is slow.
+Every run says how much of its time it had a core (`Ran.share`). On a machine that others use too, a program
+of one thread times itself by a clock that stands still while it waits (`engine/thread_clock.c`): what is left
+of neighbours is what they take of caches and memory.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import subprocess
@@ -15,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-BIN = Path("build") / "bin"
+BIN, CLOCK = Path("build") / "bin", "thread_clock.so"
 QUIET_SHARE = 0.97
 """Of its time on a core, what a run without a neighbour has at least."""
 NEVER = 1000
@@ -58,13 +60,22 @@ def run(engine: Path, tool: str, arguments: Sequence[object], threads: int) -> R
     """One tool to its end. Raises SystemExit in one line where it fails."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     command = [str(engine / BIN / tool), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    clock = {"LD_PRELOAD": str((engine / CLOCK).resolve())} if has_clock(engine, threads) else {}
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL,
+        env={**os.environ, **clock},
+    )  # fmt: skip
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     cores = (spent.ru_utime + spent.ru_stime - before.ru_utime - before.ru_stime) / threads
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "without a word").splitlines()[-1]
         raise SystemExit(f"Error: {tool} stopped with {done.returncode}: {last[:300]}")
     return Ran(done.stdout, done.stderr, cores / max(time.monotonic() - began, 1e-9))
+
+
+def has_clock(engine: Path, threads: int) -> bool:
+    """Whether programs time themselves by the time that they had a core."""
+    return threads == 1 and (engine / CLOCK).exists()
 
 
 def bench(

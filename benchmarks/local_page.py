@@ -7,10 +7,13 @@ apart says whether the machine was quiet enough to judge.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from study import table
 
 from medusa_sim.arrays import FloatArray
@@ -62,6 +65,27 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     gpu: str
     asked: str
+    has_clock: bool = False
+    """Whether programs timed themselves by the time that they had a core."""
+
+
+def draw(record: Record, path: Path, name: str) -> None:
+    """The curves of one model's files without a context: measured points, predicted lines."""
+    figure = Figure(figsize=(7.2, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    forms = dict.fromkeys(row.form for row in record.steps if row.name == name)
+    for color, form in enumerate(forms):
+        rows = [row for row in record.steps if (row.name, row.form, row.depth) == (name, form, 0)]
+        columns, shade = [row.columns for row in rows], f"C{color}"
+        axes.plot(columns, relative(rows, "own_ms"), color=shade, label=form)
+        axes.plot(columns, relative(rows, "measured_ms"), "o", color=shade, markersize=4)
+    axes.set_xlabel("tokens of a pass, q")
+    axes.set_ylabel("time over that of one token, T(q) / T(1)")
+    axes.set_title("llama.cpp on one core: measured (points), predicted from five rows (lines)", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
 
 
 def percent(errors: Iterable[float]) -> str:
@@ -151,13 +175,14 @@ def page(record: Record, limit: float) -> tuple[str, bool]:
     steady = float(np.median([spread(each) for each in record.steps]))
     means = [100.0 * float(np.mean(np.abs(some))) if some else 0.0 for some in (errors, gains)]
     is_quiet = steady <= STEADY
+    clock = ", which their clock leaves out" if record.has_clock else ""
     texts = "all of them" if not record.differ else f"not {'; '.join(record.differ)}"
     lines += [
         f"- Times of passes: {percent(errors)} % ({len(errors)} cells); without rows {percent(without)} %.",
         f"- Speedups: {percent(gains)} % ({len(gains)} runs); sign right in {right} of {len(decided)}.",
         f"- Texts with drafts are those without: {texts}.",
         f"- {record.runs} runs in {record.seconds:.0f} s on {record.threads} thread(s); {record.waited} had "
-        f"to wait for a core; passes are {100 * steady:.1f} % apart"
+        f"to wait for a core{clock}; passes are {100 * steady:.1f} % apart"
         + ("." if is_quiet else ": too far to judge, free the machine and run again."),
     ]
     is_met = is_quiet and not record.differ and max(means) <= limit

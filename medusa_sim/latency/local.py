@@ -124,7 +124,8 @@ class LocalLatency:
     def _whole(self, parts: list[_Part]) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(time, memory, arithmetic) of products one after another, of which each is a smooth maximum."""
         time_us = sum((norm_max(*part) for part in parts), np.zeros(()))
-        memory, work = (sum((part[side] for part in parts), np.zeros(())) for side in (0, 1))
+        memory = sum((part[0] for part in parts), np.zeros(()))
+        work = sum((part[1] for part in parts), np.zeros(()))
         return time_us, memory, work
 
     def _types(self, stored: str, name: str) -> tuple[tuple[str, float], ...]:

@@ -49,6 +49,8 @@ NOISE = 0.03
 """Of a row: two runs of llama-bench differ by one or two hundredths, more on a warm laptop."""
 LEAST_BAND = 0.03
 _FASTEST_US, _SLOWEST_US = 50.0, 60e6
+_MOST_SAMPLES = 1_000
+NANO = 1e9
 _BACKENDS = {
     "cuda": "cuda", "metal": "metal", "mtl": "metal", "vulkan": "vulkan", "rocm": "rocm", "hip": "rocm",
     "cpu": "cpu", "blas": "cpu",
@@ -58,12 +60,16 @@ _SIZES = {"small": "S", "medium": "M", "large": "L"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRow:
-    """The time of a forward pass: `columns` tokens of one sequence, or of so many sequences (`is_batch`)."""
+    """The time of a forward pass: `columns` tokens of one sequence, or of so many sequences (`is_batch`).
+
+    passes: that its time is the mean of.
+    """
 
     columns: int
     depth: float
     time_us: float
     is_batch: bool = False
+    passes: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +133,9 @@ def _of_json(documents: list[Any], where: Path) -> OwnRows:
         )  # fmt: skip
         build = str(entry.get("build_number") or build)
         rate, prompt, made = (_number(entry.get(key)) for key in ("avg_ts", "n_prompt", "n_gen"))
+        samples = [_number(each) for each in _listed(entry.get("samples_ns"))]
+        if samples and min(samples) > 0.0:  # of which one that was disturbed moves the mean, not the median
+            rate = NANO * (prompt + made) / float(np.median(samples))
         if rate > 0.0 and (prompt > 0.0) != (made > 0.0):
             rows += _row(prompt, made, _number(entry.get("n_depth")), rate)
         times = entry.get("timings", entry)
@@ -147,14 +156,18 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
 
 
-def _plain(depth: float, rate: float) -> OwnRow:
-    return OwnRow(columns=1, depth=max(depth, 1.0), time_us=1e6 / rate)
+def _listed(value: object) -> list[object]:
+    return value[:_MOST_SAMPLES] if isinstance(value, list) else []
+
+
+def _plain(depth: float, rate: float, passes: float = 1.0) -> OwnRow:
+    return OwnRow(columns=1, depth=max(depth, 1.0), time_us=1e6 / rate, passes=passes)
 
 
 def _row(prompt: float, made: float, depth: float, rate: float) -> Iterator[OwnRow]:
     """Of a test of llama-bench: generation one by one, or a short prompt at once."""
     if made:
-        yield _plain(depth + 0.5 * made, rate)
+        yield _plain(depth + 0.5 * made, rate, made)
     elif prompt <= MOST_COLUMNS:
         yield OwnRow(columns=int(prompt), depth=max(depth, 1.0), time_us=1e6 * prompt / rate)
 
@@ -254,11 +267,12 @@ def corrected(latency: LocalLatency, model: Model, runtime: Runtime, rows: Seque
     if not rows:
         return latency
     measured = np.log([row.time_us for row in rows])
+    noise = NOISE * np.sqrt(1.0 + 3.0 / np.array([row.passes for row in rows]))
     spread = np.asarray(SPREAD)
 
     def residuals(factors: FloatArray) -> FloatArray:
         times = pass_times(replace_law(latency, scaled(latency.law, *np.exp(factors))), model, runtime, rows)
-        return np.concatenate([(np.log(times) - measured) / NOISE, factors / spread])
+        return np.concatenate([(np.log(times) - measured) / noise, factors / spread])
 
     factors = least_squares(residuals, np.zeros(len(SPREAD)))
     fitted = replace_law(latency, scaled(latency.law, *np.exp(factors)))
@@ -321,8 +335,9 @@ def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequ
     """Predicted times of the rows, microseconds; prompts ask for one token's logits (`last_logits`)."""
     law = msgspec.structs.replace(latency.law, row_us_per_million=0.0)
     setting = Setting(
-        latency=replace_law(latency, law), model=model, runtime=runtime, scope="model", drafter=FreeDrafter()
-    )
+        latency=replace_law(latency, law), model=model, runtime=runtime.kernels_alone, scope="model",
+        drafter=FreeDrafter(),
+    )  # fmt: skip
     times = np.empty(len(rows))
     for index, row in enumerate(rows):
         depth = int(row.depth)
@@ -358,13 +373,14 @@ def least_squares(of: Callable[[FloatArray], FloatArray], start: FloatArray) -> 
 def _curve(
     rows: Sequence[OwnRow], left: FloatArray, before: tuple[tuple[float, float], ...]
 ) -> tuple[tuple[float, float], ...]:
-    """(columns, ln factor) of what is left, in the mean at each number, beside what was put on before."""
+    """(columns, ln factor) of what is left, in the mean over passes at each number, beside that before."""
     kept = dict(before)
-    by_columns: dict[int, list[float]] = {}
+    by_columns: dict[int, list[tuple[float, float]]] = {}
     for row, each in zip(rows, left, strict=True):
-        by_columns.setdefault(row.columns, []).append(float(each))
-    for columns, each in by_columns.items():
-        kept[columns] = float(np.clip(kept.get(columns, 0.0) + np.mean(each), -0.7, 0.7))
+        by_columns.setdefault(row.columns, []).append((float(each), row.passes))
+    for columns, every in by_columns.items():
+        value, weight = np.array(every).T
+        kept[columns] = float(np.clip(kept.get(columns, 0.0) + np.average(value, weights=weight), -0.7, 0.7))
     return tuple(sorted(kept.items()))
 
 
