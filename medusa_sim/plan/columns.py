@@ -29,21 +29,26 @@ SWEEP = {
     "speedup_low": "baseline_speedup_low",
     "speedup_high": "baseline_speedup_high",
     **{name: name for name in (
-        "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us", "tokens_per_s",
-        "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token", "bound", "source",
-        "memory_bytes", "fits_memory",
+        "step_speedup", "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us",
+        "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token",
+        "bound", "source", "memory_bytes", "fits_memory",
     )},
 }  # fmt: skip
-"""Columns of a sweep, each with its quantity. Its `speedup` is that of the step, whatever is served."""
+"""Columns of a sweep, each with its quantity.
+
+`step_speedup` and `server_speedup` are one thing in every command. `speedup` is what a command decides by: of
+the step in rows of a sweep, whatever is served; of the server in a recommendation with requests.
+"""
 BY_COUNT = (
     "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
-    "overhead", "speedup", "step_speedup", "fits_memory",
+    "overhead", "speedup", "step_speedup", "server_speedup", "fits_memory",
 )  # fmt: skip
 """Columns of `recommend --by-count`."""
 ROW = (
     "batch_min", "batch_max", "seq_len", "candidates", "paths", "tokens_per_step", "speedup",
     "speedup_lowest", "speedup_highest", "batch_lowest", "speedup_low", "speedup_high", "step_speedup",
-    "kernels_speedup", "itl_us", "tpot_us", "max_batch_without", "max_batch_with", "drafts", "width", "chain",
+    "server_speedup", "server_speedup_low", "server_speedup_high", "kernels_speedup", "itl_us", "tpot_us",
+    "max_batch_without", "max_batch_with", "drafts", "width", "chain",
     "speedup_at_batch_min", "overhead", "decode_step_us", "verify_step_us", "tokens_per_s",
     "plain_tokens_per_s", "tokens_per_s_per_user", "plain_tokens_per_s_per_user", "usd_per_million_tokens",
     "plain_usd_per_million_tokens", "watts", "plain_watts", "joule_per_token", "plain_joule_per_token",
@@ -134,8 +139,9 @@ def count_table(by_count: Cells) -> pa.Table:
     """
     import pyarrow as pa
 
-    def column(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.moveaxis(np.broadcast_to(value, by_count.shape), 1, 0).ravel()
+    def column(value: npt.NDArray[Any]) -> pa.Array:
+        cells = np.moveaxis(np.broadcast_to(value, by_count.shape), 1, 0).ravel()
+        return pa.array(cells, from_pandas=True)  # what it has not is empty
 
     return pa.table(
         {name: column(value) for name, value in values(by_count, with_unlisted(BY_COUNT)).items()}

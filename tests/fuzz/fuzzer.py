@@ -138,6 +138,7 @@ class Case:
         """Name and content of a sound file of a kind."""
         suffix = {
             "trace": ".csv", "heads": ".csv", "tree": ".json", "observations": ".csv", "runtime": ".toml",
+            "own": ".txt",
         }  # fmt: skip
         texts = TEXTS.get(kind, ())
         paths = (

@@ -32,6 +32,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests"), str(ROOT)]
 
 from damage import mutated, swollen  # noqa: E402
 from fuzzer import SEEDS, TEXTS, OutOfTimeError, limited  # noqa: E402
+from plan import test_own_rows as own  # noqa: E402
+from specs.test_gguf import header, keys, tensors  # noqa: E402
 
 MOST_S, MOST_BYTES, SIZE = 1.0, 200_000_000, 100_000
 HANG_S = 20.0
@@ -85,7 +87,9 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
     from medusa_sim.lab.validate.served import read_served
     from medusa_sim.load.trace import read_trace
     from medusa_sim.operators.table import read_rows
+    from medusa_sim.plan.own_rows import read_rows as read_own_rows
     from medusa_sim.reading import read_csv_table
+    from medusa_sim.specs.gguf import model_from_gguf
     from medusa_sim.specs.hf_config import model_from_config
     from medusa_sim.specs.runtime import load_runtime
 
@@ -103,6 +107,9 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
         "bench": ("bench.json", read_bench),
         "bench.csv": ("bench.csv", read_bench),
         "served": ("served.csv", read_served),
+        "bench.log": ("engine.log", read_bench),
+        "gguf": ("tiny-Q4_K_M.gguf", model_from_gguf),
+        "own rows": ("paste.txt", read_own_rows),
         "tree": ("tree.txt", read_tree),
         "heads": ("heads.csv", read_accuracies),
         "observations": ("observations.csv", observed),
@@ -156,6 +163,11 @@ def sound(kind: str) -> tuple[bytes, ...]:
         return tuple(json.dumps(_SIZES | {"quantization_config": each}).encode() for each in _QUANTISED)
     if kind == "log":
         return (_LOG.encode(),)
+    if kind == "gguf":
+        return tuple(header(keys(), tensors(tied)) + bytes(1000) for tied in (False, True))
+    if kind == "own rows":
+        texts = (json.dumps(own.JSON), own.TABLE, own.BATCHED, own.MLX, json.dumps(own.SERVER))
+        return tuple(text.encode() for text in texts)
     if kind.endswith(".parquet"):
         texts = TEXTS[kind.partition(".")[0]] if "trace" in kind else ()
         ops = (ROOT / "docs" / "example_rows.csv").read_text(encoding="utf-8")
@@ -167,6 +179,7 @@ def sound(kind: str) -> tuple[bytes, ...]:
         "weights": ["profiles/checkpoints/python-stdlib-draft/model.safetensors"],
         "bench": ["tests/data/engine/*.json*"],
         "bench.csv": ["tests/data/engine/*.csv"],
+        "bench.log": ["tests/data/engine/*.log"],
     }
     texts = TEXTS.get(kind, ())
     if kind == "index":

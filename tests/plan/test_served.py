@@ -1,5 +1,6 @@
 """A scenario in an engine: traffic of a server, look-ups that match, trees, the limit beside the answer."""
 
+import math
 import re
 from itertools import product
 from pathlib import Path
@@ -120,6 +121,22 @@ def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_t
     answer = recommend(scenario, Question(batch_max=4))
     assert answer.schedule[0].kernels_speedup is None
     assert "kernels alone" not in reason(answer)
+
+
+@pytest.mark.parametrize("asked", [{}, {"prompt_tokens": 2000, "output_tokens": 300}], ids=["step", "server"])
+def test_two_speedups_have_one_name_in_every_command(asked):
+    """`step_speedup` and `server_speedup` in rows of a sweep, of a schedule and by count; without requests
+    a server has none."""
+    scenario = Scenario(**CHAIN, runtime="vllm", **asked)
+    found = recommend(scenario, Question(batch_min=8, batch_max=8, seq_len=(2000,)))
+    (row,) = recommendation_values(found)["schedule"]
+    counts = count_table(found.cells.by_count).to_pandas().set_index("candidates").loc[row["candidates"]]
+    rows = swept(scenario, batch=(8,), seq_len=(2000,), candidates=(row["candidates"],)).iloc[0]
+    for name in ("step_speedup", "server_speedup"):
+        of = [math.nan if each[name] is None else float(each[name]) for each in (row, rows, counts)]
+        assert of == pytest.approx([of[0]] * 3, nan_ok=True)
+        assert math.isnan(of[0]) == (name == "server_speedup" and not asked)
+    assert row["speedup"] == (row["server_speedup"] or row["step_speedup"])
 
 
 def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step():
