@@ -270,6 +270,7 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "family": model.replace("-r1", "-v3"),
                     "gpus": "many" if arguments["tp"] >= MANY else "few",
                     "runtime": name,
+                    "tokens": round(named["prompt_tokens"] + named["output_tokens"] / 2.0),
                     "place": place_of(scenario)._replace(runtime=name),
                     "faster": faster[at],
                     "slower": slower[at],

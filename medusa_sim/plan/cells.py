@@ -313,31 +313,40 @@ class Cells(CellSteps):
         return self._opened(own)
 
     def _opened(self, halves_of: Callable[[Cells], Halves]) -> Halves:
-        """Half-widths, none below those of the same cells at any edge that a batch lies beyond.
+        """Half-widths, none below those of the same cells at any edge that a batch or a length lies beyond.
 
-        What an engine adds was measured to so many requests (`Surface.at_edges`): its share of a step falls
-        beyond, and what is known about it does not grow.
+        What an engine adds was measured to so many requests of so many tokens (`Surface.at_edges`,
+        `at_long_edges`): its share of a step falls beyond, and what is known about it does not grow.
         """
+        return self._opened_along(1, lambda cells: cells._opened_along(0, halves_of))
+
+    def _opened_along(self, axis: int, halves_of: Callable[[Cells], Halves]) -> Halves:
+        """The same along batches (0) or lengths (1)."""
         low, high = halves_of(self)
-        edges = self.surface.at_edges
-        if edges is None:
+        every = (self._at_edges, self._at_long_edges)[axis]
+        if every is None:
             return low, high
-        every = self._at_edges
-        place = np.searchsorted(edges.batch, self.surface.batch, side="left") - 1
+        known, asked = ((of.batch, of.seq_len)[axis] for of in (every.surface, self.surface))
+        place = np.searchsorted(known, asked, side="left") - 1
+        is_beyond = (place >= 0)[:, None, None] if axis == 0 else (place >= 0)[None, :, None]
 
         def opened(half: FloatArray, at_edges: FloatArray) -> FloatArray:
-            least = np.maximum.accumulate(np.broadcast_to(at_edges, every.shape), axis=0)
-            known = picked(least[np.maximum(place, 0)], self.index)
-            return np.where((place >= 0)[:, None, None], np.maximum(half, known), half)
+            least = np.maximum.accumulate(np.broadcast_to(at_edges, every.shape), axis=axis)
+            there = picked(least.take(np.maximum(place, 0), axis=axis), self.index)
+            return np.where(is_beyond, np.maximum(half, there), half)
 
         low_there, high_there = halves_of(every)
         return opened(low, low_there), opened(high, high_there)
 
     @cached_property
-    def _at_edges(self) -> Cells:
+    def _at_edges(self) -> Cells | None:
         edges = self.surface.at_edges
-        assert edges is not None  # noqa: S101  # asked where there are any
-        return Cells.every(edges)
+        return None if edges is None else Cells.every(edges)
+
+    @cached_property
+    def _at_long_edges(self) -> Cells | None:
+        edges = self.surface.at_long_edges
+        return None if edges is None else Cells.every(edges)
 
 
 def _half(place: int) -> Callable[[Served], FloatArray]:

@@ -19,6 +19,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.plan.configurations import Configurations
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.nearness import longest_tokens
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
@@ -145,12 +146,22 @@ class Surface:
             return None
         if self.around is not None and self.around.at_edges is not None:
             return self.around.at_edges.in_flight
-        edges = [known]
-        while 2 * edges[-1] < self.batch.max():
-            edges.append(2 * edges[-1])
+        edges = _doublings(known, self.batch)
         if np.array_equal(self.batch, [*edges, 2 * edges[-1]]):
             return self
         return replace(self, batch=np.asarray(edges), beside=None)
+
+    @cached_property
+    def at_long_edges(self) -> Surface | None:
+        """The same at the longest requests that steps were measured with, and their doublings, if below S."""
+        runtime = self.setting.runtime
+        known = 0 if runtime.engine is None or runtime.local else longest_tokens()
+        if not known or self.in_flight_only or self.seq_len.max(initial=0) <= known:
+            return None
+        if self.around is not None and self.around.at_long_edges is not None:
+            return self.around.at_long_edges.in_flight
+        edges = np.asarray(_doublings(known, self.seq_len))
+        return replace(self, seq_len=edges, around=None, beside=None)
 
     @cached_property
     def kernels_alone(self) -> Surface | None:
@@ -208,6 +219,14 @@ class Surface:
             loaded_us = loaded_us + drafting.time_us
         share = loaded_us / self.decode.time_us - 1.0
         return np.asarray(np.broadcast_to(share[..., 0], self.shape))
+
+
+def _doublings(known: int, asked: IntArray) -> list[int]:
+    """What was known, and its doublings below the most that is asked."""
+    edges = [known]
+    while 2 * edges[-1] < asked.max():
+        edges.append(2 * edges[-1])
+    return edges
 
 
 def surface_at(

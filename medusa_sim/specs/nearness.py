@@ -5,6 +5,8 @@ What a group of cells errs by that such a fit did not see depends on what was ne
 engine, the card, its generation, the model, the format of its weights, or the engine itself. A set-up is as
 near as the nearest group: the one of whose differences the worst is the least (KINDS, best first).
 
+    tokens = 8704
+
     [[served]]
     library = "vllm"
     runtime = "vllm-0.15"
@@ -110,6 +112,7 @@ class Nearness(NamedTuple):
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     source: Text
+    tokens: Annotated[int, Meta(ge=1)]
     served: tuple[Served, ...]
     kinds: dict[Kind, Near]
 
@@ -127,6 +130,11 @@ def served_groups() -> tuple[Served, ...]:
 def known_kinds() -> dict[Kind, Near]:
     """What is known of each kind, best first."""
     return {kind: _file().kinds[kind] for kind in KINDS}
+
+
+def longest_tokens() -> int:
+    """Committed tokens of the longest requests whose steps were measured, half way through their outputs."""
+    return _file().tokens
 
 
 def sizes_of(model: Model) -> str:

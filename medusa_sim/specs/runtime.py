@@ -128,7 +128,8 @@ class Runtime:
 
     def nearness(self, case: Case) -> Nearness:
         """How near a set-up lies to what was measured."""
-        return nearness(Place(self.library, self.name, case.gpu, case.card, case.formats, case.sizes))
+        version = self.name if self.holds_asked else self.asked
+        return nearness(Place(self.library, version, case.gpu, case.card, case.formats, case.sizes))
 
     def _measures(self, of: str) -> bool:
         return (

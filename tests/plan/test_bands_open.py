@@ -1,0 +1,58 @@
+"""No half-width falls beyond what was measured: the last batch, the last length, the last version."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from medusa_sim.plan.cells import Cells, price
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.nearness import longest_tokens
+
+KNOWN = longest_tokens()
+SET_UPS: tuple[dict[str, Any], ...] = (
+    {"gpu": "l40s", "model": "qwen3-32b", "tp": 4, "runtime": "sglang"},
+    {"gpu": "b200", "model": "llama-3.1-8b", "dtype": "fp8", "runtime": "vllm"},
+    {"gpu": "h200-sxm", "model": "gpt-oss-120b", "tp": 8, "runtime": "tensorrt-llm"},
+)
+NEWER = (
+    ("vllm-0.15", "vllm-0.24", "vllm-0.33", "vllm-0.60"),
+    ("sglang-0.5", "sglang-0.9"),
+    ("tensorrt-llm-1.2", "tensorrt-llm-1.3", "tensorrt-llm-2.0"),
+)
+
+
+def halves(cells: Cells) -> dict[str, np.ndarray]:
+    """(B, S, K) half-widths of steps and speedups, by which end."""
+    of_step, speedup = cells.step_us, cells.speedup
+    ends = {"slower": cells.high_us / of_step, "faster": of_step / cells.low_us}
+    ends |= {"gain, more": cells.band[1] / speedup, "gain, less": speedup / cells.band[0]}
+    return {name: np.broadcast_to(np.log(end), cells.shape) for name, end in ends.items()}
+
+
+@pytest.mark.parametrize("set_up", SET_UPS, ids=lambda each: f"{each['gpu']}, {each['runtime']}")
+def test_no_band_is_narrower_beyond_the_last_batch_or_length(set_up):
+    of = Scenario(**set_up, drafter="eagle3", acceptance="0.7,0.5,0.3")
+    engine = of.setting.runtime.engine
+    assert engine is not None
+    requests = engine.measured_requests
+    batch = [requests, 2 * requests, 4 * requests]
+    found = halves(price(of, batch, [KNOWN, 2 * KNOWN, 4 * KNOWN, 8 * KNOWN]).by_count)
+    beyond = halves(price(of, [5 * requests], [13 * KNOWN]).by_count)
+    for name, half in found.items():
+        for axis in (0, 1):
+            assert (np.diff(half, axis=axis) >= -1e-9).all(), (name, axis)
+        assert (beyond[name] >= half[-1, -1] - 1e-9).all(), name
+
+
+@pytest.mark.parametrize("versions", NEWER, ids=lambda each: each[0].partition("-")[0])
+def test_no_version_that_nobody_measured_is_known_better_than_those_before_it(versions):
+    asked: dict[str, Any] = {"gpu": "h200-sxm", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4}
+    shares = []
+    for version in versions:
+        of = Scenario(**asked, runtime=version, drafter="eagle3", acceptance="0.7,0.5,0.3")
+        engine = of.setting.runtime.engine
+        assert engine is not None
+        shares.append(engine.between_share.value)
+    assert shares == sorted(shares)
+    assert shares[0] < shares[-1]
