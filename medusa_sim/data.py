@@ -83,11 +83,11 @@ def stems(
     """Sorted names (without suffix) of the files in folder `kind` of every root."""
     wanted = tuple(suffixes)
     names = {
-        entry.name.removesuffix(suffix)
+        name.removesuffix(suffix)
         for root in data_roots(data_dir)
         if (root / kind).is_dir()
-        for entry in (root / kind).iterdir()
+        for name in os.listdir(root / kind)  # noqa: PTH208  # every card is looked up so: no Path for each
         for suffix in wanted
-        if entry.name.endswith(suffix) and not entry.name.startswith(".")
+        if name.endswith(suffix) and not name.startswith(".")
     }
     return tuple(sorted(names))
