@@ -20,6 +20,7 @@ import pandas as pd
 from measured_pairs import joined, pairs_of
 from study import ROOT, measured, table
 
+from medusa_sim.api import Scenario as ApiScenario
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.file_types import named_file
@@ -388,6 +389,38 @@ def rounds_table() -> str:
     return f"{text}\n\nBest number of drafts: predicted {best[0]}, measured {best[1]}."
 
 
+def sweeps_table() -> str:
+    """Best number of drafts and best p-min of one machine, and what the predicted ones give up."""
+    rows: Any = pd.read_csv(measured("local/spec_runs.csv"), dtype=str)
+    rows = rows[(rows["device"] == SWEPT) & (rows["prompt"] == "Overall")]
+    by = {(int(row.n_max), float(row.p_min)): float(row.spec_tps) for row in rows.itertuples()}
+    found = {(drafts, p_min): gain_of(gpu_name(SWEPT), drafts, p_min) for drafts, p_min in by}
+    asked = {
+        "drafts, p-min 0": [at for at in by if at[1] == 0.0],
+        "p-min, 5 drafts": [at for at in by if at[0] == 5],
+        "drafts, p-min 0.3": [at for at in by if at[1] == 0.3],
+    }
+    shown = []
+    for name, places in asked.items():
+        own, true = (max(places, key=of.__getitem__) for of in (found, by))
+        of = 1 if name.startswith("p-min") else 0
+        shown.append((name, f"{own[of]:g}", f"{true[of]:g}", f"{100 * (1 - by[own] / by[true]):.1f}"))
+    return table("sweep | predicted | measured | speed given up, %", 1, shown)
+
+
+SWEPT, SWEPT_RATE = "RTX PRO 6000 Max-Q", 0.803
+"""The rate of a draft where 54.3 % of five are accepted."""
+
+
+def gain_of(gpu: str, drafts: int, p_min: float) -> float:
+    """Speedup of so many drafts of the model's own head at the swept machine's acceptance."""
+    at = ApiScenario(
+        gpu=gpu, runtime="llama.cpp-cuda", model="qwen3.5-27b", weight_dtype="ud-q4_k_xl", drafter="mtp",
+        acceptance=SWEPT_RATE, max_drafts=drafts, p_min=p_min,
+    )  # fmt: skip
+    return float(at.sweep(1, 300, [drafts + 1]).iloc[0]["speedup"])
+
+
 def page() -> str:
     """All tables."""
     return "\n\n".join(
@@ -404,6 +437,8 @@ def page() -> str:
             runs_table(),
             "Rounds of Qwen3.8-27B (UD-Q4_K_XL) with its own head on an RTX 5090, in plain steps:",
             rounds_table(),
+            "Best settings of Qwen3.8-27B with its own head on an RTX PRO 6000 Max-Q, at one rate:",
+            sweeps_table(),
         ]
     )
 

@@ -83,7 +83,7 @@ def gpu_rows(gpu: Gpu) -> list[SpecRow]:
     if gpu.local is not None:
         told = {
             key: getattr(gpu.local, key)
-            for key in ("vector_ops_per_s", "bandwidth_share", "gpu_memory_share")
+            for key in ("vector_ops_per_s", "bandwidth_share", "board_watts", "gpu_memory_share")
         }
         values |= {f"local.{key}": number.value for key, number in told.items() if number is not None}
     if gpu.power is None:

@@ -16,11 +16,11 @@ from medusa_sim.report.spec_rows import (
     price_rows,
     runtime_rows,
 )
-from medusa_sim.report.text import NOTHING, TextTable, cell, significant, with_prefix
+from medusa_sim.report.text import NOTHING, TextTable, cell, percent, significant, with_prefix
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import KernelSet
-from medusa_sim.specs.local import runtimes_of
+from medusa_sim.specs.local import is_unopened, laws_of, runtimes_of
 from medusa_sim.units import GIGA, TERA
 
 _PREFIXED = {"FLOP/s": "FLOP/s", "bytes/s": "B/s", "bytes": "B"}
@@ -117,9 +117,11 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
                 "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
                 "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
                 "fp16 TFLOP/s": peak("fp16"),
+                "figures": lambda gpu: "not looked up" if is_unopened(gpu.sources) else "computed, measured",
+                "passes within": lambda gpu: percent(min(law.band for law in laws_of(gpu.local)), 0),
                 "runtimes": lambda gpu: ", ".join(runtimes_of(gpu.local)),
             },
-            words=("device", "runtimes"),
+            words=("device", "figures", "runtimes"),
             title=f"{group}: llama.cpp and MLX",
         )
         for group, grouped in own.items()

@@ -401,7 +401,7 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
     if file.power is not None:
         numbers["power.limit_watts"] = file.power.limit_watts
     if file.local is not None:
-        for name in ("vector_ops_per_s", "bandwidth_share", "gpu_memory_share"):
+        for name in ("vector_ops_per_s", "bandwidth_share", "board_watts", "gpu_memory_share"):
             if (number := getattr(file.local, name)) is not None:
                 numbers[f"local.{name}"] = number
     for table in ("peak_flops_per_s", "paper_peak_flops_per_s"):

@@ -8,6 +8,7 @@ of a data centre says in its own file what they must know (`[local]`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -210,8 +211,21 @@ def law_of(backend: str, gpu: str, device: LocalDevice | None) -> Law:
 
 def runtimes_of(device: LocalDevice | None) -> tuple[str, ...]:
     """Names of the runtimes that a device runs."""
-    own = [law for law in laws() if device is not None and device.target.startswith(law.targets)]
-    return tuple(dict.fromkeys(runtime_of_backend(law.backend) for law in own))
+    return tuple(dict.fromkeys(runtime_of_backend(law.backend) for law in laws_of(device)))
+
+
+def laws_of(device: LocalDevice | None) -> tuple[Law, ...]:
+    """The laws of a device, one for each backend that runs there."""
+    return tuple(law for law in laws() if device is not None and device.target.startswith(law.targets))
+
+
+UNOPENED = "published figures, no sheet was opened"
+"""How sources begin of numbers that somebody knew and nobody looked up."""
+
+
+def is_unopened(sources: Mapping[str, str]) -> bool:
+    """Whether some number of a device, by its sources, was never looked up."""
+    return any(source.startswith(UNOPENED) for source in sources.values())
 
 
 def runtime_of_backend(backend: str) -> str:

@@ -7,7 +7,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, NAMES, TYPES, bytes_per_weight, mean_bytes, named_file, shares
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import device_names, gpu_name, gpu_names, load_gpu, local_names
-from medusa_sim.specs.local import law_of, laws
+from medusa_sim.specs.local import is_unopened, law_of, laws
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, local_runtime_names
 from medusa_sim.specs.variants import with_dtypes
@@ -84,6 +84,15 @@ def test_devices_are_told_apart_and_found_as_people_write_them():
         "M4 Pro 24GB": "m4-pro", "RTX 3060 12GB": "rtx-3060", "RTX 5060 Ti 8GB": "rtx-5060-ti-8gb",
     }  # fmt: skip
     assert {given: gpu_name(given) for given in written} == written
+
+
+def test_numbers_that_nobody_looked_up_say_so():
+    unopened = [name for name in local_names() if is_unopened(load_gpu(name).sources)]
+    assert {"rtx-3080", "m1-max", "radeon-8060s"} <= set(unopened)
+    assert not [name for name in unopened if name.startswith("cpu-")]
+    for name in local_names():
+        assert all(len(source) > 10 for source in load_gpu(name).sources.values())
+    assert load_gpu("rtx-3080").local.board_watts.value == 320
 
 
 def test_every_law_names_its_source_and_where_it_holds():
