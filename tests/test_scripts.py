@@ -54,7 +54,8 @@ QUICK = {
 """Scripts that need rows and take seconds on them."""
 LONG = {
     "acceptance.py": "", "accuracy.py": "--check",
-    "compare_validation.py": "", "deepseek_rows.py": "", "engine_bands.py": "", "engine_fit.py": "--print",
+    "compare_validation.py": "", "deepseek_rows.py": "", "engine_bands.py": "",
+    "engine_fit.py": "--print", "first_tokens.py": "",
     "hierarchy.py": "", "local_speed.py": "", "served_rows.py": "",
     "load_validation.py": "--print", "moe_speculation.py": "", "power_fit.py": "", "published.py": "",
     "serving_validation.py": "",
