@@ -15,7 +15,7 @@ from conftest import Browser
 from selenium.webdriver.common.keys import Keys
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
-PAGES = ("", "load", "tree", "which-gpu", "evidence")
+PAGES = ("", "load", "tree", "which-gpu", "own", "evidence")
 
 
 @pytest.mark.parametrize("page", PAGES)
