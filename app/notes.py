@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def accuracy(of: Scenario) -> str:
     """How wrong linear layers of a scenario are predicted, and who lent them."""
-    gpu, dtype, fit = of.gpu, of.model.dtype, of.linear_fit
+    gpu, dtype, fit = of.gpu, of.model.dtype, of.kernel_fits.linear
     if fit is None:
         return f"{gpu.name} has no fitted linear layers of its own for {dtype}."
     if fit.is_borrowed(gpu.name):

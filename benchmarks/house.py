@@ -45,10 +45,10 @@ HOUSE = (
         ("plan",),
         "scenario -> surface (the only thing that prices a grid) -> sweep, recommend and what they say",
         in_order(
-            "acceptance argument arguments question draft_options as_run own_rows scenario coverage "
-            "stand_ins doubts terms configurations surface cell_steps cells verdict check woken_experts "
-            "slower costs quantities columns cell single_step request counts sweep tree_speedup break_even "
-            "capacity insights schedule alike schedule_row recommendation recommend"
+            "acceptance argument arguments question draft_options as_run own_rows kernel_fits scenario "
+            "coverage stand_ins doubts terms configurations surface cell_steps cells verdict check "
+            "woken_experts slower costs quantities columns cell single_step request counts sweep "
+            "tree_speedup break_even capacity insights schedule alike schedule_row recommendation recommend"
         ),
     ),
     Room(

@@ -232,9 +232,9 @@ def trees_without_attention(of: Scenario) -> Iterator[str]:
 
 def borrowed_kernels(of: Scenario) -> Iterator[str]:
     """Whose kernels stand in for this GPU's own, and their share of a plain step."""
-    if not of.kernel_lenders:
+    if not of.kernel_fits.lenders:
         return
-    slower = max(fit.slower for fit in of.fits.values())
+    slower = max(fit.slower for fit in of.kernel_fits.by_key.values())
     times = "" if slower == 1.0 else f", taken {slower:g} times as long as served steps there ask"
     lent = borrowed_shares(of)
     what = " and ".join(lent) if lent else "what a plain step does not call"
@@ -242,7 +242,7 @@ def borrowed_kernels(of: Scenario) -> Iterator[str]:
     percent = "under 1" if share < _LEAST_SHARE else f"{100.0 * share:.0f}"
     part = f" ({percent} % of a plain step)" if lent else ""
     yield (
-        f"kernels of {of.gpu.name} are borrowed from {', '.join(of.kernel_lenders)}: {what}{part}, "
+        f"kernels of {of.gpu.name} are borrowed from {', '.join(of.kernel_fits.lenders)}: {what}{part}, "
         f"with wider bands{times}"
     )
 
@@ -276,7 +276,7 @@ def unpacked_weights(of: Scenario) -> Iterator[str]:
 
 def unfitted_kernels(of: Scenario) -> Iterator[str]:
     """Kinds of kernels that nobody fitted on any card."""
-    launches = () if of.scope == "block" else of.plain_launches
+    launches = () if of.scope == "block" else of.kernel_fits.plain_launches
     unfitted = {
         KIND_OF[launch.operator.kind].title: None
         for launch in launches
@@ -293,7 +293,7 @@ def verification_by_other_kernels(of: Scenario) -> Iterator[str]:
     """That sparse or latent attention was measured with other numbers of queries than verification has."""
     if of.scope != "model":
         return
-    if "sparse" in {place.partition(".")[0] for place in of.fits}:
+    if "sparse" in {place.partition(".")[0] for place in of.kernel_fits.by_key}:
         yield (
             f"sparse attention of {of.model.name} takes fitted modules: those of several queries a "
             "request are of prompts or extrapolated from one, with wider bands"
@@ -307,9 +307,9 @@ def verification_by_other_kernels(of: Scenario) -> Iterator[str]:
 
 def unpacking(of: Scenario) -> Iterator[str]:
     """What is stored narrower than its kernel was measured with."""
-    if of.unpacks:
+    if unpacked := " and ".join(of.kernel_fits.unpacks):
         yield (
-            f"nobody measured the unpacking of {' and '.join(of.unpacks)} on {of.gpu.name}: times "
+            f"nobody measured the unpacking of {unpacked} on {of.gpu.name}: times "
             "are of kernels without it that read as many bytes, with wider bands"
         )
 
@@ -317,7 +317,9 @@ def unpacking(of: Scenario) -> Iterator[str]:
 def collectives_of_more_cards(of: Scenario) -> Iterator[str]:
     """That collectives were measured on two cards only."""
     places = [
-        key.removeprefix("collective.").partition(":") for key in of.fits if key.startswith("collective.")
+        key.removeprefix("collective.").partition(":")
+        for key in of.kernel_fits.by_key
+        if key.startswith("collective.")
     ]
     exchange = [of.gpu.kernels[name].collective[key] for name, _, key in places]
     if of.parallel.tp > FEWEST_RANKS and not all(kernel.knows_ranks for kernel in exchange):

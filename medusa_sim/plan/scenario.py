@@ -23,7 +23,6 @@ from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.latency.local import LocalLatency, clock_under
-from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.plan import (
     CANDIDATES_MAX,
     DEFAULT_SEQ_LEN,
@@ -38,12 +37,11 @@ from medusa_sim.plan.argument import WHOLE, check, takes
 from medusa_sim.plan.arguments import ARGUMENTS, Arguments
 from medusa_sim.plan.as_run import as_run, check_fit
 from medusa_sim.plan.draft_options import Drafting, DraftOption, draft_options
+from medusa_sim.plan.kernel_fits import KernelFits
 from medusa_sim.plan.own_rows import corrected, read_rows
 from medusa_sim.specs.costs import Price, given_price, price_of
 from medusa_sim.specs.engine_facts import Backend, backend_of_model, case_of
-from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
@@ -52,16 +50,10 @@ from medusa_sim.specs.runtime import Runtime, load_runtime, local_runtime_names
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.drafter.base import Drafter, FreeDrafter, Parts
-from medusa_sim.step.kernels import priced
 from medusa_sim.step.memory import usable_memory_bytes
-from medusa_sim.step.network import model_launches
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting, step_kernels
-from medusa_sim.step.workload import CHAIN, TREE, Launch, Overlap, Scope, decode, overlap_of, verify
-from medusa_sim.units import Format
-
-_DENSE = ("gemm", "attention", "elementwise")
-"""Sections of the kernels of a dense model on one GPU."""
+from medusa_sim.step.workload import CHAIN, TREE, Overlap, Scope, overlap_of
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -494,70 +486,18 @@ class Scenario:
             return None
         return backend_of_model(self.shard, self.runtime.library, self.gpu.architecture, self.runtime.backend)
 
-    @property
-    def plain_launches(self) -> tuple[Launch, ...]:
-        """Kernels of a plain step, and those of several tokens a request that such a step has not."""
-        verified = model_launches(self.shard, verify(1, 1, 2), self.runtime)
-        return (
-            *model_launches(self.shard, decode(1, 1), self.runtime),
-            *(launch for launch in verified if launch.composed),
-        )
-
     @cached_property
-    def fits(self) -> dict[str, Fit]:
-        """`gemm.fp16` -> how well it was fitted, of the kernels that a step of this model calls."""
-        if self.latency.name != "calibrated":
-            return {}
-        fits = self._dense_fits
-        if self.scope == "block" or (self.parallel == ONE and not self.model.has_more_kinds):
-            return fits
-        # of experts, latent attention and exchange any set of the GPU: the one that the latency model takes
-        for launch in priced(self.latency, self.plain_launches):
-            kind = KIND_OF[launch.operator.kind]
-            if kind.is_chosen and kind.section != "gemm":
-                place = self.latency.time(launch.operator).kernels
-                set_name, _, key = place.partition(":")
-                fits[f"{kind.section}.{place}"] = kind.table(self.gpu.kernels[set_name])[key].fit
-        return fits
-
-    @property
-    def _dense_fits(self) -> dict[str, Fit]:
-        """`gemm.fp16`, `attention.decode_attention`, ... -> fit, in the model's format."""
-        held, model = self.gpu.kernel_set(self.kernels), self.model
-        form = Format(model.dtype, model.weight_dtype).key
-        forms = {form if form in held.linear else model.dtype, model.activation_dtype}
-        return {
-            f"{kind.section}.{key}": kernel.fit
-            for kind in KINDS
-            if kind.section in _DENSE
-            for key, kernel in kind.table(held).items()
-            if kind.section != "gemm" or key in forms
-        }
-
-    @property
-    def linear_fit(self) -> Fit | None:
-        """How well the linear layers of this model's format were fitted; None where nobody fitted them."""
-        form = Format(self.model.dtype, self.model.weight_dtype).key
-        return self.fits.get(f"gemm.{form}", self.fits.get(f"gemm.{self.model.dtype}"))
-
-    @property
-    def kernel_lenders(self) -> tuple[str, ...]:
-        """Other devices and libraries whose measured kernels stand in for this GPU's own, each once."""
-        lenders = (fit for fit in self.fits.values() if fit.is_borrowed(self.gpu.name))
-        return tuple(dict.fromkeys(fit.inherited_from for fit in lenders))
-
-    @property
-    def unpacks(self) -> tuple[str, ...]:
-        """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
-        model = self.model
-        if self.latency.name != "calibrated":
-            return ()
-        form = Format(model.dtype, model.weight_dtype).key
-        weights = form != model.dtype and form not in self.gpu.kernel_set(self.kernels).linear
-        cache = not model.blocks(Latent) and model.kv_dtype != model.activation_dtype
-        return (
-            *([f"{model.weight_dtype} weights"] if weights else []),
-            *([f"a KV cache in {model.kv_dtype}"] if cache else []),
+    def kernel_fits(self) -> KernelFits:
+        """How well the kernels that its steps call were fitted."""
+        return KernelFits(
+            gpu=self.gpu,
+            model=self.model,
+            shard=self.shard,
+            runtime=self.runtime,
+            latency=self.latency,
+            kernels=self.kernels,
+            scope=self.scope,
+            is_split=self.parallel != ONE,
         )
 
 

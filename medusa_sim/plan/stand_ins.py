@@ -45,7 +45,7 @@ def slower_than_halves(of: Scenario) -> tuple[str, int, float] | None:
     """
     made = [
         (launch.count, launch.operator)
-        for launch in of.plain_launches
+        for launch in of.kernel_fits.plain_launches
         if isinstance(launch.operator, Gemm) and launch.operator.dtype not in HALVES
     ]
     if not made:
@@ -66,7 +66,8 @@ def slower_than_halves(of: Scenario) -> tuple[str, int, float] | None:
 
 def other_form(of: Scenario) -> tuple[str, str] | None:
     """Format of the model's experts and that of the kernel which serves them, where they are not one."""
-    model, served = of.model, next((key.partition(":")[2] for key in of.fits if key.startswith("moe.")), None)
+    model, keys = of.model, of.kernel_fits.by_key
+    served = next((key.partition(":")[2] for key in keys if key.startswith("moe.")), None)
     if served is None or model.experts is None:
         return None
     stored = model.in_form(model.experts.form)

@@ -91,7 +91,7 @@ def _latency_caveats(item: Scenario) -> Iterator[str]:
         )
     if name != "calibrated":
         return
-    gemm = item.linear_fit
+    gemm = item.kernel_fits.linear
     if gemm is not None:
         yield (
             f"Linear layers of `{item.gpu.name}` ({item.kernels}): mean error {percent(gemm.fit_error)} on "

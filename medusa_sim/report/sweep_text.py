@@ -277,12 +277,12 @@ def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
                 f"{item.backend.name}: {item.backend.source}"
             )
         sources_of[f"acceptance {item.profile.name}"] = {"tokens_per_step": item.profile.source}
-        if item.fits:
+        if item.kernel_fits.by_key:
             kernels = sources_of.setdefault(f"kernels {gpu.name} {item.kernels}", {})
             kernels |= {
                 name: f"{fit.source}; {fit.rows} rows, mean error {fit.fit_error:.1%} of the fit, "
                 f"{fit.heldout_error:.1%} on held-out shapes"
-                for name, fit in item.fits.items()
+                for name, fit in item.kernel_fits.by_key.items()
             }
     return sources_of
 
@@ -290,7 +290,7 @@ def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
 def kernels_line(scenario: Scenario) -> list[str]:
     """The kinds of kernels that a step calls, with the error of each on shapes that its fit had not seen."""
     errors: dict[str, list[float]] = {}
-    for name, fit in scenario.fits.items():
+    for name, fit in scenario.kernel_fits.by_key.items():
         errors.setdefault(name.partition(".")[0], []).append(fit.heldout_error)
     if not errors:
         return []

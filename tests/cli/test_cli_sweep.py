@@ -236,7 +236,9 @@ def test_every_kind_of_kernel_of_a_step_names_its_source(arguments):
     pages = [page(closing([scenario], (), "")) for page in (markdown_page, partial(html_page, "title"))]
     assert all(kind in line for kind in kinds)
     assert all(
-        name in page and fit.source[:20] in page for name, fit in scenario.fits.items() for page in pages
+        name in page and fit.source[:20] in page
+        for name, fit in scenario.kernel_fits.by_key.items()
+        for page in pages
     )
 
 

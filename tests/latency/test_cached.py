@@ -207,13 +207,13 @@ def test_another_librarys_block_scales_on_the_same_card_are_told():
     scenario = Scenario(
         gpu="l40s", model="llama-3.1-8b", dtype="fp8_block", drafter="ngram", acceptance="0.5"
     )
-    assert scenario.kernel_lenders[:1] == ("l40s:trtllm:fp8_block",)
+    assert scenario.kernel_fits.lenders[:1] == ("l40s:trtllm:fp8_block",)
     assert any("l40s:trtllm:fp8_block" in line for line in doubts(scenario))
     step = decode_step(scenario.setting, 8, 1024)
     assert step.source == Source.BORROWED
     assert step.high_us / step.low_us > 1.5
     half = scenario.but(dtype="bf16")
-    assert "l40s:sglang:bf16" not in half.kernel_lenders  # one library runs both
+    assert "l40s:sglang:bf16" not in half.kernel_fits.lenders  # one library runs both
 
 
 @pytest.mark.parametrize(("gpu", "source"), [("h100-sxm", Source.CALIBRATED), ("h100-nvl", Source.BORROWED)])

@@ -167,24 +167,24 @@ def test_a_format_without_kernels_is_refused_in_one_line(given, words):
 
 
 def test_lenders_are_those_of_the_kernels_that_a_model_uses():
-    assert Scenario(gpu="a100-80gb-pcie", model="llama-7b").kernel_lenders == ()
+    assert Scenario(gpu="a100-80gb-pcie", model="llama-7b").kernel_fits.lenders == ()
     packed = Scenario(gpu="a100-80gb-pcie", model="llama-7b", weight_dtype="int4")
-    assert packed.kernel_lenders == ("a100-80gb-sxm:sglang:int4",)
-    assert packed.linear_fit is packed.fits["gemm.int4"]
+    assert packed.kernel_fits.lenders == ("a100-80gb-sxm:sglang:int4",)
+    assert packed.kernel_fits.linear is packed.kernel_fits.by_key["gemm.int4"]
     own = Scenario(gpu="b200", model="llama-3.1-8b", dtype="nvfp4")
-    assert not any(name.split(":")[2:] for name in own.kernel_lenders)  # linear layers are its own
+    assert not any(name.split(":")[2:] for name in own.kernel_fits.lenders)  # linear layers are its own
 
 
 def test_what_a_kernel_unpacks_unmeasured_is_said():
     packed = Scenario(gpu="l4", model="qwen2.5-14b", weight_dtype="int8", kv_dtype="fp8")
-    assert packed.unpacks == ("int8 weights", "a KV cache in fp8")
+    assert packed.kernel_fits.unpacks == ("int8 weights", "a KV cache in fp8")
     assert packed.model.numbers == "bf16, int8 weights, fp8 KV cache"
     assert any("unpacking of int8 weights and a KV cache in fp8 on l4" in line for line in doubts(packed))
     lent = Scenario(gpu="l4", model="qwen2.5-14b", weight_dtype="int4")
-    assert lent.unpacks == ()
+    assert lent.kernel_fits.unpacks == ()
     assert any("a100-80gb-sxm:sglang:int4" in line for line in doubts(lent))
     block = Scenario(gpu="h100-sxm", model="llama-3.1-8b", dtype="fp8_block")
-    assert (block.unpacks, block.model.numbers) == ((), "fp8_block")
+    assert (block.kernel_fits.unpacks, block.model.numbers) == ((), "fp8_block")
 
 
 def test_what_is_known_of_a_library_is_where_a_fit_begins():

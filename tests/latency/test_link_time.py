@@ -187,6 +187,6 @@ def test_a_group_beyond_the_bridge_is_told(tp):
     exchanged = decode_step(scenario.setting, 64, 1024).parts_us.get("exchange", np.zeros(()))
     assert (exchanged > 0.0) == (tp > 1)
     if tp > 2:
-        assert "rtx-pro-6000:nccl" in scenario.kernel_lenders
+        assert "rtx-pro-6000:nccl" in scenario.kernel_fits.lenders
         linked = decode_step(scenario.but(gpu="h100-sxm").setting, 64, 1024).parts_us["exchange"]
         assert exchanged > 2.0 * linked

@@ -227,6 +227,26 @@ def test_sizes_of_states_and_projections_are_as_published():
     assert float(layer.weights) == pytest.approx(0.187e9 + 0.014e9, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("kind", "entries"),
+    [
+        # queries and output 8 x 128 wide, a key and a value of 128, an index query and an index key of 128
+        ("msa", (2 * 8 * 128 + 2 * 128 + 2 * 128) * 1000),
+        # queries through a rank of 64, a latent of 512, output through 1,024; two compressors of 512
+        ("hca", 64 * (1000 + 8 * 512) + 512 * 1000 + 1024 * (8 * 512 + 1000) + 2 * 512 * 1000),
+        # four compressors, the indexer of 4 heads of 128 and its own three
+        ("csa", 64 * (1000 + 8 * 512) + 512 * 1000 + 1024 * (8 * 512 + 1000) + 4 * 512 * 1000
+         + 64 * 4 * 128 + (128 + 4) * 1000 + 3 * 128 * 1000),
+    ],
+)  # fmt: skip
+def test_weights_of_a_sparse_module_are_the_entries_of_its_projections(kind, entries):
+    layer = Sparse(
+        name="s", kind=kind, dtype="bf16", batch=2, q_len=1, prefix=100, heads=8, hidden=1000, q_rank=64,
+        index_heads=4,
+    )  # fmt: skip
+    assert float(layer.weights) == entries
+
+
 @pytest.mark.parametrize(("prefix", "q_len", "window"), [(0, 5, 3), (10, 1, 4), (2, 6, 4), (0, 3, 8)])
 def test_pairs_of_a_window_are_those_that_one_counts(prefix, q_len, window):
     one = WindowAttention(

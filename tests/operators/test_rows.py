@@ -278,6 +278,13 @@ def test_a_token_goes_at_most_once_to_each_rank(ranks, topk):
     assert dispatch("dispatch", 1, topk).link_bytes == 0
 
 
+def test_a_combination_adds_every_copy_of_a_token_and_a_dispatch_nothing():
+    # 2 of 4 ranks by chance: 4 (1 - (3 / 4)^2) = 1.75 copies of 8 tokens of 7,168 values in bf16
+    assert float(dispatch("combine", 4, 2, 8).flops) == pytest.approx(8 * 1.75 * 7168)
+    assert float(dispatch("dispatch", 4, 2, 8).flops) == 0.0
+    assert float(dispatch("combine", 4, 2, 8).bytes) == pytest.approx(2 * 2 * 8 * 1.75 * 7168)
+
+
 def test_rows_of_recorded_tables_are_read():
     rows = [
         {"op": op, "dtype": "half", "engine": "nccl", "version": version, "ranks": 8, "bytes": 2.0**30}

@@ -1,0 +1,104 @@
+"""How well the kernels that a step calls were fitted, on which card, and what stands in for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from medusa_sim.latency.base import LatencyModel
+from medusa_sim.operators.kinds import KIND_OF, KINDS
+from medusa_sim.specs.fitted import Fit
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.mixers import Latent
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.kernels import priced
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.workload import Launch, Scope, decode, verify
+from medusa_sim.units import Format
+
+_DENSE = ("gemm", "attention", "elementwise")
+"""Sections of the kernels of a dense model on one GPU."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelFits:
+    """Fits of the kernels of one scenario.
+
+    shard: what one GPU holds of the model. kernels: name of the kernel set. is_split: over several GPUs.
+    """
+
+    gpu: Gpu
+    model: Model
+    shard: Model
+    runtime: Runtime
+    latency: LatencyModel
+    kernels: str
+    scope: Scope
+    is_split: bool
+
+    @property
+    def plain_launches(self) -> tuple[Launch, ...]:
+        """Kernels of a plain step, and those of several tokens a request that such a step has not."""
+        verified = model_launches(self.shard, verify(1, 1, 2), self.runtime)
+        return (
+            *model_launches(self.shard, decode(1, 1), self.runtime),
+            *(launch for launch in verified if launch.composed),
+        )
+
+    @cached_property
+    def by_key(self) -> dict[str, Fit]:
+        """`gemm.fp16` -> how well it was fitted, of the kernels that a step of this model calls."""
+        if self.latency.name != "calibrated":
+            return {}
+        fits = self._dense_fits
+        if self.scope == "block" or not (self.is_split or self.model.has_more_kinds):
+            return fits
+        # of experts, latent attention and exchange any set of the GPU: the one that the latency model takes
+        for launch in priced(self.latency, self.plain_launches):
+            kind = KIND_OF[launch.operator.kind]
+            if kind.is_chosen and kind.section != "gemm":
+                place = self.latency.time(launch.operator).kernels
+                set_name, _, key = place.partition(":")
+                fits[f"{kind.section}.{place}"] = kind.table(self.gpu.kernels[set_name])[key].fit
+        return fits
+
+    @property
+    def _dense_fits(self) -> dict[str, Fit]:
+        """`gemm.fp16`, `attention.decode_attention`, ... -> fit, in the model's format."""
+        held, model = self.gpu.kernel_set(self.kernels), self.model
+        form = Format(model.dtype, model.weight_dtype).key
+        forms = {form if form in held.linear else model.dtype, model.activation_dtype}
+        return {
+            f"{kind.section}.{key}": kernel.fit
+            for kind in KINDS
+            if kind.section in _DENSE
+            for key, kernel in kind.table(held).items()
+            if kind.section != "gemm" or key in forms
+        }
+
+    @property
+    def linear(self) -> Fit | None:
+        """How well the linear layers of this model's format were fitted; None where nobody fitted them."""
+        form = Format(self.model.dtype, self.model.weight_dtype).key
+        return self.by_key.get(f"gemm.{form}", self.by_key.get(f"gemm.{self.model.dtype}"))
+
+    @property
+    def lenders(self) -> tuple[str, ...]:
+        """Other devices and libraries whose measured kernels stand in for this GPU's own, each once."""
+        lenders = (fit for fit in self.by_key.values() if fit.is_borrowed(self.gpu.name))
+        return tuple(dict.fromkeys(fit.inherited_from for fit in lenders))
+
+    @property
+    def unpacks(self) -> tuple[str, ...]:
+        """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
+        model = self.model
+        if self.latency.name != "calibrated":
+            return ()
+        form = Format(model.dtype, model.weight_dtype).key
+        weights = form != model.dtype and form not in self.gpu.kernel_set(self.kernels).linear
+        cache = not model.blocks(Latent) and model.kv_dtype != model.activation_dtype
+        return (
+            *([f"{model.weight_dtype} weights"] if weights else []),
+            *([f"a KV cache in {model.kv_dtype}"] if cache else []),
+        )
