@@ -134,6 +134,8 @@ def own_machine(names: dict[str, Any]) -> None:
 
     found = read_rows(names["bench"])
     told: dict[str, Any] = {name: value for name, value in found.told.items() if not take.is_given(name)}
+    if str(names["model"]).lower().endswith(".gguf"):  # which says the type of each tensor
+        told.pop("weight_dtype", None)
     if found.acceptance is not None and not take.is_given("acceptance"):
         told["acceptance"] = f"{found.acceptance:.4g}"
     for name, value in told.items():
