@@ -161,6 +161,7 @@ def test_a_step_adds_up_and_agrees_with_the_sweep(scenario):
         step = scenario.step(batch=8, candidates=count)
         assert step.time_us == pytest.approx(frame["verify_step_us"][count], rel=1e-9)
         assert step.speedup == pytest.approx(frame["speedup"][count], rel=1e-9)
+        assert step.tokens_per_s == pytest.approx(frame["tokens_per_s"][count], rel=1e-9)
         table = step.breakdown()
         assert table["time_us"].sum() == pytest.approx(step.time_us, rel=1e-9)
         assert table["share"].sum() == pytest.approx(1.0)

@@ -96,7 +96,7 @@ class Fixed(Policy):
         return self.count
 
     def longest(self, described: int) -> int:
-        """That number."""
+        """The number of drafts, whatever the state."""
         del described
         return self.count
 

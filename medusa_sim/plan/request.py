@@ -58,12 +58,12 @@ class RequestLatency:
 
     @cached_property
     def plain_first_token_us(self) -> float:
-        """Reading the prompt, which emits the first token."""
+        """Reading the prompt by the model alone, which emits the first token."""
         return float(prefill_step(self.steps.surface.setting, self.batch, self.prompt_tokens).time_us)
 
     @cached_property
     def first_token_us(self) -> float:
-        """Likewise, by the drafter too."""
+        """Reading the prompt by the model and the drafter."""
         option, setting = self.steps.option_at(0, 0), self.steps.surface.setting
         if option is None:
             return self.plain_first_token_us
@@ -80,7 +80,7 @@ class RequestLatency:
 
     @cached_property
     def plain_per_token_us(self) -> float:
-        """Likewise."""
+        """The same without speculation."""
         return _mean(self.steps.decode_us)
 
     @property
@@ -90,7 +90,7 @@ class RequestLatency:
 
     @property
     def plain_total_us(self) -> float:
-        """Likewise."""
+        """Until the last token, without speculation."""
         return self.plain_first_token_us + (self.output_tokens - 1) * self.plain_per_token_us
 
     @property

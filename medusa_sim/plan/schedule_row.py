@@ -302,7 +302,7 @@ class ScheduleRow(Cell):
 
     @property
     def best_speedup(self) -> float:
-        """Of that count."""
+        """Speedup of best_candidates at the fullest batch."""
         return float(self.every.by_count.speedup[self.at, self.s, self._places[-1]])
 
     @property

@@ -64,6 +64,8 @@ def test_a_new_quantity_stands_in_every_command(new, tmp_path):
     assert json.loads(json.dumps(found.to_dict()["schedule"][0]))[new.name] == first[new.name]
     assert new.name in found.by_count
     assert getattr(found.at(1), new.name) == first[new.name]
+    step = ms.Scenario(**WHERE).step(8, candidates=3)
+    assert getattr(step, new.name) == pytest.approx(step.tokens_per_step / step.drafts)
     compared = ms.compare("llama-3.1-8b", gpus="h100-sxm", counts=1, engines="vllm", drafters="eagle3")
     assert compared.table[new.name].notna().all()
     load = ms.Scenario(**WHERE).simulate(["2"], rates=[1.0], requests=20, seeds=1, search=False)
