@@ -14,6 +14,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import uploads
 from chosen import SetUp
 from kept import LONG_BYTES, Kept
@@ -22,11 +23,12 @@ from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.plan import tree_speedup
+from medusa_sim.plan.configurations import Configurations
 from medusa_sim.plan.question import Objective, Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.setups.measured import Beside, beside
+from medusa_sim.setups.measured import Beside, as_measured, by_nearness, differences, figures
 from medusa_sim.setups.question import BATCHES
 from medusa_sim.setups.setup import ENGINES
 from medusa_sim.specs.model import Model
@@ -84,7 +86,9 @@ def scenario_of(set_up: SetUp) -> Scenario:
 
 
 def usual_request(set_up: SetUp) -> tuple[int, int] | None:
-    """Prompt and output that `recommend` asks about where none are given; None where steps are priced."""
+    """Prompt and output as said, or as `recommend` asks about where none are; None where steps are priced."""
+    if set_up.request is not None:
+        return set_up.request
     if set_up.is_step:
         return None
     traffic = scenario_of(set_up).served().traffic
@@ -110,28 +114,60 @@ def recommendation(
     return recommend(scenario_of(set_up), question)
 
 
-_ANOTHER = {"model", "card"}
-"""What a measurement that says nothing of a set-up differs in."""
+MOST_AT_ONCE = 1024
+"""Requests that the app looks at: as many as engines decode at once where nobody says more."""
 
 
 @KEPT
-def measured_beside(set_up: SetUp) -> Beside | None:
-    """The public measurement nearest to a set-up, with its predicted curve; None where none is near."""
-    found = beside(scenario_of(set_up), BATCHES[: BATCHES.index(256) + 1])
-    return None if found is None or set(found.differs) >= _ANOTHER else found
+def room(set_up: SetUp) -> int:
+    """The most requests at once that memory holds without drafts, MOST_AT_ONCE at most; at least 1."""
+    plain = Configurations(()).max_batch(scenario_of(set_up), np.asarray([set_up.seq_len]))
+    return min(max(int(plain[0, 0]), 1), MOST_AT_ONCE)
 
 
-def row_at(set_up: SetUp, batch_max: int, batch: int) -> ScheduleRow:
-    """The schedule's row at one batch, of the request that is usual."""
-    answer = recommendation(set_up, batch_max, "latency", usual_request(set_up))
-    return scheduled_row_at(answer, batch, set_up.seq_len)
+_ANOTHER = {"model", "card"}
+"""What a measurement that says nothing of a set-up differs in."""
+_CURVE = BATCHES[: BATCHES.index(256) + 1]
+
+
+def measured_near(set_up: SetUp) -> list[Beside]:
+    """Every public measurement with its predicted curve, the nearest to a set-up first."""
+    of = scenario_of(set_up)
+    return [
+        Beside(figure=figure, differs=differences(figure, of), curve=_as_measured(place))
+        for figure in by_nearness(of)
+        for place in [figures().index(figure)]
+    ]
+
+
+def says_something(beside: Beside) -> bool:
+    """Whether a measurement is of the set-up's model or card."""
+    return not set(beside.differs) >= _ANOTHER
+
+
+@KEPT
+def _as_measured(place: int) -> dict[str, Any]:
+    """What is predicted for a figure as it was measured: of no set-up but its own."""
+    return as_measured(figures()[place], _CURVE)
+
+
+def planned(set_up: SetUp) -> Recommendation:
+    """The answer for every batch that memory holds, of the request that was said or is usual."""
+    return recommendation(set_up, room(set_up), "latency", usual_request(set_up))
+
+
+def row_at(set_up: SetUp, batch: int) -> ScheduleRow:
+    """The schedule's row at one batch."""
+    return scheduled_row_at(planned(set_up), batch, set_up.seq_len)
 
 
 def drafts_at(set_up: SetUp, batch: int) -> int:
     """Drafts in a row that are recommended at a batch; the best of them where none are."""
+    answer = planned(set_up)
+    batch = min(batch, answer.question.batch_max)
     return (
-        row_at(set_up, 64, batch).drafts
-        or max(recommendation(set_up, 64).by_drafts, key=lambda each: each.speedup).drafts
+        scheduled_row_at(answer, batch, set_up.seq_len).drafts
+        or max(answer.by_drafts, key=lambda each: each.speedup).drafts
     )
 
 

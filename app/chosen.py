@@ -2,51 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medusa_sim import data
+from medusa_sim.errors import UsageError, shown
 from medusa_sim.export import ENGINES
 from medusa_sim.export.engines import METHODS
-from medusa_sim.plan import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN, default_drafter
-from medusa_sim.plan.arguments import Arguments, words_of
+from medusa_sim.plan import (
+    DEFAULT_DRAFTER,
+    DEFAULT_GPU,
+    DEFAULT_MODEL,
+    DEFAULT_SEQ_LEN,
+    LOAD_OUTPUT_TOKENS,
+    LOAD_PROMPT_TOKENS,
+    default_drafter,
+    request_length,
+)
+from medusa_sim.plan.argument import FLAG, NUMBER, WHOLE, Argument
+from medusa_sim.plan.arguments import ARGUMENTS, Arguments, words_of
 from medusa_sim.plan.insights import LIMIT
-from medusa_sim.specs.runtime import UNTIMED, load_runtime
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.models import load_model, model_names
+from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases
 from medusa_sim.step.drafter import drafter_kind, drafter_names
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
 """Arguments beside GPU, model and engine that decide the kernels of a step."""
 OWN_MODEL = "my config.json"
+SHIPPED, DEFAULT = "as shipped", "default"
+"""Of an acceptance and of other arguments, where the input says nothing."""
 _POINT = " · "
 NO_ENGINE = "json"
 """What settings for code of one's own are written as."""
 
 
-PRESETS: dict[str, dict[str, str | int]] = {
-    "8B on one H100, EAGLE-3": {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"},
-    "R1 on 8 H200, MTP": {
-        "gpu": "h200-sxm", "model": "deepseek-r1", "drafter": "mtp", "runtime": load_runtime("sglang").name,
-        "tp": 8,
-    },
-    "Vicuna-7B on one A100, Medusa's trees": {
-        "gpu": DEFAULT_GPU, "model": DEFAULT_MODEL, "drafter": DEFAULT_DRAFTER,
-    },
-    "my own": {"model": OWN_MODEL},
-}  # fmt: skip
-"""Set-ups to start from, by the parameters of their links."""
-OPENS = next(iter(PRESETS.values()))
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A set-up to start from. words: parameters of its link; about: what it is, below its answer."""
+
+    name: str
+    about: str
+    words: dict[str, str | int]
+
+
+PRESETS = (
+    Preset("Chat on one H100", "Llama-3.1-8B, EAGLE-3, vLLM",
+           {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}),
+    Preset("DeepSeek-R1 on 8 H200", "MTP, SGLang",
+           {"gpu": "h200-sxm", "model": "deepseek-r1", "drafter": "mtp",
+            "runtime": load_runtime("sglang").name, "tp": 8}),
+    Preset("My Mac", "Qwen3-8B in 4 bits, M4 Max, llama.cpp",
+           {"gpu": "m4-max", "model": "qwen3-8b", "drafter": "draft-model", "draft_model": "qwen3-0.6b",
+            "runtime": "llama.cpp-metal", "weight_dtype": "q4_k_m", "acceptance": "0.7"}),
+    Preset("Agents at 100k tokens", "Llama-3.3-70B, EAGLE-3, 4 H200",
+           {"gpu": "h200-sxm", "model": "llama-3.3-70b", "drafter": "eagle3", "tp": 4,
+            "prompt": 100_000, "output_tokens": 500, "batch": 4}),
+    Preset("The Medusa paper", "Vicuna-7B, trees of 5 heads, A100",
+           {"gpu": DEFAULT_GPU, "model": DEFAULT_MODEL, "drafter": DEFAULT_DRAFTER}),
+)  # fmt: skip
+"""Each with its answer on its card, at its `batch` (1 where it says none)."""
+OPENS = PRESETS[0].words
 """What the app opens on, and what every input is where a link says nothing of it."""
 GPU, MODEL, DRAFTER = (str(OPENS[name]) for name in ("gpu", "model", "drafter"))
+REQUEST = {"prompt": LOAD_PROMPT_TOKENS, "output_tokens": LOAD_OUTPUT_TOKENS}
+"""Parameters that say the request, from which the context follows, and what they are untyped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetUp(Arguments):
     """What the inputs of a page say: arguments of a scenario, and a length. A key of every cache.
 
-    runtime: of the version that runs; by the drafter where none is given. is_step: a length was asked about
-    and no request, so that steps without prompts are priced. config: an uploaded config.json in the place of
-    the model's name.
+    runtime: of the version that runs; by the drafter where none is given. request: prompt and output tokens
+    where they were said. is_step: a length was asked about and no request, so that steps without prompts are
+    priced. config: an uploaded config.json in the place of the model's name.
     """
 
     always: ClassVar[tuple[str, ...]] = ("gpu", "model", "runtime", "drafter")
@@ -60,6 +91,7 @@ class SetUp(Arguments):
         draft_model: str | None = None
         acceptance: str | None = None
     seq_len: int = DEFAULT_SEQ_LEN
+    request: tuple[int, int] | None = None
     is_step: bool = False
     config: bytes | None = None
 
@@ -163,6 +195,90 @@ def drafters_of(engine: str) -> tuple[str, ...]:
 def drafter_of(engine: str | None) -> str:
     """What drafts where none is named."""
     return default_drafter(None if engine is None else drafters_of(engine))
+
+
+def set_up_of(words: Mapping[str, Any], config: bytes | None = None) -> SetUp:
+    """The set-up that parameters of a link name, or inputs of the bar by the same names.
+
+    Values may be text; None and what is left out are what the app opens on. Raises UsageError for what no
+    argument takes.
+    """
+    said = {name: value for name, value in words.items() if value not in (None, "", SHIPPED, DEFAULT)}
+    gpu, model = (str(said.get(name, OPENS[name])) for name in ("gpu", "model"))
+    runtime = str(said.get("runtime", ""))
+    runtime = runtime_aliases().get(runtime, runtime)
+    own = (DRAFTER,) if not runtime else drafters_of(runtime)
+    drafter = str(said.get("drafter", DRAFTER if DRAFTER in own else drafter_of(runtime)))
+    tp = _whole(said, "tp") or 1
+    prompt, output = (_whole(said, name) for name in REQUEST)
+    usual = [int(tokens) for tokens in REQUEST.values()]
+    request = (prompt or usual[0], output or usual[1])
+    is_asked = prompt is not None or output is not None
+    typed = _whole(said, "seq")
+    kind = drafter_kind(drafter)
+    heads = _whole(said, "heads") if kind.unit == "head" else None
+    draft = said.get("draft_model", draft_for(model)) if kind.takes_draft_model else None
+    others = {"gpu", "model", "runtime", "drafter", "heads", "draft_model", "acceptance", "tp", "ep"}
+    more = {
+        name: _typed(each, said[name])
+        for name, each in ARGUMENTS.items()
+        if each.label and name not in others and name in said
+    }
+    more["dtype"] = more.get("dtype") or dtype_of(gpu)
+    is_whole = str(said.get("ep", "")).lower() in ("true", str(tp)) and tp > 1
+    return SetUp(
+        gpu=gpu, model="config.json" if config is not None else model,
+        runtime=runtime or default_engine(drafter), drafter=drafter,
+        seq_len=request_length(*request) if typed is None else typed,
+        request=request if is_asked else None, is_step=typed is not None and not is_asked,
+        heads=None if heads == HEADS else heads, draft_model=draft, acceptance=said.get("acceptance"),
+        config=config, tp=tp, ep=tp if is_whole else 1, **more,
+    )  # fmt: skip
+
+
+HEADS = 5
+"""Of every shipped profile."""
+
+
+def _whole(said: Mapping[str, Any], name: str) -> int | None:
+    try:
+        return int(said[name]) if name in said else None
+    except ValueError:
+        raise UsageError(f"{name} {shown(str(said[name]))}: a whole number is needed") from None
+
+
+def _typed(argument: Argument, value: Any) -> Any:
+    """A value of a link as its argument takes it."""
+    if not isinstance(value, str):
+        return value
+    if argument.type is FLAG:
+        return value.lower() == "true"
+    if argument.type not in (WHOLE, NUMBER):
+        return value
+    try:
+        return int(value) if argument.type is WHOLE else float(value)
+    except ValueError:
+        raise UsageError(f"{argument.label} {shown(value)}: a number is needed") from None
+
+
+def dtype_of(gpu: str) -> str | None:
+    """The only dtype that a device was measured in; None where there are several."""
+    measured = {dtype for kernels in load_gpu(gpu).kernels.values() for dtype in kernels.linear}
+    return measured.pop() if len(measured) == 1 else None
+
+
+_SMALL = "llama-68m"
+"""Drafts where nothing is known of the model."""
+
+
+def draft_for(model: str) -> str:
+    """The smallest model with the vocabulary of another, of its family where that has a smaller one."""
+    if model not in model_names():
+        return _SMALL
+    target, family = load_model(model), model.partition("-")[0]
+    alike = [each for each in map(load_model, model_names()) if each.vocab == target.vocab]
+    alike = [each for each in alike if each.weight_bytes < target.weight_bytes] or alike
+    return min(alike, key=lambda each: (each.name.partition("-")[0] != family, each.weight_bytes)).name
 
 
 def default_engine(drafter: str) -> str:

@@ -20,16 +20,17 @@ from medusa_sim.report.charts.load import metric_title
 from medusa_sim.specs.runtime import runtime_aliases
 
 _SEEN = "url_as_opened"
-_OF_A_LOAD = {"prompt_tokens": "prompts", "output_tokens": "outputs"}
+_CALLED = {
+    "engine": "runtime", "prompt_tokens": "prompt", "prompts": "prompt", "outputs": "output_tokens",
+}  # fmt: skip
 _CALLED_ON = {
-    "": {"prompt_tokens": "prompt"},
-    "load": {**_OF_A_LOAD, "tpot_ms": "tpot", "ttft_ms": "ttft", "max_num_seqs": "seqs"},
+    "load": {"tpot_ms": "tpot", "ttft_ms": "ttft", "max_num_seqs": "seqs"},
     "which-gpu": {
-        **_OF_A_LOAD, "tokens_per_s_per_user": "target", "gpus": "copies", "engine": "engines",
-        "runtime": "engines", "weight_dtype": "weights", "kv_dtype": "caches",
+        "tokens_per_s_per_user": "target", "gpus": "copies", "engine": "engines", "runtime": "engines",
+        "weight_dtype": "weights", "kv_dtype": "caches",
     },
 }  # fmt: skip
-"""Options of a page's command that its inputs call otherwise, by the page's address."""
+"""Options of commands, and older names, that inputs call otherwise; those of one page by its address."""
 WORDS = {
     "policy": {
         "fixed": "a fixed number of drafts",
@@ -50,6 +51,8 @@ WORDS = {
 _ENGINES = re.compile(r"runtime|engine[0-9]")
 _LISTS = ("cards", "copies", "engines", "weights")
 """Parameters that hold several values; a link may name them with commas between."""
+_FORMATS = ("dtype", "weight_dtype", "kv_dtype")
+"""Parameters that name a format, in any case."""
 _LONGEST = 200
 _SHOWN, _MOST_TOLD = 40, 8
 """Letters of a name or value of a link that are shown, and how many of them."""
@@ -65,7 +68,7 @@ def take_words(page: str = "") -> None:
     """
     if _SEEN in st.session_state:
         return
-    called = {"engine": "runtime", **_CALLED_ON.get(page, {})}
+    called = _CALLED | _CALLED_ON.get(page, {})
     given = {name: st.query_params.get_all(name) for name in st.query_params}
     given = {name: values for name, values in given.items() if name.replace("-", "_") not in _STREAMLIT_S}
     meant: dict[str, list[str]] = {}
@@ -74,6 +77,7 @@ def take_words(page: str = "") -> None:
         known = called.get(known, known)
         values = ",".join(given[name]).split(",") if known in _LISTS else given[name]
         words = runtime_aliases() if _ENGINES.fullmatch(known) else WORDS.get(known, {})
+        values = [value.lower() for value in values] if known in _FORMATS else values
         meant.setdefault(known, [words.get(value, value) for value in values])
     for pair in ",".join(meant.pop("price", [])).split(","):
         card, _, usd = pair.partition("=")
@@ -105,6 +109,12 @@ def opened_with(name: str) -> bool:
     _opened()
     names: frozenset[str] = st.session_state[f"{_SEEN}_names"]
     return name in names
+
+
+def said(*names: str) -> None:
+    """Parameters that no widget holds, which something of the page reads all the same."""
+    for name in names:
+        _opened().pop(name, None)
 
 
 def now(name: str) -> str | None:
@@ -195,6 +205,27 @@ def whole(where: Any, name: str, label: str, low: int, high: int, default: int, 
     return int(where.slider(label, low, high, default, key=name, help=help_, bind="query-params"))
 
 
+def at_once(where: Any, name: str, label: str, most: int, help_: str) -> int:
+    """Requests at once, 1 to `most`, on a slider whose steps grow with them; also one that a link says."""
+    if most == 1:
+        return whole(where, name, label, 1, 1, 1, help_)
+    _checked(name, lambda given: _between(given, 1, most), f"whole numbers 1 to {most}")
+    known = st.session_state.get(name, st.query_params.get(name, "1"))
+    held = int(known) if _between(str(known), 1, most) else most if name in st.session_state else 1
+    if name in st.session_state and st.session_state[name] != held:
+        st.session_state[name] = held  # less memory than before
+    stops = {held, most}
+    at = 1.0
+    while at < most:
+        stops.add(round(at))
+        at = max(at + 1.0, at * _GROWS)
+    return int(where.select_slider(label, sorted(stops), 1, key=name, help=help_, bind="query-params"))
+
+
+_GROWS = 1.08
+"""Of the steps of a slider of requests, where these are many."""
+
+
 def number(where: Any, name: str, label: str, low: int, high: int, default: int, help_: str) -> int:
     """A whole number to type."""
     _checked(name, lambda given: _between(given, low, high), f"whole numbers {low} to {high}")
@@ -240,6 +271,15 @@ def step_of(where: Any, name: str, label: str, options: Sequence[int], default: 
     """One of a few whole numbers, on a slider."""
     _checked(name, lambda given: given in {str(option) for option in options}, f"one of {options}")
     return int(where.select_slider(label, list(options), default, key=name, help=help_, bind="query-params"))
+
+
+def pick(where: Any, name: str, label: str, options: Sequence[int], default: int, help_: str) -> int:
+    """One of a few whole numbers, from a list."""
+    _checked(name, lambda given: given in {str(option) for option in options}, f"one of {options}")
+    chosen = where.selectbox(
+        label, list(options), index=options.index(default), key=name, help=help_, bind="query-params"
+    )
+    return int(chosen)
 
 
 def on_off(where: Any, name: str, label: str, default: bool, help_: str) -> bool:

@@ -44,6 +44,7 @@ _SAID = {
     "see --format csv or json": "the table to save has them",
     "/metrics page, --counters)": "/metrics page)",
     " is held in profiles/served.toml": " is held",
+    " (medusa-sim acceptance from-engine)": "",
 }
 """What lines say of the command line alone, and what this app says in its place."""
 _OTHER = re.compile(r"(?<![\w`-])--[a-z][a-z-]*")
@@ -52,6 +53,8 @@ _OF_STREAMLIT = re.compile(r":(?=[a-z])|(?<=:)//|(?<=\bwww)\.|@(?=[\w-]+\.)", re
 """What Streamlit's Markdown takes for an icon or a colour, and an address, which it makes a link."""
 _BROKEN = "\N{ZERO WIDTH SPACE}"
 _LONGEST_TEXT = 2_000
+SHARE = "share"
+"""What is handed out of a whole answer."""
 FILES = "files_"
 """Before the name of what a popover hands out: its key."""
 FAULT = ":material/bug_report:"
@@ -117,6 +120,11 @@ def errors() -> Iterator[None]:
 def link() -> str:
     """The page as it is, to be opened again or sent to somebody."""
     return f"{st.context.url or ''}?{urlencode(st.query_params.to_dict())}"
+
+
+def embedded() -> bool:
+    """Whether another page shows this one in a frame: `?embed=true`."""
+    return bool(st.context.is_embedded)
 
 
 def warn(*lines: str) -> None:
@@ -309,16 +317,17 @@ def _with_data_inside(spec: dict[str, Any]) -> dict[str, Any]:
 _OF_LAYERS = ("data", "transform", "encoding", "layer", "resolve")
 
 
-def hand_out(name: str, files: Sequence[Download], command: str | None = None, shown: str = "") -> None:
+def hand_out(
+    name: str, files: Sequence[Download], command: str | None = None, shown: str = "", label: str = ""
+) -> None:
     """The command to copy and files to save, behind one button; shown: what stands above, to copy too.
 
     The files' buttons are drawn when it is opened, a file is made when it is asked for: a page that moves
     with a slider carries neither.
     """
-    label = "Copy, files" if shown else "Files" if command is None else "Command, files"
-    with st.popover(
-        label, key=f"{FILES}{name}", on_change="rerun", type="tertiary", icon=":material/download:"
-    ) as opened:
+    label = label or ("Copy, files" if shown else "Files" if command is None else "Command, files")
+    icon = ":material/share:" if name == SHARE else ":material/download:"
+    with st.popover(label, key=f"{FILES}{name}", on_change="rerun", type="tertiary", icon=icon) as opened:
         for text in (shown, wrapped(command or "")):
             if text:
                 st.code(text, language=None, wrap_lines=True)

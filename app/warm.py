@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 
 import answers
-import sidebar
-from chosen import DRAFTER, GPU, MODEL, SetUp
-from views import answer as page
+from chosen import OPENS, set_up_of
+from views import answer as page  # noqa: F401  # its imports
 
 from medusa_sim.errors import MedusaSimError
 
@@ -15,8 +14,9 @@ from medusa_sim.errors import MedusaSimError
 def first_page() -> None:
     """Answer what a bare address asks. What fails here is said on the page."""
     with contextlib.suppress(MedusaSimError):
-        set_up = SetUp(gpu=GPU, model=MODEL, drafter=DRAFTER, dtype=sidebar.dtype_of(GPU))
+        set_up = set_up_of(OPENS)
         request = answers.usual_request(set_up)
-        answers.recommendation(set_up, page.BATCH_MAX, "latency", request)
-        answers.launch_plan(set_up, page.BATCH_MAX, "latency", request)
-        answers.measured_beside(set_up)
+        most = answers.room(set_up)
+        answers.recommendation(set_up, most, "latency", request)
+        answers.launch_plan(set_up, most, "latency", request)
+        answers.measured_near(set_up)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import answers
 import inputs
+import keep
 import notes
 import show
 import streamlit as st
 from charts.answer import batch_chart, tornado_chart
 from charts.draw import bars_spec, lines_spec, map_spec
 from chosen import SetUp
-from sidebar import REQUEST
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.columns import count_table
@@ -29,7 +29,6 @@ from medusa_sim.report.recommend_text import findings, schedule_table
 from medusa_sim.report.text import duration, significant, times, with_prefix
 from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
-from views.server import judged
 from views.verdict import verdict_of
 
 if TYPE_CHECKING:
@@ -47,10 +46,6 @@ _SHOWN = (1, 4, 16, 64)
 """Batches that have a line, beside the one looked at."""
 _MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MAP_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65, 96, 128)
-_BATCHES = (8, 16, 32, 64, 128, 256)
-BATCH_MAX = 64
-"""Planned for where nothing is said."""
-_LONGEST = 131_072
 _LOOKS = ("by count", "map", "operators", "roofline", "what would change it")
 _OPERATOR_PHONE = ("operator", "speculative", "share")
 
@@ -73,6 +68,11 @@ class _Asked(NamedTuple):
 
 def page(set_up: SetUp) -> None:
     """The answer first, what it rests on below; what a batch changes is a part that runs alone."""
+    if show.embedded():
+        most = answers.room(set_up)
+        asked = _Asked(most, OBJECTIVES[0], answers.usual_request(set_up))
+        _at_a_batch(set_up, asked, ["recommend", *set_up.options, *asked.options])
+        return
     st.title("Does speculation pay?", anchor=False)
     note, place, launch, below = (st.container() for _ in range(4))
     with below:
@@ -92,26 +92,13 @@ def page(set_up: SetUp) -> None:
 
 
 def _asked(set_up: SetUp) -> _Asked:
-    first, second, third, last = st.columns(4)
-    label, help_text = "Plan for requests at once, 1 to", "Every number is searched."
-    batch_max = inputs.step_of(first, "batch_max", label, _BATCHES, BATCH_MAX, help_text)
+    first, second = st.columns(2)
+    label, room = "Plan for requests at once, 1 to", answers.room(set_up)
+    help_text = "Where nothing is typed, as many as memory holds without drafts."
+    typed = inputs.perhaps(first, "batch_max", label, 1, answers.MOST_AT_ONCE, help_text, empty=f"{room}")
     help_text = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
     objective = inputs.choice(second, "objective", "Objective", OBJECTIVES, OBJECTIVES[0], help_text)
-    help_text = (
-        "Of a request: speedups are those of a server that reads such prompts between its steps. Type a "
-        "context and no request for a step without prompts."
-    )
-    usual = answers.usual_request(set_up)
-    empty = ["none"] * len(REQUEST) if usual is None else [f"{tokens:,}" for tokens in usual]
-    prompt_name, output_name = REQUEST
-    prompt = inputs.perhaps(third, prompt_name, "Prompt tokens", 1, _LONGEST, help_text, empty=empty[0])
-    output = inputs.perhaps(
-        last, output_name, "Output tokens", 1, _LONGEST, "Tokens to write.", empty=empty[1]
-    )
-    request = usual
-    if prompt is not None or output is not None:
-        request = (prompt or int(REQUEST[prompt_name]), output or int(REQUEST[output_name]))
-    return _Asked(batch_max, cast(Objective, objective), request)
+    return _Asked(typed or room, cast(Objective, objective), answers.usual_request(set_up))
 
 
 @st.fragment
@@ -120,7 +107,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
     with show.errors():
         headline = st.container()  # the answer stands above its inputs, and is filled once they are known
         label, help_text = "Requests at once (batch)", "Decoded together in one step."
-        batch = inputs.whole(st, "batch", label, 1, asked.batch_max, 1, help_text)
+        batch = inputs.at_once(st, "batch", label, asked.batch_max, help_text)
         answer = answers.recommendation(set_up, *asked)
         row = scheduled_row_at(answer, batch, set_up.seq_len)
         whole = request_at(answer, batch, set_up.seq_len)
@@ -130,13 +117,43 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
                 _figures(answer, row, whole)
                 _as_launched(set_up, asked, row)
             show.beside(notes.warnings(answer)[0])
+        if show.embedded():
+            if row.fits_memory:
+                _gains(answer, row, words)
+            st.markdown(f"[medusa-sim: the whole answer]({show.link()})")
+            return
+        _share(set_up, answer, row, [*set_up.options, *asked.options])
         show.warn(*notes.warnings(answer)[1])
         if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
             _gains(answer, row, words)
             nearest(set_up)
             _breakdown(answer, row, set_up)
             _detail(answer, row, set_up, words)
-            judged(set_up, batch)
+
+
+def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: list[str]) -> None:
+    """The answer to keep, and to send as a link, a picture or a frame of another page."""
+
+    def picture(suffix: str, *, dark: bool = False) -> bytes:
+        from medusa_sim.report.card import card_figure
+        from medusa_sim.report.figures import render
+
+        return render(card_figure(answer, row.batch_max, dark=dark), suffix)
+
+    command = show.command(["card", *options, "--at", str(row.batch_max), "-o", "card.png"])
+    files: list[show.Download] = [
+        ("png", "image/png", lambda: picture(".png")),
+        ("svg", "image/svg+xml", lambda: picture(".svg")),
+        ("dark.png", "image/png", lambda: picture(".png", dark=True)),
+    ]
+    with st.container(horizontal=True, gap="small"):
+        st.button(
+            "Keep this answer", on_click=keep.keep, args=(keep.this(),), type="tertiary",
+            icon=":material/bookmark_add:", help="To set it beside another: the page Side by side.",
+        )  # fmt: skip
+        link = show.link()
+        frame = f'<iframe src="{link}&embed=true" width="100%" height="900"></iframe>'
+        show.hand_out(show.SHARE, files, command, f"{link}\n\n{frame}", "Share")
 
 
 def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency | None) -> None:
@@ -363,9 +380,7 @@ def _as_launched(set_up: SetUp, asked: _Asked, row: ScheduleRow) -> None:
 def _launch(set_up: SetUp, answer: Recommendation, asked: _Asked, command_words: list[str]) -> None:
     st.subheader("Launch settings", anchor=False)
     if set_up.own_code:
-        st.caption(
-            "Choose an engine in the sidebar: what it can run is recommended, and its settings are here."
-        )
+        st.caption("Choose an engine above: what it can run is recommended, and its settings are here.")
     draft_path = ""
     if notes.needs_checkpoint(set_up):
         known = drafter_id(set_up.drafter, answer.scenario.model.name, set_up.export) or "PATH_OF_THE_DRAFT"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import answers
+import bar
 import inputs
 import show
-import sidebar
 import streamlit as st
 import which
 from charts.draw import lines_spec
@@ -17,23 +18,23 @@ from chosen import SetUp
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
+from medusa_sim.report.basis import MEASURED, rests_on
 from medusa_sim.report.charts.setups import left_out, setups_chart
 from medusa_sim.report.compare_text import (
     compare_values,
+    drafting_text,
     frontier_table,
     frontier_title,
     measured_text,
     refused_lines,
-    rows_table,
     sentence,
-    surer_text,
     warning_lines,
     workload,
     worth_text,
 )
 from medusa_sim.report.quantity_table import titles
-from medusa_sim.report.text import significant
-from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Choices, Measure, Question
+from medusa_sim.report.text import percent, significant
+from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, SURER, Choices, Measure, Question
 from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
 from medusa_sim.specs.costs import LARGEST_USD
 from medusa_sim.specs.costs import prices as offers
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 _CARDS = ("h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s")
 """Those often rented: the first answer comes soon."""
 _TARGET, _MOST = 50, 100_000
-_LONGEST = 131_072
 _PROMPT, _OUTPUT = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS)
 _AXES = {
     "cost": "usd_per_million_tokens",
@@ -62,24 +62,22 @@ _PHONE = titles("chosen", "set_up", "batch", "tokens_per_s_per_user", "usd_per_m
 
 
 def page(set_up: SetUp) -> None:
-    """The sentence first; the target and what may be chosen below it."""
+    """The decision in three lines; the target and every card below it."""
     st.title("Which GPU?", anchor=False)
     note, headline, asking = (st.container() for _ in range(3))
     with asking:
-        asked, choices, prices = _asked(set_up)
+        asked, choices, prices, places = _asked(set_up)
     with headline:
         try:
             with show.progress("set-ups") as watch:
-                answer = which.set_ups_for(set_up, asked, choices, prices, watch)
+                partly = st.empty()
+                answer = which.set_ups_for(set_up, asked, choices, prices, watch, _drawn_in(partly))
+                partly.empty()
         finally:  # where nothing can run, too
             st.caption(_searched(choices))
         _answer(answer)
-    st.subheader("The best of each card", anchor=False)
-    if len(cards := answer.best.drop_duplicates("gpu")):
-        show.text_table(rows_table(cards, ""), phone=_PHONE)
-        st.caption("Star: the answer.")
-    if missing := missing_lines(answer, choices.gpus or ()):
-        st.markdown("\n".join(f"- {show.in_words(line)}" for line in missing))
+    for gpu, place in places.items():
+        place.markdown(card_text(answer, gpu), unsafe_allow_html=True)
     _chart(
         answer, show.command(["compare", *which.options(set_up, asked, choices, prices), "--format", "csv"])
     )
@@ -94,21 +92,40 @@ def page(set_up: SetUp) -> None:
         show.ignored_note()
 
 
-def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
-    """Target and traffic, then what may be chosen: by default the sidebar's drafter and engine; prices."""
-    first, certain, second, third, last = st.columns(5)
+_REDRAWN_S = 1.5
+"""Between two pictures of what is known while cards are searched."""
+
+
+def _drawn_in(place: Any) -> Callable[[Comparison], None]:
+    """Draws what is known so far: the first card at once."""
+    drawn = -_REDRAWN_S
+
+    def draw(part: Comparison) -> None:
+        nonlocal drawn
+        if time.monotonic() - drawn >= _REDRAWN_S:
+            place.vega_lite_chart(
+                lines_spec(setups_chart(part), 260), width="stretch", alt="The cards searched so far"
+            )
+            drawn = time.monotonic()
+
+    return draw
+
+
+def _asked(set_up: SetUp) -> tuple[Question, Choices, str, dict[str, Any]]:
+    """Target and traffic, then what may be chosen; prices, and a place for what is said of each card."""
+    row = st.container(key="of_which")
     help_text = "The slowest stream allowed."
-    target = inputs.number(first, "target", "Tokens/s a user", 1, _MOST, _TARGET, help_text)
+    target = inputs.number(row, "target", "Tokens/s a user", 1, _MOST, _TARGET, help_text)
     help_text = "That a stream is so fast: the set-up's own interval is counted."
-    sure = inputs.choice(certain, "sure", "Certainty", _CERTAINTIES, f"{SURE:.0%}", help_text)
-    help_text = "Of a request, in the mean."
-    prompt = inputs.number(second, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, help_text)
-    output = inputs.number(third, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, help_text)
+    sure = inputs.choice(row, "sure", "Certainty", _CERTAINTIES, f"{SURE:.0%}", help_text)
     help_text = "Shared out among copies, all of which are counted. Empty: what one copy carries."
-    users = inputs.perhaps(last, "users", "Requests at once", 1, _MOST, help_text, empty="one full copy")
-    gpus, prices = _cards()
-    with st.expander("What may be chosen and saved"):
-        left, middle, right, last, saved = st.columns(5)
+    users = inputs.perhaps(row, "users", "Requests at once", 1, _MOST, help_text, empty="one full copy")
+    help_text = "Cost leaves out cards without a price; where none has one, it is tokens/s a GPU."
+    measure = inputs.choice(row, "measure", "Save", tuple(COLUMN), "cost", help_text)
+    prompt, output = set_up.request or (_PROMPT, _OUTPUT)
+    with st.expander("What may be chosen"):
+        gpus = inputs.several(st, "cards", "Cards", bar.cards(), _CARDS, "Of every kind; more take longer.")
+        left, middle, right, last = st.columns(4)
         sizes, help_text = tuple(map(str, GPUS)), "Of one copy of the model."
         counts = inputs.several(left, "copies", "GPUs of a copy", sizes, sizes, help_text)
         own = next((name for name in ENGINES if set_up.engine.startswith(name)), ENGINES[0])
@@ -118,11 +135,8 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
         weights = inputs.several(right, "weights", "Weights", dtypes, dtypes[:2], help_text)
         help_text = "auto: as published, and fp8 for batches beyond what that holds; both: at every batch."
         caches = inputs.several(last, "caches", "KV cache", (AUTO, FP8), (AUTO,), help_text)
-        help_text = "Cost leaves out cards without a price; where none has one, it is tokens/s a GPU."
-        measure = inputs.choice(saved, "measure", "Save", tuple(COLUMN), "cost", help_text)
-        st.caption(
-            "Memory and bandwidth: " + "; ".join(f"{gpu} {sidebar.card_text(gpu)}" for gpu in gpus) + "."
-        )
+        st.caption("Memory and bandwidth: " + "; ".join(f"{gpu} {bar.card_text(gpu)}" for gpu in gpus) + ".")
+    prices, places = _prices(gpus)
     asked = Question(
         tokens_per_s_per_user=target, prompt_tokens=prompt, output_tokens=output, users=users,
         measure=None if measure == "cost" and not prices else cast(Measure, measure),
@@ -132,35 +146,38 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str]:
         gpus=gpus, counts=tuple(map(int, counts)), engines=engines, weight_dtypes=weights,
         kv_dtypes=None if caches == (AUTO,) else caches, drafters=(PLAIN, set_up.drafter),
     )  # fmt: skip
-    return asked, choices, prices
+    return asked, choices, prices, places
 
 
-def _cards() -> tuple[tuple[str, ...], str]:
-    """Cards, and what an hour of each costs, as `--price` takes it.
+def _prices(gpus: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """What an hour of each card costs, as `--price` takes it, and the place beside it.
 
     Set in from the lowest offer of each that is listed: one kind of provider for all. What is listed first,
     as commands take it, is one provider's for one card and another's for the next.
     """
-    gpus = inputs.several(st, "cards", "Cards", sidebar.cards(), _CARDS, "Of every kind; more take longer.")
     listed: dict[str, list[Price]] = {}
     for offer in sorted(offers(), key=lambda each: each.usd_per_gpu_hour):
         listed.setdefault(offer.gpu, []).append(offer)
     given: dict[str, float] = {}
-    row = st.container(horizontal=True, gap="small")
+    places: dict[str, Any] = {}
+    st.subheader("Every card", anchor=False)
     for gpu in gpus:
+        row = st.container(key=f"card_{gpu}")
+        places[gpu] = row.empty()
+        places[gpu].markdown(f"**{show.escaped(gpu)}**")
         known = listed.get(gpu, [])
         told = "; ".join(f"${each.usd_per_gpu_hour:g} {each.offer}, {each.date}" for each in known)
         lowest = known[0].usd_per_gpu_hour if known else None
         help_text = f"Dollars of a GPU-hour; yours in its place. Listed: {told or 'none'}.".replace(
             "$", "\\$"
         )
-        usd = inputs.amount(row, f"{inputs.USD}{gpu}", f"{gpu}, \\$/h", LARGEST_USD, lowest, help_text)
+        usd = inputs.amount(row, f"{inputs.USD}{gpu}", "\\$ an hour", LARGEST_USD, lowest, help_text)
         given |= {} if usd is None else {gpu: usd}
     st.caption(
         "Prices: the lowest offer listed of each card, all on demand; type yours, a reserved card's its "
         "reserved price."
     )
-    return gpus, ",".join(f"{gpu}={usd:g}" for gpu, usd in given.items())
+    return ",".join(f"{gpu}={usd:g}" for gpu, usd in given.items()), places
 
 
 def _searched(choices: Choices) -> str:
@@ -179,28 +196,93 @@ def _either(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def missing_lines(answer: Comparison, cards: Sequence[str]) -> list[str]:
-    """Why a card that was searched has no set-up among the best: a line each."""
-    lines = []
-    for gpu in cards:
-        if (answer.best.gpu == gpu).any():
-            continue
-        rows = answer.table[answer.table.gpu == gpu]
-        if rows.empty:
-            last = next((each for each in reversed(answer.refused) if f" x {gpu}," in each.setup), None)
-            why = "" if last is None else f"; {last.setup}: {last.reason}"
-            lines.append(f"{gpu}: nothing can run{why}")
-        elif rows[answer.column].isna().all():
-            lacks = "price" if answer.measure == "cost" else "known power"
-            lines.append(f"{gpu}: no {lacks}, so it is not chosen")
-        else:
-            fastest = rows.sort_values("tokens_per_s_per_user").to_dict("records")[-1]
-            lines.append(
-                f"{gpu}: no set-up keeps the limits; the fastest stream, "
-                f"{significant(float(fastest['tokens_per_s_per_user']), 3)} tokens/s "
-                f"({fastest['sure']:.0%} sure of the target), is of {name_of(fastest)}"
+def card_text(answer: Comparison, gpu: str) -> str:
+    """The best of a card and what it rests on, or why it has none, as Markdown."""
+    best = answer.best[answer.best.gpu == gpu].head(1).to_dict("records")
+    name = f"**{show.escaped(gpu)}**"
+    if best:
+        row = best[0]
+        star = " (the choice)" if row["chosen"] else ""
+        return f"{name}{star}: {show.in_words(_in_short(answer, row))}\\\n*{_rests(answer, row)}*"
+    rows = answer.table[answer.table.gpu == gpu]
+    if rows.empty:
+        last = next((each for each in reversed(answer.refused) if f" x {gpu}," in each.setup), None)
+        last = last or next((each for each in answer.refused if gpu in each.setup), None)
+        why = "" if last is None else f"; {last.setup}: {last.reason}"
+        return f"{name}: {show.in_words(f'nothing can run{why}')}"
+    if rows[answer.column].isna().all():
+        lacks = "price" if answer.measure == "cost" else "known power"
+        return f"{name}: no {lacks}, so it is not chosen"
+    fastest = rows.sort_values("tokens_per_s_per_user").to_dict("records")[-1]
+    why = (
+        f"no set-up keeps the limits; the fastest stream, "
+        f"{significant(float(fastest['tokens_per_s_per_user']), 3)} tokens/s "
+        f"({fastest['sure']:.0%} sure of the target), is of {name_of(fastest)}"
+    )
+    return f"{name}: {show.in_words(why)}"
+
+
+def _in_short(answer: Comparison, row: Mapping[Any, Any]) -> str:
+    """`1 x b200, fp8, vllm, eagle3 with 3 drafts at 64 requests: $0.59 a million tokens, 51.2 ...`."""
+    speed, low, high = (
+        significant(float(row[f"tokens_per_s_per_user{end}"]), 3) for end in ("", "_low", "_high")
+    )
+    return (
+        f"{name_of(row)}, {drafting_text(answer, row)}: {worth_text(answer, row)}, {speed} tokens/s a user "
+        f"(80 %: {low} to {high})"
+    )
+
+
+def _rests(answer: Comparison, row: Mapping[Any, Any]) -> str:
+    """What a set-up rests on, in a few words."""
+    basis = rests_on(answer.scenario(row), plain=row["drafter"] == PLAIN)
+    return show.escaped(
+        "Kernels, engine and acceptance measured." if basis == MEASURED else f"Rests on {basis}."
+    )
+
+
+def _decisions(answer: Comparison) -> list[dict[str, str]]:
+    """The choice, the safe choice and the best without drafts, a line each."""
+    surer = answer.surer.chosen
+    lines = [
+        ("Choice", answer.chosen),
+        ("Safe choice", surer),
+        ("No drafts", answer.chosen_plain),
+    ]
+    empty = {"Safe choice": f"no set-up is {SURER:.0%} sure of the target"}
+    rows = []
+    for name, row in lines:
+        if row is None:
+            rows.append(
+                {
+                    "decision": name,
+                    "set-up": empty.get(name, "no set-up keeps the limits"),
+                    _WORTH[answer.measure]: "-",
+                    "tokens/s a user": "-",
+                    "80 %": "-",
+                    "sure": "-",
+                    "rests on": "-",
+                }
             )
-    return lines
+            continue
+        low, high = (significant(float(row[f"tokens_per_s_per_user_{end}"]), 3) for end in ("low", "high"))
+        rows.append({
+            "decision": name,
+            "set-up": f"{name_of(row)}, {drafting_text(answer, row)}",
+            _WORTH[answer.measure]: significant(float(row[answer.column]), 3),
+            "tokens/s a user": significant(float(row["tokens_per_s_per_user"]), 3),
+            "80 %": f"{low} to {high}",
+            "sure": percent(float(row["sure"]), 0),
+            "rests on": rests_on(answer.scenario(row), plain=row["drafter"] == PLAIN),
+        })  # fmt: skip
+    return rows
+
+
+_WORTH: dict[Measure, str] = {
+    "cost": "$ a million tokens",
+    "throughput": "tokens/s a GPU",
+    "energy": "J a token",
+}
 
 
 def _answer(answer: Comparison) -> None:
@@ -218,8 +300,7 @@ def _answer(answer: Comparison) -> None:
     if near := "; ".join(f"{row['gpu']}, {worth_text(answer, row)}" for _, row in others.iterrows()):
         target += f" Too near to tell apart: {near}."
     st.success(f"**{show.in_words(cards)}** {show.in_words(target)}", icon=":material/memory:")
-    if surer := surer_text(answer):
-        st.markdown(show.in_words(surer))
+    show.table(_decisions(answer), ("decision", "set-up", _WORTH[answer.measure], "rests on"))
 
     def figure_text(row: Mapping[str, Any], column: str, form: str) -> str:
         return form.format(significant(float(row[column]), 3))
@@ -280,13 +361,17 @@ def _launch(answer: Comparison) -> None:
         show.hand_out("launch", [("sh", "text/x-shellscript", lambda: command)], shown=command)
     except UsageError as error:  # what an engine cannot be told is an answer here
         st.info(show.in_words(str(error)))
+    taken = _words(answer, row)
+    st.button("Use this set-up on the other pages", on_click=bar.take, args=(taken,), type="tertiary",
+              icon=":material/input:", help="The bar above takes it.")  # fmt: skip
+
+
+def _words(answer: Comparison, row: Mapping[Any, Any]) -> dict[str, Any]:
+    """A row's set-up as parameters of the other pages."""
     given = answer.scenario(row).arguments
-    taken = {
+    words = {
         "gpu": row["gpu"], "model": str(answer.model.name), "runtime": load_runtime(row["engine"]).name,
         "tp": int(row["tp"]), "ep": bool(row["ep"] > 1),
-        **{each.name: getattr(given, each.name) for each in sidebar.MORE},
+        **{each.name: getattr(given, each.name) for each in bar.MORE},
     }  # fmt: skip
-    if row["drafter"] != PLAIN:
-        taken["drafter"] = row["drafter"]
-    st.button("Use this set-up on the other pages", on_click=sidebar.take, args=(taken,), type="tertiary",
-              icon=":material/input:", help="The sidebar takes it.")  # fmt: skip
+    return words if row["drafter"] == PLAIN else {**words, "drafter": row["drafter"]}

@@ -65,7 +65,7 @@ def page(set_up: SetUp) -> None:
     note = st.container()
     of = answers.scenario_of(set_up)
     st.markdown(show.in_words(notes.accuracy(of)))
-    nearest(set_up)
+    nearest(set_up, None)
     view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:
         _accuracy(set_up, of.kernels)

@@ -25,10 +25,11 @@ from medusa_sim.report.load_tables import load_arrow, timeline_arrow
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.text import capitalised, significant
 from medusa_sim.units import KILO
+from views.nearest import nearest
 
 _FIXED = "fixed"
 _TPOT_MS, _MOST_MS = 50, 60_000
-_PROMPT, _OUTPUT, _LONGEST = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS), 65_536
+_PROMPT, _OUTPUT = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS)
 _MOST_DRAFTS = 16
 _COLUMNS = titles("policy", "saturated_per_s", "tokens_per_s", "largest_per_s", "loses_from", "off_from")
 _PHONE = titles("policy", "saturated_per_s", "largest_per_s")
@@ -38,7 +39,7 @@ def page(set_up: SetUp) -> None:
     """Requests, limits and a policy in; rates that are carried, latencies and one run over time out."""
     st.title("Under load", anchor=False)
     headline = st.container()  # the answer stands above its inputs
-    asked = _asked(answers.drafts_at(set_up, 1))
+    asked = _asked(set_up, answers.drafts_at(set_up, 1))
     show.ignored_note()
     with headline:
         with show.progress("requests") as watch:
@@ -69,28 +70,27 @@ def page(set_up: SetUp) -> None:
         alt="Lines of the policies over time",
     )
     show.text_table(load_tables.carried_table(answer), _COLUMNS, _PHONE)
+    nearest(set_up)
 
 
-def _asked(recommended: int) -> LoadArguments:
-    """What the page asks beside the set-up; recommended: drafts where none are typed."""
-    left, middle, right, last = st.columns(4)
-    prompt = inputs.number(left, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, "Mean; lengths scatter.")
-    output = inputs.number(middle, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, "Mean; lengths scatter.")
+def _asked(set_up: SetUp, recommended: int) -> LoadArguments:
+    """What the page asks beside the set-up and its request; recommended: drafts where none are typed."""
+    prompt, output = set_up.request or (_PROMPT, _OUTPUT)
+    row = st.container(key="of_load")
     label, help_text = "Limit, ms a token", "Longest mean time per token of a request."
-    tpot = inputs.number(right, "tpot", label, 1, _MOST_MS, _TPOT_MS, help_text)
-    ttft = inputs.perhaps(last, "ttft", "Limit, ms to first token", 1, _MOST_MS, "Longest wait for it.")
-    left, middle, right, last = st.columns(4)
+    tpot = inputs.number(row, "tpot", label, 1, _MOST_MS, _TPOT_MS, help_text)
+    ttft = inputs.perhaps(row, "ttft", "Limit, ms to first token", 1, _MOST_MS, "Longest wait for it.")
     policies = tuple(inputs.WORDS["policy"])
-    policy = inputs.choice(left, "policy", "Policy", policies, _FIXED, "What chooses the drafts of a step.")
+    policy = inputs.choice(row, "policy", "Policy", policies, _FIXED, "What chooses the drafts of a step.")
     drafts = recommended
     if policy == _FIXED:
         help_text = f"In every step; where none are typed, {recommended}, as recommended at batch 1."
-        typed = inputs.perhaps(middle, "drafts", "Drafts", 1, _MOST_DRAFTS, help_text, empty=f"{recommended}")
+        typed = inputs.perhaps(row, "drafts", "Drafts", 1, _MOST_DRAFTS, help_text, empty=f"{recommended}")
         drafts = typed or recommended
     label, empty = "Requests in a step", "what the engine allows"
-    most = inputs.perhaps(right, "seqs", label, 1, MOST_REQUESTS, "At most.", empty=empty)
+    most = inputs.perhaps(row, "seqs", label, 1, MOST_REQUESTS, "At most.", empty=empty)
     help_text = "1: Poisson; larger: in bursts (burstiness 1 / that)."
-    bursts = inputs.step_of(last, "bursts", "Bursts", (1, 2, 4, 8), 1, help_text)
+    bursts = inputs.step_of(row, "bursts", "Bursts", (1, 2, 4, 8), 1, help_text)
     return LoadArguments(
         policies=(PLAIN, str(drafts) if policy == _FIXED else policy), prompt_tokens=float(prompt),
         output_tokens=float(output), tpot_ms=float(tpot), ttft_ms=None if ttft is None else float(ttft),

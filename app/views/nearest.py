@@ -1,4 +1,4 @@
-"""The public measurement nearest to a set-up, beside what is predicted for it."""
+"""Public measurements nearest to a set-up, beside what is predicted for them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,55 @@ from charts.draw import lines_spec
 from chosen import SetUp
 
 from medusa_sim.report.charts.setups import measured_chart
-from medusa_sim.report.compare_text import beside_text
 from medusa_sim.report.text import significant
+from medusa_sim.setups.measured import Beside
+from medusa_sim.setups.setup import name_of
+
+_PHONE = ("measured set-up", "measured", "predicted", "error")
+MOST = 3
+"""Measurements beside an answer."""
 
 
-def nearest(set_up: SetUp) -> None:
-    """In a sentence; on its predicted curve where it is of this set-up."""
-    beside = answers.measured_beside(set_up)
-    if beside is None:
+def nearest(set_up: SetUp, most: int | None = MOST) -> None:
+    """As a table, those of the engine first, then of the card, the model and the format; most: None: all.
+
+    Beside an answer those of another model and another card are left out. What is measured of this very
+    set-up stands on its predicted curve.
+    """
+    near = answers.measured_near(set_up)
+    shown = [beside for beside in near if most is None or answers.says_something(beside)][:most]
+    if not shown:
         st.caption("No public measurement of this model or this card is held.")
         return
-    st.caption(show.in_words(beside_text(beside)))
-    if not beside.differs:
+    st.subheader("Measured near it", anchor=False)
+    show.table([_row(beside) for beside in shown], _PHONE)
+    st.caption("tokens/s a user of the set-ups as they were measured; the error is the prediction's.")
+    same = next((beside for beside in shown if not beside.differs), None)
+    if same is not None:
         show.chart(
-            lines_spec(measured_chart(beside), 220),
+            lines_spec(measured_chart(same), 220),
             name="measured",
             caption="Line: predicted tokens/s a user of the set-up as measured, with its 80 % interval; "
-            f"cross: measured, {significant(beside.figure.tokens_per_s_per_user, 3)} "
-            f"(predicted {beside.error:+.0%}).",
+            f"cross: measured, {significant(same.figure.tokens_per_s_per_user, 3)} "
+            f"(predicted {same.error:+.0%}).",
             rows=lambda: [
-                dict(zip(beside.curve, row, strict=True)) for row in zip(*beside.curve.values(), strict=True)
+                dict(zip(same.curve, row, strict=True)) for row in zip(*same.curve.values(), strict=True)
             ],
             alt="Predicted speed of a user against the requests, and the measurement",
         )
+
+
+def _row(beside: Beside) -> dict[str, str]:
+    figure = beside.figure
+    set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
+    drafts = f"{figure.set_up['drafter']} with {figure.drafts} drafts" if figure.drafts else "no drafts"
+    measured = figure.tokens_per_s_per_user
+    return {
+        "measured set-up": f"{figure.model} on {set_up}, {drafts}, {figure.batch} requests of "
+        f"{figure.prompt_tokens:g} + {figure.output_tokens:g} tokens",
+        "differs in": ", ".join(beside.differs) or "nothing",
+        "measured": significant(measured, 3),
+        "predicted": significant(measured * (1.0 + beside.error), 3),
+        "error": f"{100.0 * beside.error:+.0f} %",
+        "source": figure.source,
+    }

@@ -33,8 +33,10 @@ OPENED = "engine_given"
 """The key of the part that asks."""
 
 
-def judged(set_up: SetUp, batch: int) -> None:
-    """What a file or a pasted text of the user's engine says; batch: in flight, where it says none."""
+def judged(set_up: SetUp) -> None:
+    """What a file or a pasted text of the user's engine says, at the foot of every page."""
+    looked_at = st.session_state.get("batch", 1)  # in flight, where the file says none
+    batch = looked_at if isinstance(looked_at, int) else 1
     label = "Your running engine: paste or upload its log, metrics page or benchmark"
     with st.expander(label, key=OPENED, on_change="rerun") as opened:
         if not opened.open:  # its inputs would be loaded with every page
@@ -65,7 +67,7 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
     verdict, told = _verdict(set_up, path, counts, batch)
     if verdict is not None:
         run = verdict.check.run
-        taken |= {"batch": run.batch} if run.batch <= 64 else {}
+        taken |= {"batch": run.batch} if run.batch <= answers.room(set_up) else {}
         taken |= {"seq": run.seq_len} if verdict.check.scenario.traffic is not None else {}
         tell = st.success if verdict.is_inside else st.warning
         tell(show.in_words(verdict.sentence))
@@ -103,7 +105,7 @@ def _verdict(
     A file may leave out the drafts of a step or the requests in flight: those are taken from the page.
     """
     scenario, why = answers.scenario_of(set_up), ""
-    drafts = answers.drafts_at(set_up, min(batch, 64))
+    drafts = answers.drafts_at(set_up, batch)
     tries: tuple[tuple[tuple[Path, ...], Measured, str], ...] = (
         ((path,), Measured(), ""),
         ((path,), Measured(drafts=drafts), f"{drafts} drafts a step"),

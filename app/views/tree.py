@@ -1,4 +1,4 @@
-"""Tree: build, edit or import a candidate tree, and see what it gives in the set-up of the sidebar."""
+"""Tree: build, edit or import a candidate tree, and see what it gives in the set-up of the bar."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def page(set_up: SetUp) -> None:
     left, right = st.columns(2)
     first = _KINDS[1] if inputs.opened_with("size") else _KINDS[0]
     kind = inputs.choice(left, "kind", "Tree", _KINDS, first, "The recommended one, or your own.")
-    help_text = "For the speedup in the set-up of the sidebar."
-    batch = inputs.whole(right, "batch", "Batch", 1, _BATCH_MAX, 1, help_text)
+    help_text = "For the speedup in the set-up above."
+    batch = inputs.at_once(right, "batch", "Batch", answers.room(set_up), help_text)
     scenario = answers.scenario_of(set_up)
     tree, help_text = _tree(kind, set_up, scenario, batch)
     show.ignored_note()
@@ -58,7 +58,7 @@ def page(set_up: SetUp) -> None:
             icon=":material/account_tree:",
         )
         show.beside(doubts(scenario))
-    show.warn(*notes.warnings(answers.recommendation(set_up, _BATCH_MAX))[1])
+    show.warn(*notes.warnings(answers.planned(set_up))[1])
     _figures(set_up, tree, answer)
     ranks = "Numbers: ranks. " if tree.candidates <= charts.LABELLED else ""
     heads = "correlated" if accuracies_of(scenario).correlation else "independent"
@@ -90,7 +90,7 @@ def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[Can
     """The tree, and the command that gives it."""
     accuracy, profile = accuracies_of(scenario), scenario.profile.name
     if kind == _KINDS[0]:
-        row = answers.row_at(set_up, _BATCH_MAX, batch)
+        row = answers.row_at(set_up, batch)
         size = row.candidates if row.candidates > 1 else row.speculative_candidates
         tree = answers.best_tree(set_up, size, batch) if row.paths in (None, ()) else CandidateTree(row.paths)
         if row.candidates == 1:
@@ -159,8 +159,7 @@ def _figures(set_up: SetUp, tree: CandidateTree, answer: TreeAnswer) -> None:
             "Speedup of a step" if served else "Speedup",
             times(answer.speedup),
             None,
-            "Over plain decoding with the engine, GPU, model, drafter and context of the sidebar, at the "
-            "batch above.",
+            "Over plain decoding with the engine, GPU, model, drafter and context above, at the batch above.",
         ),
         show.Figure(
             "Of the best tree",

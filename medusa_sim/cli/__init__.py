@@ -28,6 +28,7 @@ from medusa_sim.outside.escaping import for_terminal, printable
 COMMANDS = {
     "sweep": "Speedup over GPUs, models, batches, lengths and counts.",
     "recommend": "Whether speculation pays, and with how many candidates.",
+    "card": "The answer as a picture to send.",
     "load": "Requests over time: latency, goodput, policies of speculation.",
     "compare": "Which GPUs, split, precision, engine, drafter and drafts for a target.",
     "check": "A running engine beside its prediction: fine, or which part is off.",

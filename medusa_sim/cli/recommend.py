@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.scenario import Scenario
 
-_EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
+EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 
 
 @take.command(
@@ -38,7 +38,7 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     "--batch",
     default=f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
     show_default=True,
-    type=grid(_EVERY_BATCH),
+    type=grid(EVERY_BATCH),
     help=f"Range of batches; every size to {EVERY_BATCH_TO} is searched, every 2 % beyond.",
 )
 @take.lengths

@@ -19,7 +19,7 @@ from medusa_sim.report.text import NOTHING, TextTable, significant
 from medusa_sim.report.workload_text import at_once, request_text
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
-from medusa_sim.setups.measured import Beside, Figure, nearest
+from medusa_sim.setups.measured import Figure, nearest
 from medusa_sim.setups.question import SURER, Question
 from medusa_sim.setups.search import refined
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
@@ -258,22 +258,6 @@ def _measured(figure: Figure, set_up: str) -> str:
         f"{set_up}, {drafts}, {figure.batch} requests, {figure.prompt_tokens:g} + {figure.output_tokens:g} "
         f"tokens: {significant(figure.tokens_per_s_per_user, 3)} tokens/s a user ({figure.source})"
     )
-
-
-def beside_text(beside: Beside | None) -> str:
-    """The public measurement nearest to a scenario, what is predicted there, and in what it differs."""
-    if beside is None:
-        return "No public measurement is held in profiles/served.toml."
-    figure = beside.figure
-    set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
-    runtime = f" with {figure.runtime}" if figure.runtime else ""
-    measured = _measured(figure, f"{figure.model} on {set_up}")
-    line = f"{measured}, predicted {beside.error:+.0%}{runtime}"
-    if not beside.differs:
-        return f"Public measurement of this set-up: {line}."
-    *most, last = beside.differs
-    words = f"{', '.join(most)} and {last}" if most else last
-    return f"No public measurement of this exact set-up; the nearest differs in {words}: {line}."
 
 
 def loaded_line(loaded: Loaded) -> str:

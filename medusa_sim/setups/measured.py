@@ -154,11 +154,24 @@ class Beside:
         return speed / self.figure.tokens_per_s_per_user - 1.0
 
 
-def beside(scenario: Scenario, batches: tuple[int, ...] = ()) -> Beside | None:
-    """The figure that differs least from a scenario, and what is predicted for it at these batches too.
+_FIRST = ("engine", "card", "model", "precision")
+"""What counts most of the figures near a scenario, in this order."""
 
-    Plain decoding counts as no other drafter, since it stands beside every drafter. None where no figure is
-    held.
+
+def by_nearness(scenario: Scenario) -> list[Figure]:
+    """Every figure, those of the scenario's engine first, then of its card, its model and its precision."""
+
+    def away(figure: Figure) -> tuple[list[bool], int]:
+        other = differences(figure, scenario)
+        return [word in other for word in _FIRST], len(other)
+
+    return sorted(figures(scenario.arguments.data_dir), key=away)
+
+
+def differences(figure: Figure, scenario: Scenario) -> tuple[str, ...]:
+    """In what a figure's set-up is another than a scenario's, in words.
+
+    Plain decoding counts as no other drafter, since it stands beside every drafter.
     """
     own = {
         "model": scenario.model.name, "gpu": scenario.gpu.name, "tp": scenario.parallel.tp,
@@ -166,31 +179,24 @@ def beside(scenario: Scenario, batches: tuple[int, ...] = ()) -> Beside | None:
         "precision": scenario.model.precision, "engine": scenario.runtime.name.rpartition("-")[0],
         "drafter": scenario.drafting.method,
     }  # fmt: skip
+    said = {"model": figure.model, **figure.set_up}
+    same = {**own, "drafter": said["drafter"]} if said["drafter"] == PLAIN else own
+    return tuple(_WORDS[name] for name in _WORDS if said[name] != same[name])
 
-    def other(figure: Figure) -> tuple[str, ...]:
-        said = {"model": figure.model, **figure.set_up}
-        same = {**own, "drafter": said["drafter"]} if said["drafter"] == PLAIN else own
-        return tuple(_WORDS[name] for name in same if said[name] != same[name])
 
-    near = min(
-        figures(scenario.arguments.data_dir),
-        key=lambda figure: [word in other(figure) for word in _WORDS.values()],
-        default=None,
-    )
-    if near is None:
-        return None
-    set_up, plain = near.set_up, near.set_up["drafter"] == PLAIN
-    model = load_model(near.model)
+def as_measured(figure: Figure, batches: tuple[int, ...] = ()) -> dict[str, Any]:
+    """What is predicted for a figure's set-up as it was measured: columns by batch, its own among them."""
+    set_up, plain = figure.set_up, figure.set_up["drafter"] == PLAIN
+    model = load_model(figure.model)
     launched = SetUp(
         **{name: set_up[name] for name in _NAMED if name != "drafter"}, kv_precision=None, drafters=()
     )
     drafter = any_drafter(set_up["engine"]) if plain else set_up["drafter"]
-    version = {"runtime": near.runtime} if near.runtime else {}
+    version = {"runtime": figure.runtime} if figure.runtime else {}
     as_served = Scenario(
         model=model, drafter=drafter, chain_only=True, **{**launched.arguments(model), **version}
     )
-    every = tuple(sorted({near.batch, *batches}))
-    return Beside(figure=near, differs=other(near), curve=_priced(near, as_served, every))
+    return _priced(figure, as_served, tuple(sorted({figure.batch, *batches})))
 
 
 _WORDS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.setups.columns import draft_lengths, rows_of, set_up_of
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
-from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Choices, Question
+from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Choices, Measure, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP, setups
 from medusa_sim.specs.gpu import gpu_name, load_gpu
 from medusa_sim.specs.model import Model
@@ -38,12 +38,14 @@ def compare(
     *,
     prices: float | Mapping[str, float] | None = None,
     advance: Callable[[int, int], None] | None = None,
+    refine: bool = True,
     **scenario: Any,
 ) -> Comparison:
     """Price every set-up that `choices` allows and answer the question.
 
     prices: dollars per GPU-hour of every card, or by card (others as listed). advance: told (set-ups priced,
-    of so many). scenario: further arguments of every `Scenario` (acceptance, draft_model,
+    of so many). refine: look between batches too. scenario: further arguments of every `Scenario`
+    (acceptance, draft_model,
     latency, data_dir, ...). Raises SpecError or UsageError for what no set-up could
     make good (an unknown model, card, engine or drafter), UsageError where every set-up was refused.
     """
@@ -84,24 +86,65 @@ def compare(
             if advance is not None:
                 advance(done, len(todo))
     if not rows:
-        first = next(iter(refused))
-        raise UsageError(
-            f"none of {len(todo)} set-ups of {target.name} can run; {first.setup}: {first.reason}"
-        )
-    columns = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
-    table = pd.DataFrame(columns)
-    with_price = table.usd_per_million_tokens.notna()
-    # cards that nobody named may lack a price: they are left out of the choice, which says so
-    by_cost = with_price.any() if allowed.gpus is None else with_price.all()
+        raise NothingRunsError(target.name, len(todo), tuple(refused))
+    table = pd.DataFrame({name: np.concatenate([part[name] for part in rows]) for name in rows[0]})
     priced_all = Comparison(
         model=target,
         question=asked,
-        measure=asked.measure or ("cost" if by_cost else "throughput"),
+        measure=_measure(asked, table, is_named=allowed.gpus is not None),
         table=table,
         refused=tuple(refused),
         scenarios=scenarios,
     )
-    return refined(priced_all.for_target())
+    found = priced_all.for_target()
+    return refined(found) if refine else found
+
+
+def _measure(asked: Question, table: pd.DataFrame, *, is_named: bool) -> Measure:
+    """What is saved; cards that nobody named may lack a price: they are left out, and the answer says so."""
+    with_price = table.usd_per_million_tokens.notna()
+    by_cost = with_price.all() if is_named else with_price.any()
+    return asked.measure or ("cost" if by_cost else "throughput")
+
+
+class NothingRunsError(UsageError):
+    """Every set-up was refused; refused: all of them, with the reasons."""
+
+    def __init__(self, model: str, tried: int, refused: tuple[Refused, ...]) -> None:
+        first = refused[0]
+        super().__init__(f"none of {tried} set-ups of {model} can run; {first.setup}: {first.reason}")
+        self.model, self.tried, self.refused = model, tried, refused
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model, self.tried, self.refused)
+
+
+def together(parts: Sequence[Comparison | NothingRunsError], *, refine: bool = True) -> Comparison:
+    """Comparisons of the same question about named cards, one a card and not refined, as one.
+
+    What `compare` answers for all of them; refine: look between batches too. Raises NothingRunsError where
+    none has an answer.
+    """
+    import pandas as pd
+
+    refused = tuple(dict.fromkeys(item for part in parts for item in part.refused))
+    known = [part for part in parts if isinstance(part, Comparison)]
+    if not known:
+        tried = sum(part.tried for part in parts if isinstance(part, NothingRunsError))
+        raise NothingRunsError(
+            next(part.model for part in parts if isinstance(part, NothingRunsError)), tried, refused
+        )
+    table = pd.concat([part.table for part in known], ignore_index=True)
+    first = known[0]
+    whole = replace(
+        first,
+        measure=_measure(first.question, table, is_named=True),
+        table=table,
+        refused=refused,
+        scenarios={key: scenario for part in known for key, scenario in part.scenarios.items()},
+    )
+    found = whole.for_target()
+    return refined(found) if refine else found
 
 
 def by_file(

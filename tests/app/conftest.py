@@ -43,10 +43,13 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
 
     def run(view: str, /, **url: Any) -> AppTest:
         script = (
-            "import importlib, inputs, show, sidebar, streamlit as st\n"
+            "import bar, importlib, inputs, show, streamlit as st\n"
+            "from views import server\n"
             f"inputs.take_words({ADDRESSES.get(view, view)!r})\n"
             "with show.errors():\n"
-            f"    importlib.import_module('views.{view}').page(sidebar.set_up(st.sidebar))\n"
+            "    chosen = bar.set_up(st)\n"
+            f"    importlib.import_module('views.{view}').page(chosen)\n"
+            "    server.judged(chosen)\n"
         )
         page = AppTest.from_string(script, default_timeout=600)  # ends what hangs, not what is slow
         for name, value in (PAPERS | url).items():

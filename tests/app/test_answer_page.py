@@ -5,6 +5,7 @@ import re
 import shlex
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import answers
 import pytest
@@ -27,7 +28,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 
 
 def test_the_answer_is_the_packages_and_its_schedule_shows_both_plain_rates(opened: Opened) -> None:
-    page, answer = opened("answer", batch=4), answers.recommendation(set_up(), 64)
+    page, answer = opened("answer", batch=4), answers.planned(set_up())
     row, shown = scheduled_row_at(answer, 4, 1024), metrics(page)
     assert shown["Candidates"] == str(row.candidates)
     assert shown["Speedup"] == f"{row.speedup:.2f}x"
@@ -48,7 +49,7 @@ def test_the_answer_is_the_packages_and_its_schedule_shows_both_plain_rates(open
     assert step["candidates"] == str(both.candidates) == shown["Candidates"]
     assert float(step["decode_step_us"]) == pytest.approx(float(both.plain.time_us))
     assert float(step["verify_step_us"]) == pytest.approx(float(both.speculative.time_us))
-    page.slider(key="batch").set_value(48).run()  # a slider that moves is followed
+    page.select_slider(key="batch").set_value(48).run()  # a slider that moves is followed
     assert not page.exception
     assert metrics(page) != shown
     assert metrics(page)["Speedup"] == f"{scheduled_row_at(answer, 48, 1024).speedup:.2f}x"
@@ -126,7 +127,7 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
     opened: Opened, runtime: str, batch: int
 ) -> None:
     page = opened("answer", runtime=runtime, batch=batch)
-    row = answers.row_at(set_up(runtime=runtime), 64, batch)
+    row = answers.row_at(set_up(runtime=runtime), batch)
     cells = tables(page)[0]
     ranges = cells["batch"].str.split("..", regex=False)
     mine = cells[[int(span[0]) <= batch <= int(span[-1]) for span in ranges]].iloc[0]
@@ -177,7 +178,7 @@ def test_a_request_stands_beside_the_decoding_gain(opened: Opened) -> None:
 
 
 def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:
-    page = opened("answer", model="vicuna-33b", batch=64)
+    page = opened("answer", model="vicuna-33b", batch=64, batch_max=64)
     fits = answers.recommendation(set_up(model="vicuna-33b"), 64).where_it_fits[0]
     told = f"Batch {fits.batch_max} is the largest that fits with it: {fits.speedup:.2f}x"
     assert told in page.error[0].value
@@ -219,7 +220,7 @@ def test_every_warning_of_the_command_stands_on_the_page(opened: Opened, chosen:
     asked = set_up(**chosen, is_step="seq_len" in chosen)
     answer = answers.recommendation(asked, 64, "latency", answers.usual_request(asked))
     names = {"runtime": "runtime", "seq_len": "seq"}
-    page = opened("answer", **{names.get(name, name): value for name, value in chosen.items()})
+    page = opened("answer", batch_max=64, **{names.get(name, name): value for name, value in chosen.items()})
     lines, text = warnings(answer), text_of(page)
     assert lines
     for line in lines:
@@ -333,7 +334,7 @@ def test_the_breakdown_adds_up() -> None:
 
 
 def test_the_map_marks_where_speculation_begins_to_lose() -> None:
-    answer = answers.recommendation(set_up(runtime="cuda-graph"), 64)
+    answer = answers.planned(set_up(runtime="cuda-graph"))
     counts = scheduled_counts(answer, 1024)
     shown = {batch: counts[batch] for batch in (1, 8, 64)}
     chart = heat_map(view_of(answer.cells.by_count, 1024, [1, 2, 4, 8, 16, 32, 64], shown), "")
@@ -358,3 +359,25 @@ def test_commands_break_between_options_only() -> None:
     assert shlex.split(shown.replace("\\\n", " ")) == [*shlex.split(told), *shlex.split(told)]
     for line in lines:
         assert line.rstrip("\\ ").split()[-1] not in {"--gpu", "--batch", "--candidates-max", "--model"}
+
+
+def test_the_slider_reaches_what_memory_holds(opened: Opened) -> None:
+    chosen = set_up(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime="vllm-0.33")
+    page = opened("answer", gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime="vllm-0.33")
+    held = answers.planned(chosen).schedule[0].max_batch_without
+    assert page.select_slider(key="batch").options[-1] == str(held) == str(answers.room(chosen))
+    assert f"--batch 1..{held}" in commands(page)[0]
+
+
+def test_what_is_kept_stands_beside_what_is_asked(opened: Opened) -> None:
+    url = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "vllm-0.33"}
+    kept = urlencode({**url, "gpu": "l40s", "batch": 8})
+    page = opened("beside", kept=kept, **url)
+    differs, told = tables(page)[:2]
+    assert list(differs["what"]) == ["GPU", "Requests at once"]
+    assert [*differs["A"], *differs["B"]] == ["l40s", "8", "h100-sxm", "1"]
+    for side, gpu, batch in (("A", "l40s", 8), ("B", "h100-sxm", 1)):
+        row = answers.row_at(set_up(**{**url, "gpu": gpu}), batch)
+        assert told[side][0] == f"{row.speedup:.2f}x"
+    assert len(drawn(page)) == 1
+    assert "Keep an answer" in opened("beside", **url).info[0].value

@@ -164,8 +164,15 @@ def test_which_gpu_is_the_commands_answer_and_another_target_prices_nothing(
         f"1 x {found.chosen['gpu']} costs least where llama-3.1-8b gives a user 60 tokens/s "
         f"({workload(ASKED[0])}): bf16, vllm"
     )
-    best = [f"1 x {gpu}, bf16, vllm" for gpu in dict.fromkeys(found.best.gpu)]
-    assert list(tables(page)[0]["set-up"]) == best
+    decisions = tables(page)[0]
+    assert list(decisions["decision"]) == ["Choice", "Safe choice", "No drafts"]
+    for name, row in zip(
+        decisions["set-up"], (found.chosen, found.surer.chosen, found.chosen_plain), strict=True
+    ):
+        assert name.startswith(f"1 x {row['gpu']}, bf16, vllm, ")
+    assert (decisions["rests on"].str.len() > 0).all()
+    for gpu in ASKED[1].gpus:
+        assert f"**{gpu}**" in text_of(page)
     assert metrics(page)["Tokens/s a user"] == significant(found.chosen["tokens_per_s_per_user"], 3)
     rows = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim compare"))))
     costs = [float(row["usd_per_million_tokens"]) for row in rows]
@@ -183,7 +190,7 @@ def test_which_gpu_searches_copies_of_every_size_and_says_what_it_rests_on(opene
     assert "**8 x h200-sxm**" in page.success[0].value
     text = text_of(page)
     assert "Searched: copies of 1, 2, 4 and 8 GPUs of 2 cards" in text
-    assert "l40s: nothing can run; 8 x l40s" in text
+    assert "**l40s**: nothing can run; 8 x l40s" in text
     command = next(told for told in commands(page) if told.startswith("medusa-sim compare"))
     assert "--gpus" not in command or "--gpus 1,2,4,8" in command
     comparison = which.set_ups_for(
@@ -217,7 +224,7 @@ def test_prices_stand_side_by_side_and_can_be_changed(opened: Opened) -> None:
         told = next(line for line in commands(changed) if line.startswith("medusa-sim compare"))
         assert f"--price h100-sxm={listed['h100-sxm']:g},l40s=3" in told
     unpriced = opened("compare", **EIGHT_B, cards="a100-40gb,h100-sxm", copies=1, weights="bf16")
-    assert "a100-40gb: no price" in text_of(unpriced)
+    assert "**a100-40gb**: no price" in text_of(unpriced)
 
 
 def test_which_gpu_says_what_cannot_be_and_draws_every_axis(opened: Opened) -> None:
@@ -358,8 +365,13 @@ def test_evidence_opens_with_what_is_near(opened: Opened) -> None:
     page = opened("evidence", **EIGHT_B)
     assert not [box for box in page.selectbox if box.key == "target"], "the papers are folded"
     far = opened("evidence", gpu="l40s", model="qwen3-8b", drafter="eagle3")
-    assert "No public measurement of this model or this card is held" in text_of(far)
-    assert "ublic measurement of this set-up" in text_of(page)
+    near, away = tables(page)[0], tables(far)[0]
+    assert near["differs in"][0] == "nothing"
+    assert "engine" not in away["differs in"][0]
+    assert len(near) == len(away), "all that is held"
+    assert near["error"].str.endswith(" %").all()
+    answer = opened("answer", gpu="l40s", model="qwen3-8b", drafter="eagle3", batch_max=4)
+    assert "No public measurement of this model or this card is held" in text_of(answer)
 
 
 def test_hover_says_dollars_and_no_drafts(opened: Opened) -> None:

@@ -1,5 +1,6 @@
 """How the app starts, opens and looks; answers that are kept between runs."""
 
+import json
 import re
 import socket
 import subprocess
@@ -8,19 +9,20 @@ from html import unescape
 from pathlib import Path
 
 import answers
+import bar
 import inputs
 import numpy as np
 import pytest
 import show
-import sidebar
 from charts import style as charts_style
 from charts.draw import map_spec
 from charts.style import TEXT
-from chosen import OPENS, PRESETS, SetUp
+from chosen import OPENS, PRESETS, Preset, SetUp
 from kept import KEPT_BYTES, Kept, array_bytes
 from one_line import one_line
-from pages_read import APP, Opened, commands, set_up, tables, text_of, unfolded
+from pages_read import APP, Opened, commands, csv_rows, metrics, printed, set_up, tables, text_of, unfolded
 from pages_read import charts as drawn
+from presets import answer_text
 from streamlit import config
 from streamlit.testing.v1 import AppTest
 from views.evidence import EVERY_KERNEL
@@ -32,7 +34,7 @@ from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.sweep import heat_map, view_of
 from medusa_sim.report.figures import PARTS, SHADES, contrast, ink_on
-from medusa_sim.specs.gpu import gpu_names
+from medusa_sim.specs.gpu import device_names
 from medusa_sim.specs.runtime import runtime_aliases
 from medusa_sim.step.drafter import drafter_names
 from medusa_sim.step.workload import PARTS as OF_A_STEP
@@ -99,17 +101,29 @@ def test_a_file_where_the_app_is_started_is_no_module(
         assert sys.path == ["kept"]
 
 
-@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if "json" not in str(preset)])
-def test_a_preset_answers(opened: Opened, name: str) -> None:
-    preset = PRESETS[name]
-    page = opened("answer", **preset)
-    assert page.success
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+def test_a_preset_says_on_its_card_what_its_page_and_the_command_say(opened: Opened, preset: Preset) -> None:
+    page = opened("answer", **preset.words)
     assert not any("Ignored" in warning.value for warning in page.warning)
-    assert f"--model {preset['model']}" in commands(page)[0]
+    told = [line for line in commands(page) if line.startswith("medusa-sim recommend ")]
+    card = answer_text(preset)
+    of_batch = str(preset.words.get("batch", 1))
+    answer = json.loads(printed(f"{told[0].partition(' --by-count')[0]} --format json"))
+    if "does not fit" not in card and "without drafts" not in card:
+        assert card.startswith(metrics(page)["Speedup"])
+        rows = csv_rows(printed(told[0]))
+        assert metrics(page)["Speedup"] in {
+            f"{float(row['speedup']):.2f}x" for row in rows if row["batch"] == of_batch
+        }
+    else:
+        assert page.error
+    loses = answer["break_even_batch"]
+    speculates = page.success or page.warning and not page.error
+    assert (f"off from {loses} requests" in card) == (loses is not None and bool(speculates))
 
 
 def whole_app(**url: object) -> AppTest:
-    """The app as a browser opens it, its own address and sidebar first."""
+    """The app as a browser opens it, its own address and bar first."""
     page = AppTest.from_file(str(APP / "main.py"), default_timeout=600)
     for name, value in url.items():
         page.query_params[name] = str(value)
@@ -144,7 +158,7 @@ def test_choices_are_those_of_arguments(opened: Opened) -> None:
     page = opened("answer", batch_max=8)
     for name in ("dtype", "weight_dtype", "kv_dtype"):
         assert tuple(page.selectbox(key=name).options[1:]) == ARGUMENTS[name].choices
-    for name, known in (("drafter", drafter_names()), ("gpu", gpu_names())):
+    for name, known in (("drafter", drafter_names()), ("gpu", device_names())):
         assert set(page.selectbox(key=name).options) == set(known)
     policies = {name for name in POLICIES if "=" not in name}
     assert set(inputs.WORDS["policy"]) - {"fixed"} == policies - {"none", "K"}
@@ -153,10 +167,10 @@ def test_choices_are_those_of_arguments(opened: Opened) -> None:
 def test_any_argument_has_an_input_by_its_declaration() -> None:
     """One more argument on the page is its label: value, choices, range and help follow."""
     code = (
-        "import dataclasses, sidebar, streamlit as st\n"
-        "for each in sidebar.ARGUMENTS.values():\n"
+        "import bar, dataclasses, streamlit as st\n"
+        "for each in bar.ARGUMENTS.values():\n"
         "    asked = dataclasses.replace(each, label=each.name)\n"
-        "    assert sidebar.of_argument(st, asked) == each.default, each.name\n"
+        "    assert bar.of_argument(st, asked) == each.default, each.name\n"
     )
     page = AppTest.from_string(code, default_timeout=600).run()
     assert not page.exception, page.exception
@@ -166,7 +180,7 @@ def test_any_argument_has_an_input_by_its_declaration() -> None:
 
 def test_the_newest_of_an_engine_stands_before_older_ones() -> None:
     for name, newest in runtime_aliases().items():
-        assert next(each for each in sidebar.RUNS_ON if each.startswith(name)) == newest
+        assert next(each for each in bar.RUNS_ON if each.startswith(name)) == newest
 
 
 def test_an_id_is_the_model_of_its_shape() -> None:
@@ -204,7 +218,7 @@ def test_a_model_that_is_not_known_is_asked_back(typed: str, offered: set[str]) 
     buttons = [button.label for button in page.button]
     assert offered <= set(buttons)
     assert "Upload its config.json" in buttons
-    assert page.selectbox(key="acceptance"), "the sidebar is whole"
+    assert page.selectbox(key="acceptance"), "the bar is whole"
     if offered:
         next(button for button in page.button if button.label in offered).click()
         page.session_state["model"] = min(offered)  # AppTest sends a typed option back as none of the list

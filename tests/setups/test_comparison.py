@@ -1,6 +1,10 @@
 """Set-ups compared: the rows are those of `sweep`, the frontier is one, limits and copies hold."""
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 from asking import answered, document, frame
 
@@ -10,7 +14,8 @@ from medusa_sim.plan.columns import COMPARE
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.report.compare_text import warning_lines, with_warnings
 from medusa_sim.setups.columns import on_frontier
-from medusa_sim.setups.question import BATCHES, SURE
+from medusa_sim.setups.question import BATCHES, SURE, Choices, Question
+from medusa_sim.setups.search import NothingRunsError, compare, together
 from medusa_sim.setups.setup import SET_UP
 
 DENSE = {
@@ -369,3 +374,23 @@ def test_a_card_without_room_says_how_large_weights_and_memory_are():
     found = ms.compare("llama-3.1-70b", gpus=("l40s", "h200-sxm"), counts=1, drafters="none").comparison
     reasons = {each.reason for each in found.refused if "1 x l40s, bf16" in str(each.setup)}
     assert reasons == {"141 GB of weights a card leave no room for a request in 52 GB"}
+
+
+def test_cards_searched_apart_are_the_search_of_all():
+    """One card at a time, then together: the same rows, choice and refusals as at once."""
+    asked = Question(tokens_per_s_per_user=50, measure="cost")
+    cards = ("h100-sxm", "l40s", "a100-80gb-sxm")
+    of_all = Choices(
+        gpus=cards, counts=(1,), engines=("vllm",), weight_dtypes=("bf16",), drafters=("none", "eagle3")
+    )
+    parts = []
+    for card in cards:
+        try:
+            parts.append(compare("qwen3-32b", asked, replace(of_all, gpus=(card,)), refine=False))
+        except NothingRunsError as error:
+            parts.append(pickle.loads(pickle.dumps(error)))  # noqa: S301  # as it leaves a process
+    assert any(isinstance(part, NothingRunsError) for part in parts)
+    one, every = together(parts), compare("qwen3-32b", asked, of_all)
+    pd.testing.assert_frame_equal(one.table, every.table)
+    assert (one.measure, one.refused) == (every.measure, every.refused)
+    assert one.scenarios.keys() == every.scenarios.keys()

@@ -16,6 +16,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.plan.columns import AGAINST_SPEED
 from medusa_sim.plan.quantities import BY_NAME
+from medusa_sim.report.basis import rests_on
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row
 from medusa_sim.report.text import significant
@@ -44,6 +45,7 @@ _TIPS: tuple[Tip, ...] = (
         ("set_up", ""), ("batch", "d"), ("drafts", ""), (_SPEED, ",.3~r"), ("interval", ""),
         ("tokens_per_s_per_gpu", ",.3~r"), ("usd_per_million_tokens", "$,.3~r"), ("joule_per_token", ",.3~r"),
     )),
+    ("rests_on", "rests on", ""),
 )  # fmt: skip
 
 
@@ -70,6 +72,12 @@ def setups_chart(answer: Comparison, column: str | None = None) -> LineChart:
             rows = own[(own.drafter != PLAIN) == speculative]
             kept = _kept(rows[_SPEED].to_numpy(), rows[column].to_numpy(), column)
             curves += [(gpu, speculative, rows.iloc[kept].to_dict("records"))] if kept.size else []
+    basis: dict[tuple[Any, ...], str] = {}
+    for row in (row for _, _, rows in curves for row in rows):
+        if (key := answer.key(row)) not in basis:
+            basis[key] = rests_on(answer.scenarios[key], plain=row["drafter"] == PLAIN)
+        row["rests_on"] = basis[key]
+    best = best and {**best, "rests_on": basis.get(answer.key(best), "")}
     named = _named([row for _, _, rows in curves for row in rows], column)
     solid = {gpu for gpu, speculative, _ in curves if speculative}  # whose dotted curve goes without saying
     series = [
@@ -163,6 +171,7 @@ def _tip(row: Mapping[Any, Any]) -> dict[str, Any]:
         "set_up": name_of(row),
         "drafts": str(row["drafts"] or "none"),
         "interval": f"{low} to {high}",
+        "rests_on": row.get("rests_on", ""),
     }
 
 

@@ -78,6 +78,15 @@ _LOOK = Path(__file__).with_name("look.mplstyle")
 
 
 @contextmanager
+def look() -> Iterator[None]:
+    """Fonts, lines and colours of every figure."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(mpl.rc_params_from_file(_LOOK, use_default_template=False)):
+        yield
+
+
+@contextmanager
 def drawing(
     width: float, height: float, columns: int = 1, rows: int = 1
 ) -> Iterator[tuple[Figure, list[Axes]]]:
@@ -85,11 +94,10 @@ def drawing(
 
     Once it is drawn on, the axes take the room that labels and legends leave.
     """
-    import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import TightLayoutEngine
 
-    with mpl.rc_context(mpl.rc_params_from_file(_LOOK, use_default_template=False)):
+    with look():
         figure = Figure(figsize=(width, height))
         axes = figure.subplots(rows, columns, squeeze=False)
         yield figure, [axis for line in axes for axis in line]
@@ -108,7 +116,7 @@ def label_end(axis: Axes, x: float, y: float, text: str, colour: str) -> None:
 
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-_DPI = 160
+DPI = 160
 
 
 def check_plot_path(path: Path) -> None:
@@ -129,7 +137,7 @@ def render(figure: Figure, suffix: str) -> bytes:
     buffer = io.BytesIO()
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {"Software": None}}[suffix]
     with mpl.rc_context({"svg.hashsalt": "medusa-sim", "svg.fonttype": "none"}):
-        figure.savefig(buffer, format=suffix[1:], dpi=_DPI, metadata=metadata)
+        figure.savefig(buffer, format=suffix[1:], dpi=DPI, metadata=metadata)
     return buffer.getvalue()
 
 

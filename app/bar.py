@@ -1,4 +1,4 @@
-"""What every page is about, and the inputs in the sidebar that say it: the engine first."""
+"""The question that every page is about, in one bar on top: the model first, all of it applied together."""
 
 from __future__ import annotations
 
@@ -10,33 +10,42 @@ import inputs
 import show
 import streamlit as st
 from chosen import (
+    DEFAULT,
     DRAFTER,
     GPU,
+    HEADS,
     MODEL,
     OWN_MODEL,
+    REQUEST,
+    SHIPPED,
     SetUp,
     default_engine,
+    draft_for,
     drafter_of,
     drafters_of,
     measured_models,
+    set_up_of,
 )
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
-from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, request_length
+from medusa_sim.plan import request_length
 from medusa_sim.plan.acceptance import CONDITIONAL
 from medusa_sim.plan.argument import FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.report.text import with_prefix
-from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.gpu import device_names, gpu_names, load_gpu, local_names
 from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases, runtime_names
+from medusa_sim.specs.runtime import (
+    UNTIMED,
+    load_runtime,
+    local_runtime_names,
+    runtime_aliases,
+    runtime_names,
+)
 from medusa_sim.step.drafter import drafter_kind, drafter_names, drafters
 
-SHIPPED = "as shipped"
-DEFAULT = "default"
-"""Of an argument, where the input says nothing."""
 _TYPED = (
     "a measured profile of the list, one rate (0.7), the share of steps that accept each draft "
     "(0.78,0.60,0.42), rates given that the draft before was accepted (conditional:0.78,0.77,0.70) or a mean "
@@ -47,21 +56,16 @@ _RATES = re.compile(rf"({CONDITIONAL})?[0-9.,@ ]+")
 _NEWEST = tuple(runtime_aliases().values())
 RUNS_ON = (
     *_NEWEST, *(name for name in runtime_names() if name not in (*_NEWEST, "paper", "kernel")), "kernel",
-    *UNTIMED,
+    *UNTIMED, *local_runtime_names(),
 )  # fmt: skip
 """The newest of each engine first: what is typed finds it before older ones. `paper` has no kernels for a
 whole step; its figures are on the page Evidence."""
 GPUS = (1, 2, 4, 8, 16)
-_LARGEST_SEQ_LEN = 131_072
-REQUEST = {"prompt": LOAD_PROMPT_TOKENS, "output_tokens": LOAD_OUTPUT_TOKENS}
-"""Inputs of a page that say its request, from which the context follows, and what they are untyped."""
-_SMALL = "llama-68m"
-"""Drafts where nothing is known of the model."""
-_HEADS = 5
-"""Heads of every shipped profile."""
+_LONGEST = 131_072
+"""Tokens of a context, a prompt or an output."""
 LABEL = {name: each.label for name, each in ARGUMENTS.items()}
 OWN: dict[str, str | int | bool | None] = {
-    "runtime": None, "gpu": GPU, "model": MODEL, "drafter": DRAFTER, "heads": _HEADS, "draft_model": None,
+    "runtime": None, "gpu": GPU, "model": MODEL, "drafter": DRAFTER, "heads": HEADS, "draft_model": None,
     "acceptance": SHIPPED, "tp": 1, "ep": False,
 }  # fmt: skip
 """Arguments whose inputs are more than their declarations, and what these are where nothing is said."""
@@ -69,61 +73,132 @@ MORE = [each for each in ARGUMENTS.values() if each.label and each.name not in O
 """Arguments whose inputs follow from their declarations."""
 
 
-def set_up(where: Any, *, searched: bool = False) -> SetUp:
-    """The shared inputs, in the sidebar; searched: the page looks for card and engine, which are put away."""
+def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
+    """The shared inputs, as one bar; searched: the page looks for card and engine, which are put away.
+
+    away: the page asks a question of its own; what was asked elsewhere is kept.
+
+    A phone shows them as one line, which opens (`look.css`).
+    """
+    box = where.container(key="bar_away" if away else "bar")
+    box.toggle(_line(searched=searched), key=_OPENED)
+    form = box.form("question", border=True)
+    row = form.container(key="asked_searched" if searched else "asked")
+    more = form.expander("More", type="compact", key="bar_more").container(key="asked_more")
+    of_card = more if searched else row
     known = inputs.now("drafter")
-    given = where.container()
-    away = where.expander("Engine, GPU, context: of the other pages") if searched else given
-    engine = engine_choice(away, default_engine(known if known in drafter_names() else DRAFTER))
-    gpu = gpu_choice(away)
-    model = model_choice(given, gpu)
-    config = _own_config(given) if model == OWN_MODEL else None
-    followed = _length()
+    drafter = known if known in drafter_names() else DRAFTER
+    seen = str(inputs.now("gpu"))
+    model = model_choice(row, seen if seen in device_names() else GPU)
+    gpu = gpu_choice(of_card)
+    tp = inputs.pick(of_card, "tp", LABEL["tp"], GPUS, 1, "They share the model by tensor parallelism.")
+    engine = engine_choice(of_card, default_engine(drafter))
+    drafter = drafter_choice(row, engine)
+    words: dict[str, Any] = {"gpu": gpu, "tp": tp, "runtime": engine, "drafter": drafter}
+    help_text = (
+        "Tokens of a request: speedups are those of a server that reads such prompts between its steps. Type "
+        "a context and no request for a step without prompts."
+    )
+    for name, label in zip(REQUEST, ("Prompt", "Output"), strict=True):
+        empty = f"{REQUEST[name]:,.0f}"
+        words[name] = inputs.perhaps(row, name, label, 1, _LONGEST, help_text, empty=empty)
+    row.form_submit_button("Apply", type="primary", on_click=_fold)
+    words["acceptance"] = acceptance_choice(more, drafter)
+    kind = drafter_kind(drafter)
+    if kind.unit == "head":
+        help_text = "Trained; fewer may be run."
+        words["heads"] = inputs.whole(more, "heads", LABEL["heads"], 1, HEADS, HEADS, help_text)
+    if kind.takes_draft_model:
+        help_text = "A smaller model of the same family and vocabulary."
+        first = draft_for(str(model))
+        words["draft_model"] = inputs.choice(
+            more, "draft_model", LABEL["draft_model"], model_names(), first, help_text
+        )
+    followed = request_length(*(words[name] or usual for name, usual in REQUEST.items()))
     help_text = (
         f"Committed tokens before the step: a request's prompt and half its output, else {followed:,}."
     )
     label = "Context (tokens)"
-    typed = inputs.perhaps(away, "seq", label, 1, _LARGEST_SEQ_LEN, help_text, empty=f"{followed:,}")
-    seq_len = followed if typed is None else typed
-    drafter = drafter_choice(given, engine)
-    heads: int | None = None
-    draft_model = None
-    if drafter_kind(drafter).unit == "head":
-        help_text = "Trained; fewer may be run."
-        trained = inputs.whole(given, "heads", LABEL["heads"], 1, _HEADS, _HEADS, help_text)
-        heads = None if trained == _HEADS else trained
-    if drafter_kind(drafter).takes_draft_model:
-        help_text = "A smaller model of the same family and vocabulary."
-        first = _draft_for(model) if model in model_names() else _SMALL
-        draft_model = inputs.choice(
-            given, "draft_model", LABEL["draft_model"], model_names(), first, help_text
-        )
-    acceptance = acceptance_choice(given, drafter)
-    tp = inputs.step_of(away, "tp", LABEL["tp"], GPUS, 1, "They share the model by tensor parallelism.")
-    with away if searched else given.expander("More"):
-        whole_experts = tp > 1 and inputs.on_off(
-            st, "ep", LABEL["ep"], False, "Expert parallelism, for mixtures of experts."
-        )
-        more = {each.name: of_argument(st, each) for each in MORE}
+    words["seq"] = inputs.perhaps(more, "seq", label, 1, _LONGEST, help_text, empty=f"{followed:,}")
+    words["ep"] = tp > 1 and inputs.on_off(
+        more, "ep", LABEL["ep"], False, "Expert parallelism, for mixtures of experts."
+    )
+    words |= {each.name: of_argument(more, each, is_local=engine in _LOCAL) for each in MORE}
+    config = _own_config(box) if model == OWN_MODEL else None
+    typed, name = st.session_state.get(_TYPED_AS, ("", ""))
+    beside = [f"{name}: typed as {shown(typed)}."] if model == name else []
+    beside += [] if searched else [_beside(gpu, engine)]
+    if beside:
+        box.caption(show.escaped(" ".join(beside)))
     if model is None:
         _which_model()
-    more["dtype"] = more["dtype"] or dtype_of(gpu)
-    return SetUp(
-        gpu=gpu, model=str(model) if config is None else "config.json", runtime=engine, seq_len=seq_len,
-        is_step=typed is not None and not any(map(inputs.now, REQUEST)),
-        drafter=drafter, heads=heads, draft_model=draft_model, acceptance=acceptance, config=config,
-        tp=tp, ep=tp if whole_experts else 1, **more,
-    )  # fmt: skip
+    if drafter not in drafters_of(engine) and not (searched or away):
+        _which_drafter(engine, drafter)
+    return set_up_of({**words, "model": model}, config)
 
 
-def of_argument(where: Any, argument: Argument) -> Any:
-    """The input of an argument as it is declared: what it may be, its range, its label and help."""
+NAMES = (*OWN, *(each.name for each in MORE), *REQUEST, "seq")
+"""Parameters of the bar's inputs."""
+_OPENED = "bar_opened"
+
+
+def _fold() -> None:
+    """Show a phone the answer once the question was put."""
+    st.session_state[_OPENED] = False
+
+
+_LOCAL = local_runtime_names()
+"""Engines that read files of weights in formats of their own."""
+
+
+def _line(*, searched: bool) -> str:
+    """The question before it is drawn, as a phone shows it."""
+    names = ("model", "gpu", "tp", "runtime", "drafter", *REQUEST)
+    said = {name: inputs.now(name) for name in (*names, "seq", "acceptance")}
+    try:
+        known = set_up_of(said)
+        line = known.drafted if searched else known.line
+    except (MedusaSimError, ValueError):  # said where it is asked
+        line = "the question"
+    return f"Change {show.escaped(line)}"
+
+
+def _beside(gpu: str, engine: str) -> str:
+    """What stands behind the names of card and engine."""
+    untimed = f"its time between kernels is not known: kernels alone ({LIMIT}) are counted"
+    about = untimed if engine in UNTIMED else load_runtime(engine).title
+    return f"{gpu}: {card_text(gpu)}. {engine}: {about}."
+
+
+def _which_drafter(engine: str, drafter: str) -> None:
+    """Ask what is meant where an engine does not run a drafter."""
+    st.title("Which drafter?", anchor=False)
+    st.warning(
+        f"{engine} does not run {drafter}. Take a drafter that it has, or an engine that runs {drafter}."
+    )
+    with st.container(horizontal=True):
+        for name in drafters_of(engine)[:_MOST_OFFERED]:
+            st.button(f"Draft with {name}", on_click=st.session_state.update, args=({"drafter": name},))
+        for name in [each for each in RUNS_ON if drafter in drafters_of(each)][:_MOST_OFFERED]:
+            st.button(f"Run on {name}", on_click=st.session_state.update, args=({"runtime": name},))
+    st.stop()
+
+
+_MOST_OFFERED = 4
+
+
+def of_argument(where: Any, argument: Argument, *, is_local: bool = False) -> Any:
+    """The input of an argument as it is declared: what it may be, its range, its label and help.
+
+    is_local: the engine reads files of weights, whose formats are choices too.
+    """
     name, label, help_text = argument.name, argument.label, show.in_words(argument.help)
     if argument.type is FLAG:
         is_on = inputs.on_off(where, name, label, bool(argument.default), help_text)
         return argument.default if is_on == bool(argument.default) else is_on
     if argument.choices:
-        chosen = inputs.choice(where, name, label, (DEFAULT, *argument.choices), DEFAULT, help_text)
+        names = (DEFAULT, *argument.choices, *(argument.others if is_local else ()))
+        chosen = inputs.choice(where, name, label, names, DEFAULT, help_text)
         return argument.default if chosen == DEFAULT else chosen
     if argument.type not in (WHOLE, NUMBER):
         return inputs.text(where, name, label, "", help_text, empty=DEFAULT) or argument.default
@@ -150,15 +225,6 @@ def unsaid(argument: Argument) -> str | bool | None:
     return None if argument.type in (WHOLE, NUMBER) else ""
 
 
-def _length() -> int:
-    """Committed tokens where none are typed: half way through the page's request."""
-    typed = {name: str(inputs.now(name)) for name in REQUEST}
-    prompt, output = (
-        int(typed[name]) if typed[name].isdecimal() else usual for name, usual in REQUEST.items()
-    )
-    return request_length(prompt, output)
-
-
 def runs_trees() -> bool:
     """Whether the engine that is chosen verifies trees, before it is drawn."""
     drafter, engine = st.session_state.get("drafter"), st.session_state.get("runtime")
@@ -171,7 +237,8 @@ def runs_trees() -> bool:
 
 def take(preset: Mapping[str, str | int | None]) -> None:
     """Set every input to a preset, or to its default where that says nothing: the callback of a button."""
-    defaults = OWN | {each.name: unsaid(each) for each in MORE} | {"seq": None}
+    defaults = OWN | {each.name: unsaid(each) for each in MORE}
+    defaults |= {"seq": None, "batch": 1, **dict.fromkeys(REQUEST)}
     del defaults["draft_model"]  # it follows the model
     defaults["runtime"] = default_engine(str(preset.get("drafter", DRAFTER)))
     said = {name: value for name, value in preset.items() if value is not None}
@@ -187,25 +254,23 @@ def engine_choice(where: Any, default: str) -> str:
         "verify chains of drafts, some of them trees, and add time of their own to a step. Only what the "
         "engine can run is recommended."
     )
-    chosen = inputs.choice(where, "runtime", LABEL["runtime"], RUNS_ON, default, help_text)
-    untimed = f"Its time between kernels is not known: kernels alone ({LIMIT}) are counted."
-    where.caption(untimed if chosen in UNTIMED else load_runtime(chosen).title)
-    return chosen
+    return inputs.choice(where, "runtime", LABEL["runtime"], RUNS_ON, default, help_text)
 
 
 def cards() -> tuple[str, ...]:
-    """Every card, those of today's data centres first."""
-    return tuple(sorted(gpu_names(), key=lambda name: (_KINDS.index(_kind(name)), name)))
+    """Every card, those of today's data centres first, what stands on desks last."""
+    ranked = sorted(gpu_names(), key=lambda name: (_kind(name), name))
+    return (*ranked, *local_names())
 
 
-_KINDS = ("data centre", "data centre, older", "workstation or consumer", "measured here")
 _BEGIN = {"rtx-": 2, "cpu-": 3, "a100-": 1, "a40-": 1, "l4-": 1}
-"""How names of other cards than those of today's data centres begin, and the place of their kind."""
+"""How names of other cards than those of today's data centres begin, and the place of their kind: older,
+consumer, measured here."""
 
 
-def _kind(gpu: str) -> str:
+def _kind(gpu: str) -> int:
     """By its name alone: reading the files of all cards would keep the first answer waiting."""
-    return _KINDS[next((place for begin, place in _BEGIN.items() if f"{gpu}-".startswith(begin)), 0)]
+    return next((place for begin, place in _BEGIN.items() if f"{gpu}-".startswith(begin)), 0)
 
 
 def card_text(gpu: str) -> str:
@@ -216,10 +281,8 @@ def card_text(gpu: str) -> str:
 
 def gpu_choice(where: Any) -> str:
     """A GPU that is known."""
-    help_text = "Data centre first, then older, consumer, and devices measured here."
-    chosen = inputs.choice(where, "gpu", LABEL["gpu"], cards(), GPU, help_text)
-    where.caption(f"{_kind(chosen).capitalize()}: {card_text(chosen)}")
-    return chosen
+    help_text = "Data centre first, then older, consumer, and what stands on a desk."
+    return inputs.choice(where, "gpu", LABEL["gpu"], cards(), GPU, help_text)
 
 
 def model_choice(where: Any, gpu: str) -> str | None:
@@ -235,9 +298,6 @@ def model_choice(where: Any, gpu: str) -> str | None:
     if (taken := st.session_state.pop(_TAKEN, None)) is not None:
         st.session_state["model"], st.session_state[_TYPED_AS] = taken[1], taken
     chosen = inputs.choice(where, "model", LABEL["model"], options, MODEL, help_text, typed=True)
-    typed, name = st.session_state.get(_TYPED_AS, ("", ""))
-    if chosen == name:
-        where.caption(f"Typed as {show.escaped(shown(typed))}")
     if chosen in options:
         return chosen
     # What is typed is never looked for on the disk: the app may be open to others.
@@ -262,7 +322,7 @@ def _as_named(typed: str) -> str:
 
 
 def _which_model() -> None:
-    """Ask which model is meant by what was typed, on the page: the sidebar is folded away on a phone."""
+    """Ask which model is meant by what was typed."""
     typed = str(st.session_state["model"])
     near = names_meant(_as_named(typed), model_names())
     st.title("Which model?", anchor=False)
@@ -278,19 +338,13 @@ def _which_model() -> None:
     st.stop()
 
 
-def _draft_for(model: str) -> str:
-    """The smallest model with the vocabulary of another, of its family where that has a smaller one."""
-    target, family = load_model(model), model.partition("-")[0]
-    alike = [each for each in map(load_model, model_names()) if each.vocab == target.vocab]
-    alike = [each for each in alike if each.weight_bytes < target.weight_bytes] or alike
-    return min(alike, key=lambda each: (each.name.partition("-")[0] != family, each.weight_bytes)).name
-
-
 def drafter_choice(where: Any, engine: str) -> str:
-    """What drafts: of the methods that the engine has; what commands take where it lacks the app's own."""
-    options = tuple(method for method in drafter_names() if method in drafters_of(engine))
-    first = DRAFTER if DRAFTER in options else drafter_of(engine)
-    return inputs.choice(where, "drafter", LABEL["drafter"], options, first, "What proposes the candidates.")
+    """What drafts: the default, or what commands take where the engine lacks that."""
+    own = drafters_of(engine)
+    first = DRAFTER if DRAFTER in own else drafter_of(engine)
+    return inputs.choice(
+        where, "drafter", LABEL["drafter"], drafter_names(), first, "What proposes the candidates."
+    )
 
 
 def acceptance_choice(where: Any, drafter: str) -> str | None:
@@ -317,22 +371,15 @@ def profiles_of(drafter: str) -> tuple[str, ...]:
     return tuple(name for name in acceptance_names() if not name.startswith(claimed))
 
 
-def dtype_of(gpu: str) -> str | None:
-    """The only dtype that a device was measured in; None where there are several."""
-    measured = {dtype for kernels in load_gpu(gpu).kernels.values() for dtype in kernels.linear}
-    return measured.pop() if len(measured) == 1 else None
-
-
 def _own_config(where: Any) -> bytes | None:
     import uploads
 
     given = where.file_uploader(
         "config.json", type=["json"], key="config", help="Hugging Face config of your model; read, never run."
     )
-    # On the page: the sidebar is folded away on a narrow screen.
     if given is None:
         st.title("Your own model", anchor=False)
-        st.info("Upload its config.json in the sidebar, or pick another model there.")
+        st.info("Drop its config.json above, or pick another model there.")
         st.stop()
     try:
         return uploads.config_bytes(given.name, given.getvalue())

@@ -1,0 +1,46 @@
+"""What an answer rests on, in a few words: measured, or what stands in for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from medusa_sim.plan import TYPICAL
+from medusa_sim.plan.doubts import engine_on_other_gpus, local_kernels, unmeasured_engine
+from medusa_sim.plan.scenario import Scenario
+
+MEASURED = "measured"
+
+
+def _of_drafts(of: Scenario) -> str:
+    if of.profile.name.startswith(TYPICAL):
+        return "an assumed acceptance"
+    if of.borrows_acceptance:
+        return "another model's acceptance"
+    return ""
+
+
+def _guessed(of: Scenario) -> str:
+    first = of.guessed_from
+    return "" if first is None else f"acceptance measured to {first - 1} drafts"
+
+
+def _kernels(of: Scenario) -> str:
+    if of.latency.name == "calibrated" and of.kernel_fits.lenders:
+        return "borrowed kernels"
+    return "kernels of another class" if any(local_kernels(of)) else ""
+
+
+def _engine(of: Scenario) -> str:
+    if any(unmeasured_engine(of)):
+        return "an engine that nobody measured so"
+    return "the engine's terms on other GPUs" if any(engine_on_other_gpus(of)) else ""
+
+
+_OF_DRAFTS: tuple[Callable[[Scenario], str], ...] = (_of_drafts, _guessed)
+_OF_STEPS: tuple[Callable[[Scenario], str], ...] = (_kernels, _engine)
+
+
+def rests_on(of: Scenario, *, plain: bool = False) -> str:
+    """`another model's acceptance, borrowed kernels`, or `measured`; plain: nothing is drafted."""
+    words = [rule(of) for rule in (*(() if plain else _OF_DRAFTS), *_OF_STEPS)]
+    return ", ".join(filter(None, words)) or MEASURED
