@@ -1,0 +1,153 @@
+"""Each measured card as if nobody had measured it: its plain steps with kernels borrowed from another card.
+
+    python benchmarks/cards_left_out.py            # beside its own kernels: error, and what its bands hold
+    python benchmarks/cards_left_out.py --served   # beside its served steps as well, which no term saw
+
+A card keeps its data sheet and loses every kernel; all are borrowed from one relative, as a card's file says
+it (`specs/inheritance.py`). Beside its own kernels engines' terms are the same in both. For served steps they
+come from a fit without the card's cells (`hierarchy.py`), and the band from what is then new about it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tomlkit
+from hierarchy import Fit, parts_of
+from served_rows import GROUP, served_cells, set_ups
+from study import ROOT, mean_bias_worst, table
+
+import medusa_sim as ms
+from medusa_sim.errors import MedusaSimError
+from medusa_sim.specs.inheritance import BORROWED
+from medusa_sim.specs.nearness import known_kinds, nearest_kind
+
+LENDERS = {
+    "h100-sxm": ("h200-sxm", "a100-80gb-pcie"),
+    "h200-sxm": ("h100-sxm", "h100-sxm"),
+    "b200": ("h200-sxm", "h100-sxm"),
+    "l40s": ("a100-80gb-sxm", "a40"),
+    "a100-80gb-sxm": ("h100-sxm", "h100-sxm"),
+    "rtx-pro-6000": ("l40s", "a40"),
+}
+"""Card -> who lends it kernels, and who norms and rope."""
+SET_UPS: tuple[dict[str, Any], ...] = (
+    {"model": "llama-3.1-8b"},
+    {"model": "llama-3.1-8b", "dtype": "fp8"},
+    {"model": "qwen3-14b", "tp": 2},
+    {"model": "qwen3-32b", "tp": 4},
+    {"model": "qwen3-30b-a3b", "tp": 2},
+)
+RUNTIMES = ("vllm-0.15", "sglang-0.5")
+BATCHES, LENGTHS = (1, 8, 32, 128, 256), (1024, 8192)
+HALVES = ("bf16", "fp16")
+
+
+def borrowing(card: str) -> str:
+    """The file of a card that has nothing of its own but its data sheet."""
+    lender, smooth = LENDERS[card]
+    own, lent = (
+        tomllib.loads((ROOT / f"hardware/{name}.toml").read_text(encoding="utf-8")) for name in (card, lender)
+    )
+    kernels: dict[str, Any] = {}
+    for name, sections in lent["kernels"].items():
+        named: dict[str, Any] = {each: lender for each in sections if each in BORROWED and each != "gemm"}
+        forms = [
+            form for form in sections.get("gemm", {}) if form in ("bf16", "fp16", "fp8", "fp8_block", "nvfp4")
+        ]
+        if forms:
+            gemm = {form: f"{lender}:{name}:{form}" for form in forms}
+            named["gemm"] = gemm | {half: gemm.get(half, gemm[forms[0]]) for half in HALVES}
+        if name == "sglang":
+            named["elementwise"] = f"{smooth}:torch"
+        if named:
+            kernels[name] = {"inherit": {"reason": "as if nobody had measured the card", **named}}
+    kernels["torch"] = {
+        "inherit": {
+            "reason": "as if nobody had measured the card",
+            "gemm": dict.fromkeys(HALVES, f"{lender}:sglang:bf16"),
+            "attention": f"{lender}:sglang",
+            "elementwise": f"{smooth}:torch",
+        }
+    }
+    return tomlkit.dumps(own | {"kernels": kernels})
+
+
+def steps(card: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """A line of every plain step: by its own kernels, by borrowed ones, and whether their band holds it."""
+    for asked in SET_UPS:
+        for runtime in RUNTIMES:
+            given = asked | {"gpu": card, "runtime": runtime, "drafter": "ngram", "acceptance": "0.5"}
+            try:
+                own, lent = (
+                    ms.Scenario(**given, **more).sweep(list(BATCHES), list(LENGTHS), [1])
+                    for more in ({}, {"data_dir": str(folder)})
+                )
+            except MedusaSimError as error:
+                print(f"{card}, {asked}, {runtime}: {error}")
+                continue
+            ratio = own.verify_step_us / lent.verify_step_us
+            low, high = (lent[f"verify_{end}_us"] / lent.verify_step_us for end in ("low", "high"))
+            for short, inside in zip(np.log(ratio), (low <= ratio) & (ratio <= high), strict=True):
+                yield {"card": card, "error": abs(math.expm1(-short)), "short": short, "held": inside}
+
+
+def served_table(folders: dict[str, Path]) -> str:
+    """Served steps of each card, by borrowed kernels and terms that saw nothing of the card."""
+    rows, known = served_cells(), known_kinds()
+    cells = parts_of(set_ups(rows))
+    lines = []
+    for card, folder in folders.items():
+        own = [
+            (named | {"data_dir": str(folder)}, line) for named, line in set_ups(rows) if named["gpu"] == card
+        ]
+        if not own:
+            continue
+        others = cells[cells.gpu != card]
+        both = pd.concat([others, parts_of(own)], ignore_index=True)
+        seen = np.arange(len(both)) < len(others)
+        fit = Fit(both)
+        errors, left = fit.errors(fit.solve(seen).x)[~seen], both[~seen]
+        rest = set(others.place)
+        share = np.array([known[nearest_kind(place, rest)[0]].between_share for place in left.place])
+        short = -np.log1p(errors)
+        held = (short <= np.hypot(left.slower, share)) & (short >= -np.hypot(left.faster, share))
+        by_group = held.groupby(left[GROUP].agg(", ".join, axis=1)).mean()
+        lines.append((card, len(errors), mean_bias_worst(errors), f"{100 * by_group.mean():.0f}",
+                      f"{100 * by_group.min():.0f} ({by_group.idxmin()})"))  # fmt: skip
+    return table("card | served steps | mean % (bias; worst) | held %, mean over groups | least", 1, lines)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--served", action="store_true", help="beside served steps as well")
+    asked = parser.parse_args()
+    found, folders = [], {}
+    with tempfile.TemporaryDirectory() as name:
+        for card in LENDERS:
+            folder = folders[card] = Path(name) / card
+            (folder / "hardware").mkdir(parents=True)
+            (folder / "hardware" / f"{card}.toml").write_text(borrowing(card), encoding="utf-8")
+            found += list(steps(card, folder))
+        served = served_table(folders) if asked.served else ""
+    cells = pd.DataFrame(found)
+    lines = [
+        (card, LENDERS[str(card)][0], len(part), f"{100 * part.error.mean():.1f}",
+         f"{100 * (np.exp(-part.short.mean()) - 1):+.1f}", f"{100 * part.error.max():.0f}", f"{100 * part.held.mean():.0f}")
+        for card, part in cells.groupby("card", sort=False)
+    ]  # fmt: skip
+    print(table("card | lender | steps | mean % | bias % | worst % | held %", 2, lines))
+    print(served)
+
+
+if __name__ == "__main__":
+    main()
