@@ -97,7 +97,7 @@ def steps(card: str, folder: Path) -> Iterator[dict[str, Any]]:
             ratio = own.verify_step_us / lent.verify_step_us
             low, high = (lent[f"verify_{end}_us"] / lent.verify_step_us for end in ("low", "high"))
             for short, inside in zip(np.log(ratio), (low <= ratio) & (ratio <= high), strict=True):
-                yield {"card": card, "error": abs(math.expm1(-short)), "short": short, "held": inside}
+                yield {"card": card, "error": math.expm1(-short), "held": inside}
 
 
 def served_table(folders: dict[str, Path]) -> str:
@@ -141,11 +141,10 @@ def main() -> None:
         served = served_table(folders) if asked.served else ""
     cells = pd.DataFrame(found)
     lines = [
-        (card, LENDERS[str(card)][0], len(part), f"{100 * part.error.mean():.1f}",
-         f"{100 * (np.exp(-part.short.mean()) - 1):+.1f}", f"{100 * part.error.max():.0f}", f"{100 * part.held.mean():.0f}")
+        (card, LENDERS[str(card)][0], len(part), mean_bias_worst(part.error), f"{100 * part.held.mean():.0f}")
         for card, part in cells.groupby("card", sort=False)
-    ]  # fmt: skip
-    print(table("card | lender | steps | mean % | bias % | worst % | held %", 2, lines))
+    ]
+    print(table("card | lender | steps | mean % (bias; worst) | held %", 2, lines))
     print(served)
 
 

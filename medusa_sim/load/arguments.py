@@ -74,6 +74,12 @@ class LoadArguments(Declared):
     max_num_batched_tokens: int | None = argument(
         None, WHOLE, "Tokens of one step, prompts among them [the engine's on the card].", _SERVER, least=1
     )
+    prompt_interval: int = argument(
+        1, WHOLE,
+        "Steps from one that carries prompts to the next that may (vLLM prefill_schedule_interval, SGLang "
+        "--prefill-decode-interval).",
+        _SERVER, least=1, most=1000,
+    )  # fmt: skip
     block_size: int = argument(BLOCK_TOKENS, WHOLE, "Tokens of a KV block.", _SERVER, least=1)
     prefix_hit_rate: float = argument(
         0.0, NUMBER, "Share of a prompt's tokens found in the cache, below 1.", _REQUESTS, least=0, most=1

@@ -132,6 +132,7 @@ class Engine:
             return
         waiting, length, held = scheduler.in_queue, batch.tokens / max(requests, 1), self.cache.tokens
         steps = 1 if chunks else self._equal_steps(drafts, length)
+        scheduler.passed(steps, carried=bool(chunks))
         self.cache.use(drafts, steps)
         emitted = batch.advance(steps) if requests else 0
         accepted = emitted - steps * requests
@@ -196,6 +197,8 @@ class Engine:
             self.cache.steps_that_fit(drafts),
             self.asked_at_step + self.policy.hold_steps - self.batch.step,
         )
+        if self.scheduler.to_prompts:  # prompts that wait, or come meanwhile, ride on the step after these
+            steps = min(steps, self.scheduler.to_prompts)
         until_s = self.clients.next_s - self.now_s
         if self.scheduler.has_room and until_s < inf:
             step_s = self._step_s(drafts, len(self.batch), length)

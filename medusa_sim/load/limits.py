@@ -41,6 +41,7 @@ class Server:
     max_requests: int | None = None
     token_budget: int | None = None
     block_tokens: int = BLOCK_TOKENS
+    prompt_interval: int = 1
     prefix_hit_rate: float = 0.0
     prefix: str = LOAD_PREFIXES[0]
 
@@ -56,7 +57,8 @@ class Limits:
 
     max_requests: in one step (`max_num_seqs`). token_budget: tokens of one step, those of prompts among them
     (`max_num_batched_tokens`). block_tokens: of one KV block of all layers; kv_blocks: of the card.
-    positions: longest request of the model. prefix_hit_rate: share of a prompt's tokens that are found in the
+    prompt_interval: steps from one that carries prompts to the next that may, while any request decodes
+    (vLLM's `prefill_schedule_interval`, SGLang's `--prefill-decode-interval`). positions: longest request of the model. prefix_hit_rate: share of a prompt's tokens that are found in the
     cache and not computed; shares_prefix: their blocks are held once in all, not by each request. lookahead:
     slots of a request beside those of its tokens and drafts. held: blocks that a request holds by the blocks
     that its tokens fill, where some layers keep less than all; None: as many.
@@ -65,6 +67,7 @@ class Limits:
     max_requests: int = MAX_REQUESTS
     token_budget: int = TOKEN_BUDGET
     block_tokens: int = BLOCK_TOKENS
+    prompt_interval: int = 1
     kv_blocks: int
     positions: int
     prefix_hit_rate: float = 0.0
@@ -154,6 +157,7 @@ def limits_of(scenario: Scenario, option: DraftOption | None, server: Server | N
         max_requests=requests,
         token_budget=tokens,
         block_tokens=block_tokens,
+        prompt_interval=server.prompt_interval,
         kv_blocks=blocks,
         positions=positions,
         prefix_hit_rate=server.prefix_hit_rate,

@@ -132,6 +132,7 @@ def load_test(scenario: Scenario, **given: Any) -> LoadTest:
             max_requests=asked.max_num_seqs,
             token_budget=asked.max_num_batched_tokens,
             block_tokens=asked.block_size,
+            prompt_interval=asked.prompt_interval,
             prefix_hit_rate=asked.prefix_hit_rate,
             prefix=asked.prefix,
         ),

@@ -3,7 +3,7 @@
 As vLLM's V1 scheduler: a step carries all decoding requests with their drafts, then chunks of prompts within
 the token budget, first come, first served. A prompt is admitted when the KV cache has room for all of it;
 where decoding runs out of blocks the request that was admitted last is preempted: its KV is dropped, and
-computed again later.
+computed again later. Steps that carry prompts may have to lie so many apart (`Limits.prompt_interval`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ class Chunk(NamedTuple):
 class Scheduler:
     """waiting: not yet admitted; reading: whose prompts are being computed; batch: that decode.
 
-    drafts_max: most drafts that a request may have in a step: its prompt reserves room for them.
+    drafts_max: most drafts that a request may have in a step: its prompt reserves room for them. to_prompts:
+    steps that carry none before the next that may.
     """
 
     def __init__(self, limits: Limits, batch: Batch, cache: Cache, drafts_max: int) -> None:
         self.waiting: deque[Request] = deque()
         self.reading: list[Request] = []
         self.batch, self.cache = batch, cache
-        self.preemptions = 0
+        self.preemptions = self.to_prompts = 0
         self._limits, self._drafts_max = limits, drafts_max
         self._unread = 0
         self._is_blocked = False
@@ -59,6 +60,8 @@ class Scheduler:
         had_room = self._make_room(drafts, now_s)
         if not self.batch.requests and not self.reading:
             self._is_blocked = False
+        if self.to_prompts and self.batch.requests:
+            return []
         if self.waiting and had_room and not self._is_blocked:
             self._admit(drafts)
         budget = self._limits.token_budget - len(self.batch) * (drafts + 1)
@@ -70,6 +73,11 @@ class Scheduler:
             budget -= tokens
             chunks.append(Chunk(tokens, request.committed - request.unread + tokens))
         return chunks
+
+    def passed(self, steps: int, *, carried: bool) -> None:
+        """So many steps have passed, of which the one carried prompts."""
+        interval = self._limits.prompt_interval
+        self.to_prompts = interval - 1 if carried else max(self.to_prompts - steps, 0)
 
     def _make_room(self, drafts: int, now_s: float) -> bool:
         """Preempt until the next step has room. Whether it had."""

@@ -62,6 +62,18 @@ def test_two_arrivals_are_served_one_after_the_other_to_the_step():
     assert both.gap_mean_s == pytest.approx(STEP_S)
 
 
+def test_steps_that_carry_prompts_lie_apart_while_any_request_decodes():
+    arriving = requests([0.0, 0.003, 0.021, 0.9], prompt=[4, 4, 4, 4], output=[30, 2, 2, 1])
+    every, apart = (
+        run(arriving, constant_table(STEP_S), limits(max_requests=4, prompt_interval=interval), Fixed(0))
+        for interval in (1, 5)
+    )
+    assert every.first_token_s.tolist() == pytest.approx([0.01, 0.02, 0.04, 0.91])
+    # the first step, the sixth with both that came meanwhile, and at once where nothing decodes
+    assert apart.first_token_s.tolist() == pytest.approx([0.01, 0.06, 0.06, 0.91])
+    assert apart.finish_s[0] == pytest.approx(every.finish_s[0])
+
+
 def test_a_request_that_comes_during_a_step_runs_in_the_one_after_the_next():
     # where the engine schedules ahead
     table = constant_table(STEP_S, steps_ahead=1, server_s=0.002, server_s_per_request=0.001)
