@@ -58,7 +58,8 @@ class Limits:
     max_requests: in one step (`max_num_seqs`). token_budget: tokens of one step, those of prompts among them
     (`max_num_batched_tokens`). block_tokens: of one KV block of all layers; kv_blocks: of the card.
     prompt_interval: steps from one that carries prompts to the next that may, while any request decodes
-    (vLLM's `prefill_schedule_interval`, SGLang's `--prefill-decode-interval`). positions: longest request of the model. prefix_hit_rate: share of a prompt's tokens that are found in the
+    (vLLM's `prefill_schedule_interval`, SGLang's `--prefill-decode-interval`).
+    positions: longest request of the model. prefix_hit_rate: share of a prompt's tokens that are found in the
     cache and not computed; shares_prefix: their blocks are held once in all, not by each request. lookahead:
     slots of a request beside those of its tokens and drafts. held: blocks that a request holds by the blocks
     that its tokens fill, where some layers keep less than all; None: as many.
