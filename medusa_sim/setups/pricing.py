@@ -194,8 +194,9 @@ class Pricer:
             **{"chain_only": True, **setup.arguments(self.model), **given, "gpu": self.gpu},
         )
         surface = surface_of(scenario, asked, plain=drafter == PLAIN)
-        if min(asked.tried) > surface.max_batch[0, 0]:
-            raise _NoRoomError(_no_room(scenario.shard.weight_bytes, scenario.gpu))
+        if min(asked.tried) > (most := int(surface.max_batch[0, 0])):
+            held = f" more than {most:,} of {min(asked.tried):,} requests of {asked.seq_len:,} tokens"
+            raise _NoRoomError(_no_room(scenario.shard.weight_bytes, scenario.gpu, held if most else ""))
         return surface
 
     def _scenario(self, setup: SetUp, **arguments: Any) -> Scenario:
@@ -228,9 +229,10 @@ class _NoRoomError(CoverageError):
     """Not even the smallest batch fits, without a drafter."""
 
 
-def _no_room(weight_bytes: float, gpu: Gpu) -> str:
+def _no_room(weight_bytes: float, gpu: Gpu, held: str = "") -> str:
+    """held: of what there is room for no more; empty: for a request."""
     size, room = weight_bytes / GIGA, gpu.memory_bytes / GIGA
-    return f"{size:.0f} GB of weights a card leave no room for a request in {room:.0f} GB"
+    return f"{size:.0f} GB of weights a card leave no room for{held or ' a request'} in {room:.0f} GB"
 
 
 def any_drafter(engine: str, data_dir: DataDir = None) -> str:

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from asking import answered, document, frame
+from one_line import one_line
 
 import medusa_sim as ms
-from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.errors import MedusaSimError, SpecError, UsageError
 from medusa_sim.plan.columns import COMPARE
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.report.compare_text import warning_lines, with_warnings
@@ -374,6 +375,9 @@ def test_a_card_without_room_says_how_large_weights_and_memory_are():
     found = ms.compare("llama-3.1-70b", gpus=("l40s", "h200-sxm"), counts=1, drafters="none").comparison
     reasons = {each.reason for each in found.refused if "1 x l40s, bf16" in str(each.setup)}
     assert reasons == {"141 GB of weights a card leave no room for a request in 52 GB"}
+    long = {"prompt_tokens": 30_000, "output_tokens": 500, "batches": 32}
+    with one_line(MedusaSimError, "no room for more than 15 of 32 requests of 30,250 tokens in 86 GB"):
+        ms.compare("llama-3.1-8b", gpus="h100-sxm", counts=1, drafters="none", weight_dtypes="bf16", **long)
 
 
 def test_cards_searched_apart_are_the_search_of_all():
