@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
-from medusa_sim.errors import SpecError, UsageError, unknown_name
+from medusa_sim.errors import MedusaSimError, SpecError, UsageError, unknown_name
 from medusa_sim.plan.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
@@ -174,8 +175,8 @@ def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> 
     from medusa_sim.acceptance.profile import acceptance_names
     from medusa_sim.specs.gpu import device_names, gpu_name, gpu_names
     from medusa_sim.specs.hf_families import unmodelled
-    from medusa_sim.specs.models import model_names
-    from medusa_sim.specs.runtime import local_runtime_names, runtime_aliases, runtime_names
+    from medusa_sim.specs.models import load_model, model_names
+    from medusa_sim.specs.runtime import load_runtime, local_runtime_names, runtime_aliases, runtime_names
 
     # a list of everything leaves out what stands on desks: more devices than all else together
     is_whole = not names and kind is None
@@ -200,10 +201,21 @@ def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> 
             kinds = ["model"]  # a path or a Hugging Face id, or the model's loader says what is missing
         if not kinds and kind == "gpu":
             kinds = ["gpu"]  # the loader knows relatives
+        if not kinds:  # other names of models, folders, versions between those listed
+            loaders = {"model": load_model, "runtime": partial(load_runtime, data_dir=data_dir)}
+            kinds = [key for key in known.keys() & loaders.keys() if _loads(loaders[key], name)]
         if not kinds:
             every = [*runtime_aliases(), *(each for listed in known.values() for each in listed)]
             raise SpecError(unknown_name(kind or "GPU, model, runtime or profile", name, every))
         yield kinds[0], name
+
+
+def _loads(load: Callable[[str], object], name: str) -> bool:
+    try:
+        load(name)
+    except MedusaSimError:
+        return False
+    return True
 
 
 def _arrow(entries: list[SpecEntry]) -> pa.Table:

@@ -1,6 +1,7 @@
 """Grids and names: every form of the command line's contract, what is refused, and what was meant."""
 
 import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -162,6 +163,16 @@ def test_every_profile_says_which_model_it_is_of():
             continue  # of no model, or of two
         refused = unmodelled(name.partition("-")[2])
         assert model in model_names() or (refused is not None and refused in model), name
+
+
+def test_specs_shows_what_other_commands_take(tmp_path, monkeypatch):
+    """Names of models between those listed, versions of engines, a folder that is here."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cm").mkdir()
+    shutil.copy(ROOT / "docs" / "example_config.json", tmp_path / "cm" / "config.json")
+    for name in ("qwen3-coder-30b-a3b", "minimax-m2.5", "vllm-0.16", "cm"):
+        answered("specs", name)
+    refused("unknown GPU, model, runtime or profile 'cn'", "specs", "cn", code=1)
 
 
 def test_aliases_are_names_everywhere():
