@@ -44,11 +44,10 @@ from pairs import Pairs
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray
-from medusa_sim.cli.output import Output
-from medusa_sim.cli.recommend import page
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.outside.escaping import paragraph
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.quantities import values
 from medusa_sim.plan.question import Question
@@ -56,10 +55,12 @@ from medusa_sim.plan.recommend import recommend, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.verdict import LOSES, PAYS, verdicts
-from medusa_sim.report.caveats import caveats
+from medusa_sim.report.caveats import caveats, shortfall_facts, shortfall_text
 from medusa_sim.report.frames import Answer
 from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_reason import reason, warnings
+from medusa_sim.report.recommend_text import recommend_screen
+from medusa_sim.report.screen import WIDTH, screen_markdown, screen_text
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_aliases, runtime_names
@@ -255,16 +256,21 @@ def _forms(found: Recommendation) -> Iterator[str]:
     grid = Grid.of((found.question.batch_min,), found.question.seq_len, (1, 2))
     listed = [line[:1].lower() + line[1:].removesuffix(".") for line in caveats([found.scenario], grid)]
     app = [line for lines in notes.warnings(found) for line in lines]
+    screen = recommend_screen(found)
     forms = {
-        "text": page(Output("table", None), found).splitlines(),
-        "Markdown": page(Output("md", None), found).splitlines(),
+        "text": " ".join(screen_text(screen, WIDTH, WIDTH, verbose=True).split()),
+        "Markdown": screen_markdown(screen),
         "JSON": told_json["warnings"],
         "HTML": unescape(Answer(recommendation=found)._repr_html_()),
         "the app": app,
     }
     for line in told:
+        if found.shortfall is not None and line == shortfall_text(found.shortfall):
+            said = [fact.text for fact in shortfall_facts(found.shortfall)]  # as facts, in text
+            yield from (f"text does not say: {text}" for text in said if text not in forms["text"])
+            continue
         for name, form in forms.items():
-            if line not in form and f"warning: {line}" not in form:
+            if line not in form and paragraph(line) not in form:
                 yield f"{name} does not say: {line}"
     for line in doubts(found.scenario):
         if line not in told:

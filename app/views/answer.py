@@ -25,7 +25,8 @@ from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.recommend_reason import counted, reason
-from medusa_sim.report.recommend_text import findings, schedule_table
+from medusa_sim.report.recommend_text import facts, schedule_table
+from medusa_sim.report.screen import fact_sentences
 from medusa_sim.report.text import duration, significant, times, with_prefix
 from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
@@ -229,7 +230,9 @@ def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
     command = show.command(words)
     show.hand_out("schedule", notes.schedule_files(set_up, answer, command), command)
     with st.expander("What follows from it"):
-        st.markdown("\n".join(f"- {show.in_words(line)}" for line in findings(answer)))
+        st.markdown(
+            "\n".join(f"- {show.in_words(as_sentence(line))}" for line in fact_sentences(facts(answer)))
+        )
 
 
 def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:

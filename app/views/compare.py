@@ -19,19 +19,20 @@ from chosen import SetUp
 from medusa_sim.errors import UsageError
 from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.report.basis import MEASURED, rests_on
+from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.setups import left_out, setups_chart
 from medusa_sim.report.compare_text import (
     compare_values,
     drafting_text,
     frontier_table,
     frontier_title,
-    measured_text,
     refused_lines,
     sentence,
     warning_lines,
     workload,
     worth_text,
 )
+from medusa_sim.report.measured_text import measured_text
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.text import percent, significant
 from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, SURER, Choices, Measure, Question
@@ -338,7 +339,7 @@ def _chart(answer: Comparison, command: str) -> None:
         name="setups",
         caption="What nothing beats of each card: solid with drafts, dotted without; bands: 80 %. "
         "Points: requests at once/drafts; dashed: the target; ringed: the answer."
-        f"{left_out(answer, _AXES[what])} {show.in_words(measured_text(answer))}",
+        f"{left_out(answer, _AXES[what])} {show.in_words(as_sentence(measured_text(answer)))}",
         command=command,
         rows=lambda: answer.table,
         values=lambda: compare_values(answer),

@@ -61,8 +61,10 @@ def say(line: str) -> None:
 
 def warn(lines: Iterable[str]) -> None:
     """What an answer rests on, a line each, as every command has it."""
+    from medusa_sim.report.screen import warning_text
+
     for line in lines:
-        say(f"warning: {line}")
+        say(warning_text(line))
 
 
 def examples(*commands: str) -> str:

@@ -146,10 +146,11 @@ def show(
         )
     if within.size == 0:
         raise UsageError(f"acceptance {loaded.name} {more}")
-    if within.size < len(candidates):
-        say(f"{loaded.name} {more}; larger ones left out")
+    notes = [f"{loaded.name} {more}; larger ones left out"] if within.size < len(candidates) else []
     if (measured := loaded.measured_drafts) is not None:
-        say(f"{loaded.name} describes {measured} drafts; further ones are a guess, with bands that open")
+        notes.append(
+            f"{loaded.name} was measured for {measured} drafts; further ones are a guess, with wider bands"
+        )
     low, high = loaded.band(within)
     columns = {
         "candidates": within,
@@ -163,7 +164,13 @@ def show(
         columns["heads_worth_running"] = np.asarray(
             [heads_worth_running(heads, int(count)) if count > 1 else 0 for count in within]
         )
-    say(f"{loaded.title}; source: {loaded.source}")
+    if output.form in ("table", "md") and not output.is_wide:
+        from medusa_sim.report.acceptance_text import acceptance_screen
+
+        output.screen(acceptance_screen(loaded, columns, notes))
+        return
+    for line in (*notes, f"{loaded.title}; source: {loaded.source}"):
+        say(line)
     output.rows(pa.table(columns), "acceptance", profile=loaded.name, source=loaded.source)
 
 

@@ -75,15 +75,10 @@ def check(
     counts = None if counters is None else combined(how.read(counters))
     (one,) = take.scenarios(given)
     answer = Checked(check=checked(*engine_run(one, files, counts, asked)))
-    warn(answer.check.warnings)
-    if output.form == "table":
-        import pyarrow as pa
-
-        from medusa_sim.report.text import TextTable
-
-        table = TextTable.of(pa.Table.from_pandas(answer.frame, preserve_index=False).to_pydict())
-        output.text(f"{answer.sentence}\n\n{output.drawn(table).rstrip()}\n")
+    if output.form in ("table", "md"):
+        output.screen(answer.screen)
     else:
+        warn(answer.check.warnings)
         say(answer.sentence)
         output.rows(answer.frame, "check", **answer.values)
     if not answer.is_inside:

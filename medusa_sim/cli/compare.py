@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import options as take
-from medusa_sim.cli import say
+from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.plan import DEFAULT_MODEL
 from medusa_sim.plan.argument import declared
@@ -15,10 +15,7 @@ from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.setups.question import Choices, Question, prices_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from medusa_sim.setups.comparison import Comparison
-    from medusa_sim.setups.loaded import Loaded, Router
+    from medusa_sim.setups.loaded import Router
 
 _UNTOLD = {"show_default": False}
 SAID_OTHERWISE = (
@@ -75,7 +72,13 @@ def compare(
     csv and json carry every row.
     """
     from medusa_sim.cli.output import progress
-    from medusa_sim.report.compare_text import Compared, compare_values, price_notes, with_warnings
+    from medusa_sim.report.compare_text import (
+        Compared,
+        compare_screen,
+        compare_values,
+        price_notes,
+        with_warnings,
+    )
     from medusa_sim.setups.search import compare as compared
 
     with progress("set-ups") as advance:
@@ -94,39 +97,9 @@ def compare(
         report.write(compare_blocks(answer, command_line()))
     fleets = Compared(comparison=answer).under_load(router=router) if under_load else []
     if output.form == "table":
-        output.text(page(output, answer, fleets, draft_path))
+        output.screen(compare_screen(answer, fleets, draft_path))
         return
-    for number, line in enumerate(answer.warnings, start=1):
-        say(f"{number}: {line}")
+    warn(f"({number}) {line}" for number, line in enumerate(answer.warnings, start=1))
     for line in price_notes(answer):
         say(line)
     output.rows(with_warnings(answer), "compare", **compare_values(answer, fleets, draft_path))
-
-
-def page(output: Output, answer: Comparison, fleets: Sequence[Loaded], draft_path: str | None) -> str:
-    """The answer for people."""
-    from medusa_sim.report.compare_text import (
-        MOST_ROWS,
-        frontier_table,
-        launch_text,
-        loaded_line,
-        measured_text,
-        refused_lines,
-        rows_table,
-        sentence,
-        surer_text,
-        warning_lines,
-    )
-
-    parts = [sentence(answer), *filter(None, [surer_text(answer)])]
-    parts += [*(f"Under load: {loaded_line(each)}" for each in fleets), ""]
-    parts += [output.drawn(frontier_table(answer)).strip("\n"), ""]
-    if len(others := answer.runners_up.head(MOST_ROWS)):
-        title = f"Statistically tied ({len(answer.runners_up)} set-ups within the interval):"
-        parts += [output.drawn(rows_table(others, title)).strip("\n"), ""]
-    parts += [measured_text(answer), ""]
-    if launch := launch_text(answer, draft_path):
-        parts += ["One copy of it:", "", *(f"  {line}" for line in launch.rstrip("\n").split("\n")), ""]
-    parts += [f"refused: {line}" for line in refused_lines(answer)]
-    parts += [f"warning: {line}" for line in warning_lines(answer)]
-    return "\n".join(parts) + "\n"

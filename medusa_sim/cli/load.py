@@ -136,7 +136,7 @@ def load(
 
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
-    from medusa_sim.report import load_tables, load_text
+    from medusa_sim.report import load_text
     from medusa_sim.report.load_tables import (
         carried_values,
         context_values,
@@ -144,27 +144,18 @@ def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
         timeline_arrow,
     )
 
+    if not timeline and output.form in ("table", "md"):
+        output.screen(load_text.load_screen(answer))
+        return
     warned = load_text.warnings(answer)
-    for line in warned if timeline or output.form not in ("table", "md") else ():
-        say(line)
+    warn(warned)
     if timeline:
         output.rows(timeline_arrow(answer), "load-timeline")
         return
-    if output.form in ("csv", "parquet", "json"):
-        more = {
-            "answer": load_text.sentence(answer),
-            "carried": carried_values(answer),
-            "context": context_values(answer),
-            "warnings": warned,
-        }
-        output.rows(load_arrow(answer), "load", **more)
-        return
-    bullet = "- " if output.form == "md" else ""
-    parts = [load_text.headline(answer.test), "", load_text.sentence(answer), ""]
-    parts += [output.drawn(load_tables.load_table(answer)).strip("\n"), ""]
-    if answer.carried:
-        parts += [output.drawn(load_tables.carried_table(answer)).strip("\n"), ""]
-    parts += [f"{bullet}{line}" for line in load_text.findings(answer)]
-    if warned:
-        parts += ["", *(f"warning: {line}" for line in warned)]
-    output.text("\n".join(parts) + "\n")
+    more: dict[str, Any] = {
+        "answer": load_text.sentence(answer),
+        "carried": carried_values(answer),
+        "context": context_values(answer),
+        "warnings": warned,
+    }
+    output.rows(load_arrow(answer), "load", **more)

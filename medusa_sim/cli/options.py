@@ -208,8 +208,7 @@ lengths = click.option(
     "seq_len",
     default=(),
     type=NAMES["seq_len"],
-    help="Committed tokens of each sequence before the step [prompt and half the output, else "
-    f"{DEFAULT_SEQ_LEN}].",
+    help=f"Tokens of context of each request [prompt and half the output, else {DEFAULT_SEQ_LEN}].",
 )
 """--seq of a grid; empty where it was not typed: the length of the request."""
 output = gathered(
@@ -219,25 +218,33 @@ output = gathered(
             "--format",
             "format_",
             type=click.Choice(FORMATS),
-            help="Form of the result [default: from the suffix of -o, else table]. JSON has full precision.",
+            help="Form of the result [from the suffix of -o, else table].",
         ),
         "output_path": click.option(
             "-o",
             "--output",
             "output_path",
             type=FILE,
-            help="Write the result to this file instead of stdout (parquet needs one).",
+            help="Write the result to this file, not to stdout.",
         ),
         "is_wide": click.option(
             "--wide",
             "is_wide",
             is_flag=True,
-            help="Every column of a table [default: as many as fit 120 characters].",
+            help="Every column of a table [as many as fit the terminal].",
+        ),
+        "is_verbose": click.option(
+            "--verbose",
+            "is_verbose",
+            is_flag=True,
+            help="Every fact and every warning of an answer for people.",
         ),
     },
-    lambda given: Output.of(given["format_"], given["output_path"], is_wide=given["is_wide"]),
+    lambda given: Output.of(
+        given["format_"], given["output_path"], is_wide=given["is_wide"], is_verbose=given["is_verbose"]
+    ),
 )
-"""--format, -o/--output and --wide, as an `Output`."""
+"""--format, -o/--output, --wide and --verbose, as an `Output`."""
 data_dir = option_of(ARGUMENTS["data_dir"])
 overwrite = option_of(declared(ReportPlace)["overwrite"])
 row_runtime = click.option(
@@ -323,8 +330,8 @@ _BESIDE: dict[str, tuple[str, ...]] = {
     "Launch settings": ("--export", "--engine-version", "--draft-path", "--ab"),
     "Grids of any size": ("--out", "--shard", "--workers", "--scheduler"),
     "Output": (
-        "--format", "--output", "--wide", "--all-rows", "--by-count", "--timeline", "--report", "--plot",
-        "--overwrite", "--data-dir", "--help",
+        "--format", "--output", "--verbose", "--wide", "--all-rows", "--by-count", "--timeline", "--report",
+        "--plot", "--overwrite", "--data-dir", "--help",
     ),
 }  # fmt: skip
 """Sections in their order, with options that are no declared arguments."""
@@ -352,15 +359,49 @@ def sections() -> dict[str, tuple[str, ...]]:
     }
 
 
+_KINDS = {
+    " INTEGER RANGE": " N", " INTEGER": " N", " FLOAT RANGE": " X", " FLOAT": " X", " DIRECTORY": " DIR",
+    " PATH": " FILE",
+}  # fmt: skip
+_LONGEST_CHOICE = 24
+"""Characters of a list of names that may stand behind an option; a longer one stands in its help."""
+
+
+def help_line(param: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
+    """An option with the kind of its value in a word, and what it does with its default in brackets.
+
+    Ranges are left out: what is out of range is told when it is given.
+    """
+    told = param.get_help_record(ctx)
+    if told is None or not isinstance(param, click.Option):
+        return told
+    names, text = told
+    for kind, short in _KINDS.items():
+        names = names.removesuffix(kind) + short if names.endswith(kind) else names
+    option, bracket, choices = names.partition(" [")
+    if bracket and len(choices) > _LONGEST_CHOICE:
+        *first, last = choices.removesuffix("]").split("|")
+        names = f"{option} NAME"
+        if not all(f"{name}:" in text for name in (*first, last)):
+            text = f"{', '.join(first)} or {last}: {text[:1].lower()}{text[1:]}"
+    body, bracket, extra = text.rpartition("  [")
+    if not bracket:
+        return names, text
+    parts = extra.removesuffix("]").split("; ")
+    kept = [part.removeprefix("default: ") for part in parts if part.startswith("default: ")]
+    return names, body + "".join(f" [{part}]" for part in kept) + " (required)" * ("required" in parts)
+
+
 class Sectioned(click.Command):
-    """A command whose help page lists its options in sections."""
+    """A command whose help page lists its options in sections, with a line for most of them."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options: the six that matter, those of this command alone, then every section."""
-        listed = {name: record for param in self.get_params(ctx) if (record := param.get_help_record(ctx))
+        listed = {name: record for param in self.get_params(ctx) if (record := help_line(param, ctx))
                   for name in [max(param.opts, key=len)]}  # fmt: skip
         if len(listed) < FEWEST:
-            super().format_options(ctx, formatter)
+            with formatter.section("Options"):
+                formatter.write_dl(list(listed.values()))
             return
         first = [name for name in FIRST if name in listed][:MOST_FIRST]
         known = {name for names in sections().values() for name in names}

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 
     from medusa_sim.parts.folder import Work
     from medusa_sim.report.document import Block
+    from medusa_sim.report.screen import Screen
     from medusa_sim.report.text import TextTable
 
 
-WIDTH = 120
-"""Characters that a table keeps to in a file or a pipe."""
 FORMATS = ("table", "csv", "json", "md", "parquet")
 TABLE_ROWS = 200_000
 """The longest table that is laid out for people, which takes all of it in memory."""
@@ -45,14 +44,20 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet",
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Form and place of a result; `path` None is stdout. is_wide: tables keep every column."""
+    """Form and place of a result; `path` None is stdout.
+
+    is_wide: tables keep every column. is_verbose: an answer for people tells all that it knows.
+    """
 
     form: str
     path: Path | None
     is_wide: bool = False
+    is_verbose: bool = False
 
     @classmethod
-    def of(cls, form: str | None, path: Path | None, *, is_wide: bool = False) -> Output:
+    def of(
+        cls, form: str | None, path: Path | None, *, is_wide: bool = False, is_verbose: bool = False
+    ) -> Output:
         """Checked at once, before anything is computed; the path `-` is stdout.
 
         Raises UsageError (parquet to stdout, a suffix that says nothing without `form`) or OutputError (a
@@ -67,17 +72,24 @@ class Output:
             form = "table" if path is None else _form_of(path)
         if path is None and form == "parquet":
             raise UsageError("--format parquet is binary and needs a file; add -o FILE.parquet")
-        return cls(form, path, is_wide)
+        return cls(form, path, is_wide, is_verbose)
 
     @property
     def on_terminal(self) -> bool:
         """Whether the result is read by a person at a terminal."""
         return self.path is None and sys.stdout.isatty()
 
-    def rows(self, tables: pa.Table | pd.DataFrame | Iterable[pa.Table], kind: str, **more: Any) -> None:
+    def rows(
+        self,
+        tables: pa.Table | pd.DataFrame | Iterable[pa.Table],
+        kind: str,
+        expendable: Sequence[str] = (),
+        **more: Any,
+    ) -> None:
         """Write a table of rows (or its chunks as they come) in the chosen form.
 
-        `kind` names the JSON schema; `more` are further top-level keys of the JSON.
+        `kind` names the JSON schema; `more` are further top-level keys of the JSON. expendable: columns that
+        a narrow table for people leaves out first, before those that stand last.
         """
         from medusa_sim.report import formats
         from medusa_sim.report.text import TextTable
@@ -94,25 +106,51 @@ class Output:
             case "parquet":
                 self._write(lambda file: formats.write_parquet(chunks, file))
             case _:
-                self.table(TextTable.of(_whole(chunks).to_pydict(), fold_constants=True))
+                table = TextTable.of(_whole(chunks).to_pydict(), fold_constants=True)
+                others = [name for name in table.headers[1:] if name not in expendable]
+                narrow = replace(table, expendable=(*expendable, *reversed(others)))
+                if not self.is_wide:
+                    narrow = narrow.within(self.columns)
+                self.table(narrow)
+                if left_out := [name for name in table.headers if name not in narrow.headers]:
+                    say(f"left out for room: {', '.join(left_out)}; --wide or --format csv has them")
+
+    @property
+    def columns(self) -> int:
+        """Characters of a line: as many as the terminal has; in a file or a pipe WIDTH."""
+        from medusa_sim.report.screen import WIDTH
+
+        return shutil.get_terminal_size().columns if self.on_terminal else WIDTH
+
+    def screen(self, screen: Screen) -> None:
+        """Write an answer for people, as text or Markdown."""
+        self.screens([screen])
+
+    def screens(self, screens: Sequence[Screen]) -> None:
+        """Write several answers, one below the other."""
+        self.text("\n".join(map(self.told, screens)))
+
+    def told(self, screen: Screen) -> str:
+        """An answer as `screen` would write it."""
+        from medusa_sim.report.screen import WIDTH, screen_markdown, screen_text
+
+        if self.form == "md":
+            return screen_markdown(screen)
+        table_width = None if self.is_wide else self.columns
+        return screen_text(screen, min(self.columns, WIDTH), table_width, verbose=self.is_verbose)
 
     def table(self, table: TextTable) -> None:
-        """Write a table of ready cells: rich on a terminal, plain columns or Markdown elsewhere."""
+        """Write a table of ready cells: aligned columns, or Markdown."""
         self._encoded(self.drawn(table))
 
     def drawn(self, table: TextTable) -> str:
-        """The table as `table` would write it: within WIDTH characters where it has columns to spare."""
-        from medusa_sim.report.text import markdown, on_terminal, plain
+        """The table as `table` would write it: as wide as a line where it has columns to spare."""
+        from medusa_sim.report.screen import drawn_table
+        from medusa_sim.report.text import markdown
 
         if self.form == "md":
             return markdown(table)
-        if self.is_wide:
-            return plain(table)
-        if not self.on_terminal:
-            return plain(table.within(WIDTH))
-        width = shutil.get_terminal_size().columns
-        drawn = on_terminal(table, width)
-        return drawn if drawn is not None else plain(table.within(width))
+        return drawn_table(table, None if self.is_wide else self.columns)
 
     def text(self, text: str) -> None:
         """Write text: UTF-8 as it is, or what the terminal can show of it."""

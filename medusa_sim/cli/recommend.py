@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -179,6 +177,7 @@ def runtime_of(engine: str, drafter: str | None) -> str | None:
 def _show(output: Output, answer: Recommendation) -> None:
     from medusa_sim.report.caveats import price_lines
     from medusa_sim.report.recommend_json import SCHEMA, recommendation_values, schedule_arrow
+    from medusa_sim.report.recommend_text import recommend_screen
 
     if output.form == "json":
         import json
@@ -194,32 +193,4 @@ def _show(output: Output, answer: Recommendation) -> None:
             say(line)
         output.rows(schedule_arrow(answer), "recommend")
         return
-    output.text(page(output, answer))
-
-
-def page(output: Output, answer: Recommendation) -> str:
-    """The answer for people: the decision, the schedule, what follows from it, what it rests on."""
-    from medusa_sim.report.caveats import shortfall_text
-    from medusa_sim.report.recommend_reason import reason, warnings
-    from medusa_sim.report.recommend_text import findings, headline, schedule_table
-
-    warned = warnings(answer)
-    if not answer.fits and answer.shortfall is not None:
-        missing = shortfall_text(answer.shortfall)
-        warned.remove(missing)
-        parts = [headline(answer), "", missing]
-    else:
-        table = output.drawn(schedule_table(answer)).strip("\n")
-        text = [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
-        parts = [headline(answer), "", reason(answer), "", table, "", *text]
-    if warned:
-        parts += ["", *(f"warning: {line}" for line in warned)]
-    return "\n".join(_wrapped(part, output) for part in parts) + "\n"
-
-
-def _wrapped(part: str, output: Output) -> str:
-    """Sentences broken at the terminal's width; tables and what goes to files as they are."""
-    if not output.on_terminal or "\n" in part:
-        return part
-    width = max(40, min(shutil.get_terminal_size().columns, 120))
-    return textwrap.fill(part, width, subsequent_indent="  ")
+    output.screen(recommend_screen(answer))

@@ -47,8 +47,14 @@ def reproduce(
         output.rows(pa.table({"target": [*TARGETS], "title": titles}), "reproduce-targets")
         return
     if target is None:
-        output.rows(scores(data_dir), "reproduce-scores")
-        say(f"targets: {' '.join(TARGETS)}")
+        found = scores(data_dir)
+        if output.form in ("table", "md") and not output.is_wide:
+            from medusa_sim.lab.reproduce.score_screen import score_screen
+
+            output.screen(score_screen(found, list(TARGETS)))
+        else:
+            output.rows(found, "reproduce-scores")
+            say(f"targets: {' '.join(TARGETS)}")
         return
     result = reproduction(target, data_dir)
     # first, so that nobody reads a column against a baseline that is not the paper's

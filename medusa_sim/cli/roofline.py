@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +71,17 @@ def roofline(
         check_plot_path(plot)
     of = Scenario(**names, runtime=runtime, drafter=any_drafter(runtime, names["data_dir"]))
     points = roofline_points(of.latency, of.gpu, of.shard, of.runtime, Grid.of(batch, seq_len, candidates))
-    echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
-    if output.form == "table" and not output.is_wide:
-        from medusa_sim.report.roofline_text import MOST_COLUMNS, roofline_sentences, roofline_table
+    if output.form in ("table", "md") and not output.is_wide:
+        from medusa_sim.report.roofline_text import roofline_screen
+        from medusa_sim.report.workload_text import several_text
 
-        said = roofline_sentences(points, of.gpu, of.shard.dtype)
-        told = "\n".join(textwrap.fill(line, MOST_COLUMNS) for line in said)
-        output.text(f"{told}\n\n{output.drawn(roofline_table(points))}")
+        asked = (
+            f"{several_text(batch)} requests of {several_text(seq_len)} tokens, "
+            f"{several_text(candidates)} candidates"
+        )
+        output.screen(roofline_screen(points, of, asked))
     else:
+        echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
         output.rows(points, "roofline")
     if plot is not None:
         from medusa_sim.report.charts.roofline import GROUPS, roofline_chart

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from medusa_sim.report.spec_tables import SpecEntry
-    from medusa_sim.report.text import TextTable
 
 EXAMPLES = ("example_config.json", "example_rows.csv")
-MOST_COLUMNS = 100
-"""Characters of a line of a table for people."""
 KINDS = ("gpu", "model", "runtime", "acceptance", "price", "coverage")
 COVERAGE = "coverage"
 _SET_UP = ("gpu", "model", "runtime", "dtype", "weight_dtype", "tp", "ep", "dp_attention")
@@ -64,10 +61,11 @@ def specs(
 ) -> None:
     """What is known of GPUs, models, runtimes, acceptance profiles and prices, and where it comes from.
 
-    Without a NAME a table lists them; csv, json, md and parquet carry every number with its source.
-    With NAMES (or the path of a config.json) each number of these stands on a line with its source.
-    `--kind coverage` lists what predictions were held against, in groups of measured rows: with --gpu,
-    --model and --runtime whether that set-up is inside of it, and the error to expect.
+    Without a NAME their names are listed, with --verbose or --kind their main numbers; csv, json, md and
+    parquet carry every number with its source. With NAMES (or the path of a config.json) each number of
+    these stands on a line with its source. `--kind coverage` lists what predictions were held against, in
+    groups of measured rows: with --gpu, --model and --runtime whether that set-up is inside of it, and the
+    error to expect.
     """
     given = {name: value for name, value in set_up.items() if take.is_given(name)}
     if kind == COVERAGE:
@@ -78,8 +76,8 @@ def specs(
         raise UsageError(f"{option} asks for --kind coverage; give that too, or a NAME")
     from medusa_sim.report.spec_tables import (
         SpecEntry,
-        detail_table,
-        entry_sentence,
+        entry_screen,
+        names_screen,
         overview_tables,
         spec_rows,
     )
@@ -101,15 +99,11 @@ def specs(
     if output.form != "table":
         output.rows(_arrow(entries), "specs")
     elif names:
-        drawn = (output.drawn(_shown(output, detail_table(entry))) for entry in entries)
-        output.text(
-            "\n".join(
-                f"{entry_sentence(entry)}\n\n{table}" for entry, table in zip(entries, drawn, strict=True)
-            )
-        )
+        output.screens([entry_screen(entry) for entry in entries])
+    elif kind is None and not output.is_verbose and not output.is_wide:
+        output.screen(names_screen(entries))
     else:
-        tables = overview_tables(entries, data_dir)
-        output.text("\n".join(output.drawn(_shown(output, table)) for table in tables))
+        output.text("\n".join(map(output.drawn, overview_tables(entries, data_dir))))
         say("`medusa-sim specs NAME` shows every number with its source")
 
 
@@ -157,17 +151,13 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
             say(more["sentence"])
         output.rows(frame, COVERAGE, **more)
     elif more:
-        table = output.drawn(_shown(output, groups_table(found))) if found else ""
-        output.text(f"{more['sentence']}\n\n{table}".rstrip() + "\n")
+        from medusa_sim.report.coverage_text import standing_screen
+
+        output.screen(standing_screen(of, place))
     else:
         tables = [groups_table(found)] if given else [overview_table(found), kinds_table()]
-        output.text("\n".join(output.drawn(_shown(output, table)) for table in tables))
+        output.text("\n".join(map(output.drawn, tables)))
         say("`--kind coverage --gpu GPU --model MODEL --runtime ENGINE` says how near a set-up is to these")
-
-
-def _shown(output: Output, table: TextTable) -> TextTable:
-    """A table whose words are broken over lines, unless all of it was asked for."""
-    return table if output.is_wide else table.within(MOST_COLUMNS).folded(MOST_COLUMNS)
 
 
 def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from medusa_sim.plan.scenario import Scenario
     from medusa_sim.step.workload import Grid
 
+LEAST_READ = (
+    "watts", "itl_us", "verify_only_us", "verify_low_us", "verify_high_us", "joule_per_token", "tpot_us",
+    "memory_bytes", "bound", "source", "decode_step_us", "tokens_per_s_per_user", "usd_per_million_tokens",
+)  # fmt: skip
+"""Columns of rows that a table leaves out first."""
 _MOST_ROWS_SHOWN = 20_000
 _MOST_CASES_SHOWN = 2_000
 
@@ -72,11 +77,8 @@ def sweep(
     typed = take.is_given("candidates")
     in_rows = output.form != "table" or all_rows or parts.out is not None
     largest = int(grid.candidates.max()) if in_rows else CANDIDATES_MAX  # a table has the best of every count
-    warnings = dict.fromkeys(
-        line
-        for item in several
-        for line in (*doubts(item, largest), *(left_out(item, grid) if typed else []))
-    )
+    asked = [(item, (*doubts(item, largest), *(left_out(item, grid) if typed else []))) for item in several]
+    warnings = dict.fromkeys(line for _, lines in asked for line in lines)
     if in_rows:  # the answer says it itself
         longest, requests = int(grid.seq_len.max()), (int(grid.batch.min()), int(grid.batch.max()))
         warnings |= dict.fromkeys(
@@ -85,7 +87,7 @@ def sweep(
     if parts.out is not None:
         _write_parts(parts, several, grid, warnings, all_rows=all_rows)
     elif output.form == "table" and not all_rows:
-        _show_best(output, several, grid, warnings)
+        _show_best(output, asked, grid)
     else:
         _write_rows(output, several, grid, warnings)
     if report.folder is not None:
@@ -141,7 +143,9 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, war
     chunks = iter(count_rows((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
     first = next(chunks)
     _echo(scenarios, grid, warnings, price_lines(scenarios))
-    output.rows(chain([first], chunks), "sweep", sources=sources(scenarios), warnings=list(warnings))
+    output.rows(
+        chain([first], chunks), "sweep", LEAST_READ, sources=sources(scenarios), warnings=list(warnings)
+    )
 
 
 def _write_parts(
@@ -156,24 +160,18 @@ def _write_parts(
     write_parts(work, place)
 
 
-def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, warnings: Iterable[str]) -> None:
-    """One line per batch and length with the best count, and below it what follows from them."""
-    from medusa_sim.plan.insights import answer
-    from medusa_sim.report.sweep_text import best_table, headline, verdicts
+def _show_best(output: Output, asked: Sequence[tuple[Scenario, tuple[str, ...]]], grid: Grid) -> None:
+    """One line per batch and length with the best count, and below it what follows from them.
 
-    cases = grid.batch.size * grid.seq_len.size * len(scenarios)
+    asked: scenarios, each with what it rests on.
+    """
+    from medusa_sim.plan.insights import answer
+    from medusa_sim.report.sweep_text import sweep_screen
+
+    cases = grid.batch.size * grid.seq_len.size * len(asked)
     if cases > _MOST_CASES_SHOWN:
         raise UsageError(
             f"{cases} batches and lengths are too many for a table; choose --format csv or -o FILE.parquet"
         )
-    parts = []
-    for one in scenarios:
-        answered = answer(one, grid)
-        table = [output.drawn(best_table(answered)).strip("\n"), ""] if any(answered.fits) else []
-        parts.append("\n".join([headline(one, grid), "", *table, *verdicts(answered), ""]))
-    _echo(scenarios, grid, warnings)
-    output.text("\n".join(parts))
-    rows = rows_of(scenarios, grid)
-    if cases < rows:
-        more = f"--all-rows, --format csv or -o FILE.parquet give {rows} rows, one for each count"
-        say(f"the best of every count in each batch and length; {more}")
+    several = len(asked) > 1
+    output.screens([sweep_screen(answer(one, grid), warned, several=several) for one, warned in asked])

@@ -39,6 +39,11 @@ def doubts(of: Scenario, candidates: int | None = None) -> tuple[str, ...]:
     return tuple(line for rule in rules for line in rule(of))
 
 
+def grave_doubts(of: Scenario) -> tuple[str, ...]:
+    """Those of `doubts` that an answer stands or falls with: acceptance, engine or device never measured."""
+    return tuple(line for rule in GRAVE for line in rule(of))
+
+
 def whose_acceptance(of: Scenario) -> Iterator[str]:
     """That the acceptance is an assumption, or another model's."""
     if of.profile.name.startswith(TYPICAL):
@@ -65,9 +70,8 @@ def guessed_acceptance(of: Scenario) -> Iterator[str]:
     if first is not None:
         known = "1 draft" if first == 2 else f"{first - 1} drafts"
         yield (
-            f"acceptance {of.profile.name} describes {known}: from draft {first} on its rates are a guess, "
-            "falling as those of deeper chains do, with bands that open; measure longer drafts (medusa-sim "
-            "acceptance from-engine)"
+            f"acceptance {of.profile.name} was measured for {known}: from draft {first} on its rates are a "
+            "guess, with bands that widen; measure longer drafts with medusa-sim acceptance from-engine"
         )
 
 
@@ -75,9 +79,9 @@ def acceptance_of_outputs(of: Scenario) -> Iterator[str]:
     """That the acceptance was scaled to outputs of random prompts."""
     if of.profile.output_share != 1.0:
         yield (
-            f"acceptance {of.profile.name}: every rate is {of.profile.output_share:.2f} of the published one "
-            f"in outputs of {of.profile.output_tokens:g} tokens, as served to random prompts; real ones "
-            "may reach it: give your own with --acceptance"
+            f"acceptance {of.profile.name}: rates are {of.profile.output_share:.2f} of the published ones, "
+            f"as measured in outputs of {of.profile.output_tokens:g} tokens to random prompts; real prompts "
+            "may do better: give your own with --acceptance"
         )
 
 
@@ -350,9 +354,15 @@ RULES_OF_KERNELS: tuple[Rule, ...] = (
     collectives_of_more_cards,
     spread_experts,
 )
-RULES: tuple[Rule, ...] = (
+GRAVE: tuple[Rule, ...] = (
     whose_acceptance,
     typed_acceptance,
+    local_kernels,
+    unmeasured_engine,
+)
+"""Rules of what an answer stands or falls with."""
+RULES: tuple[Rule, ...] = (
+    *GRAVE,
     guessed_acceptance,
     acceptance_of_outputs,
     requests_beyond_acceptance,
@@ -360,8 +370,6 @@ RULES: tuple[Rule, ...] = (
     notes_of_the_model,
     states_in_the_engine,
     version_of_the_engine,
-    local_kernels,
-    unmeasured_engine,
     engine_on_other_gpus,
     slow_link,
     model_too_large,
@@ -412,7 +420,6 @@ def _beyond_acceptance(of: Scenario, tokens: float) -> Iterator[str]:
     if longest is not None and tokens > longest:
         yield (
             f"acceptance {of.profile.name} was measured to contexts of {longest} tokens, asked are "
-            f"{tokens:.10g}: a drafter accepts less beyond what it was trained on (EAGLE-3 of Llama-3.1-8B "
-            "2.9 tokens a step at 0.8k, 1.1 at 7.4k, vllm #48894); measure yours (medusa-sim acceptance "
-            "from-engine)"
+            f"{tokens:.10g}: beyond what it was trained on a drafter accepts less (EAGLE-3 of Llama-3.1-8B: "
+            "2.9 tokens a step at 0.8k, 1.1 at 7.4k, vllm #48894)"
         )

@@ -199,7 +199,7 @@ DECLARED = (
     ),
     Quantity(name="interval", title="80 %"),
     Quantity(
-        name="step_speedup", of=lambda cells: cells.step_speedup, title="of the step", unit="times",
+        name="step_speedup", of=lambda cells: cells.step_speedup, title="step alone", unit="times",
         better="more",
     ),
     Quantity(

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.plan.doubts import doubts
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.terms import beyond_measured
+from medusa_sim.report.screen import Fact
 from medusa_sim.report.text import capitalised, percent, significant
 from medusa_sim.specs.costs import GIVEN
 from medusa_sim.step.memory import MemoryParts
@@ -72,16 +73,6 @@ def guessed_text(scenario: Scenario, drafts: int) -> str:
     return f" (guessed beyond {'1 draft' if first == 2 else f'{first - 1} drafts'})"
 
 
-def acceptance_basis(profile: AcceptanceProfile) -> list[str]:
-    """What a profile counts where that is not what a running system accepts."""
-    if profile.agreement != "teacher-forced":
-        return []
-    return [
-        f"Acceptance {profile.name} is agreement with a text (teacher-forced), not what a running system "
-        "accepts: measure it on the model's own output."
-    ]
-
-
 def _latency_caveats(item: Scenario) -> Iterator[str]:
     name = item.latency.name
     if name == "roofline":
@@ -125,29 +116,32 @@ class Costs(NamedTuple):
     plain_joule: float
 
 
-def cost_sentences(scenario: Scenario, costs: Sequence[Costs]) -> list[str]:
-    """What tokens cost at the first and the last place, a line for money and one for energy where known."""
+def cost_facts(scenario: Scenario, costs: Sequence[Costs]) -> Iterator[Fact]:
+    """What tokens cost at the first and the last place, in money and in energy where these are known."""
     if scenario.scope == "block" or not costs:
-        return []
+        return
     ends = [costs[0], costs[-1]] if costs[0].where != costs[-1].where else [costs[0]]
-    lines = []
     if scenario.price is not None:
-        usd = ", ".join(
-            f"${significant(cost.usd_per_million, 3)} per million tokens at {cost.where} "
-            f"({significant(cost.plain_usd_per_million, 3)} without speculation)"
-            for cost in ends
-        )
-        lines.append(f"Cost: {usd}, at {scenario.price.text()}.")
+        usd = [(cost.where, cost.usd_per_million, cost.plain_usd_per_million) for cost in ends]
+        yield Fact("Cost", _beside_plain("usd_per_million_tokens", usd, "$"))
+        yield Fact("Price", scenario.price.text())
     power = scenario.gpu.power
     if power is not None:
-        joule = ", ".join(
-            f"{significant(cost.joule, 3)} J per token at {cost.where} "
-            f"({significant(cost.plain_joule, 3)} without speculation)"
-            for cost in ends
-        )
+        joule = [(cost.where, cost.joule, cost.plain_joule) for cost in ends]
         origin = f", scaled from {power.lender} by the power limit" if power.lender else ""
-        lines.append(f"Energy: {joule}, +-{power.fit.error:.0%}{origin}.")
-    return lines
+        yield Fact(
+            "Energy", f"{_beside_plain('joule_per_token', joule)}; +-{100.0 * power.fit.error:.0f} %{origin}"
+        )
+
+
+def _beside_plain(name: str, ends: Sequence[tuple[str, float, float]], sign: str = "") -> str:
+    """`$0.213 a million tokens at batch 44 (plain $0.302), $0.167 at batch 256 (plain $0.173)`."""
+    texts = []
+    for place, (where, value, plain) in enumerate(ends):
+        number = significant(value, 3)
+        shown = f"{sign}{number}" if place else BY_NAME[name].phrase.format(number)
+        texts.append(f"{shown} at {where} (plain {sign}{significant(plain, 3)})")
+    return ", ".join(texts)
 
 
 def price_lines(scenarios: Sequence[Scenario]) -> list[str]:
@@ -162,18 +156,35 @@ def price_lines(scenarios: Sequence[Scenario]) -> list[str]:
 
 def shortfall_text(short: Shortfall) -> str:
     """How many GB are needed and there, and what would do."""
-    missing = (
-        f"Does not fit: {short.needed_bytes / GIGA:,.1f} GB are needed on each GPU at batch {short.batch}, "
-        f"length {short.seq_len} without speculation ({memory_text(short.parts)}), "
-        f"{short.usable_bytes / GIGA:,.1f} GB can be used."
-    )
-    would = [
-        f"{change.option} ({change.needed_bytes / GIGA:,.1f} of {change.usable_bytes / GIGA:,.1f} GB)"
-        for change in short.changes
-    ]
+    missing = missing_text(short).replace(", and", f" ({memory_text(short.parts)}), and")
+    would = would_fit(short)
     if not would:
         return f"{missing} No one change that is known would do."
     return f"{missing} What would do, each alone: {'; '.join(would)}."
+
+
+def missing_text(short: Shortfall) -> str:
+    """How many GB are needed and there."""
+    return (
+        f"Does not fit: batch {short.batch} of length {short.seq_len} needs "
+        f"{short.needed_bytes / GIGA:,.1f} GB on each GPU without speculation, and "
+        f"{short.usable_bytes / GIGA:,.1f} GB can be used."
+    )
+
+
+def would_fit(short: Shortfall) -> list[str]:
+    """Changes of which each alone would do: `--tp 2 (42.7 of 75.9 GB)`."""
+    return [
+        f"{change.option} ({change.needed_bytes / GIGA:,.1f} of {change.usable_bytes / GIGA:,.1f} GB)"
+        for change in short.changes
+    ]
+
+
+def shortfall_facts(short: Shortfall) -> Iterator[Fact]:
+    """What is needed where it does not fit, and what would do."""
+    at = f"batch {short.batch} of length {short.seq_len}"
+    yield Fact("Would fit", " or ".join(would_fit(short)) or "nothing that is known, if one thing is changed")
+    yield Fact("Memory use", f"{memory_text(short.parts)} for {at}", detail=True)
 
 
 def memory_text(parts: MemoryParts) -> str:

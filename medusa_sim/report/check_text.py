@@ -1,4 +1,4 @@
-"""A check of a running engine as a sentence, a table and a document of full precision."""
+"""A check of a running engine for people, as a sentence, as a table and in full precision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.plan.check import CheckedPart, EngineCheck
-from medusa_sim.report.text import duration, significant
+from medusa_sim.report.measured_text import measured_facts
+from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
+from medusa_sim.report.screen import Fact, Screen
+from medusa_sim.report.text import TextTable, capitalised, drafts_text, duration, significant
 from medusa_sim.report.workload_text import workload_text
 
 if TYPE_CHECKING:
@@ -39,15 +42,68 @@ class Checked:
             f"({duration(check.low_us)} to {duration(check.high_us)})"
         )
         if run.undescribed:
-            whole += f", acceptance as measured ({run.undescribed} describes fewer than {run.drafts} drafts)"
+            whole += f", acceptance {self._as_measured}"
         if check.is_inside:
-            return f"Inside the band: {whole}."
+            return f"{self._verdict}: {whole}."
         first, *others = check.off
-        inside = check.low_us <= run.time_us <= check.high_us
-        text = "A part outside of its band" if inside else "Outside of the band"
         also = "".join(f"; also {_part_text(check, part)}" for part in others)
         steps = "; then ".join(_next(check, part) for part in check.off)
-        return f"{text}: {whole}: {_part_text(check, first)}{also}; next: {steps}."
+        return f"{self._verdict}: {whole}: {_part_text(check, first)}{also}; next: {steps}."
+
+    @property
+    def screen(self) -> Screen:
+        """All of the answer."""
+        check, run = self.check, self.check.run
+        whole = (
+            f"{duration(run.time_us)} a token, predicted {duration(check.predicted_us)} (80 %: "
+            f"{duration(check.low_us)} to {duration(check.high_us)})"
+        )
+        said = [f"{self._verdict}: {whole}."]
+        said += [f"{capitalised(_part_text(check, part))}." for part in check.off]
+        facts = [Fact("Look at", _next(check, part)) for part in check.off]
+        facts += [*acceptance_facts(check.scenario), *measured_facts(check.scenario)]
+        if run.undescribed:
+            facts.append(Fact("Acceptance", self._as_measured))
+        return Screen(
+            asked=asked_text(
+                check.scenario, workload_text(check.scenario, [run.seq_len], str(run.batch)),
+                drafts_text(run.drafts + 1),
+            ),
+            answer=(" ".join(said),),
+            tables=(self._table,),
+            facts=(*facts, *kernel_facts(check.scenario)),
+            warnings=tuple(check.warnings),
+        )  # fmt: skip
+
+    @property
+    def _verdict(self) -> str:
+        """Whether the time per token is outside of its band, or a part of it alone."""
+        check = self.check
+        if check.is_inside:
+            return "Inside the band"
+        inside = check.low_us <= check.run.time_us <= check.high_us
+        return "A part outside of its band" if inside else "Outside of the band"
+
+    @property
+    def _as_measured(self) -> str:
+        run = self.check.run
+        return f"as measured ({run.undescribed} describes fewer than {run.drafts} drafts)"
+
+    @property
+    def _table(self) -> TextTable:
+        """A row a part: time per token of a request, and its share of the difference."""
+        return TextTable.by_row(
+            self.check.parts,
+            {
+                "part": lambda part: part.name,
+                "measured": lambda part: duration(part.measured_us),
+                "predicted": lambda part: duration(part.predicted_us),
+                "80 %": lambda part: f"{duration(part.low_us)} to {duration(part.high_us)}",
+                "difference": lambda part: f"{'+' if part.costs_us > 0 else ''}{duration(part.costs_us)}",
+                "verdict": lambda part: "OFF" if part.is_off else "fine",
+            },
+            words=("part", "verdict"),
+        )
 
     @property
     def frame(self) -> pd.DataFrame:

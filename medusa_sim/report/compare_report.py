@@ -7,18 +7,8 @@ from pathlib import Path
 
 from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
-from medusa_sim.report.compare_text import (
-    MOST_ROWS,
-    frontier_table,
-    launch_text,
-    measured_text,
-    refused_lines,
-    rows_table,
-    sentence,
-    surer_text,
-    warning_lines,
-)
-from medusa_sim.report.document import Block, Bullets, Cards, Code, Folded, Heading, Picture, Text
+from medusa_sim.report.compare_text import compare_screen, frontier_table
+from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, screen_blocks
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.sweep_report import closing
 from medusa_sim.report.text import TextTable, significant
@@ -37,36 +27,20 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     import pyarrow as pa
 
     every = pa.Table.from_pandas(answer.best, preserve_index=False)
-    blocks: list[Block] = [
-        Heading(f"Which set-up for {Path(answer.model.name).name}?", level=1),
-        Text(sentence(answer), "lead"),
-        *([Text(surer)] if (surer := surer_text(answer)) else []),
-        *([Cards(_cards(answer))] if answer.chosen else []),
-        _picture(answer, answer.column),
-        frontier_table(answer),
-        Bullets((measured_text(answer), *_TRUST)),
-    ]
-    blocks += [Heading("Details", page=True)]
-    if len(others := answer.runners_up.head(MOST_ROWS)):
-        blocks += [Heading("Statistically tied", level=3), rows_table(others, "")]
-    if launch := launch_text(answer):
-        blocks += [Heading("One copy of it"), Code(launch)]
-    blocks += [Heading("The same set-ups by what else counts")]
+    first, then = screen_blocks(compare_screen(answer))
+    blocks: list[Block] = [Heading(f"Which set-up for {Path(answer.model.name).name}?", level=1), *first[:-1]]
+    blocks += [Cards(_cards(answer))] if answer.chosen else []
+    blocks += [_picture(answer, answer.column), frontier_table(answer), *then]
+    blocks += [Heading("The same set-ups by what else counts", page=True)]
     blocks += [
         _picture(answer, column)
         for column in Y_TITLES
         if column != answer.column and answer.table[column].notna().any()
     ]
-    refused = refused_lines(answer)
-    blocks += [Heading("Refused"), Bullets(tuple(refused))] if refused else []
-    blocks += [
-        Heading("Warnings"),
-        Bullets(tuple(warning_lines(answer))),
-        Folded("Every set-up and batch", TextTable.of(every.to_pydict())),
-    ]
+    blocks.append(Folded("Every set-up and batch", TextTable.of(every.to_pydict())))
     rows = [row for row in (answer.chosen, answer.chosen_plain) if row is not None]
     used = [answer.scenario(row) for row in rows] or list(answer.scenarios.values())[:1]
-    return blocks + closing(used, (), command)
+    return blocks + closing(used, _TRUST, command)
 
 
 def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:

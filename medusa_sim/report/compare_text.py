@@ -1,10 +1,10 @@
-"""A comparison of set-ups for people: the answer in a sentence, the frontier, the runners-up, the refused."""
+"""A comparison of set-ups for people: the answer, the frontier, what is tied or refused, the command."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,15 @@ from medusa_sim.errors import UsageError
 from medusa_sim.outside.escaping import for_html
 from medusa_sim.plan.columns import with_unlisted
 from medusa_sim.plan.quantities import BY_NAME
-from medusa_sim.report.caveats import price_lines
+from medusa_sim.report.caveats import as_sentence, price_lines
 from medusa_sim.report.formats import json_row, json_value
+from medusa_sim.report.measured_text import measured_text
 from medusa_sim.report.quantity_table import quantity_table, shown
-from medusa_sim.report.text import NOTHING, TextTable, significant
+from medusa_sim.report.screen import Fact, Screen
+from medusa_sim.report.text import NOTHING, TextTable, percent, significant
 from medusa_sim.report.workload_text import at_once, request_text
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
-from medusa_sim.setups.measured import Figure, nearest
 from medusa_sim.setups.question import SURER, Question
 from medusa_sim.setups.search import refined
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 12
 """Rows of a table for people; the whole table is the CSV."""
+SCREEN_ROWS = 8
+"""Rows of the frontier on a screen."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,28 +135,111 @@ class Compared:
         return f"<p>{for_html(self.sentence)}</p>{picture}<table><tr>{head}</tr>{body}</table>"
 
 
-def sentence(answer: Comparison) -> str:
-    """`2 x h200-sxm, TP 2, fp8, vllm, eagle3 with 2 drafts at 48 requests: $0.21 a million tokens, ...`."""
-    chosen, plain = answer.chosen, answer.chosen_plain
-    if chosen is None:
-        fastest = answer.table.tokens_per_s_per_user.max()
-        return (
-            f"No set-up of {answer.model.name} keeps the limits for {workload(answer.question)}: the fastest "
-            f"stream of any is {significant(float(fastest), 3)} tokens/s."
+def compare_screen(
+    answer: Comparison, fleets: Sequence[Loaded] = (), draft_path: str | None = None
+) -> Screen:
+    """All of the answer. fleets: set-ups under load; draft_path: the drafter's checkpoint."""
+    asked = answer.question
+    others = answer.runners_up.head(MOST_ROWS)
+    tied = f"Statistically tied ({len(answer.runners_up)} set-ups within the interval):"
+    return Screen(
+        asked=f"{workload(asked)}: {answer.model.name}, {limits_text(asked)}",
+        answer=(answer_text(answer),),
+        tables=(frontier_table(answer, SCREEN_ROWS),),
+        details=(rows_table(others, tied),) if len(others) else (),
+        facts=tuple(facts(answer, fleets)),
+        code=("One copy of it:", launch_text(answer, draft_path)),
+        warnings=tuple(warning_lines(answer)),
+    )
+
+
+def facts(answer: Comparison, fleets: Sequence[Loaded] = ()) -> Iterator[Fact]:
+    """What stands beside the set-up that is chosen, a fact each."""
+    if without := without_text(answer):
+        yield Fact("Without", without)
+    if surer := surer_text(answer):
+        yield Fact("Surer", surer)
+    if number := len(answer.runners_up):
+        first: Mapping[str, Any] = json_row(answer.runners_up.to_dict("records")[0])
+        many = "1 other set-up has" if number == 1 else f"{number} other set-ups have"
+        yield Fact(
+            "Tied",
+            f"{many} intervals that reach it; first {name_of(first)}, {drafting_text(answer, first)}: "
+            f"{worth_text(answer, first)}",
         )
-    text = f"{workload(answer.question)}: {_line(answer, chosen)}"
+    yield from (Fact("Under load", loaded_line(each)) for each in fleets)
+    yield Fact("Measured", measured_text(answer))
+    refused = refused_lines(answer)
+    if refused:
+        number = len(answer.refused)
+        yield Fact("Refused", f"{number} set-up{'s' * (number > 1)} that cannot run")
+        yield from (Fact("Refused", line, detail=True) for line in refused)
+
+
+def limits_text(asked: Question) -> str:
+    """`at least 50 tokens/s a user`: what a set-up must keep."""
+    limits = {
+        "at least {:g} tokens/s a user": asked.tokens_per_s_per_user,
+        "at most {:g} ms a token": asked.tpot_ms,
+        "at most {:g} ms to the first token": asked.ttft_ms,
+        "at most {:g} ms in all": asked.e2e_ms,
+    }
+    kept = [text.format(limit) for text, limit in limits.items() if limit is not None]
+    return ", ".join(kept) or "any speed"
+
+
+def sentence(answer: Comparison) -> str:
+    """Workload, set-up and what it costs, beside the best without speculation, in one sentence."""
+    if answer.chosen is None:
+        return none_text(answer)
+    text = f"{workload(answer.question)}: {chosen_text(answer)}"
+    if without := without_text(answer):
+        return f"{text}; {without}."
+    return f"{text}."
+
+
+def answer_text(answer: Comparison) -> str:
+    """The set-up that is chosen by what is saved, or that none keeps the limits."""
+    if answer.chosen is None:
+        return none_text(answer)
+    by = {"cost": "Cheapest", "throughput": "Most from a GPU", "energy": "Least energy"}[answer.measure]
+    return f"{by}: {chosen_text(answer)}."
+
+
+def none_text(answer: Comparison) -> str:
+    """That nothing keeps the limits, and how fast the fastest is."""
+    fastest = float(answer.table.tokens_per_s_per_user.max())
+    return (
+        f"No set-up of {answer.model.name} keeps the limits for {workload(answer.question)}: the fastest "
+        f"stream of any is {significant(fastest, 3)} tokens/s."
+    )
+
+
+def chosen_text(answer: Comparison) -> str:
+    """`2 x h200-sxm, TP 2, fp8, vllm, eagle3 with 2 drafts at 48 requests: $0.21 a million tokens, ...`."""
+    chosen = answer.chosen
+    assert chosen is not None  # noqa: S101  # asked where there is one
+    text = _line(answer, chosen)
     if answer.question.slowest_tpot_us < math.inf:
         least = US_PER_S / answer.question.slowest_tpot_us
-        text += f" (at least {significant(least, 3)} with {chosen['sure']:.0%} certainty)"
+        text += f" (at least {significant(least, 3)} with {percent(chosen['sure'], 0)} certainty)"
+    return text
+
+
+def without_text(answer: Comparison) -> str:
+    """The best set-up without speculation beside the chosen one; empty where none was asked for."""
+    chosen, plain = answer.chosen, answer.chosen_plain
+    if chosen is None:
+        return ""
     if chosen["drafter"] == PLAIN:
-        return f"{text}; no drafter does better."
+        return "no drafter does better"
     if plain is None:
         asked = (answer.table.drafter == PLAIN).any()
-        return f"{text}{'; without speculation no set-up keeps the limits' if asked else ''}."
+        return "without speculation no set-up keeps the limits" if asked else ""
     same = all(plain[name] == chosen[name] for name in SET_UP if name != "drafter")
     where = f"{plain['gpus']} x {plain['gpu']}" if same else name_of(plain)
     what = "the same" if same else "the best"
-    return f"{text}; {what} without speculation: {where}, {worth_text(answer, plain)}."
+    return f"{what} without speculation: {where}, {worth_text(answer, plain)}"
 
 
 def workload(asked: Question) -> str:
@@ -169,7 +255,7 @@ def surer_text(answer: Comparison) -> str:
     if answer.chosen is None or answer.chosen["sure"] >= SURER:
         return ""
     surer = answer.surer.chosen
-    return f"With {SURER:.0%} certainty: {'no set-up' if surer is None else _line(answer, surer)}."
+    return f"with {percent(SURER, 0)} certainty: {'no set-up' if surer is None else _line(answer, surer)}"
 
 
 def _line(answer: Comparison, row: Mapping[str, Any]) -> str:
@@ -195,10 +281,10 @@ def worth_text(answer: Comparison, row: Mapping[str, Any]) -> str:
     return BY_NAME[answer.column].phrase.format(significant(float(row[answer.column]), 3))
 
 
-def frontier_table(answer: Comparison) -> TextTable:
-    """Rows of the frontier, thinned to MOST_ROWS."""
+def frontier_table(answer: Comparison, most: int = MOST_ROWS) -> TextTable:
+    """Rows of the frontier, thinned to about `most`."""
     rows = answer.frontier
-    every = max(1, -(-len(rows) // MOST_ROWS))
+    every = max(1, -(-len(rows) // most))
     kept = (rows.index % every == 0) | rows.chosen | (rows.index == len(rows) - 1)
     return rows_table(rows[kept], f"{frontier_title(answer)}:")
 
@@ -233,31 +319,8 @@ def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
             if rows.sure.min() < 1.0:
                 columns["sure"] = [shown("sure", value) for value in rows.sure.tolist()]
     words = ("chosen", "set_up", "drafter")
-    return quantity_table(columns, words=words, title=title, expendable=("joule_per_token", "interval"))
-
-
-def measured_text(answer: Comparison) -> str:
-    """The public measurement nearest to what was asked, and what is predicted there."""
-    beside = nearest(answer)
-    if beside is None:
-        return (
-            f"No public measurement of {answer.model.name} on these set-ups is held in profiles/served.toml."
-        )
-    figure, row = beside.figure, beside.row
-    return (
-        f"Nearest public measurement: {_measured(figure, name_of(row))}; predicted there"
-        f"{f' with {figure.runtime}' if figure.runtime else ''}: "
-        f"{significant(float(row['tokens_per_s_per_user']), 3)} ({beside.error:+.0%})"
-        f"{'' if beside.near else '; of other lengths or another version, so it is not drawn'}."
-    )
-
-
-def _measured(figure: Figure, set_up: str) -> str:
-    drafts = f"{figure.set_up['drafter']} with {figure.drafts} drafts" if figure.drafts else "no speculation"
-    return (
-        f"{set_up}, {drafts}, {figure.batch} requests, {figure.prompt_tokens:g} + {figure.output_tokens:g} "
-        f"tokens: {significant(figure.tokens_per_s_per_user, 3)} tokens/s a user ({figure.source})"
-    )
+    expendable = ("joule_per_token", "interval", "tokens_per_s_per_gpu", "drafts")
+    return quantity_table(columns, words=words, title=title, expendable=expendable)
 
 
 def loaded_line(loaded: Loaded) -> str:
@@ -316,10 +379,21 @@ def warning_lines(answer: Comparison) -> list[str]:
         for line in answer.warnings_of(answer.scenarios[key]):
             kinds.setdefault(_OF_A_SPLIT.sub("", line), (line, {}))[1][names] = None
     every = len(set(setups.values()))
-    lines = [
+    lines = _about_the_chosen(answer)
+    lines += [
         f"{line} ({'all shown' if len(names) == every else _and_more(list(names))})"
         for line, names in kinds.values()
     ]
+    if others := len(answer.scenarios) - len(setups):
+        lines.append(
+            f"{others} set-up{'s' * (others > 1)} not shown may have other warnings; see --format csv or json"
+        )
+    return [*lines, *price_notes(answer)]
+
+
+def _about_the_chosen(answer: Comparison) -> list[str]:
+    """That the chosen copies are nearly full, or more than any one fleet."""
+    lines: list[str] = []
     if answer.chosen is not None and (busy := answer.busy(answer.chosen) or 0.0) > BUSY:
         lines.append(
             f"the rate takes {busy:.0%} of what the chosen copies carry: requests that come at random wait "
@@ -329,11 +403,7 @@ def warning_lines(answer: Comparison) -> list[str]:
         asked = answer.question
         traffic = f"{asked.users:,} users" if asked.rate is None else f"{asked.rate:,.0f} requests a second"
         lines.append(f"{gpus:,} GPUs carry {traffic}: more than any one fleet; check the number")
-    if others := len(answer.scenarios) - len(setups):
-        lines.append(
-            f"{others} set-up{'s' * (others > 1)} not shown may have other warnings; see --format csv or json"
-        )
-    return [*lines, *price_notes(answer)]
+    return lines
 
 
 MANY_GPUS = 10_000
@@ -386,7 +456,7 @@ def compare_values(
     """What JSON says beside the rows."""
     return {
         "answer": sentence(answer),
-        "surer": surer_text(answer),
+        "surer": as_sentence(surer_text(answer)) if surer_text(answer) else "",
         "launch": launch_text(answer, draft_path),
         "under_load": [
             {
@@ -399,7 +469,7 @@ def compare_values(
             }
             for each in fleets
         ],
-        "measured": measured_text(answer),
+        "measured": as_sentence(measured_text(answer)),
         "measure": answer.measure,
         "chosen": answer.chosen and json_row(answer.chosen),
         "chosen_without_speculation": answer.chosen_plain and json_row(answer.chosen_plain),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from medusa_sim.plan.coverage import OTHERS, UNSERVED, Group, Standing, weights_of
+from medusa_sim.plan.coverage import OTHERS, UNSERVED, Group, Standing, standing, weights_of
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report.scenario_text import setup_text
+from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.text import NOTHING, TextTable, percent
 from medusa_sim.specs.nearness import Near, known_kinds
 
@@ -32,6 +34,24 @@ def standing_sentence(of: Scenario, found: Standing) -> str:
     cells = f"the nearest is {found.nearest} ({found.nearness.nearest.cells} cells)"
     expected = f"Expect an error of {percent(found.expected or 0.0)} ({band}{between})."
     return f"{named}: {KINDS[found.kind]}; {cells}. {expected}"
+
+
+def standing_screen(of: Scenario, found: Standing) -> Screen:
+    """How near a scenario is to what was measured, with the nearest groups."""
+    return Screen(
+        asked=setup_text(of),
+        answer=(standing_sentence(of, found),),
+        tables=(groups_table(found.near),) if found.near else (),
+    )
+
+
+def standing_fact(of: Scenario) -> Iterator[Fact]:
+    """How near a scenario in an engine is to what was measured, and the error to expect of a plain step."""
+    if of.scope != "model" or of.runtime.engine is None:
+        return
+    found = standing(of)
+    error = "" if found.expected is None else f"; expect a plain step to err by {percent(found.expected)}"
+    yield Fact("How sure", f"{KINDS[found.kind]}{error}")
 
 
 def kinds_table() -> TextTable:

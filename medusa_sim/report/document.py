@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from medusa_sim.outside.escaping import code_block, for_file, for_html, for_markdown, paragraph
+from medusa_sim.report.screen import Screen
 from medusa_sim.report.text import TextTable, markdown
 
 if TYPE_CHECKING:
@@ -38,6 +39,13 @@ class Bullets:
     """A list of sentences."""
 
     items: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Facts, each behind its label."""
+
+    items: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,26 @@ class Folded:
 
 _PAGE_WIDTH = 122
 """Characters of a table that a page of full width shows without scrolling."""
-Block: TypeAlias = Heading | Text | Bullets | Code | Cards | Picture | Folded | TextTable
+Block: TypeAlias = Heading | Text | Bullets | Labelled | Code | Cards | Picture | Folded | TextTable
+
+
+def screen_blocks(screen: Screen) -> tuple[list[Block], list[Block]]:
+    """How a report begins, and what follows its first picture: every report has the same order.
+
+    First the answer, what was asked and the tables; then facts, lines to copy and warnings.
+    """
+    first: list[Block] = [Text(line, "lead") for line in screen.answer]
+    first += [Text(screen.asked, "soft"), *screen.tables]
+    then: list[Block] = []
+    told = [fact for fact in screen.facts if fact.label != "Next"]  # of the command, not of the answer
+    if told:
+        then.append(Labelled(tuple((fact.label, fact.text) for fact in told)))
+    then += screen.details
+    if screen.code[1]:
+        then += [Heading(screen.code[0].rstrip(":"), level=3), Code(screen.code[1])]
+    if screen.warnings:
+        then += [Heading("Warnings", level=3), Bullets(screen.warnings)]
+    return first, then
 
 
 def html_page(title: str, blocks: Sequence[Block]) -> str:
@@ -173,6 +200,8 @@ def _markdown(block: Block) -> str:
             text_of = f"{paragraph(text)}\n"
         case Bullets(items):
             text_of = "".join(f"- {paragraph(item)}\n" for item in items)
+        case Labelled(items):
+            text_of = "".join(f"- **{for_markdown(label)}**: {paragraph(text)}\n" for label, text in items)
         case Code(text):
             text_of = code_block(text)
         case Cards(items):

@@ -1,4 +1,4 @@
-"""The report of a load test: the sentence, what each policy carries, plots, sources, how far to trust it."""
+"""The report of a load test: the answer, what each policy carries, facts, plots, sources."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.plan.columns import OVER_TIME
 from medusa_sim.report.charts.load import rate_chart, time_chart
-from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
+from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, screen_blocks
 from medusa_sim.report.figures.draw import lines_figure
-from medusa_sim.report.load_tables import carried_table, load_arrow, load_table
-from medusa_sim.report.load_text import findings, headline, policy_text, sentence, warnings
+from medusa_sim.report.load_tables import load_arrow
+from medusa_sim.report.load_text import load_screen, policy_text
 from medusa_sim.report.sweep_report import closing
 from medusa_sim.report.text import TextTable, significant
 
@@ -27,17 +27,11 @@ _TRUST = (
 
 def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
     """Every block of the report, in order."""
-    blocks: list[Block] = [
-        Heading(_title(answer), level=1),
-        Text(sentence(answer), "lead"),
-        Text(headline(answer.test), "soft"),
-    ]
+    first, then = screen_blocks(load_screen(answer))
+    blocks: list[Block] = [Heading(_title(answer), level=1), *first]
     if answer.carried:
-        blocks += [Cards(_cards(answer)), carried_table(answer)]
-    blocks += [load_table(answer), Bullets(tuple(findings(answer)))]
-    warned = warnings(answer)
-    if warned:
-        blocks += [Heading("Warnings"), Bullets(tuple(warned))]
+        blocks.append(Cards(_cards(answer)))
+    blocks += then
     blocks += _plots(answer)
     blocks.append(
         Folded("Every metric of every policy and rate", TextTable.of(load_arrow(answer).to_pydict()))

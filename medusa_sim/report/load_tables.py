@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _EXPENDABLE = (
-    "watts", "kv_share", "e2e_ratio", "itl_p99_s", "joule_per_token", "tokens_per_step",
-    "usd_per_million_tokens", "requests_in_system", "requests_per_s",
+    "watts", "kv_share", "e2e_ratio", "itl_p99_s", "joule_per_token", "tokens_per_step", "requests_per_s",
+    "usd_per_million_tokens", "itl_p50_s", "requests_in_system", "tpot_p99_s", "ttft_p99_s",
 )  # fmt: skip
 _UNSTEADY = "not steady"
 

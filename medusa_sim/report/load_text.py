@@ -1,9 +1,9 @@
-"""A load test for people: the sentence first, what follows, what to be warned of."""
+"""A load test for people: the answer, what each policy carries, facts behind it, what to be warned of."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from medusa_sim.load.arrivals import Drawn
 from medusa_sim.load.policies import BySize
@@ -12,8 +12,10 @@ from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.plan.doubts import doubts, first_token_doubts
 from medusa_sim.plan.terms import beyond_measured
-from medusa_sim.report.load_tables import ms_text, rate_text
-from medusa_sim.report.sweep_text import setup_text
+from medusa_sim.report.load_tables import carried_table, load_table, ms_text, rate_text
+from medusa_sim.report.measured_text import measured_facts
+from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
+from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.text import percent, significant
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.report.workload_text import at_once, request_text
@@ -22,32 +24,52 @@ from medusa_sim.units import KILO
 _MOST_EATEN = 0.5
 
 
+def load_screen(answer: LoadAnswer) -> Screen:
+    """All of the answer."""
+    tables = [load_table(answer), *([carried_table(answer)] if answer.carried else [])]
+    return Screen(
+        asked=headline(answer.test),
+        answer=(sentence(answer),),
+        tables=tuple(reversed(tables)),
+        facts=tuple(facts(answer)),
+        warnings=tuple(warnings(answer)),
+    )
+
+
 def headline(test: LoadTest) -> str:
-    """Scenario, where requests come from, limits of the server."""
-    limits, requests = test.limits(0), test.requests(test.any_rate, 0)[0]
-    prompts, outputs = requests.prompt_tokens.mean(), requests.output_tokens.mean()
-    runtime, server = test.scenario.runtime, test.server
-    source, mean, arriving = test.source, request_text(prompts, outputs), ""
-    served = f"{mean} in the mean"
+    """The requests, the set-up, what limits of the server or of drafting were asked for."""
+    requests = test.requests(test.any_rate, 0)[0]
+    served = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean()) + " in the mean"
+    source = test.source
     if isinstance(source, Drawn):
         served = request_text(source.lengths.prompt_tokens, source.lengths.output_tokens)
-        served += "" if served == mean else f" ({mean} of those drawn)"
-        arriving = "" if source.users is None else f", {at_once(str(source.users))}"
+        served += "" if source.users is None else f", {at_once(str(source.users))}"
+    return asked_text(test.scenario, served, only_chains(test))
+
+
+def server_facts(test: LoadTest) -> Iterator[Fact]:
+    """How the load was run, and on what server."""
+    limits, requests = test.limits(0), test.requests(test.any_rate, 0)[0]
+    runtime, server, source = test.scenario.runtime, test.server, test.source
     own = runtime.engine is not None and server.max_requests is None and server.token_budget is None
-    parts = [
-        setup_text(test.scenario),
-        f"{served}{arriving}",
-        runs_text(test),
-        f"at most {limits.max_requests} in a step of at most {limits.token_budget} tokens"
-        + (f" ({runtime.name}'s own on this card)" if own else ""),
-    ]
+    yield Fact(
+        "Server",
+        f"at most {limits.max_requests} requests and {limits.token_budget} tokens in a step"
+        + (f", {runtime.name}'s own limits on this card" if own else ""),
+        detail=own,
+    )
     if share := server.prefix_hit_rate:
-        parts.append(f"{percent(share, 0)} of prompts found in the cache ({server.prefix})")
+        yield Fact("Server", f"{percent(share, 0)} of prompts found in the cache ({server.prefix})")
     if test.cancelled:
-        parts.append(f"{percent(test.cancelled, 0)} of requests cancelled")
+        yield Fact("Server", f"{percent(test.cancelled, 0)} of requests cancelled")
     if test.spread and test.drafts_max:
-        parts.append(f"acceptance varies between requests (sigma {significant(test.spread, 3)} on the logit)")
-    return "; ".join(parts) + only_chains(test)
+        yield Fact(
+            "Acceptance", f"varies between requests (sigma {significant(test.spread, 3)} on the logit)"
+        )
+    yield Fact("Runs", runs_text(test))
+    mean = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean())
+    if isinstance(source, Drawn):
+        yield Fact("Runs", f"{mean} in the mean of the requests drawn", detail=True)
 
 
 def runs_text(test: LoadTest) -> str:
@@ -60,7 +82,7 @@ def runs_text(test: LoadTest) -> str:
 def only_chains(test: LoadTest) -> str:
     """That trees, which the runtime could run, are not simulated; empty where nothing is left out."""
     has_trees = any(not option.chain for option in test.scenario.options())
-    return "; drafts as chains: trees are not simulated under load" if has_trees and test.drafts_max else ""
+    return "drafts as chains: trees are not simulated under load" if has_trees and test.drafts_max else ""
 
 
 _POLICIES = {
@@ -168,24 +190,31 @@ def _compared(last: Sequence[LoadPoint]) -> str:
     )
 
 
-def findings(answer: LoadAnswer) -> list[str]:
-    """Where the time goes at the last rate, and what schedules were computed."""
-    lines = []
+def facts(answer: LoadAnswer) -> Iterator[Fact]:
+    """Where the time goes at the last rate, what schedules were computed, how it was run."""
     for point in answer.last:
         mean = point.mean
         drafting = f", {percent(mean['share_drafting'], 0)} drafting" if mean["share_drafting"] else ""
-        lines.append(
-            f"{policy_text(point.policy)}: {percent(mean['share_verification'], 0)} of the time in "
+        yield Fact(
+            "Time goes to",
+            f"{policy_text(point.policy)}: {percent(mean['share_verification'], 0)} "
             f"{'verification' if drafting else 'decoding'}{drafting}, {percent(mean['share_prompts'], 0)} "
-            f"reading prompts, {percent(mean['share_idle'], 0)} idle; "
-            f"{significant(mean['requests_decoding'], 3)} requests decode in the mean"
+            f"prompts, {percent(mean['share_idle'], 0)} idle, "
+            f"{significant(mean['requests_decoding'], 3)} requests decoding{_at(point)}",
+            detail=True,
         )
     made = [served.policy() for served in answer.test.served]
-    lines += [f"{policy.name}: {_entries(policy.entries)}" for policy in made if isinstance(policy, BySize)]
-    lines += sessions_text(answer.test) + context_text(answer)
+    for policy in made:
+        if isinstance(policy, BySize):
+            yield Fact("Schedule", f"{policy.name}: {_entries(policy.entries)}")
+    yield from (Fact("Sessions", line) for line in sessions_text(answer.test))
+    yield from (Fact("By context", line) for line in context_text(answer))
     if any(each.off_from is not None for each in answer.carried):
-        lines.append("drafting off above: a step with drafts then emits fewer tokens/s than a plain one")
-    return lines
+        yield Fact("Off above", "a step with drafts then emits fewer tokens/s than a plain one")
+    yield from acceptance_facts(answer.test.scenario)
+    yield from measured_facts(answer.test.scenario)
+    yield from server_facts(answer.test)
+    yield from kernel_facts(answer.test.scenario)
 
 
 def sessions_text(test: LoadTest) -> list[str]:
@@ -224,13 +253,15 @@ def warnings(answer: LoadAnswer) -> list[str]:
     points = answer.points
     scenario = answer.test.scenario
     most = max(round(max((point.mean["requests_decoding"] for point in points), default=1.0)), 1)
-    lines = [*doubts(scenario), *beyond_measured(scenario, round(answer.test.mean_length), (1, most))]
-    if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
-        lines += first_token_doubts(scenario)
+    lines = []
     for point in points:
         if not answer.is_steady(point):
             limit = answer.full_per_s.get(point.policy)
             lines.append(_unsteady(point, limit, has_goals=answer.test.goals.given))
+    lines += [*doubts(scenario), *beyond_measured(scenario, round(answer.test.mean_length), (1, most))]
+    if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
+        lines += first_token_doubts(scenario)
+    for point in points:
         if point.mean["preemptions"]:
             lines.append(
                 f"{point.policy}{_at(point)}: {point.mean['preemptions']:.0f} requests lost their KV cache "

@@ -1,17 +1,17 @@
-"""A recommendation in sentences: whether, with what, how far, and what must not be overlooked."""
+"""A recommendation in sentences: whether speculation pays, with what, how far, and what to be warned of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from medusa_sim.plan.counts import NEAR_BEST
-from medusa_sim.plan.doubts import doubts
+from medusa_sim.plan.doubts import doubts, grave_doubts
 from medusa_sim.plan.recommend import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.plan.woken_experts import waking
-from medusa_sim.report.caveats import guessed_text, more_may_pay, shortfall_text
+from medusa_sim.report.caveats import as_sentence, guessed_text, more_may_pay, shortfall_text
 from medusa_sim.report.sweep_text import slower_format, slower_with_more
 from medusa_sim.report.text import drafts_text, duration, percent, span, times
 from medusa_sim.report.verdict_text import crossing_text
@@ -19,17 +19,21 @@ from medusa_sim.units import US_PER_S
 
 
 def reason(answer: Recommendation) -> str:
-    """Two or three sentences: whether, with what, how far."""
-    lines = [_decision(answer)]
+    """The whole reason in one paragraph: the answer, then how far it goes."""
+    how_far = [f"It {text}." for text in by_batch(answer)]
+    return " ".join([*sentences(answer), *how_far, *map(as_sentence, (by_length(answer), *experts(answer)))])
+
+
+def sentences(answer: Recommendation) -> list[str]:
+    """The answer: whether to enable speculation, with what and for which gain; then what limits leave."""
+    lines = _decision(answer)
     if answer.enable:
-        lines.append(_gain(answer))
-    elif at := _batches([row for row in _kept(answer) if row.candidates > 1]):
+        return lines
+    if at := _batches([row for row in _kept(answer) if row.candidates > 1]):
         lines.append(f"At batch {at} it still shortens the time per token.")
     elif not answer.where_it_fits and _kept(answer):
         lines.append(_need(answer))
-    lines.append(_break_even(answer))
-    lines += _experts(answer)
-    return " ".join(lines)
+    return lines
 
 
 def counted(answer: Recommendation, candidates: int) -> str:
@@ -42,33 +46,36 @@ def _kept(answer: Recommendation) -> list[ScheduleRow]:
     return [row for row in answer.schedule if row.meets_latency is not False]
 
 
-def _decision(answer: Recommendation) -> str:
+def _decision(answer: Recommendation) -> list[str]:
     question = answer.question
     if question.max_latency_ms is not None and not _kept(answer):
         fastest = max(answer.schedule, key=lambda row: row.tokens_per_s_per_user)
         per_token = duration(US_PER_S / fastest.tokens_per_s_per_user)
         how = counted(answer, fastest.candidates) if fastest.candidates > 1 else "no drafts"
-        return (
+        return [
             f"No batch stays within {question.max_latency_ms:g} ms a token, with or without speculation: at "
             f"batch {fastest.batch_max} it takes {per_token} with {how}."
-        )
+        ]
     if question.objective == "throughput":
-        return _throughput_decision(answer)
-    return f"{_verdict(answer)}{_late(answer)}."
+        return [_throughput_decision(answer), *([f"Gain: {_gain(answer)}."] if answer.enable else [])]
+    gain = f": {_gain(answer)}" if answer.enable else ""
+    return [f"{_verdict(answer)}{gain}.", *_late(answer)]
 
 
-def _late(answer: Recommendation) -> str:
+def _late(answer: Recommendation) -> list[str]:
     """Batches that no way of running keeps within the limit, and those that plain decoding keeps."""
     limit = answer.question.max_latency_us
     if limit is None:
-        return ""
+        return []
     cells, late = answer.cells, [row for row in answer.schedule if row.meets_latency is False]
     keeps = (cells.tpot_us[..., 0] <= limit).all(axis=1) & cells.fits[:, :, 0].all(axis=1)
     plain = cells.surface.batch[keeps]
     within = f"{answer.question.max_latency_ms:g} ms a token"
     alone = f"up to batch {plain[-1]}" if plain.size else "at no batch"
-    text = f"; batch {_batches(late)} takes longer than {within} with or without it" if late else ""
-    return f"{text}; plain decoding keeps {within} {alone}"
+    lines = [f"Plain decoding keeps {within} {alone}."]
+    if late:
+        lines.append(f"Batch {_batches(late)} takes longer than {within} with or without speculation.")
+    return lines
 
 
 def _verdict(answer: Recommendation) -> str:
@@ -118,60 +125,58 @@ def _throughput_decision(answer: Recommendation) -> str:
 
 
 def _batches(rows: Sequence[ScheduleRow]) -> str:
-    """`1..40, 64..128`: neighbouring rows joined."""
-    spans: list[tuple[int, int]] = []
-    for row in rows:
-        if spans and spans[-1][1] + 1 >= row.batch_min:
-            spans[-1] = (spans[-1][0], row.batch_max)
+    """`1..40, 64..128`: batches of rows, neighbouring ones joined."""
+    return _joined([(row.batch_min, row.batch_max) for row in rows])
+
+
+def _joined(spans: Sequence[tuple[int, int]]) -> str:
+    """`1..40, 64..128`: neighbours joined."""
+    joined: list[tuple[int, int]] = []
+    for first, last in spans:
+        if joined and joined[-1][1] + 1 >= first:
+            joined[-1] = (joined[-1][0], last)
         else:
-            spans.append((row.batch_min, row.batch_max))
-    return ", ".join(span(first, last) for first, last in spans)
+            joined.append((first, last))
+    return ", ".join(span(first, last) for first, last in joined)
 
 
 def _gain(answer: Recommendation) -> str:
+    """`2.17x at batch 1 with 5 drafts, 1.03x at batch 256 with 3 drafts (80 %: 1.00 to 1.07)`."""
     rows = [row for row in _kept(answer) if row.candidates > 1]
     first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
-    text = f"At batch {first.batch_min}: {_choice(answer, first, first.speedup_at_batch_min)}"
-    if last is not first or last.batch_max > first.batch_min:
-        text += f"; at batch {last.batch_max}: {_choice(answer, last, last.speedup)}"
-    end = scheduled_row_at(answer, last.batch_max, last.seq_len)
-    text += (
-        f" (80 % given this acceptance: {end.speedup_low:.2f}-{end.speedup_high:.2f}{_limit(answer, last)})"
-    )
+    parts = [f"{times(first.speedup_at_batch_min)} at batch {first.batch_min} with {_shape(answer, first)}"]
     least = min(rows, key=lambda row: row.speedup_lowest)
     if least.speedup_lowest < min(first.speedup_at_batch_min, last.speedup) * (1.0 - NEAR_BEST):
-        text += f"; least at batch {least.batch_lowest}: {times(least.speedup_lowest)}"
-    return f"{text}."
+        parts.append(f"{times(least.speedup_lowest)} at batch {least.batch_lowest}, the least")
+    if last is not first or last.batch_max > first.batch_min:
+        parts.append(f"{times(last.speedup)} at batch {last.batch_max} with {_shape(answer, last)}")
+    end = scheduled_row_at(answer, last.batch_max, last.seq_len)
+    return f"{', '.join(parts)} (80 %: {end.speedup_low:.2f} to {end.speedup_high:.2f})"
 
 
-def _limit(answer: Recommendation, row: ScheduleRow) -> str:
-    """What kernels alone would give, beside the answer of an engine."""
-    alone = row.kernels_speedup
-    served = "" if answer.scenario.traffic is None else f"; of the step {times(row.step_speedup)}"
-    if alone is None:
-        return served
-    return f", in {answer.setting.runtime.name}{served}; kernels alone {times(alone)}"
+def step_text(answer: Recommendation, row: ScheduleRow) -> str:
+    """What decoding gains without what lies around it, at a row's largest batch; empty for kernels."""
+    parts = []
+    if answer.scenario.traffic is not None:
+        parts.append(f"{times(row.step_speedup)} without prompts between steps")
+    if row.kernels_speedup is not None:
+        parts.append(f"{times(row.kernels_speedup)} of kernels alone")
+    return f"{', '.join(parts)}, at batch {row.batch_max}" if parts else ""
 
 
-def _choice(answer: Recommendation, row: ScheduleRow, speedup: float) -> str:
-    unit = "draft" if answer.chains else answer.drafting.kind.unit
-    drafts = f"{row.drafts} {unit}{'' if row.drafts == 1 else 's'}"
-    if answer.chains:
-        shape = f"a chain of {drafts}"
-    elif row.chain:
-        shape = f"a chain of {drafts} ({row.candidates} candidates)"
-    else:
-        tree = "" if row.paths is None else "a tree of "
-        shape = f"{tree}{row.candidates} candidates ({drafts})"
-    guessed = guessed_text(answer.scenario, row.drafts)
-    return f"{shape}, {row.tokens_per_step:.2f} tokens per step{guessed}, {times(speedup)}"
+def _shape(answer: Recommendation, row: ScheduleRow) -> str:
+    """`5 drafts` of a chain that an engine runs, `a tree of 49 candidates`, `a chain of 3 candidates`."""
+    shape = counted(answer, row.candidates)
+    if not answer.chains and (row.chain or row.paths is not None):
+        shape = f"a {'chain' if row.chain else 'tree'} of {shape}"
+    return f"{shape}{guessed_text(answer.scenario, row.drafts)}"
 
 
 def _need(answer: Recommendation) -> str:
     row = max(answer.schedule, key=lambda row: row.speculative_speedup)
     best = (
-        f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max}, "
-        f"length {row.seq_len} ({counted(answer, row.speculative_candidates)}{_limit(answer, row)})"
+        f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max} "
+        f"({counted(answer, row.speculative_candidates)})"
     )
     if row.speculative_speedup > 1.0:
         return f"{best}, but that does not fit in memory."
@@ -184,18 +189,21 @@ def _need(answer: Recommendation) -> str:
     )
 
 
-def _break_even(answer: Recommendation) -> str:
-    question = answer.question
+def by_batch(answer: Recommendation) -> list[str]:
+    """At which batches speculation pays, is uncertain or loses; a text a length where these differ."""
     told = [crossing_text(crossing, "batch") for crossing in answer.break_even_batches]
     if len(set(told)) == 1:
-        told = told[:1]
-    else:
-        told = [f"{text} at length {n}" for n, text in zip(question.seq_len, told, strict=True)]
+        return told[:1]
+    return [f"{text} at length {n}" for n, text in zip(answer.question.seq_len, told, strict=True)]
+
+
+def by_length(answer: Recommendation) -> str:
+    """At which lengths speculation pays, is uncertain or loses with the largest batch."""
     context = crossing_text(answer.break_even_context, "length")
-    return f"It {'; '.join(told)}. At batch {question.batch_max} it {context}."
+    return f"at batch {answer.question.batch_max} it {context}"
 
 
-def _experts(answer: Recommendation) -> list[str]:
+def experts(answer: Recommendation) -> list[str]:
     """Where drafts are dear because each wakes more experts of a mixture."""
     woken = waking(answer.cells)
     if woken is None:
@@ -203,47 +211,74 @@ def _experts(answer: Recommendation) -> list[str]:
     lengths = f" (length {woken.seq_len})" if len(answer.question.seq_len) > 1 else ""
     above = "" if woken.capped else "; above, most are read anyway"
     return [
-        f"From {woken.first} to {woken.last} requests each draft wakes more experts{lengths}: at "
+        f"from {woken.first} to {woken.last} requests each draft wakes more experts{lengths}: at "
         f"{woken.worst} one draft makes them {woken.woken:.0f} of {woken.experts} a layer instead of "
-        f"{woken.plain:.0f}, and the step {percent(woken.cost, 0)} longer{above}."
+        f"{woken.plain:.0f}, and the step {percent(woken.cost, 0)} longer{above}"
     ]
 
 
 def warnings(answer: Recommendation) -> list[str]:
-    """Places where speculation loses, does not fit or is uncertain, then what the answer rests on."""
-    lines = []
-    for row in answer.schedule:
-        where = f"batch {span(row.batch_min, row.batch_max)}, length {row.seq_len}"
-        if not row.fits_memory:
-            if most := row.max_batch_without:  # where nothing fits, what is missing says so
-                lines.append(f"{where}: does not fit even without speculation; at most batch {most} fits")
-        elif row.candidates == 1 and row.verdict == "pays":
-            lines.append(f"{where}: speculation would pay but its drafter leaves no room in memory")
-        elif row.candidates == 1 and row.verdict == "loses":
-            lines.append(
-                f"{where}: speculation LOSES here ({times(row.speculative_speedup)} at best); switch it off"
-            )
-        elif row.candidates == 1:
-            lines.append(
-                f"{where}: no gain is certain ({times(row.speculative_speedup)} at batch {row.batch_max}, "
-                f"80 %: {row.speculative_speedup_low:.2f}-{row.speculative_speedup_high:.2f}); it is left off"
-            )
-        elif row.uncertain is not None:
-            lines.append(
-                f"batch {span(*row.uncertain)}, length {row.seq_len}: the gain is not certain, the 80 % "
-                f"interval includes a loss (down to {row.speedup_low:.2f})"
-            )
-        if row.meets_latency is False:
-            limit = answer.question.max_latency_ms
-            lines.append(f"{where}: a token takes longer than {limit:g} ms, with or without speculation")
-    if answer.shortfall is not None:
-        lines.append(shortfall_text(answer.shortfall))
+    """What to be warned of, what matters most first: losses, doubts, then what the table shows."""
+    fits = [row for row in answer.schedule if row.fits_memory]
+    off = [row for row in fits if row.candidates == 1]
+    limit, first = answer.question.max_latency_ms, grave_doubts(answer.scenario)
     return [
-        *lines,
+        *_of_rows(
+            answer, [row for row in off if row.verdict == "loses"],
+            lambda rows: "speculation LOSES here "
+            f"({times(max(row.speculative_speedup for row in rows))} at best); switch it off",
+        ),
+        *_of_rows(
+            answer, [row for row in off if row.verdict == "pays"],
+            lambda _: "speculation would pay but its drafter leaves no room in memory",
+        ),
+        *first,
+        *_of_rows(
+            answer, [row for row in off if row.verdict not in ("pays", "loses")],
+            lambda rows: _left_off(max(rows, key=lambda row: row.speculative_speedup)),
+        ),
+        *_of_rows(
+            answer, [row for row in fits if row.candidates > 1 and row.uncertain is not None],
+            lambda rows: "the gain is not certain: the 80 % interval includes a loss (down to "
+            f"{min(row.speedup_low for row in rows):.2f})",
+            lambda row: row.uncertain or (row.batch_min, row.batch_max),
+        ),
+        *(line for line in _model_warnings(answer) if line not in first),
         *slower_format(answer.cells),
         *slower_with_more(answer.cells),
-        *_model_warnings(answer),
-    ]
+        *_of_rows(
+            answer,  # where nothing fits, what is missing says so
+            [row for row in answer.schedule if not row.fits_memory and row.max_batch_without],
+            lambda rows: "does not fit even without speculation; at most batch "
+            f"{rows[0].max_batch_without} fits",
+        ),
+        *([] if answer.shortfall is None else [shortfall_text(answer.shortfall)]),
+        *_of_rows(
+            answer, [row for row in answer.schedule if row.meets_latency is False],
+            lambda _: f"a token takes longer than {limit:g} ms, with or without speculation",
+        ),
+    ]  # fmt: skip
+
+
+def _left_off(row: ScheduleRow) -> str:
+    return (
+        f"no gain is certain ({times(row.speculative_speedup)} at batch {row.batch_max}, 80 %: "
+        f"{row.speculative_speedup_low:.2f} to {row.speculative_speedup_high:.2f}); it is left off"
+    )
+
+
+def _of_rows(
+    answer: Recommendation,
+    rows: Sequence[ScheduleRow],
+    text: Callable[[Sequence[ScheduleRow]], str],
+    batches: Callable[[ScheduleRow], tuple[int, int]] = lambda row: (row.batch_min, row.batch_max),
+) -> Iterator[str]:
+    """`batch 45..414, 422..439: ...` once for all such rows, or once for each length."""
+    lengths = answer.question.seq_len
+    for seq_len in lengths:
+        if here := [row for row in rows if row.seq_len == seq_len]:
+            at = f", length {seq_len}" if len(lengths) > 1 else ""
+            yield f"batch {_joined([batches(row) for row in here])}{at}: {text(here)}"
 
 
 def _model_warnings(answer: Recommendation) -> list[str]:

@@ -1,4 +1,4 @@
-"""A recommendation for people: what was asked, the schedule as a table, and what follows from it."""
+"""A recommendation for people: what was asked, the answer, the schedule as a table, facts behind it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,40 @@ from medusa_sim.plan.counts import near_best
 from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.plan.question import EVERY_BATCH_TO
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.request import RequestLatency
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.caveats import COST_COLUMNS, Costs, acceptance_basis, cost_sentences, memory_text
+from medusa_sim.report.caveats import (
+    COST_COLUMNS,
+    Costs,
+    cost_facts,
+    memory_text,
+    missing_text,
+    shortfall_facts,
+    shortfall_text,
+)
+from medusa_sim.report.measured_text import measured_facts
 from medusa_sim.report.quantity_table import quantity_table, shown
-from medusa_sim.report.recommend_reason import counted
-from medusa_sim.report.sweep_text import drafter_text, scenario_text, served_text
+from medusa_sim.report.recommend_reason import (
+    by_batch,
+    by_length,
+    counted,
+    experts,
+    sentences,
+    step_text,
+    warnings,
+)
+from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
+from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.text import (
     NOTHING,
     TextTable,
     duration,
     percent,
-    significant,
     span,
     times,
     times_between,
 )
 from medusa_sim.report.workload_text import workload_text
-from medusa_sim.units import US_PER_S
 
 _OF_DRAFTS = (
     "tokens_per_step", "speedup", "interval", "step_speedup", "speedup_acceptance_minus_10_percent",
@@ -40,26 +57,38 @@ _OF_A_STEP = (
 )  # fmt: skip
 """Those that rows without room leave empty."""
 _EXPENDABLE = (
-    "joule_per_token", "usd_per_million_tokens", "plain_tokens_per_s_per_user", "free_candidates",
-    "speedup_acceptance_minus_10_percent", "plain_tokens_per_s", "verify_step_us", "max_batch_with",
+    "max_batch_with", "joule_per_token", "free_candidates", "speedup_acceptance_minus_10_percent",
+    "usd_per_million_tokens", "verify_step_us", "plain_tokens_per_s", "plain_tokens_per_s_per_user",
+    "step_speedup", "tokens_per_step",
 )  # fmt: skip
 """Those that a narrow table leaves out, the first one first."""
 _MOST_HINTS = 4
 
 
+def recommend_screen(answer: Recommendation) -> Screen:
+    """All of the answer; where nothing fits, what is missing and what would do."""
+    short = answer.shortfall
+    missing = "" if short is None else shortfall_text(short)
+    asked, warned = headline(answer), tuple(line for line in warnings(answer) if line != missing)
+    if short is not None and not answer.fits:
+        return Screen(
+            asked=asked, answer=(missing_text(short),), facts=tuple(shortfall_facts(short)), warnings=warned
+        )
+    return Screen(
+        asked=asked,
+        answer=(" ".join(sentences(answer)),),
+        tables=(schedule_table(answer),),
+        facts=tuple(facts(answer)),
+        warnings=warned,
+    )
+
+
 def headline(answer: Recommendation) -> str:
     """What was asked, on one line."""
-    question, runtime = answer.question, answer.setting.runtime
+    question = answer.question
     requests = span(question.batch_min, question.batch_max)
-    limits = [workload_text(answer.scenario, question.seq_len, requests)]
-    if answer.scenario.chain_only:  # why there are no trees
-        limits.append(
-            "chains only" + (f" ({runtime.name} has no tree attention)" if runtime.chain_only else "")
-        )
-    if question.max_latency_ms:
-        limits.append(f"at most {question.max_latency_ms:g} ms a token")
-    asked = f"{scenario_text(answer.scenario, drafter_text(answer.scenario))}; {'; '.join(limits)}"
-    return f"{asked}{served_text(answer.scenario)}"
+    limit = f"at most {question.max_latency_ms:g} ms a token" if question.max_latency_ms else ""
+    return asked_text(answer.scenario, workload_text(answer.scenario, question.seq_len, requests), limit)
 
 
 def schedule_table(answer: Recommendation) -> TextTable:
@@ -84,6 +113,7 @@ def schedule_table(answer: Recommendation) -> TextTable:
     left_out = {
         *(["candidates"] if chains else []),  # drafts say it all
         *(["step_speedup"] if answer.scenario.traffic is None else []),
+        *(["seq_len"] if len(answer.question.seq_len) == 1 else []),
     }
 
     def cell(name: str, row: ScheduleRow) -> str:
@@ -112,23 +142,33 @@ def search_note(answer: Recommendation) -> list[str]:
         return []
     return [
         f"{batch.size} of {asked} batches were searched: every one to {EVERY_BATCH_TO}, every 2 % beyond and "
-        "those where speculation starts or stops paying; a batch between two is run as the larger one."
+        "those where speculation starts or stops paying; a batch between two is run as the larger one"
     ]
 
 
-def findings(answer: Recommendation) -> list[str]:
-    """What follows from the schedule, one line each."""
-    return [
-        "A row's speedup and its 80 % interval are the lowest to the highest of its batches, other figures "
-        "those of its fullest batch.",
-        *search_note(answer),
-        *_of_speculation(answer, [row for row in answer.schedule if row.candidates > 1]),
-        *_of_the_server(answer),
-        *acceptance_basis(answer.profile),
-    ]
+def facts(answer: Recommendation) -> Iterator[Fact]:
+    """What follows from the schedule, a fact each."""
+    if answer.shortfall is not None:
+        yield from shortfall_facts(answer.shortfall)
+    yield from (Fact("By batch", text) for text in by_batch(answer))
+    yield Fact("By length", by_length(answer))
+    yield from (Fact("Experts", text, detail=place > 0) for place, text in enumerate(experts(answer)))
+    yield from acceptance_facts(answer.scenario)
+    yield from measured_facts(answer.scenario)
+    yield from _of_speculation(answer, [row for row in answer.schedule if row.candidates > 1])
+    yield from _of_the_server(answer)
+    if any(row.batch_max > row.batch_min for row in answer.schedule):
+        yield Fact(
+            "Rows", "a speedup and its 80 % interval span the batches of a row; all else is at its largest"
+        )
+    if answer.enable and answer.setting.runtime.engine is not None:
+        library = answer.setting.runtime.library
+        yield Fact("Next", f"--export {library} writes launch settings, --report DIR a page with charts")
+    yield from (Fact("Searched", line, detail=True) for line in search_note(answer))
+    yield from kernel_facts(answer.scenario)
 
 
-def _of_speculation(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Iterator[str]:
+def _of_speculation(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Iterator[Fact]:
     """What decided the counts of rows that speculate, what other drafts would give, what it rests on."""
     if not rows:
         return
@@ -139,28 +179,38 @@ def _of_speculation(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Iter
         where = f"{row.batch_max}" + (f" (length {row.seq_len})" if several else "")
         reasons.setdefault(_held_by(answer, row), []).append(where)
     for why, places in reasons.items():
-        yield f"Why not more at batch {' and '.join(places)}: {why}."
+        yield Fact("Why not more", f"at batch {' and '.join(places)}, {why}", detail=True)
     if len(answer.by_drafts) > 1:
-        yield _drafts(answer)
+        yield Fact("Other counts", _drafts(answer), detail=True)
     on_accepted = first.speedup_heads_on_accepted_row
     if on_accepted is not None and on_accepted >= first.speedup * 1.01:
-        yield (
-            f"Heads on the accepted row alone, not on all candidates: {times(on_accepted)} instead of "
-            f"{times(first.speedup)} at batch {first.batch_max}."
+        yield Fact(
+            "Heads",
+            f"run on the accepted row alone, not on all candidates: {times(on_accepted)} instead of "
+            f"{times(first.speedup)} at batch {first.batch_max}",
+            detail=True,
         )
     if first.chain_speedup is not None and first.chain_candidates is not None and not first.chain:
-        yield (
-            f"The tree gains {percent(first.speedup / first.chain_speedup - 1.0)} over the best chain "
+        yield Fact(
+            "Tree",
+            f"{percent(first.speedup / first.chain_speedup - 1.0)} faster than the best chain "
             f"({first.chain_candidates} candidates, {times(first.chain_speedup)}) at batch "
-            f"{first.batch_max}, length {first.seq_len}."
+            f"{first.batch_max}, length {first.seq_len}",
         )
     if last.required_acceptance_factor is not None:
-        yield (
-            f"Acceptance 10 % lower or higher: {times(last.speedup_acceptance_minus_10_percent)} or "
-            f"{times(last.speedup_acceptance_plus_10_percent)} at batch {last.batch_max}; it breaks even at "
-            f"{last.required_tokens_per_step:.2f} tokens per step, {last.required_acceptance_factor:.2f} of "
-            "the assumed accuracies."
+        yield Fact(
+            "If it differs",
+            f"acceptance 10 % lower gives {times(last.speedup_acceptance_minus_10_percent)} at batch "
+            f"{last.batch_max}, 10 % higher {times(last.speedup_acceptance_plus_10_percent)}",
         )
+        yield Fact(
+            "If it differs",
+            f"it breaks even at {last.required_tokens_per_step:.2f} tokens per step, "
+            f"{last.required_acceptance_factor:.2f} of the assumed accuracies",
+            detail=True,
+        )
+    if step := step_text(answer, last):
+        yield Fact("Decoding", step, detail=True)
 
 
 def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
@@ -200,61 +250,75 @@ def _drafts(answer: Recommendation) -> str:
     counts = np.asarray([entry.drafts for entry in answer.by_drafts])
     best = int(np.argmax(gains))
     low, high = near_best(counts + 1, gains, np.ones(gains.size, dtype=np.bool_), best)
-    what = "Heads to run" if is_head else "Drafts"
-    text = f"{what} at batch {batch}: {row.drafts or 'none'} ({listed})"
+    what = "heads" if is_head else "drafts"
+    text = f"{row.drafts or 'no'} {what} at batch {batch}, of {listed}"
     if row.drafts and low - 1 <= row.drafts <= high - 1:
-        return text + (f"; {low - 1} to {high - 1} are as good, within 1 %." if low < high else ".")
+        return text + (f"; {low - 1} to {high - 1} are as good, within 1 %" if low < high else "")
     if row.drafts:
         lost = 1.0 - row.speedup_at_batch_min / answer.by_drafts[best].speedup
         shared = span(row.batch_min, row.batch_max)
-        return f"{text}; {counts[best]} would be {percent(lost)} faster there, but the row is batch {shared}."
-    return f"{text}."
+        return f"{text}; {counts[best]} would be {percent(lost)} faster there, but the row is batch {shared}"
+    return text
 
 
-def _of_the_server(answer: Recommendation) -> Iterator[str]:
+def _of_the_server(answer: Recommendation) -> Iterator[Fact]:
     """Limits, memory, costs and whole requests."""
+    several = len(answer.question.seq_len) > 1
     if (limit := answer.question.max_latency_ms) is not None:
         points = (("with speculation", answer.best_with), ("without", answer.best_without))
         parts = [
-            f"{name} no batch"
+            f"no batch {name}"
             if point is None
-            else f"{name} {point.tokens_per_s:,.0f} tokens/s (batch {point.batch}, length {point.seq_len})"
+            else f"{point.tokens_per_s:,.0f} tokens/s {name} (batch {point.batch}, length {point.seq_len})"
             for name, point in points
         ]
-        yield f"Within {limit:g} ms a token: {', '.join(parts)}."
+        yield Fact("Within limit", f"{', '.join(parts)}, at {limit:g} ms a token")
     hints = []
     for row in answer.schedule:
         near = [pair for pair in row.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
         at = f"(batch {row.batch_max}, length {row.seq_len})"
-        hints += [f"{counted(answer, more)} than {counted(answer, less)} {at}" for less, more in near[-1:]]
-    if hints:
-        yield "Larger but faster: " + "; ".join(hints[:_MOST_HINTS]) + "."
+        hints += [
+            f"{counted(answer, more)} take less time than {counted(answer, less)} {at}"
+            for less, more in near[-1:]
+        ]
+    for hint in hints[:_MOST_HINTS]:
+        yield Fact("Cheaper", hint, detail=True)
     for capacity in answer.capacities:
         best, plain = capacity.with_speculation, capacity.without_speculation
         if best is None or plain is None or capacity.gain is None:
             continue
-        yield (
-            f"Memory at length {capacity.seq_len}: the largest batch is {capacity.max_batch_without} without "
-            f"and {capacity.max_batch_with} with {counted(answer, best.candidates)}; the card then gives at "
-            f"most {plain.tokens_per_s:,.0f} tokens/s without (batch {plain.batch}) and "
-            f"{best.tokens_per_s:,.0f} with (batch {best.batch}): {times(capacity.gain)}. At batch "
-            f"{best.max_batch} a GPU holds {memory_text(best.memory)}."
+        at = f" at length {capacity.seq_len}" if several else ""
+        yield Fact(
+            "Memory",
+            f"{capacity.max_batch_with} requests fit with {counted(answer, best.candidates)}, "
+            f"{capacity.max_batch_without} without{at}",
         )
-    yield from _cost(answer)
-    for r in answer.requests:
-        yield (
-            f"A request of {r.prompt_tokens} + {r.output_tokens} tokens at batch {r.batch}"
-            f"{', all begun together' if r.batch > 1 else ''}: first token after "
-            f"{duration(r.first_token_us)} (plain {duration(r.plain_first_token_us)}), all after "
-            f"{duration(r.total_us)} (plain {duration(r.plain_total_us)}): {times(r.speedup)} end to end "
-            f"with {counted(answer, r.candidates) if r.candidates > 1 else 'no drafts'}, "
-            f"{significant(US_PER_S / r.per_token_us, 3)} tokens/s."
+        yield Fact(
+            "Memory use", f"{memory_text(best.memory)} on a GPU at batch {best.max_batch}", detail=True
         )
+        yield Fact(
+            "Throughput",
+            f"at most {best.tokens_per_s:,.0f} tokens/s with speculation (batch {best.batch}), "
+            f"{plain.tokens_per_s:,.0f} without (batch {plain.batch}): {times(capacity.gain)}{at}",
+        )
+    yield from _costs(answer)
+    for place, request in enumerate(answer.requests):
+        yield Fact("Latency", request_latency_text(request), detail=place > 0)
 
 
-def _cost(answer: Recommendation) -> list[str]:
+def request_latency_text(request: RequestLatency) -> str:
+    """`256 requests begun together: 10.2 s (plain 10.8 s), first token after 5.51 s (plain 5.30 s)`."""
+    many = "a request alone" if request.batch == 1 else f"{request.batch} requests begun together"
+    how = "" if request.candidates > 1 else " without drafts"
+    return (
+        f"{many}: {duration(request.total_us)}{how} (plain {duration(request.plain_total_us)}), first token "
+        f"after {duration(request.first_token_us)} (plain {duration(request.plain_first_token_us)})"
+    )
+
+
+def _costs(answer: Recommendation) -> Iterator[Fact]:
     several = len(answer.question.seq_len) > 1
-    return cost_sentences(
+    return cost_facts(
         answer.scenario,
         [
             Costs(

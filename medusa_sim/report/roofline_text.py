@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from medusa_sim.plan.quantities import BY_NAME
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.text import TextTable, duration, percent, significant, times
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.roofline import roof_of
@@ -15,12 +18,31 @@ from medusa_sim.units import GIGA, TERA
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_COLUMNS = 100
-"""Characters of a line, where it has columns to spare."""
 _PHASES = {"prefill": "reading prompts", "decode": "decoding", "verify": "verification"}
 
 
-def roofline_sentences(points: pa.Table, gpu: Gpu, dtype: str) -> list[str]:
+def roofline_screen(points: pa.Table, of: Scenario, asked: str) -> Screen:
+    """Where the roof bends, what each phase waits for and reaches, its operators with the most work."""
+    said = _sentences(points, of.gpu, of.shard.dtype)
+    rows = points.to_pylist()
+    most = [row for row in rows if row["batch"] == max(each["batch"] for each in rows)]
+    last = {(row["phase"], row["op"]): row for row in sorted(most, key=lambda row: row["query_tokens"])}
+    heaviest = list(last.values())
+    heaviest.sort(key=lambda row: (list(_PHASES).index(row["phase"]), -row["time_us"]))
+    title = "the largest batch and most tokens of each phase"
+    return Screen(
+        asked=f"{asked}: {of.model.name} {of.model.numbers} on {of.cards}, {of.runtime.name}",
+        answer=tuple(said),
+        tables=(_table(heaviest, title),),
+        details=(_table(rows, "every operator"),),
+        facts=(
+            Fact("Columns", "allowed: what the datasheet allows; bound by: what the operator waits for"),
+            Fact("Next", f"--verbose lists all {len(rows)} points, --plot FILE.png draws them"),
+        ),
+    )
+
+
+def _sentences(points: pa.Table, gpu: Gpu, dtype: str) -> list[str]:
     """Where the roof bends, and what each phase waits for and reaches."""
     roof = roof_of(gpu, dtype)
     lines = [
@@ -39,15 +61,14 @@ def roofline_sentences(points: pa.Table, gpu: Gpu, dtype: str) -> list[str]:
         allowed_us = time_us * columns["flops_per_s"][here] / columns["roofline_flops_per_s"][here]
         longer = float(time_us.sum() / allowed_us.sum())
         lines.append(
-            f"In {title} operators wait for memory {percent(float(on_memory), 0)} of the time and take "
-            f"{times(longer)} what the datasheet allows."
+            f"In {title}, operators wait for memory {percent(float(on_memory), 0)} of the time and take "
+            f"{times(longer)} as long as the datasheet allows."
         )
     return lines
 
 
-def roofline_table(points: pa.Table) -> TextTable:
+def _table(rows: Sequence[Mapping[str, Any]], title: str) -> TextTable:
     """A line for each operator: work in GFLOP and GB, FLOP/byte, time, TFLOP/s predicted and allowed."""
-    rows = points.to_pylist()
     lengths = len({row["seq_len"] for row in rows}) > 1
     return TextTable.by_row(
         rows,
@@ -66,5 +87,6 @@ def roofline_table(points: pa.Table) -> TextTable:
             BY_NAME["bound"].title: lambda row: str(row["bound"]),
         },
         words=("op", "phase", BY_NAME["bound"].title),
-        expendable=("GFLOP", "length"),
-    ).within(MOST_COLUMNS)
+        title=title,
+        expendable=("GFLOP", "length", "GB"),
+    )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from medusa_sim.data import DataDir
+from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.spec_rows import (
     SpecRow,
     facts_of,
@@ -60,7 +61,6 @@ def detail_table(entry: SpecEntry) -> TextTable:
         headers=("key", "value", "source"),
         rows=tuple(rows),
         right=(False, all(len(value) <= _LONG_VALUE for _, value, _ in rows), False),
-        title=f"{entry.kind} {entry.name}",
     )
 
 
@@ -73,6 +73,38 @@ def entry_sentence(entry: SpecEntry) -> str:
     }  # fmt: skip
     speeds = [f"{shown[key]} {what}" for key, what in named.items() if key in shown]
     return f"{entry.name}: {', '.join([*speeds, told])}."
+
+
+def entry_screen(entry: SpecEntry) -> Screen:
+    """Every number of one entry."""
+    return Screen(
+        asked=f"{entry.kind} {entry.name}", answer=(entry_sentence(entry),), tables=(detail_table(entry),)
+    )
+
+
+_LISTED = {
+    "gpu": "GPUs", "model": "Models", "runtime": "Runtimes", "acceptance": "Profiles", "price": "Prices"
+}  # fmt: skip
+
+
+def names_screen(entries: Sequence[SpecEntry]) -> Screen:
+    """The names of everything, by kind."""
+    names: dict[str, list[str]] = {}
+    for entry in entries:
+        names.setdefault(_LISTED[entry.kind], []).append(entry.name)
+    count = ", ".join(
+        f"{len(listed)} {label if label == 'GPUs' else label.lower()}"
+        for label, listed in names.items()
+        if label != "Prices"
+    )
+    return Screen(
+        asked="what is known, by name",
+        answer=(f"{count}.",),
+        facts=(
+            *(Fact(label, ", ".join(listed)) for label, listed in names.items()),
+            Fact("Next", "NAME shows every number with its source; --kind gpu or --verbose the main ones"),
+        ),
+    )
 
 
 def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[TextTable]:

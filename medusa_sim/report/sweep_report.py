@@ -13,12 +13,13 @@ from medusa_sim.arrays import among
 from medusa_sim.plan import DEFAULT_CANDIDATES
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.columns import SWEEP, gain_column
+from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.insights import Answer, answer
 from medusa_sim.plan.recommend import scheduled_counts
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
-from medusa_sim.report.caveats import as_sentence, caveats
+from medusa_sim.report.caveats import caveats
 from medusa_sim.report.charts.sweep import (
     LengthView,
     count_word,
@@ -28,12 +29,19 @@ from medusa_sim.report.charts.sweep import (
     speedup_chart,
     step_bars,
 )
-from medusa_sim.report.document import Block, Bullets, Cards, Folded, Heading, Picture, Text
+from medusa_sim.report.document import (
+    Block,
+    Bullets,
+    Cards,
+    Folded,
+    Heading,
+    Picture,
+    Text,
+    screen_blocks,
+)
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
-from medusa_sim.report.recommend_reason import reason, warnings
-from medusa_sim.report.recommend_text import findings, schedule_table
-from medusa_sim.report.recommend_text import headline as question_text
-from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
+from medusa_sim.report.recommend_text import recommend_screen
+from medusa_sim.report.sweep_text import free_text, sources, sweep_screen
 from medusa_sim.report.text import TextTable, percent, times
 from medusa_sim.step.workload import Grid
 
@@ -89,10 +97,10 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTa
 def _setting_blocks(item: Scenario, answered: Answer, several: bool) -> list[Block]:
     level = 3 if several else 2
     grid = answered.grid
-    blocks: list[Block] = [Text(headline(item, grid), "soft")]
+    first, then = screen_blocks(sweep_screen(answered, doubts(item)))
     if not any(answered.fits):
-        return [*blocks, Bullets(tuple(verdicts(answered)))]
-    blocks += [Cards(_cards(answered)), best_table(answered), Bullets(tuple(verdicts(answered)))]
+        return [*first, *then]
+    blocks: list[Block] = [*first, Cards(_cards(answered)), *then]
     for seq_len in evenly(grid.seq_len, _MOST_LENGTHS):
         blocks += view_pictures(
             length_view(item, grid, int(seq_len)), item, level=level, several=grid.seq_len.size > 1
@@ -206,13 +214,9 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
     """A page to print and the details below it; plots mark what the schedule runs, at the first length."""
     scenario, surface = answer.scenario, answer.cells.surface
     length = int(surface.seq_len[0])
-    blocks: list[Block] = [
-        Heading(f"Does speculation pay for {_model_name(scenario)} on {scenario.cards}?", level=1),
-        Text(reason(answer), "lead"),
-        Text(question_text(answer), "soft"),
-        schedule_table(answer),
-    ]
-    warned, details = Bullets(tuple(map(as_sentence, warnings(answer)))), Bullets(tuple(findings(answer)))
+    first, then = screen_blocks(recommend_screen(answer))
+    title = Heading(f"Does speculation pay for {_model_name(scenario)} on {scenario.cards}?", level=1)
+    blocks: list[Block] = [title, *first]
     batch = surface.batch[answer.cells.fits[:, 0].any(axis=-1)]
     powers = 2 ** np.arange(20)
     batch = batch[among(batch, powers) | (batch == batch[-1])] if batch.size else batch
@@ -222,9 +226,10 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
         chosen = {int(size): recommended[int(size)] for size in batch}
         grid = Grid.of(tuple(chosen), (length,), sorted({*DEFAULT_CANDIDATES, *chosen.values()}))
         view = length_view(scenario, grid, length, chosen)
-        _, first, *others = view_pictures(view, scenario, level=2, chains=answer.chains)
-        blocks += [first, warned, Heading("Details", page=True), details, *others]
+        _, picture, *others = view_pictures(view, scenario, level=2, chains=answer.chains)
+        blocks += [picture, *then, Heading(f"Where the time of a step goes, length {length}", page=True)]
+        blocks += others[1:]
         blocks.append(Folded("Every count beside it", rows_table(scenario, grid)))
     else:
-        blocks += [warned, details]
+        blocks += then
     return blocks + closing([scenario], tuple(dict.fromkeys(caveats([scenario], grid))), command)

@@ -1,8 +1,9 @@
-"""A sweep for people at a terminal: the answer first, one line for each batch and length."""
+"""A sweep for people: the answer, a line for each batch and length, facts behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from medusa_sim.plan import FREE_WITHIN
 from medusa_sim.plan.cells import Cells
@@ -17,20 +18,23 @@ from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.caveats import (
     COST_COLUMNS,
     Costs,
-    acceptance_basis,
-    as_sentence,
-    cost_sentences,
+    cost_facts,
     memory_text,
+    missing_text,
     more_may_pay,
-    shortfall_text,
+    shortfall_facts,
 )
+from medusa_sim.report.coverage_text import standing_fact
 from medusa_sim.report.quantity_table import quantity_table, shown
+from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
+from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.text import NOTHING, TextTable, drafts_text, duration, percent, span, times
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.report.workload_text import several_text, workload_text
 from medusa_sim.step.workload import Grid
 from medusa_sim.units import GIGA
 
+_MOST_HINTS = 6
 _TABLE = (
     "batch", "seq_len", "candidates", "near_best", "drafts", "fits_memory", "speedup", "interval",
     "step_speedup", "kernels_speedup", "tokens_per_step", "baseline_overhead", "decode_step_us",
@@ -39,66 +43,79 @@ _TABLE = (
 )  # fmt: skip
 """Columns of the table for people."""
 _EXPENDABLE = (
-    "joule_per_token", "usd_per_million_tokens", "decode_step_us", "verify_step_us", "plain_tokens_per_s",
-    "bound", "grid_best", "tokens_per_step", "tokens_per_s",
+    "joule_per_token", "usd_per_million_tokens", "near_best", "free_candidates", "decode_step_us",
+    "plain_tokens_per_s", "bound", "grid_best", "verify_step_us", "baseline_overhead", "tokens_per_s",
+    "tokens_per_step",
 )  # fmt: skip
 """Those that a narrow terminal leaves out, the first one first."""
 
 
-def headline(scenario: Scenario, grid: Grid) -> str:
-    """What was swept, on one line."""
-    workload = workload_text(scenario, grid.seq_len, several_text(grid.batch))
-    return f"{setup_text(scenario)}; {workload}{served_text(scenario)}"
+_OF_ONE = ("Acceptance", "Measured", "Cost", "Price", "Energy", "Next")
+"""Facts that are details where several scenarios stand below each other."""
 
 
-def setup_text(scenario: Scenario) -> str:
-    """What runs where, with what speedups are against where that is not plain decoding alike."""
-    drafting = drafter_text(scenario) if scenario.scope == "model" else "one block"
-    if scenario.where_trees_run:
-        drafting += ", as a chain"
-    fixed = scenario.baseline == "fixed"
-    against = ", against the decode step at batch 1 and length 1024" if fixed else ""
-    return f"{scenario_text(scenario, drafting)}{against}"
+def sweep_screen(answer: Answer, warned: Sequence[str] = (), *, several: bool = False) -> Screen:
+    """All of the answer of one scenario; where nothing fits, what is missing and what would do.
 
-
-def served_text(scenario: Scenario) -> str:
-    """That speedups are a server's, where requests are given."""
-    return "" if scenario.traffic is None else "; speedups of the server, that of the step beside them"
-
-
-def scenario_text(scenario: Scenario, drafting: str) -> str:
-    """GPU, model, what drafts, runtime, latency and acceptance, on one line."""
-    latency = scenario.latency.name
-    latency += f" ({scenario.kernels} kernels)" if latency == "calibrated" else ""
-    latency += "" if scenario.backend is None else f", verified by {scenario.backend.name}"
-    return (
-        f"{scenario.cards}, {scenario.model.name} {scenario.model.numbers}, {drafting}, "
-        f"{scenario.runtime.name}, {latency}, {acceptance_text(scenario)}"
+    warned: what the scenario rests on. several: whether it is one of several.
+    """
+    asked = headline(answer.scenario, answer.grid)
+    short = answer.shortfall
+    lacking = () if short is None else tuple(shortfall_facts(short))
+    if short is not None and not any(answer.fits):
+        return Screen(asked=asked, answer=(missing_text(short),), facts=lacking, warnings=tuple(warned))
+    told = [*lacking, *facts(answer)]
+    if several:
+        told = [replace(fact, detail=fact.detail or fact.label in _OF_ONE) for fact in told]
+    return Screen(
+        asked=asked,
+        answer=(sentence(answer),),
+        tables=(best_table(answer),),
+        facts=tuple(told),
+        warnings=tuple(dict.fromkeys((*warned, *warnings(answer)))),
     )
 
 
-def acceptance_text(scenario: Scenario) -> str:
-    """`acceptance typical-ngram (workload coding)`: the profile, and what a reader of its name cannot see."""
-    profile, guessed = scenario.profile, scenario.guessed_from
-    marks = [
-        # counted against a text and not the model's output
-        *(["teacher-forced"] if profile.agreement == "teacher-forced" else []),
-        *([] if guessed is None else [f"guessed from draft {guessed} on"]),
-        *([] if profile.workload is None else [f"workload {profile.workload}"]),
+def headline(scenario: Scenario, grid: Grid) -> str:
+    """What was swept, on one line."""
+    fixed = scenario.baseline == "fixed"
+    return asked_text(
+        scenario,
+        workload_text(scenario, grid.seq_len, several_text(grid.batch)),
+        "verified as a chain" if scenario.where_trees_run else "",
+        "against the decode step at batch 1 and length 1024" if fixed else "",
+    )
+
+
+def sentence(answer: Answer) -> str:
+    """The gain at the first and the last batch and length that fit, or that there is none."""
+    counts, batch, length = (answer.column(name).tolist() for name in ("candidates", "batch", "seq_len"))
+    cases = [place for place, fits in enumerate(answer.fits) if fits]
+    if all(counts[case] == 1 for case in cases):
+        return "Speculation gives no gain at any of these batches and lengths."
+    several = answer.grid.seq_len.size > 1
+    gains = [
+        (f"{times(answer.gains[case][0])} with {counted(answer, counts[case])}" if counts[case] > 1
+         else "no gain")
+        + f" at batch {batch[case]}" + (f", length {length[case]}" if several else "")
+        for case in dict.fromkeys((cases[0], cases[-1]))
+    ]  # fmt: skip
+    return f"Speculation gives {' and '.join(gains)}."
+
+
+def counted(answer: Answer, candidates: int) -> str:
+    """`3 drafts` of a chain, else `14 candidates`."""
+    chains = answer.best.configurations.are_chains
+    return drafts_text(candidates) if chains else f"{candidates} candidates"
+
+
+def by_batch(answer: Answer) -> list[str]:
+    """At which batches speculation pays, a text a length."""
+    several = answer.grid.seq_len.size > 1
+    return [
+        crossing_text(crossing, "batch") + (f" at length {answer.grid.seq_len[place]}" if several else "")
+        for place, crossing in enumerate(answer.paying)
     ]
-    return f"acceptance {profile.name}" + (f" ({', '.join(marks)})" if marks else "")
-
-
-def drafter_text(scenario: Scenario) -> str:
-    """What drafts, in a few words."""
-    drafting = scenario.drafting
-    parts, title = drafting.parts, drafting.kind.title
-    if drafting.kind.unit == "head":
-        return f"{parts.heads} {title}"
-    if parts.draft is not None:
-        own = f" ({parts.draft_runtime.name})" if parts.draft_runtime is not None else ""
-        return f"{title} {parts.draft.name}{own}"
-    return title
 
 
 def best_table(answer: Answer) -> TextTable:
@@ -144,36 +161,34 @@ def free_text(count: int, free: Free) -> str:
     return f"{count}+" if count >= free.largest else str(count)
 
 
-def verdicts(answer: Answer) -> list[str]:
-    """What follows from the grid: where it stops paying, what is free, where a larger count is cheaper."""
+def facts(answer: Answer) -> Iterator[Fact]:
+    """What follows from the grid, a fact each."""
     several = answer.grid.seq_len.size > 1
+    yield from (Fact("By batch", text) for text in by_batch(answer))
+    yield from acceptance_facts(answer.scenario)
+    yield from standing_fact(answer.scenario)
+    yield from engine_fact(answer.in_engine)
+    yield from _memory(answer)
+    yield from _costs(answer)
+    yield from _columns(answer)
+    for pair in answer.cheaper[:_MOST_HINTS]:
+        at = f"(batch {pair.batch}{f', length {pair.seq_len}' if several else ''})"
+        yield Fact(
+            "Cheaper", f"{pair.larger} candidates take less time than {pair.smaller} {at}", detail=True
+        )
+    yield from kernel_facts(answer.scenario)
+    yield Fact("Next", "--all-rows or --format csv: a row for each count; --report DIR: a page with charts")
+
+
+def warnings(answer: Answer) -> list[str]:
+    """What to be warned of beside what the scenario rests on."""
     requests = int(answer.grid.batch.min()), int(answer.grid.batch.max())
-    shortfall = [] if answer.shortfall is None else [shortfall_text(answer.shortfall)]
-    if not any(answer.fits):
-        return shortfall
-    ranges = [
-        crossing_text(crossing, "batch") + (f" at length {answer.grid.seq_len[place]}" if several else "")
-        for place, crossing in enumerate(answer.paying)
-    ]
-    hints = [
-        f"{pair.larger} candidates than {pair.smaller} (batch {pair.batch}"
-        f"{f', length {pair.seq_len}' if several else ''})"
-        for pair in answer.cheaper[:6]
-    ]
     return [
-        f"Speculation {'; '.join(ranges)}.",
-        *engine_line(answer.in_engine),
-        *_memory(answer),
-        *_cost(answer),
-        _free(answer),
-        *([f"Larger but faster: {'; '.join(hints)}."] if hints else []),
-        *shortfall,
+        *([] if answer.shortfall is None else [missing_text(answer.shortfall)]),
         *slower_format(answer.by_count),
         *slower_with_more(answer.by_count),
-        *([as_sentence(more_may_pay(answer.scenario))] if answer.ends_profile else []),
-        *kernels_line(answer.scenario),
-        *acceptance_basis(answer.scenario.profile),
-        *map(as_sentence, beyond_measured(answer.scenario, int(answer.grid.seq_len.max()), requests)),
+        *([more_may_pay(answer.scenario)] if answer.ends_profile else []),
+        *beyond_measured(answer.scenario, int(answer.grid.seq_len.max()), requests),
     ]
 
 
@@ -183,8 +198,8 @@ def slower_format(cells: Cells) -> list[str]:
         return []
     own, published = both
     return [
-        f"Slower than as published: a plain step at batch {cells.surface.batch[0]} takes {duration(own)} in "
-        f"{cells.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype."
+        f"slower than as published: a plain step at batch {cells.surface.batch[0]} takes {duration(own)} in "
+        f"{cells.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype"
     ]
 
 
@@ -196,15 +211,15 @@ def slower_with_more(cells: Cells) -> list[str]:
     shown = sorted(edges[:3])
     listed = ", ".join(f"{batch} ({100.0 * change:.0f} %)" for batch, change in shown)
     return [
-        f"More requests give less throughput beyond batch {listed}: linear layers begin another row of "
-        "tiles there, or a graph of the next size."
+        f"more requests give less throughput beyond batch {listed}: linear layers begin another row of "
+        "tiles there, or a graph of the next size"
     ]
 
 
-def engine_line(best: Cells | None) -> list[str]:
+def engine_fact(best: Cells | None) -> Iterator[Fact]:
     """What the engine that runs this drafter would give instead, at the first and the last batch."""
     if best is None:
-        return []
+        return
     surface = best.surface
     several = surface.seq_len.size > 1
     ends = [
@@ -213,18 +228,17 @@ def engine_line(best: Cells | None) -> list[str]:
         for i, s in dict.fromkeys([(0, 0), (best.shape[0] - 1, best.shape[1] - 1)])
         if best.fits[i, s, 0]
     ]
-    if not ends:
-        return []
-    name = best.scenario.runtime.name
-    return [f"{name} has no tree attention: its chain gives {'; '.join(ends)} (--runtime vllm)."]
+    if ends:
+        name = best.scenario.runtime.name
+        yield Fact("Engine", f"{name} runs no trees (--runtime vllm); its chain gives {', '.join(ends)}")
 
 
-def _cost(answer: Answer) -> list[str]:
+def _costs(answer: Answer) -> Iterator[Fact]:
     """What tokens cost at the first and the last batch and length."""
     several = answer.grid.seq_len.size > 1
     names = ("batch", "seq_len", *COST_COLUMNS)
     rows = zip(answer.fits, *(answer.column(name).tolist() for name in names), strict=True)
-    return cost_sentences(
+    return cost_facts(
         answer.scenario,
         [
             Costs(f"batch {size}" + (f", length {length}" if several else ""), *cost)
@@ -234,34 +248,35 @@ def _cost(answer: Answer) -> list[str]:
     )
 
 
-def _memory(answer: Answer) -> list[str]:
-    """What the largest batch of the grid that fits keeps on a GPU, and how much larger it could be."""
+def _memory(answer: Answer) -> Iterator[Fact]:
+    """How many requests fit, and what the largest batch of the grid that fits keeps on a GPU."""
     if answer.scenario.scope == "block":
-        return []
+        return
     case = max(range(len(answer.fits)), key=lambda at: (answer.fits[at], answer.column("batch")[at]))
     parts, most = answer.memory(case)
-    batch, length = (int(answer.column(name)[case]) for name in ("batch", "seq_len"))
+    batch, length, count = (int(answer.column(name)[case]) for name in ("batch", "seq_len", "candidates"))
     room = answer.scenario.usable_memory_bytes / GIGA
-    count = int(answer.column("candidates")[case])
-    return [
-        f"Memory of a GPU at batch {batch}, length {length}: {memory_text(parts)} of {room:,.1f}; the "
-        f"largest batch with {count} candidates is {most}."
-    ]
+    yield Fact("Memory", f"{most} requests fit with {counted(answer, count)} at length {length}")
+    yield Fact(
+        "Memory use", f"{memory_text(parts)} of {room:,.1f} on a GPU at batch {batch}, length {length}",
+        detail=True,
+    )  # fmt: skip
 
 
-def _free(answer: Answer) -> str:
-    meaning = (
-        f"As good: candidates within {NEAR_BEST:.0%} of the best speedup. Free: most candidates that cost "
-        f"at most {FREE_WITHIN - 1:.0%} more than a plain step"
-    )
-    if answer.drafting_share <= 0.0:
-        return f"{meaning} (searched to {answer.free.largest})."
-    alone = free_text(int(answer.free.verification[0]), answer.free)
-    batch = answer.grid.batch[0]
-    return (
-        f"{meaning}. At batch {batch} drafting alone adds {percent(answer.drafting_share)}; verification "
-        f"alone is free up to {alone}."
-    )
+def _columns(answer: Answer) -> Iterator[Fact]:
+    """What columns mean that do not say it themselves."""
+    if answer.scenario.traffic is not None:
+        yield Fact("Columns", "speedup: with the prompts that a server reads; step alone: without them")
+    within = f"{100 * NEAR_BEST:.0f} %"
+    yield Fact("Columns", f"as good: candidates within {within} of the best speedup", detail=True)
+    text = f"free: candidates that cost at most {100 * (FREE_WITHIN - 1):.0f} % more than a plain step"
+    if answer.drafting_share > 0.0:
+        alone = free_text(int(answer.free.verification[0]), answer.free)
+        text += (
+            f" (at batch {answer.grid.batch[0]} drafting adds {percent(answer.drafting_share)}; without it "
+            f"{alone} are free)"
+        )
+    yield Fact("Columns", text, detail=True)
 
 
 def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
@@ -285,20 +300,3 @@ def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
                 for name, fit in item.kernel_fits.by_key.items()
             }
     return sources_of
-
-
-def kernels_line(scenario: Scenario) -> list[str]:
-    """The kinds of kernels that a step calls, with the error of each on shapes that its fit had not seen."""
-    errors: dict[str, list[float]] = {}
-    for name, fit in scenario.kernel_fits.by_key.items():
-        errors.setdefault(name.partition(".")[0], []).append(fit.heldout_error)
-    if not errors:
-        return []
-    text = ", ".join(f"{section} {span_of_percents(values)}" for section, values in errors.items())
-    return [f"Kernels, mean error on held-out shapes: {text}; sources with --format json or --report."]
-
-
-def span_of_percents(values: Sequence[float]) -> str:
-    """`5.2 %`, or `5.6-8.5 %`."""
-    low, high = percent(min(values)), percent(max(values))
-    return high if low == high else f"{low.removesuffix(' %')}-{high}"

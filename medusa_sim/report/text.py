@@ -1,4 +1,4 @@
-"""Tables as text (plain columns for pipes, rich for a terminal, Markdown) and numbers, rounded with units."""
+"""Tables as text and as Markdown, and numbers, rounded with units."""
 
 from __future__ import annotations
 
@@ -106,14 +106,12 @@ def is_number(values: Sequence[object]) -> bool:
 
 _Row = TypeVar("_Row")
 
-_LONG_TEXT = 40
-"""A column of words wider than this may run over several lines at a terminal."""
-_NARROWEST = 18
-"""Characters that such a column keeps."""
-
-
+BETWEEN = 2
+"""Characters between two columns."""
 _NARROWEST = 16
 """Characters that a column of words keeps."""
+_FOLDED = 40
+"""Characters of a column of words beyond which it is folded before another column is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +132,13 @@ class TextTable:
         """Characters that each column takes."""
         return [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
 
-    def within(self, width: int, between: int = 2) -> TextTable:
-        """The table without as many of its expendable columns as it takes to fit.
-
-        between: characters that separate two columns.
-        """
+    def within(self, width: int) -> TextTable:
+        """The table without as many of its expendable columns as it takes to fit, once words are folded."""
         widths, kept = self.widths, list(range(len(self.headers)))
+        for place in self._foldable:
+            widths[place] = min(widths[place], _FOLDED)
         for name in self.expendable:
-            if sum(widths[i] for i in kept) + between * (len(kept) - 1) <= width:
+            if sum(widths[i] for i in kept) + BETWEEN * (len(kept) - 1) <= width:
                 break
             kept = [i for i in kept if self.headers[i] != name]
         return replace(
@@ -151,18 +148,19 @@ class TextTable:
             right=tuple(self.right[i] for i in kept),
         )
 
-    def folded(self, width: int, between: int = 2) -> TextTable:
-        """The table with its longest words broken over lines, so that none is wider where that can be.
+    @property
+    def _foldable(self) -> list[int]:
+        """Places of columns of words, which may run over lines; a row's name stays whole."""
+        return [place for place, right in enumerate(self.right) if place and not right]
 
-        between: as `within`.
-        """
+    def folded(self, width: int) -> TextTable:
+        """The table with its longest words broken over lines, so that none is wider where that can be."""
         table = self
         for _ in self.headers:
-            over = sum(table.widths) + between * (len(table.headers) - 1) - width
-            words = [i for i, right in enumerate(table.right) if i and not right]  # a row's name stays whole
-            if over <= 0 or not words:
+            over = sum(table.widths) + BETWEEN * (len(table.headers) - 1) - width
+            if over <= 0 or not table._foldable:
                 break
-            longest = max(words, key=lambda i: table.widths[i])
+            longest = max(table._foldable, key=lambda i: table.widths[i])
             table = table._broken(longest, max(table.widths[longest] - over, _NARROWEST))
         return table
 
@@ -210,18 +208,20 @@ class TextTable:
     ) -> TextTable:
         """Rounded cells of columns, under their names.
 
-        fold_constants: words that are the same in every row stand once, in the title.
+        fold_constants: what is the same in every row stands once, in the title.
         """
         columns = dict(table)
         if fold_constants and len(next(iter(columns.values()), ())) > 1:
             same = {
                 name: values[0]
                 for name, values in columns.items()
-                if isinstance(values[0], str) and all(value == values[0] for value in values)
+                if len({NOTHING if cell(name, value) == NOTHING else value for value in values}) == 1
             }
             columns = {name: values for name, values in columns.items() if name not in same}
+            told = {name: cell(name, value) for name, value in same.items()}
+            told = {name: text for name, text in told.items() if text != NOTHING}
             title = "  ".join(
-                [*([title] if title else []), *(f"{name}={value}" for name, value in same.items())]
+                [*([title] if title else []), *(f"{name}={text}" for name, text in told.items())]
             )
         cells = [[cell(name, value) for value in values] for name, values in columns.items()]
         return cls(
@@ -235,16 +235,16 @@ class TextTable:
 def plain(table: TextTable) -> str:
     """Aligned columns, two spaces apart, nothing cut however wide they are."""
     table = table.written(printable)
-    widths = table.widths
+    widths, between = table.widths, " " * BETWEEN
 
     def line(cells: Sequence[str]) -> str:
         padded = [
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(cells, widths, table.right, strict=True)
         ]
-        return "  ".join(padded).rstrip()
+        return between.join(padded).rstrip()
 
-    rule = "  ".join("-" * width for width in widths)
+    rule = between.join("-" * width for width in widths)
     head = [table.title] if table.title else []
     return "\n".join([*head, line(table.headers), rule, *map(line, table.rows)]) + "\n"
 
@@ -261,36 +261,6 @@ def markdown(table: TextTable) -> str:
     return "\n".join([*head, line(table.headers), rule, *map(line, table.rows)]) + "\n"
 
 
-def on_terminal(table: TextTable, width: int) -> str | None:
-    """The table drawn by rich in `width` characters, or None where it would have to cut cells.
-
-    Expendable columns go first; then a column of long text may run over several lines.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = table.written(printable).within(width - 2, between=3)
-    shortest = [
-        size if right or size <= _LONG_TEXT else _NARROWEST
-        for size, right in zip(table.widths, table.right, strict=True)
-    ]
-    # three characters between columns, one at each side
-    if sum(shortest) + 3 * (len(shortest) - 1) + 2 > width:
-        return None
-    drawn = Table(box=box.SIMPLE_HEAD, title=table.title or None, title_justify="left", pad_edge=False)
-    for header, right, size in zip(table.headers, table.right, table.widths, strict=True):
-        fixed = right or size <= _LONG_TEXT
-        drawn.add_column(
-            header,
-            justify="right" if right else "left",
-            no_wrap=fixed,
-            min_width=size if fixed else None,
-            overflow="ellipsis" if fixed else "fold",  # an address keeps its end
-        )
-    for row in table.rows:
-        drawn.add_row(*row)
-    console = Console(width=width, force_terminal=True)
-    with console.capture() as captured:
-        console.print(drawn, markup=False, highlight=False)
-    return captured.get()
+def fitted(table: TextTable, width: int) -> TextTable:
+    """The table in `width` characters where that can be: columns are left out, then words folded."""
+    return table.within(width).folded(width)

@@ -18,7 +18,9 @@ from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend_json import recommendation_values
-from medusa_sim.report.recommend_text import headline
+from medusa_sim.report.recommend_text import recommend_screen
+from medusa_sim.report.scenario_text import acceptance_text
+from medusa_sim.report.screen import screen_text
 from medusa_sim.step.drafter import drafter_kind, drafters
 
 LLAMA = "eagle3-llama-3.1-8b"
@@ -185,11 +187,12 @@ def test_the_flagship_has_an_optimum_inside_its_range_and_says_where_it_guesses(
     assert "(guessed beyond 3 drafts)" in values["reason"]
     assert values["acceptance_guessed_from_draft"] == 4
     assert any("from draft 4 on its rates are a guess" in line for line in values["warnings"])
-    assert f"acceptance {LLAMA} (guessed from draft 4 on)" in headline(found)
+    assert acceptance_text(scenario) == f"{LLAMA} (guessed from draft 4 on)"
     few = recommend(scenario.but(max_drafts=3), Question(batch_max=64))
+    page = screen_text(recommend_screen(few), 100, 100, verbose=True)
     values = recommendation_values(few)
     assert values["acceptance_guessed_from_draft"] is None
-    assert "guess" not in " ".join([values["reason"], headline(few), *values["warnings"]])
+    assert "guess" not in " ".join([values["reason"], page, *values["warnings"]])
 
 
 def test_rows_that_rest_on_no_guess_do_not_speak_of_it(scenario):

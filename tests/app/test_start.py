@@ -118,7 +118,7 @@ def test_a_preset_says_on_its_card_what_its_page_and_the_command_say(opened: Ope
     else:
         assert page.error
     loses = answer["break_even_batch"]
-    speculates = page.success or page.warning and not page.error
+    speculates = page.success or (page.warning and not page.error)
     assert (f"off from {loses} requests" in card) == (loses is not None and bool(speculates))
 
 

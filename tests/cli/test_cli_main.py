@@ -111,15 +111,6 @@ def test_names_complete_in_the_shell():
     assert "vicuna-7b" in models
 
 
-def test_no_color_leaves_no_colour(monkeypatch):
-    from medusa_sim.report.text import TextTable, on_terminal
-
-    monkeypatch.setenv("NO_COLOR", "1")
-    drawn = on_terminal(TextTable(("a",), (("1",),), (True,)), 80)
-    assert drawn is not None
-    assert "\x1b[3" not in drawn
-
-
 @pytest.mark.parametrize(
     ("given", "told"), [("1024", "at most"), ("99999", "range"), ("0", "range"), ("x", "integer")]
 )

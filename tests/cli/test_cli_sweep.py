@@ -19,8 +19,9 @@ from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.plan import DEFAULT_CANDIDATES
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.document import html_page, markdown_page
+from medusa_sim.report.scenario_text import heldout_text
 from medusa_sim.report.sweep_report import closing
-from medusa_sim.report.sweep_text import kernels_line, sources
+from medusa_sim.report.sweep_text import sources
 from medusa_sim.step.network import step_launches
 from medusa_sim.step.workload import decode
 
@@ -106,7 +107,8 @@ def test_all_rows_on_request_and_json_says_where_it_comes_from():
     assert found["schema"] == "medusa-sim/sweep/1"
     assert found["command"].startswith("medusa-sim sweep --latency roofline")
     assert found["sources"]["gpu a100-80gb-pcie"]["bandwidth_bytes_per_s"]
-    assert len(run("--batch", "1..64", "--all-rows").stdout.splitlines()) == 2 + 1 + 7 * len(DEFAULT_COUNTS)
+    shown = run("--batch", "1..64", "--all-rows").stdout.partition("\n--")[2]
+    assert len(shown.splitlines()) == 1 + 7 * len(DEFAULT_COUNTS)
     answered("sweep", "--runtime", "vllm", "--candidates", "64", "--trees")  # refused without
     rows = frame("--gpu", "h100-sxm,a40", "--model", "llama-7b,llama-3-8b", "--candidates", "64")
     pairs = list(zip(rows["gpu"], rows["model"], strict=True))
@@ -118,11 +120,11 @@ def test_all_rows_on_request_and_json_says_where_it_comes_from():
 def test_json_and_reports_warn_as_the_table_does(tmp_path):
     line = "sweep --gpu l40s --model llama-3.1-8b --dtype fp8_block --drafter eagle3 --runtime tensorrt-llm"
     args = [*line.split(), "--batch", "1", "--candidates", "1,4"]
-    shown, found = answered(*args), document(*args)
+    shown, found = answered(*args, "--verbose"), document(*args)
     answered(*args, "--report", tmp_path)
     report = next(tmp_path.glob("*.md")).read_text()
     for words in ("nobody measured drafting in this engine", "borrowed from l40s:trtllm:fp8_block"):
-        assert words in shown.stderr
+        assert words in " ".join(shown.stdout.split())
         assert any(words in line for line in found["warnings"])
         assert words in report
     assert {row["source"] for row in found["rows"]} == {"borrowed"}
@@ -141,7 +143,6 @@ def test_a_table_leads_with_the_best_count_of_each_batch():
     best = rows.loc[rows.groupby("batch")["speedup"].idxmax()]
     shown = {int(line[0]): int(line[1]) for line in lines if len(line) > 5 and line[0].isdigit()}
     assert shown == dict(zip(best["batch"], best["candidates"], strict=True))
-    assert f"give {7 * len(DEFAULT_COUNTS)} rows" in result.stderr
     assert "\x1b" not in result.stdout
 
 
@@ -175,9 +176,7 @@ def test_batches_that_pay_are_told_where_small_ones_do_not():
         *("--model", str(model), "--batch", "8", "--acceptance", "paper-fig4-sparse", "--heads", "5"),
         latency="calibrated",
     ).stdout
-    assert re.search(
-        r"Speculation (pays at batch .* and loses elsewhere|(loses|is uncertain) to batch)", text
-    )
+    assert re.search(r"By batch +(pays at batch .* and loses elsewhere|(loses|is uncertain) to batch)", text)
 
 
 def test_what_cannot_be_written_is_one_line():
@@ -195,21 +194,6 @@ def test_what_cannot_be_written_is_one_line():
     assert found.returncode == 1
     assert found.stderr.splitlines()[-1].startswith("Error: the output cannot be written")
     assert "Traceback" not in found.stderr
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--batch", "1,8", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "eagle3"],
-        ["--batch", "1,8", "--seq", "512,1024"],
-        ["--drafter", "eagle", "--acceptance", "0.7", "--candidates", "1..99"],
-    ],
-)
-def test_the_rows_that_are_told_are_the_rows_of_the_file(words):
-    shown, written = answered("sweep", *words), answered("sweep", *words, "--format", "csv")
-    told = re.search(r"give ([0-9]+) rows", shown.stderr)
-    assert told
-    assert int(told[1]) == len(written.stdout.splitlines()) - 1
 
 
 @pytest.mark.parametrize(
@@ -232,7 +216,7 @@ def test_every_kind_of_kernel_of_a_step_names_its_source(arguments):
     kinds = {KIND_OF[launch.operator.kind].section for launch in step}
     told = next(facts for name, facts in sources([scenario]).items() if name.startswith("kernels "))
     assert kinds <= {name.partition(".")[0] for name in told}
-    line = next(line for line in kernels_line(scenario))
+    line = heldout_text(scenario)
     pages = [page(closing([scenario], (), "")) for page in (markdown_page, partial(html_page, "title"))]
     assert all(kind in line for kind in kinds)
     assert all(
@@ -244,7 +228,7 @@ def test_every_kind_of_kernel_of_a_step_names_its_source(arguments):
 
 ROOT = Path(__file__).parents[2]
 # what expanded grids stand for, how many rows were written, where prices come from: no warnings
-_PLAIN = re.compile(r"(batch|seq_len|candidates|usd_per_million_tokens): |the best of every count |wrote ")
+_PLAIN = re.compile(r"(batch|seq_len|candidates|usd_per_million_tokens): |wrote ")
 _DEMO = re.search(r"medusa-sim (sweep .*) --report out", (ROOT / "Makefile").read_text(encoding="utf-8"))
 _README = re.findall(r"^medusa-sim (.+)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
 
@@ -268,10 +252,10 @@ def _asked(command: str) -> Result:
 def test_a_default_is_no_reason_to_warn(command):
     result = _asked(command)
     assert [line for line in result.stderr.splitlines() if not _PLAIN.match(line)] == []
-    warned = [line for line in result.stdout.splitlines() if line.startswith("warning")]
+    warned = re.findall(r"^warning: .*(?:\n  .*)*", result.stdout, re.MULTILINE)
     # where a profile ends, what is guessed beyond it, and what is a toss-up are part of the answer
     answers = "more may pay|are a guess|gain is not certain"
-    assert [line for line in warned if not re.search(answers, line)] == []
+    assert [line for line in warned if not re.search(answers, " ".join(line.split()))] == []
 
 
 def test_the_default_sweep_shows_trees_their_knee_and_the_engines_chain():
@@ -279,7 +263,7 @@ def test_the_default_sweep_shows_trees_their_knee_and_the_engines_chain():
     first = next(line for line in table.splitlines() if line.strip().startswith("1 "))
     assert first.split()[1] == "49"
     assert "2.15x" in first
-    told = re.search(r"no tree attention: its chain gives ([0-9.]+)x", table)
+    told = re.search(r"its chain gives ([0-9.]+)x", " ".join(table.split()))
     rows = rows_of("sweep", "--runtime", "vllm", "--candidates", "1..6")
     assert told
     assert told[1] == f"{rows['speedup'].max():.2f}"
@@ -293,12 +277,11 @@ def test_sweep_and_recommend_name_a_thing_alike(runtime, unit):
     for table in tables:
         header = next(line for line in table.splitlines() if line.strip().startswith("batch "))
         assert {"heads", "drafts"} & set(header.split()) == {unit}
-        assert ("candidates" in header) is (unit == "heads" or "as good" in header)
 
 
 @pytest.mark.parametrize("drafter", ["medusa", "ngram --acceptance 0.6"])
 def test_a_load_says_that_it_runs_no_trees_where_trees_could_run(drafter):
     for policy in ("none", "none,2"):
         asked = f"load --drafter {drafter} --policy {policy} --requests 40 --no-search --rate 2 --seeds 1"
-        first = _asked(asked).stdout.splitlines()[0]
+        first = " ".join(_asked(asked).stdout.split("\n\n")[0].split())
         assert ("trees are not simulated" in first) is (drafter == "medusa" and policy != "none")

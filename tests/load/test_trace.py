@@ -252,10 +252,11 @@ def test_engines_limit_steps_by_card(gpu, runtime, expected):
 
 def test_the_limits_of_a_run_are_printed_with_whose_they_are():
     scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="vllm", drafter="eagle3")
-    own = load_text.headline(load_test(scenario, policies=("none",), requests=20))
-    assert "256 in a step of at most 2048 tokens (vllm" in own
-    told = load_text.headline(load_test(scenario, policies=("none",), requests=20, max_num_seqs=64))
-    assert "64 in a step" in told
+    for asked, most in (({}, 256), ({"max_num_seqs": 64}, 64)):
+        facts = load_text.server_facts(load_test(scenario, policies=("none",), requests=20, **asked))
+        told = next(fact.text for fact in facts if fact.label == "Server")
+        assert f"{most} requests" in told
+        assert ("vllm" in told) is not bool(asked)
 
 
 @pytest.mark.parametrize("model", ["gemma-3-27b", "gpt-oss-20b", "llama-3.1-8b", "mistral-7b"])

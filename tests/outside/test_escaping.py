@@ -31,7 +31,8 @@ from medusa_sim.report.document import Bullets, Code, Heading, Text, html_page, 
 from medusa_sim.report.figures import drawing, render
 from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.formats import csv_parts
-from medusa_sim.report.text import TextTable, markdown, on_terminal, plain
+from medusa_sim.report.screen import Fact, Screen, screen_text
+from medusa_sim.report.text import TextTable, markdown, plain
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 every_name = pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
@@ -142,13 +143,12 @@ def test_a_figure_is_drawn_and_its_text_is_the_name(name):
 @every_name
 def test_a_terminal_gets_nothing_that_it_obeys(name):
     table = TextTable(headers=("a", name), rows=((name, "1"),), right=(False, True), title=name)
-    for text in (for_terminal(name), plain(table)):
+    screen = Screen(
+        asked=name, answer=(name,), tables=(table,), facts=(Fact("Memory", name),), code=("Run:", name),
+        warnings=(name,),
+    )  # fmt: skip
+    for text in (for_terminal(name), plain(table), screen_text(screen, 60, 60)):
         assert all(line.isprintable() for line in text.replace("\t", "").split("\n"))
-    drawn = on_terminal(table, 400)
-    assert drawn is not None
-    assert "\x1b]" not in drawn
-    assert "\x9b" not in drawn
-    assert "\r" not in drawn
 
 
 @every_name

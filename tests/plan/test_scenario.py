@@ -23,7 +23,7 @@ from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.stand_ins import borrowed_shares
 from medusa_sim.plan.sweep import SweepTable, sweep
-from medusa_sim.report.sweep_text import setup_text
+from medusa_sim.report.scenario_text import acceptance_text
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, local_runtime_names, runtime_names
@@ -348,7 +348,7 @@ def test_a_workload_scales_once_and_is_named():
     scenario = Scenario(drafter="eagle3", model="llama-3.1-8b", workload="coding", latency="roofline")
     again = scenario.but(acceptance=scenario.profile)
     assert again.profile.tokens_per_step(3) == scenario.profile.tokens_per_step(3) > 2.2504
-    assert "workload coding" in setup_text(again)
+    assert "workload coding" in acceptance_text(again)
 
 
 def test_a_band_never_emits_more_tokens_than_candidates():

@@ -16,14 +16,14 @@ from medusa_sim.plan.columns import BY_COUNT, SWEEP, count_table
 from medusa_sim.plan.doubts import beyond_known, doubts
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.insights import answer as answer_of_sweep
-from medusa_sim.plan.quantities import OF_SCENARIO
+from medusa_sim.plan.quantities import BY_NAME, OF_SCENARIO
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.recommend_json import recommendation_values, row_values
-from medusa_sim.report.recommend_reason import reason
-from medusa_sim.report.sweep_text import best_table, headline
+from medusa_sim.report.recommend_reason import step_text
+from medusa_sim.report.sweep_text import best_table
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.workload import Grid
 
@@ -112,7 +112,7 @@ def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_t
     found = answer_of_sweep(scenario, Grid.of([row.batch_max], [row.seq_len], [1, row.candidates]))
     if found.column("candidates")[0] == row.candidates:  # a sweep says the same
         assert found.column("kernels_speedup")[0] == pytest.approx(row.kernels_speedup)
-    assert f"in vllm-0.33; kernels alone {row.kernels_speedup:.2f}x" in reason(answer)
+    assert f"{row.kernels_speedup:.2f}x of kernels alone" in step_text(answer, row)
     values = recommendation_values(answer)["schedule"][0]
     assert values["kernels_speedup"] == row.kernels_speedup
     assert values["itl_us"] >= row.verify_step_us
@@ -120,7 +120,7 @@ def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_t
     assert price(scenario, [1], [512]).with_kernels_alone is None
     answer = recommend(scenario, Question(batch_max=4))
     assert answer.schedule[0].kernels_speedup is None
-    assert "kernels alone" not in reason(answer)
+    assert step_text(answer, answer.schedule[0]) == ""
 
 
 @pytest.mark.parametrize("asked", [{}, {"prompt_tokens": 2000, "output_tokens": 300}], ids=["step", "server"])
@@ -163,7 +163,7 @@ def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step(
         assert 1.0 < row.speedup < row.step_speedup
         assert row.tokens_per_step / row.required_tokens_per_step > row.speedup  # beside it all else stays
     last = max(found.schedule, key=lambda row: (row.batch_max, -row.seq_len))
-    assert f"of the step {last.step_speedup:.2f}x" in reason(found)
+    assert f"{last.step_speedup:.2f}x" in step_text(found, last)
     request = recommend(Scenario(**CHAIN, runtime="vllm"), Question(batch_max=64, request=(1024, 256)))
     alike = recommend(scenario, Question(batch_max=64)).schedule[0]
     assert row_values(request.schedule[0]) == row_values(alike)
@@ -255,8 +255,7 @@ def test_the_first_line_of_a_sweep_is_a_row_of_its_file(traffic):
         row = of_batch.loc[of_batch[name].idxmax()]
         assert (row[name], row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx((gain, low, high))
         assert row.tokens_per_s == pytest.approx(found.column("tokens_per_s")[case])
-    assert ("of the step" in best_table(found).headers) is bool(traffic)
-    assert ("of the server" in headline(scenario, Grid.of([8], [512], [1, 4]))) is bool(traffic)
+    assert (BY_NAME["step_speedup"].title in best_table(found).headers) is bool(traffic)
 
 
 ENGINES = [name for name in runtime_names() if load_runtime(name).engine is not None]

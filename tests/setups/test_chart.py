@@ -20,10 +20,10 @@ from medusa_sim.report.charts.setups import (
     measured_chart,
 )
 from medusa_sim.report.compare_report import compare_blocks
-from medusa_sim.report.compare_text import measured_text
 from medusa_sim.report.document import Picture, html_page
 from medusa_sim.report.figures import render
 from medusa_sim.report.figures.draw import lines_figure
+from medusa_sim.report.measured_text import beside_text, measured_text
 from medusa_sim.setups.loaded import MOST_FLEETS, ROUTERS, Routed, Router, second_level, under_load
 from medusa_sim.setups.measured import Beside, Measured, as_measured, by_nearness, differences, nearest
 
@@ -175,6 +175,10 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     assert found.error == pytest.approx(own.error)
     dot = measured_chart(found).series[-1]
     assert (dot.x[0], dot.y[0]) == (figure.batch, figure.tokens_per_s_per_user)
+    text = beside_text(found)
+    assert figure.source in text
+    assert ("not this set-up" in text) == bool(differs)
+    assert all(word in text for word in differs)
 
 
 SMALL = {

@@ -350,9 +350,10 @@ def test_its_table_begins_with_the_answer():
         "compare --model llama-3.1-8b --gpu h100-sxm,l40s --gpus 1,2 --engine vllm --tokens-per-s-per-user 60"
     )
     shown = answered(*asked.split()).stdout
-    first = shown.splitlines()[0]
-    assert "tokens/s a user" in first
-    assert "without speculation" in first or "no drafter does better" in first
+    asked, answer, *_ = shown.split("\n\n")
+    assert "at least 60 tokens/s a user" in asked
+    assert "h100-sxm" in answer or "l40s" in answer
+    assert "without speculation" in shown or "no drafter does better" in shown
     assert "Pareto frontier, speed per user against cost" in shown
 
 

@@ -1,0 +1,45 @@
+"""Errors of every table and figure of the papers, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from medusa_sim.report.screen import Fact, Screen
+from medusa_sim.report.text import NOTHING, TextTable, percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def score_screen(scores: pd.DataFrame, targets: Sequence[str]) -> Screen:
+    """A row a target and quantity. scores: of `reproduce.scores`; targets: all that can be asked for."""
+    rows = scores.to_dict("records")
+    mean, worst = scores["mean_error"], max(rows, key=lambda row: float(row["worst_error"]))
+    return Screen(
+        asked="tables and figures of the papers, predicted beside published",
+        answer=(
+            f"Mean errors lie between {percent(float(mean.min()))} and {percent(float(mean.max()))}; the "
+            f"worst cell is {percent(float(worst['worst_error']), 0)} off ({worst['target']}, "
+            f"{worst['quantity']}).",
+        ),
+        tables=(
+            TextTable.by_row(
+                rows,
+                {
+                    "target": lambda row: str(row["target"]),
+                    "quantity": lambda row: str(row["quantity"]),
+                    "baseline": lambda row: str(row["baseline"] or NOTHING),
+                    "cells": lambda row: str(row["cells"]),
+                    "mean": lambda row: percent(float(row["mean_error"])),
+                    "worst": lambda row: percent(float(row["worst_error"])),
+                    "worst cell": lambda row: str(row["worst_cell"]),
+                },
+                words=("target", "quantity", "baseline", "worst cell"),
+            ),
+        ),
+        facts=(
+            Fact("Columns", "baseline: what speedups are over, the same shape or the paper's one step"),
+            Fact("Next", f"TARGET shows each cell: {', '.join(targets)}"),
+        ),
+    )

@@ -1,0 +1,163 @@
+"""One layout for every answer: what was asked, the answer, tables, facts by label, warnings, what to do next.
+
+A command describes its answer as a `Screen`; text for a terminal, Markdown and reports are drawn from that.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from medusa_sim.outside.escaping import code_block, for_terminal, paragraph
+from medusa_sim.report.text import TextTable, fitted, markdown, plain
+
+WIDTH = 100
+"""Characters of a line of text, at most; a narrower terminal has fewer."""
+NARROWEST = 40
+"""Characters that a line may have on any terminal."""
+MOST_WARNINGS = 2
+"""Warnings that are told without --verbose."""
+
+LABELS = (
+    # names of what is listed
+    "GPUs", "Devices", "Models", "Runtimes", "Profiles", "Prices",
+    # where it pays
+    "By batch", "By length", "By context", "Would fit", "Engine", "Within limit", "Surer", "Without", "Tied",
+    "Under load",
+    # why
+    "Why not more", "Other counts", "Tree", "Heads", "Experts", "Decoding", "Time goes to", "Schedule",
+    "Off above", "Sessions", "Look at", "Cheaper",
+    # how sure that is, and what was measured
+    "How sure", "Acceptance", "If it differs", "Measured",
+    # what it takes
+    "Memory", "Memory use", "Throughput", "Cost", "Price", "Energy", "Latency",
+    # how it was computed
+    "Rows", "Columns", "Searched", "Server", "Runs", "Kernels", "Errors", "Source", "Note", "Refused",
+    "Next",
+)  # fmt: skip
+"""Labels of facts, in the order in which every answer lists them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One fact behind its label; detail: it is told with --verbose alone."""
+
+    label: str
+    text: str
+    detail: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """An answer for people.
+
+    asked: the workload, then what serves it. answer: sentences, a paragraph each. details: tables that are
+    shown with --verbose alone. code: lines to copy, under their heading.
+    """
+
+    asked: str
+    answer: tuple[str, ...] = ()
+    tables: tuple[TextTable, ...] = ()
+    details: tuple[TextTable, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    code: tuple[str, str] = ("", "")
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Facts in the order of LABELS, whoever lists them; several of one label keep theirs."""
+        object.__setattr__(
+            self, "facts", tuple(sorted(self.facts, key=lambda fact: LABELS.index(fact.label)))
+        )
+
+
+def warning_text(line: str) -> str:
+    """A warning as every command shows it."""
+    return f"warning: {line}"
+
+
+def screen_text(screen: Screen, width: int, table_width: int | None, *, verbose: bool = False) -> str:
+    """The answer as text of at most `width` characters a line.
+
+    table_width: of tables, which leave out columns and fold words to keep it; None: they keep every column.
+    verbose: every fact, every table and every warning.
+    """
+    width = max(width, NARROWEST)
+    facts = [fact for fact in screen.facts if verbose or not fact.detail]
+    warnings = screen.warnings if verbose else screen.warnings[:MOST_WARNINGS]
+    blocks = [
+        [_filled(screen.asked, width)] if screen.asked else [],
+        [_filled(line, width) for line in screen.answer],
+        *(
+            [drawn_table(table, table_width).strip("\n")]
+            for table in (*screen.tables, *(screen.details if verbose else ()))
+        ),
+        fact_lines(facts, width),
+        _code(screen.code),
+        [_filled(warning_text(line), width) for line in warnings],
+        [_filled(line, width) for line in _hidden(screen, facts, warnings)],
+    ]
+    return for_terminal("\n\n".join("\n".join(lines) for lines in blocks if lines)) + "\n"
+
+
+def drawn_table(table: TextTable, width: int | None) -> str:
+    """Aligned columns in `width` characters, or in as many as they take."""
+    title = [textwrap.fill(table.title, width or WIDTH)] if table.title else []
+    return "\n".join([*title, plain(replace(table if width is None else fitted(table, width), title=""))])
+
+
+def fact_lines(facts: Sequence[Fact], width: int) -> list[str]:
+    """A line a fact: the label, then the text behind the longest label; a label that repeats stands once."""
+    if not facts:
+        return []
+    place = max(len(fact.label) for fact in facts) + 2
+    lines, before = [], ""
+    for fact in facts:
+        label = "" if fact.label == before else fact.label
+        lines.append(
+            textwrap.fill(
+                fact.text, width, initial_indent=label.ljust(place), subsequent_indent=" " * place,
+                break_on_hyphens=False,
+            )
+        )  # fmt: skip
+        before = fact.label
+    return lines
+
+
+def screen_markdown(screen: Screen) -> str:
+    """Everything as Markdown."""
+    return "\n".join(
+        [
+            f"{paragraph(screen.asked)}\n",
+            *(f"{paragraph(line)}\n" for line in screen.answer),
+            *(markdown(table) for table in (*screen.tables, *screen.details)),
+            "".join(f"- {paragraph(line)}\n" for line in fact_sentences(screen.facts)),
+            *([f"{screen.code[0]}\n", code_block(screen.code[1])] if screen.code[1] else []),
+            "".join(f"- {paragraph(warning_text(line))}\n" for line in screen.warnings),
+        ]
+    )
+
+
+def fact_sentences(facts: Iterable[Fact]) -> list[str]:
+    """`Memory: 421 requests fit ...`, where there are no columns."""
+    return [f"{fact.label}: {fact.text}" for fact in facts]
+
+
+def _filled(line: str, width: int) -> str:
+    return textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _code(code: tuple[str, str]) -> list[str]:
+    heading, text = code
+    return [heading, "", *(f"  {line}" for line in text.rstrip("\n").split("\n"))] if text else []
+
+
+def _hidden(screen: Screen, facts: Sequence[Fact], warnings: Sequence[str]) -> Iterator[str]:
+    """How much --verbose adds; nothing where all is told."""
+    counted = {
+        "warning": len(screen.warnings) - len(warnings),
+        "fact": len(screen.facts) - len(facts),
+    }
+    parts = [f"{count} more {name}{'s' if count > 1 else ''}" for name, count in counted.items() if count]
+    if parts:
+        yield f"({' and '.join(parts)} with --verbose)"
