@@ -92,11 +92,18 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Walked once: a third of the time of these tests."""
+    return tuple(ast.walk(tree_of(path)))
+
+
+@cache
 def text_nodes(path: Path) -> list[ast.Constant]:
     """Docstrings, those behind fields and constants too."""
     return [
         node.value
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
@@ -129,7 +136,7 @@ def classes() -> Members:
     """Members of every class, its bases' among them."""
     own: Members = {}
     bases: Members = {}
-    for node in (node for path in CODE for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)):
+    for node in (node for path in CODE for node in nodes_of(path) if isinstance(node, ast.ClassDef)):
         inner = [each for each in ast.walk(node) if isinstance(each, ast.Assign | ast.AnnAssign)]
         targets = [target for each in inner for target in getattr(each, "targets", None) or [each.target]]
         kept = {name for target in targets if isinstance(target, ast.Attribute) for name in assigned(target)}
@@ -151,7 +158,7 @@ def words() -> frozenset[str]:
         if path == Path(__file__):
             continue
         texts = {id(node) for node in text_nodes(path)}
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             match node:
                 case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
                     found.add(name)

@@ -3,6 +3,7 @@
 import json
 import shlex
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from medusa_sim.export import ENGINES, exports
 from medusa_sim.export.ab import ab_script
 from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.engines import METHODS, engine_settings
+from medusa_sim.export.settings import length_note
 from medusa_sim.plan.acceptance import constant_rate
+from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.checkpoints import drafter_id
 from medusa_sim.step.drafter import drafters
@@ -381,3 +384,15 @@ def test_one_number_for_a_range_is_nowhere_far_from_the_best(acceptance, batch_m
     assert most == pytest.approx(grid.speedup(batch, best))
     if len(plan.possible) > 1:
         assert any(f"at batch {batch}: {own:.2f}x" in note for note in settings.notes)
+
+
+@pytest.mark.parametrize(
+    ("direction", "at", "cap"),
+    [("loses from", 4000, "--max-model-len 3999"), ("loses throughout", None, ""), ("pays from", 4000, "")],
+)
+def test_a_length_from_which_drafts_cost_time_caps_requests(direction, at, cap):
+    context = BreakEven(at=at, direction=direction, searched_from=16, searched_to=9000)
+    question = SimpleNamespace(seq_len=(1024,), batch_max=8)
+    note = length_note(SimpleNamespace(question=question, break_even_context=context), "--max-model-len")
+    assert ("--max-model-len" in note) == bool(cap)
+    assert cap in note
