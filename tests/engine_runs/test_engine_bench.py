@@ -12,7 +12,7 @@ from asking import answered, run
 from one_line import one_line
 
 from medusa_sim.engine_runs.bench import read_bench
-from medusa_sim.engine_runs.bench_row import BenchRow, Shape
+from medusa_sim.engine_runs.bench_row import BenchRow, Shape, with_shape
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.calibrate.engine_fit import (
     check_runtime_name,
@@ -268,3 +268,12 @@ def test_sglang_writes_an_infinite_rate_and_shares_chunks_out_among_tokens(tmp_p
         assert row.step_us == pytest.approx(
             row.itl_us if length is None else 1e3 * written["median_tpot_ms"] * length
         )
+
+
+def test_drafts_that_are_given_belong_to_rows_that_speculate():
+    plain = BenchRow(source="a", tool="aiperf", concurrency=1.0, tpot_us=9000.0)
+    drafted, known = replace(plain, acceptance_length=2.0), replace(plain, acceptance_length=2.0, drafts=5.0)
+    shape = Shape(drafts=3, prompt=700)
+    assert [with_shape(row, shape).drafts for row in (plain, drafted, known)] == [0.0, 3.0, 5.0]
+    assert with_shape(replace(plain, prompt=20.0), shape).prompt == 20.0
+    assert with_shape(plain, shape).prompt == 700.0
