@@ -153,7 +153,7 @@ def page(record: Record, limit: float) -> tuple[str, bool]:
         for one in record.rounds
     ]  # fmt: skip
     lines += [
-        "Speedups over plain decoding; acceptance from other prompts:",
+        "Speedups over plain decoding, at the acceptance that the engine counts:",
         "",
         table(
             "model | file | drafter | drafts | tokens | measured | speedup | measured | error, %",

@@ -8,9 +8,8 @@ Models of this project (the trained pair that it ships, and a pair of random wei
 GGUF files in several types. Of each file a handful of rows is measured as `recommend --ask-bench` asks for
 them; from these, and nothing else of this machine, follow predictions (OUT/predicted.json, written before
 anything else is measured): passes of 1 to 32 tokens at two depths, and speedups with a draft model and with
-n-grams. Then all of it is measured, in passes that take turns. Acceptance comes from the first half of the
-prompts, speeds from the second. Exit 3 where the machine was too busy to judge, texts differ, or a limit is
-missed.
+n-grams at the acceptance that the engine counts on these prompts. Then all of it is measured, in passes that
+take turns. Exit 3 where the machine was too busy to judge, texts differ, or a limit is missed.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ ASKED = (1, 2, 4, 8, 16)
 DEPTHS = (0, 512)
 DRAFTS = (1, 2, 3, 4, 6, 8)
 REPEATS = 3
-"""Of a run that is compared; the quickest counts."""
+"""Of a run that is compared, where its clock runs while it waits; the quickest counts."""
 AGAIN = 2
 """Of a run that had to wait for a core."""
 
@@ -58,9 +57,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--engine", type=Path, default=ROOT / ".venv-llama", help="where llama.cpp was built")
     parser.add_argument("--gpu", default=GPU, help="device whose prior the rows correct")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--passes", type=int, default=5, help="over all counts and files")
+    parser.add_argument("--passes", type=int, default=3, help="over all counts and files")
     parser.add_argument(
-        "--prompts", type=int, default=24, help="of the trained pair; a third of the random one"
+        "--prompts", type=int, default=12, help="of the trained pair; a quarter for the random one"
     )
     parser.add_argument("--small", action="store_true", help="fewer files, passes and prompts")
     parser.add_argument("--score", action="store_true", help="print what the record of an earlier run says")
@@ -121,8 +120,8 @@ class Files:
                 run(self.engine, "llama-quantize", (self.path(name, "F16"), path, form, 1), 1)
 
     def prompts(self, name: str) -> list[Path]:
-        """Held-out texts, the first half for acceptance and the second for speeds."""
-        count = self.given.prompts if name == "trained" else max(2, self.given.prompts // 3)
+        """Held-out texts."""
+        count = self.given.prompts if name == "trained" else max(2, self.given.prompts // 4)
         root = ROOT / "profiles" / "checkpoints" / TARGET
         tokenizer = load_tokenizer(root)
         paths = []
@@ -158,7 +157,7 @@ class Machine:
     ) -> dict[tuple[str, int], Text]:
         """A prompt continued in every way, the quickest of runs that take turns: neighbours only slow."""
         best: dict[tuple[str, int], Text] = {}
-        for _ in range(REPEATS):
+        for _ in range(1 if has_clock(self.given.engine, self.given.threads) else REPEATS):
             for way, each in options.items():
                 found = continued(self.given.engine, model, prompt, tokens, each, self.given.threads)
                 self.runs += 1
@@ -226,7 +225,7 @@ def ways(drafts: tuple[int, ...]) -> Iterator[tuple[str, int]]:
 def acceptance(
     machine: Machine, files: Files, name: str, form: str, prompts: list[Path]
 ) -> dict[tuple[str, int], tuple[float, tuple[float, ...]]]:
-    """(share of the rounds with drafts, shares of them that accept each) on the first half of the prompts.
+    """(share of the rounds with drafts, shares of them that accept each), counted before anything is timed.
 
     The longest draft tells of shorter ones what a draft model does; a look-up is asked at each length.
     """
@@ -259,11 +258,11 @@ def length_of(name: str) -> int:
 def predicted_rounds(
     given: argparse.Namespace, machine: Machine, files: Files, pastes: dict[str, Path]
 ) -> list[Round]:
-    """Speedups of every pair and way of drafting, from the file's own rows and half of the prompts."""
+    """Speedups of every pair and way of drafting, from the file's own rows and what is accepted."""
     found = []
     for name, form in files.pairs:
         prompts = files.prompts(name)
-        known = acceptance(machine, files, name, form, prompts[: len(prompts) // 2])
+        known = acceptance(machine, files, name, form, prompts)
         depth = PROMPT_TOKENS + length_of(name) // 2
         for (way, drafts), (share, rates) in sorted(known.items()):
             if not rates or rates[0] <= 0.0:
@@ -283,11 +282,11 @@ def predicted_rounds(
 
 
 def measured_rounds(machine: Machine, files: Files, predicted: list[Round]) -> tuple[list[Round], list[str]]:
-    """Speedups on the other half of the prompts, plain runs in turn with the others; texts that differ."""
+    """Measured speedups, plain runs in turn with the others, and the texts that differ."""
     found, differ = [], []
     for name, form in files.pairs:
         target, draft = files.path(name, form), files.path(f"{name}-draft", form)
-        prompts = files.prompts(name)[len(files.prompts(name)) // 2 :]
+        prompts = files.prompts(name)
         own = [each for each in predicted if each[:2] == (name, form)]
         options = {("plain", 0): OPTIONS["plain"](0, draft)}
         options |= {(each.way, each.drafts): OPTIONS[each.way](each.drafts, draft) for each in own}
@@ -334,7 +333,7 @@ def main() -> None:
         if not (given.engine / "build" / "bin" / "llama-bench").exists():
             raise SystemExit(f"Error: {given.engine} has no llama.cpp; `make validate-local` builds it")
         if given.small:
-            given.passes, given.prompts = 2, 8
+            given.passes, given.prompts = 2, 4
         record = compared(given)
         write_text(kept, msgspec.json.format(msgspec.json.encode(record)).decode())
     text, is_met = page(record, given.fail_above)
