@@ -166,7 +166,7 @@ def text_of(ran: Ran, prompt: str) -> Text | None:
     positions = _POSITIONS.search(ran.log)
     tokens = int(decoded[1])
     return Text(
-        text=ran.out.partition(prompt)[2],
+        text=ran.out.partition(prompt)[2] or ran.out,  # a tokenizer may write a prompt otherwise
         tokens=tokens,
         seconds=tokens / float(decoded[2]),
         drafted=counts["drafted"],

@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -222,14 +222,26 @@ def ways(drafts: tuple[int, ...]) -> Iterator[tuple[str, int]]:
             yield way, count
 
 
+class Counted(NamedTuple):
+    """What the engine counts of a way of drafting.
+
+    share: of the rounds with drafts. drafts: of such a round in the mean; a look-up may find fewer than asked
+    for. rates: shares of such rounds that accept the first, second, ...
+    """
+
+    share: float
+    drafts: float
+    rates: tuple[float, ...]
+
+
 def acceptance(
     machine: Machine, files: Files, name: str, form: str, prompts: list[Path]
-) -> dict[tuple[str, int], tuple[float, tuple[float, ...]]]:
-    """(share of the rounds with drafts, shares of them that accept each), counted before anything is timed.
+) -> dict[tuple[str, int], Counted]:
+    """By way of drafting and drafts asked for, counted before anything is timed.
 
     The longest draft tells of shorter ones what a draft model does; a look-up is asked at each length.
     """
-    found: dict[tuple[str, int], tuple[float, tuple[float, ...]]] = {}
+    found: dict[tuple[str, int], Counted] = {}
     tokens, (drafts, threads) = length_of(name), (DRAFTS, machine.given.threads)
     target, draft = files.path(name, form), files.path(f"{name}-draft", form)
     for way, count in ways(drafts):
@@ -245,8 +257,10 @@ def acceptance(
             own = np.asarray(text.by_position[:count])
             accepted[: own.size] += text.found * own
         rates = tuple(float(rate) for rate in accepted / max(with_drafts, 1))
+        mean = sum(t.drafted for t in texts) / max(with_drafts, 1)
         for each in drafts if way == "draft-model" else (count,):
-            found[way, each] = (min(1.0, with_drafts / max(rounds, 1)), rates[:each])
+            own_mean = float(each) if way == "draft-model" else mean
+            found[way, each] = Counted(min(1.0, with_drafts / max(rounds, 1)), own_mean, rates[:each])
     return found
 
 
@@ -264,7 +278,7 @@ def predicted_rounds(
         prompts = files.prompts(name)
         known = acceptance(machine, files, name, form, prompts)
         depth = PROMPT_TOKENS + length_of(name) // 2
-        for (way, drafts), (share, rates) in sorted(known.items()):
+        for (way, drafts), (share, mean, rates) in sorted(known.items()):
             if not rates or rates[0] <= 0.0:
                 continue
             more: dict[str, Any] = {"match_rate": share} if way == "ngram" else {
@@ -276,8 +290,11 @@ def predicted_rounds(
                 acceptance=np.minimum.accumulate(steps).tolist(), bench=pastes[f"{name}-{form}"],
                 max_drafts=drafts, **more,
             )  # fmt: skip
-            row = at.sweep(1, depth, [drafts + 1]).iloc[0]
-            found.append(Round(name, form, way, drafts, float(row["speedup"]), float(row["tokens_per_step"])))
+            rows = at.sweep(1, depth, sorted({int(mean) + 1, min(int(mean) + 2, drafts + 1)}))
+            round_us = float(np.interp(mean + 1.0, rows["candidates"], rows["verify_step_us"]))
+            tokens = 1.0 + float(sum(np.minimum.accumulate(steps)))
+            gain = tokens * float(rows["decode_step_us"].iloc[0]) / round_us
+            found.append(Round(name, form, way, drafts, gain, tokens))
     return found
 
 
@@ -317,10 +334,16 @@ def measured_rounds(machine: Machine, files: Files, predicted: list[Round]) -> t
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two texts agree as far as both go: a last round may emit more than was asked for."""
-    one, other = one.strip(), other.strip()
-    length = min(len(one), len(other))
-    return one[:length] == other[:length] and length > 0
+    """Whether one text holds the other but for its end: a last round may emit more than was asked for.
+
+    A program may write the prompt before it.
+    """
+    short, whole = sorted((one.strip(), other.strip()), key=len)
+    core = short[: len(short) - _LAST_LETTERS]
+    return bool(short) and (core in whole if core else whole.startswith(short))
+
+
+_LAST_LETTERS = 16
 
 
 def main() -> None:

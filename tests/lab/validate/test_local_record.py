@@ -53,6 +53,14 @@ def test_a_log_is_read_whole_or_not_at_all():
         assert text_of(Ran("", LOG.replace(line, ""), 1.0), "") is None
 
 
+def test_texts_are_the_same_but_for_the_end_of_one():
+    text = "def one(self):\n    return self.two and not self.three"
+    assert script.same(text, f" {text} or more")
+    assert script.same(f"a prompt {text}", text[:-3])
+    assert not script.same(text, text.replace("one", "won"))
+    assert not script.same("", text)
+
+
 def test_samples_are_of_a_pass_or_of_a_token():
     rows = [
         {"n_prompt": 4, "n_gen": 0, "n_depth": 7, "samples_ns": [3e6, 4e6]},
