@@ -24,10 +24,12 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.plan import tree_speedup
 from medusa_sim.plan.configurations import Configurations
+from medusa_sim.plan.coverage import Standing, standing
 from medusa_sim.plan.question import Objective, Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report.coverage_text import standing_sentence
 from medusa_sim.setups.measured import Beside, as_measured, by_nearness, differences, figures
 from medusa_sim.setups.question import BATCHES
 from medusa_sim.setups.setup import ENGINES
@@ -138,6 +140,14 @@ def measured_near(set_up: SetUp) -> list[Beside]:
         for figure in by_nearness(of)
         for place in [figures().index(figure)]
     ]
+
+
+@KEPT
+def how_near(set_up: SetUp) -> tuple[Standing, str]:
+    """How near a set-up lies to servers that were measured, and the error to expect in a sentence."""
+    of = scenario_of(set_up)
+    found = standing(of)
+    return found, standing_sentence(of, found)
 
 
 def says_something(beside: Beside) -> bool:

@@ -26,6 +26,11 @@ def this() -> str:
     return urlencode(sorted(said.items()))
 
 
+def is_any() -> bool:
+    """Whether anything is kept, before the words of the link are read."""
+    return bool(st.session_state.get(KEPT, st.query_params.get_all(KEPT)))
+
+
 def all_kept() -> list[str]:
     """What is kept, as the link has it; pages that have no input for it leave it there."""
     if KEPT not in st.session_state:

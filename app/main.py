@@ -59,8 +59,9 @@ def main() -> None:
     guard.stand()
 
     with show.errors():
-        page = _navigated(trees=bar.runs_trees(), beside=bool(keep.all_kept()))
+        page = _navigated(trees=bar.runs_trees(), beside=keep.is_any())
         inputs.take_words(page.url_path)
+        keep.all_kept()
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
         if show.embedded():
             said = st.query_params.to_dict()

@@ -118,6 +118,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
                 _figures(answer, row, whole)
                 _as_launched(set_up, asked, row)
             show.beside(notes.warnings(answer)[0])
+            st.markdown(f"**How sure.** {show.in_words(answers.how_near(set_up)[1])}")
         if show.embedded():
             if row.fits_memory:
                 _gains(answer, row, words)

@@ -25,6 +25,7 @@ from medusa_sim.lab.validate.score_tables import choice_table, comparisons_table
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.outside.limits import UPLOAD_BYTES
 from medusa_sim.plan import DEFAULT_DRAFTER
+from medusa_sim.report.coverage_text import groups_table
 from medusa_sim.report.text import percent
 from medusa_sim.specs.gpu import load_gpu
 from views import sources
@@ -59,12 +60,21 @@ _SCORES = (
 _SCORE_PHONE = ("operator", "size", "rows", "mean", "worst")
 
 
+_GROUPS = ("what", "model", "weights", "rows", "mean error", "worst", "in band", "left out", "rows are in")
+_GROUP_PHONE = ("what", "model", "rows", "mean error")
+
+
 def page(set_up: SetUp) -> None:
     """How far off predictions of this card are, first; then one of three looks."""
     st.title("How far to trust it", anchor=False)
     note = st.container()
     of = answers.scenario_of(set_up)
+    found, sentence = answers.how_near(set_up)
+    st.markdown(show.in_words(sentence))
     st.markdown(show.in_words(notes.accuracy(of)))
+    if found.near:
+        st.subheader("How far off there", anchor=False)
+        show.text_table(groups_table(found.near), _GROUPS, _GROUP_PHONE)
     nearest(set_up, None)
     view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:

@@ -226,6 +226,12 @@ def test_a_model_that_is_not_known_is_asked_back(typed: str, offered: set[str]) 
         assert page.title[0].value == "Does speculation pay?"
 
 
+def test_the_whole_app_takes_other_names_of_a_link() -> None:
+    page = whole_app(runtime="sglang", kept="gpu=b200")
+    assert page.selectbox(key="runtime").value == runtime_aliases()["sglang"]
+    assert not any("Ignored" in warning.value for warning in page.warning)
+
+
 def test_a_draft_model_fits_its_target() -> None:
     for model, draft in (
         ("llama-3.1-8b", "llama-3.2-1b"),

@@ -40,6 +40,7 @@ def test_page_opens_and_fits(browser: Browser, page: str, width: int, dark: bool
         ("evidence?runtime=sglang", "How far to trust it", "sglang-0.5"),
         ("which-gpu?engine=sglang&cards=l40s", "Which GPU?", "sglang"),
         ("which-gpu?gpus=1&cards=l40s", "Which GPU?", "l40s"),
+        ("evidence?runtime=sglang&kept=gpu%3Db200", "How far to trust it", "sglang-0.5"),
         ("tree?runtime=cuda-graph&seq=2000&drafter=medusa&model=vicuna-7b", "Candidate trees", "2,000"),
     ],
 )
@@ -112,11 +113,11 @@ def test_slider_moves_the_answer_and_the_link(browser: Browser) -> None:
 def test_shared_inputs_stay_from_page_to_page(browser: Browser) -> None:
     browser.open("/?gpu=l40s&seq=2048")
     for name in ("Under load", "Which GPU?", "Evidence", "Answer"):
-        links = browser.driver.find_elements("css selector", "[data-testid=stSidebarNavLink]")
+        links = browser.driver.find_elements("css selector", "[data-testid=stTopNavLink]")
         next(each for each in links if name in each.text).click()
         browser.until(f"return document.querySelector('[aria-current=page]')?.innerText.includes('{name}')")
         browser.settled()
-        assert "l40s" in browser.find("[data-testid=stSidebar]").get_attribute("innerHTML")
+        assert "l40s" in browser.find(".st-key-bar").get_attribute("innerHTML")
     assert browser.errors() == []
 
 
@@ -183,3 +184,25 @@ def test_nothing_is_fetched_from_elsewhere(browser: Browser) -> None:
             "return performance.getEntriesByType('resource').map(e => e.name)"
         )
         assert [url for url in fetched if url.startswith("http") and not url.startswith(browser.server)] == []
+
+
+def test_a_phone_asks_on_one_line_that_opens_and_folds_when_it_is_put(browser: Browser) -> None:
+    browser.size(390, 900)
+    browser.open("/?batch=4")
+    browser.answer()
+    form = browser.find("[data-testid=stForm]")
+    assert not form.is_displayed()
+    browser.driver.execute_script("document.querySelector('.st-key-bar_opened input').click()")
+    browser.until_true(lambda: browser.find("[data-testid=stForm]").is_displayed())
+    browser.press("[data-testid=stForm] button", "Apply")
+    browser.until_true(lambda: not browser.find("[data-testid=stForm]").is_displayed())
+    assert browser.errors() == []
+
+
+def test_an_embedded_answer_has_nothing_around_it(browser: Browser) -> None:
+    browser.driver.get(f"{browser.server}/?embed=true&batch=4")
+    browser.until("return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5")
+    browser.until("return document.querySelectorAll('[data-testid=stVegaLiteChart] svg').length > 0")
+    assert not browser.text("[data-testid=stForm]")
+    assert not browser.text("[data-testid=stTopNavLink]")
+    assert "the whole answer" in browser.driver.execute_script("return document.body.innerText")
