@@ -232,10 +232,12 @@ class Cells(CellSteps):
         return np.exp(-faster), np.exp(slower)
 
     def _token_us_halves(self) -> Halves:
-        """(faster, slower) of the time per token."""
+        """(faster, slower) of the time per token; what is wrong of steps is wrong of prompts."""
         steps, seen = self.in_flight, self.served
         fewer, more = self.token_halves
         beside = sum((half**2 for half in seen.halves), np.zeros(()))
+        shared = (1.0 - seen.step_share**2) * (steps.cost.source_us / steps.step_us) ** 2
+        beside = beside + shared
         faster = seen.step_share * in_quadrature(np.log(steps.step_us / steps.low_us), more)
         slower = seen.step_share * in_quadrature(np.log(steps.high_us / steps.step_us), fewer)
         return np.sqrt(faster**2 + beside), np.sqrt(slower**2 + beside)

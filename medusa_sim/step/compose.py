@@ -88,10 +88,10 @@ class Cost:
 
     device_us, host_us, exposed_us: as in `step_us`. below_square, above_square: squared half-widths of the
     80 % band of device_us; step_square, draft_square: of what an engine adds to every step, and to a step
-    that drafts; source_square: by which steps of a set-up lie beside those of others, plain and drafting
-    alike, so that no ratio has it. gain_square: that of the logarithm of the ratio to a plain step,
+    that drafts; source_us: half-width by which steps of a set-up lie beside those of others, plain and
+    drafting alike, so that no ratio has it. gain_square: that of the logarithm of the ratio to a plain step,
     by which published speedups of an engine lie beside its terms. Costs of passes one after another add with
-    `+`; their errors are taken as independent.
+    `+`; their errors are taken as independent, but for that of the set-up, which they share.
     """
 
     device_us: FloatArray = field(default_factory=_nothing)
@@ -101,7 +101,7 @@ class Cost:
     above_square: FloatArray = field(default_factory=_nothing)
     step_square: FloatArray = field(default_factory=_nothing)
     draft_square: FloatArray = field(default_factory=_nothing)
-    source_square: FloatArray = field(default_factory=_nothing)
+    source_us: FloatArray = field(default_factory=_nothing)
     gain_square: FloatArray = field(default_factory=_nothing)
 
     @cached_property
@@ -113,9 +113,9 @@ class Cost:
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band."""
         low_us = self._low_us
-        if not self.source_square.any():
+        if not self.source_us.any():
             return low_us
-        return np.asarray(self.time_us - np.sqrt((self.time_us - low_us) ** 2 + self.source_square))
+        return np.asarray(self.time_us - np.sqrt((self.time_us - low_us) ** 2 + self.source_us**2))
 
     @property
     def _low_us(self) -> FloatArray:
@@ -131,9 +131,9 @@ class Cost:
     def high_us(self) -> FloatArray:
         """Upper end of the 80 % band."""
         high_us = self._slow_us
-        if not self.has_engine_band and not self.source_square.any():
+        if not self.has_engine_band and not self.source_us.any():
             return high_us
-        squares = self._engine_square + self.source_square
+        squares = self._engine_square + self.source_us**2
         return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + squares))
 
     @property
@@ -231,7 +231,12 @@ def beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool =
         longer = pass_us(engine, layers, device_us)
         if not whole_graph:
             longer = longer.plus(pieces_us(engine, layers, query_tokens))
-        return Cost(host_us=host, exposed_us=longer.time_us, draft_square=np.asarray(longer.half_us**2))
+        return Cost(
+            host_us=host,
+            exposed_us=longer.time_us,
+            draft_square=np.asarray(longer.half_us**2),
+            source_us=_source_us(engine, device_us + longer.time_us),
+        )
     added = host_us(engine, batch, layers)
     if not whole_graph:
         added = added.plus(pieces_us(engine, layers, query_tokens))
@@ -243,14 +248,19 @@ def beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool =
         # a plain step of as many requests may be in a graph: not what both steps share
         own = np.asarray(((host / whole) ** (HOST_OVERLAP - 1.0) * launching.half_us) ** 2)
     square = np.asarray(added.half_us**2)
-    source = np.asarray((engine.between_share.value * device_us) ** 2)
     return Cost(
         host_us=host,
         exposed_us=added.time_us,
         step_square=square,
         draft_square=own,
-        source_square=source if source.any() else _nothing(),
+        source_us=_source_us(engine, device_us + added.time_us),
     )
+
+
+def _source_us(engine: Engine, time_us: FloatArray) -> FloatArray:
+    """By how much what a set-up takes so long lies beside that of others, 80 % half-width."""
+    share = engine.between_share.value
+    return np.asarray(share * time_us) if share else _nothing()
 
 
 def drafting_cost(
@@ -269,6 +279,7 @@ def drafting_cost(
     return Cost(
         exposed_us=added.time_us,
         draft_square=np.asarray(added.half_us**2),
+        source_us=_source_us(runtime.engine, added.time_us),
         gain_square=np.asarray(gain.value**2),
     )
 
