@@ -192,7 +192,9 @@ def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> 
         if not kinds and kind == "gpu":
             kinds = ["gpu"]  # the loader knows relatives
         if not kinds:  # other names of models, folders, versions between those listed
-            loaders = {"model": load_model, "runtime": partial(load_runtime, data_dir=data_dir)}
+            loaders: dict[str, Callable[[str], object]] = {
+                "model": load_model, "runtime": partial(load_runtime, data_dir=data_dir)
+            }  # fmt: skip
             kinds = [key for key in known.keys() & loaders.keys() if _loads(loaders[key], name)]
         if not kinds:
             every = [*runtime_aliases(), *(each for listed in known.values() for each in listed)]
