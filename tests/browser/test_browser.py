@@ -41,7 +41,7 @@ def test_page_opens_and_fits(browser: Browser, page: str, width: int, dark: bool
         ("which-gpu?engine=sglang&cards=l40s", "Which GPU?", "sglang"),
         ("which-gpu?gpus=1&cards=l40s", "Which GPU?", "l40s"),
         ("evidence?runtime=sglang&kept=gpu%3Db200", "How far to trust it", "sglang-0.5"),
-        ("tree?runtime=cuda-graph&seq=2000&drafter=medusa&model=vicuna-7b", "Candidate trees", "2,000"),
+        ("tree?runtime=cuda-graph&seq=2000&drafter=medusa&model=vicuna-7b", "Candidate trees", "2000"),
     ],
 )
 def test_a_link_with_other_names_opens_its_own_page(
