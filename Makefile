@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo app test test-fast test-nightly test-browser lint bench accuracy validate validate-engine validate-local measure-gpu docs site release clean
+.PHONY: help demo app test test-fast test-nightly test-browser lint bench accuracy evidence validate validate-engine validate-local measure-gpu docs site release clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,6 +75,9 @@ bench: $(VENV)/stamp-app  ## speed and memory beside the last release (AGAINST=C
 accuracy: $(VENV)/stamp-run  ## predicted beside all that was measured (MEDUSA_SIM_DATA, else ../shared/data): profiles/accuracy.csv, docs/accuracy.md, tables of docs/validation.md; two minutes
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/operator_rows.py
+
+evidence: $(VENV)/stamp-run  ## fetch the public wheel whose rows the kernels were fitted to, lay them out, compare errors with those printed, to out/evidence
+	$(BIN)/python benchmarks/evidence.py
 
 validate: $(VENV)/stamp-test  ## measure this CPU, fit, predict and compare with the decoder, ten minutes, to out/validate
 	PYTHON=$(CURDIR)/$(BIN)/python benchmarks/cpu_ground_truth.sh out/validate

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import math
 import sys
 import time
@@ -24,6 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from evidence import RULE
 from measured_pairs import KEYS, grouped, joined
 from pages import DOCS, filled
 from study import ROOT, table
@@ -181,8 +183,23 @@ def page(found: Sequence[Group]) -> str:
         if (own := [group for group in found if (group.data, group.what) == (data, quantity)])
     ])  # fmt: skip
     classes = markdown(replace(kinds_table(), title=""))
-    tables = {"overview": overview(found), "classes": classes, "peers": peers}
+    tables = {"overview": overview(found), "classes": classes, "peers": peers, "where": where(found)}
     return filled("accuracy", **tables, sections="\n".join(sections))
+
+
+def where(found: Sequence[Group]) -> str:
+    """A line for each file of rows: what was compared, and where anybody finds it."""
+    repeated = set(json.loads(RULE.read_text(encoding="utf-8")))
+    files: dict[str, list[Group]] = {}
+    for group in found:
+        files.setdefault(group.data, []).append(group)
+    lines = [
+        (*data.rsplit("/", 1), ", ".join(dict.fromkeys(group.kind for group in own)),
+         f"{sum(group.rows for group in own):,}", len(own), own[0].source,
+         "`make evidence`" if data in repeated else NOTHING)
+        for data, own in sorted(files.items())
+    ]  # fmt: skip
+    return table("folder | file | kind | rows | groups | rows are in | repeated by", 3, lines)
 
 
 def lines_of_rows(pairs: pd.DataFrame) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from measured_pairs import joined, kernel_pairs
-from study import GPU_OF_ROWS, measured
+from study import GPU_OF_ROWS, is_here, measured
 
 from medusa_sim.errors import SpecError
 from medusa_sim.lab.calibrate.collective import fit_collective, fit_dispatch
@@ -148,15 +148,21 @@ class Measured:
 
 TABLES = ("moe", "mla", "collectives", "moe_dispatch", "quant_gemm")
 """Recorded tables of `moe_tp` whose rows have kernels."""
+FILES = (*(f"moe_tp/{name}.parquet" for name in TABLES), *(f"kernels_2026/{name}.parquet" for name in MIXERS))
 
 
 def pairs() -> pd.DataFrame:
-    """Every recorded row that some kernel of its card predicts, as a pair (`measured_pairs.py`)."""
+    """Every recorded row that some kernel of its card predicts, as a pair (`measured_pairs.py`).
+
+    Tables that are not here are left out, as long as one is.
+    """
+    if not any(map(is_here, FILES)):
+        measured(FILES[0])
     return joined(each for frames in (_recorded_pairs(), _mixer_pairs()) for each in frames)
 
 
 def _recorded_pairs() -> Iterator[pd.DataFrame]:
-    for name in TABLES:
+    for name in filter(lambda name: is_here(f"moe_tp/{name}.parquet"), TABLES):
         for card, rows in by_card(name, []):
             keep = rows["suspect"] == "" if "suspect" in rows else pd.Series(data=True, index=rows.index)
             spread = pd.Series(data=False, index=rows.index)
@@ -176,7 +182,8 @@ def _recorded_pairs() -> Iterator[pd.DataFrame]:
 
 
 def _mixer_pairs() -> Iterator[pd.DataFrame]:
-    for name, frame in zip(MIXERS, mixers(), strict=True):
+    here = [name for name in MIXERS if is_here(f"kernels_2026/{name}.parquet")]
+    for name, frame in zip(here, mixers(*here) if here else (), strict=True):
         for gpu, rows in frame.groupby("gpu"):
             yield from _predicted(
                 rows.reset_index(drop=True), load_gpu(str(gpu)), f"kernels_2026/{name}.parquet", ""

@@ -37,15 +37,25 @@ GPU_OF_ROWS = {
 """`gpu` of rows under moe_tp -> hardware file."""
 
 
+def data_folder() -> Path:
+    """Where measured rows lie."""
+    return Path(os.environ.get("MEDUSA_SIM_DATA") or ROOT.parent / "shared" / "data")
+
+
 def measured(name: str) -> Path:
     """A file or folder of measured rows; where it is not there, the script ends with a line that says so."""
-    path = Path(os.environ.get("MEDUSA_SIM_DATA") or ROOT.parent / "shared" / "data") / name
+    path = data_folder() / name
     if not path.exists():
         sys.exit(
             f"no rows at {path}: they are not part of this project (CONTRIBUTING.md); give the folder that "
             "holds them in MEDUSA_SIM_DATA"
         )
     return path
+
+
+def is_here(name: str) -> bool:
+    """Whether a file or folder of measured rows is there."""
+    return (data_folder() / name).exists()
 
 
 def measured_rows(name: str, **options: Any) -> pd.DataFrame:

@@ -69,8 +69,8 @@ LACKING = {
     "validate_local.py": ("out", "make validate-local"),
 }
 """Scripts that need a browser or an engine, and what they say where it is not there."""
-ELSEWHERE = {"build_release.py", "guards.py", "mutations.py"}
-"""Need the history or the tests; tests of their own."""
+ELSEWHERE = {"build_release.py", "evidence.py", "guards.py", "mutations.py"}
+"""Need the history, the tests or the network; tests of their own."""
 
 
 @pytest.fixture(scope="module")

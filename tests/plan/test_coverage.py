@@ -71,6 +71,16 @@ def test_the_page_is_that_of_the_groups():
     assert written == accuracy.page(groups()), "run `python benchmarks/accuracy.py --page`"
 
 
+def test_every_page_of_errors_says_where_its_rows_are():
+    page = (DOCS / "accuracy.md").read_text(encoding="utf-8")
+    listed = page.partition("## Where the rows are")[2]
+    for group in groups():
+        assert "| {} | {} |".format(*group.data.rsplit("/", 1)) in listed
+        assert group.source in listed
+    for name in ("validation.md", "validation-engines.md"):
+        assert "accuracy.md#where-the-rows-are" in (DOCS / name).read_text(encoding="utf-8")
+
+
 def test_groups_of_few_rows_are_joined_or_left_out():
     (one, joined) = measured_pairs.grouped(some_pairs(LEAST, LEAST - 1, LEAST - 1))
     assert (one.model, one.rows) == ("llama-3.1-8b", LEAST)
@@ -174,7 +184,7 @@ def test_coverage_of_a_set_up_says_its_class():
     told = json.loads(ran(*words, "--format", "json").stdout)
     assert told["class"] == "measured"
     assert told["expected_error"] == known_kinds()["measured"].error
-    assert "inside what was measured" in ran(*words).stdout.splitlines()[0]
+    assert "inside what was measured" in " ".join(ran(*words).stdout.split())
 
 
 @pytest.mark.parametrize(("words", "told"), [
