@@ -110,7 +110,7 @@ def sentence(answer: LoadAnswer) -> str:
         return _compared(answer.last)
     if any(each.largest_per_s is not None for each in every):
         return _within_limits(answer, plain, every)
-    return f"{_compared(answer.last)} {_saturated(plain, every)}".strip()
+    return f"{_saturated(plain, every)} {_compared(answer.last)}"
 
 
 SAME = 0.01

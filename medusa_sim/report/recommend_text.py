@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from medusa_sim.export import ENGINES
 from medusa_sim.plan.columns import with_unlisted
 from medusa_sim.plan.counts import near_best
 from medusa_sim.plan.quantities import BY_NAME
@@ -161,9 +162,9 @@ def facts(answer: Recommendation) -> Iterator[Fact]:
         yield Fact(
             "Rows", "a speedup and its 80 % interval span the batches of a row; all else is at its largest"
         )
-    if answer.enable and answer.setting.runtime.engine is not None:
-        library = answer.setting.runtime.library
-        yield Fact("Next", f"--export {library} writes launch settings, --report DIR a page with charts")
+    engine = answer.setting.runtime.name.rpartition("-")[0]
+    if answer.enable and engine in ENGINES:
+        yield Fact("Next", f"--export {engine} writes launch settings, --report DIR a page with charts")
     yield from (Fact("Searched", line, detail=True) for line in search_note(answer))
     yield from kernel_facts(answer.scenario)
 
