@@ -5,9 +5,10 @@
     python benchmarks/every_setup.py --skip 5000         # go on behind the first 5,000 of that order
     python benchmarks/every_setup.py --pairs out/pairs.jsonl --minutes 10    # and the same again: it goes on
 
-All of them are some 226,000, a day of one core. `--pairs` asks so many that every model meets every drafter,
-runtime, card, number of GPUs and request, every drafter every runtime, and so on: every pair of values
-(`pairs.py`), some 8,500. What was asked stands in its file, so that it may be stopped and go on.
+All of them are 225,720, a day and more of one core. `--pairs` asks so many that every model meets every
+drafter, runtime, card, number of GPUs and request, every drafter every runtime, and so on: 7,239 pairs of
+values (`pairs.py`) in some 4,000 set-ups, an hour or two of one core. What was asked stands in its file, so
+that it may be stopped and go on.
 
 A set-up is either refused in one line, or its answer agrees with itself at six neighbouring batches and one
 length, on a card that turns with the set-up and holds the model where one does: speculation is on where the
