@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def score_screen(scores: pd.DataFrame, targets: Sequence[str]) -> Screen:
-    """A row a target and quantity. scores: of `reproduce.scores`; targets: all that can be asked for."""
+    """A row a target and quantity. scores: errors by target; targets: all that can be asked for."""
     rows = scores.to_dict("records")
     mean, worst = scores["mean_error"], max(rows, key=lambda row: float(row["worst_error"]))
     return Screen(
