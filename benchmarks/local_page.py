@@ -103,7 +103,8 @@ def spread(each: Verification) -> float:
 def relative(rows: list[Verification], of: str) -> FloatArray:
     """T(q) / T(1) of rows of one file and depth, the first of which is one token."""
     times = np.array([getattr(row, of) for row in rows])
-    return times / times[0]
+    divided: FloatArray = times / times[0]
+    return divided
 
 
 def best(rounds: list[Round]) -> tuple[Round, Round, float]:
