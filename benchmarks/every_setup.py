@@ -302,7 +302,7 @@ def _exported(found: Recommendation, on: BoolArray) -> Iterator[str]:
         return
     plan, batches = settings.plan, found.cells.surface.batch
     off = {int(batch) for batch in batches[~on] if plan.drafts_at(int(batch))} & set(plan.grid.batch.tolist())
-    said = {n for first, last in plan.loses for n in range(first, last + 1)}
+    said = {n for first, last in (*plan.loses, *plan.unsure) for n in range(first, last + 1)}
     if found.chains and not off <= said:
         yield f"settings draft at {sorted(off - said)} without a word"
     if plan.loses and not any("no faster than no speculation" in note for note in settings.notes):

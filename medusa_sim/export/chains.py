@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.runtime import load_runtime
@@ -61,9 +61,12 @@ class ChainGrid:
 
     def mean_gain(self, drafts: IntArray) -> float:
         """Mean log speedup over the batches, with `drafts` (B,) tokens drafted at each."""
+        return float(np.average(self.log_speedup_of(drafts), weights=self.weight))
+
+    def log_speedup_of(self, drafts: IntArray) -> FloatArray:
+        """(B,) with `drafts` (B,) tokens drafted at each batch."""
         columns = np.searchsorted(self.drafts, drafts)
-        values = np.take_along_axis(self.log_speedup, columns[:, None], axis=1)[:, 0]
-        return float(np.average(values, weights=self.weight))
+        return np.asarray(np.take_along_axis(self.log_speedup, columns[:, None], axis=1)[:, 0])
 
 
 def chain_grid(answer: Recommendation) -> ChainGrid:
@@ -180,8 +183,9 @@ class ChainPlan:
 
     drafts: the most drafted at any batch. tiers: one where the number is fixed. gain: mean gain of the tiers
     over the best fixed number, whether they are used or not. loses: every (first, last) of the searched
-    batches at which the plan drafts and is no faster than no speculation. rates: unconditional acceptance
-    rates by position up to `drafts`.
+    batches at which the plan drafts and is no faster than no speculation. unsure: those at which it drafts
+    and gains, while the answer's own schedule leaves drafts off because the gain is within its doubt. rates:
+    unconditional acceptance rates by position up to `drafts`.
     """
 
     grid: ChainGrid
@@ -190,6 +194,7 @@ class ChainPlan:
     possible: tuple[Tier, ...]
     gain: float
     loses: tuple[tuple[int, int], ...]
+    unsure: tuple[tuple[int, int], ...]
     rates: tuple[float, ...]
 
     @property
@@ -200,8 +205,7 @@ class ChainPlan:
     @property
     def dearest(self) -> tuple[int, int, float, float]:
         """(batch, the best number there, its speedup, the plan's) where the plan loses most against it."""
-        own = np.searchsorted(self.grid.drafts, [self.drafts_at(int(batch)) for batch in self.grid.batch])
-        values = np.take_along_axis(self.grid.log_speedup, own[:, None], axis=1)[:, 0]
+        values = self.grid.log_speedup_of(drafts_by_batch(self.grid, self.tiers))
         row = int(np.argmin(values - self.grid.log_speedup.max(axis=1)))
         best = int(np.argmax(self.grid.log_speedup[row]))
         found = (float(np.exp(each)) for each in (self.grid.log_speedup[row, best], values[row]))
@@ -242,25 +246,34 @@ def chain_plan(
     whole = (Tier(int(grid.batch[0]), int(grid.batch[-1]), static),)
     tiers = possible if use else whole
     drafts = max(tier.drafts for tier in tiers)
+    by_batch = drafts_by_batch(grid, tiers)
+    slower = (by_batch > 0) & (grid.log_speedup_of(by_batch) <= 0.0)
     return ChainPlan(
         grid=grid,
         drafts=drafts,
         tiers=tiers,
         possible=possible,
         gain=gain,
-        loses=_losing(grid, drafts_by_batch(grid, tiers)),
+        loses=_runs(grid.batch, slower),
+        unsure=_runs(grid.batch, (by_batch > 0) & ~slower & ~speculates(answer, grid.batch)),
         rates=tuple(float(rate) for rate in grid.rates[:drafts]),
     )
 
 
-def _losing(grid: ChainGrid, drafts: IntArray) -> tuple[tuple[int, int], ...]:
-    columns = np.searchsorted(grid.drafts, drafts)
-    values = np.take_along_axis(grid.log_speedup, columns[:, None], axis=1)[:, 0]
-    losing = np.concatenate([[False], (values <= 0.0) & (drafts > 0), [False]])
-    firsts, ends = (
-        np.flatnonzero(change) for change in (losing[1:] & ~losing[:-1], losing[:-1] & ~losing[1:])
-    )
-    return tuple((int(grid.batch[a]), int(grid.batch[b - 1])) for a, b in zip(firsts, ends, strict=True))
+def speculates(answer: Recommendation, batch: IntArray) -> BoolArray:
+    """(B,) whether the answer's schedule drafts at each searched batch, at any length."""
+    drafts = np.zeros(answer.cells.surface.batch.size, dtype=np.bool_)
+    for ranges in answer.ranges:
+        for part in ranges:
+            drafts[part.first : part.last + 1] |= part.configuration > 0
+    return np.asarray(drafts[np.searchsorted(answer.cells.surface.batch, batch)])
+
+
+def _runs(batch: IntArray, where: BoolArray) -> tuple[tuple[int, int], ...]:
+    """(first, last) of neighbouring batches at which `where` holds."""
+    edges = np.concatenate([[False], where, [False]])
+    firsts, ends = (np.flatnonzero(turn) for turn in (edges[1:] & ~edges[:-1], edges[:-1] & ~edges[1:]))
+    return tuple((int(batch[a]), int(batch[b - 1])) for a, b in zip(firsts, ends, strict=True))
 
 
 def graph_sizes(engine: str) -> tuple[int, ...]:
@@ -306,9 +319,7 @@ def best_tree(
     at = np.searchsorted(surface.batch, grid.batch)
     value = np.log(cells.speedup[at][..., columns]).mean(axis=1)
     fits = np.asarray(np.all(cells.fits[at][..., columns], axis=(0, 1)))
-    chains = np.take_along_axis(
-        grid.log_speedup, np.searchsorted(grid.drafts, drafts_by_batch(grid, plan.tiers))[:, None], axis=1
-    )
+    chains = grid.log_speedup_of(drafts_by_batch(grid, plan.tiers))[:, None]
     pays = np.flatnonzero(np.maximum(grid.log_speedup.max(axis=1), value.max(axis=1)) > 0.0)
     gain = np.average((value - chains)[pays], axis=0, weights=grid.weight[pays])
     for j in np.argsort(-np.where(fits, gain, -np.inf), kind="stable"):

@@ -260,14 +260,29 @@ def range_notes(plan: ChainPlan, cap: str) -> tuple[str, ...]:
             plan.grid.speedup(int(n), plan.drafts_at(int(n)))
             for first, to in plan.loses for n in batch[(batch >= first) & (batch <= to)]
         )  # fmt: skip
-        text = ", ".join(f"{first}..{to}" for first, to in plan.loses)
         first, to = plan.loses[-1]
         limit = f"limit the batch with {cap} {first - 1}, or " if to == batch[-1] and first > batch[0] else ""
         notes.append(
-            f"at batch {text} this is no faster than no speculation (down to {worst:.2f}x): {limit}serve "
-            "such batches without it"
+            f"at batch {_listed(plan.loses)} this is no faster than no speculation (down to {worst:.2f}x): "
+            f"{limit}serve such batches without it"
+        )
+    if plan.unsure:
+        notes.append(
+            f"at batch {_listed(plan.unsure)} this drafts, which the schedule does not: the gain there is "
+            "within its doubt"
         )
     return tuple(notes)
+
+
+def _listed(spans: tuple[tuple[int, int], ...]) -> str:
+    """Few spans one by one, more as the range that they lie in and how much of it they fill."""
+    if len(spans) <= _MOST_SPANS:
+        return ", ".join(f"{first}..{last}" if last > first else f"{first}" for first, last in spans)
+    count = sum(last + 1 - first for first, last in spans)
+    return f"{spans[0][0]}..{spans[-1][1]} ({count} batches of these)"
+
+
+_MOST_SPANS = 3
 
 
 def tier_notes(plan: ChainPlan, why: str) -> tuple[str, ...]:

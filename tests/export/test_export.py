@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from export_cases import answered, flags, heads_profile, plan_of, simple_yaml, speculative
 
+import medusa_sim as ms
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES, exports
@@ -289,6 +290,25 @@ def test_where_it_loses_is_said():
     before = int(plan.grid.batch[plan.grid.batch < loses_from][-1])
     assert plan.grid.speedup(before, plan.drafts) >= 1.0
     assert plan.grid.speedup(loses_from, plan.drafts) < 1.0
+
+
+def test_where_settings_draft_against_the_schedule_is_said():
+    """One number of drafts for every batch; the schedule is off wherever the gain may be none."""
+    set_up = ms.Scenario(
+        gpu="l40s", model="gpt-oss-20b", drafter="eagle3", acceptance="0.3", runtime="vllm-0.33"
+    )
+    answer = set_up.recommend(batch=(1, 64)).recommendation
+    settings = engine_settings(answer, "vllm", draft_path="d")
+    plan = plan_of(settings)
+    off = {
+        n for row in answer.schedule if row.candidates == 1 for n in range(row.batch_min, row.batch_max + 1)
+    }
+    drafts = {n for n in off if plan.drafts_at(n)}
+    loses, unsure = ({n for a, b in spans for n in range(a, b + 1)} for spans in (plan.loses, plan.unsure))
+    assert unsure
+    assert drafts <= loses | unsure
+    assert not loses & unsure
+    assert any("within its doubt" in note for note in settings.notes)
 
 
 @pytest.mark.parametrize(
