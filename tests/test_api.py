@@ -140,7 +140,7 @@ def test_frames_are_the_command_lines(scenario):
 def test_an_answer_prints_its_sentence_and_shows_its_schedule(scenario):
     answer = scenario.recommend(batch=(1, 8))
     assert repr(answer) == answer.sentence
-    assert answer.sentence.startswith("Enable speculation at batch 1..8.")
+    assert answer.sentence.startswith("Enable speculation at batch 1..8")
     page = answer._repr_html_()
     assert answer.sentence.split(".")[0] in page
     assert "<table" in page

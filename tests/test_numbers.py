@@ -32,7 +32,7 @@ STATED = {
     "method: batch # and length # of the same GPU": "plan:FIXED_BASELINE_BATCH, plan:FIXED_BASELINE_SEQ_LEN",
     "method: no drafts are made, on 1..#": "plan.break_even:BATCHES_SEARCHED",
     "method: optimal trees of 2 to # candidates": "plan:CANDIDATES_MAX",
-    "method: # contexts, trapezoid": "plan.recommendation:_CONTEXTS",
+    "method: # contexts, trapezoid": "plan.request:_CONTEXTS",
     "method: Usable is # M less # GB": "step.memory:USABLE_MEMORY_SHARE, step.memory:CONTEXT_BYTES / 1e9",
     "method: one older than # days": "specs.costs:STALE_DAYS",
     # the step

@@ -30,6 +30,8 @@ FILES: dict[str, str | Path] = {
     "local.json": '[{"n_prompt": 0, "n_gen": 64, "avg_ts": 120.0}]',
     "before.txt": ENGINE / "vllm_metrics_before.txt",
     "after.txt": ENGINE / "vllm_metrics_after.txt",
+    "served.csv": "gpu,model,runtime,concurrency,prompt,output,tpot_ms\n"
+    "h100-sxm,llama-3.1-8b,vllm-0.15,8,512,256,7.0\n",
     "prompt.txt": "import os",
 }
 SMALL = ("--batch", "1", "--seq", "256")
@@ -46,7 +48,8 @@ def _in(folder: Path) -> None:
         data = content.encode() if isinstance(content, str) else content.read_bytes()
         (folder / name).write_bytes(data)
     for name, copied in (("tree.svg", "tree.json"), ("tree.toml", "tree.json"), ("heads.toml", "heads.csv"),
-                         ("before.toml", "before.txt"), ("other.csv", "observed.csv")):  # fmt: skip
+                         ("before.toml", "before.txt"), ("other.csv", "observed.csv"),
+                         ("local.svg", "local.json")):  # fmt: skip
         shutil.copy(folder / copied, folder / name)
     shutil.copytree(ROOT / DRAFT, folder / "draft")
     shutil.copytree(ROOT / STEPS, folder / "steps")
@@ -65,7 +68,7 @@ def test_no_command_writes_its_result_over_what_it_reads(case, tmp_path, monkeyp
     args = [word.removeprefix("@") for word in case if word[0] != ">"]
     before = (tmp_path / target).read_bytes()
     command = next(found for words, found in commands() if case[: len(words)] == words)
-    form = [] if {"path"} & {param.name for param in command.params} else ["--format", "csv"]
+    form = ["--format", "csv"] if any("--format" in param.opts for param in command.params) else []
     ended = _run(*args, "-o", target, *form)
     assert ended.exit_code == 1, ended.output
     assert target in ended.stderr
