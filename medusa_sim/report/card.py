@@ -20,7 +20,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.figures import DPI, FAINT, SHADES, look
 from medusa_sim.report.recommend_reason import counted
-from medusa_sim.report.text import capitalised, significant, times, with_prefix
+from medusa_sim.report.text import capitalised, times, with_prefix
 from medusa_sim.report.workload_text import workload_text
 
 if TYPE_CHECKING:
@@ -198,4 +198,4 @@ def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, to
         ring: dict[str, Any] = {"markersize": 12, "markerfacecolor": "none", "markeredgewidth": 2.4}
         axis.plot([here["batch"]], [here["speedup"]], "o", color=inks.of[told.kind], clip_on=False, **ring)
     axis.set_ylim(bottom=min(0.9, *low) if min(low) < 1.0 else 0.9, top=max(1.15, 1.04 * max(high)))
-    axis.yaxis.set_major_formatter(lambda value, _: f"{significant(value, 2)}x")
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
