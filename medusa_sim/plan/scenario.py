@@ -42,6 +42,7 @@ from medusa_sim.plan.own_rows import corrected, read_rows
 from medusa_sim.specs.costs import Price, given_price, price_of
 from medusa_sim.specs.engine_facts import Backend, backend_of_model, case_of
 from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.local import with_backend
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
@@ -119,9 +120,12 @@ class Scenario:
 
     @cached_property
     def runtime(self) -> Runtime:
-        """The engine, or how kernels launch; by the drafter where none is named."""
+        """The engine, or how kernels launch; the drafter's own where none is named."""
         asked = self.arguments
-        return _runtime(asked.runtime or self.kind.default_runtime, asked.data_dir)
+        given = asked.runtime or self.kind.default_runtime
+        if isinstance(given, str):
+            given = with_backend(given, self.gpu.local)
+        return _runtime(given, asked.data_dir)
 
     @cached_property
     def gpu(self) -> Gpu:

@@ -214,6 +214,11 @@ def runtimes_of(device: LocalDevice | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(runtime_of_backend(law.backend) for law in laws_of(device)))
 
 
+def with_backend(engine: str, device: LocalDevice | None) -> str:
+    """The first runtime of an engine (`llama.cpp`) that a device runs; any other name as it is."""
+    return next((name for name in runtimes_of(device) if name.startswith(f"{engine}-")), engine)
+
+
 def laws_of(device: LocalDevice | None) -> tuple[Law, ...]:
     """The laws of a device, one for each backend that runs there."""
     return tuple(law for law in laws() if device is not None and device.target.startswith(law.targets))

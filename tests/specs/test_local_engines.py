@@ -7,10 +7,18 @@ from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, NAMES, TYPES, bytes_per_weight, mean_bytes, named_file, shares
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import device_names, gpu_name, gpu_names, load_gpu, local_names
-from medusa_sim.specs.local import is_unopened, law_of, laws
+from medusa_sim.specs.local import is_unopened, law_of, laws, runtimes_of
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, local_runtime_names
 from medusa_sim.specs.variants import with_dtypes
+
+
+@pytest.mark.parametrize("gpu", local_names())
+def test_an_engine_without_a_backend_is_the_first_that_the_device_runs(gpu):
+    runs = [name for name in runtimes_of(load_gpu(gpu).local) if name.startswith("llama.cpp-")]
+    chosen = Scenario(gpu=gpu, model="llama-3.1-8b", runtime="llama.cpp", drafter="ngram").runtime.name
+    assert chosen == runs[0]
+
 
 # GiB of published files of Llama-3.1-8B (llama.cpp's own tables of quantisation)
 LLAMA_8B = {
