@@ -160,6 +160,8 @@ def predicted(rows: pd.DataFrame, runtimes: Mapping[str, Runtime]) -> FloatArray
 
 def banded(rows: pd.DataFrame, runtimes: Mapping[str, Runtime]) -> FloatArray:
     """(3, rows) milliseconds per token of every row, with the ends of their 80 % band."""
+    if rows.tokens.isna().any():
+        raise ValueError("rows without tokens per round cannot be priced; take them from all rows")
     found = np.empty((3, len(rows)))
     places = pd.Series(np.arange(len(rows)), index=rows.index)
     for _, part in rows.groupby([*SETUP, "runtime", "tokens"]):
