@@ -142,7 +142,7 @@ class Surface:
         """
         engine = self.setting.runtime.engine
         known = 0 if engine is None else engine.measured_requests
-        if not known or self.in_flight_only or self.batch.max(initial=0) <= known:
+        if not known or self.batch.max(initial=0) <= known:
             return None
         if self.around is not None and self.around.at_edges is not None:
             return self.around.at_edges.in_flight
@@ -156,7 +156,7 @@ class Surface:
         """The same at the longest requests that steps were measured with, and their doublings, if below S."""
         runtime = self.setting.runtime
         known = 0 if runtime.engine is None or runtime.local else longest_tokens()
-        if not known or self.in_flight_only or self.seq_len.max(initial=0) <= known:
+        if not known or self.seq_len.max(initial=0) <= known:
             return None
         if self.around is not None and self.around.at_long_edges is not None:
             return self.around.at_long_edges.in_flight

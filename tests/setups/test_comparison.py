@@ -11,6 +11,7 @@ from one_line import one_line
 
 import medusa_sim as ms
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError
+from medusa_sim.plan.cells import price
 from medusa_sim.plan.columns import COMPARE
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.report.compare_text import warning_lines, with_warnings
@@ -189,6 +190,23 @@ def test_bands_hold_their_values_and_speculation_is_less_sure(dense):
         assert (table[name] < table[f"{name}_high"]).all()
     width = table.tokens_per_s_per_user_high / table.tokens_per_s_per_user_low
     assert width[table.drafter == "eagle3"].mean() > width[table.drafter == "none"].mean()
+
+
+def test_bands_beyond_what_an_engine_was_measured_with_are_those_that_recommend_reads():
+    beyond = {"gpus": "h100-sxm", "counts": 2, "batches": (8, 1024), "prompt_tokens": 100}
+    found = ms.compare(**{**DENSE, **beyond})
+    rows = found.table[found.table.batch == 1024].to_dict("records")
+    assert {row["drafter"] for row in rows} == {"none", "eagle3"}
+    for row in rows:
+        scenario = found.comparison.scenario(row)
+        engine = scenario.runtime.engine
+        assert engine is not None
+        assert engine.measured_requests < 1024
+        cells = price(scenario, [1024], [found.comparison.question.seq_len]).by_count
+        count = cells.configurations.counts.tolist().index(row["drafts"] + 1)
+        for end, other in (("low", 1), ("high", 0)):  # the longer a token takes, the lower the rate
+            asked = row["tokens_per_s_per_gpu"] / cells.token_band[other][0, 0, count]
+            assert row[f"tokens_per_s_per_gpu_{end}"] == pytest.approx(asked, rel=1e-12)
 
 
 def test_what_a_card_or_an_engine_cannot_run_is_refused_with_its_reason(experts):
