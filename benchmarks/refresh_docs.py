@@ -2,7 +2,8 @@
 
 docs/cli.md from the help pages, sections of docs/validation*.md, the worked example of docs/method.md,
 docs/speedup.png from the default report, the outputs of docs/medusa_sim.ipynb, the house of CONTRIBUTING.md,
-and in README.md, docs/guide.md, docs/load.md, docs/engine-loop.md every ```text block behind a ```sh block.
+and in README.md, docs/guide.md, docs/load.md, docs/engine-loop.md every ```text block behind a ```sh block. A
+block that ends in `...` shows the beginning of what is printed: as many paragraphs as it had.
 """
 
 from __future__ import annotations
@@ -49,6 +50,14 @@ def output_of(commands: str, folder: Path) -> str:
                 raise SystemExit(f"{line}\n{done.stderr}")
             parts.append(done.stdout)
     return "".join(parts)
+
+
+def beginning_of(printed: str, shown: str) -> str:
+    """What a page shows of an output: all, or as many paragraphs as it has where its block ends in `...`."""
+    *paragraphs, last = shown.split("\n\n")
+    if last.strip() != "...":
+        return printed
+    return "\n\n".join([*printed.split("\n\n")[: len(paragraphs)], "...\n"])
 
 
 def reference() -> str:
@@ -136,7 +145,10 @@ def main() -> None:
             page = ROOT / name_of_page
             text = page.read_text(encoding="utf-8")
             filled = _SHOWN.sub(
-                lambda found: found[1] + output_of(found["commands"], folder) + found[4], text
+                lambda found: (
+                    found[1] + beginning_of(output_of(found["commands"], folder), found[3]) + found[4]
+                ),
+                text,
             )
             write_text(page, filled)
         page = ROOT / "CONTRIBUTING.md"

@@ -55,7 +55,7 @@ def test_shown_commands_run(line, output, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, args)
     assert result.exit_code == 0, result.output
-    assert output is None or result.stdout == output, "run `make docs`"
+    assert output is None or refresh_docs.beginning_of(result.stdout, output) == output, "run `make docs`"
 
 
 @pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
