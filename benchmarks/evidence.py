@@ -14,6 +14,7 @@ Exit 3 where one is not.
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import json
 import os
@@ -29,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from study import GPU_OF_ROWS, ROOT, measured
 
 from medusa_sim.arrays import BoolArray
@@ -199,19 +201,20 @@ def read(path: Path) -> pd.DataFrame:
 
 
 Clause = dict[str, Any]
-"""Values by column: a row belongs where every column named has one of its values. BUT: hashes of rows that do
-not all the same."""
-BUT = "but"
-_DIGITS = 8
+"""Values by column: a row belongs where every column named has one of its values. ONLY: where values do not
+tell the given rows apart, their hashes, and no others belong. What is not given is never named."""
+ONLY = "only"
+_HASH_CHARACTERS = 16 / 3
+"""Of base64, each."""
 
 
-def hashes(rows: pd.DataFrame, columns: list[str]) -> list[str]:
-    """A short hash of each row's values."""
+def hashes(rows: pd.DataFrame, columns: list[str]) -> NDArray[np.uint32]:
+    """(rows,) short hash of each row's values."""
     texts = (
         rows[name].map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))
         for name in columns
     )
-    return [f"{zlib.crc32('|'.join(each).encode()):08x}" for each in zip(*texts, strict=True)]
+    return np.array([zlib.crc32("|".join(each).encode()) for each in zip(*texts, strict=True)], dtype="<u4")
 
 
 def shapes(rows: pd.DataFrame) -> list[str]:
@@ -225,12 +228,11 @@ def holds(rows: pd.DataFrame, clauses: list[Clause]) -> BoolArray:
     for clause in clauses:
         own = np.ones(len(rows), dtype=np.bool_)
         for name, values in clause.items():
-            if name != BUT:
+            if name != ONLY:
                 own &= rows[name].isin(values).to_numpy()
-        if BUT in clause:
-            text = clause[BUT]
-            left = {text[at : at + _DIGITS] for at in range(0, len(text), _DIGITS)}
-            own[own] = [each not in left for each in hashes(rows[own], shapes(rows))]
+        if ONLY in clause:
+            given = np.frombuffer(base64.b64decode(clause[ONLY]), dtype="<u4")
+            own[own] = np.isin(hashes(rows[own], shapes(rows)), given)
         found |= own
     return found
 
@@ -247,30 +249,35 @@ def listed(rows: pd.DataFrame, given: BoolArray) -> tuple[Clause, BoolArray]:
     return whole, held
 
 
+_Part = tuple[Clause, BoolArray]
+"""A clause, and the given rows that it must name one by one."""
+
+
 def clauses_of(rows: pd.DataFrame, given: BoolArray) -> list[Clause]:
     """Clauses that hold the given rows and no other, as short as can be found."""
-    clause, held = listed(rows, given)
-    found: list[list[tuple[Clause, BoolArray]]] = [[(clause, held & ~given)]]
-    for name in shapes(rows) if (held & ~given).any() else ():
-        values = rows.loc[given, name].unique().tolist()
-        if not 1 < len(values) <= MOST_PARTS:
-            continue
-        parts = []
-        for value in values:
-            own = (rows[name] == value).to_numpy()
-            clause, inside = listed(rows[own], given[own])
-            left = np.zeros(len(rows), dtype=np.bool_)
-            left[own] = inside & ~given[own]
-            parts.append((clause | {name: [value]}, left))
-        found.append(parts)
 
-    def length(parts: list[tuple[Clause, BoolArray]]) -> int:
-        return sum(len(json.dumps(clause)) + _DIGITS * int(left.sum()) for clause, left in parts)
+    def part(own: BoolArray, **beside: Any) -> _Part:
+        clause, held = listed(rows[own], given[own])
+        named = np.zeros(len(rows), dtype=np.bool_)
+        if (held & ~given[own]).any():
+            named[own] = given[own]
+        return clause | beside, named
+
+    whole = part(np.ones(len(rows), dtype=np.bool_))
+    found: list[list[_Part]] = [[whole]]
+    for name in shapes(rows) if whole[1].any() else ():
+        values = rows.loc[given, name].unique().tolist()
+        if 1 < len(values) <= MOST_PARTS:
+            found.append([part((rows[name] == value).to_numpy(), **{name: [value]}) for value in values])
+
+    def length(parts: list[_Part]) -> float:
+        return sum(len(json.dumps(clause)) + _HASH_CHARACTERS * int(named.sum()) for clause, named in parts)
 
     return [
-        {**clause, BUT: "".join(hashes(rows[left], shapes(rows)))} if left.any() else clause
-        for clause, left in min(found, key=length)
-    ]
+        clause | {ONLY: base64.b64encode(np.sort(hashes(rows[named], shapes(rows))).tobytes()).decode()}
+        if named.any() else clause
+        for clause, named in min(found, key=length)
+    ]  # fmt: skip
 
 
 MOST_PARTS = 24
