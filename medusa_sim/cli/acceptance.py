@@ -37,7 +37,7 @@ def acceptance() -> None:
     "--observations",
     type=take.FILE,
     required=True,
-    help="CSV decoder,spec,block_efficiency of one (target, draft, task); SD rows of a few lengths suffice.",
+    help="CSV decoder,spec,block_efficiency of one target, draft and task; a few SD rows suffice.",
 )
 @click.option(
     "--targets",
@@ -112,7 +112,7 @@ def _rows(path: Path, needed: tuple[str, ...]) -> pd.DataFrame:
 @click.option(
     "--drafter",
     type=DRAFTER,
-    help="Carry the rates of a chain on to more drafts than were measured, as answers about it do.",
+    help="Extend a chain to more drafts than were measured, as answers with this drafter do.",
 )
 @take.output
 @take.data_dir
@@ -194,7 +194,7 @@ _WRITTEN = click.option(
     default="target",
     show_default=True,
     type=click.Choice(("target", "teacher-forced")),
-    help="What right means: what the target emits in its own text, or the next token of a given text.",
+    help="Right is what the target emits in its own text, or the next token of a given text.",
 )
 @click.option("--tree", "tree_file", type=take.FILE, help="A tree that was run.")
 @click.option("--tokens-per-step", type=click.FLOAT, help="What it gave; fits the correlation of the heads.")

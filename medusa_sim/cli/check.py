@@ -28,12 +28,11 @@ from medusa_sim.plan.question import Measured
     "files",
     type=take.FILE,
     multiple=True,
-    help="Result of a load generator (as `calibrate engine`); beside the run with drafts also one without.",
+    help="Result of a load generator (as `calibrate engine`), with drafts and, if there is one, without.",
 )
 @click.option(
     "--counters",
-    help="Acceptance as the engine counted it (as `acceptance from-engine`): a file, or the URL of its "
-    "/metrics page, which in vLLM also tells speed and batch.",
+    help="What the engine counted: a file, or the URL of its /metrics page (vLLM's has speed and batch too).",
 )
 @take.record("how", take.Counters)
 @take.record("asked", Measured)

@@ -42,13 +42,13 @@ one drafter or of one machine; every other holds for each set-up.
 @click.option(
     "--under-load",
     is_flag=True,
-    help="Also simulate the best set-ups, with and without speculation, under the rate or the users.",
+    help="Also simulate the best set-ups, with and without speculation, under --rate or --users.",
 )
 @click.option(
     "--router",
     default="least-load",
     type=click.Choice(("least-load", "round-robin")),
-    help="Of --under-load: how the requests of a rate are spread over copies.",
+    help="How --under-load spreads requests over copies.",
 )
 @take.scenario("names", *SAID_OTHERWISE)
 @take.record("report", ReportPlace)

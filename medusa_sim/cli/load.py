@@ -68,8 +68,8 @@ _POLICIES = {"type": Reading("policies", policies_of), "default": ",".join(DEFAU
     "--rate",
     "rates",
     type=Reading("rates", rates_of),
-    help="Requests a second, or a list 4,8,16; of a trace: to stretch it to [a quarter to nine tenths of "
-    "what the server carries; of a trace its own].",
+    help="Requests a second, or a list 4,8,16; a trace is stretched to it [1/4 to 9/10 of what is carried; a "
+    "trace: its own].",
 )
 @click.option("--target-rate", type=take.PositiveFloat(), help="Count the GPUs that carry this rate.")
 @click.option("--search/--no-search", default=True, help="Find what each policy carries, and where it loses.")

@@ -66,8 +66,7 @@ def measure() -> None:
 @click.option(
     "--with-operators",
     is_flag=True,
-    help="On a CPU: also the operators, alternating with the steps and a reference kernel, so that a shared "
-    "machine can be measured.",
+    help="On a CPU: the operators too, in turns with steps and a reference kernel, for a shared machine.",
 )
 def measure_steps(*, folder: Path, grid: StepGrid, asked: Device, with_operators: bool) -> None:
     """Times of whole steps of models with random weights, for `validate decoder`."""

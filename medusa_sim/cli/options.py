@@ -289,7 +289,7 @@ class Counters(Declared):
     )
     wait_s: float = argument(
         0.0, NUMBER,
-        "With a URL: seconds between two looks; 0 takes what was counted since the server started.",
+        "With a URL: seconds to count for; 0 takes all since the server started.",
         option="--wait", least=0, most=86_400,
     )  # fmt: skip
     timeout_s: float = argument(

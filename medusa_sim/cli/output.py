@@ -179,7 +179,7 @@ class ReportPlace(Declared):
     folder: Path | None = argument(
         None, PATH, "Also write report.html and report.md with plots into this folder.", option="--report"
     )
-    overwrite: bool = argument(False, FLAG, "Replace files that are there and are not this command's own.")
+    overwrite: bool = argument(False, FLAG, "Replace existing files that another command wrote.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

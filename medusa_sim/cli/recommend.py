@@ -46,7 +46,7 @@ EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 @click.option(
     "--ab",
     is_flag=True,
-    help="With --export: commands that check the answer on the engine, with synthetic acceptance.",
+    help="With --export: commands that check the answer on the engine, by synthetic acceptance.",
 )
 @click.option(
     "--by-count", is_flag=True, help="A row for every batch and count instead: the curves behind the answer."
@@ -54,7 +54,7 @@ EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 @click.option(
     "--ask-bench",
     is_flag=True,
-    help="Print the command whose result --bench takes, for llama.cpp and MLX, and nothing else.",
+    help="Only print the command whose output --bench takes (llama.cpp, MLX).",
 )
 @click.option("--draft-path", help="Draft checkpoint to name in the engine's settings.")
 @take.record("report", ReportPlace)

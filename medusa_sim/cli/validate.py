@@ -28,8 +28,7 @@ _FAIL_ABOVE = click.option(
     "--fail-above",
     type=take.PositiveFloat(),
     metavar="PCT",
-    help="Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent; "
-    "of the decoder: allowed error on top of run-to-run spread.",
+    help="Exit 3 where the mean error is above this many per cent (decoder: beyond the spread of runs).",
 )
 
 
@@ -126,7 +125,7 @@ def _rows(
     "--child-vectors",
     type=take.FILE,
     required=True,
-    help="CSV of the probabilities that the k-th child is accepted, from which --tree-runs are predicted.",
+    help="CSV of the probabilities that the k-th child is accepted; they predict --tree-runs.",
 )
 @_FAIL_ABOVE
 @take.output

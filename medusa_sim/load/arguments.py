@@ -31,17 +31,15 @@ class LoadArguments(Declared):
 
     policies: Sequence[Any] = argument(
         DEFAULT_POLICIES, ANY,
-        "Policies to compare: none, a number of drafts (3), schedule (by requests, computed), "
-        "schedule=1:5,32:3,96:0 (given), schedule-context, adaptive and throughput_aware (by measured "
-        "acceptance, as SGLang), draft_len_schedule=4:4,8:2 (TensorRT-LLM), budget (most tokens/s at every "
-        "step).",
+        "Policies, by commas: none, 3 (drafts), schedule, schedule=1:5,32:3,96:0, schedule-context, budget; "
+        "as SGLang adaptive, throughput_aware; as TensorRT-LLM draft_len_schedule=4:4,8:2.",
         option="--policy",
     )  # fmt: skip
     trace: str | os.PathLike[str] | None = argument(
         None, PATH, "CSV or Parquet with the arrival, prompt and output tokens of each request.", _REQUESTS
     )
     users: int | None = argument(
-        None, WHOLE, "A closed loop instead: so many always in flight.", _REQUESTS, least=1
+        None, WHOLE, "A closed loop instead: this many always in flight.", _REQUESTS, least=1
     )
     think_s: float = argument(0.0, NUMBER, "Pause of a user between requests.", _REQUESTS, least=0)
     requests: int = argument(LOAD_REQUESTS, WHOLE, "Requests to draw.", _REQUESTS, least=1)
@@ -50,7 +48,7 @@ class LoadArguments(Declared):
         above=0,
     )  # fmt: skip
     ramp: float = argument(
-        1.0, NUMBER, "The rate goes to so many times the first, linearly.", _REQUESTS, above=0
+        1.0, NUMBER, "The rate grows linearly to this many times the first.", _REQUESTS, above=0
     )
     prompt_tokens: float = argument(LOAD_PROMPT_TOKENS, NUMBER, "Mean prompt.", _REQUESTS, above=0)
     output_tokens: float = argument(LOAD_OUTPUT_TOKENS, NUMBER, "Mean output.", _REQUESTS, above=0)
@@ -65,7 +63,7 @@ class LoadArguments(Declared):
     )
     e2e_ms: float | None = argument(None, NUMBER, "Limit of a request's whole time.", _ASKED, above=0)
     share: float = argument(
-        LOAD_SHARE, NUMBER, "Of the requests that must keep the limits for a rate to count as carried.",
+        LOAD_SHARE, NUMBER, "Share of requests within the limits from which a rate counts as carried.",
         _ASKED, above=0, most=1,
     )  # fmt: skip
     max_num_seqs: int | None = argument(
@@ -76,7 +74,7 @@ class LoadArguments(Declared):
     )
     prompt_interval: int = argument(
         1, WHOLE,
-        "Steps from one that carries prompts to the next that may (vLLM prefill_schedule_interval, SGLang "
+        "Steps between two that may carry prompts (vLLM prefill_schedule_interval, SGLang "
         "--prefill-decode-interval).",
         _SERVER, least=1, most=1000,
     )  # fmt: skip
@@ -86,16 +84,16 @@ class LoadArguments(Declared):
     )
     prefix: str = argument(
         LOAD_PREFIXES[0], WORD,
-        "Whose that share is: one text of all requests, held once, or what each session said before.",
+        "What the cache holds: one text of all requests, or what each session said before.",
         _REQUESTS, choices=LOAD_PREFIXES,
     )  # fmt: skip
     cancelled: float = argument(
-        0.0, NUMBER, "Share of the requests whose client goes away, anywhere in the output.", _REQUESTS,
+        0.0, NUMBER, "Share of requests whose client goes away, anywhere in the output.", _REQUESTS,
         least=0, most=1,
     )  # fmt: skip
     seeds: int | None = argument(
         None, WHOLE,
-        f"Runs of each policy and rate; the same for every policy [{LOAD_SEEDS}; of a trace 1].",
+        f"Runs of each policy and rate, on the same draws [{LOAD_SEEDS}; a trace: 1].",
         _REQUESTS, least=1, most=100,
     )  # fmt: skip
     drop_long: bool = argument(

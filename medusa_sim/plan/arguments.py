@@ -86,21 +86,18 @@ class Arguments(Declared):
     )  # fmt: skip
     drafter: str | None = argument(
         None, WORD,
-        "What proposes the candidates: {names} [the first of " + ", ".join(DEFAULT_DRAFTERS)
-        + " that the runtime runs].",
+        "What drafts: {names} [the first of " + ", ".join(DEFAULT_DRAFTERS) + " that the runtime runs].",
         _DRAFTS, names="drafter", label="Drafter",
     )  # fmt: skip
     acceptance: Given = argument(
         None, ANY,
-        "A profile's name, a TOML or CSV file, one rate for every draft (0.7), the share of steps that "
-        "accept each draft (0.78,0.60,0.42), rates given that the draft before was accepted "
-        "(conditional:0.78,0.77,0.70), or a mean length with its drafts (2.8@3) [medusa, eagle: the model's "
-        "own profile, else a borrowed one].",
+        "Profile, file, rate (0.7), share of steps by draft (0.78,0.60,0.42), conditional:0.78,0.77,0.70 "
+        "or mean length@drafts (2.8@3) [the model's profile, else a borrowed one].",
         _DRAFTS, names="profile", label="Acceptance",
     )  # fmt: skip
     heads: int | None = argument(
         None, WHOLE,
-        "Trained Medusa heads; as many run as a tree is deep [all of the profile; a curve has 5].",
+        "Trained Medusa heads; a tree runs as many as it is deep [all of the profile; curves: 5].",
         _DRAFTS, least=1, most=LONGEST_DRAFT, label="Medusa heads",
     )  # fmt: skip
     draft_model: ModelName | None = argument(
@@ -122,20 +119,18 @@ class Arguments(Declared):
     )  # fmt: skip
     match_rate: float | None = argument(
         None, NUMBER,
-        "Of --drafter ngram and suffix: share of the steps that find drafts [the profile's, else its first "
-        "rate / 0.53].",
+        "ngram, suffix: share of steps that find drafts [the profile's, else its first rate / 0.53].",
         _DRAFTS, above=0,
     )  # fmt: skip
     p_min: float = argument(
         0.0, NUMBER,
-        "llama.cpp's --spec-draft-p-min: a draft ends before the first token whose probability under the "
-        "drafter is below it.",
+        "llama.cpp's --spec-draft-p-min: a draft ends before a token that the drafter finds less likely.",
         _DRAFTS, least=0, most=0.99, label="p-min",
     )  # fmt: skip
     prompt_tokens: float | None = argument(
         None, NUMBER,
-        "Mean prompt of a server's requests, which ride on decode steps: speedups and rates are the server's "
-        f"[engines, without --seq: {LOAD_PROMPT_TOKENS:g} in, {LOAD_OUTPUT_TOKENS:g} out; sweep: none ride].",
+        "Mean prompt of the requests of a server, whose speedup and rates are then given "
+        f"[engines without --seq: {LOAD_PROMPT_TOKENS:g} in, {LOAD_OUTPUT_TOKENS:g} out; sweep: none].",
         _REQUESTS, least=1, most=MOST_TOKENS,
     )  # fmt: skip
     output_tokens: float | None = argument(
@@ -144,12 +139,12 @@ class Arguments(Declared):
     )  # fmt: skip
     length_cv: float = argument(
         LENGTH_CV, NUMBER,
-        "Coefficient of variation of their prompts and outputs (log-normal; 0: all equal).",
+        "Coefficient of variation of both lengths (log-normal; 0: all equal).",
         _REQUESTS, least=0, most=10,
     )  # fmt: skip
     workload: str | None = argument(
         None, WORD,
-        "MT-bench category whose acceptance rate to use instead of the average (writing, coding, ...).",
+        "MT-bench category (writing, coding, ...) whose acceptance rate to use [the average].",
         _DRAFTS,
     )  # fmt: skip
     lossless: bool = argument(
@@ -162,14 +157,13 @@ class Arguments(Declared):
     )
     weight_dtype: str | None = argument(
         None, WORD,
-        "Stored weights [as --dtype]; int4, mxfp4, and int8 under 16 bits, are weight-only. Of llama.cpp "
-        "and MLX the type of the file: Q4_K_M, Q8_0, IQ4_XS, 4bit ...",
+        "Stored weights [as --dtype]; llama.cpp and MLX: the type of the file (Q4_K_M, Q8_0, 4bit ...).",
         _FORMATS, choices=_WEIGHTS, others=FILE_NAMES, label="Weights",
     )  # fmt: skip
     kv_dtype: str | None = argument(
         None,
         WORD,
-        "KV cache; of llama.cpp q8_0, q4_0 ... too.",
+        "KV cache; llama.cpp: q8_0, q4_0 ... too.",
         _FORMATS,
         choices=("fp16", "bf16", "fp32", "fp8"),
         others=CACHES,
@@ -179,42 +173,41 @@ class Arguments(Declared):
         1, WHOLE, "GPUs that share the model (tensor parallelism).", _MACHINE, least=1, label="GPUs"
     )
     ep: int = argument(
-        1, WHOLE, "Groups of these GPUs among which whole experts are split; 1 splits every expert over all.",
+        1, WHOLE, "Groups of GPUs over which whole experts are spread; 1 splits every expert.",
         _MACHINE, least=1, label="Whole experts on each GPU",
     )  # fmt: skip
     dp_attention: bool = argument(
-        False, FLAG, "Attention of other sequences on every GPU, as SGLang's --enable-dp-attention.", _MACHINE
+        False, FLAG, "Each GPU attends to other sequences (SGLang's --enable-dp-attention).", _MACHINE
     )
     overlap: str | None = argument(
         None, WORD,
-        "How far candidates of one sequence share experts [chain, or tree where trees are run].",
+        "How candidates of one sequence share experts [chain, or tree where trees run].",
         _MACHINE, choices=("chain", "tree", "independent", "disjoint"),
     )  # fmt: skip
     latency: LatencyName | LatencyModel = argument(
         "calibrated", LATENCY,
-        "roofline: the datasheet's limits. calibrated: fitted kernels. measured: a profile's rows.",
+        "roofline: datasheet limits. calibrated: fitted kernels. measured: rows of a profile.",
         _MACHINE, choices=("calibrated", "roofline", "measured"),
     )  # fmt: skip
     kernels: str | None = argument(
         None, WORD,
-        "Kernel set [default: torch for fp16, sglang for bf16 and fp8, paper with --runtime paper].",
+        "Kernel set [torch for fp16, sglang for bf16 and fp8, paper with --runtime paper].",
         _MACHINE,
     )  # fmt: skip
     bench: str | os.PathLike[str] | None = argument(
         None, PATH,
-        "What llama-bench, llama-batched-bench, mlx-lm's benchmark or llama-server's timings print on your "
-        "own machine: llama.cpp's and MLX's times are corrected by its rows.",
+        "Output of llama-bench, llama-batched-bench, mlx-lm's benchmark or llama-server on your machine, "
+        "which corrects its times.",
         _MACHINE,
     )  # fmt: skip
     power_limit: float | None = argument(
         None, NUMBER,
-        "Watts that the card may take, of llama.cpp and MLX: its arithmetic slows, its memory does not [all "
-        "of its power].",
+        "llama.cpp and MLX: watts that the card may take; slows arithmetic, not memory [no limit].",
         _MACHINE, above=0, most=2000,
     )  # fmt: skip
     fallback: Fallback = argument(
         "refuse", WORD,
-        "With --latency measured, for shapes that were not measured: refuse, or predict as calibrated.",
+        "Shapes that --latency measured lacks: refuse them, or predict them as calibrated.",
         _MACHINE, choices=("refuse", "calibrated"),
     )  # fmt: skip
     scope: Scope = argument(
@@ -224,18 +217,17 @@ class Arguments(Declared):
     )  # fmt: skip
     baseline: Baseline = argument(
         "same", WORD,
-        "Divide by plain decoding at the same batch and length, or (as the paper's plots) at batch 1, 1024.",
+        "Divide by plain decoding at the same shape, or (the paper's plots) at batch 1, length 1024.",
         _ASKED, choices=("same", "fixed"),
     )  # fmt: skip
     price: float | None = argument(
         None, NUMBER,
-        "Dollars per GPU-hour [the dated list price of `medusa-sim specs prices`, where there is one].",
+        "Dollars per GPU-hour [the list price of `medusa-sim specs prices`, where there is one].",
         _ASKED, above=0,
     )  # fmt: skip
     data_dir: DataDir = argument(
         None, FOLDER,
-        "Your own specs and profiles, searched before the shipped ones [default: $MEDUSA_SIM_DATA_DIR, else "
-        "the platform's user data folder].",
+        "Your specs and profiles, searched first [$MEDUSA_SIM_DATA_DIR, else the user's data folder].",
         "Output", names="data_dir",
     )  # fmt: skip
 

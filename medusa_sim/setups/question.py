@@ -70,7 +70,7 @@ class Question(Declared):
         None, NUMBER, "Slowest stream [no limit].", _ASKED, above=0, most=_MOST
     )
     sure: float = argument(
-        SURE, NUMBER, "Required probability of meeting the speed target, by its interval.", _ASKED,
+        SURE, NUMBER, "Required probability of meeting the speed target.", _ASKED,
         least=0.01, most=0.99,
     )  # fmt: skip
     rate: float | None = argument(
@@ -138,8 +138,7 @@ class Choices(Declared):
     )
     kv_dtypes: tuple[str, ...] | None = several(
         "kv_dtype",
-        f"Precision of the KV cache, {AUTO},{FP8} for both at every batch [{AUTO}, as published; {FP8} for "
-        "batches beyond what that holds].",
+        f"KV cache, {AUTO},{FP8} for both everywhere [{AUTO}, as published; {FP8} where that has no room].",
         "caches",
     )
     engines: tuple[str, ...] | None = several(

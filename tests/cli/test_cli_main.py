@@ -202,8 +202,8 @@ def test_every_argument_stands_under_a_heading_of_the_help(known):
 ROOT = Path(__file__).parents[2]
 OTHER_PROGRAMS = (
     "acceptance/engine_counters.py", "engine_runs/load_generators.py", "export/",
-    "lab/measure/environment.py", "lab/measure/spread.py", "plan/arguments.py", "plan/terms.py",
-    "specs/engine_facts.py",
+    "lab/measure/environment.py", "lab/measure/spread.py", "load/arguments.py", "plan/arguments.py",
+    "plan/doubts.py", "plan/terms.py", "specs/engine_facts.py", "app/views/own.py",
 )  # fmt: skip
 OLD_SPELLINGS = ("cli/calibrate.py", "cli/measure.py", "cli/validate.py")
 

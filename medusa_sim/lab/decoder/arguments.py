@@ -101,20 +101,17 @@ class Request(Declared):
     method: str = argument("medusa", WORD, "How drafts are made and verified.", choices=METHODS)
     tree: str | None = argument(
         None, WORD,
-        "medusa: auto (what pays on this device; the default), candidates (64), a branching (4-2-1) or a "
-        "file of paths. sd, ngram: length (4). specinfer, rsd-c: branching (2-2-1). spectr, rsd-s: paths or "
-        "beams x depth (4x3).",
+        "medusa: auto (what pays here; the default), candidates (64), branching (4-2-1), file. sd, ngram: "
+        "length (4). specinfer, rsd-c: branching (2-2-1). spectr, rsd-s: paths or beams x depth (4x3).",
     )  # fmt: skip
     rule: Acceptance | None = argument(
         None, WORD,
-        "Which drafts are accepted above temperature 0 [default: rejection, which keeps the model's "
-        "distribution].",
+        "How drafts are accepted above temperature 0 [rejection, which keeps the model's distribution].",
         choices=("greedy", "typical", "rejection"),
     )  # fmt: skip
     acceptance: str | None = argument(
         None, WORD,
-        "Acceptance profile (name or file) whose head accuracies shape medusa's trees [default: the "
-        "checkpoint's own].",
+        "Profile (name or file) whose head accuracies shape medusa's trees [the checkpoint's].",
     )  # fmt: skip
     ngram_max: int = argument(3, WHOLE, "ngram: longest n looked up.", least=1, most=64)
     match: Match = argument(

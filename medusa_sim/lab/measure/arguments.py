@@ -37,8 +37,7 @@ class Device(Declared):
     dtype: str | None = argument(None, WORD, "fp32, bf16, fp16, by commas [default: cpu fp32, cuda fp16].")
     tree_attention: Literal["masked", "split"] = argument(
         "masked", WORD,
-        "Verification in one kernel under the tree's mask, or the prefix by the fastest kernel and the tree "
-        "behind it apart.",
+        "masked: one kernel under the tree's mask. split: the prefix by the fastest kernel, then the tree.",
         choices=("masked", "split"),
     )  # fmt: skip
     packed: bool = argument(
@@ -48,7 +47,7 @@ class Device(Declared):
     )  # fmt: skip
     budget: float | None = argument(
         None, NUMBER,
-        "Stop after this many seconds; the most informative shapes come first [default: all of them].",
+        "Stop after this many seconds, the most informative shapes first [default: all of them].",
         above=0, metavar="SECONDS",
     )  # fmt: skip
     out: Path | None = argument(
