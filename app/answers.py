@@ -26,8 +26,9 @@ from medusa_sim.plan import tree_speedup
 from medusa_sim.plan.configurations import Configurations
 from medusa_sim.plan.coverage import Standing, standing
 from medusa_sim.plan.question import Objective, Question
-from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.coverage_text import standing_sentence
 from medusa_sim.setups.measured import Beside, as_measured, by_nearness, differences, figures

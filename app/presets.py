@@ -9,7 +9,7 @@ import streamlit as st
 from chosen import PRESETS, Preset, set_up_of
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.recommend import scheduled_row_at
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.report.card import short
 
 _LANDED = "landed"

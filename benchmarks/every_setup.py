@@ -52,8 +52,9 @@ from medusa_sim.outside.escaping import paragraph
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.quantities import values
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import recommend, scheduled_row_at
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.verdict import LOSES, PAYS, verdicts
 from medusa_sim.report.caveats import caveats, shortfall_facts, shortfall_text

@@ -19,7 +19,13 @@ from medusa_sim.errors import UsageError
 from medusa_sim.plan.columns import count_table
 from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.plan.question import OBJECTIVES, Objective
-from medusa_sim.plan.recommend import gains_by_batch, request_at, scheduled_counts, scheduled_row_at, steps_at
+from medusa_sim.plan.recommendation_at import (
+    gains_by_batch,
+    request_at,
+    scheduled_counts,
+    scheduled_row_at,
+    steps_at,
+)
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of

@@ -16,8 +16,8 @@ from chosen import SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.arguments import ARGUMENTS
-from medusa_sim.plan.recommend import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.basis import rests_on
 from medusa_sim.report.card import short

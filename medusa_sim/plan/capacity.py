@@ -137,7 +137,7 @@ def best_operating_point(
         return None
     rate = every.tokens_per_s[:, s, place]
     row, column = np.unravel_index(int(np.argmax(np.where(allowed, rate, -np.inf))), rate.shape)
-    return Cell(cells=every, at=int(row), s=s, k=int(place.start or 0) + int(column))
+    return Cell(cells=every, b=int(row), s=s, k=int(place.start or 0) + int(column))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from medusa_sim.step.memory import MemoryParts
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cell:
-    """A view of cells at the places `at` (batch), `s` (length) and `k`, whose attributes are quantities."""
+    """A view of cells at the places `b` (batch), `s` (length) and `k`, whose attributes are quantities."""
 
     cells: Cells
-    at: int
+    b: int
     s: int
     k: int = 0
 
@@ -32,7 +32,7 @@ class Cell:
         """What has a number in every cell, here."""
         if isinstance(value, str):
             return value
-        number = np.broadcast_to(value, self.cells.shape)[self.at, self.s, self.k].item()
+        number = np.broadcast_to(value, self.cells.shape)[self.b, self.s, self.k].item()
         return None if number != number else number  # noqa: PLR0124  # nan
 
     @property

@@ -42,8 +42,8 @@ class Cells(CellSteps):
         """Every configuration at every batch and length."""
         return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
 
-    def of(self, index: IntArray) -> Cells:
-        """Other cells of the same surface: (B or 1, S or 1, K) configurations."""
+    def with_index(self, index: IntArray) -> Cells:
+        """The cells of other configurations of the same surface. index: (B or 1, S or 1, K)."""
         for axis in (0, 1):  # once where all batches or lengths have the same
             first = index.take([0], axis) if index.shape[axis] > 1 else index
             if np.array_equal(np.broadcast_to(first, index.shape), index):
@@ -61,13 +61,13 @@ class Cells(CellSteps):
         configurations = self.configurations
         members = configurations.with_count
         if members.shape[1] == 1:
-            return self.of(members[None, None, :, 0])
+            return self.with_index(members[None, None, :, 0])
         every = self if self.index.shape[-1] == configurations.candidates.size else Cells.every(self.surface)
         per_token = every.step_us * ((1.0 + _TIE * configurations.option) / configurations.tokens_per_step)
         if not every.fits.all():
             per_token = np.where(every.fits, per_token, _ALWAYS_LAST * per_token)
         fastest = np.argmin(per_token[..., members.T], axis=-2)
-        return self.of(members[np.arange(len(members)), fastest])
+        return self.with_index(members[np.arange(len(members)), fastest])
 
     def best(self, worth: FloatArray | None = None) -> Cells:
         """(B, S, 1) the cell of most worth (None: speedup) that fits, the first of equals.
@@ -77,13 +77,17 @@ class Cells(CellSteps):
         places = self.best_places(worth)
         index = np.take_along_axis(np.broadcast_to(self.index, self.shape), places[..., None], axis=-1)
         none_fits = ~np.broadcast_to(self.fits, self.shape).any(axis=-1, keepdims=True)
-        return self.of(np.where(none_fits, PLAIN, index))
+        return self.with_index(np.where(none_fits, PLAIN, index))
 
     def best_places(self, worth: FloatArray | None = None) -> IntArray:
         """(B, S) places of `best` among the cells, 0 where none fits."""
         values = np.broadcast_to(self.speedup if worth is None else worth, self.shape)
         fits = np.broadcast_to(self.fits, self.shape)
         return np.asarray(np.argmax(np.where(fits, values, -np.inf), axis=-1))
+
+    def best_speculative(self, b: int, s: int) -> int:
+        """The configuration that gains most of those that speculate; of every configuration's cells."""
+        return 1 + int(np.argmax(self.speedup[b, s, 1:]))
 
     # The same elsewhere.
 

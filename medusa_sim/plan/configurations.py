@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, IntArray, distinct
+from medusa_sim.arrays import FloatArray, IntArray, among, distinct
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.model import Model
@@ -98,6 +98,23 @@ class Configurations:
             return PLAIN
         first: int = self.places[self.options.index(option)].start
         return first + int(np.searchsorted(option.candidates, count))
+
+    def sizes_of(self, configuration: int) -> IntArray:
+        """Configurations that differ from this one in size alone, by count; a chain's are the chains.
+
+        Raises ValueError for plain decoding.
+        """
+        option = self.option_of(configuration)
+        if option is None:
+            raise ValueError("plain decoding has one size")
+        if option.candidates.size > 1:
+            return np.flatnonzero(self.option == self.option[configuration])
+        alike = [
+            i for i, other in enumerate(self.options)
+            if other.candidates.size == 1 and (other.chain, other.width) == (option.chain, option.width)
+        ]  # fmt: skip
+        members = np.flatnonzero(among(self.option, alike))
+        return members[np.argsort(self.candidates[members], kind="stable")]
 
     def drafter_bytes(self, shard: Model) -> FloatArray:
         """(3, J) of the drafter: bytes of weights, of KV cache a token, tokens of KV cache a request."""

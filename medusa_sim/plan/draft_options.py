@@ -96,6 +96,11 @@ class DraftOption:
         """The tree of that many candidates; None where shapes are unknown."""
         return None if self.order is None else self.order.tree(candidates)
 
+    def is_chain(self, candidates: int) -> bool:
+        """Whether the tree of that many candidates has one path."""
+        tree = self.tree(candidates)
+        return self.chain or (tree is not None and tree.depth == candidates - 1)
+
     def paths(self, candidates: int) -> tuple[Path, ...] | None:
         """Paths of the tree of that many candidates, root implied; None where shapes are unknown."""
         tree = self.tree(candidates)

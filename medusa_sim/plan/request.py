@@ -124,9 +124,24 @@ def request_latency(
     options = () if option is None else at_counts([option], np.asarray([candidates]))
     every = price(scenario, [batch], contexts, options)
     return RequestLatency(
-        steps=every.of(np.full((1, 1, 1), every.shape[-1] - 1)),
+        steps=every.with_index(np.full((1, 1, 1), every.shape[-1] - 1)),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
+    )
+
+
+def request_with(
+    cells: Cells, configuration: int, batch: int, prompt_output: tuple[int, int]
+) -> RequestLatency:
+    """The latency of one of `batch` requests with a configuration of cells. prompt_output: its tokens."""
+    prompt, output = prompt_output
+    return request_latency(
+        cells.scenario,
+        cells.configurations.option_of(configuration),
+        int(cells.configurations.candidates[configuration]),
+        batch=batch,
+        prompt_tokens=prompt,
+        output_tokens=output,
     )
 
 

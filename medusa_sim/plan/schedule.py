@@ -13,6 +13,7 @@ Plain decoding has no width of its own, so that against it the whole interval co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,11 @@ class BatchRange:
     configuration: int
     alone: bool = False
     """Whether it begins at its first batch, and not behind the searched one before it."""
+
+
+def configuration_at(ranges: Sequence[BatchRange], place: int) -> int:
+    """The configuration that runs at a place on the batch axis."""
+    return next(span.configuration for span in ranges if span.first <= place <= span.last)
 
 
 def merge_batches(

@@ -34,7 +34,7 @@ class SingleStep(Cell):
     @property
     def option(self) -> DraftOption | None:
         """How it drafts; None for plain decoding."""
-        return self.cells.option_at(self.at, self.s, self.k)
+        return self.cells.option_at(self.b, self.s, self.k)
 
     @property
     def setting(self) -> Setting:
@@ -92,7 +92,7 @@ def single_step(scenario: Scenario, batch: int, seq_len: int, candidates: int) -
         described = at_counts(scenario.options(candidates), np.asarray([candidates]))
         options = described or (_undescribed(scenario, candidates),)
     steps = price(scenario, [batch], [seq_len], options).by_count
-    return SingleStep(cells=steps, at=0, s=0, k=len(options[:1]))
+    return SingleStep(cells=steps, b=0, s=0, k=len(options[:1]))
 
 
 def _undescribed(scenario: Scenario, candidates: int) -> DraftOption:

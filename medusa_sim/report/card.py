@@ -15,8 +15,8 @@ from medusa_sim import __version__
 from medusa_sim.errors import UsageError
 from medusa_sim.outside.escaping import for_figure
 from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.recommend import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.figures import DPI, FAINT, SHADES, look
 from medusa_sim.report.recommend_reason import counted

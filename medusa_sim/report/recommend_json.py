@@ -12,8 +12,8 @@ from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
 from medusa_sim.plan.columns import BY_DRAFTS, POINT, REQUEST, ROW, with_unlisted
 from medusa_sim.plan.quantities import scenario_values
-from medusa_sim.plan.recommend import steps_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import steps_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.formats import json_value
 from medusa_sim.report.recommend_reason import reason, warnings

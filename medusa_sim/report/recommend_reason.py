@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.doubts import doubts, grave_doubts
-from medusa_sim.plan.recommend import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.plan.woken_experts import waking

@@ -15,8 +15,8 @@ from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.columns import SWEEP, gain_column
 from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.insights import Answer, answer
-from medusa_sim.plan.recommend import scheduled_counts
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_counts
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.caveats import caveats

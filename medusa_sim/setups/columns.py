@@ -29,7 +29,7 @@ def draft_lengths(every: Cells, *, plain: bool) -> Cells:
     plain: plain decoding alone, which is read off the cells of any drafter.
     """
     by_count = every.by_count
-    return by_count.plain if plain else by_count.of(by_count.index[..., 1:])
+    return by_count.plain if plain else by_count.with_index(by_count.index[..., 1:])
 
 
 def set_up_of(cells: Cells) -> dict[str, Any]:

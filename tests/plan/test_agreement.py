@@ -24,7 +24,8 @@ from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_posi
 from medusa_sim.plan.columns import count_table
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
+from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import runtime_names

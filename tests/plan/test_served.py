@@ -18,7 +18,8 @@ from medusa_sim.plan.insights import answer
 from medusa_sim.plan.insights import answer as answer_of_sweep
 from medusa_sim.plan.quantities import BY_NAME, OF_SCENARIO
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import recommend, scheduled_row_at
+from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.recommend_json import recommendation_values, row_values

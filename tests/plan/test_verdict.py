@@ -21,8 +21,9 @@ from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.plan import SWITCHING_GAIN
 from medusa_sim.plan.acceptance import constant_rate
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import recommend, scheduled_row_at
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange, merge_batches
 from medusa_sim.specs.models import load_model, model_names
