@@ -357,7 +357,7 @@ class FullServer(Served):
             own_us = steps.time_us.mean(axis=1)
             further_us = (steps.further * steps.further_us).mean(axis=1)
             # further steps are no steps more: they stand in place of some that carry nothing
-            mean_us = own_us + further_us - steps.further.mean(axis=1) * here.step_us
+            mean_us = own_us + further_us - steps.further.mean(axis=1) * here.empty_us
             decoding, riding = hits.weight * steps.decoding, hits.weight * hits.number
             sums = (
                 _sums(each, hits.place, block.size)
@@ -384,9 +384,8 @@ class FullServer(Served):
     def _steps(self, cells: Cells, count: FloatArray) -> _Steps:
         """Of cells on which so many prompts begin: (N8)."""
         apart, traffic = prompts_apart(self.setting), self.traffic
-        stays = cells.decodes / np.maximum(cells.decodes + cells.away, 1e-9)
-        decoding = np.maximum(cells.requests - count, 0.0) * stays
-        attended = cells.requests * stays if apart else decoding
+        decoding = np.maximum(cells.requests - count, 0.0) * cells.stays
+        attended = cells.requests * cells.stays if apart else decoding
         own_us = (cells.step_us - (cells.requests - attended) * cells.each_us)[:, None]
         alone_us = own_us + (cells.idle_us - cells.own_us)[:, None]
         some = np.maximum(count, 1e-9)[:, None]
@@ -463,6 +462,17 @@ class Cells:
     away_us: FloatArray
     queued: FloatArray
     share: FloatArray
+
+    @property
+    def stays(self) -> FloatArray:
+        """Share of the requests that are not on their way to the client and back."""
+        return self.decodes / np.maximum(self.decodes + self.away, 1e-9)
+
+    @property
+    def empty_us(self) -> FloatArray:
+        """A step without prompts, of the requests that are there."""
+        gone = self.requests * (1.0 - self.stays)
+        return self.step_us - gone * self.each_us + self.idle_us - self.own_us
 
     def at(self, place: np.ndarray) -> Cells:
         """Some of them."""

@@ -280,3 +280,15 @@ def test_no_engine_beats_its_own_kernels(runtime, where):
     alone = engine.with_kernels_alone
     assert (engine.decode_us >= alone.decode_us * (1.0 - 1e-12)).all()
     assert (engine.step_us >= alone.step_us * (1.0 - 1e-12)).all()
+
+
+def test_time_per_token_grows_with_requests_where_every_step_carries_prompts():
+    """At 1,737 requests prompts fill further steps, in which few requests decode."""
+    asked = {"gpu": "a100-80gb-pcie", "model": "mistral-7b-v0.2", "tp": 8, "runtime": "sglang-0.4"}
+    scenario = Scenario(**asked, drafter="eagle", prompt_tokens=896, output_tokens=256)
+    cells = price(scenario, [1024, 1654, 1737, 1823], [scenario.length])
+    assert cells.fits.all()
+    for quantity in (cells.token_us, cells.tpot_us):
+        assert (quantity > 0.0).all()
+        assert (np.diff(np.broadcast_to(quantity, cells.shape), axis=0) > 0.0).all()
+    assert np.isfinite(cells.band).all()
