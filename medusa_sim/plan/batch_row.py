@@ -20,7 +20,7 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.surface import Surface
-from medusa_sim.plan.verdict import Kind
+from medusa_sim.plan.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,7 +218,7 @@ class BatchRow(Cell):
         return float(self._speculative_band[1][-1])
 
     @property
-    def verdict(self) -> Kind:
+    def verdict(self) -> Verdict:
         """`pays` where all 80 % intervals lie above 1, `loses` where none reaches above, else `uncertain`."""
         low, high = self._speculative_band
         if bool((low > 1.0).all()):

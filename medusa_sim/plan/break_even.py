@@ -18,7 +18,7 @@ from medusa_sim.plan.configurations import Configurations, at_counts
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import in_groups
-from medusa_sim.plan.verdict import LOSES, PAYS, Stretch, Verdicts, drafted, refined, stretches, verdicts
+from medusa_sim.plan.verdict import LOSES, PAYS, CodesAt, Stretch, drafted, refined, stretches, verdicts
 from medusa_sim.step.memory import step_memory_bytes
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
@@ -69,7 +69,7 @@ class BreakEven:
 NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, searched_to=0)
 
 
-def crossing(values: IntArray, verdicts_at: Verdicts) -> BreakEven:
+def crossing(values: IntArray, verdicts_at: CodesAt) -> BreakEven:
     """Every crossing over ascending whole `values`, to the whole number; the last one leads.
 
     verdicts_at: codes of `plan.verdict`, or whether it certainly pays.
@@ -82,7 +82,7 @@ def crossing(values: IntArray, verdicts_at: Verdicts) -> BreakEven:
     return _crossing(values, codes_at(values), codes_at)
 
 
-def _crossing(values: IntArray, codes: IntArray, verdicts_at: Verdicts) -> BreakEven:
+def _crossing(values: IntArray, codes: IntArray, verdicts_at: CodesAt) -> BreakEven:
     values, codes = refined(values, codes, verdicts_at)
     known = stretches(values, codes)
     spans = drafted(values, codes, known)
@@ -163,7 +163,7 @@ def break_even_batches(
     own = np.empty(0, dtype=np.int64) if searched is None else searched.surface.batch
     known = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else verdicts(searched)
 
-    def at_length(s: int) -> Verdicts:
+    def at_length(s: int) -> CodesAt:
         def verdicts_at(batch: IntArray) -> IntArray:
             codes = np.empty(batch.size, dtype=np.int64)
             within = (batch >= own[0]) & (batch <= own[-1]) if own.size else np.zeros(batch.size, np.bool_)

@@ -24,7 +24,7 @@ class Cell:
 
     def __getattr__(self, name: str) -> Any:
         """A quantity of `quantities`; None where it has no value."""
-        if name not in BY_NAME or BY_NAME[name].of is None:
+        if name not in BY_NAME or BY_NAME[name].read is None:
             raise AttributeError(name)
         return self._read(values(self.cells, [name])[name])
 

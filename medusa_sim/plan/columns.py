@@ -103,7 +103,7 @@ COMPARE = (
 
 def with_unlisted(names: Iterable[str]) -> tuple[str, ...]:
     """Names of a command's columns, and of the quantities of cells that no command lists, last."""
-    return (*names, *(name for name in _unlisted() if BY_NAME[name].of is not None))
+    return (*names, *(name for name in _unlisted() if BY_NAME[name].read is not None))
 
 
 def _unlisted() -> list[str]:
@@ -113,11 +113,11 @@ def _unlisted() -> list[str]:
 
 def run_values(run: Mapping[str, float], names: Iterable[str] = ()) -> dict[str, float]:
     """Results of a run under load by name, and of quantities that no list names those that a run has."""
-    others = [name for name in _unlisted() if BY_NAME[name].of_run is not None]
+    others = [name for name in _unlisted() if BY_NAME[name].read_run is not None]
     found = {}
     for name in (*names, *others):
-        of_run = BY_NAME[name].of_run
-        found[name] = run[name] if name in run else np.nan if of_run is None else of_run(run)
+        read_run = BY_NAME[name].read_run
+        found[name] = run[name] if name in run else np.nan if read_run is None else read_run(run)
     return found
 
 

@@ -171,8 +171,8 @@ class Standing:
         """The measured set-up beside it: `llama-3.1-70b in vllm-0.15 on h200-sxm, fp8`."""
         if self.nearness is None:
             return ""
-        of = self.nearness.nearest
-        return f"{of.model} in {of.runtime} on {of.gpu}, {' and '.join(of.formats)}"
+        nearest = self.nearness.nearest
+        return f"{nearest.model} in {nearest.runtime} on {nearest.gpu}, {' and '.join(nearest.formats)}"
 
 
 UNSERVED = "unserved"
@@ -184,18 +184,18 @@ def weights_of(model: Model) -> str:
     return FORMATS[form].weight_dtype
 
 
-def standing(of: Scenario) -> Standing:
+def standing(scenario: Scenario) -> Standing:
     """How near a scenario lies to servers that were measured: what its bands go by (`Runtime.nearness`)."""
-    cost = decode_step(of.setting, np.asarray(REQUESTS), np.asarray(of.length)).cost
+    cost = decode_step(scenario.setting, np.asarray(REQUESTS), np.asarray(scenario.length)).cost
     half_width = float(0.5 * np.log(cost.high_us / cost.low_us))
-    if of.runtime.engine is None or of.runtime.local:
+    if scenario.runtime.engine is None or scenario.runtime.local:
         return Standing(nearness=None, near=(), half_width=half_width)
-    nearness = of.runtime.nearness(of.case)
+    nearness = scenario.runtime.nearness(scenario.case)
     known = nearness.nearest
     engine = known.runtime.rpartition("-")[0]
     near = tuple(
-        group for group in groups(of.arguments.data_dir)
+        group for group in groups(scenario.arguments.data_dir)
         if (group.engine, group.card) == (engine, known.gpu) and group.weights in known.formats
-        and group.model in (known.model, of.model.name)
+        and group.model in (known.model, scenario.model.name)
     )  # fmt: skip
     return Standing(nearness=nearness, near=near, half_width=half_width)

@@ -350,24 +350,26 @@ def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequ
     return times
 
 
-def least_squares(of: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:
-    """Where the squares of `of` are least: Gauss and Newton with halved steps."""
-    at, value = start, of(start)
+def least_squares(residuals: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:
+    """Where the squares of the residuals are least: Gauss and Newton with halved steps."""
+    place, value = start, residuals(start)
     for _ in range(8):
-        slopes = np.stack([(of(at + step) - value) / 0.02 for step in 0.02 * np.eye(at.size)], axis=1)
+        slopes = np.stack(
+            [(residuals(place + step) - value) / 0.02 for step in 0.02 * np.eye(place.size)], axis=1
+        )
         move = -np.linalg.lstsq(slopes, value, rcond=None)[0]
         move = np.clip(move, -0.7, 0.7)
         for _ in range(4):
-            other = of(at + move)
+            other = residuals(place + move)
             if other @ other <= value @ value:
                 break
             move = 0.5 * move
         else:
             break
-        at, value = at + move, other
+        place, value = place + move, other
         if np.abs(move).max() < 1e-3:
             break
-    return at
+    return place
 
 
 def _curve(

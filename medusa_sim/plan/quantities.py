@@ -3,15 +3,15 @@
 Columns of every command, of JSON, CSV and Markdown, axes and tips of charts, figures of the app are choices
 of these names (`columns`).
 
-Values are read from `Cells` and broadcast with (B, S, K); those without `of` are results of a run under load
-or of a comparison, which fill them in by name.
+Values are read from `Cells` and broadcast with (B, S, K). Quantities without `read` are results of a run
+under load or of a comparison, which fill them in by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,6 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.units import US_PER_MS
 
-if TYPE_CHECKING:
-    pass
-
 Unit = Literal["us", "s", "per_s", "ratio", "times", "share", "usd", "bytes", ""]
 
 
@@ -38,7 +35,7 @@ class Quantity:
 
     name: str
     """Column and key, its unit at the end."""
-    of: Callable[[Cells], Any] | None = None
+    read: Callable[[Cells], Any] | None = None
     """Its values; text for what is the same of a whole scenario."""
     title: str = ""
     """Heading in tables for people; empty: it stands in none."""
@@ -56,11 +53,11 @@ class Quantity:
     """Ends of its 80 % interval, themselves quantities named with `ends`."""
     ends: tuple[str, str] = ("", "")
     """Names of these; empty: the name with _low and _high."""
-    of_model: bool = False
+    model_only: bool = False
     """Empty for `scope="block"`, which is one block and not a model."""
     labels: tuple[str, ...] = ()
     """Words that its values are codes of."""
-    of_run: Callable[[Mapping[str, float]], float] | None = None
+    read_run: Callable[[Mapping[str, float]], float] | None = None
     """Its value in a run under load, from the run's other results."""
 
     @property
@@ -119,21 +116,21 @@ def rate_of_a_gpu(cells: Cells) -> FloatArray:
 
 
 OF_SCENARIO: dict[str, Callable[[Scenario], str | int]] = {
-    "gpu": lambda of: of.gpu.name,
-    "model": lambda of: of.model.name,
-    "tp": lambda of: of.parallel.tp,
-    "ep": lambda of: of.parallel.ep,
-    "dp_attention": lambda of: of.parallel.dp_attention,
-    "runtime": lambda of: of.runtime.name,
-    "kernels": lambda of: of.kernels,
-    "scope": lambda of: of.scope,
-    "latency_model": lambda of: of.latency.name,
-    "drafter": lambda of: of.drafting.method,
-    "acceptance": lambda of: of.profile.name,
-    "baseline": lambda of: of.baseline,
-    "precision": lambda of: of.precision,
-    "kv_precision": lambda of: of.model.kv_dtype or of.model.dtype,
-    "engine": lambda of: of.engine,
+    "gpu": lambda scenario: scenario.gpu.name,
+    "model": lambda scenario: scenario.model.name,
+    "tp": lambda scenario: scenario.parallel.tp,
+    "ep": lambda scenario: scenario.parallel.ep,
+    "dp_attention": lambda scenario: scenario.parallel.dp_attention,
+    "runtime": lambda scenario: scenario.runtime.name,
+    "kernels": lambda scenario: scenario.kernels,
+    "scope": lambda scenario: scenario.scope,
+    "latency_model": lambda scenario: scenario.latency.name,
+    "drafter": lambda scenario: scenario.drafting.method,
+    "acceptance": lambda scenario: scenario.profile.name,
+    "baseline": lambda scenario: scenario.baseline,
+    "precision": lambda scenario: scenario.precision,
+    "kv_precision": lambda scenario: scenario.model.kv_dtype or scenario.model.dtype,
+    "engine": lambda scenario: scenario.engine,
 }
 """Quantities that are constant for a scenario."""
 
@@ -143,11 +140,11 @@ def scenario_values(scenario: Scenario, *names: str) -> dict[str, str | int]:
     return {name: OF_SCENARIO[name](scenario) for name in names}
 
 
-def _in_every_row(of: Callable[[Scenario], str | int]) -> Callable[[Cells], Any]:
+def _in_every_row(value_of: Callable[[Scenario], str | int]) -> Callable[[Cells], Any]:
     """Text stays, a number is an array of one."""
 
     def read(cells: Cells) -> Any:
-        value = of(cells.scenario)
+        value = value_of(cells.scenario)
         return value if isinstance(value, str) else np.asarray(value)
 
     return read
@@ -175,117 +172,122 @@ def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
 
 
 _OVERHEAD = Quantity(
-    name="overhead", of=lambda cells: cells.overhead, title="overhead", unit="ratio", better="less"
+    name="overhead", read=lambda cells: cells.overhead, title="overhead", unit="ratio", better="less"
 )
 
 DECLARED = (
-    *(Quantity(name=name, of=_in_every_row(of), title="drafter" * (name == "drafter"))
-      for name, of in OF_SCENARIO.items()),
+    *(Quantity(name=name, read=_in_every_row(value_of), title="drafter" * (name == "drafter"))
+      for name, value_of in OF_SCENARIO.items()),
     # where
-    Quantity(name="batch", of=lambda cells: cells.batch, title="batch"),
-    Quantity(name="seq_len", of=lambda cells: cells.seq_len, title="length"),
-    Quantity(name="candidates", of=lambda cells: cells.candidates, title="candidates"),
+    Quantity(name="batch", read=lambda cells: cells.batch, title="batch"),
+    Quantity(name="seq_len", read=lambda cells: cells.seq_len, title="length"),
+    Quantity(name="candidates", read=lambda cells: cells.candidates, title="candidates"),
     Quantity(name="near_best", title="as good"),
-    Quantity(name="drafts", of=lambda cells: cells.drafts, title="drafts"),
+    Quantity(name="drafts", read=lambda cells: cells.drafts, title="drafts"),
     Quantity(name="heads", title="heads"),
     # what a step gives
     Quantity(
-        name="tokens_per_step", of=lambda cells: cells.tokens_per_step, title="tokens/step", unit="ratio",
-        better="more", of_run=lambda run: 1.0 + run["accepted_drafts"],
+        name="tokens_per_step", read=lambda cells: cells.tokens_per_step, title="tokens/step", unit="ratio",
+        better="more", read_run=lambda run: 1.0 + run["accepted_drafts"],
     ),
     Quantity(
-        name="speedup", of=lambda cells: cells.speedup, title="speedup", unit="times", better="more",
+        name="speedup", read=lambda cells: cells.speedup, title="speedup", unit="times", better="more",
         low_high=lambda cells: cells.band,
     ),
     Quantity(name="interval", title="80 %"),
     Quantity(
-        name="step_speedup", of=lambda cells: cells.step_speedup, title="step alone", unit="times",
+        name="step_speedup", read=lambda cells: cells.step_speedup, title="step alone", unit="times",
         better="more",
     ),
     Quantity(
-        name="server_speedup", of=lambda cells: in_server(cells, lambda of: of.speedup), better="more",
+        name="server_speedup", read=lambda cells: in_server(cells, lambda served: served.speedup),
+        better="more",
         low_high=lambda cells: (
-            in_server(cells, lambda of: of.band[0]), in_server(cells, lambda of: of.band[1])
+            in_server(cells, lambda served: served.band[0]),
+            in_server(cells, lambda served: served.band[1]),
         ),
-        of_model=True,
+        model_only=True,
     ),
     Quantity(
-        name="baseline_speedup", of=baseline_speedup, better="more",
+        name="baseline_speedup", read=baseline_speedup, better="more",
         low_high=lambda cells: cells.step_band_around(baseline_speedup(cells)),
     ),
     Quantity(
         name="kernels_speedup", title="kernels alone", unit="times", better="more",
-        of=lambda cells: np.full((), np.nan) if cells.with_kernels_alone is None
+        read=lambda cells: np.full((), np.nan) if cells.with_kernels_alone is None
         else cells.with_kernels_alone.step_speedup,
-        of_model=True,
+        model_only=True,
     ),
     Quantity(name="speedup_acceptance_minus_10_percent", title="-10 % acceptance", unit="times"),
     # what a step takes
     Quantity(
-        name="decode_step_us", of=lambda cells: cells.decode_us, title="plain step", unit="us", better="less"
+        name="decode_step_us", read=lambda cells: cells.decode_us, title="plain step", unit="us",
+        better="less",
     ),
-    Quantity(name="verify_only_us", of=verify_only_us, better="less"),
+    Quantity(name="verify_only_us", read=verify_only_us, better="less"),
     Quantity(
-        name="verify_step_us", of=lambda cells: cells.step_us, title="step", unit="us", better="less",
+        name="verify_step_us", read=lambda cells: cells.step_us, title="step", unit="us", better="less",
         low_high=lambda cells: (cells.low_us, cells.high_us), ends=("verify_low_us", "verify_high_us"),
     ),
     _OVERHEAD,
-    replace(_OVERHEAD, name="baseline_overhead", of=lambda cells: cells.step_us / baseline_us(cells)),
+    replace(_OVERHEAD, name="baseline_overhead", read=lambda cells: cells.step_us / baseline_us(cells)),
     Quantity(
-        name="bound", of=lambda cells: cells.bound, title="bound by",
+        name="bound", read=lambda cells: cells.bound, title="bound by",
         labels=tuple(code.name.lower() for code in Bound),
     ),
     Quantity(
-        name="source", of=lambda cells: cells.source, labels=tuple(code.name.lower() for code in Source)
+        name="source", read=lambda cells: cells.source, labels=tuple(code.name.lower() for code in Source)
     ),
     Quantity(name="free_candidates", title="free", better="more"),
     # what a request waits for
     Quantity(
-        name="time_per_token_ms", of=lambda cells: cells.token_us / US_PER_MS, better="less", of_model=True
+        name="time_per_token_ms", read=lambda cells: cells.token_us / US_PER_MS, better="less",
+        model_only=True,
     ),
-    Quantity(name="itl_us", of=lambda cells: cells.served.itl_us, better="less", of_model=True),
-    Quantity(name="tpot_us", of=lambda cells: cells.tpot_us, better="less", of_model=True),
+    Quantity(name="itl_us", read=lambda cells: cells.served.itl_us, better="less", model_only=True),
+    Quantity(name="tpot_us", read=lambda cells: cells.tpot_us, better="less", model_only=True),
     Quantity(
-        name="tpot_ms", of=lambda cells: cells.tpot_us / US_PER_MS, better="less", of_model=True
+        name="tpot_ms", read=lambda cells: cells.tpot_us / US_PER_MS, better="less", model_only=True
     ),
     Quantity(
-        name="ttft_ms", of=lambda cells: cells.served.first_token_us / US_PER_MS, better="less", of_model=True
+        name="ttft_ms", read=lambda cells: cells.served.first_token_us / US_PER_MS, better="less",
+        model_only=True,
     ),
     Quantity(name="e2e_ms", better="less"),
     Quantity(
-        name="tokens_per_s_per_user", of=lambda cells: cells.tokens_per_s_per_user, title="tokens/s/user",
-        axis="tokens/s a user", unit="per_s", better="more", of_model=True,
+        name="tokens_per_s_per_user", read=lambda cells: cells.tokens_per_s_per_user, title="tokens/s/user",
+        axis="tokens/s a user", unit="per_s", better="more", model_only=True,
         low_high=falling(lambda cells: cells.tokens_per_s_per_user),
     ),
     # what a server gives
     Quantity(
-        name="tokens_per_s", of=lambda cells: cells.tokens_per_s, title="tokens/s", unit="per_s",
-        better="more", of_model=True,
+        name="tokens_per_s", read=lambda cells: cells.tokens_per_s, title="tokens/s", unit="per_s",
+        better="more", model_only=True,
     ),
     Quantity(
-        name="tokens_per_s_per_gpu", of=rate_of_a_gpu, title="tokens/s/GPU", axis="output tokens/s a GPU",
-        phrase="{} tokens/s a GPU", better="more", of_model=True, low_high=falling(rate_of_a_gpu),
+        name="tokens_per_s_per_gpu", read=rate_of_a_gpu, title="tokens/s/GPU", axis="output tokens/s a GPU",
+        phrase="{} tokens/s a GPU", better="more", model_only=True, low_high=falling(rate_of_a_gpu),
     ),
     Quantity(
-        name="tokens_per_s_per_mw", of=lambda cells: 1e6 / joules(cells),
-        axis="output tokens/s per megawatt of GPUs", better="more", of_model=True,
+        name="tokens_per_s_per_mw", read=lambda cells: 1e6 / joules(cells),
+        axis="output tokens/s per megawatt of GPUs", better="more", model_only=True,
     ),
     # what it costs
     Quantity(
-        name="usd_per_million_tokens", of=usd, title="$/M tokens", axis="dollars per million output tokens",
-        phrase="${} a million tokens", better="less", of_model=True, low_high=rising(usd),
+        name="usd_per_million_tokens", read=usd, title="$/M tokens", axis="dollars per million output tokens",
+        phrase="${} a million tokens", better="less", model_only=True, low_high=rising(usd),
     ),
-    Quantity(name="watts", of=lambda cells: cells.watts, title="W", of_model=True),
+    Quantity(name="watts", read=lambda cells: cells.watts, title="W", model_only=True),
     Quantity(
-        name="joule_per_token", of=joules, title="J/token", axis="joules per output token",
-        phrase="{} J a token", better="less", of_model=True,
+        name="joule_per_token", read=joules, title="J/token", axis="joules per output token",
+        phrase="{} J a token", better="less", model_only=True,
     ),
     # what fits
-    Quantity(name="memory_bytes", of=lambda cells: cells.memory.total, unit="bytes", of_model=True),
-    Quantity(name="fits_memory", of=lambda cells: cells.fits, title="fits", of_model=True),
-    Quantity(name="max_batch", of=lambda cells: cells.max_batch, better="more"),
+    Quantity(name="memory_bytes", read=lambda cells: cells.memory.total, unit="bytes", model_only=True),
+    Quantity(name="fits_memory", read=lambda cells: cells.fits, title="fits", model_only=True),
+    Quantity(name="max_batch", read=lambda cells: cells.max_batch, better="more"),
     Quantity(name="max_batch_with", title="max batch", better="more"),
-    *(Quantity(name=name, of=_at_largest_batch(part), unit="bytes", of_model=True)
+    *(Quantity(name=name, read=_at_largest_batch(part), unit="bytes", model_only=True)
       for part, name in enumerate(MEMORY)),
     # of a comparison
     Quantity(name="chosen"),
@@ -329,7 +331,7 @@ def _ends(quantity: Quantity) -> Iterable[Quantity]:
         return
     for end, name in enumerate(quantity.ends):
         of_end = f"{quantity.name}_{('low', 'high')[end]}"
-        yield Quantity(name=name or of_end, of=_end(low_high, end), of_model=quantity.of_model)
+        yield Quantity(name=name or of_end, read=_end(low_high, end), model_only=quantity.model_only)
 
 
 def _end(
@@ -340,11 +342,11 @@ def _end(
 
 def _plain(quantity: Quantity) -> Quantity:
     """The same without speculation."""
-    of = quantity.of
+    read = quantity.read
     title = f"plain {quantity.title}" if quantity.title else ""
     return replace(
-        quantity, name=f"plain_{quantity.name}", title=title, low_high=None, of_run=None,
-        of=None if of is None else lambda cells: of(cells.plain),
+        quantity, name=f"plain_{quantity.name}", title=title, low_high=None, read_run=None,
+        read=None if read is None else lambda cells: read(cells.plain),
     )  # fmt: skip
 
 
@@ -362,6 +364,6 @@ def values(cells: Cells, names: Iterable[str]) -> dict[str, Any]:
     found = {}
     for name in names:
         quantity = BY_NAME[name]
-        assert quantity.of is not None, name  # noqa: S101  # results of a run are not read from cells
-        found[name] = empty if is_block and quantity.of_model else quantity.of(cells)
+        assert quantity.read is not None, name  # noqa: S101  # results of a run are not read from cells
+        found[name] = empty if is_block and quantity.model_only else quantity.read(cells)
     return found

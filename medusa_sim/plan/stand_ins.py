@@ -20,15 +20,17 @@ _ROWS = (1, 64, 256)
 """Rows of linear layers that are priced in both formats."""
 
 
-def borrowed_shares(of: Scenario) -> dict[str, float]:
+def borrowed_shares(scenario: Scenario) -> dict[str, float]:
     """Kinds of kernels that stand in from other devices or libraries, and their shares of a plain step.
 
     Of the kernels of one request at the scenario's own length.
     """
     times_us: dict[str, float] = {}
     whole_us = 0.0
-    for launch in priced(of.latency, model_launches(of.shard, decode(1, of.length), of.runtime)):
-        time = of.latency.time(launch.operator)
+    for launch in priced(
+        scenario.latency, model_launches(scenario.shard, decode(1, scenario.length), scenario.runtime)
+    ):
+        time = scenario.latency.time(launch.operator)
         own_us = launch.count * launch.share * float(np.max(time.time_us))
         whole_us += own_us
         if np.max(time.source) == Source.BORROWED:
@@ -37,7 +39,7 @@ def borrowed_shares(of: Scenario) -> dict[str, float]:
     return {title: own_us / whole_us for title, own_us in times_us.items()}
 
 
-def slower_than_halves(of: Scenario) -> tuple[str, int, float] | None:
+def slower_than_halves(scenario: Scenario) -> tuple[str, int, float] | None:
     """Format of linear layers, rows, and how many times as long as in 16 bits they take, where that is most.
 
     Each is preceded by a pass that quantises its inputs, which small layers do not earn back. None where they
@@ -45,7 +47,7 @@ def slower_than_halves(of: Scenario) -> tuple[str, int, float] | None:
     """
     made = [
         (launch.count, launch.operator)
-        for launch in of.kernel_fits.plain_launches
+        for launch in scenario.kernel_fits.plain_launches
         if isinstance(launch.operator, Gemm) and launch.operator.dtype not in HALVES
     ]
     if not made:
@@ -55,7 +57,7 @@ def slower_than_halves(of: Scenario) -> tuple[str, int, float] | None:
         quantised = replace(layer, m=np.asarray(_ROWS))
         halves = replace(quantised, dtype=SIXTEEN, weight_dtype=None)
         for index, operator in enumerate((quantised, halves)):
-            time = known_time(of.latency, operator)
+            time = known_time(scenario.latency, operator)
             if time is None:
                 return None
             taken_us[index] += count * time.time_us
@@ -64,9 +66,9 @@ def slower_than_halves(of: Scenario) -> tuple[str, int, float] | None:
     return (made[0][1].form, _ROWS[worst], float(times[worst])) if times[worst] > 1.0 else None
 
 
-def other_form(of: Scenario) -> tuple[str, str] | None:
+def other_form(scenario: Scenario) -> tuple[str, str] | None:
     """Format of the model's experts and that of the kernel which serves them, where they are not one."""
-    model, keys = of.model, of.kernel_fits.by_key
+    model, keys = scenario.model, scenario.kernel_fits.by_key
     served = next((key.partition(":")[2] for key in keys if key.startswith("moe.")), None)
     if served is None or model.experts is None:
         return None
@@ -76,8 +78,8 @@ def other_form(of: Scenario) -> tuple[str, str] | None:
     return None if form == held or {form, held} <= set(HALVES) else (form, held)
 
 
-def taken_over(of: Scenario) -> list[str]:
+def taken_over(scenario: Scenario) -> list[str]:
     """Terms of the engine that count here and were measured on other numbers of GPUs only."""
-    engine = of.runtime.at(of.case).engine
+    engine = scenario.runtime.at(scenario.case).engine
     terms = {} if engine is None else engine.terms
     return [name for name, term in terms.items() if "gpus" in term.outside and term.value]

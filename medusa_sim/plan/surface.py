@@ -44,8 +44,8 @@ class Surface:
     """Steps at B batches and S lengths, each priced when it is first asked for.
 
     setting: what every step shares. in_flight_only: of a server, the steps of the requests in flight around
-    each length alone. around: the surface whose requests in flight this one has. beside: one that differs in
-    the drafter alone; what does not depend on it is taken from there.
+    each length alone. nominal: the surface around whose lengths these requests are. sibling: a surface
+    that differs in the drafter alone; plain steps, and verification where it is the same, are taken from it.
     """
 
     scenario: Scenario
@@ -54,8 +54,8 @@ class Surface:
     seq_len: IntArray
     configurations: Configurations
     in_flight_only: bool = False
-    around: Surface | None = None
-    beside: Surface | None = None
+    nominal: Surface | None = None
+    sibling: Surface | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -67,8 +67,8 @@ class Surface:
     @cached_property
     def decode(self) -> StepTime:
         """(B, S, 1) the plain step."""
-        if self.beside is not None:
-            return self.beside.decode
+        if self.sibling is not None:
+            return self.sibling.decode
         return work_time(self.setting.latency, decode_work(self.setting, *self._places))
 
     @cached_property
@@ -77,8 +77,8 @@ class Surface:
 
         The first is a placeholder.
         """
-        if self.beside is not None and self._verifies_as(self.beside):
-            return self.beside.verify
+        if self.sibling is not None and self._verifies_as(self.sibling):
+            return self.sibling.verify
         if self.configurations.counts.size == 1:
             return StepTime(cost=Cost())
         return verification_step(self.setting, *self._places, self._counts)
@@ -99,7 +99,7 @@ class Surface:
 
     @property
     def _places(self) -> tuple[IntArray, IntArray]:
-        lengths = self._met if self.in_flight_only else self.seq_len
+        lengths = self._lengths_in_flight if self.in_flight_only else self.seq_len
         return self.batch[:, None, None], lengths[None, :, None]
 
     @property
@@ -124,12 +124,12 @@ class Surface:
     @cached_property
     def in_flight(self) -> Surface:
         """Steps of the requests in flight around each length: those of the length itself without traffic."""
-        if self.in_flight_only or np.array_equal(self._met, self.seq_len):
+        if self.in_flight_only or np.array_equal(self._lengths_in_flight, self.seq_len):
             return self
-        return replace(self, seq_len=self._met, around=self, beside=None)
+        return replace(self, seq_len=self._lengths_in_flight, nominal=self, sibling=None)
 
     @property
-    def _met(self) -> IntArray:
+    def _lengths_in_flight(self) -> IntArray:
         """(S,) mean lengths of the requests in flight around each length (length bias)."""
         lengths = served_length(self.setting, self.seq_len, self.scenario.traffic)
         return np.rint(lengths).astype(np.int64)
@@ -144,12 +144,13 @@ class Surface:
         known = 0 if engine is None else engine.measured_requests
         if not known or self.batch.max(initial=0) <= known:
             return None
-        if self.around is not None and self.around.at_edges is not None:
-            return self.around.at_edges.in_flight
+        if self.nominal is not None and self.nominal.at_edges is not None:
+            return self.nominal.at_edges.in_flight
         edges = _doublings(known, self.batch)
         if np.array_equal(self.batch, [*edges, 2 * edges[-1]]):
             return self
-        return replace(self, batch=np.asarray(edges), beside=None)
+        sibling = None if self.sibling is None else self.sibling.at_edges
+        return replace(self, batch=np.asarray(edges), sibling=sibling)
 
     @cached_property
     def at_long_edges(self) -> Surface | None:
@@ -158,10 +159,10 @@ class Surface:
         known = 0 if runtime.engine is None or runtime.local else longest_tokens()
         if not known or self.seq_len.max(initial=0) <= known:
             return None
-        if self.around is not None and self.around.at_long_edges is not None:
-            return self.around.at_long_edges.in_flight
+        if self.nominal is not None and self.nominal.at_long_edges is not None:
+            return self.nominal.at_long_edges.in_flight
         edges = np.asarray(_doublings(known, self.seq_len))
-        return replace(self, seq_len=edges, around=None, beside=None)
+        return replace(self, seq_len=edges, nominal=None, sibling=None)
 
     @cached_property
     def kernels_alone(self) -> Surface | None:
@@ -176,7 +177,7 @@ class Surface:
 
     def run_by(self, runtime: Runtime) -> Surface:
         """The same under another runtime."""
-        return replace(self, setting=replace(self.setting, runtime=runtime), around=None, beside=None)
+        return replace(self, setting=replace(self.setting, runtime=runtime), nominal=None, sibling=None)
 
     # What does not depend on time.
 

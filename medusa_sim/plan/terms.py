@@ -48,19 +48,23 @@ WORDS = {
 """What the terms are that may carry so much."""
 
 
-def beyond_measured(of: Scenario, tokens: float, requests: tuple[int, int]) -> list[str]:
+def beyond_measured(scenario: Scenario, tokens: float, requests: tuple[int, int]) -> list[str]:
     """What lengths to so many tokens, and fewest and most requests of a step, are beyond: a sentence each."""
-    return [*beyond_known(of, tokens), *far_terms(of, requests, tokens), *limits_text(of, requests[1])]
+    return [
+        *beyond_known(scenario, tokens),
+        *far_terms(scenario, requests, tokens),
+        *limits_text(scenario, requests[1]),
+    ]
 
 
-def far_terms(of: Scenario, requests: tuple[int, int], tokens: float) -> list[str]:
+def far_terms(scenario: Scenario, requests: tuple[int, int], tokens: float) -> list[str]:
     """One sentence for each term that carries more than a tenth of a step outside its range.
 
     requests: fewest and most in a step. tokens: length.
     """
-    setting = of.setting
+    setting = scenario.setting
     engine = setting.runtime.engine
-    if engine is None or of.scope == "block":
+    if engine is None or scenario.scope == "block":
         return []
     batch = np.unique(np.asarray(requests, dtype=np.float64))
     outside = {
@@ -70,7 +74,7 @@ def far_terms(of: Scenario, requests: tuple[int, int], tokens: float) -> list[st
     }
     if not outside:
         return []
-    option = _option(of)
+    option = _option(scenario)
     plain = decode_step(setting, batch, tokens)
     step_us, passes = plain.time_us, tuple[StepTime, ...]()
     if option is not None:
@@ -80,7 +84,7 @@ def far_terms(of: Scenario, requests: tuple[int, int], tokens: float) -> list[st
         for each in passes:
             whole = whole + each
         step_us = whole.time_us
-    charged = _charged(of, engine, option, passes, plain, batch)
+    charged = _charged(scenario, engine, option, passes, plain, batch)
     lines: dict[str, str] = {}
     for name, term in outside.items():
         us = np.broadcast_to(charged.get(name, 0.0), batch.shape)
@@ -89,7 +93,9 @@ def far_terms(of: Scenario, requests: tuple[int, int], tokens: float) -> list[st
         share = np.where(far, us / (np.broadcast_to(step_us, batch.shape) + added), 0.0)
         place = int(np.argmax(share))
         if share[place] > MUCH:
-            lines[WORDS[name]] = _sentence(of, term, WORDS[name], float(share[place]), int(batch[place]))
+            lines[WORDS[name]] = _sentence(
+                scenario, term, WORDS[name], float(share[place]), int(batch[place])
+            )
     return list(lines.values())
 
 
@@ -99,14 +105,14 @@ def _is_far(name: str, term: Term, batch: FloatArray) -> BoolArray:
     return np.full(batch.shape, bool(term.outside)) | many
 
 
-def _option(of: Scenario) -> DraftOption | None:
+def _option(scenario: Scenario) -> DraftOption | None:
     """The drafts that stand for all."""
-    options = [option for option in of.options() if option.depth <= _DRAFTS]
+    options = [option for option in scenario.options() if option.depth <= _DRAFTS]
     return max(options, key=lambda option: (option.chain, option.depth), default=None)
 
 
 def _charged(
-    of: Scenario,
+    scenario: Scenario,
     engine: Engine,
     option: DraftOption | None,
     passes: tuple[StepTime, ...],
@@ -115,10 +121,10 @@ def _charged(
 ) -> dict[str, FloatArray]:
     """Microseconds of a step, by the term that charges them."""
     value = {name: getattr(engine, name).value for name in UNITS}
-    setting, layers = of.setting, of.model.layers
-    own = np.ceil(batch / of.parallel.schedulers)
+    setting, layers = scenario.setting, scenario.model.layers
+    own = np.ceil(batch / scenario.parallel.schedulers)
     width = 1.0 if option is None else option.depth + 1.0
-    drafts, looks_up = option is not None, of.drafting.kind.looks_up
+    drafts, looks_up = option is not None, scenario.drafting.kind.looks_up
     shown = max(value["host_us_per_step"] - value["hidden_us_per_step"], 0.0)
     ran = [each for each in passes if each.works and each.works[0].of == "draft"]
     by_pass = sum(
@@ -136,7 +142,7 @@ def _charged(
         "plan_us_per_pass": np.asarray(value["plan_us_per_pass"] * planned),
         "pieces_us_per_layer": np.asarray(value["pieces_us_per_layer"] * planned),
     }
-    if of.parallel.ep > 1:
+    if scenario.parallel.ep > 1:
         found["expert_parallel_us_per_layer"] = np.asarray(value["expert_parallel_us_per_layer"] * layers)
     if drafts and looks_up:
         found["lookup_us_per_request"] = value["lookup_us_per_request"] * own
@@ -145,34 +151,35 @@ def _charged(
         found["draft_us_per_request"] = value["draft_us_per_request"] * own
         by_layer = ran and value["draft_us_per_layer"] * ran[0].works[0].layers > value["draft_us_per_pass"]
         found["draft_us_per_layer" if by_layer else "draft_us_per_pass"] = np.asarray(by_pass)
-    if of.traffic is not None:
-        rows, model = own * width, of.model
-        filtered = filter_us(engine, of.gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
+    if scenario.traffic is not None:
+        rows, model = own * width, scenario.model
+        filtered = filter_us(engine, scenario.gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
         found |= dict.fromkeys(("filter_bytes_per_logit", "filter_us_per_million"), filtered)
         if drafts or not prompts_apart(setting):
             tau = 1.0 if option is None else float(option.tokens_per_step[-1])
-            carrying = np.minimum(batch * tau / of.traffic.output_tokens, 1.0)
+            carrying = np.minimum(batch * tau / scenario.traffic.output_tokens, 1.0)
             found["prompt_us_per_launch"] = carrying * prompt_host_us(setting)
     return found
 
 
-def _sentence(of: Scenario, term: Term, words: str, share: float, requests: int) -> str:
+def _sentence(scenario: Scenario, term: Term, words: str, share: float, requests: int) -> str:
     """`at 64 requests 14 % of a step is launches of prompts: measured elsewhere (latent; 8 GPUs) ...`."""
     measured = "" if term.measured is None else f" ({term.measured.text})"
     where = f"at {requests} request{'s' * (requests > 1)}"
     here = f"priced here as {term.rule}" if term.rule else "its band is wider here"
     return (
         f"{where} {100.0 * share:.0f} % of a step is {words}, which was measured elsewhere in "
-        f"{of.runtime.name}{measured}: {here}"
+        f"{scenario.runtime.name}{measured}: {here}"
     )
 
 
-def limits_text(of: Scenario, requests: int) -> Iterator[str]:
+def limits_text(scenario: Scenario, requests: int) -> Iterator[str]:
     """That an engine admits fewer requests where a drafter is loaded."""
-    engine = of.runtime.engine
+    engine = scenario.runtime.engine
     most = 0 if engine is None else engine.drafting_requests
-    if most and requests > most and of.scope == "model":
+    if most and requests > most and scenario.scope == "model":
         yield (
-            f"{of.runtime.name} admits at most {most} requests with a drafter unless --max-running-requests "
+            f"{scenario.runtime.name} admits at most {most} requests with a drafter unless "
+            "--max-running-requests "
             f"says more: rows beyond {most} are of a server that was started with it"
         )

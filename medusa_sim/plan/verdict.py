@@ -23,12 +23,12 @@ from medusa_sim.arrays import FloatArray, IntArray, distinct
 from medusa_sim.plan.cells import Cells
 
 T = TypeVar("T")
-Kind = Literal["pays", "uncertain", "loses"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Verdict = Literal["pays", "uncertain", "loses"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 LOSES, NO_GAIN, GAIN, PAYS = range(4)
 """Codes of a batch: certain of a loss, uncertain without and with a predicted gain, certain of a gain."""
-_KIND: dict[int, Kind] = {LOSES: "loses", NO_GAIN: "uncertain", GAIN: "uncertain", PAYS: "pays"}
+_KIND: dict[int, Verdict] = {LOSES: "loses", NO_GAIN: "uncertain", GAIN: "uncertain", PAYS: "pays"}
 _POINTS = 12
 """Values looked at between two that differ, at once."""
 
@@ -39,10 +39,10 @@ class Stretch:
 
     first: int
     last: int
-    kind: Kind
+    kind: Verdict
 
 
-Verdicts = Callable[[IntArray], IntArray]
+CodesAt = Callable[[IntArray], IntArray]
 """Codes of ascending whole numbers."""
 
 
@@ -63,7 +63,7 @@ def verdicts(cells: Cells) -> IntArray:
     return np.where(of_best > 0.0, codes, LOSES)
 
 
-def refined(values: IntArray, codes: IntArray, verdicts_at: Verdicts) -> tuple[IntArray, IntArray]:
+def refined(values: IntArray, codes: IntArray, verdicts_at: CodesAt) -> tuple[IntArray, IntArray]:
     """Values and codes with every change between two of them found to the whole number."""
     while True:
         places = np.flatnonzero((codes[1:] != codes[:-1]) & (values[1:] - values[:-1] > 1))

@@ -11,36 +11,36 @@ from medusa_sim.plan.scenario import Scenario
 MEASURED = "measured"
 
 
-def _of_drafts(of: Scenario) -> str:
-    if of.profile.name.startswith(TYPICAL):
+def _of_drafts(scenario: Scenario) -> str:
+    if scenario.profile.name.startswith(TYPICAL):
         return "an assumed acceptance"
-    if of.borrows_acceptance:
+    if scenario.borrows_acceptance:
         return "another model's acceptance"
     return ""
 
 
-def _guessed(of: Scenario) -> str:
-    first = of.guessed_from
+def _guessed(scenario: Scenario) -> str:
+    first = scenario.guessed_from
     return "" if first is None else f"acceptance measured to {first - 1} drafts"
 
 
-def _kernels(of: Scenario) -> str:
-    if of.latency.name == "calibrated" and of.kernel_fits.lenders:
+def _kernels(scenario: Scenario) -> str:
+    if scenario.latency.name == "calibrated" and scenario.kernel_fits.lenders:
         return "borrowed kernels"
-    return "kernels of another class" if any(local_kernels(of)) else ""
+    return "kernels of another class" if any(local_kernels(scenario)) else ""
 
 
-def _engine(of: Scenario) -> str:
-    if any(unmeasured_engine(of)):
+def _engine(scenario: Scenario) -> str:
+    if any(unmeasured_engine(scenario)):
         return "an engine that nobody measured so"
-    return "the engine's terms on other GPUs" if any(engine_on_other_gpus(of)) else ""
+    return "the engine's terms on other GPUs" if any(engine_on_other_gpus(scenario)) else ""
 
 
 _OF_DRAFTS: tuple[Callable[[Scenario], str], ...] = (_of_drafts, _guessed)
 _OF_STEPS: tuple[Callable[[Scenario], str], ...] = (_kernels, _engine)
 
 
-def rests_on(of: Scenario, *, plain: bool = False) -> str:
+def rests_on(scenario: Scenario, *, plain: bool = False) -> str:
     """`another model's acceptance, borrowed kernels`, or `measured`; plain: nothing is drafted."""
-    words = [rule(of) for rule in (*(() if plain else _OF_DRAFTS), *_OF_STEPS)]
+    words = [rule(scenario) for rule in (*(() if plain else _OF_DRAFTS), *_OF_STEPS)]
     return ", ".join(filter(None, words)) or MEASURED

@@ -66,12 +66,13 @@ def short(answer: Recommendation, row: ScheduleRow) -> Short:
 
 def names(answer: Recommendation, row: ScheduleRow) -> tuple[str, str]:
     """(`llama-3.1-8b on 8 x h200-sxm`, `vllm-0.33, eagle3, 512 in, 256 out, 1 request at once`)."""
-    of = answer.scenario
-    run = [of.runtime.name, *(f"{value} {what}".strip() for what, value in (
-        ("", of.arguments.dtype), ("weights", of.arguments.weight_dtype), ("KV", of.arguments.kv_dtype),
-    ) if value), of.drafting.method]  # fmt: skip
-    served = workload_text(of, [row.seq_len], str(row.batch_max))
-    return f"{of.model.name} on {of.cards}", ", ".join([*run, served])
+    scenario = answer.scenario
+    asked = scenario.arguments
+    formats = (("", asked.dtype), ("weights", asked.weight_dtype), ("KV", asked.kv_dtype))
+    given = [f"{value} {what}".strip() for what, value in formats if value]
+    run = [scenario.runtime.name, *given, scenario.drafting.method]
+    served = workload_text(scenario, [row.seq_len], str(row.batch_max))
+    return f"{scenario.model.name} on {scenario.cards}", ", ".join([*run, served])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class _Inks:
     quiet: str
     grid: str
     line: str
-    of: Mapping[Kind, str]
+    by_kind: Mapping[Kind, str]
 
 
 _LIGHT = _Inks(
@@ -129,7 +130,9 @@ def card_figure(
         quiet: dict[str, Any] = {"color": inks.quiet, "va": "top"}
         _fitted(figure, title, 0.93, 19.0, _RIGHT - _LEFT, color=inks.text, weight="bold")
         _fitted(figure, run, 0.835, 10.0, _RIGHT - _LEFT, **quiet)
-        figure.text(_LEFT, 0.70, told.figure, color=inks.of[told.kind], fontsize=44, weight="bold", va="top")
+        figure.text(
+            _LEFT, 0.70, told.figure, color=inks.by_kind[told.kind], fontsize=44, weight="bold", va="top"
+        )
         _fitted(figure, told.action, 0.465, 14.0, _MIDDLE - _LEFT, color=inks.text, weight="bold", va="top")
         _fitted(figure, told.more, 0.395, 10.5, _MIDDLE - _LEFT, **quiet)
         for place, line in enumerate(_basis(answer)):
@@ -196,6 +199,8 @@ def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, to
     here = next((each for each in drawn if each["batch"] == row.batch_max), None)
     if here is not None:
         ring: dict[str, Any] = {"markersize": 12, "markerfacecolor": "none", "markeredgewidth": 2.4}
-        axis.plot([here["batch"]], [here["speedup"]], "o", color=inks.of[told.kind], clip_on=False, **ring)
+        axis.plot(
+            [here["batch"]], [here["speedup"]], "o", color=inks.by_kind[told.kind], clip_on=False, **ring
+        )
     axis.set_ylim(bottom=min(0.9, *low) if min(low) < 1.0 else 0.9, top=max(1.15, 1.04 * max(high)))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")

@@ -24,9 +24,11 @@ KINDS = {
 """What is new about a set-up, in words."""
 
 
-def standing_sentence(of: Scenario, found: Standing) -> str:
+def standing_sentence(scenario: Scenario, found: Standing) -> str:
     """Whether a scenario lies inside what was measured, and the error to expect."""
-    named = f"{of.model.name} ({weights_of(of.model)}) in {of.runtime.name} on {of.cards}"
+    named = (
+        f"{scenario.model.name} ({weights_of(scenario.model)}) in {scenario.runtime.name} on {scenario.cards}"
+    )
     band = f"80 % of plain steps within {percent(found.half_width)}"
     if found.nearness is None:
         return f"{named}: {KINDS[found.kind]} ({band})."
@@ -36,20 +38,20 @@ def standing_sentence(of: Scenario, found: Standing) -> str:
     return f"{named}: {KINDS[found.kind]}; {cells}. {expected}"
 
 
-def standing_screen(of: Scenario, found: Standing) -> Screen:
+def standing_screen(scenario: Scenario, found: Standing) -> Screen:
     """How near a scenario is to what was measured, with the nearest groups."""
     return Screen(
-        asked=setup_text(of),
-        answer=(standing_sentence(of, found),),
+        asked=setup_text(scenario),
+        answer=(standing_sentence(scenario, found),),
         tables=(groups_table(found.near),) if found.near else (),
     )
 
 
-def standing_fact(of: Scenario) -> Iterator[Fact]:
+def standing_fact(scenario: Scenario) -> Iterator[Fact]:
     """How near a scenario in an engine is to what was measured, and the error to expect of a plain step."""
-    if of.scope != "model" or of.runtime.engine is None:
+    if scenario.scope != "model" or scenario.runtime.engine is None:
         return
-    found = standing(of)
+    found = standing(scenario)
     error = "" if found.expected is None else f"; expect a plain step to err by {percent(found.expected)}"
     yield Fact("How sure", f"{KINDS[found.kind]}{error}")
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _PHASES = {"prefill": "reading prompts", "decode": "decoding", "verify": "verification"}
 
 
-def roofline_screen(points: pa.Table, of: Scenario, asked: str) -> Screen:
+def roofline_screen(points: pa.Table, scenario: Scenario, asked: str) -> Screen:
     """Where the roof bends, what each phase waits for and reaches, its operators with the most work."""
-    said = _sentences(points, of.gpu, of.shard.dtype)
+    said = _sentences(points, scenario.gpu, scenario.shard.dtype)
     rows = points.to_pylist()
     most = [row for row in rows if row["batch"] == max(each["batch"] for each in rows)]
     last = {(row["phase"], row["op"]): row for row in sorted(most, key=lambda row: row["query_tokens"])}
@@ -31,7 +31,10 @@ def roofline_screen(points: pa.Table, of: Scenario, asked: str) -> Screen:
     heaviest.sort(key=lambda row: (list(_PHASES).index(row["phase"]), -row["time_us"]))
     title = "the largest batch and most tokens of each phase"
     return Screen(
-        asked=f"{asked}: {of.model.name} {of.model.numbers} on {of.cards}, {of.runtime.name}",
+        asked=(
+            f"{asked}: {scenario.model.name} {scenario.model.numbers} on {scenario.cards}, "
+            f"{scenario.runtime.name}"
+        ),
         answer=tuple(said),
         tables=(_table(heaviest, title),),
         details=(_table(rows, "every operator"),),

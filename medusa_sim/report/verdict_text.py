@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from medusa_sim.plan.break_even import BreakEven
-from medusa_sim.plan.verdict import KINDS, Kind, Stretch
+from medusa_sim.plan.verdict import VERDICTS, Stretch, Verdict
 from medusa_sim.report.text import span
 
 _MOST_NAMED = 3
 """Stretches that are told in their order."""
-_SAYS: dict[Kind, str] = {"pays": "pays", "uncertain": "is uncertain", "loses": "loses"}
+_SAYS: dict[Verdict, str] = {"pays": "pays", "uncertain": "is uncertain", "loses": "loses"}
 
 
 def crossing_text(crossing: BreakEven, what: str) -> str:
@@ -33,7 +33,7 @@ def crossing_text(crossing: BreakEven, what: str) -> str:
         return f"{', '.join(told)} and {end} {searched}"
     told = [
         f"{_SAYS[kind]} at {what} {_spans([stretch for stretch in known if stretch.kind == kind])}"
-        for kind in KINDS
+        for kind in VERDICTS
         if kind != "loses" and kind in kinds
     ]
     elsewhere = " and loses elsewhere" if "loses" in kinds else ""

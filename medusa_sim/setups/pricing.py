@@ -146,7 +146,7 @@ class Pricer:
                 if isinstance(steps, MedusaSimError):
                     raise steps
                 if steps is not None:
-                    first = Cells.every(replace(steps, beside=None if first is None else first.surface))
+                    first = Cells.every(replace(steps, sibling=None if first is None else first.surface))
                 elif first is None:  # plain decoding is read off any cells
                     first = Cells.every(self._surface(setup, drafter, plan.asked))
                 cells = draft_lengths(first, plain=drafter == PLAIN)

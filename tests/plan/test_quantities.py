@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WHERE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
 NEW = Quantity(
     name="tokens_per_step_and_draft", title="tokens/step/draft", better="more",
-    of=lambda cells: cells.tokens_per_step / np.maximum(cells.drafts, 1),
-    of_run=lambda run: 1.0 + run["accepted_drafts"],
+    read=lambda cells: cells.tokens_per_step / np.maximum(cells.drafts, 1),
+    read_run=lambda run: 1.0 + run["accepted_drafts"],
 )  # fmt: skip
 
 
