@@ -182,7 +182,6 @@ def page(rows: Sequence[Kernels]) -> str:
     wrong = speedups[(speedups.measured > 1) != (speedups.predicted > 1)]
     ratios = speedups.of == "ratio"
     vllm = speedups[speedups.runtime.str.startswith("vllm")]
-    worst = cells.iloc[np.argsort(-cells.fit.abs().to_numpy())[:12]]
     deepseek, served = deepseek_rows.compared()
     return filled(
         "engine_fit",
@@ -196,9 +195,6 @@ def page(rows: Sequence[Kernels]) -> str:
         served_terms=terms_table(deepseek_rows.TERMS, served),
         by_version=deepseek_rows.summary(deepseek),
         borrowed=deepseek_rows.borrowed_table(),
-        worst=table("source | cell | error %", 2, [
-            (row.source, row.cell, f"{row.fit:+.1f}") for row in named_rows(worst)
-        ]),
         transfer=transfer_table(rows),
         coverage=coverage_table(found),
         signs=ratios.sum() - wrong.of.eq("ratio").sum(),
