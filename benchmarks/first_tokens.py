@@ -1,11 +1,11 @@
-"""Mean times to the first token as servers were measured by others, beside those of a server that stays full.
+"""Mean times to the first token as servers were measured by others, beside a full server and a load test.
 
     python benchmarks/first_tokens.py            # errors by engine, card, format and model
-    python benchmarks/first_tokens.py --load 40  # so many cells in a closed loop that starts at once, as well
 
-Rows: those of `served_rows.py`. Load generators start all clients at once, ask ten requests of each and take
-the mean, the first ones of a cold server included; `medusa-sim load --users` starts them at once too, on a
-warm one.
+Rows: those of `served_rows.py`. Their load generators start all clients at once, ask ten requests of each and
+take the mean (`--num-prompts` is ten times `--max-concurrency`): a tenth of all wait for the prompts of the
+others (N19). *full*: a server that stays full; *test*: with that start; *recipe*: with what the recipes of
+InferenceX make a client wait besides, in steps (`waited_steps`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,25 @@ import medusa_sim as ms
 from medusa_sim.plan.cells import price
 from medusa_sim.units import US_PER_MS
 
-REQUESTS_A_CLIENT = 10
-MOST_CLIENTS = 128
-"""In closed loops: more take minutes each."""
-SEED = 0
+CHUNK = 10
+"""Tokens that TensorRT-LLM sends at once of DeepSeek (`deepseek_rows.py`); the first comes with the last."""
+DENSE_CHUNK = 20
+"""Of its 70B at 1,024 + 1,024 tokens: 18 to 20 steps late on one GPU to eight, and in no other traffic."""
+POLLED, POLLED_FROM_16 = 10, 30
+"""Steps after which SGLang on a B200 looks for new requests (`--scheduler-recv-interval`)."""
+LATE_SHARE = 0.9
+
+
+def waited_steps(row: Any, arguments: dict[str, Any]) -> float:
+    """Steps that a client waits by the recipe of a row, before its request is seen or for its first chunk."""
+    is_deepseek = arguments["model"].startswith("deepseek")
+    if row.backend == "trtllm" and is_deepseek:
+        return CHUNK - 1.0
+    if row.backend == "trtllm" and "70b" in arguments["model"] and row.isl == row.osl:
+        return DENSE_CHUNK - 1.0
+    if row.backend == "sglang" and is_deepseek and arguments["gpu"] == "b200":
+        return (POLLED if row.concurrency < 16 else POLLED_FROM_16) / 2.0
+    return 0.0
 
 
 def full_server(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -35,53 +50,50 @@ def full_server(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
         scenario = ms.Scenario(**arguments)
         batch = np.array(sorted({int(count) for count in own.concurrency}))
         cells = price(scenario, batch, [scenario.length], [])
-        first_ms = np.broadcast_to(cells.served.first_token_us / US_PER_MS, cells.shape)[:, 0, 0]
+        seen = cells.served
+        full, test, step = (
+            np.broadcast_to(time_us / US_PER_MS, cells.shape)[:, 0, 0]
+            for time_us in (seen.first_token_us, seen.benchmark_first_token_us, seen.step_us)
+        )
         for line in named_rows(own):
+            at = int(np.searchsorted(batch, line.concurrency))
             yield {
                 "engine": line.backend,
                 "gpu": arguments["gpu"],
                 "weights": scenario.model.form,
                 "model": arguments["model"],
-                "arguments": arguments,
-                "requests": int(line.concurrency),
                 "measured": line.ttft_mean_ms,
-                "predicted": first_ms[int(np.searchsorted(batch, line.concurrency))],
+                "full": full[at],
+                "test": test[at],
+                "recipe": test[at] + waited_steps(line, arguments) * step[at],
             }
-
-
-def closed_loop_ms(line: Any) -> float:
-    """Milliseconds of a cell in the simulator: all clients start at once."""
-    run = ms.Scenario(**line.arguments).simulate(
-        ["none"],
-        users=line.requests,
-        requests=REQUESTS_A_CLIENT * line.requests,
-        prompt_tokens=line.arguments["prompt_tokens"],
-        output_tokens=line.arguments["output_tokens"],
-        length_cv=0.0,
-        seeds=1,
-        search=False,
-    )
-    return 1e3 * float(run.answer.points[0].mean["ttft_s"])
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--load", type=int, default=0, metavar="CELLS", help="cells to simulate as well")
-    asked = parser.parse_args()
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     cells = pd.DataFrame(full_server(served_cells()))
-    cells["error"] = 100.0 * (cells.predicted / cells.measured - 1.0)
+    ways = ["full", "test", "recipe"]
+    errors = 100.0 * (cells[ways].div(cells.measured, axis=0) - 1.0)
+    groups = [cells[name] for name in GROUP]
+    weight = 1.0 / cells.groupby(GROUP).measured.transform("size").to_numpy()
+    means, biases = errors.abs().groupby(groups).mean(), errors.groupby(groups).mean()
+    counts = errors.groupby(groups).size()
     lines = [
-        (*key, len(part), f"{part.error.abs().mean():.0f}", f"{part.error.mean():+.0f}")
-        for key, part in cells.groupby(GROUP)
+        (*key, counts[key], *(f"{means.loc[key, way]:.0f} ({biases.loc[key, way]:+.0f})" for way in ways))
+        for key in means.index
     ]
-    print(table("engine | card | weights | model | cells | mean % | bias %", 4, lines))
-    print(f"{len(cells)} cells: {cells.error.abs().mean():.0f} %, bias {cells.error.mean():+.0f} %")
-    if asked.load:
-        few = cells[cells.requests <= MOST_CLIENTS].sample(asked.load, random_state=SEED)
-        errors = np.array([closed_loop_ms(line) / line.measured - 1.0 for line in named_rows(few)])
-        told = f"{100.0 * np.abs(errors).mean():.0f} %, bias {100.0 * errors.mean():+.0f} %"
-        print(f"{len(few)} cells in a closed loop: {told}; a full server {few.error.abs().mean():.0f} %")
+    words = " | ".join(f"{way}, mean % (bias)" for way in ways)
+    print(table(f"engine | card | weights | model | cells | {words}", 4, lines))
+    for way in ways:
+        late = np.log((cells.measured / cells[way]).to_numpy())
+        order = np.argsort(late)
+        place = np.searchsorted(np.cumsum(weight[order]), LATE_SHARE * weight.sum())
+        print(
+            f"{way}: {len(cells)} cells {errors[way].abs().mean():.0f} %, bias {errors[way].mean():+.0f} %, "
+            f"mean over {len(means)} groups {means[way].mean():.0f} %; {LATE_SHARE:.0%} are late by "
+            f"{late[order][place]:.2f} at most (of the logarithm, groups alike)"
+        )
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ from medusa_sim.units import US_PER_S
 Halves = tuple[FloatArray, FloatArray]
 """Half-widths of an 80 % interval on the logarithm: towards its lower end, towards its upper."""
 
+FIRST_TOKEN_LATER = 1.18
+"""By how much (of the logarithm) nine in ten first tokens of measured servers come later at most, in the mean
+over groups (`benchmarks/first_tokens.py`): prompts launched by the host, queues before the engine."""
 _TIE = 1e-12
 """By which an option must beat the one before it: times that differ by rounding alone are the same."""
 _ALWAYS_LAST = 1e9
@@ -232,8 +235,13 @@ class Cells(CellSteps):
     @cached_property
     def token_band(self) -> tuple[FloatArray, FloatArray]:
         """(low, high) 80 % of the time per token, over it: of step, tokens, sampling and prompts."""
-        faster, slower = self._opened(Cells._token_us_halves)
+        faster, slower = self._time_halves
         return np.exp(-faster), np.exp(slower)
+
+    @cached_property
+    def _time_halves(self) -> Halves:
+        """(faster, slower) of the time per token, no nearer beyond what was measured."""
+        return self._opened(Cells._token_us_halves)
 
     def _token_us_halves(self) -> Halves:
         """(faster, slower) of the time per token; what is wrong of steps is wrong of prompts."""
@@ -271,6 +279,43 @@ class Cells(CellSteps):
             rows = self.batch * np.asarray(processed_tokens(setting, self.candidates), dtype=np.float64)
             joules = joules + served_joules(scenario.gpu, power, setting, self.batch, rows, tokens, traffic)
         return np.asarray(scenario.gpus * watts(power, joules, self.token_us * tokens))
+
+    @property
+    def first_token_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of the time to the first token, over it: none is early, many are late."""
+        faster, slower = self._time_halves
+        return np.exp(-faster), np.exp(np.hypot(slower, FIRST_TOKEN_LATER))
+
+    @property
+    def watts_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of `watts`, over it: a card's parameters, and the time in which a step draws."""
+        faster, slower = self._time_halves
+        low, high = self._energy_halves((1.0 - self._idle_share) * slower, (1.0 - self._idle_share) * faster)
+        return low, np.minimum(high, self._limit_watts / self.watts)
+
+    @property
+    def joule_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of the joules of a token, over them: of a longer step what is drawn idle grows."""
+        faster, slower = self._time_halves
+        return self._energy_halves(self._idle_share * faster, self._idle_share * slower)
+
+    def _energy_halves(self, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The ends of such half-widths beside that of a card's parameters."""
+        power = self.scenario.gpu.power
+        error = 0.0 if power is None else power.fit.error
+        return np.exp(-np.hypot(error, low)), np.exp(np.hypot(error, high))
+
+    @property
+    def _idle_share(self) -> FloatArray:
+        """Of `watts`, what the cards draw that run nothing."""
+        power = self.scenario.gpu.power
+        idle = np.nan if power is None else power.fit.idle_watts
+        return np.minimum(self.scenario.gpus * idle / self.watts, 1.0)
+
+    @property
+    def _limit_watts(self) -> float:
+        power = self.scenario.gpu.power
+        return np.nan if power is None else self.scenario.gpus * power.limit_watts
 
     # What it needs.
 

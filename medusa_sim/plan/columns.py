@@ -18,6 +18,12 @@ from medusa_sim.plan.scenario import Scenario
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+def _ends(*names: str) -> tuple[str, ...]:
+    """Both ends of the 80 % intervals of some quantities."""
+    return tuple(f"{name}_{end}" for name in names for end in ("low", "high"))
+
+
 SWEEP = {
     **{name: name for name in (
         "gpu", "model", "tp", "ep", "dp_attention", "runtime", "kernels", "scope", "latency_model", "drafter",
@@ -30,7 +36,8 @@ SWEEP = {
     "speedup_high": "baseline_speedup_high",
     **{name: name for name in (
         "step_speedup", "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us",
-        "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token",
+        "ttft_ms", "benchmark_ttft_ms", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens",
+        "watts", "joule_per_token",
         "bound", "source", "memory_bytes", "fits_memory",
     )},
 }  # fmt: skip
@@ -57,7 +64,12 @@ ROW = (
     "required_tokens_per_step", "required_acceptance_factor", "speedup_acceptance_minus_10_percent",
     "speedup_acceptance_plus_10_percent", "chain_candidates", "chain_speedup",
     "speedup_heads_on_accepted_row", "free_candidates", "next_count", "held_by", "cliff_after",
-    "cheaper_larger", "memory_bytes", "fits_memory", "meets_latency",
+    "cheaper_larger", "memory_bytes", "fits_memory", "meets_latency", "ttft_ms",
+    "benchmark_ttft_ms",
+    *_ends(
+        "itl_us", "tpot_us", "ttft_ms", "benchmark_ttft_ms", "tokens_per_s", "tokens_per_s_per_user",
+        "usd_per_million_tokens", "watts", "joule_per_token",
+    ),
 )  # fmt: skip
 """What JSON and CSV say of a row of a schedule (`ScheduleRow`)."""
 POINT = (
@@ -93,10 +105,10 @@ AGAINST_SPEED = (
 COMPARE = (
     "gpu", "gpus", "tp", "ep", "dp_attention", "precision", "engine", "drafter", "drafts", "batch",
     "tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_million_tokens", "on_frontier", "chosen",
-    "replicas", "kv_precision", "tokens_per_s_per_gpu_low", "tokens_per_s_per_gpu_high",
-    "tokens_per_s_per_user_low", "tokens_per_s_per_user_high", "usd_per_million_tokens_low",
-    "usd_per_million_tokens_high", "tpot_ms", "ttft_ms", "e2e_ms", "joule_per_token", "tokens_per_s_per_mw",
-    "sure", "meets_limits",
+    "replicas", "kv_precision",
+    *_ends("tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_million_tokens"),
+    "tpot_ms", "ttft_ms", "e2e_ms", "joule_per_token", "tokens_per_s_per_mw", "sure", "meets_limits",
+    *_ends("tpot_ms", "ttft_ms", "joule_per_token", "tokens_per_s_per_mw"), "benchmark_ttft_ms",
 )  # fmt: skip
 """In the order of the table; rates are of output tokens, of all copies where they count GPUs or dollars."""
 

@@ -100,14 +100,28 @@ def joules(cells: Cells) -> FloatArray:
     return joule_per_token(cells.watts, rate_that_fits(cells))
 
 
-def falling(read: Callable[[Cells], FloatArray]) -> Callable[[Cells], tuple[FloatArray, FloatArray]]:
-    """Interval of what is the smaller the longer a token takes."""
-    return lambda cells: (read(cells) / cells.token_band[1], read(cells) / cells.token_band[0])
+def within(
+    read: Callable[[Cells], FloatArray], band: Callable[[Cells], tuple[FloatArray, FloatArray]]
+) -> dict[str, Any]:
+    """A quantity and its 80 % interval. band: the ends over it."""
+    return {"read": read, "low_high": lambda cells: tuple(read(cells) * end for end in band(cells))}
 
 
-def rising(read: Callable[[Cells], FloatArray]) -> Callable[[Cells], tuple[FloatArray, FloatArray]]:
-    """Interval of what is the larger the longer a token takes."""
-    return lambda cells: (read(cells) * cells.token_band[0], read(cells) * cells.token_band[1])
+def longer(cells: Cells) -> tuple[FloatArray, FloatArray]:
+    """The band of what grows with the time per token."""
+    return cells.token_band
+
+
+def shorter(cells: Cells) -> tuple[FloatArray, FloatArray]:
+    """The band of what is the smaller the longer a token takes."""
+    low, high = cells.token_band
+    return 1.0 / high, 1.0 / low
+
+
+def per_joule(cells: Cells) -> tuple[FloatArray, FloatArray]:
+    """The band of what is the smaller the more a token draws."""
+    low, high = cells.joule_band
+    return 1.0 / high, 1.0 / low
 
 
 def rate_of_a_gpu(cells: Cells) -> FloatArray:
@@ -244,43 +258,57 @@ DECLARED = (
         name="time_per_token_ms", read=lambda cells: cells.token_us / US_PER_MS, better="less",
         model_only=True,
     ),
-    Quantity(name="itl_us", read=lambda cells: cells.served.itl_us, better="less", model_only=True),
-    Quantity(name="tpot_us", read=lambda cells: cells.tpot_us, better="less", model_only=True),
     Quantity(
-        name="tpot_ms", read=lambda cells: cells.tpot_us / US_PER_MS, better="less", model_only=True
+        name="itl_us", better="less", model_only=True, **within(lambda cells: cells.served.itl_us, longer)
+    ),
+    Quantity(name="tpot_us", better="less", model_only=True, **within(lambda cells: cells.tpot_us, longer)),
+    Quantity(
+        name="tpot_ms", better="less", model_only=True,
+        **within(lambda cells: cells.tpot_us / US_PER_MS, longer),
     ),
     Quantity(
-        name="ttft_ms", read=lambda cells: cells.served.first_token_us / US_PER_MS, better="less",
-        model_only=True,
+        name="ttft_ms", better="less", model_only=True,
+        **within(
+            lambda cells: cells.served.first_token_us / US_PER_MS, lambda cells: cells.first_token_band
+        ),
+    ),
+    Quantity(
+        name="benchmark_ttft_ms", better="less", model_only=True,
+        **within(
+            lambda cells: cells.served.benchmark_first_token_us / US_PER_MS,
+            lambda cells: cells.first_token_band,
+        ),
     ),
     Quantity(name="e2e_ms", better="less"),
     Quantity(
-        name="tokens_per_s_per_user", read=lambda cells: cells.tokens_per_s_per_user, title="tokens/s/user",
-        axis="tokens/s a user", unit="per_s", better="more", model_only=True,
-        low_high=falling(lambda cells: cells.tokens_per_s_per_user),
+        name="tokens_per_s_per_user", title="tokens/s/user", axis="tokens/s a user", unit="per_s",
+        better="more", model_only=True, **within(lambda cells: cells.tokens_per_s_per_user, shorter),
     ),
     # what a server gives
     Quantity(
-        name="tokens_per_s", read=lambda cells: cells.tokens_per_s, title="tokens/s", unit="per_s",
-        better="more", model_only=True,
+        name="tokens_per_s", title="tokens/s", unit="per_s", better="more", model_only=True,
+        **within(lambda cells: cells.tokens_per_s, shorter),
     ),
     Quantity(
-        name="tokens_per_s_per_gpu", read=rate_of_a_gpu, title="tokens/s/GPU", axis="output tokens/s a GPU",
-        phrase="{} tokens/s a GPU", better="more", model_only=True, low_high=falling(rate_of_a_gpu),
+        name="tokens_per_s_per_gpu", title="tokens/s/GPU", axis="output tokens/s a GPU",
+        phrase="{} tokens/s a GPU", better="more", model_only=True, **within(rate_of_a_gpu, shorter),
     ),
     Quantity(
-        name="tokens_per_s_per_mw", read=lambda cells: 1e6 / joules(cells),
-        axis="output tokens/s per megawatt of GPUs", better="more", model_only=True,
+        name="tokens_per_s_per_mw", axis="output tokens/s per megawatt of GPUs", better="more", model_only=True,
+        **within(lambda cells: 1e6 / joules(cells), per_joule),
     ),
     # what it costs
     Quantity(
-        name="usd_per_million_tokens", read=usd, title="$/M tokens", axis="dollars per million output tokens",
-        phrase="${} a million tokens", better="less", model_only=True, low_high=rising(usd),
+        name="usd_per_million_tokens", title="$/M tokens", axis="dollars per million output tokens",
+        phrase="${} a million tokens", better="less", model_only=True, **within(usd, longer),
     ),
-    Quantity(name="watts", read=lambda cells: cells.watts, title="W", model_only=True),
     Quantity(
-        name="joule_per_token", read=joules, title="J/token", axis="joules per output token",
-        phrase="{} J a token", better="less", model_only=True,
+        name="watts", title="W", model_only=True,
+        **within(lambda cells: cells.watts, lambda cells: cells.watts_band),
+    ),
+    Quantity(
+        name="joule_per_token", title="J/token", axis="joules per output token", phrase="{} J a token",
+        better="less", model_only=True, **within(joules, lambda cells: cells.joule_band),
     ),
     # what fits
     Quantity(name="memory_bytes", read=lambda cells: cells.memory.total, unit="bytes", model_only=True),

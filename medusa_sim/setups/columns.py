@@ -8,18 +8,16 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.plan.cells import Cells
-from medusa_sim.plan.columns import with_unlisted
+from medusa_sim.plan.columns import COMPARE, with_unlisted
 from medusa_sim.plan.costs import usd_per_million_tokens
-from medusa_sim.plan.quantities import scenario_values, values
+from medusa_sim.plan.quantities import BY_NAME, scenario_values, values
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SET_UP
 from medusa_sim.units import US_PER_MS
 
-OF_CELLS = (
-    "drafts", "batch", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "tokens_per_s_per_gpu_low",
-    "tokens_per_s_per_gpu_high", "tokens_per_s_per_user_low", "tokens_per_s_per_user_high", "tpot_ms",
-    "ttft_ms", "joule_per_token", "tokens_per_s_per_mw",
-)  # fmt: skip
+OF_CELLS = tuple(
+    name for name in COMPARE if name not in SET_UP and name in BY_NAME and BY_NAME[name].read is not None
+)
 """Those that are one copy's alone."""
 
 

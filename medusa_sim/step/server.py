@@ -13,6 +13,8 @@ next one is in: of b requests a share pi = 1 / (D + R + I) sends a prompt to a s
     (N10) tpot    = mean of t over these / tau                         from a request's first token on
     (N11) tokens/s = b / token,  token = mean of t over all steps / (pi N)
     (N17) ttft    = (I + queued) steps + mean of t over the steps that a prompt rides on
+    (N19) ttft of a load test whose b clients begin at once, k requests each = ((k - 1) ttft + start) / k
+          start   = server + (t that reads b prompts + t that reads one) / 2
 
 P and N are the mean tokens of a prompt and an output; a the attention of one request in the step, c its
 candidates; linear(rows) is that of the step as it is padded: what carries prompts is not. A step's time is
@@ -56,6 +58,8 @@ from medusa_sim.step.step import Setting, processed_tokens
 MAX_REQUESTS = 256
 TOKEN_BUDGET = 8192
 """`max_num_seqs` and `max_num_batched_tokens` where no engine has its own (`Engine.step_limit`)."""
+REQUESTS_A_CLIENT = 10
+"""Of load tests: k of (N19). `--num-prompts` is ten times `--max-concurrency` in InferenceX's recipes."""
 _BLOCK = 1024
 """Cells whose steps are priced at once."""
 
@@ -122,6 +126,11 @@ class Served:
         """Mean time to the first token: half a running step, and the next one."""
         return np.asarray(self.server_us + 1.5 * self.step_us)
 
+    @property
+    def benchmark_first_token_us(self) -> FloatArray:
+        """The same as load generators count, whose clients all begin at once."""
+        return self.first_token_us
+
     def quantile_us(self, share: float) -> FloatArray:
         """Time between two chunks that this share of them keeps."""
         del share
@@ -156,7 +165,7 @@ class _Steps(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FullServer(Served):
-    """Steps of a server that stays full (N7) to (N17).
+    """Steps of a server that stays full (N7) to (N19).
 
     step_us: with all requests decoding and what sampling adds (sampled), attention_us: their attention in it;
     requests, width (tokens of each in the step): all broadcast with step_us. drafter: of the configurations
@@ -189,6 +198,22 @@ class FullServer(Served):
         if prompts_apart(self.setting):  # no step follows a pass where nobody decodes
             waits_us = waits_us - np.maximum(2.0 - cells.requests, 0.0) * cells.step_us
         return self._shaped(waits_us + means.prompts_us)
+
+    @property
+    def benchmark_first_token_us(self) -> FloatArray:
+        """(N19)."""
+        later_us = self.first_token_us
+        return np.asarray(later_us + (self._start_us - later_us) / REQUESTS_A_CLIENT)
+
+    @cached_property
+    def _start_us(self) -> FloatArray:
+        """Mean time to the first token of requests that all begin at once on an idle server."""
+        cells = self._cells
+        steps = self._steps(cells, cells.requests)
+        alone = self._steps(cells, np.ones(cells.requests.size))
+        whole_us = (steps.further * steps.further_us + steps.time_us).mean(axis=1)
+        first_us = (alone.further * alone.further_us + alone.time_us).mean(axis=1)
+        return self._shaped(self.server_us + (whole_us + first_us) / 2.0)
 
     @cached_property
     def itl_us(self) -> FloatArray:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import medusa_sim as ms
-from medusa_sim.plan.quantities import BY_NAME, DECLARED, Quantity
+from medusa_sim.plan.cells import price
+from medusa_sim.plan.quantities import BY_NAME, DECLARED, Quantity, values
 
 ROOT = Path(__file__).resolve().parents[2]
 WHERE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
@@ -92,3 +93,31 @@ def test_a_new_quantity_stands_in_every_table(new, line):
     result = CliRunner().invoke(cli, split(line), prog_name="medusa-sim")
     assert result.exit_code == 0, result.output
     assert new.title in result.stdout
+
+
+@pytest.mark.parametrize("traffic", [{}, {"prompt_tokens": 1024, "output_tokens": 256}])
+@pytest.mark.parametrize("gpu", ["h100-sxm", "b200"])
+def test_every_interval_holds_its_value(gpu, traffic):
+    scenario = ms.Scenario(**WHERE | {"gpu": gpu}, **traffic, tp=2)
+    cells = price(scenario, [1, 16, 300], [scenario.length])
+    for quantity in DECLARED:
+        if quantity.low_high is not None:
+            found = values(cells, [quantity.name, *ends_of(quantity)])
+            value, low, high = (np.broadcast_to(each, cells.shape) for each in found.values())
+            known = np.isfinite(value)
+            assert (low[known] <= value[known]).all(), quantity.name
+            assert (value[known] <= high[known]).all(), quantity.name
+    limit = scenario.gpus * scenario.gpu.power.limit_watts
+    assert (cells.watts * cells.watts_band[1] <= limit * (1.0 + 1e-9)).all()
+
+
+def test_a_recommendation_tells_the_ends_of_what_it_promises():
+    row = ms.recommend(batch=8, **WHERE, prompt_tokens=1024, output_tokens=256).to_dict()["schedule"][0]
+    for name in ("itl_us", "tpot_us", "ttft_ms", "usd_per_million_tokens", "watts", "joule_per_token"):
+        assert row[f"{name}_low"] < row[name] < row[f"{name}_high"], name
+
+
+def ends_of(quantity: Quantity) -> list[str]:
+    return [
+        name or f"{quantity.name}_{end}" for name, end in zip(quantity.ends, ("low", "high"), strict=True)
+    ]

@@ -247,3 +247,19 @@ def test_a_grid_without_a_batch_has_no_times():
     seen = served(setting(), none, none, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
     for values in (seen.token_us, seen.tpot_us, seen.itl_us, seen.quantile_us(0.9)):
         assert values.shape == (0, 2)
+
+
+@pytest.mark.parametrize("runtime", ["vllm-0.11", "sglang-0.5"])
+def test_clients_that_begin_at_once_wait_for_half_of_all_prompts(runtime):
+    """(N19), a tenth of which a load test has in its mean."""
+    of, traffic = setting(runtime), Traffic(prompt_tokens=1024.0, output_tokens=256.0)
+    batch = np.array([1, 64, 128])
+    seen = full(of, batch, traffic)
+    start_us = 10.0 * seen.benchmark_first_token_us - 9.0 * seen.first_token_us
+    prompt = np.array([1024.0])
+    share = prompt_terms(of)[0]
+    each_us = share * float((linear_us(of, 8.0 * prompt) / 8.0 + prompt_attention_us(of, prompt, prompt))[0])
+    waited_us = np.diff(start_us)
+    assert waited_us == pytest.approx(np.diff(batch) / 2.0 * each_us, rel=0.15)
+    alone = full(of, 1, traffic)
+    assert float(alone.benchmark_first_token_us) == pytest.approx(float(alone.first_token_us), rel=0.05)
