@@ -294,8 +294,8 @@ DECLARED = (
         phrase="{} tokens/s a GPU", better="more", model_only=True, **within(rate_of_a_gpu, shorter),
     ),
     Quantity(
-        name="tokens_per_s_per_mw", axis="output tokens/s per megawatt of GPUs", better="more", model_only=True,
-        **within(lambda cells: 1e6 / joules(cells), per_joule),
+        name="tokens_per_s_per_mw", axis="output tokens/s per megawatt of GPUs", better="more",
+        model_only=True, **within(lambda cells: 1e6 / joules(cells), per_joule),
     ),
     # what it costs
     Quantity(

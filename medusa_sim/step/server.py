@@ -59,7 +59,7 @@ MAX_REQUESTS = 256
 TOKEN_BUDGET = 8192
 """`max_num_seqs` and `max_num_batched_tokens` where no engine has its own (`Engine.step_limit`)."""
 REQUESTS_A_CLIENT = 10
-"""Of load tests: k of (N19). `--num-prompts` is ten times `--max-concurrency` in InferenceX's recipes."""
+"""Of load tests: k of (N19). InferenceX's recipes ask for ten times as many prompts as are in flight."""
 _BLOCK = 1024
 """Cells whose steps are priced at once."""
 
