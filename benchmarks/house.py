@@ -48,8 +48,8 @@ HOUSE = (
             "acceptance argument arguments question draft_options as_run own_rows kernel_fits scenario "
             "coverage stand_ins doubts terms configurations surface cell_steps cells verdict check "
             "woken_experts slower costs quantities columns cell single_step request counts sweep "
-            "tree_speedup break_even capacity insights schedule batch_row schedule_row recommendation "
-            "recommendation_at recommend"
+            "tree_speedup break_even capacity shortfall insights schedule batch_row schedule_row "
+            "recommendation recommendation_at recommend"
         ),
     ),
     Room(

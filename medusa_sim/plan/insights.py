@@ -29,7 +29,7 @@ from medusa_sim.step.memory import MemoryParts
 from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.capacity import Shortfall
+    from medusa_sim.plan.shortfall import Shortfall
 
 LIMIT = RUNS_TREES
 """The runtime of kernels without an engine."""
@@ -125,7 +125,7 @@ def answer(scenario: Scenario, grid: Grid) -> Answer:
     best, counts = by_count.best(), by_count.configurations.counts
     missing, lacking = np.argwhere(~by_count.fits[..., 0]).tolist(), None
     if missing:
-        from medusa_sim.plan.capacity import shortfall
+        from medusa_sim.plan.shortfall import shortfall
 
         lacking = shortfall(scenario, int(grid.batch[missing[0][0]]), int(grid.seq_len[missing[0][1]]))
     on_grid = np.where(among(counts, grid.candidates), by_count.speedup, -np.inf)

@@ -322,6 +322,12 @@ DECLARED = (
     Quantity(name="set_up", title="set-up"),
     Quantity(name="sure", title="sure", unit="share", digits=2),
     Quantity(name="grid_best", title="of --candidates"),
+    # of a check of a running engine
+    Quantity(name="part", title="part"),
+    Quantity(name="measured_us", title="measured", unit="us", better="less"),
+    Quantity(name="predicted_us", title="predicted", unit="us", better="less"),
+    Quantity(name="costs_us", title="difference", unit="us", better="less"),
+    Quantity(name="is_off", title="verdict"),
     # of a run under load
     Quantity(name="rate_per_s", title="rate", axis="requests a second"),
     Quantity(name="policy", title="policy"),

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.plan.break_even import BreakEven
-from medusa_sim.plan.capacity import Capacity, Shortfall, shortfall
+from medusa_sim.plan.capacity import Capacity
 from medusa_sim.plan.cell import Cell
 from medusa_sim.plan.cells import Cells
 from medusa_sim.plan.draft_options import Drafting
@@ -16,6 +16,7 @@ from medusa_sim.plan.request import RequestLatency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.step import Setting
 

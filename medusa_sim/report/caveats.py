@@ -20,7 +20,7 @@ from medusa_sim.step.workload import Grid
 from medusa_sim.units import GIGA
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.capacity import Shortfall
+    from medusa_sim.plan.shortfall import Shortfall
 
 
 def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:

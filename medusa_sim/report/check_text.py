@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.plan.check import CheckedPart, EngineCheck
 from medusa_sim.report.measured_text import measured_facts
+from medusa_sim.report.quantity_table import quantity_table, shown
 from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.text import TextTable, capitalised, drafts_text, duration, significant
@@ -92,18 +93,16 @@ class Checked:
     @property
     def _table(self) -> TextTable:
         """A row a part: time per token of a request, and its share of the difference."""
-        return TextTable.by_row(
-            self.check.parts,
-            {
-                "part": lambda part: part.name,
-                "measured": lambda part: duration(part.measured_us),
-                "predicted": lambda part: duration(part.predicted_us),
-                "80 %": lambda part: f"{duration(part.low_us)} to {duration(part.high_us)}",
-                "difference": lambda part: f"{'+' if part.costs_us > 0 else ''}{duration(part.costs_us)}",
-                "verdict": lambda part: "OFF" if part.is_off else "fine",
-            },
-            words=("part", "verdict"),
-        )
+        parts = self.check.parts
+        columns: dict[str, list[str]] = {
+            "part": [str(part.name) for part in parts],
+            "measured_us": [shown("measured_us", part.measured_us) for part in parts],
+            "predicted_us": [shown("predicted_us", part.predicted_us) for part in parts],
+            "interval": [f"{duration(part.low_us)} to {duration(part.high_us)}" for part in parts],
+            "costs_us": ["+" * (part.costs_us > 0) + shown("costs_us", part.costs_us) for part in parts],
+            "is_off": ["OFF" if part.is_off else "fine" for part in parts],
+        }
+        return quantity_table(columns, words=("part", "is_off"))
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from asking import run
 
-from medusa_sim.plan.capacity import shortfall
 from medusa_sim.plan.cells import price
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.shortfall import shortfall
 from medusa_sim.plan.slower import slower_format_us
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.caveats import shortfall_text

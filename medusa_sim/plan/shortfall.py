@@ -1,0 +1,102 @@
+"""What is missing where a batch and length do not fit in memory, and what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from medusa_sim.errors import MedusaSimError
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.step.memory import MemoryParts, memory_parts
+from medusa_sim.step.step import decode_step
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change with which what was asked fits. option: as a command takes it; bytes of one GPU."""
+
+    option: str
+    needed_bytes: float
+    usable_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """A batch and length that do not fit even without speculation: bytes of one GPU, and what would fit."""
+
+    batch: int
+    seq_len: int
+    parts: MemoryParts
+    usable_bytes: float
+    changes: tuple[Change, ...]
+
+    @property
+    def needed_bytes(self) -> float:
+        """Weights, KV cache and activations of the plain step."""
+        return float(self.parts.total)
+
+
+def shortfall(scenario: Scenario, batch: int, seq_len: int) -> Shortfall | None:
+    """What is missing for a batch and length, and up to three changes that would do; None where both fit.
+
+    Every change was tried: a smaller batch or context, narrower weights or KV cache, more GPUs, another GPU,
+    several of another.
+    """
+    parts, room = _plain(scenario, batch, seq_len), scenario.usable_memory_bytes
+    if scenario.scope == "block" or float(parts.total) <= room:
+        return None
+    firsts = (next(filter(None, kind), None) for kind in _changes(scenario, batch, seq_len))
+    changes = tuple(islice(filter(None, firsts), 3))
+    return Shortfall(batch=batch, seq_len=seq_len, parts=parts, usable_bytes=room, changes=changes)
+
+
+def _plain(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
+    return memory_parts(scenario.shard, 0.0, 0.0, 0.0, batch, seq_len, 1)
+
+
+def _changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[Change | None]]:
+    """Kinds of changes, each with its alternatives from the least; None: it would not do."""
+
+    def tried(option: str, size: int = batch, length: int = seq_len, **changes: Any) -> Change | None:
+        try:
+            other = scenario.but(**changes) if changes else scenario
+            needed, room = float(_plain(other, size, length).total), other.usable_memory_bytes
+            if needed > room:
+                return None
+            decode_step(other.setting, 1, 1)
+        except MedusaSimError:  # nobody can run that, or the card lacks every kernel of a format
+            return None
+        return Change(option=option, needed_bytes=needed, usable_bytes=room)
+
+    def largest(low: int, high: int, fits: Callable[[int], Change | None]) -> Iterator[Change | None]:
+        """The largest whole number below `high` that fits."""
+        if fits(low) is None:
+            return
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        yield fits(low)
+
+    folder = scenario.arguments.data_dir
+    cards = sorted((load_gpu(name, folder) for name in gpu_names(folder)), key=lambda gpu: gpu.memory_bytes)
+    larger = [gpu for gpu in cards if gpu.memory_bytes > scenario.gpu.memory_bytes]
+    tps = [tp for tp in (2, 4, 8, 16) if tp > scenario.parallel.tp]
+    yield largest(1, batch, lambda size: tried(f"--batch {size}", size=size))
+    yield (
+        tried(f"--weight-dtype {form}", weight_dtype=form)
+        for form, size in (("fp8", 1.0), ("int4", 0.5))
+        if size < BYTES_PER_ELEMENT[scenario.model.weight_dtype]
+    )
+    yield (tried(f"--tp {tp}", tp=tp) for tp in tps)
+    yield (tried(f"--gpu {gpu.name}", gpu=gpu.name) for gpu in larger)
+    if scenario.model.kv_dtype != "fp8":
+        yield (tried("--kv-dtype fp8", kv_dtype=form) for form in ("fp8",))
+    yield largest(1, seq_len, lambda length: tried(f"--seq {length}", length=length))
+    yield (
+        tried(f"--gpu {gpu.name} --tp {tp}", gpu=gpu.name, tp=tp) for tp in tps for gpu in reversed(larger)
+    )
+    yield (tried(f"--weight-dtype int4 --tp {tp}", weight_dtype="int4", tp=tp) for tp in tps)
