@@ -48,6 +48,7 @@ FLAGS = (
 CHROMIUM, DRIVER = (shutil.which(name) or "" for name in ("chromium", "chromedriver"))
 HELLO = "import streamlit as st; st.title('hello')"
 SLIDER = "input[type=range][aria-label^='Requests at once']"
+CONTEXT = "input[aria-label='Context (tokens)']"
 ANSWERED = "return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5"
 WATCH = """
 const told = '[data-testid=stAlert], [data-testid=stCaptionContainer]'
@@ -198,18 +199,21 @@ Times = list[tuple[float, float, float]]
 
 
 def slider_s(address: str, process: int, repeats: int) -> tuple[Times, Times]:
-    """From a key on the batch slider, and from a click on the context field's plus."""
+    """From a key on the batch slider, and from Enter behind another context in the bar."""
     with window() as driver:
-        # an empty field, whose length follows from the request, has no plus to click
-        driver.get(f"{address}/?seq_len=1024")
+        driver.get(f"{address}/?seq=1024")
         for done in (ANSWERED, IDLE, DRAWN, f"return !!document.querySelector({SLIDER!r})"):
             until(driver, done)
         handle = driver.find_element("css selector", SLIDER)
-        more = driver.find_element("css selector", "[data-testid=stNumberInputStepUp]")
         right: Callable[[], None] = partial(handle.send_keys, Keys.ARROW_RIGHT)
-        sliders, fields = (
-            [_changed_s(driver, process, act) for _ in range(repeats)] for act in (right, more.click)
-        )
+        sliders = [_changed_s(driver, process, right) for _ in range(repeats)]
+        driver.find_element("css selector", ".st-key-bar_more summary").click()
+        until(driver, f"return document.querySelector({CONTEXT!r})?.checkVisibility()")
+        context = driver.find_element("css selector", CONTEXT)
+        fields = []
+        for longer in range(1, repeats + 1):
+            context.send_keys(Keys.CONTROL, "a", Keys.NULL, f"{1024 + longer}")
+            fields.append(_changed_s(driver, process, partial(context.send_keys, Keys.ENTER)))
         return sliders, fields
 
 

@@ -16,6 +16,7 @@ from chosen import SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.arguments import ARGUMENTS
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
@@ -24,6 +25,8 @@ from medusa_sim.report.card import short
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, colour_of
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP
 from medusa_sim.report.text import significant, times
+
+_USER_S = BY_NAME["tokens_per_s_per_user"].on_axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +139,8 @@ def figures(one: Side, other: Side) -> list[dict[str, str]]:
             "speedup": times(row.speedup) if fits else told.figure,
             "what to do": told.action,
             "80 %": told.more.removeprefix("80 %: "),
-            "tokens/s a user": significant(row.tokens_per_s_per_user, 3) if fits else "-",
-            "tokens/s": significant(row.tokens_per_s, 3) if fits else "-",
+            _USER_S: significant(row.tokens_per_s_per_user, 3) if fits else "-",
+            BY_NAME["tokens_per_s"].title: significant(row.tokens_per_s, 3) if fits else "-",
             "$ a million tokens": significant(usd, 3) if fits and usd is not None else "-",
             "off from, requests at once": until,
             "most at once": str(row.max_batch_with),

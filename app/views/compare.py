@@ -18,6 +18,7 @@ from chosen import SetUp
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
+from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.report.basis import MEASURED, rests_on
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.setups import left_out, setups_chart
@@ -59,6 +60,7 @@ _AXES = {
 _AT = {"cost": "costs least", "throughput": "emits most tokens a GPU", "energy": "takes least energy"}
 """What was saved, as the answer begins."""
 _CERTAINTIES = ("50%", f"{SURE:.0%}", "80%", "90%", "95%")
+_SPEED = BY_NAME["tokens_per_s_per_user"].on_axis
 _PHONE = titles("chosen", "set_up", "batch", "tokens_per_s_per_user", "usd_per_million_tokens")
 
 
@@ -259,7 +261,7 @@ def _decisions(answer: Comparison) -> list[dict[str, str]]:
                     "decision": name,
                     "set-up": empty.get(name, "no set-up keeps the limits"),
                     _WORTH[answer.measure]: "-",
-                    "tokens/s a user": "-",
+                    _SPEED: "-",
                     "80 %": "-",
                     "sure": "-",
                     "rests on": "-",
@@ -271,7 +273,7 @@ def _decisions(answer: Comparison) -> list[dict[str, str]]:
             "decision": name,
             "set-up": f"{name_of(row)}, {drafting_text(answer, row)}",
             _WORTH[answer.measure]: significant(float(row[answer.column]), 3),
-            "tokens/s a user": significant(float(row["tokens_per_s_per_user"]), 3),
+            _SPEED: significant(float(row["tokens_per_s_per_user"]), 3),
             "80 %": f"{low} to {high}",
             "sure": percent(float(row["sure"]), 0),
             "rests on": rests_on(answer.scenario(row), plain=row["drafter"] == PLAIN),

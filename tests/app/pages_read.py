@@ -84,6 +84,11 @@ def tables(page: AppTest) -> list[pd.DataFrame]:
     return found
 
 
+def table_of(page: AppTest, *columns: str) -> pd.DataFrame:
+    """The first table of a page that has these columns."""
+    return next(table for table in tables(page) if {*columns} <= {*table.columns})
+
+
 def charts(page: AppTest) -> list[dict[str, Any]]:
     """Specifications of the charts on a page, as the modules of charts write them."""
     import json

@@ -205,6 +205,8 @@ OTHER_PROGRAMS = (
     "lab/measure/environment.py", "lab/measure/spread.py", "load/arguments.py", "plan/arguments.py",
     "plan/doubts.py", "plan/terms.py", "specs/engine_facts.py", "app/views/own.py",
 )  # fmt: skip
+OF_ENGINES = {"--n-cpu-moe", "--num-draft-tokens", "--prefill-decode-interval"}
+"""Options of llama.cpp, MLX and SGLang, in modules that name this project's, too."""
 OLD_SPELLINGS = ("cli/calibrate.py", "cli/measure.py", "cli/validate.py")
 
 
@@ -218,7 +220,11 @@ def _texts(path: Path) -> list[str]:
 
 def test_options_that_messages_name_exist():
     params = [param for command in PAGES.values() for param in command.params]
-    known = {"--help", *(word for param in params for word in (*param.opts, *param.secondary_opts))}
+    known = {
+        "--help",
+        *OF_ENGINES,
+        *(word for param in params for word in (*param.opts, *param.secondary_opts)),
+    }
     unknown = set()
     for path in (*ROOT.glob("medusa_sim/**/*.py"), *ROOT.glob("app/**/*.py")):
         place = str(path.relative_to(ROOT)).removeprefix("medusa_sim/")
