@@ -9,6 +9,7 @@ from typing import Any
 import inputs
 import show
 import streamlit as st
+import uploads
 from chosen import (
     DEFAULT,
     DRAFTER,
@@ -29,6 +30,7 @@ from chosen import (
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
+from medusa_sim.outside.limits import SENT_HEADER_BYTES
 from medusa_sim.plan import request_length
 from medusa_sim.plan.acceptance import CONDITIONAL
 from medusa_sim.plan.argument import FLAG, NUMBER, WHOLE, Argument
@@ -293,7 +295,7 @@ def model_choice(where: Any, gpu: str) -> str | None:
     options = (*measured_models(gpu), *model_names(), OWN_MODEL)
     help_text = (
         "Sizes decide the time of a step. Pick a name, type a Hugging Face id "
-        f"({_AN_ID}), or upload your own config.json: the last entry."
+        f"({_AN_ID}), or hand in its config.json or GGUF file: the last entry."
     )
     if (taken := st.session_state.pop(_TAKEN, None)) is not None:
         st.session_state["model"], st.session_state[_TYPED_AS] = taken[1], taken
@@ -371,18 +373,27 @@ def profiles_of(drafter: str) -> tuple[str, ...]:
     return tuple(name for name in acceptance_names() if not name.startswith(claimed))
 
 
-def _own_config(where: Any) -> bytes | None:
-    import uploads
-
-    given = where.file_uploader(
-        "config.json", type=["json"], key="config", help="Hugging Face config of your model; read, never run."
-    )
-    if given is None:
-        st.title("Your own model", anchor=False)
-        st.info("Drop its config.json above, or pick another model there.")
-        st.stop()
+def _own_config(where: Any) -> bytes:
     try:
-        return uploads.config_bytes(given.name, given.getvalue())
+        content = own_model(where)
     except MedusaSimError:
         st.title("Your own model", anchor=False)
         raise
+    if content is None:
+        st.title("Your own model", anchor=False)
+        st.info("Drop its file above, or pick another model there.")
+        st.stop()
+    return content
+
+
+def own_model(where: Any) -> bytes | None:
+    """A model's file that is handed in; None until it is. Raises DataError or SpecError for what is none."""
+    given = where.file_uploader(
+        "config.json, or the start of a GGUF file",
+        type=["json", "gguf"],
+        key="config",
+        help=f"Sizes and formats are read, weights are not. Of a GGUF file the first "
+        f"{SENT_HEADER_BYTES / 1e6:.0f} MB hold all that: `head -c {SENT_HEADER_BYTES} model.gguf > "
+        "start.gguf`.",
+    )
+    return None if given is None else uploads.model_bytes(given.name, given.getvalue())

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import uploads
+
 from medusa_sim import data
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.export import ENGINES
@@ -31,7 +33,7 @@ from medusa_sim.step.drafter import drafter_kind, drafter_names
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
 """Arguments beside GPU, model and engine that decide the kernels of a step."""
-OWN_MODEL = "my config.json"
+OWN_MODEL = "my file: config.json, GGUF"
 SHIPPED, DEFAULT = "as shipped", "default"
 """Of an acceptance and of other arguments, where the input says nothing."""
 _POINT = " · "
@@ -77,7 +79,7 @@ class SetUp(Arguments):
 
     runtime: of the version that runs; by the drafter where none is given. request: prompt and output tokens
     where they were said. is_step: a length was asked about and no request, so that steps without prompts are
-    priced. config: an uploaded config.json in the place of the model's name.
+    priced. config: an uploaded config.json, or the start of a GGUF file, in the place of the model's name.
     """
 
     always: ClassVar[tuple[str, ...]] = ("gpu", "model", "runtime", "drafter")
@@ -227,7 +229,7 @@ def set_up_of(words: Mapping[str, Any], config: bytes | None = None) -> SetUp:
     more["dtype"] = more.get("dtype") or dtype_of(gpu)
     is_whole = str(said.get("ep", "")).lower() in ("true", str(tp)) and tp > 1
     return SetUp(
-        gpu=gpu, model="config.json" if config is not None else model,
+        gpu=gpu, model=model if config is None else uploads.called(config),
         runtime=runtime or default_engine(drafter), drafter=drafter,
         seq_len=request_length(*request) if typed is None else typed,
         request=request if is_asked else None, is_step=typed is not None and not is_asked,

@@ -45,6 +45,7 @@ _SAID = {
     "/metrics page, --counters)": "/metrics page)",
     " is held in profiles/served.toml": " is held",
     " (medusa-sim acceptance from-engine)": "",
+    "measure longer drafts with medusa-sim acceptance from-engine": "paste your engine's log below",
 }
 """What lines say of the command line alone, and what this app says in its place."""
 _OTHER = re.compile(r"(?<![\w`-])--[a-z][a-z-]*")

@@ -6,8 +6,9 @@ They stay in memory: none is written to the server's disk.
 from __future__ import annotations
 
 from medusa_sim.errors import DataError
-from medusa_sim.outside.limits import CONFIG_BYTES, UPLOAD_BYTES
+from medusa_sim.outside.limits import CONFIG_BYTES, SENT_HEADER_BYTES, UPLOAD_BYTES
 from medusa_sim.reading import held
+from medusa_sim.specs.gguf import MAGIC, model_from_gguf
 from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.model import Model
 
@@ -21,16 +22,26 @@ def checked(name: str, content: bytes, largest: int = UPLOAD_BYTES) -> bytes:
     return content
 
 
-def config_bytes(name: str, content: bytes) -> bytes:
-    """A config.json that the package can read. Raises DataError or SpecError."""
-    model_of(checked(name, content, CONFIG_BYTES))
+def model_bytes(name: str, content: bytes) -> bytes:
+    """A config.json, or the start of a GGUF file, that can be read. Raises DataError or SpecError."""
+    model_of(checked(name, content, SENT_HEADER_BYTES if is_gguf(content) else CONFIG_BYTES))
     return content
 
 
 def model_of(content: bytes) -> Model:
-    """The model that a config.json describes."""
-    with held("config.json", content) as path:
-        return model_from_config(path)
+    """The model that a config.json or the header of a GGUF file describes."""
+    with held(called(content), content) as path:
+        return model_from_gguf(path) if is_gguf(content) else model_from_config(path)
+
+
+def is_gguf(content: bytes) -> bool:
+    """Whether a file of weights was handed in, not a config.json."""
+    return content.startswith(MAGIC)
+
+
+def called(content: bytes) -> str:
+    """What a command would name in its place."""
+    return "model.gguf" if is_gguf(content) else "config.json"
 
 
 def text(name: str, content: bytes) -> str:

@@ -1,7 +1,7 @@
 """Writes what the documentation shows of the program: `make docs`.
 
 docs/cli.md from the help pages, sections of docs/validation*.md, the worked example of docs/method.md,
-docs/speedup.png from the default report, the outputs of docs/medusa_sim.ipynb, the house of CONTRIBUTING.md,
+docs/speedup.png from the default report, the outputs of docs/*.ipynb, the house of CONTRIBUTING.md,
 and in README.md, docs/guide.md, docs/load.md, docs/engine-loop.md every ```text block behind a ```sh block. A
 block that ends in `...` shows the beginning of what is printed: as many paragraphs as it had.
 """
@@ -91,9 +91,9 @@ def loop_page() -> str:
         )
 
 
-def notebook() -> str:
-    """docs/medusa_sim.ipynb with the output of every cell, as Jupyter would store it."""
-    page = json.loads((ROOT / "docs" / "medusa_sim.ipynb").read_text(encoding="utf-8"))
+def notebook(path: Path) -> str:
+    """A notebook with the output of every cell, as Jupyter would store it."""
+    page = json.loads(path.read_text(encoding="utf-8"))
     names: dict[str, object] = {}
     cells = (cell for cell in page["cells"] if cell["cell_type"] == "code")
     for number, cell in enumerate(cells, start=1):
@@ -155,7 +155,8 @@ def main() -> None:
         house = _HOUSE.sub(lambda found: house_text(), page.read_text(encoding="utf-8"))
         write_text(page, house)
         write_text(ROOT / "docs" / "engine-loop.md", loop_page())
-        write_text(ROOT / "docs" / "medusa_sim.ipynb", notebook())
+        for path in sorted((ROOT / "docs").glob("*.ipynb")):
+            write_text(path, notebook(path))
         output_of("medusa-sim sweep --batch 1..64 --report report", folder)
         picture = next((folder / "report").glob("speedup-*.png"))
         (ROOT / "docs" / "speedup.png").write_bytes(picture.read_bytes())

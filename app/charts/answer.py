@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from charts.style import NEUTRAL, Spec, base, category, columns, layer, quantity
+from charts.style import NEUTRAL, Spec, base, category, columns, layer, on_phone, quantity
 from medusa_sim.report.charts.chart import Rows, colour_of
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP, count_word
 from medusa_sim.report.figures import SHADES
 from medusa_sim.report.text import times
 
 
-def batch_chart(rows: Rows, batch: int, *, chains: bool, room: int) -> Spec:
+def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
     """Speedup of the schedule against the batch with its interval; a ring where one looks.
 
-    rows: of `gains_by_batch`; batches without room are left out. room: the most requests that memory holds
-    with drafting; a line that speculates ends there, since what follows is no choice. A ribbon below says
-    every count and where it changes, names on the curve those that have room.
+    rows: of `gains_by_batch`; batches without room are left out. A line that speculates ends where memory
+    holds no drafter, since what follows is no choice. A ribbon below says every count and where it changes,
+    names on the curve those that have room.
     """
     fitting = [row for row in rows if row["fits_memory"]]
-    plain = (at for at, row in enumerate(fitting) if row["candidates"] == 1 and row["batch"] > room)
-    end = next((at for at in plain if at and fitting[at - 1]["candidates"] > 1), len(fitting))
+    full = (at for at, row in enumerate(fitting) if row["no_room_to_draft"])
+    end = next((at for at in full if at and fitting[at - 1]["candidates"] > 1), len(fitting))
     drawn, is_full = fitting[:end], end < len(rows)
     named = [
         {**row, "text": _count_text(row, chains=chains)}
@@ -83,7 +83,7 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool, room: int) -> Spec:
             layer("rule", spans, ribbon, strokeWidth=7, strokeCap="butt"),
             layer("line", at, strokeWidth=2.4, color=SHADES[0], point={"size": 22}),
             layer("text", texts, kept[len(right) :][::-1], align="left", **names),
-            layer("text", texts, right, align="right", **names),
+            layer("text", texts, right, align="right", opacity={"expr": on_phone(0, 1)}, **names),
             layer("point", at, here, size=130, strokeWidth=2.5, color=SHADES[1]),
         ],
     )

@@ -58,7 +58,9 @@ def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
     size = quantity("p", None, scale={"domain": [0, 1], "range": [18, 420]}, legend=None)
     scale = {"scheme": "cividis", "domain": [0, 1], "reverse": True}
     shade = quantity("p", "probability that the node is accepted", scale=scale)
-    text = layer("text", {**at, "text": {"field": "label"}}, nodes, fontSize=10, dy=-13)
+    text = layer(
+        "text", {**at, "text": {"field": "label"}}, nodes, fontSize=10, dy={"expr": "datum.depth ? -13 : -17"}
+    )
     line = {"x": x, "y": y, "x2": {"field": "x2"}, "y2": {"field": "depth2"}}
     return base(
         110 + 80 * max(tree.depth, 1),

@@ -36,7 +36,7 @@ from medusa_sim.report.screen import fact_sentences
 from medusa_sim.report.text import duration, significant, times, with_prefix
 from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
-from views.verdict import verdict_of
+from views.verdict import AS_GOOD, as_good, verdict_of
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
@@ -119,7 +119,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
         row = scheduled_row_at(answer, batch, set_up.seq_len)
         whole = request_at(answer, batch, set_up.seq_len)
         with headline:
-            verdict_of(set_up, answer, row, whole)
+            verdict_of(set_up, answer, row)
             if row.fits_memory:
                 _figures(answer, row, whole)
                 _as_launched(set_up, asked, row)
@@ -154,7 +154,7 @@ def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: lis
         ("svg", "image/svg+xml", lambda: picture(".svg")),
         ("dark.png", "image/png", lambda: picture(".png", dark=True)),
     ]
-    with st.container(horizontal=True, gap="small"):
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.button(
             "Keep this answer", on_click=keep.keep, args=(keep.this(),), type="tertiary",
             icon=":material/bookmark_add:", help="To set it beside another: the page Side by side.",
@@ -180,8 +180,8 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
         show.Figure(
             "Drafts" if answer.chains else "Candidates",
             "off" if plain else str(row.drafts if answer.chains else row.candidates),
-            None if plain or answer.chains else notes.drafts(row),
-            "Draft tokens in a row: num_speculative_tokens of engines."
+            None if plain else as_good(answer, row) if answer.chains else notes.drafts(row),
+            f"Draft tokens in a row: num_speculative_tokens of engines. {AS_GOOD}"
             if answer.chains
             else "Tokens that one verification step processes for each sequence, the root included.",
         ),
@@ -231,21 +231,19 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
 
 
 def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
-    st.markdown(show.in_words(reason(answer)))
     show.text_table(schedule_table(answer), _COLUMNS, _PHONE)
     st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
     command = show.command(words)
     show.hand_out("schedule", notes.schedule_files(set_up, answer, command), command)
     with st.expander("What follows from it"):
-        st.markdown(
-            "\n".join(f"- {show.in_words(as_sentence(line))}" for line in fact_sentences(facts(answer)))
-        )
+        lines = (reason(answer), *map(as_sentence, fact_sentences(facts(answer))))
+        st.markdown("\n".join(f"- {show.in_words(line)}" for line in lines))
 
 
 def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
     rows = gains_by_batch(answer, row.seq_len)
     show.chart(
-        batch_chart(rows, row.batch_max, chains=answer.chains, room=row.max_batch_with),
+        batch_chart(rows, row.batch_max, chains=answer.chains),
         name="batches",
         caption=f"Band: 80 %. Below: {count_word(answer.chains)} by batch. Ringed: the slider's. "
         + notes.accuracy(answer.scenario),

@@ -57,8 +57,7 @@ def page(set_up: SetUp) -> None:
         sides = [_side(name, words) for name, words in (("A", first), ("B", second))]
     one, other = sides
     st.markdown(f"**{show.escaped(verdict(one, other))}**")
-    show.table(differences(one, other) or [{"what": "nothing", "A": "-", "B": "-"}])
-    show.table(figures(one, other))
+    show.table([*differences(one, other), *figures(one, other)])
     show.chart(
         lines_spec(curves(one, other), 300),
         name="beside",
@@ -153,7 +152,8 @@ def curves(one: Side, other: Side) -> LineChart:
     """Speedup of both by batch with their bands."""
     series = []
     for place, side in enumerate((one, other)):
-        rows = [row for row in gains_by_batch(side.answer, side.set_up.seq_len) if row["fits_memory"]]
+        rows = gains_by_batch(side.answer, side.set_up.seq_len)
+        rows = [row for row in rows if row["fits_memory"] and not row["no_room_to_draft"]]
         if not rows:
             continue
         batch, gain, low, high = (

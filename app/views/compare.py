@@ -57,8 +57,8 @@ _AXES = {
     "tokens/s a megawatt": "tokens_per_s_per_mw",
 }
 """What the chart may show, and the column that has it."""
-_AT = {"cost": "costs least", "throughput": "emits most tokens a GPU", "energy": "takes least energy"}
-"""What was saved, as the answer begins."""
+_AT = {"cost": "least cost", "throughput": "most tokens a GPU", "energy": "least energy"}
+"""What is saved."""
 _CERTAINTIES = ("50%", f"{SURE:.0%}", "80%", "90%", "95%")
 _SPEED = BY_NAME["tokens_per_s_per_user"].on_axis
 _PHONE = titles("chosen", "set_up", "batch", "tokens_per_s_per_user", "usd_per_million_tokens")
@@ -77,7 +77,7 @@ def page(set_up: SetUp) -> None:
                 answer = which.set_ups_for(set_up, asked, choices, prices, watch, _drawn_in(partly))
                 partly.empty()
         finally:  # where nothing can run, too
-            st.caption(_searched(choices))
+            st.caption(f"{_target(asked)} {_searched(choices)}")
         _answer(answer)
     for gpu, place in places.items():
         place.markdown(card_text(answer, gpu), unsafe_allow_html=True)
@@ -181,6 +181,12 @@ def _prices(gpus: Sequence[str]) -> tuple[str, dict[str, Any]]:
         "reserved price."
     )
     return ",".join(f"{gpu}={usd:g}" for gpu, usd in given.items()), places
+
+
+def _target(asked: Question) -> str:
+    """What is asked of each set-up, in a sentence."""
+    saved = _AT[asked.measure or "throughput"]
+    return f"Asked: {saved} at {asked.tokens_per_s_per_user:g} {_SPEED} ({workload(asked)})."
 
 
 def _searched(choices: Choices) -> str:
@@ -293,17 +299,21 @@ def _answer(answer: Comparison) -> None:
     if chosen is None:
         st.error(show.in_words(sentence(answer)), icon=":material/do_not_disturb_on:")
         return
-    served = workload(answer.question)
-    cards, _, rest = sentence(answer).removeprefix(f"{served}: ").partition(", ")
-    asked = answer.question.tokens_per_s_per_user
-    target = (
-        f"{_AT[answer.measure]} where {answer.model.name} gives a user {asked:g} tokens/s ({served}): {rest}"
+    cards = name_of(chosen).partition(", ")[0]
+    drafts = int(chosen["drafts"])
+    drafting = "no drafts" if chosen["drafter"] == PLAIN else (
+        f"{chosen['drafter']} with {drafts} draft{'s' if drafts > 1 else ''}"
+    )  # fmt: skip
+    speed = f"{significant(float(chosen['tokens_per_s_per_user']), 3)} {_SPEED}"
+    st.success(
+        f"**{show.in_words(name_of(chosen))}, {show.in_words(drafting)}: "
+        f"{show.in_words(worth_text(answer, chosen))}, {speed}.**",
+        icon=":material/memory:",
     )
     others = answer.runners_up[answer.runners_up.gpu != chosen["gpu"]].drop_duplicates("gpu")
     if near := "; ".join(f"{row['gpu']}, {worth_text(answer, row)}" for _, row in others.iterrows()):
-        target += f" Too near to tell apart: {near}."
-    st.success(f"**{show.in_words(cards)}** {show.in_words(target)}", icon=":material/memory:")
-    show.table(_decisions(answer), ("decision", "set-up", _WORTH[answer.measure], "rests on"))
+        st.markdown(show.in_words(f"Too near to tell apart: {near}."))
+    show.table(_decisions(answer), ("decision", "set-up", _WORTH[answer.measure]))
 
     def figure_text(row: Mapping[str, Any], column: str, form: str) -> str:
         return form.format(significant(float(row[column]), 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import answers
 import inputs
@@ -69,7 +70,12 @@ def page(set_up: SetUp) -> None:
         rows=lambda: timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=())),
         alt="Lines of the policies over time",
     )
-    show.text_table(load_tables.carried_table(answer), _COLUMNS, _PHONE)
+    carried = load_tables.carried_table(answer)
+    called = tuple(
+        (load_text.policy_text(each.policy), *row[1:])
+        for each, row in zip(answer.carried, carried.rows, strict=True)
+    )
+    show.text_table(replace(carried, rows=called), _COLUMNS, _PHONE)
     nearest(set_up)
 
 
@@ -87,7 +93,7 @@ def _asked(set_up: SetUp, recommended: int) -> LoadArguments:
         help_text = f"In every step; where none are typed, {recommended}, as recommended at batch 1."
         typed = inputs.perhaps(row, "drafts", "Drafts", 1, _MOST_DRAFTS, help_text, empty=f"{recommended}")
         drafts = typed or recommended
-    label, empty = "Requests in a step", "what the engine allows"
+    label, empty = "Requests in a step", "engine's limit"
     most = inputs.perhaps(row, "seqs", label, 1, MOST_REQUESTS, "At most.", empty=empty)
     help_text = "1: Poisson; larger: in bursts (burstiness 1 / that)."
     bursts = inputs.step_of(row, "bursts", "Bursts", (1, 2, 4, 8), 1, help_text)

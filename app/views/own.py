@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import answers
+import bar
 import inputs
 import show
 import streamlit as st
 import uploads
 from charts.draw import lines_spec
-from chosen import SetUp
+from chosen import OWN_MODEL, SetUp
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
@@ -31,7 +32,7 @@ from medusa_sim.specs.gpu import gpu_names, load_gpu, local_names
 from medusa_sim.specs.local import runtimes_of
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime
-from views.verdict import verdict_of
+from views.verdict import AS_GOOD, as_good, verdict_of
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
@@ -96,18 +97,25 @@ def _asked(rows: OwnRows | None, path: str) -> SetUp:
         "runtime", lambda at: inputs.choice(at, "backend", "Engine", engines, engines[0], meaning)
     )
     meaning = "Sizes decide the time of a step."
-    model = given("model", lambda at: inputs.choice(at, "own_model", "Model", model_names(), _MODEL, meaning))
+    names = (*model_names(), OWN_MODEL)
+    model = given("model", lambda at: inputs.choice(at, "own_model", "Model", names, _MODEL, meaning))
+    config = bar.own_model(st) if model == OWN_MODEL else None
+    if model == OWN_MODEL and config is None:
+        raise UsageError("Model: drop its file below, or pick another model")
     of_mlx = runtime == "mlx"
     files = tuple(each for each in FILES if each.startswith(OF_MLX) == of_mlx and "@" not in each)
     usual, meaning = _MLX if of_mlx else _FILE, "Type of the file, as in its name."
-    form = given("weight_dtype", lambda at: inputs.choice(at, "own_file", "File", files, usual, meaning))
+    is_told = config is not None and uploads.is_gguf(config)  # by its tensors
+    form = None if is_told else given(
+        "weight_dtype", lambda at: inputs.choice(at, "own_file", "File", files, usual, meaning)
+    )  # fmt: skip
     terms = load_runtime(runtime).engine
     drafters = () if terms is None else terms.drafters
     meaning = "What proposes the drafts. mtp: the model's own head, where it has one."
     drafter = inputs.choice(next(places), "own_drafter", "Drafter", drafters, "ngram", meaning)
     draft = None
     if drafter == "draft-model":
-        target = load_model(model)
+        target = load_model(model) if config is None else uploads.model_of(config)
         alike = [each.name for each in map(load_model, model_names()) if each.vocab == target.vocab]
         small = min(alike, key=lambda each: load_model(each).weight_bytes)
         draft = inputs.choice(next(places), "own_draft", "Draft model", tuple(alike), small, "A smaller one.")
@@ -119,7 +127,8 @@ def _asked(rows: OwnRows | None, path: str) -> SetUp:
         raise UsageError(f"acceptance {rate[:40]!r}: give one rate (0.7) or shares by position (0.8,0.6,0.5)")
     seq_len = inputs.step_of(next(places), "own_context", "Context", _CONTEXTS, 1024, "Tokens before a step.")
     return SetUp(
-        gpu=gpu, runtime=runtime, model=model, weight_dtype=form, drafter=drafter, draft_model=draft,
+        gpu=gpu, runtime=runtime, model=model if config is None else uploads.called(config), config=config,
+        weight_dtype=form, drafter=drafter, draft_model=draft,
         acceptance=rate, seq_len=seq_len, is_step=True, bench=path or None,
     )  # fmt: skip
 
@@ -127,12 +136,15 @@ def _asked(rows: OwnRows | None, path: str) -> SetUp:
 def _answer(asked: SetUp, rows: OwnRows | None) -> None:
     answer = answers.recommendation(asked, 1)
     row = scheduled_row_at(answer, 1, asked.seq_len)
-    verdict_of(asked, answer, row, None)
+    verdict_of(asked, answer, row)
     if not row.fits_memory:
         return
     known = _band(answer)
     show.figures(
-        show.Figure("Drafts", "off" if row.candidates == 1 else str(row.drafts), None, "Of each round."),
+        show.Figure(
+            "Drafts", "off" if row.candidates == 1 else str(row.drafts),
+            None if row.candidates == 1 else as_good(answer, row), f"Of each round. {AS_GOOD}",
+        ),
         show.Figure(
             "Speedup", times(row.speedup), f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
             "Tokens a second over decoding without drafts.",

@@ -10,18 +10,15 @@ from chosen import SetUp
 
 from medusa_sim.report.caveats import guessed_text
 from medusa_sim.report.recommend_reason import counted
-from medusa_sim.report.text import percent, times, with_prefix
+from medusa_sim.report.text import times, with_prefix
 from medusa_sim.report.workload_text import workload_text
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
-    from medusa_sim.plan.request import RequestLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
 
 
-def verdict_of(
-    set_up: SetUp, answer: Recommendation, row: ScheduleRow, request: RequestLatency | None
-) -> None:
+def verdict_of(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> None:
     """The answer in one sentence: for what, whether, with how many, what it gains."""
     workload = workload_text(answer.scenario, [row.seq_len], str(row.batch_max))
     where = f"{set_up.title}, {workload}"
@@ -49,36 +46,28 @@ def verdict_of(
             else f"verify {row.candidates} candidates"
         )
         deep = "" if answer.chains else f" ({notes.drafts(row)})"
-        whole = "" if request is None else (
-            f"**A request of {request.prompt_tokens:,} + {request.output_tokens:,} tokens: "
-            f"{times(request.speedup)} end to end**."
-        )  # fmt: skip
         is_sure = row.verdict == "pays"
         ends = f"{row.speedup_low:.2f} to {row.speedup_high:.2f}"
         unsure = "" if is_sure else f" Not certain: the 80 % interval, {ends}, holds a loss, too."
         tell = st.success if is_sure else st.warning
         tell(
-            f"**{where}: {what} a step{deep}, {times(row.speedup)}.**{unsure} It emits "
-            f"{row.tokens_per_step:.2f} tokens per step{guessed_text(answer.scenario, row.drafts)}, and a "
-            f"step takes {times(row.overhead)} as long"
-            f"{'' if request is None else f'; without prompts to read {times(row.step_speedup)}'}. "
-            f"{_flat(answer, row)} {whole}".strip(),
+            f"**{where}: {what} a step{deep}, {times(row.speedup)}.**{unsure} "
+            f"{row.tokens_per_step:.2f} tokens per step{guessed_text(answer.scenario, row.drafts)}, in steps "
+            f"{times(row.overhead)} as long.",
             icon=":material/check_circle:" if is_sure else ":material/help:",
         )
 
 
-def _flat(answer: Recommendation, row: ScheduleRow) -> str:
-    """Which counts are as good at this batch alone, as a range where the optimum is flat."""
+def as_good(answer: Recommendation, row: ScheduleRow) -> str | None:
+    """`4 to 5 as good`, where the optimum is flat; `2 alone: 1.19x`, where neighbours share another count."""
     low, high = (count - answer.chains for count in row.near_best)
-    few = "" if low == high else f"{low} to "
-    counts = f"{few}{counted(answer, high + answer.chains)}"
-    if row.near_best[0] <= row.candidates <= row.near_best[1]:
-        return f"{counts} are as good, within 1 %." if low < high else ""
-    lost = 1.0 - row.speedup / row.best_speedup
-    return (
-        f"This batch alone would take {counts}: {times(row.best_speedup)}; sharing one number with its "
-        f"neighbours costs it {percent(lost)}."
-    )
+    counts = f"{low}" if low == high else f"{low} to {high}"
+    if not row.near_best[0] <= row.candidates <= row.near_best[1]:
+        return f"{counts} alone: {times(row.best_speedup)}"
+    return f"{counts} as good" if low < high else None
+
+
+AS_GOOD = "As good: within 1 %. Alone: what this batch would take if it shared no number with its neighbours."
 
 
 def _largest(answer: Recommendation) -> str:

@@ -20,6 +20,9 @@ INDEX_BYTES: Final = 16_000_000
 """A list of the shards of a checkpoint: a line a tensor."""
 HEADER_BYTES: Final = 64_000_000
 """The part of a file of weights that names its tensors."""
+SENT_HEADER_BYTES: Final = 16_000_000
+"""The start of a file of weights that is handed to the app: names and types stand there, vocabularies of
+250,000 tokens take 10 MB of it. `app/.streamlit/config.toml` lets as much in."""
 UPLOAD_BYTES: Final = 1_000_000
 """A file that is handed to the app, a config.json and a table of rows apart."""
 

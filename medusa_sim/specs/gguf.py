@@ -26,7 +26,8 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.units import learn_file
 
-_MAGIC = b"GGUF"
+MAGIC = b"GGUF"
+"""How such a file begins."""
 _VERSIONS = (2, 3)
 _MOST = 1_000_000
 """Keys, tensors or dimensions of a header; the largest published models have some 2,000 tensors."""
@@ -202,7 +203,7 @@ def read_header(path: Path) -> Header:
         HEADER_BYTES,
     ):  # most headers are short, those with large vocabularies 10 MB
         content, is_whole = read_start(path, limit, what)
-        if content[:4] != _MAGIC:
+        if content[:4] != MAGIC:
             raise SpecError(f"{named(path)}: begins with {shown(content[:4])}, not with 'GGUF'; give {what}")
         try:
             return _header(_Reader(content), path)

@@ -16,7 +16,8 @@ from pages_read import PAPERS, Opened
 from streamlit.testing.v1 import AppTest
 
 ONLY_TYPED = re.compile(
-    r"--(?:format|price|bench|counters|by-count|measured)|usd_per_million|served\.toml|1\.\.N"
+    r"--(?:format|price|bench|counters|by-count|measured)|medusa-sim acceptance|usd_per_million"
+    r"|served\.toml|1\.\.N"
 )
 """What only the command line has a place for."""
 ADDRESSES = {"answer": "", "compare": "which-gpu"}

@@ -4,8 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import uploads
+from chosen import OWN_MODEL
+from one_line import one_line
 from pages_read import Opened, commands, csv_rows, metrics, printed, text_of
+from test_gguf import HIDDEN, header, keys, tensors
 
+from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.text import percent
@@ -59,3 +64,26 @@ def test_every_drafter_and_backend_of_a_device_is_answered(opened: Opened) -> No
         page = opened("own", **url)
         assert page.success or page.warning or page.error
         assert metrics(page)
+
+
+def test_the_start_of_a_gguf_file_is_a_model(opened: Opened) -> None:
+    content = header(keys(), tensors())
+    page = opened("own", own_model=OWN_MODEL, backend="llama.cpp-cuda")
+    assert "drop its file" in page.error[0].value
+    page.file_uploader(key="config").set_value(("tiny.gguf", content, "application/octet-stream")).run()
+    assert not page.error, page.error[0].value
+    assert "model.gguf on rtx-3090" in (page.success or page.error or page.warning)[0].value
+    assert "own_file" not in {box.key for box in page.selectbox}, "its tensors say their types"
+    told = next(line for line in commands(page) if "--by-count" in line)
+    Path("model.gguf").write_bytes(content + bytes(100))
+    best = max(float(row["speedup"]) for row in csv_rows(printed(told)))
+    assert metrics(page)["Speedup"] == f"{best:.2f}x"
+
+
+def test_what_is_no_header_of_weights_is_one_line() -> None:
+    content = header(keys(), tensors())
+    assert uploads.model_bytes("a.gguf", content) == content
+    assert uploads.model_of(content).hidden == HIDDEN
+    for bad, told in ((content[:300], "cut short"), (b"GGUF" + bytes(16_000_000), "at most 16,000,000")):
+        with one_line(MedusaSimError, match=told):
+            uploads.model_bytes("a.gguf", bad)

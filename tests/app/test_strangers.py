@@ -111,9 +111,9 @@ def test_an_upload_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "mkdtemp", None)
     monkeypatch.setattr(tempfile, "mkstemp", None)
     content = (ROOT / "docs" / "example_config.json").read_bytes()
-    assert uploads.config_bytes("config.json", content) == content
+    assert uploads.model_bytes("config.json", content) == content
     with pytest.raises(DataError, match=f"at most {limits.CONFIG_BYTES:,}"):
-        uploads.config_bytes("config.json", b"x" * (limits.CONFIG_BYTES + 1))
+        uploads.model_bytes("config.json", b"x" * (limits.CONFIG_BYTES + 1))
 
 
 def slept(seconds: float, *, advance: Any) -> float:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("selenium")
+pytest.importorskip("axe_core_python")
 
 import app_feel
+from axe_core_python.selenium import Axe
 from conftest import Browser
 from selenium.webdriver.common.keys import Keys
 
@@ -95,6 +97,111 @@ def test_tables_are_not_cut(browser: Browser, width: int) -> None:
         )
 
 
+TREES = "gpu=a100-80gb-pcie&model=vicuna-7b&drafter=medusa"
+EVERY = (*(page for page in PAGES if page != "tree"), f"tree?{TREES}", "beside?kept=gpu%3Dl40s")
+SMALL = """
+const seen = e => e.checkVisibility() && e.getBoundingClientRect().width > 0
+const size = e => (e.closest('label, [data-testid=stSlider]') || e).getBoundingClientRect()
+const wanted = 'button, a[href], input, select, summary, [role=button], [role=combobox]'
+return [...document.querySelectorAll('[data-testid=stMain] :is(' + wanted + ')')].filter(seen)
+  .filter(e => size(e).width < 24 || size(e).height < 24)
+  .map(e => e.tagName + ' ' + (e.ariaLabel || e.innerText))
+"""
+"""What is pressed, typed into or moved and smaller than 24 px, its label counted where one belongs to it."""
+
+
+FAINT = """
+const place = Object.assign(document.createElement('canvas'), {width: 1, height: 1})
+const pen = place.getContext('2d', {willReadFrequently: true})
+const known = new Map()
+const rgba = colour => {
+  if (!known.has(colour)) {
+    pen.clearRect(0, 0, 1, 1); pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1)
+    const [r, g, b, a] = pen.getImageData(0, 0, 1, 1).data
+    known.set(colour, [r, g, b, a / 255])
+  }
+  return known.get(colour)
+}
+const over = ([r, g, b, a], below) => [r, g, b].map((each, i) => a * each + (1 - a) * below[i])
+const holds = (e, box) => {
+  const {left, right, top, bottom, width} = e.getBoundingClientRect()
+  if (width > 32) return true  // else a knob, whose number may stand beside it
+  const [x, y] = [(box.left + box.right) / 2, (box.top + box.bottom) / 2]
+  return left <= x && x <= right && top <= y && y <= bottom
+}
+const behind = (e, box) => {
+  if (!e) return [255, 255, 255]
+  const own = holds(e, box) ? rgba(getComputedStyle(e).backgroundColor) : [0, 0, 0, 0]
+  return own[3] === 1 ? own.slice(0, 3) : over(own, behind(e.parentElement, box))
+}
+const light = colour => colour.map(each => each / 255)
+  .map(each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, each, i) => sum + each * [0.2126, 0.7152, 0.0722][i], 0)
+const contrast = (one, other) => {
+  const [low, high] = [light(one), light(other)].sort((a, b) => a - b)
+  return (high + 0.05) / (low + 0.05)
+}
+const found = []
+let looked = 0
+const unread = 'script, style, svg, [disabled], [aria-hidden=true]', range = document.createRange()
+const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+while (walk.nextNode()) {
+  const e = walk.currentNode.parentElement, style = getComputedStyle(e), size = parseFloat(style.fontSize)
+  if (!walk.currentNode.data.trim() || e.closest(unread) || !e.getClientRects().length
+      || !e.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue
+  looked += 1
+  range.selectNodeContents(walk.currentNode)
+  const below = behind(e, range.getBoundingClientRect())
+  const seen = contrast(over(rgba(style.color), below), below)
+  const wanted = size >= 24 || (size >= 18.66 && style.fontWeight >= 700) ? 3 : 4.5
+  if (seen < wanted) found.push([walk.currentNode.data.trim().slice(0, 60), +seen.toFixed(2), style.color])
+}
+return [looked, found]
+"""
+"""Text below the contrast that WCAG AA asks for, charts apart; axe's own rule stops at `color-mix`."""
+
+
+@pytest.mark.parametrize("page", EVERY)
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+def test_axe_finds_nothing_serious(browser: Browser, page: str, width: int, dark: bool) -> None:
+    """Names of inputs, roles, landmarks; contrast of 4.5:1, and targets of 24 px."""
+    browser.size(width, 900, dark=dark)
+    browser.open(f"/{page}")
+    browser.until(app_feel.DRAWN)
+    browser.settled()
+    found = Axe().run(browser.driver)
+    assert {"label", "button-name"} <= {rule["id"] for rule in found["passes"]}, "it has looked"
+    serious = [
+        (rule["id"], node["html"][:200], node["failureSummary"])
+        for rule in found["violations"]
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    ]
+    assert serious == []
+    assert browser.driver.execute_script(SMALL) == []
+    looked, faint = browser.driver.execute_script(FAINT)
+    assert looked > 20
+    assert faint == []
+
+
+@pytest.mark.parametrize("page", EVERY)
+def test_the_keyboard_alone_reaches_every_input(browser: Browser, page: str) -> None:
+    """A list's own field opens it with an arrow, a number's field counts with arrows: their buttons may be
+    passed over."""
+    browser.open(f"/{page}")
+    browser.until(app_feel.DRAWN)
+    browser.settled()
+    passed = browser.driver.execute_script(
+        "const wanted = 'button, a[href], input, textarea, select, summary'\n"
+        "const field = e => e.tagName === 'BUTTON' && e.parentElement.closest("
+        "'[data-testid=stSelectbox], [data-testid=stNumberInput], [data-testid=stMultiSelect]')\n"
+        "return [...document.querySelectorAll('[data-testid=stMain] :is(' + wanted + ')')]"
+        ".filter(e => e.checkVisibility() && !e.disabled && e.tabIndex < 0 && !field(e))"
+        ".map(e => e.outerHTML.slice(0, 200))"
+    )
+    assert passed == []
+
+
 def test_slider_moves_the_answer_and_the_link(browser: Browser) -> None:
     browser.open("/")
     before = browser.answer()
@@ -161,7 +268,7 @@ def test_downloads(browser: Browser) -> None:
 
 
 def test_a_bad_config_is_one_line_and_a_good_one_answers(browser: Browser, tmp_path: Path) -> None:
-    browser.open("/?model=my+config.json")
+    browser.open("/?model=my+file%3A+config.json%2C+GGUF")
     bad = tmp_path / "bad.json"
     bad.write_text("{", encoding="utf-8")
     upload = "[data-testid=stFileUploader] input[type=file]"
@@ -171,7 +278,7 @@ def test_a_bad_config_is_one_line_and_a_good_one_answers(browser: Browser, tmp_p
     )
     assert not browser.text("[data-testid=stException]")
     good = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
-    browser.open("/?model=my+config.json")
+    browser.open("/?model=my+file%3A+config.json%2C+GGUF")
     browser.find(upload).send_keys(str(good))
     browser.until("return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5")
     assert browser.errors() == []
