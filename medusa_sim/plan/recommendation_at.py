@@ -52,7 +52,8 @@ def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
 def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float | int | bool]]:
     """What the schedule gains at every batch searched, a row each.
 
-    batch, candidates, drafts (0: none), speedup, speedup_low, speedup_high (80 %), fits_memory.
+    batch, candidates, drafts (0: none), speedup, speedup_low, speedup_high (80 %), fits_memory,
+    no_room_to_draft (drafts would pay, but memory does not hold their drafter).
     """
     batch = answer.cells.surface.batch
     _, s = _place(answer, int(batch[0]), seq_len)
@@ -68,6 +69,7 @@ def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float
                 "speedup_low": float(low[b]),
                 "speedup_high": float(high[b]),
                 "fits_memory": bool(row.cells.fits[b, s, 0]),
+                "no_room_to_draft": row.candidates == 1 and row.verdict == "pays",
             }
             for b in range(row.batches.first, row.batches.last + 1)
         ]

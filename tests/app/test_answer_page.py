@@ -373,11 +373,12 @@ def test_what_is_kept_stands_beside_what_is_asked(opened: Opened) -> None:
     url = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "vllm-0.33"}
     kept = urlencode({**url, "gpu": "l40s", "batch": 8})
     page = opened("beside", kept=kept, **url)
-    differs, told = tables(page)[:2]
-    assert list(differs["what"]) == ["GPU", "Requests at once"]
-    assert [*differs["A"], *differs["B"]] == ["l40s", "8", "h100-sxm", "1"]
+    (told,) = tables(page)
+    told = told.set_index("what")
+    assert list(told.index[:3]) == ["GPU", "Requests at once", "speedup"], "what differs first"
+    assert [*told["A"][:2], *told["B"][:2]] == ["l40s", "8", "h100-sxm", "1"]
     for side, gpu, batch in (("A", "l40s", 8), ("B", "h100-sxm", 1)):
         row = answers.row_at(set_up(**{**url, "gpu": gpu}), batch)
-        assert told[side][0] == f"{row.speedup:.2f}x"
+        assert told[side]["speedup"] == f"{row.speedup:.2f}x"
     assert len(drawn(page)) == 1
     assert "Keep an answer" in opened("beside", **url).info[0].value
