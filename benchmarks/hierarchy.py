@@ -178,7 +178,7 @@ HELD_OUT = (
     ("card and model", ("engine", "gpu", "family")),
 )
 GROUP = ["engine", "gpu", "weights", "model"]
-LEAST_HELD = 0.6
+LEAST_HELD, MOST_HELD, LARGE_GROUP, WIDER = 0.6, 0.85, 20, 0.002
 STEPS = 60
 SMALL = 5
 """Cells from which a group is counted among those whose bands are to hold."""
@@ -489,8 +489,19 @@ def by_group(lines: pd.DataFrame, share: float) -> pd.Series:
     return means[lines.groupby(places).size() >= SMALL]
 
 
+def large_below(lines: pd.DataFrame, share: float) -> bool:
+    """Whether any group of LARGE_GROUP cells or more holds less than LEAST_HELD."""
+    groups = by_group(lines, share)
+    sizes = lines.groupby(["way", "group"]).size()[groups.index]
+    return bool((groups[sizes >= LARGE_GROUP] < LEAST_HELD).any())
+
+
 def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
-    """What `specs/nearness.toml` says of each kind: none narrower than one before it."""
+    """What `specs/nearness.toml` says of each kind: none narrower than one before it.
+
+    Bands hold PROMISED in the mean over groups. They are wider while a large group holds too little, as far
+    as neither this kind nor a later one holds more than MOST_HELD by it.
+    """
     found: dict[Kind, dict[str, Any]] = {}
     least = 0.0
     for kind in KINDS:
@@ -501,6 +512,11 @@ def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
                 brentq(lambda more, own=own: by_group(own, more).mean() - PROMISED, least, 2.0, xtol=1e-4)
             )
         least = float(np.ceil(1e3 * share) / 1e3)
+        others = [lines[lines.kind == later] for later in KINDS[KINDS.index(kind) :]]
+        while large_below(own, least) and all(
+            by_group(other, least + WIDER).mean() <= MOST_HELD for other in others if len(other)
+        ):
+            least = round(least + WIDER, 3)
         groups = by_group(own, least)
         found[kind] = {
             "between_share": least,
@@ -661,6 +677,7 @@ def write_nearness(fit: Fit, kinds: dict[Kind, dict[str, Any]]) -> None:
     lines = [
         "# Written by `python benchmarks/hierarchy.py --write`; `nearness.py` explains it.",
         f'source = "{SOURCE}"',
+        f"tokens = {fit.cells.tokens.max()}",
     ]
     for kind, own in kinds.items():
         lines += ["", f"[kinds.{kind}]", *(f"{name} = {value}" for name, value in own.items())]
