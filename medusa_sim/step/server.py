@@ -209,11 +209,16 @@ class FullServer(Served):
     def _start_us(self) -> FloatArray:
         """Mean time to the first token of requests that all begin at once on an idle server."""
         cells = self._cells
-        steps = self._steps(cells, cells.requests)
-        alone = self._steps(cells, np.ones(cells.requests.size))
-        whole_us = (steps.further * steps.further_us + steps.time_us).mean(axis=1)
-        first_us = (alone.further * alone.further_us + alone.time_us).mean(axis=1)
-        return self._shaped(self.server_us + (whole_us + first_us) / 2.0)
+
+        def reading_us(at: Cells, count: FloatArray) -> FloatArray:
+            steps = self._steps(at, count)
+            return np.asarray((steps.further * steps.further_us + steps.time_us).mean(axis=1))
+
+        found = np.empty(cells.step_us.size)
+        for block in _blocks(found.size):
+            at = cells.at(block)
+            found[block] = reading_us(at, at.requests) + reading_us(at, np.ones(block.size))
+        return self._shaped(self.server_us + found / 2.0)
 
     @cached_property
     def itl_us(self) -> FloatArray:
