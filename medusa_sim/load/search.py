@@ -16,7 +16,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.load.metrics import Metrics, measured
 from medusa_sim.load.policies import Fixed, Policy
 from medusa_sim.load.requests import Requests
-from medusa_sim.load.simulate import Advance, LoadTest, Served, half_width
+from medusa_sim.load.simulate import Advance, LoadTest, PolicyServer, half_width
 from medusa_sim.load.step_table import StepTable
 
 SEARCH_REQUESTS = 2000
@@ -75,7 +75,7 @@ class Carried:
         return None if rate <= 0.0 else int(np.ceil(rate_per_s / rate)) * gpus
 
 
-def saturation(test: LoadTest, served: Served) -> tuple[float, float]:
+def saturation(test: LoadTest, served: PolicyServer) -> tuple[float, float]:
     """(requests/s, tokens/s) with `max_num_seqs` requests always in flight, of the lengths of the source."""
     users = served.limits.max_requests
     pool = _trial(test, test.any_rate)
@@ -115,7 +115,7 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
     return tuple(rates)
 
 
-def fitting(test: LoadTest, served: Served) -> int:
+def fitting(test: LoadTest, served: PolicyServer) -> int:
     """Requests of the mean length that the KV cache of a server holds at once, at most those of a step."""
     limits = served.limits
     blocks = limits.blocks_of(max(round(test.mean_length), 1)) - limits.shared_blocks(round(test.mean_length))
@@ -157,14 +157,14 @@ def usual_requests(test: LoadTest) -> int:
 
 
 def _metrics_at(
-    test: LoadTest, served: Served, rate_per_s: float, advance: Advance | None, seed: int = 0
+    test: LoadTest, served: PolicyServer, rate_per_s: float, advance: Advance | None, seed: int = 0
 ) -> dict[str, float]:
     requests = _trial(test, rate_per_s, seed)
     record = served.run(requests.at_rate(rate_per_s), seed, advance)
     return measured(record, served.table, served.limits, test.goals)
 
 
-def _with_largest(found: Carried, test: LoadTest, served: Served, advance: Advance | None) -> Carried:
+def _with_largest(found: Carried, test: LoadTest, served: PolicyServer, advance: Advance | None) -> Carried:
     """The largest rate: the bracket of the knee, narrowed by false position on the logarithm of the rate."""
     saturated = found.saturated_per_s
     wanted = test.goals.share
@@ -230,7 +230,7 @@ def _spread(tried: dict[float, FloatArray], wanted: float) -> float | None:
 
 
 def _loses_from(
-    test: LoadTest, served: Served, plain: Served, top: float, advance: Advance | None
+    test: LoadTest, served: PolicyServer, plain: PolicyServer, top: float, advance: Advance | None
 ) -> float | None:
     """The rate from which the mean request takes longer than with `plain`, pairs of the same requests."""
 

@@ -32,7 +32,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class PolicyServer:
     """A policy as it is run: with the table and limits of a server that loads its drafter."""
 
     policy: Callable[[], Policy]
@@ -232,16 +232,16 @@ class LoadTest:
         )
 
     @cached_property
-    def served(self) -> tuple[Served, ...]:
+    def served(self) -> tuple[PolicyServer, ...]:
         """Every policy with its own server."""
         return tuple(self.served_by(policy) for policy in self.policies)
 
-    def served_by(self, policy: str | Policy) -> Served:
+    def served_by(self, policy: str | Policy) -> PolicyServer:
         """A policy with a server that holds memory for its longest draft."""
         made = self._fresh(policy, self.table)
         drafts = made.longest(self.table.drafts_max)
         table, limits = self.table.upto(drafts), self.limits(drafts)
-        return Served(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
+        return PolicyServer(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
 
     def _fresh(self, policy: str | Policy, table: StepTable) -> Policy:
         """The policy as a run begins with it."""
@@ -249,7 +249,9 @@ class LoadTest:
             return policy_of(policy, table, self.mean_length)
         return deepcopy(policy)
 
-    def point(self, served: Served, rate_per_s: float | None, *, advance: Advance | None = None) -> LoadPoint:
+    def point(
+        self, served: PolicyServer, rate_per_s: float | None, *, advance: Advance | None = None
+    ) -> LoadPoint:
         """One policy at one rate, over the seeds."""
         values: list[Metrics] = []
         for seed in range(self.seeds):

@@ -18,7 +18,7 @@ from medusa_sim.plan.configurations import Configurations, at_counts
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import in_groups
-from medusa_sim.plan.verdict import LOSES, PAYS, CodesAt, Stretch, drafted, refined, stretches, verdicts
+from medusa_sim.plan.verdict import CodesAt, Stretch, drafted, refined, stretches, verdicts
 from medusa_sim.step.memory import step_memory_bytes
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
@@ -69,21 +69,12 @@ class BreakEven:
 NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, searched_to=0)
 
 
-def crossing(values: IntArray, verdicts_at: CodesAt) -> BreakEven:
+def crossing(values: IntArray, codes_at: CodesAt, codes: IntArray | None = None) -> BreakEven:
     """Every crossing over ascending whole `values`, to the whole number; the last one leads.
 
-    verdicts_at: codes of `plan.verdict`, or whether it certainly pays.
+    codes: of the values (`plan.verdict`), where they are known already.
     """
-
-    def codes_at(asked: IntArray) -> IntArray:
-        codes = np.asarray(verdicts_at(asked))
-        return np.where(codes, PAYS, LOSES) if codes.dtype == np.bool_ else codes
-
-    return _crossing(values, codes_at(values), codes_at)
-
-
-def _crossing(values: IntArray, codes: IntArray, verdicts_at: CodesAt) -> BreakEven:
-    values, codes = refined(values, codes, verdicts_at)
+    values, codes = refined(values, codes_at(values) if codes is None else codes, codes_at)
     known = stretches(values, codes)
     spans = drafted(values, codes, known)
     first, last = int(values[0]), int(values[-1])
@@ -99,7 +90,7 @@ def _crossing(values: IntArray, codes: IntArray, verdicts_at: CodesAt) -> BreakE
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Coarse:
+class FirstLook:
     """Few counts at many batches of one length, priced once for all that look for a batch.
 
     batches: where speculation may change between paying and not. cells: at those, and at what else was
@@ -118,13 +109,13 @@ class Coarse:
         return np.asarray(verdicts(self.cells)[among(self.cells.surface.batch, self.batches), self.s])
 
 
-def coarse(
+def first_looks(
     scenario: Scenario,
     options: Sequence[DraftOption],
     seq_len: IntArray,
     searched: IntArray,
     more: Callable[[int], IntArray] = lambda s: np.empty(0, dtype=np.int64),
-) -> tuple[Coarse, ...]:
+) -> tuple[FirstLook, ...]:
     """The batches to look at first, of each length. searched: those that will be; more: others, by length."""
     few = at_counts(options, _FEW_COUNTS)
     end = max(BATCHES_SEARCHED, int(searched.max(initial=0)))
@@ -141,7 +132,7 @@ def coarse(
         asked = distinct(every[every <= largest[group].max()], *(more(s) for s in places))
         cells = price(scenario, asked, seq_len[group], few)
         steps += [
-            Coarse(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
+            FirstLook(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
             for at, s in enumerate(places)
         ]
     return tuple(steps)
@@ -152,7 +143,7 @@ def break_even_batches(
     options: Sequence[DraftOption],
     seq_len: IntArray,
     searched: Cells | None = None,
-    first: Sequence[Coarse] | None = None,
+    first: Sequence[FirstLook] | None = None,
 ) -> tuple[BreakEven, ...]:
     """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED.
 
@@ -175,14 +166,15 @@ def break_even_batches(
         return verdicts_at
 
     crossings = []
-    for s, at in enumerate(coarse(scenario, options, seq_len, own) if first is None else first):
-        is_own = own <= at.largest
-        batches = distinct(at.batches, own[is_own])
+    looks = first_looks(scenario, options, seq_len, own) if first is None else first
+    for s, look in enumerate(looks):
+        is_own = own <= look.largest
+        batches = distinct(look.batches, own[is_own])
         codes = np.zeros(batches.size, dtype=np.int64)
-        codes[among(batches, at.batches)] = at.verdicts
+        codes[among(batches, look.batches)] = look.verdicts
         codes[among(batches, own)] = known[is_own, s]
-        is_any = at.largest > 0
-        crossings.append(_crossing(batches, codes, at_length(s)) if is_any else NOTHING_FITS)
+        fits = look.largest > 0
+        crossings.append(crossing(batches, at_length(s), codes) if fits else NOTHING_FITS)
     return tuple(crossings)
 
 
@@ -243,4 +235,4 @@ def break_even_context(
     lengths = distinct(lengths, own[(own >= SHORTEST_CONTEXT) & (own <= end)])
     codes = verdicts_at(lengths)
     codes[among(lengths, own)] = verdicts(searched)[-1, known][among(own, lengths)]
-    return _crossing(lengths, codes, verdicts_at)
+    return crossing(lengths, verdicts_at, codes)

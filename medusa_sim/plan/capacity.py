@@ -73,9 +73,9 @@ def capacities(
         best = partial(best_operating_point, max_latency_us=max_latency_us, speculate=speculate)
         found, near = [], []
         for s in range(surface.seq_len.size)[group]:
-            (coarse, at), largest = first[s], int(surface.max_batch[s, PLAIN])
-            rows = among(coarse.surface.batch, batches_tried(largest))
-            found.append(fastest(best(coarse, at, rows=rows), best(searched, s)))
+            (look, s_look), largest = first[s], int(surface.max_batch[s, PLAIN])
+            rows = among(look.surface.batch, batches_tried(largest))
+            found.append(fastest(best(look, s_look, rows=rows), best(searched, s)))
             middle = 0 if found[-1] is None else found[-1].batch
             near.append(np.arange(max(1, middle - _NEAR), min(largest, middle + _NEAR) + 1) * (middle > 0))
         every = distinct(*near)
@@ -83,8 +83,8 @@ def capacities(
             return found
         fine = price(scenario, every[every > 0], surface.seq_len[group], options if speculate else ())
         return [
-            fastest(point, point and best(fine, at, rows=among(fine.surface.batch, near[at])))
-            for at, point in enumerate(found)
+            fastest(point, point and best(fine, s, rows=among(fine.surface.batch, near[s])))
+            for s, point in enumerate(found)
         ]
 
     pairs = [

@@ -14,7 +14,7 @@ from medusa_sim.plan.break_even import (
     BreakEven,
     break_even_batches,
     break_even_context,
-    coarse,
+    first_looks,
     longest_asked,
 )
 from medusa_sim.plan.capacity import batches_tried, best_operating_point, capacities, fastest
@@ -46,7 +46,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     lengths = np.asarray(asked.seq_len, dtype=np.int64)
     cells = price(scenario, asked.batches, lengths, options)
     largest = cells.surface.max_batch[:, PLAIN].tolist()
-    first = coarse(scenario, options, lengths, cells.surface.batch, lambda s: batches_tried(largest[s]))
+    first = first_looks(scenario, options, lengths, cells.surface.batch, lambda s: batches_tried(largest[s]))
     paying = break_even_batches(scenario, options, lengths, cells, first)
     if beside := _batches_beside_crossings(cells.surface.batch, paying):
         # a row that stands for batches between two searched ones must not cross break-even either

@@ -210,7 +210,7 @@ class FullServer(Served):
         """Mean time to the first token of requests that all begin at once on an idle server."""
         cells = self._cells
 
-        def reading_us(at: Cells, count: FloatArray) -> FloatArray:
+        def reading_us(at: ServerCells, count: FloatArray) -> FloatArray:
             steps = self._steps(at, count)
             return np.asarray((steps.further * steps.further_us + steps.time_us).mean(axis=1))
 
@@ -267,7 +267,7 @@ class FullServer(Served):
         return self.step_us, self.requests, self.width, self.tokens_per_step, self.attention_us
 
     @cached_property
-    def _cells(self) -> Cells:
+    def _cells(self) -> ServerCells:
         """Every cell in a row."""
         step_us, requests, width, tokens, attention_us = (
             values.ravel() for values in np.broadcast_arrays(*self._inputs)
@@ -282,7 +282,7 @@ class FullServer(Served):
         others = np.minimum(requests - 1.0, 1.0)  # steps run on meanwhile
         away = others * (ahead + (self.server_us / step_us + 0.5 if self.server_us else 0.0))
         unknown = np.zeros(step_us.size)
-        cells = Cells(
+        cells = ServerCells(
             step_us=step_us,
             requests=requests,
             width=width,
@@ -301,7 +301,7 @@ class FullServer(Served):
         share, queued = self._share(cells)
         return replace(cells, share=share, queued=queued, own_us=own_us, idle_us=idle_us)
 
-    def _linear_of_steps(self, cells: Cells) -> tuple[FloatArray, FloatArray]:
+    def _linear_of_steps(self, cells: ServerCells) -> tuple[FloatArray, FloatArray]:
         """(with all requests decoding, mean over how many do) what the rows of a step share, prompts apart.
 
         A step lacks the requests that are away, so that no tile's edge falls on one number of requests.
@@ -321,7 +321,7 @@ class FullServer(Served):
         each_us = times[np.searchsorted(known, fewer)]
         return times[np.searchsorted(known, rows)], _sums(gone.weight * each_us, gone.place, rows.size)
 
-    def _share(self, cells: Cells) -> tuple[FloatArray, FloatArray]:
+    def _share(self, cells: ServerCells) -> tuple[FloatArray, FloatArray]:
         """(pi of (N7): the share of the requests that send a prompt to a step, steps that it queues).
 
         Where prompts ride and together fill a good part of the room of a step they queue for it, as in an
@@ -405,13 +405,13 @@ class FullServer(Served):
         )
         return _Means(all_us, decoding_us / np.maximum(seen, 1e-300), prompts_us / np.maximum(rode, 1e-300))
 
-    def _begin(self, cells: Cells) -> Hits:
+    def _begin(self, cells: ServerCells) -> Hits:
         """(N7): how many prompts begin on a step of each cell."""
         together = np.minimum(float(self._together), cells.requests)
         hits = binomial(cells.requests / together, cells.share)
         return hits._replace(number=hits.number * together[hits.place])
 
-    def _steps(self, cells: Cells, count: FloatArray) -> _Steps:
+    def _steps(self, cells: ServerCells, count: FloatArray) -> _Steps:
         """Of cells on which so many prompts begin: (N8)."""
         apart, traffic = prompts_apart(self.setting), self.traffic
         decoding = np.maximum(cells.requests - count, 0.0) * cells.stays
@@ -449,7 +449,7 @@ class FullServer(Served):
         time_us = np.where(count[:, None] > 0.0, carrying_us(rest) + begin_us, alone_us)
         return _Steps(time_us, further, carrying_us(room) if further.any() else alone_us, decoding)
 
-    def _gaps(self, cells: Cells) -> tuple[FloatArray, FloatArray, IntArray]:
+    def _gaps(self, cells: ServerCells) -> tuple[FloatArray, FloatArray, IntArray]:
         """(times, weights, places) of the steps in which a request decodes."""
         hits = self._begin(cells)
         steps = self._steps(cells.at(hits.place), hits.number)
@@ -470,7 +470,7 @@ class FullServer(Served):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cells:
+class ServerCells:
     """(M,) of each cell of a grid: what decides about its steps.
 
     each_us: attention of one request. room: tokens of prompts that a step takes. own_us, idle_us: what the
@@ -504,9 +504,9 @@ class Cells:
         gone = self.requests * (1.0 - self.stays)
         return self.step_us - gone * self.each_us + self.idle_us - self.own_us
 
-    def at(self, place: np.ndarray) -> Cells:
+    def at(self, place: np.ndarray) -> ServerCells:
         """Some of them."""
-        return Cells(**{name: getattr(self, name)[place] for name in self.__slots__})
+        return ServerCells(**{name: getattr(self, name)[place] for name in self.__slots__})
 
 
 class _Means(NamedTuple):

@@ -17,6 +17,7 @@ from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.request import RequestLatency, request_latency
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.verdict import LOSES, PAYS
 from medusa_sim.plan.woken_experts import DEAR, waking
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.verdict_text import crossing_text
@@ -159,7 +160,8 @@ def test_no_crossing_speaks_of_what_was_not_searched():
     """At 64 requests it "loses from length 2330 on", of 2336 that fit, and the best at 32,768 was 1.09x."""
     for direction in ("loses from", "pays from"):
         found = crossing(
-            np.array([16, 99, 100, 400]), lambda at, late=direction: (at >= 100) == (late == "pays from")
+            np.array([16, 99, 100, 400]),
+            lambda at, late=direction: np.where((at >= 100) == (late == "pays from"), PAYS, LOSES),
         )
         assert (found.at, found.direction) == (100, direction)
         assert crossing_text(found, "length").endswith("from length 100 on (searched to 400)")

@@ -19,7 +19,7 @@ from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.verdict import Stretch
+from medusa_sim.plan.verdict import LOSES, PAYS, Stretch
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 
 ACCURACY = np.array(
@@ -40,6 +40,11 @@ def profile_of(accuracy: np.ndarray, labels: list[int] | None = None) -> Accepta
 HEADS = profile_of(ACCURACY, [5000] * 4)
 SCENARIO = Scenario(runtime="cuda-graph", latency="roofline", acceptance=HEADS)
 GPU, SETTING = SCENARIO.gpu, SCENARIO.setting
+
+
+def certainly(pays: np.ndarray) -> np.ndarray:
+    """Codes of values of which it is known whether speculation pays."""
+    return np.where(pays, PAYS, LOSES)
 
 
 @pytest.fixture(scope="module")
@@ -256,14 +261,14 @@ def test_break_even_is_where_the_best_speedup_stays_at_or_below_one():
 )
 def test_the_last_crossing_leads(pays, at, direction, spans):
     values = np.arange(1, len(pays) + 1)
-    found = crossing(values, lambda asked: np.array(pays)[asked - 1])
+    found = crossing(values, lambda asked: certainly(np.array(pays)[asked - 1]))
     assert (found.at, found.direction, found.spans) == (at, direction, spans)
 
 
 @pytest.mark.parametrize("edge", [2, 97, 640, 999])
 def test_crossings_are_found_to_the_whole_number(edge):
     values = np.array([1, 10, 100, 1000])
-    found = crossing(values, lambda at: np.asarray(at) < edge)
+    found = crossing(values, lambda at: certainly(at < edge))
     assert found == BreakEven(
         at=edge,
         direction="loses from",
@@ -273,7 +278,7 @@ def test_crossings_are_found_to_the_whole_number(edge):
         known=(Stretch(1, edge - 1, "pays"), Stretch(edge, 1000, "loses")),
     )
     assert found.loses_from == edge
-    assert crossing(values, lambda at: np.asarray(at) >= edge).loses_from is None
+    assert crossing(values, lambda at: certainly(at >= edge)).loses_from is None
 
 
 def test_throughput_objective_compares_operating_points():
