@@ -14,10 +14,12 @@ import numpy as np
 P = ParamSpec("P")
 T = TypeVar("T")
 
-KEPT_BYTES = 64_000_000
-"""Of all answers together: some 100 at 64 batches, a handful with long ones."""
+KEPT_BYTES = 192_000_000
+"""Of all answers together: the page's own and those of the example cards, some 160 MB."""
 LONG_BYTES = 256_000_000
 """Of answers that take seconds, which are some 20 MB each."""
+_SMALL_SHARE = 1e-3
+"""Of all bytes: what takes less stays, for to drop it makes no room."""
 _ASKED_EVERY_S = 0.25
 _SHARED = ("Gpu", "Model", "Runtime")
 """What many answers refer to: counted for none."""
@@ -83,7 +85,13 @@ class Kept:
                 self._found[last[0]] = last[1][0], grown
             self._found[key] = result, size
             while self.held_bytes > self._most and len(self._found) > 1:
-                self._found.popitem(last=False)
+                del self._found[self._dropped_next()]
+
+    def _dropped_next(self) -> Hashable:
+        """The oldest result that makes room; the oldest of all where none does but the newest."""
+        *earlier, _ = self._found.items()
+        large = (key for key, (_, size) in earlier if size > _SMALL_SHARE * self._most)
+        return next(large, earlier[0][0])
 
 
 def array_bytes(value: object) -> int:

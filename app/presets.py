@@ -6,7 +6,7 @@ import answers
 import bar
 import show
 import streamlit as st
-from chosen import PRESETS, Preset, set_up_of
+from chosen import PRESETS, Preset, SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.recommendation_at import scheduled_row_at
@@ -17,9 +17,14 @@ _LANDED = "landed"
 
 def answer_text(preset: Preset) -> str:
     """`2.17x with 5 drafts a step, off from 422 requests`: what its link would say."""
-    set_up = set_up_of(preset.words)
+    return _answer_text(set_up_of(preset.words), int(preset.words.get("batch", 1)))
+
+
+@answers.KEPT
+def _answer_text(set_up: SetUp, batch: int) -> str:
+    """The sentence is kept, for the answers of all cards do not fit beside the page's own."""
     answer = answers.planned(set_up)
-    told = short(answer, scheduled_row_at(answer, int(preset.words.get("batch", 1)), set_up.seq_len))
+    told = short(answer, scheduled_row_at(answer, batch, set_up.seq_len))
     if told.kind not in ("pays", "uncertain"):
         return f"{told.action}; {told.more}"
     loses = answer.break_even_batch

@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections import OrderedDict
 from html import unescape
 from pathlib import Path
 
@@ -290,6 +291,35 @@ def test_the_least_lately_used_go_first() -> None:
     assert kept.held_bytes <= 25_000
     huge = Kept(most_bytes=10)(lambda: np.zeros(1_000))
     assert huge() is huge()  # the last one stays, however large
+
+
+def test_small_results_outlive_large_ones() -> None:
+    """Sentences of the example cards stay, though the answers that they tell of have gone."""
+    made: list[str] = []
+    kept = Kept(most_bytes=200_000)
+
+    @kept
+    def result(name: str, size: int) -> np.ndarray:
+        made.append(name)
+        return np.zeros(size)
+
+    for _ in range(2):
+        result("sentence", 0)
+        for answer in ("a", "b", "c"):
+            result(answer, 10_000)
+    assert made == ["sentence", "a", "b", "c", "a", "b", "c"]
+
+
+def test_a_move_of_the_first_page_asks_for_nothing_anew(monkeypatch) -> None:
+    """What the page and its example cards rest on is held together."""
+    monkeypatch.setattr(answers.KEPT, "_found", OrderedDict())
+    page = AppTest.from_file(str(APP / "main.py"), default_timeout=600).run()
+    before = set(answers.KEPT._found)
+    page.select_slider[0].set_value(4).run()
+    assert {key[0][0] for key in set(answers.KEPT._found) - before}.isdisjoint(
+        {"recommendation", "_answer_text"}
+    )
+    assert before <= set(answers.KEPT._found)
 
 
 def test_a_failure_is_not_kept() -> None:
