@@ -262,7 +262,9 @@ def _picture(address: str, path: str, width: int, height: int, *, dark: bool) ->
 def main() -> None:
     """Time, or take pictures."""
     if not CHROMIUM or not DRIVER:
-        raise SystemExit("Error: chromium or chromedriver is not installed; `make test-browser` installs both")
+        raise SystemExit(
+            "Error: chromium or chromedriver is not installed; `make test-browser` installs both"
+        )
     with server() as (address, process):
         if "--pictures" in sys.argv:
             pictures(address, Path(sys.argv[sys.argv.index("--pictures") + 1]))

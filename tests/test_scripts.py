@@ -99,7 +99,8 @@ def ran(
     own = {"PYTHONPATH": str(tree), "MEDUSA_SIM_DATA": str(data or tree / "nothing"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, str(tree / "benchmarks" / script), *shlex.split(words)],
-        env={**os.environ, **own, **variables}, cwd=tree, capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, **own, **variables}, cwd=tree, capture_output=True, text=True, check=False,
+        timeout=300,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
     return done

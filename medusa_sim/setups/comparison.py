@@ -80,8 +80,12 @@ class Comparison:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What must not be overlooked of any set-up, each line once."""
-        every = (self.warnings_of(scenario) for scenario in self.scenarios.values())
-        return tuple(dict.fromkeys(line for lines in every for line in lines))
+        return tuple(dict.fromkeys(line for lines in self.warnings_by_set_up.values() for line in lines))
+
+    @cached_property
+    def warnings_by_set_up(self) -> dict[tuple[Any, ...], list[str]]:
+        """The warnings of every set-up, by its `key`."""
+        return {key: self.warnings_of(scenario) for key, scenario in self.scenarios.items()}
 
     def warnings_of(self, scenario: Scenario) -> list[str]:
         """The warnings of one set-up; of times to the first token where these are asked for."""
