@@ -260,7 +260,7 @@ def test_relative_links_become_text(given: str, shown: str) -> None:
 
 def test_no_link_of_the_page_leads_nowhere_and_only_links_change(opened: Opened) -> None:
     text = method.method_text()
-    assert "(what-did-not-work.md)" in text
+    (words_of_link,) = re.findall(r"\[([^\]]*)\]\(what-did-not-work\.md\)", text)
     page = opened("evidence", view="method")
     shown = "".join(part.value for part in page.markdown)
     assert len(shown) > 0.9 * len(text)
@@ -270,7 +270,7 @@ def test_no_link_of_the_page_leads_nowhere_and_only_links_change(opened: Opened)
     outside_code = re.sub(r"(`+).*?\1", "", shown, flags=re.DOTALL)
     targets = re.findall(r"\]\(([^)]*)\)", outside_code)
     assert all(target.startswith(("http://", "https://", "#")) for target in targets)
-    assert "what-did-not-work.md what was tried" in shown
+    assert words_of_link in shown
     kept, links = method.without_relative_links(text), re.findall(r"\]\((?!https?://|#)([^()]*)\)", text)
     words = [len(re.findall(r"\w+", each)) for each in (text, kept, *links)]
     assert words[0] - words[1] == sum(words[2:])

@@ -295,12 +295,13 @@ def test_the_page_on_running_it_tells_the_truth() -> None:
         "processor": f"{jobs.MOST_S:.0f} s of a processor, {jobs.MOST_BYTES >> 30} GB",
         "kept": f"{kept.KEPT_BYTES / 1e6:.0f} MB, and {kept.LONG_BYTES / 1e6:.0f} MB of those that took long",
         "config": f"{limits.CONFIG_BYTES / 1e6:.0f} MB for a config.json",
+        "header": f"the first {limits.SENT_HEADER_BYTES / 1e6:.0f} MB of a GGUF file",
         "uploads": f"{limits.UPLOAD_BYTES / 1e6:.0f} MB otherwise",
         "held": f"six of a session, {guard.MOST_BYTES / 1e6:.0f} MB in all",
     }  # fmt: skip
     assert not [told for told in numbers.values() if told not in PAGE]
     assert (guard.MOST_FILES, jobs.AT_ONCE) == (6, 2)
-    assert OPTIONS["server.maxUploadSize"] * 1e6 == limits.CONFIG_BYTES
+    assert OPTIONS["server.maxUploadSize"] * 1e6 == limits.SENT_HEADER_BYTES
     assert OPTIONS["server.address"] == "localhost"
     assert OPTIONS["server.allowedHosts"] == ["localhost", "127.0.0.1", "::1"]
     assert all(f"`{host}`" in PAGE for host in OPTIONS["server.allowedHosts"])

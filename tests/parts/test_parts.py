@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -363,7 +364,14 @@ def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path, wanted):
     """While the processes start, and later: no traceback of theirs, whole parts alone, and it goes on."""
     grid = tmp_path / "grid"
     command = shell(*SWEEP, *CASES, *LONG, "--out", grid, "--workers", 2)
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as client:
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a suite in the background hands on none
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heeds,  # noqa: PLW1509
+    ) as client:
         deadline = time.monotonic() + 60
         while not workers_of(client):
             assert time.monotonic() < deadline
