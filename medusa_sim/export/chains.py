@@ -18,6 +18,8 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_counts
+from medusa_sim.plan.verdict import runs
 from medusa_sim.specs.runtime import load_runtime
 
 _NEVER = -1e9
@@ -254,26 +256,21 @@ def chain_plan(
         tiers=tiers,
         possible=possible,
         gain=gain,
-        loses=_runs(grid.batch, slower),
-        unsure=_runs(grid.batch, (by_batch > 0) & ~slower & ~speculates(answer, grid.batch)),
+        loses=_spans(grid.batch, slower),
+        unsure=_spans(grid.batch, (by_batch > 0) & ~slower & ~speculates(answer, grid.batch)),
         rates=tuple(float(rate) for rate in grid.rates[:drafts]),
     )
 
 
 def speculates(answer: Recommendation, batch: IntArray) -> BoolArray:
     """(B,) whether the answer's schedule drafts at each searched batch, at any length."""
-    drafts = np.zeros(answer.cells.surface.batch.size, dtype=np.bool_)
-    for ranges in answer.ranges:
-        for part in ranges:
-            drafts[part.first : part.last + 1] |= part.configuration > 0
-    return np.asarray(drafts[np.searchsorted(answer.cells.surface.batch, batch)])
+    counts = [scheduled_counts(answer, length) for length in answer.cells.surface.seq_len.tolist()]
+    return np.array([any(each[size] > 1 for each in counts) for size in batch.tolist()])
 
 
-def _runs(batch: IntArray, where: BoolArray) -> tuple[tuple[int, int], ...]:
+def _spans(batch: IntArray, where: BoolArray) -> tuple[tuple[int, int], ...]:
     """(first, last) of neighbouring batches at which `where` holds."""
-    edges = np.concatenate([[False], where, [False]])
-    firsts, ends = (np.flatnonzero(turn) for turn in (edges[1:] & ~edges[:-1], edges[:-1] & ~edges[1:]))
-    return tuple((int(batch[a]), int(batch[b - 1])) for a, b in zip(firsts, ends, strict=True))
+    return tuple((first, last) for holds, first, last in runs(batch, where.tolist()) if holds)
 
 
 def graph_sizes(engine: str) -> tuple[int, ...]:

@@ -84,8 +84,8 @@ def refined(values: IntArray, codes: IntArray, verdicts_at: CodesAt) -> tuple[In
 
 def stretches(values: IntArray, codes: IntArray) -> tuple[Stretch, ...]:
     """What is known over ascending values whose changes are known to the whole number."""
-    runs = _runs(values, [_KIND[code] for code in codes.tolist()])
-    merged = [Stretch(first, last, kind) for kind, first, last in runs]
+    kinds = [_KIND[code] for code in codes.tolist()]
+    merged = [Stretch(first, last, kind) for kind, first, last in runs(values, kinds)]
     at = 1
     while at < len(merged) - 1:
         before, here, after = merged[at - 1 : at + 2]
@@ -100,7 +100,7 @@ def drafted(values: IntArray, codes: IntArray, known: Sequence[Stretch]) -> tupl
     """Every (first, last) in which drafts are made, one range where stretches adjoin."""
     kinds = [None, *(stretch.kind for stretch in known), None]
     paying = [(stretch.first, stretch.last) for stretch in known if stretch.kind == "pays"]
-    gaining = [(first, last) for code, first, last in _runs(values, codes.tolist()) if code == GAIN]
+    gaining = [(first, last) for code, first, last in runs(values, codes.tolist()) if code == GAIN]
     if not paying:
         unsure = [stretch for stretch in known if stretch.kind == "uncertain"]
         return tuple(run for run in gaining if any(one.first <= run[0] <= one.last for one in unsure))[:1]
@@ -120,7 +120,7 @@ def drafted(values: IntArray, codes: IntArray, known: Sequence[Stretch]) -> tupl
     return tuple(joined)
 
 
-def _runs(values: IntArray, codes: Sequence[T]) -> Iterator[tuple[T, int, int]]:
+def runs(values: IntArray, codes: Sequence[T]) -> Iterator[tuple[T, int, int]]:
     """(code, first, last) of neighbours that are alike."""
     for code, group in groupby(zip(values.tolist(), codes, strict=True), key=lambda pair: pair[1]):
         members = [value for value, _ in group]
