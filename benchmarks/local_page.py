@@ -65,6 +65,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     gpu: str
     asked: str
+    ties: list[str] = []
+    """Texts that part from plain decoding where two tokens are equally good (`near_ties.py`)."""
     has_clock: bool = False
     """Whether programs timed themselves by the time that they had a core."""
 
@@ -177,7 +179,9 @@ def page(record: Record, limit: float) -> tuple[str, bool]:
     means = [100.0 * float(np.mean(np.abs(some))) if some else 0.0 for some in (errors, gains)]
     is_quiet = steady <= STEADY
     clock = ", which their clock leaves out" if record.has_clock else ""
-    texts = "all of them" if not record.differ else f"not {'; '.join(record.differ)}"
+    texts = f"not {'; '.join(record.differ)}" if record.differ else "all of them"
+    if record.ties:
+        texts += f"; equally good tokens part {'; '.join(record.ties)}"
     lines += [
         f"- Times of passes: {percent(errors)} % ({len(errors)} cells); without rows {percent(without)} %.",
         f"- Speedups: {percent(gains)} % ({len(gains)} runs); sign right in {right} of {len(decided)}.",

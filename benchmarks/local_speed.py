@@ -13,6 +13,7 @@ import argparse
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,63 +173,74 @@ def without_device(found: list[Curve], law: Law, gpu: str) -> Law:
     return scaled(law, *np.exp(least_squares(residuals, np.zeros(len(SPREAD))))) if others else law
 
 
+class DeviceErrors(NamedTuple):
+    """Relative errors of T(q) on one device's curves.
+
+    own: with the device in sight. left_out: without it. between, beyond: with four rows of its own, at counts
+    between them and above them. jumps: whether a curve's largest step is where it was measured.
+    """
+
+    own: list[float]
+    left_out: list[float]
+    between: list[float]
+    beyond: list[float]
+    jumps: list[bool]
+
+    def cells(self) -> tuple[str, ...]:
+        """Of a row of the table."""
+        return *map(percent, self[:-1]), f"{sum(self.jumps)} of {len(self.jumps)}"
+
+
 def verification_table() -> str:
     """T(q) / T(1) by law and device, with the device in sight and left out, and with four rows of its own."""
-    found = list(curves())
     by_law: dict[str, list[Curve]] = {}
-    for curve in found:
-        by_law.setdefault(own(curve.gpu, curve.runtime, curve.model, curve.form)[0].law.name, []).append(
-            curve
-        )
+    for curve in curves():
+        law = own(curve.gpu, curve.runtime, curve.model, curve.form)[0].law
+        by_law.setdefault(law.name, []).append(curve)
     rows: list[tuple[object, ...]] = []
-    every, left, mine, jumps = (list[Any]() for _ in range(4))
+    found = []
     for name, group in by_law.items():
         for gpu in dict.fromkeys(curve.gpu for curve in group):
-            of_gpu = [curve for curve in group if curve.gpu == gpu]
-            law = law_of(load_runtime(of_gpu[0].runtime).local, gpu, load_gpu(gpu).local)
-            other = without_device(group, law, gpu)
-            errors = np.concatenate([predicted(each) / each.ratios - 1.0 for each in of_gpu])
-            outside = np.concatenate([predicted(each, other) / each.ratios - 1.0 for each in of_gpu])
-            with_rows = [error for each in of_gpu for error in own_errors(each)]
-            places = [
-                jump(each.columns, predicted(each)) == jump(each.columns, each.ratios) for each in of_gpu
-            ]
-            for kept, new in zip(
-                (every, left, mine, jumps), (errors, outside, with_rows, places), strict=True
-            ):
-                kept.append(new)
-            rows.append(
-                (
-                    name,
-                    gpu,
-                    len(of_gpu),
-                    percent(errors),
-                    percent(outside),
-                    percent(with_rows),
-                    f"{sum(places)} of {len(places)}",
-                )
-            )
-    total = [
-        np.concatenate([np.asarray(part, dtype=float) for part in parts]) for parts in (every, left, mine)
-    ]
-    right = sum(map(sum, jumps)), sum(map(len, jumps))
-    rows.append(("all", "", len(found), *map(percent, total), f"{right[0]} of {right[1]}"))
-    return table("law | device | curves | error | left out | with four rows | jumps", 2, rows)
+            found.append(errors_of(gpu, group))
+            rows.append((name, gpu, len(found[-1].jumps), *found[-1].cells()))
+    every = DeviceErrors(*(list(chain.from_iterable(parts)) for parts in zip(*found, strict=True)))
+    rows.append(("all", "", len(every.jumps), *every.cells()))
+    head = "law | device | curves | error | left out | between four rows | beyond them | jumps"
+    return table(head, 2, rows)
 
 
-def own_errors(curve: Curve) -> list[float]:
-    """Errors of T(q) at columns that were not among four rows of the machine's own."""
-    asked = (1, 2, 4, 8)
-    if curve.plain_us is None or curve.is_batch or not set(asked[1:]) <= set(curve.columns):
+def errors_of(gpu: str, group: list[Curve]) -> DeviceErrors:
+    """Errors of a device's curves; `group` holds all curves of its law."""
+    curves_of = [curve for curve in group if curve.gpu == gpu]
+    other = without_device(
+        group, law_of(load_runtime(curves_of[0].runtime).local, gpu, load_gpu(gpu).local), gpu
+    )
+    found = DeviceErrors([], [], [], [], [])
+    for curve in curves_of:
+        found.own.extend(predicted(curve) / curve.ratios - 1.0)
+        found.left_out.extend(predicted(curve, other) / curve.ratios - 1.0)
+        for columns, error in errors_with_rows(curve):
+            (found.between if columns < max(ASKED) else found.beyond).append(error)
+        found.jumps.append(jump(curve.columns, predicted(curve)) == jump(curve.columns, curve.ratios))
+    return found
+
+
+ASKED = (1, 2, 4, 8)
+"""Tokens of the four rows of a machine's own."""
+
+
+def errors_with_rows(curve: Curve) -> list[tuple[int, float]]:
+    """(columns, error) of T(q) at counts that were not among four rows of the machine's own."""
+    if curve.plain_us is None or curve.is_batch or not set(ASKED[1:]) <= set(curve.columns):
         return []
     latency, model, runtime = own(curve.gpu, curve.runtime, curve.model, curve.form)
     times = dict(
         zip((1, *curve.columns), curve.plain_us * np.concatenate([[1.0], curve.ratios]), strict=True)
     )
-    rows = [OwnRow(columns=m, depth=curve.depth, time_us=times[m]) for m in asked]
-    others = [OwnRow(columns=m, depth=curve.depth, time_us=us) for m, us in times.items() if m not in asked]
+    rows = [OwnRow(columns=m, depth=curve.depth, time_us=times[m]) for m in ASKED]
+    others = [OwnRow(columns=m, depth=curve.depth, time_us=us) for m, us in times.items() if m not in ASKED]
     found = pass_times(corrected(latency, model, runtime, rows), model, runtime, others)
-    return [float(us / row.time_us - 1.0) for us, row in zip(found, others, strict=True)]
+    return [(row.columns, float(us / row.time_us - 1.0)) for us, row in zip(found, others, strict=True)]
 
 
 def percent(errors: object) -> str:
@@ -428,7 +440,8 @@ def page() -> str:
             "Time of q tokens over that of one (q = 2 to 16), median / mean of the absolute error in per "
             "cent. *Left out*: the law's four factors (bandwidth, arithmetic, what is fixed, tiles) are "
             "those of the other devices of its class; how types compare was chosen with all rows in sight. "
-            "*Four rows*: 1, 2, 4 and 8 tokens of the machine's own, errors of other counts. "
+            "*Four rows*: 1, 2, 4 and 8 tokens of the machine's own; errors between them, and at 16 beyond "
+            "them, where other kernels run (the command that is printed asks for 16, too). "
             "*Jumps*: curves whose largest step is where it was measured.",
             verification_table(),
             "Plain tokens a second:",

@@ -28,6 +28,7 @@ import numpy as np
 from decoder import PROMPT_TOKENS, heldout_windows
 from llama_runs import OPTIONS, QUIET_SHARE, Text, bench, continued, has_clock, passes, plain, run
 from local_page import Record, Round, Verification, draw, page
+from near_ties import part_at_tie
 from study import ROOT
 
 from medusa_sim.api import Scenario
@@ -36,6 +37,7 @@ from medusa_sim.lab.decoder.prompts import load_tokenizer
 from medusa_sim.plan.own_rows import ASK, OwnRow, pass_times
 from medusa_sim.writing import write_text
 
+CHECKPOINTS = ROOT / "profiles" / "checkpoints"
 TARGET, DRAFT = "python-stdlib-medusa-1", "python-stdlib-draft"
 RANDOM, LAYERS = "llama-110m", 2
 """The random target, and how many of its layers draft for it."""
@@ -89,15 +91,14 @@ class Files:
 
     def write(self) -> None:
         """Every file that is not there yet."""
-        checkpoints = ROOT / "profiles" / "checkpoints"
         vocabulary = next(self.engine.glob("source/vendor/llama.cpp/models/ggml-vocab-llama-spm.gguf"), None)
         shape = {
             "config": str(ROOT / "benchmarks" / "models" / RANDOM), "vocabulary": str(vocabulary), "seed": 1,
             "quiet_from": LAYERS,
         }  # fmt: skip
         plans: dict[str, dict[str, Any]] = {
-            "trained": {"config": str(checkpoints / TARGET), "checkpoint": True},
-            "trained-draft": {"config": str(checkpoints / DRAFT), "checkpoint": True},
+            "trained": {"config": str(CHECKPOINTS / TARGET), "checkpoint": True},
+            "trained-draft": {"config": str(CHECKPOINTS / DRAFT), "checkpoint": True},
             "random": shape,
             "random-draft": {**shape, "layers": LAYERS},
         }
@@ -122,7 +123,7 @@ class Files:
     def prompts(self, name: str) -> list[Path]:
         """Held-out texts."""
         count = self.given.prompts if name == "trained" else max(2, self.given.prompts // 4)
-        root = ROOT / "profiles" / "checkpoints" / TARGET
+        root = CHECKPOINTS / TARGET
         tokenizer = load_tokenizer(root)
         paths = []
         for index, window in enumerate(heldout_windows(root, count, PROMPT_TOKENS)):
@@ -298,9 +299,16 @@ def predicted_rounds(
     return found
 
 
-def measured_rounds(machine: Machine, files: Files, predicted: list[Round]) -> tuple[list[Round], list[str]]:
+class Parted(NamedTuple):
+    """Names of runs whose text is not that of plain decoding: by a fault, or between equally good tokens."""
+
+    faults: list[str]
+    ties: list[str]
+
+
+def measured_rounds(machine: Machine, files: Files, predicted: list[Round]) -> tuple[list[Round], Parted]:
     """Measured speedups, plain runs in turn with the others, and the texts that differ."""
-    found, differ = [], []
+    found, parted = [], Parted([], [])
     for name, form in files.pairs:
         target, draft = files.path(name, form), files.path(f"{name}-draft", form)
         prompts = files.prompts(name)
@@ -311,14 +319,19 @@ def measured_rounds(machine: Machine, files: Files, predicted: list[Round]) -> t
         for prompt in prompts:
             texts_of = machine.texts(target, prompt, length_of(name), options)
             usual = texts_of["plain", 0].text
+            others = {f"{way} with {drafts} drafts": text.text for (way, drafts), text in texts_of.items()}
+            others["two programs without drafts"] = plain(
+                machine.given.engine, target, prompt, length_of(name), machine.given.threads
+            )
             for way, text in texts_of.items():
                 totals.setdefault(way, []).append(text)
-                if not same(usual, text.text):
-                    differ.append(f"{name} {form} {prompt.stem}: {way[0]} with {way[1]} drafts")
-            if not same(
-                usual, plain(machine.given.engine, target, prompt, length_of(name), machine.given.threads)
-            ):
-                differ.append(f"{name} {form} {prompt.stem}: two programs without drafts")
+            for way_told, other in others.items():
+                if not same(usual, other):
+                    is_tie = (name, form) == ("trained", "F16") and part_at_tie(
+                        CHECKPOINTS / TARGET, prompt.read_text(encoding="utf-8"), usual, other
+                    )
+                    names = parted.ties if is_tie else parted.faults
+                    names.append(f"{name} {form} {prompt.stem}: {way_told}")
         for each in own:
             texts, usual_texts = totals[each.way, each.drafts], totals["plain", 0]
             speeds = [
@@ -330,7 +343,7 @@ def measured_rounds(machine: Machine, files: Files, predicted: list[Round]) -> t
                     measured_tokens=sum(t.tokens for t in texts) / max(sum(t.rounds for t in texts), 1),
                 )
             )
-    return found, differ
+    return found, parted
 
 
 def same(one: str, other: str) -> bool:
@@ -378,11 +391,11 @@ def compared(given: argparse.Namespace) -> Record:
     print(f"predicted after {time.monotonic() - began:.0f} s", file=sys.stderr)
     steps = measured_passes(machine, files, steps)
     print(f"passes measured after {time.monotonic() - began:.0f} s", file=sys.stderr)
-    rounds, differ = measured_rounds(machine, files, rounds)
+    rounds, parted = measured_rounds(machine, files, rounds)
     return Record(
-        steps=steps, rounds=rounds, differ=differ, runs=machine.runs, waited=machine.waited,
-        seconds=time.monotonic() - began, threads=given.threads, gpu=given.gpu, asked=ASK,
-        has_clock=has_clock(given.engine, given.threads),
+        steps=steps, rounds=rounds, differ=parted.faults, ties=parted.ties, runs=machine.runs,
+        waited=machine.waited, seconds=time.monotonic() - began, threads=given.threads, gpu=given.gpu,
+        asked=ASK, has_clock=has_clock(given.engine, given.threads),
     )  # fmt: skip
 
 

@@ -7,10 +7,15 @@ import pytest
 pytest.importorskip("torch")
 
 import msgspec
+import near_ties
+import torch
 import validate_local as script
 from llama_runs import Ran, passes, text_of
 from local_page import Record, Round, Verification, best, page
 from test_gguf import header, keys, tensors
+
+from medusa_sim.lab.decoder.checkpoint import load_checkpoint
+from medusa_sim.lab.decoder.prompts import load_tokenizer
 
 LOG = """
 0.1 I decoded  129 tokens in    0.041 seconds, speed: 3000.000 t/s
@@ -96,6 +101,25 @@ def test_the_page_judges_errors_texts_and_the_machine():
     assert (chosen.drafts, true.drafts) == (1, 2)
     assert lost == pytest.approx(1.0 - 1.1 / 1.2)
     assert msgspec.json.decode(msgspec.json.encode(record()), type=Record) == record()
+
+
+CHECKPOINT = script.CHECKPOINTS / script.TARGET
+
+
+def test_texts_part_at_a_tie_where_the_decoder_has_two_best_tokens():
+    prompt = "x = [1, 2"
+    tokenizer, model = load_tokenizer(CHECKPOINT), load_checkpoint(CHECKPOINT).model
+    ids = tokenizer.encode(prompt).ids
+    logits = model.logits(model(torch.tensor([ids])))[0, -1]
+    best, second, third = (tokenizer.decode([each]) for each in logits.topk(3).indices.tolist())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_ties, "ROUNDINGS", 1e6)
+        assert near_ties.part_at_tie(CHECKPOINT, prompt, best, second)
+        assert not near_ties.part_at_tie(CHECKPOINT, prompt, best, third)
+        assert not near_ties.part_at_tie(CHECKPOINT, prompt, best, best)
+        patch.setattr(near_ties, "ROUNDINGS", 1.0)
+        assert not near_ties.part_at_tie(CHECKPOINT, prompt, best, second)
+    assert page(record(ties=["m: a text"]), 10.0)[1]
 
 
 def test_a_run_goes_from_files_to_the_page(tmp_path, monkeypatch):
