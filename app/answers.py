@@ -20,17 +20,17 @@ from chosen import SetUp
 from kept import LONG_BYTES, Kept
 
 from medusa_sim import data
+from medusa_sim.doubts.coverage import Standing, standing
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
-from medusa_sim.plan import tree_speedup
-from medusa_sim.plan.configurations import Configurations
-from medusa_sim.plan.coverage import Standing, standing
-from medusa_sim.plan.question import Objective, Question
+from medusa_sim.grid import tree_speedup
+from medusa_sim.grid.configurations import Configurations
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.coverage_text import standing_sentence
+from medusa_sim.scenario.question import Objective, Question
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.measured import Beside, as_measured, by_nearness, differences, figures
 from medusa_sim.setups.question import BATCHES
 from medusa_sim.setups.setup import ENGINES
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.chains import ChainPlan
     from medusa_sim.export.settings import EngineSettings
+    from medusa_sim.grid.tree_speedup import TreeAnswer, TreeCurve
     from medusa_sim.plan.schedule_row import ScheduleRow
-    from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
 
 
 def data_version() -> float:

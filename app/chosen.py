@@ -13,7 +13,10 @@ from medusa_sim import data
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.export import ENGINES
 from medusa_sim.export.engines import METHODS
-from medusa_sim.plan import (
+from medusa_sim.plan.insights import LIMIT
+from medusa_sim.scenario.argument import FLAG, NUMBER, WHOLE, Argument
+from medusa_sim.scenario.arguments import ARGUMENTS, Arguments, words_of
+from medusa_sim.scenario.defaults import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,
     DEFAULT_MODEL,
@@ -23,9 +26,6 @@ from medusa_sim.plan import (
     default_drafter,
     request_length,
 )
-from medusa_sim.plan.argument import FLAG, NUMBER, WHOLE, Argument
-from medusa_sim.plan.arguments import ARGUMENTS, Arguments, words_of
-from medusa_sim.plan.insights import LIMIT
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases

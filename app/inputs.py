@@ -14,8 +14,8 @@ from typing import Any
 import streamlit as st
 
 from medusa_sim.errors import names_meant
-from medusa_sim.plan.columns import AGAINST_RATE, OVER_TIME
-from medusa_sim.plan.quantities import BY_NAME
+from medusa_sim.grid.columns import AGAINST_RATE, OVER_TIME
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.charts.load import metric_title
 from medusa_sim.specs.runtime import runtime_aliases
 

@@ -9,15 +9,15 @@ import show
 from chosen import SetUp
 
 from medusa_sim import __version__
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
-from medusa_sim.plan.doubts import doubts
 from medusa_sim.report.recommend_reason import warnings as recommend_warnings
 from medusa_sim.report.text import percent
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
-    from medusa_sim.plan.scenario import Scenario
     from medusa_sim.plan.schedule_row import ScheduleRow
+    from medusa_sim.scenario.scenario import Scenario
 
 
 def accuracy(of: Scenario) -> str:

@@ -30,7 +30,7 @@ from measured_pairs import KEYS, grouped, joined
 from pages import DOCS, filled
 from study import ROOT, table
 
-from medusa_sim.plan.coverage import FILE, KINDS, Group, groups, table_text
+from medusa_sim.doubts.coverage import FILE, KINDS, Group, groups, table_text
 from medusa_sim.report.coverage_text import kinds_table
 from medusa_sim.report.text import NOTHING, markdown, percent
 from medusa_sim.writing import write_text

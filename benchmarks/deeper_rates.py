@@ -21,8 +21,8 @@ from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.deeper import DEEPEST, FALLS, Fall, fall_of, fallen
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.arrays import FloatArray
-from medusa_sim.plan import TYPICAL
-from medusa_sim.plan.acceptance import mean_length
+from medusa_sim.scenario.acceptance import mean_length
+from medusa_sim.scenario.defaults import TYPICAL
 
 SHARES, ALONE = np.arange(0.0, 1.001, 0.02), np.arange(-0.3, 1.201, 0.02)
 """Tried."""

@@ -23,7 +23,7 @@ from study import ROOT, measured_rows
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile, read_profile
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.plan.acceptance import MEAN_LENGTH_ERROR
+from medusa_sim.scenario.acceptance import MEAN_LENGTH_ERROR
 
 END = 0.03
 NOISE, BEND = 0.02, 0.1

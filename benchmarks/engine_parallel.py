@@ -16,8 +16,8 @@ import pandas as pd
 from engine_rows import SERVED_MODELS, TYPICAL_PROMPTS
 from study import measured_rows, named_rows, table
 
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.sweep import sweep
+from medusa_sim.grid.sweep import sweep
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
 
 MODELS = {

@@ -45,17 +45,15 @@ from pairs import Pairs
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.engines import engine_settings
+from medusa_sim.grid.quantities import values
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.outside.escaping import paragraph
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.quantities import values
-from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.verdict import LOSES, PAYS, verdicts
 from medusa_sim.report.caveats import caveats, shortfall_facts, shortfall_text
 from medusa_sim.report.frames import Answer
@@ -63,6 +61,8 @@ from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_reason import reason, warnings
 from medusa_sim.report.recommend_text import recommend_screen
 from medusa_sim.report.screen import WIDTH, screen_markdown, screen_text
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_aliases, runtime_names

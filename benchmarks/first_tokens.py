@@ -20,7 +20,7 @@ from served_rows import GROUP, served_cells, set_ups
 from study import named_rows, table
 
 import medusa_sim as ms
-from medusa_sim.plan.cells import price
+from medusa_sim.grid.cells import price
 from medusa_sim.units import US_PER_MS
 
 CHUNK = 10

@@ -60,8 +60,8 @@ class Cost(NamedTuple):
 
 def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated") -> Act:
     """Every column of 2 GPUs x the models x 64 batches x 64 lengths x 128 counts."""
-    from medusa_sim.plan.scenario import Scenario
-    from medusa_sim.plan.sweep import SweepTable, sweep
+    from medusa_sim.grid.sweep import SweepTable, sweep
+    from medusa_sim.scenario.scenario import Scenario
 
     workload = import_module("medusa_sim.step.workload")
     if not hasattr(workload, "Grid"):  # a release had it elsewhere
@@ -85,9 +85,9 @@ def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated")
 
 def search(model: str = "vicuna-7b") -> Act:
     """A recommendation over 64 batches x 4 lengths x 256 counts, ten times."""
-    from medusa_sim.plan.question import Question
     from medusa_sim.plan.recommend import recommend
-    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.scenario.question import Question
+    from medusa_sim.scenario.scenario import Scenario
 
     question = Question(batch_max=64, seq_len=(512, 1024, 2048, 4096), candidates_max=256)
 
@@ -105,7 +105,7 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
     from medusa_sim.load.arrivals import Drawn, Lengths, Traced
     from medusa_sim.load.simulate import LoadTest
     from medusa_sim.load.trace import read_trace
-    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.scenario.scenario import Scenario
 
     lengths = Lengths(prompt_tokens=1155, output_tokens=211)
     source = (

@@ -42,14 +42,32 @@ HOUSE = (
         ),
     ),
     Room(
-        ("plan",),
-        "scenario -> surface (the only thing that prices a grid) -> sweep, recommend and what they say",
+        ("scenario",),
+        "what is asked, resolved once: arguments, defaults, acceptance -> a scenario",
         in_order(
-            "acceptance argument arguments question draft_options as_run own_rows kernel_fits scenario "
-            "coverage stand_ins doubts terms configurations surface cell_steps cells verdict check "
-            "woken_experts slower costs quantities columns cell single_step request counts sweep "
-            "tree_speedup break_even capacity shortfall insights schedule batch_row schedule_row "
-            "recommendation recommendation_at recommend"
+            "defaults acceptance argument arguments question draft_options as_run own_rows kernel_fits "
+            "scenario"
+        ),
+    ),
+    Room(
+        ("doubts",),
+        "what a scenario rests on that was not measured for it, in sentences",
+        in_order("coverage stand_ins doubts terms"),
+    ),
+    Room(
+        ("grid",),
+        "scenario -> surface (the only thing that prices a grid) -> cells and every quantity of them",
+        in_order(
+            "configurations surface cell_steps cells costs quantities columns cell single_step request sweep "
+            "tree_speedup"
+        ),
+    ),
+    Room(
+        ("plan",),
+        "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
+        in_order(
+            "verdict check woken_experts slower counts break_even capacity shortfall insights schedule "
+            "batch_row schedule_row recommendation recommendation_at recommend"
         ),
     ),
     Room(

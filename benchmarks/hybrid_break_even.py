@@ -19,8 +19,8 @@ from pages import DOCS, write_tables
 from study import table
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.sweep import sweep
+from medusa_sim.grid.sweep import sweep
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine_facts import RULES
 from medusa_sim.step.workload import Grid
 

@@ -29,7 +29,7 @@ from medusa_sim.load.metrics import Metrics
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.simulate import LoadTest
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import Runtime, load_runtime
 
 RUNTIME = "vllm-0.11"

@@ -26,8 +26,16 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.file_types import named_file
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.plan.own_rows import SPREAD, OwnRow, corrected, least_squares, pass_times, replace_law, scaled
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.own_rows import (
+    SPREAD,
+    OwnRow,
+    corrected,
+    least_squares,
+    pass_times,
+    replace_law,
+    scaled,
+)
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_name, load_gpu
 from medusa_sim.specs.local import Law, law_of
 from medusa_sim.specs.model import Model

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from medusa_sim.doubts.coverage import LEAST, OTHERS, Group, span_of, weights_of
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of
-from medusa_sim.plan.coverage import LEAST, OTHERS, Group, span_of, weights_of
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.models import load_model

@@ -23,9 +23,9 @@ from study import left_out, measured_rows, named_rows, table
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError
+from medusa_sim.grid.cells import price
 from medusa_sim.lab.calibrate.rows import write_fits
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.costs import PowerFit
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.network import model_launches

@@ -26,8 +26,8 @@ import pandas as pd
 
 from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.cells import Cells, price
-from medusa_sim.plan.sweep import grid_options
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.sweep import grid_options
 from medusa_sim.plan.verdict import drafted, stretches, verdicts
 from medusa_sim.step.workload import Grid
 

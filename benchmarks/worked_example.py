@@ -15,7 +15,7 @@ from pages import DOCS, filled, write_section
 from study import table
 
 from medusa_sim.api import Scenario, time_rows
-from medusa_sim.plan.single_step import SingleStep
+from medusa_sim.grid.single_step import SingleStep
 from medusa_sim.report.figures import BESIDE, INK, OTHER, PARTS, SMALLEST_SHARE, drawing, label_end
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.feed_forwards import Mlp

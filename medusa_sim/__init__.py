@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from medusa_sim.api import sweep as sweep
     from medusa_sim.api import time_rows as time_rows
     from medusa_sim.errors import MedusaSimError as MedusaSimError
-    from medusa_sim.plan.single_step import SingleStep as SingleStep
+    from medusa_sim.grid.single_step import SingleStep as SingleStep
     from medusa_sim.report.compare_text import Compared as Compared
     from medusa_sim.report.frames import Answer as Answer
     from medusa_sim.report.load_frames import Simulation as Simulation
@@ -37,7 +37,7 @@ _HOMES = {
     "MedusaSimError": "medusa_sim.errors",
     "Scenario": "medusa_sim.api",
     "Simulation": "medusa_sim.report.load_frames",
-    "SingleStep": "medusa_sim.plan.single_step",
+    "SingleStep": "medusa_sim.grid.single_step",
     "compare": "medusa_sim.api",
     "load_acceptance": "medusa_sim.acceptance.profile",
     "load_gpu": "medusa_sim.specs.gpu",

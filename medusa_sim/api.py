@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.data import DataDir
+from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.terms import beyond_measured
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
+from medusa_sim.grid.single_step import SingleStep, single_step
+from medusa_sim.grid.sweep import sweep as sweep_tables
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
-from medusa_sim.plan import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL
-from medusa_sim.plan import scenario as plan_scenario
-from medusa_sim.plan.argument import FLAG, NUMBER, RUNTIME, Argument, check, declared
-from medusa_sim.plan.arguments import ARGUMENTS, words_of
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.question import QUESTION, Question
 from medusa_sim.plan.recommend import recommend as recommended
-from medusa_sim.plan.single_step import SingleStep, single_step
-from medusa_sim.plan.sweep import sweep as sweep_tables
-from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.frames import Answer
+from medusa_sim.scenario import scenario as plan_scenario
+from medusa_sim.scenario.argument import FLAG, NUMBER, RUNTIME, Argument, check, declared
+from medusa_sim.scenario.arguments import ARGUMENTS, words_of
+from medusa_sim.scenario.defaults import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL
+from medusa_sim.scenario.question import QUESTION, Question
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, load_runtime
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Scenario(plan_scenario.Scenario):
-    """What is run where; see `medusa_sim.plan.scenario.Scenario` for its arguments, all by name.
+    """What is run where; see `medusa_sim.scenario.scenario.Scenario` for its arguments, all by name.
 
     `sweep`, `recommend`, `step` and `check` answer about it. `but` gives another one with some arguments
     changed.
@@ -97,7 +97,7 @@ class Scenario(plan_scenario.Scenario):
 
         request: (prompt, output) tokens, in the place of the scenario's; speedups and rates are the
         server's then. question: further fields
-        of `medusa_sim.plan.question.Question` (objective, max_latency_ms, candidates_max, ...). Raises
+        of `medusa_sim.scenario.question.Question` (objective, max_latency_ms, candidates_max, ...). Raises
         UsageError for a question that makes no sense.
         """
         batches = whole_numbers("batch", batch)
@@ -160,7 +160,7 @@ class Scenario(plan_scenario.Scenario):
         """A running engine beside its prediction, as `medusa-sim check`: inside the band, or what is off.
 
         bench: files of load generators; counters: what the engine counted, a file (before: the page that came
-        first). measured: by hand, `medusa_sim.plan.question.Measured` (batch, seq_len, drafts,
+        first). measured: by hand, `medusa_sim.scenario.question.Measured` (batch, seq_len, drafts,
         tpot_ms, tokens_per_s, itl_ms, plain_tpot_ms, accepted_by_position, tokens_per_step). Raises
         UsageError or DataError for what is missing or makes no sense, CoverageError for more drafts than the
         drafter makes.
@@ -169,8 +169,8 @@ class Scenario(plan_scenario.Scenario):
         from medusa_sim.acceptance.engine_records import read_counts
         from medusa_sim.engine_runs.run import engine_run
         from medusa_sim.plan.check import check as checked
-        from medusa_sim.plan.question import Measured
         from medusa_sim.report.check_text import Checked
+        from medusa_sim.scenario.question import Measured
 
         check(measured, declared(Measured), "measured quantity")
         files = [Path(file) for file in ([bench] if isinstance(bench, str | Path) else bench)]

@@ -26,13 +26,15 @@ ENGINE = load_runtime("vllm").engine
 
 STATED = {
     # what is asked where nothing is said, and how an answer is chosen
-    "method: overhead at most #, over the whole step": "plan:FREE_WITHIN",
-    "CONTRIBUTING: count up to it costs at most # % more": "100 * (plan:FREE_WITHIN - 1)",
+    "method: overhead at most #, over the whole step": "scenario.defaults:FREE_WITHIN",
+    "CONTRIBUTING: count up to it costs at most # % more": "100 * (scenario.defaults:FREE_WITHIN - 1)",
     "CONTRIBUTING: counts within # % of the best speedup": "100 * plan.counts:NEAR_BEST",
-    "method: batch # and length # of the same GPU": "plan:FIXED_BASELINE_BATCH, plan:FIXED_BASELINE_SEQ_LEN",
+    "method: batch # and length # of the same GPU": (
+        "scenario.defaults:FIXED_BASELINE_BATCH, scenario.defaults:FIXED_BASELINE_SEQ_LEN"
+    ),
     "method: no drafts are made, on 1..#": "plan.break_even:BATCHES_SEARCHED",
-    "method: optimal trees of 2 to # candidates": "plan:CANDIDATES_MAX",
-    "method: # contexts, trapezoid": "plan.request:_CONTEXTS",
+    "method: optimal trees of 2 to # candidates": "scenario.defaults:CANDIDATES_MAX",
+    "method: # contexts, trapezoid": "grid.request:_CONTEXTS",
     "method: Usable is # M less # GB": "step.memory:USABLE_MEMORY_SHARE, step.memory:CONTEXT_BYTES / 1e9",
     "method: one older than # days": "specs.costs:STALE_DAYS",
     # the step
@@ -47,7 +49,7 @@ STATED = {
         "ENGINE.filter_top_k_share.value, ENGINE.filter_full_rows.value, ENGINE.filter_share_beyond.value, "
         "ENGINE.filter_full_rows.value"
     ),
-    "method-engines: (`--length-cv`, #;": "plan.arguments:Arguments.length_cv",
+    "method-engines: (`--length-cv`, #;": "scenario.arguments:Arguments.length_cv",
     "method-engines: least squares of the relative errors (# %,": "100 * lab.calibrate.engine_fit:NOISE",
     "method-engines: at least # us, # us a request, # bytes": (
         "*lab.calibrate.engine_fit:_HOST_SPREAD.values()"

@@ -16,9 +16,8 @@ from charts.draw import bars_spec, lines_spec, map_spec
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.columns import count_table
-from medusa_sim.plan.quantities import BY_NAME
-from medusa_sim.plan.question import OBJECTIVES, Objective
+from medusa_sim.grid.columns import count_table
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.recommendation_at import (
     gains_by_batch,
     request_at,
@@ -34,13 +33,14 @@ from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import facts, schedule_table
 from medusa_sim.report.screen import fact_sentences
 from medusa_sim.report.text import duration, significant, times, with_prefix
+from medusa_sim.scenario.question import OBJECTIVES, Objective
 from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
 from views.verdict import AS_GOOD, as_good, verdict_of
 
 if TYPE_CHECKING:
+    from medusa_sim.grid.request import RequestLatency
     from medusa_sim.plan.recommendation import Recommendation
-    from medusa_sim.plan.request import RequestLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.step.step import StepTime
 

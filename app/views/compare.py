@@ -17,8 +17,7 @@ from charts.draw import lines_spec
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
-from medusa_sim.plan.quantities import BY_NAME
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.basis import MEASURED, rests_on
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.setups import left_out, setups_chart
@@ -36,6 +35,7 @@ from medusa_sim.report.compare_text import (
 from medusa_sim.report.measured_text import measured_text
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.text import percent, significant
+from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, SURER, Choices, Measure, Question
 from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
 from medusa_sim.specs.costs import LARGEST_USD

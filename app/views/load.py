@@ -13,18 +13,18 @@ import under_load
 from charts.draw import lines_spec
 from chosen import SetUp
 
+from medusa_sim.grid.columns import AGAINST_RATE, OVER_TIME
 from medusa_sim.load.arguments import LOAD, PLAIN, LoadArguments
 from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import Carried
-from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
-from medusa_sim.plan.arguments import words_of
-from medusa_sim.plan.columns import AGAINST_RATE, OVER_TIME
 from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.load_tables import load_arrow, timeline_arrow
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.text import capitalised, significant
+from medusa_sim.scenario.arguments import words_of
+from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.units import KILO
 from views.nearest import nearest
 

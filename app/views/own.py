@@ -21,13 +21,13 @@ from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.file_types import FILES, OF_MLX
+from medusa_sim.grid.columns import count_table
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.plan.columns import count_table
-from medusa_sim.plan.own_rows import OwnRows, asked_for, band_without_rows, read_rows
 from medusa_sim.plan.recommendation_at import scheduled_counts, scheduled_row_at
 from medusa_sim.reading import held
 from medusa_sim.report.charts.sweep import speedup_chart, view_of
 from medusa_sim.report.text import duration, percent, times
+from medusa_sim.scenario.own_rows import OwnRows, asked_for, band_without_rows, read_rows
 from medusa_sim.specs.gpu import gpu_names, load_gpu, local_names
 from medusa_sim.specs.local import runtimes_of
 from medusa_sim.specs.models import load_model, model_names

@@ -17,9 +17,9 @@ from medusa_sim.engine_runs.bench import is_bench
 from medusa_sim.engine_runs.run import engine_run
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.check import check
-from medusa_sim.plan.question import Measured
 from medusa_sim.reading import held
 from medusa_sim.report.check_text import Checked
+from medusa_sim.scenario.question import Measured
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.engine_counters import AcceptanceCounts

@@ -17,11 +17,11 @@ from chosen import SetUp
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.tree_speedup import TreeAnswer, accuracies_of
+from medusa_sim.grid.tree_speedup import TreeAnswer, accuracies_of
 from medusa_sim.report.text import times
+from medusa_sim.scenario.scenario import Scenario
 
 _KINDS = ("as recommended", "best of a size", "widths per head", "my paths", "a file")
 _BATCH_MAX = 64

@@ -252,7 +252,7 @@ def parsed(line: str) -> dict[str, Any]:
         names = dict(command.make_context(words[0], words[1:], parent=group).params)
     except click.ClickException as error:
         raise UsageError(error.format_message()) from error
-    from medusa_sim.plan.arguments import ARGUMENTS
+    from medusa_sim.scenario.arguments import ARGUMENTS
 
     for name, value in names.items():
         if name in ARGUMENTS and isinstance(value, tuple):

@@ -128,7 +128,7 @@ def show(
 
     from medusa_sim.acceptance.deeper import DEEPEST
     from medusa_sim.acceptance.heads import heads_worth_running
-    from medusa_sim.plan.acceptance import acceptance_of, named_acceptance
+    from medusa_sim.scenario.acceptance import acceptance_of, named_acceptance
     from medusa_sim.step.drafter import drafter_kind
 
     loaded = (
@@ -285,7 +285,7 @@ def from_engine(
     )
     from medusa_sim.acceptance.profile import load_acceptance
     from medusa_sim.acceptance.profile_file import encoded_profile
-    from medusa_sim.plan.acceptance import both_kinds
+    from medusa_sim.scenario.acceptance import both_kinds
     from medusa_sim.writing import check_writable, write_text
 
     if path.suffix != ".toml":

@@ -16,7 +16,7 @@ from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import DRAFTER, RUNTIME
 from medusa_sim.engine_runs.bench_row import Shape
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.plan.arguments import ARGUMENTS
+from medusa_sim.scenario.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
     from medusa_sim.lab.calibrate.engine_fit import DrafterOf, FittedRuntime
@@ -169,7 +169,7 @@ def _engine(
         runtime_path,
         write_runtime,
     )
-    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.scenario.scenario import Scenario
     from medusa_sim.writing import check_new
 
     if name is None or names["model"] is None:
@@ -236,7 +236,7 @@ def _tell(fitted: FittedRuntime) -> None:
 
 def _drafter_of(drafter: str, names: dict[str, Any]) -> DrafterOf:
     """What makes so many drafts in a row."""
-    from medusa_sim.plan.draft_options import Drafting
+    from medusa_sim.scenario.draft_options import Drafting
     from medusa_sim.specs.models import load_model
     from medusa_sim.step.drafter.base import Parts
 

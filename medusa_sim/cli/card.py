@@ -11,8 +11,8 @@ from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.recommend import EVERY_BATCH, own_machine
 from medusa_sim.cli.values import grid
-from medusa_sim.plan import DEFAULT_BATCHES
-from medusa_sim.plan.question import QUESTION, Question
+from medusa_sim.scenario.defaults import DEFAULT_BATCHES
+from medusa_sim.scenario.question import QUESTION, Question
 
 
 @take.command(

@@ -11,7 +11,7 @@ from medusa_sim.cli import options as take
 from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
-from medusa_sim.plan.question import Measured
+from medusa_sim.scenario.question import Measured
 
 
 @take.command(

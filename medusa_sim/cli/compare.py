@@ -9,9 +9,9 @@ import click
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output, ReportPlace, command_line
-from medusa_sim.plan import DEFAULT_MODEL
-from medusa_sim.plan.argument import declared
-from medusa_sim.plan.arguments import ARGUMENTS
+from medusa_sim.scenario.argument import declared
+from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.defaults import DEFAULT_MODEL
 from medusa_sim.setups.question import Choices, Question, prices_of
 
 if TYPE_CHECKING:

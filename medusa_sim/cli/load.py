@@ -107,8 +107,8 @@ def load(
                 raise UsageError(
                     f"{option} is about one scenario, and --out writes rows of many: leave one out"
                 )
+        from medusa_sim.doubts.doubts import doubts
         from medusa_sim.parts.sweep_parts import LoadParts
-        from medusa_sim.plan.doubts import doubts
         from medusa_sim.report.caveats import price_lines
 
         warn(dict.fromkeys(line for item in several for line in doubts(item)))

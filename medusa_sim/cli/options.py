@@ -29,13 +29,23 @@ from medusa_sim.cli import examples, say
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.cli.values import NAMES, RUNTIME, NameType
 from medusa_sim.errors import UsageError, install
-from medusa_sim.plan import DEFAULT_SEQ_LEN
-from medusa_sim.plan.argument import FLAG, FOLDER, NUMBER, PATH, WHOLE, Argument, Declared, argument, declared
-from medusa_sim.plan.arguments import ARGUMENTS
+from medusa_sim.scenario.argument import (
+    FLAG,
+    FOLDER,
+    NUMBER,
+    PATH,
+    WHOLE,
+    Argument,
+    Declared,
+    argument,
+    declared,
+)
+from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.defaults import DEFAULT_SEQ_LEN
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.engine_counters import AcceptanceCounts
-    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.scenario.scenario import Scenario
 
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
@@ -196,7 +206,7 @@ def scenario(
 
 def scenarios(given: Mapping[str, Any]) -> tuple[Scenario, ...]:
     """The scenarios of arguments of which some are lists, which are crossed, the first outermost."""
-    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.scenario.scenario import Scenario
 
     many = [name for name, value in given.items() if isinstance(value, tuple)]
     crossed = product(*(given[name] for name in many))
@@ -343,7 +353,7 @@ FEWEST = 15
 def sections() -> dict[str, tuple[str, ...]]:
     """Sections and their options, in the order in which a help page lists them."""
     from medusa_sim.load.arguments import LOAD  # only a help page needs every declared argument
-    from medusa_sim.plan.question import QUESTION
+    from medusa_sim.scenario.question import QUESTION
 
     declared = {
         each.option.partition("/")[0]: each.section

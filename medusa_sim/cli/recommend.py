@@ -12,14 +12,14 @@ from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.values import BATCH, Axis, grid
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES
-from medusa_sim.plan import DEFAULT_BATCHES
-from medusa_sim.plan.question import EVERY_BATCH_TO, QUESTION, Question
+from medusa_sim.scenario.defaults import DEFAULT_BATCHES
+from medusa_sim.scenario.question import EVERY_BATCH_TO, QUESTION, Question
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from medusa_sim.plan.recommendation import Recommendation
-    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.scenario.scenario import Scenario
 
 EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 
@@ -79,14 +79,14 @@ def recommend(
     The table gives the answer first, then a schedule by batch, then what follows from it; --format json
     carries everything, --format csv the schedule. --export writes launch settings instead.
     """
-    from medusa_sim.plan.doubts import doubts
+    from medusa_sim.doubts.doubts import doubts
     from medusa_sim.plan.recommend import recommend as answered
     from medusa_sim.report.recommend_text import search_note
 
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
     if ask_bench:
-        from medusa_sim.plan.own_rows import asked_for
+        from medusa_sim.scenario.own_rows import asked_for
 
         output.text(asked_for(str(names["runtime"] or "")) + "\n")
         return
@@ -108,7 +108,7 @@ def recommend(
 
         report.write(recommend_blocks(answer, command_line()))
     if by_count:
-        from medusa_sim.plan.columns import count_table
+        from medusa_sim.grid.columns import count_table
 
         output.rows(count_table(answer.cells.by_count), "recommend-by-count")
         return
@@ -128,7 +128,7 @@ def own_machine(names: dict[str, Any]) -> None:
     """Fill what was not asked for with what rows of one's own machine say; UsageError without a device."""
     if names["bench"] is None:
         return
-    from medusa_sim.plan.own_rows import read_rows
+    from medusa_sim.scenario.own_rows import read_rows
 
     found = read_rows(names["bench"])
     told: dict[str, Any] = {name: value for name, value in found.told.items() if not take.is_given(name)}
@@ -146,7 +146,7 @@ def own_machine(names: dict[str, Any]) -> None:
 def narrowed(one: Scenario) -> Iterator[str]:
     """How much better a machine is known by its own rows."""
     from medusa_sim.latency.local import LocalLatency
-    from medusa_sim.plan.own_rows import band_without_rows
+    from medusa_sim.scenario.own_rows import band_without_rows
 
     if one.arguments.bench is not None and isinstance(one.latency, LocalLatency):
         before, after = band_without_rows(one.latency), one.latency.law.band

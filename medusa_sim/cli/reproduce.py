@@ -11,7 +11,7 @@ from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import NameType
 from medusa_sim.errors import UsageError
-from medusa_sim.plan import DEFAULT_GPU
+from medusa_sim.scenario.defaults import DEFAULT_GPU
 
 
 @take.command(

@@ -11,7 +11,7 @@ from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import BATCH, CANDIDATES, RUNTIME, SEQ_LEN, echo_grid, grid
-from medusa_sim.plan.arguments import ARGUMENTS
+from medusa_sim.scenario.arguments import ARGUMENTS
 
 
 @take.command(
@@ -60,7 +60,7 @@ def roofline(
     flops_per_s is what the latency model predicts, roofline_flops_per_s what the datasheet allows. With --tp
     the operators are those of one GPU. An engine's --runtime times its own kernels of experts and attention.
     """
-    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.scenario.scenario import Scenario
     from medusa_sim.setups.pricing import any_drafter
     from medusa_sim.step.roofline import roofline_points
     from medusa_sim.step.workload import Grid

@@ -13,7 +13,7 @@ from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, unknown_name
-from medusa_sim.plan.arguments import ARGUMENTS
+from medusa_sim.scenario.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,9 +112,9 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
     import msgspec
     import pandas as pd
 
-    from medusa_sim.plan.coverage import COLUMNS, groups, standing
-    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.doubts.coverage import COLUMNS, groups, standing
     from medusa_sim.report.coverage_text import groups_table, kinds_table, overview_table, standing_sentence
+    from medusa_sim.scenario.scenario import Scenario
     from medusa_sim.specs.gpu import gpu_name
 
     if names:

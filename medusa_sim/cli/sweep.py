@@ -13,10 +13,10 @@ from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, write_parts
 from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, TP, echo_grid, grid
 from medusa_sim.errors import UsageError
-from medusa_sim.plan import CANDIDATES_MAX, DEFAULT_CANDIDATES
+from medusa_sim.scenario.defaults import CANDIDATES_MAX, DEFAULT_CANDIDATES
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.scenario.scenario import Scenario
     from medusa_sim.step.workload import Grid
 
 LEAST_READ = (
@@ -67,8 +67,8 @@ def sweep(
     every row, written as they are computed. --out writes parts of a data set, for grids of any size and any
     number of processes.
     """
-    from medusa_sim.plan.doubts import doubts
-    from medusa_sim.plan.terms import beyond_measured
+    from medusa_sim.doubts.doubts import doubts
+    from medusa_sim.doubts.terms import beyond_measured
     from medusa_sim.step.workload import Grid
 
     parts.check(output)
@@ -133,7 +133,7 @@ def _echo(
 def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, warnings: Iterable[str]) -> None:
     """Every row, chunk by chunk."""
     from medusa_sim.cli.output import count_rows
-    from medusa_sim.plan.sweep import sweep as tables
+    from medusa_sim.grid.sweep import sweep as tables
     from medusa_sim.report.caveats import price_lines
     from medusa_sim.report.sweep_text import sources
 

@@ -28,8 +28,8 @@ from medusa_sim.engine_runs.load_generators import is_result, rows_of_result
 from medusa_sim.engine_runs.log import Logged, logged
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import TABLE_BYTES
-from medusa_sim.plan.own_rows import OwnRows, is_own, rows_of
 from medusa_sim.reading import json_documents, named, read_csv_table, read_text
+from medusa_sim.scenario.own_rows import OwnRows, is_own, rows_of
 from medusa_sim.units import US_PER_S
 
 _CSV_NUMBERS = ("concurrency", "prompt", "output", "drafts", "acceptance_length", "tokens_per_s")

@@ -13,10 +13,10 @@ from medusa_sim.engine_runs.bench_row import LOG, WANTED, BenchRow, Shape
 from medusa_sim.errors import DataError, MedusaSimError, UsageError
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.check import EngineRun, described
-from medusa_sim.plan.own_rows import is_own, rows_of
-from medusa_sim.plan.question import Measured
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reading import read_text
+from medusa_sim.scenario.own_rows import is_own, rows_of
+from medusa_sim.scenario.question import Measured
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
 from medusa_sim.units import US_PER_MS
 

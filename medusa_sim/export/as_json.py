@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from medusa_sim.export.settings import EngineSettings, Versions
-from medusa_sim.plan.quantities import scenario_values
+from medusa_sim.grid.quantities import scenario_values
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 

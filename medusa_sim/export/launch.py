@@ -19,9 +19,9 @@ from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineExport, EngineSettings
 from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.outside.escaping import for_comment
-from medusa_sim.plan.question import Question as Recommended
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.question import Question as Recommended
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.setup import PLAIN
 from medusa_sim.specs.checkpoints import drafter_id, weights_id

@@ -10,7 +10,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.export import EngineName
 from medusa_sim.export.chains import ChainPlan, Tier, TreeShape
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 
 
 def require(condition: bool, message: str) -> None:

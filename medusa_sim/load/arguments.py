@@ -1,4 +1,4 @@
-"""The arguments of a load test, each declared once, as those of a scenario are (`plan.argument`)."""
+"""The arguments of a load test, each declared once, as those of a scenario are (`scenario.argument`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medusa_sim.plan import (
+from medusa_sim.scenario.argument import ANY, FLAG, NUMBER, PATH, WHOLE, WORD, Declared, argument, declared
+from medusa_sim.scenario.defaults import (
     LENGTH_CV,
     LOAD_OUTPUT_TOKENS,
     LOAD_PREFIXES,
@@ -16,7 +17,6 @@ from medusa_sim.plan import (
     LOAD_SEEDS,
     LOAD_SHARE,
 )
-from medusa_sim.plan.argument import ANY, FLAG, NUMBER, PATH, WHOLE, WORD, Declared, argument, declared
 
 PLAIN = "none"
 DEFAULT_POLICIES = (PLAIN, "schedule")

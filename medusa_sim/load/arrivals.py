@@ -10,7 +10,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.requests import LEAST_RATE, MOST_REQUESTS, Requests, check_rate
-from medusa_sim.plan import LENGTH_CV, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, LOAD_REQUESTS
+from medusa_sim.scenario.defaults import LENGTH_CV, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, LOAD_REQUESTS
 
 _WARM = 10
 _LEAST_TO_WARM = 200

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.grid.cells import price
 from medusa_sim.load.record import Record
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.costs import Power
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import processed_tokens

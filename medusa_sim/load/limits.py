@@ -10,9 +10,9 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arguments import BLOCK_TOKENS
-from medusa_sim.plan import LOAD_PREFIXES
-from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.defaults import LOAD_PREFIXES
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import cache_bytes, drafter_bytes, profiled_bytes
 from medusa_sim.step.server import MAX_REQUESTS, TOKEN_BUDGET, step_limits
 

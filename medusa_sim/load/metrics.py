@@ -11,7 +11,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.record import Record
 from medusa_sim.load.step_table import StepTable
-from medusa_sim.plan import LOAD_SHARE
+from medusa_sim.scenario.defaults import LOAD_SHARE
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 _LEAST_TO_DRIFT = 100

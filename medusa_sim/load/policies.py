@@ -13,8 +13,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.step_table import StepTable
-from medusa_sim.plan import SWITCHING_GAIN
 from medusa_sim.plan.schedule import merge_batches
+from medusa_sim.scenario.defaults import SWITCHING_GAIN
 
 FOREVER = 1 << 30
 """`hold_steps` of a policy that depends on nothing but the number of requests."""

@@ -28,10 +28,10 @@ from medusa_sim.load.search import (
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.load.step_table import chains
 from medusa_sim.load.trace import read_trace
-from medusa_sim.plan import LOAD_SEEDS
-from medusa_sim.plan.argument import check, takes
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_asked
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.argument import check, takes
+from medusa_sim.scenario.defaults import LOAD_SEEDS
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import KILO
 
 _USUAL_RATES = 4

@@ -11,6 +11,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
+from medusa_sim.grid.costs import usd_per_million_tokens
 from medusa_sim.load.arguments import DEFAULT_POLICIES
 from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
@@ -22,9 +23,8 @@ from medusa_sim.load.policy_names import ENGINE_NAMES, drafts_asked, never_draft
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.step_table import StepTable, chains, step_table
-from medusa_sim.plan import LOAD_SEEDS
-from medusa_sim.plan.costs import usd_per_million_tokens
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.defaults import LOAD_SEEDS
+from medusa_sim.scenario.scenario import Scenario
 
 _MOST_SEEDS = 100
 Advance = Callable[[int], None]

@@ -1,6 +1,6 @@
 """Step times of a scenario as a table that a scheduler looks up: drafts x requests x length, and prompts.
 
-Decoding and verification steps are those of `plan.cells.price` seen through the server (`step.server`, N6),
+Decoding and verification steps are those of `grid.cells.price` seen through the server (`step.server`, N6),
 at every number of requests; between two lengths time is linear. A step that carries prompts takes longer by
 (N8): what its further tokens add to the linear layers, and the attention of each chunk:
 
@@ -24,10 +24,10 @@ import numpy as np
 from medusa_sim.acceptance.profile import MATCHES_RUN
 from medusa_sim.arrays import FloatArray, distinct
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.cells import Cells, price
 from medusa_sim.load.limits import Limits
-from medusa_sim.plan.cells import Cells, price
-from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
     graph_rows,

@@ -17,11 +17,11 @@ import numpy as np
 
 from medusa_sim import __version__
 from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.grid.sweep import Slices, SweepTable, sweep
 from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.simulate import LoadTest
 from medusa_sim.parts.folder import Case, Description, Frozen, case_of, digests, frozen, plain, scenario_of
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.sweep import Slices, SweepTable, sweep
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ import numpy as np
 
 from medusa_sim.acceptance.tree import Path
 from medusa_sim.arrays import FloatArray
-from medusa_sim.plan.cell import Cell
-from medusa_sim.plan.cells import Cells
-from medusa_sim.plan.configurations import PLAIN
-from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.question import Question
+from medusa_sim.grid.cell import Cell
+from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.grid.surface import Surface
 from medusa_sim.plan.schedule import BatchRange
-from medusa_sim.plan.surface import Surface
 from medusa_sim.plan.verdict import Verdict
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.question import Question
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

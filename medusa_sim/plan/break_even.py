@@ -13,12 +13,12 @@ from typing import Literal
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, IntArray, among, distinct
-from medusa_sim.plan.cells import Cells, price
-from medusa_sim.plan.configurations import Configurations, at_counts
-from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import in_groups
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.configurations import Configurations, at_counts
+from medusa_sim.grid.surface import in_groups
 from medusa_sim.plan.verdict import CodesAt, Stretch, drafted, refined, stretches, verdicts
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import step_memory_bytes
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]

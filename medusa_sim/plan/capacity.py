@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, IntArray, among, distinct
-from medusa_sim.plan.cell import Cell
-from medusa_sim.plan.cells import Cells, price
-from medusa_sim.plan.configurations import PLAIN
-from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import in_groups
+from medusa_sim.grid.cell import Cell
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.grid.surface import in_groups
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
 
 _EVERY_BATCH_TO = 64
 _RATIO = 1.05

@@ -18,13 +18,13 @@ from typing import Literal
 
 import numpy as np
 
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import CoverageError, UsageError
-from medusa_sim.plan import MAX_DRAFTS
-from medusa_sim.plan.cells import Cells, price
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.question import Measured
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.scenario.defaults import MAX_DRAFTS
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.question import Measured
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 NOTICEABLE = 0.03

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.plan import FREE_WITHIN
+from medusa_sim.scenario.defaults import FREE_WITHIN
 
 CLIFF = 0.05
 """Rise of the step between two neighbouring counts that is called a cliff."""

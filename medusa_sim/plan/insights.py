@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, among, distinct
-from medusa_sim.plan import CANDIDATES_MAX, RUNS_CHAINS, RUNS_TREES
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.columns import SWEEP, gain_column
+from medusa_sim.grid.quantities import values
+from medusa_sim.grid.sweep import grid_options
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
-from medusa_sim.plan.cells import Cells, price
-from medusa_sim.plan.columns import SWEEP, gain_column
 from medusa_sim.plan.counts import cheaper_pairs, free_budget, near_best
-from medusa_sim.plan.quantities import values
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.sweep import grid_options
+from medusa_sim.scenario.defaults import CANDIDATES_MAX, RUNS_CHAINS, RUNS_TREES
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.memory import MemoryParts
 from medusa_sim.step.workload import Grid

@@ -9,7 +9,11 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct
 from medusa_sim.errors import UsageError
-from medusa_sim.plan import request_length
+from medusa_sim.grid.cell import Cell
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.grid.request import RequestLatency, request_with
+from medusa_sim.grid.surface import in_groups
 from medusa_sim.plan.break_even import (
     BreakEven,
     break_even_batches,
@@ -18,18 +22,14 @@ from medusa_sim.plan.break_even import (
     longest_asked,
 )
 from medusa_sim.plan.capacity import batches_tried, best_operating_point, capacities, fastest
-from medusa_sim.plan.cell import Cell
-from medusa_sim.plan.cells import Cells, price
-from medusa_sim.plan.configurations import PLAIN
 from medusa_sim.plan.counts import free_budget
-from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.request import RequestLatency, request_with
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange, configuration_at, merge_batches
 from medusa_sim.plan.schedule_row import ScheduleRow, schedule_rows
-from medusa_sim.plan.surface import in_groups
 from medusa_sim.plan.verdict import halves
+from medusa_sim.scenario.defaults import request_length
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 
 
 def recommend(scenario: Scenario, question: Question | None = None) -> Recommendation:

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.grid.cell import Cell
+from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.request import RequestLatency
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
-from medusa_sim.plan.cell import Cell
-from medusa_sim.plan.cells import Cells
-from medusa_sim.plan.draft_options import Drafting
-from medusa_sim.plan.question import Question
-from medusa_sim.plan.request import RequestLatency
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
+from medusa_sim.scenario.draft_options import Drafting
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.step import Setting
 

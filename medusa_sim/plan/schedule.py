@@ -20,7 +20,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.plan import SWITCHING_GAIN
+from medusa_sim.scenario.defaults import SWITCHING_GAIN
 
 _TIE = 1e-12
 """Log speedups that differ by rounding alone are the same: a chain is the tree of its count at times."""

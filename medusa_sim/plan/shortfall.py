@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.step.memory import MemoryParts, memory_parts
 from medusa_sim.step.step import decode_step

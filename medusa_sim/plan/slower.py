@@ -6,7 +6,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.cells import Cells
+from medusa_sim.grid.cells import Cells
 from medusa_sim.step.step import decode_step
 
 SLOWER = 0.03

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, distinct
-from medusa_sim.plan.cells import Cells
+from medusa_sim.grid.cells import Cells
 
 T = TypeVar("T")
 Verdict = Literal["pays", "uncertain", "loses"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.plan.cells import Cells
+from medusa_sim.grid.cells import Cells
 from medusa_sim.step.workload import union
 
 DEAR = 0.1

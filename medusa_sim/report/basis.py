@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from medusa_sim.plan import TYPICAL
-from medusa_sim.plan.doubts import engine_on_other_gpus, local_kernels, unmeasured_engine
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.doubts.doubts import engine_on_other_gpus, local_kernels, unmeasured_engine
+from medusa_sim.scenario.defaults import TYPICAL
+from medusa_sim.scenario.scenario import Scenario
 
 MEASURED = "measured"
 

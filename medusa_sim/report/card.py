@@ -12,9 +12,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from medusa_sim import __version__
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.outside.escaping import for_figure
-from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.quantities import BY_NAME
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.terms import beyond_measured
+from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.terms import beyond_measured
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.text import capitalised, percent, significant
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.costs import GIVEN
 from medusa_sim.step.memory import MemoryParts
 from medusa_sim.step.workload import Grid

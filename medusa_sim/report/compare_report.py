@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from medusa_sim.plan.quantities import BY_NAME
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
 from medusa_sim.report.compare_text import compare_screen, frontier_table
 from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, screen_blocks

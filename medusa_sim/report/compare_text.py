@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.columns import with_unlisted
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.outside.escaping import for_html
-from medusa_sim.plan.columns import with_unlisted
-from medusa_sim.plan.quantities import BY_NAME
 from medusa_sim.report.caveats import as_sentence, price_lines
 from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.measured_text import measured_text
@@ -51,7 +51,7 @@ class Compared:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Every set-up at every batch, columns `medusa_sim.plan.columns.COMPARE`."""
+        """Every set-up at every batch, columns `medusa_sim.grid.columns.COMPARE`."""
         return self.comparison.table
 
     @property

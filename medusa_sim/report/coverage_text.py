@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from medusa_sim.plan.coverage import OTHERS, UNSERVED, Group, Standing, standing, weights_of
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.doubts.coverage import OTHERS, UNSERVED, Group, Standing, standing, weights_of
 from medusa_sim.report.scenario_text import setup_text
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.text import NOTHING, TextTable, percent
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import Near, known_kinds
 
 KINDS = {

@@ -6,8 +6,8 @@ import math
 from functools import partial
 from pathlib import Path
 
+from medusa_sim.grid.columns import OVER_TIME
 from medusa_sim.load.question import LoadAnswer
-from medusa_sim.plan.columns import OVER_TIME
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, screen_blocks
 from medusa_sim.report.figures.draw import lines_figure

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from medusa_sim.grid.columns import LOAD, run_values
+from medusa_sim.grid.quantities import BY_NAME, scenario_values
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import Carried
 from medusa_sim.load.simulate import LoadPoint
-from medusa_sim.plan.columns import LOAD, run_values
-from medusa_sim.plan.quantities import BY_NAME, scenario_values
 from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.quantity_table import quantity_table, shown
 from medusa_sim.report.recommend_json import break_even_values

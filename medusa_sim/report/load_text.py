@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from medusa_sim.doubts.doubts import doubts, first_token_doubts
+from medusa_sim.doubts.terms import beyond_measured
 from medusa_sim.load.arrivals import Drawn
 from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
-from medusa_sim.plan.doubts import doubts, first_token_doubts
-from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.load_tables import carried_table, load_table, ms_text, rate_text
 from medusa_sim.report.measured_text import measured_facts
 from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts

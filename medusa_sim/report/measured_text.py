@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.coverage_text import standing_fact
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.text import significant
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.measured import Beside, Figure, as_measured, by_nearness, differences, nearest
 from medusa_sim.setups.setup import name_of

@@ -1,4 +1,4 @@
-"""Quantities as people read them: a number by its unit, a table by names (`plan.quantities`)."""
+"""Quantities as people read them: a number by its unit, a table by names (`grid.quantities`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from medusa_sim.plan.quantities import BY_NAME, Quantity, Unit
+from medusa_sim.grid.quantities import BY_NAME, Quantity, Unit
 from medusa_sim.report.text import NOTHING, TextTable, duration, percent, significant, times, with_prefix
 from medusa_sim.units import KILO
 

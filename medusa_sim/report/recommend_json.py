@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from medusa_sim.grid.columns import BY_DRAFTS, POINT, REQUEST, ROW, with_unlisted
+from medusa_sim.grid.quantities import scenario_values
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
-from medusa_sim.plan.columns import BY_DRAFTS, POINT, REQUEST, ROW, with_unlisted
-from medusa_sim.plan.quantities import scenario_values
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import steps_at
 from medusa_sim.plan.schedule_row import ScheduleRow

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from medusa_sim.doubts.doubts import doubts, grave_doubts
+from medusa_sim.doubts.terms import beyond_measured
 from medusa_sim.plan.counts import NEAR_BEST
-from medusa_sim.plan.doubts import doubts, grave_doubts
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.plan.woken_experts import waking
 from medusa_sim.report.caveats import as_sentence, guessed_text, more_may_pay, shortfall_text
 from medusa_sim.report.sweep_text import slower_format, slower_with_more

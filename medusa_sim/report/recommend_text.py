@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from medusa_sim.export import ENGINES
-from medusa_sim.plan.columns import with_unlisted
+from medusa_sim.grid.columns import with_unlisted
+from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.request import RequestLatency
 from medusa_sim.plan.counts import near_best
-from medusa_sim.plan.quantities import BY_NAME
-from medusa_sim.plan.question import EVERY_BATCH_TO
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.request import RequestLatency
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.caveats import (
     COST_COLUMNS,
@@ -47,6 +46,7 @@ from medusa_sim.report.text import (
     times_between,
 )
 from medusa_sim.report.workload_text import workload_text
+from medusa_sim.scenario.question import EVERY_BATCH_TO
 
 _OF_DRAFTS = (
     "tokens_per_step", "speedup", "interval", "step_speedup", "speedup_acceptance_minus_10_percent",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.plan.quantities import BY_NAME
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.text import TextTable, duration, percent, significant, times
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.roofline import roof_of
 from medusa_sim.units import GIGA, TERA

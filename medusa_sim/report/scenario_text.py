@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.text import percent
+from medusa_sim.scenario.scenario import Scenario
 
 
 def asked_text(scenario: Scenario, workload: str, *more: str) -> str:

@@ -10,15 +10,13 @@ import numpy as np
 
 from medusa_sim import __version__
 from medusa_sim.arrays import among
-from medusa_sim.plan import DEFAULT_CANDIDATES
+from medusa_sim.doubts.doubts import doubts
+from medusa_sim.grid.columns import SWEEP, gain_column
+from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
-from medusa_sim.plan.columns import SWEEP, gain_column
-from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.insights import Answer, answer
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_counts
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.charts.sweep import (
     LengthView,
@@ -43,6 +41,8 @@ from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 from medusa_sim.report.recommend_text import recommend_screen
 from medusa_sim.report.sweep_text import free_text, sources, sweep_screen
 from medusa_sim.report.text import TextTable, percent, times
+from medusa_sim.scenario.defaults import DEFAULT_CANDIDATES
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
 
 _MOST_LENGTHS = 3

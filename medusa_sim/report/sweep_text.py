@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from medusa_sim.plan import FREE_WITHIN
-from medusa_sim.plan.cells import Cells
-from medusa_sim.plan.columns import SWEEP, gain_column, with_unlisted
+from medusa_sim.doubts.terms import beyond_measured
+from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.columns import SWEEP, gain_column, with_unlisted
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.insights import Answer, Free
-from medusa_sim.plan.quantities import BY_NAME
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.slower import slower_format_us
 from medusa_sim.plan.slower import slower_with_more as batches_slower_with_more
-from medusa_sim.plan.terms import beyond_measured
 from medusa_sim.report.caveats import (
     COST_COLUMNS,
     Costs,
@@ -31,6 +29,8 @@ from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.text import NOTHING, TextTable, drafts_text, duration, percent, span, times
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.report.workload_text import several_text, workload_text
+from medusa_sim.scenario.defaults import FREE_WITHIN
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
 from medusa_sim.units import GIGA
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from medusa_sim.arrays import IntArray
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 
 _MOST_NAMED = 4
 """Lengths and batches that are listed; of more the ends are told."""

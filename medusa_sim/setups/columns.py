@@ -1,4 +1,4 @@
-"""The rows of one set-up: columns are quantities of `plan.quantities`, read from its cells."""
+"""The rows of one set-up: columns are quantities of `grid.quantities`, read from its cells."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.plan.cells import Cells
-from medusa_sim.plan.columns import COMPARE, with_unlisted
-from medusa_sim.plan.costs import usd_per_million_tokens
-from medusa_sim.plan.quantities import BY_NAME, scenario_values, values
+from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.columns import COMPARE, with_unlisted
+from medusa_sim.grid.costs import usd_per_million_tokens
+from medusa_sim.grid.quantities import BY_NAME, scenario_values, values
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SET_UP
 from medusa_sim.units import US_PER_MS

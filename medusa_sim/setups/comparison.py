@@ -1,7 +1,7 @@
 """Every set-up priced at steady batches -> one table, its frontier, the set-up for the target and its reason.
 
 A row is a set-up, a drafter and a batch of one copy of the model, with the draft length that is best there.
-Its rates are those of `plan.sweep` for the same scenario, batch and count (`plan.surface`); what a rate or a
+Its rates are those of `grid.sweep` for the same scenario, batch and count (`grid.surface`); what a rate or a
 number of users adds is how many copies carry it.
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
+from medusa_sim.doubts.doubts import doubts, first_token_doubts
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.plan.columns import COMPARE, with_unlisted
-from medusa_sim.plan.doubts import doubts, first_token_doubts
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.grid.columns import COMPARE, with_unlisted
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, SURER, Measure, Question
@@ -41,7 +41,7 @@ LIMITS = ("tpot_ms", *TIMES, _SPEED, "sure")
 class Comparison:
     """The answer.
 
-    table: every row, columns `plan.columns.COMPARE`. scenarios: what a row was priced with, by SET_UP.
+    table: every row, columns `grid.columns.COMPARE`. scenarios: what a row was priced with, by SET_UP.
     """
 
     model: Model

@@ -16,9 +16,9 @@ from msgspec import Meta
 
 from medusa_sim import data
 from medusa_sim.data import DataDir
-from medusa_sim.plan.cells import Cells
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.grid.cells import Cells
 from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import draft_lengths, rows_of
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import any_drafter, surface_of

@@ -15,15 +15,15 @@ import numpy as np
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, MedusaSimError
+from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.configurations import at_counts
+from medusa_sim.grid.surface import Surface, surface_at
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.plan.as_run import other_maker
-from medusa_sim.plan.cells import Cells
-from medusa_sim.plan.configurations import at_counts
-from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, surface_at
+from medusa_sim.scenario.as_run import other_maker
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import draft_lengths
 from medusa_sim.setups.question import FP8, Question
 from medusa_sim.setups.setup import PLAIN, SetUp

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.plan.cells import Cells
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.grid.cells import Cells
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import draft_lengths, rows_of, set_up_of
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of

@@ -52,7 +52,7 @@ class SetUp:
     unpacks: bool = False
 
     def arguments(self, model: Model) -> dict[str, Any]:
-        """As `plan.scenario.Scenario` takes it, without model and drafter."""
+        """As `scenario.scenario.Scenario` takes it, without model and drafter."""
         given: dict[str, Any] = {
             "gpu": self.gpu,
             "runtime": self.engine,

@@ -12,15 +12,15 @@ from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.deeper import DEEPEST, FALLS, Fall, carried_on
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import CoverageError
-from medusa_sim.plan.acceptance import acceptance_of, mean_length
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_text import recommend_screen
 from medusa_sim.report.scenario_text import acceptance_text
 from medusa_sim.report.screen import screen_text
+from medusa_sim.scenario.acceptance import acceptance_of, mean_length
+from medusa_sim.scenario.question import Question
 from medusa_sim.step.drafter import drafter_kind, drafters
 
 LLAMA = "eagle3-llama-3.1-8b"

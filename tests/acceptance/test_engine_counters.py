@@ -27,11 +27,11 @@ from medusa_sim.acceptance.engine_counters import (
 )
 from medusa_sim.acceptance.engine_records import fetched, read_counts, samples
 from medusa_sim.acceptance.profile import ACCEPTED_OF_MATCHES, load_acceptance
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import DataError, SpecError, UsageError
+from medusa_sim.grid.cells import price
 from medusa_sim.load.question import load_test
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
 RATES = (0.7, 0.6, 0.5)

@@ -17,8 +17,8 @@ from pages_read import Opened, commands, csv_rows, metrics, printed, set_up, tab
 from pages_read import charts as drawn
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.columns import count_table
-from medusa_sim.plan.quantities import BY_NAME
+from medusa_sim.grid.columns import count_table
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.recommendation_at import request_at, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps, view_of
 from medusa_sim.report.quantity_table import shown as shown_as

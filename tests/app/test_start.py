@@ -42,10 +42,10 @@ from views.evidence import EVERY_KERNEL
 from medusa_sim.cli.app import check_address, leave_out_here, main_script, streamlit_options
 from medusa_sim.errors import UsageError
 from medusa_sim.load.policy_names import NAMES as POLICIES
-from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.sweep import heat_map, view_of
 from medusa_sim.report.figures import PARTS, SHADES, contrast, ink_on
+from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.specs.gpu import device_names
 from medusa_sim.specs.runtime import runtime_aliases
 from medusa_sim.step.drafter import drafter_names

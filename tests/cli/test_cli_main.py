@@ -19,8 +19,8 @@ from medusa_sim.cli.options import FEWEST, FIRST, MOST_FIRST, Sectioned, section
 from medusa_sim.cli.values import Threads
 from medusa_sim.export import ENGINES
 from medusa_sim.load.arguments import LOAD
-from medusa_sim.plan.arguments import ARGUMENTS
-from medusa_sim.plan.question import QUESTION
+from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.question import QUESTION
 from medusa_sim.step.drafter import drafter_names
 
 
@@ -202,8 +202,8 @@ def test_every_argument_stands_under_a_heading_of_the_help(known):
 ROOT = Path(__file__).parents[2]
 OTHER_PROGRAMS = (
     "acceptance/engine_counters.py", "engine_runs/load_generators.py", "export/",
-    "lab/measure/environment.py", "lab/measure/spread.py", "load/arguments.py", "plan/arguments.py",
-    "plan/doubts.py", "plan/terms.py", "specs/engine_facts.py", "app/views/own.py",
+    "lab/measure/environment.py", "lab/measure/spread.py", "load/arguments.py", "scenario/arguments.py",
+    "doubts/doubts.py", "doubts/terms.py", "specs/engine_facts.py", "app/views/own.py",
 )  # fmt: skip
 OF_ENGINES = {"--n-cpu-moe", "--num-draft-tokens", "--prefill-decode-interval"}
 """Options of llama.cpp, MLX and SGLang, in modules that name this project's, too."""

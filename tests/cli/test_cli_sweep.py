@@ -16,12 +16,12 @@ from asking import run as asked_of
 from click.testing import Result
 
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.plan import DEFAULT_CANDIDATES
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.document import html_page, markdown_page
 from medusa_sim.report.scenario_text import heldout_text
 from medusa_sim.report.sweep_report import closing
 from medusa_sim.report.sweep_text import sources
+from medusa_sim.scenario.defaults import DEFAULT_CANDIDATES
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.network import step_launches
 from medusa_sim.step.workload import decode
 
@@ -132,7 +132,7 @@ def test_json_and_reports_warn_as_the_table_does(tmp_path):
 
 def test_chunks_do_not_show(monkeypatch):
     whole = run("--batch", "1..64:1", "--seq", "128..4096", "--format", "csv").stdout
-    monkeypatch.setattr("medusa_sim.plan.sweep.sweep.__defaults__", (97,))
+    monkeypatch.setattr("medusa_sim.grid.sweep.sweep.__defaults__", (97,))
     assert run("--batch", "1..64:1", "--seq", "128..4096", "--format", "csv").stdout == whole
 
 

@@ -21,7 +21,7 @@ from medusa_sim.lab.calibrate.engine_fit import (
     with_terms,
     write_runtime,
 )
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import Term
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.layer import Eagle

@@ -9,7 +9,7 @@ import medusa_sim as ms
 from medusa_sim.engine_runs.bench import is_bench, read_bench
 from medusa_sim.engine_runs.run import engine_run, known_model, told_by
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.question import Measured
+from medusa_sim.scenario.question import Measured
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
 PLAIN, SPEC = FILES / "vllm_serve_plain_b8.json", FILES / "vllm_serve_spec_b8.json"

@@ -10,7 +10,7 @@ from medusa_sim.engine_runs.bench_row import Shape
 from medusa_sim.engine_runs.run import engine_run, told_by
 from medusa_sim.errors import DataError
 from medusa_sim.plan.check import check
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 
 PLAIN = [
     {

@@ -17,9 +17,9 @@ from medusa_sim.export.ab import ab_script
 from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.engines import METHODS, engine_settings
 from medusa_sim.export.settings import length_note
-from medusa_sim.plan.acceptance import constant_rate
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.specs.checkpoints import drafter_id
 from medusa_sim.step.drafter import drafters
 

@@ -14,7 +14,7 @@ from export_cases import answered, flags, heads_profile, plan_of
 
 from medusa_sim.export.ab import ab_script
 from medusa_sim.export.engines import engine_settings
-from medusa_sim.plan.acceptance import constant_rate
+from medusa_sim.scenario.acceptance import constant_rate
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("MEDUSA_SIM_VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))

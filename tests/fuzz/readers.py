@@ -87,8 +87,8 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
     from medusa_sim.lab.validate.served import read_served
     from medusa_sim.load.trace import read_trace
     from medusa_sim.operators.table import read_rows
-    from medusa_sim.plan.own_rows import read_rows as read_own_rows
     from medusa_sim.reading import read_csv_table
+    from medusa_sim.scenario.own_rows import read_rows as read_own_rows
     from medusa_sim.specs.gguf import model_from_gguf
     from medusa_sim.specs.hf_config import model_from_config
     from medusa_sim.specs.runtime import load_runtime

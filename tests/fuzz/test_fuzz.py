@@ -14,8 +14,8 @@ import readers
 
 import medusa_sim as ms
 from medusa_sim.load.question import load_test
-from medusa_sim.plan.arguments import ARGUMENTS
-from medusa_sim.plan.question import Question
+from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.question import Question
 
 
 @pytest.mark.slow

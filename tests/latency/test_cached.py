@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime, Source
 from medusa_sim.latency.cached import CachedLatency, Known
@@ -15,8 +16,7 @@ from medusa_sim.operators.kinds import operator_of
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.window import WindowAttention
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.fitted import Residual
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.inheritance import (

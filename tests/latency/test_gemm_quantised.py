@@ -11,7 +11,9 @@ from kernel_rows import recorded_rows
 from one_line import one_line
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
+from medusa_sim.grid.sweep import sweep
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.gemm import gemm_start, unscored_gemm
 from medusa_sim.lab.calibrate.rows import fitted_kernels
@@ -20,9 +22,7 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.gemm import gemm_choice, gemm_time
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.operators.table import check_rows
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.sweep import sweep
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 from medusa_sim.specs.runtime import load_runtime

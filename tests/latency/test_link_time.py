@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from made_up import made_up_fit
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.lab.calibrate.collective import fit_collective, fit_dispatch
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.latency.base import Bound, RooflineLatency
@@ -14,8 +15,7 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time, dispatch_time
 from medusa_sim.operators.experts import Collective, Dispatch
 from medusa_sim.operators.operator import Size
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.step.step import decode_step

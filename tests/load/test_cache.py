@@ -9,7 +9,7 @@ from medusa_sim.load.cache import Cache
 from medusa_sim.load.limits import Limits, limits_of
 from medusa_sim.load.luck import Luck
 from medusa_sim.load.requests import Request
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 
 WINDOW = np.minimum(np.arange(400.0), 64 + 0.25 * np.arange(400.0))
 

@@ -21,7 +21,7 @@ from medusa_sim.load.policies import (
 )
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
-from medusa_sim.plan import LENGTH_CV
+from medusa_sim.scenario.defaults import LENGTH_CV
 
 STEP_S = 0.01
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from load_tables import constant_table, limits, requests
 
+from medusa_sim.grid.cells import price
 from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
 from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.engine import run
@@ -17,8 +18,7 @@ from medusa_sim.load.requests import Requests, checked_requests
 from medusa_sim.load.search import Carried, carried, rates_to_try
 from medusa_sim.load.simulate import LoadPoint, half_width
 from medusa_sim.load.step_table import StepTable, chains
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.sampling import filter_us
 

@@ -16,7 +16,7 @@ from medusa_sim.load.policies import Budget, Fixed
 from medusa_sim.load.record import Record
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.load.step_table import StepTable
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 
 STEP_S = 0.01
 RATES = (0.25, 0.2, 0.15)

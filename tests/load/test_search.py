@@ -23,7 +23,6 @@ from medusa_sim.load.search import (
     search_requests,
 )
 from medusa_sim.load.simulate import LoadPoint
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.charts.load import rate_chart
 from medusa_sim.report.load_tables import (
@@ -33,6 +32,7 @@ from medusa_sim.report.load_tables import (
     timeline_arrow,
 )
 from medusa_sim.report.verdict_text import crossing_text
+from medusa_sim.scenario.scenario import Scenario
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", max_drafts=3)
 SMALL = {"requests": 300, "seeds": 2, "max_num_seqs": 64}

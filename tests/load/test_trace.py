@@ -12,6 +12,7 @@ from load_tables import constant_table, limits, requests
 from one_line import one_line
 
 from medusa_sim.errors import DataError, UsageError
+from medusa_sim.grid.cells import price
 from medusa_sim.load.arrivals import Lengths, open_loop
 from medusa_sim.load.engine import run
 from medusa_sim.load.limits import Limits, Server, limits_of
@@ -19,10 +20,9 @@ from medusa_sim.load.policies import Fixed
 from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.trace import read_trace
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report import load_text
 from medusa_sim.report.load_text import sessions_text
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import cache_bytes
 from medusa_sim.step.server import step_limits
 

@@ -23,10 +23,10 @@ from one_line import one_line
 
 from medusa_sim.api import Scenario
 from medusa_sim.errors import OutputError, UsageError
+from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
 from medusa_sim.parts.processes import run_on_processes
 from medusa_sim.parts.sweep_parts import SweepParts, work_of
-from medusa_sim.plan.sweep import Slices, sweep
 from medusa_sim.step.workload import Grid
 
 HARDWARE = Path(__file__).resolve().parents[2] / "hardware"

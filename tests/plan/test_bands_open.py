@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medusa_sim.plan.cells import Cells, price
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import longest_tokens
 
 KNOWN = longest_tokens()

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from asking import run
 
-from medusa_sim.plan.cells import price
+from medusa_sim.grid.cells import price
+from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.insights import answer
-from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.shortfall import shortfall
 from medusa_sim.plan.slower import slower_format_us
-from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.caveats import shortfall_text
 from medusa_sim.report.recommend_reason import warnings
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
 
 EAGLE = {"drafter": "eagle", "acceptance": 0.7}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import medusa_sim as ms
+from medusa_sim.grid.cells import price
 from medusa_sim.plan.break_even import break_even_batches, crossing
-from medusa_sim.plan.cells import price
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, Stretch, drafted, stretches, verdicts
 from medusa_sim.report.charts.sweep import length_view

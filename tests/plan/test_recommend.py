@@ -12,14 +12,14 @@ from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.cells import price
+from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.plan.break_even import BreakEven, crossing
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.configurations import PLAIN
-from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.verdict import LOSES, PAYS, Stretch
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 
 ACCURACY = np.array(

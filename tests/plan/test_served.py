@@ -10,21 +10,21 @@ import pandas as pd
 import pytest
 
 import medusa_sim as ms
+from medusa_sim.doubts.doubts import beyond_known, doubts
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.columns import BY_COUNT, SWEEP, count_table
-from medusa_sim.plan.doubts import beyond_known, doubts
+from medusa_sim.grid.cells import price
+from medusa_sim.grid.columns import BY_COUNT, SWEEP, count_table
+from medusa_sim.grid.quantities import BY_NAME, OF_SCENARIO
+from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.insights import answer as answer_of_sweep
-from medusa_sim.plan.quantities import BY_NAME, OF_SCENARIO
-from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import scheduled_row_at
-from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.recommend_json import recommendation_values, row_values
 from medusa_sim.report.recommend_reason import step_text
 from medusa_sim.report.sweep_text import best_table
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.workload import Grid
 

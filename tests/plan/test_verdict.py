@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.plan import SWITCHING_GAIN
-from medusa_sim.plan.acceptance import constant_rate
-from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange, merge_batches
+from medusa_sim.scenario.acceptance import constant_rate
+from medusa_sim.scenario.defaults import SWITCHING_GAIN
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.drafter import drafter_kind, drafter_names

@@ -9,11 +9,11 @@ from PIL import Image
 
 from medusa_sim import __version__
 from medusa_sim.cli import cli
-from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.card import SIZE, card_figure
 from medusa_sim.report.figures import contrast, render
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 
 SET_UPS = (
     ({"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}, 4),

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim import __version__
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.charts.chart import Cell, HeatMap
 from medusa_sim.report.charts.sweep import length_view, step_bars
 from medusa_sim.report.document import Folded, html_page
@@ -31,6 +30,7 @@ from medusa_sim.report.text import (
     times,
     with_prefix,
 )
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
 from medusa_sim.writing import atomic
 

@@ -10,10 +10,10 @@ from asking import answered, document, frame
 from one_line import one_line
 
 import medusa_sim as ms
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.columns import COMPARE
-from medusa_sim.plan.doubts import doubts
+from medusa_sim.grid.cells import price
+from medusa_sim.grid.columns import COMPARE
 from medusa_sim.report.compare_text import warning_lines, with_warnings
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.question import BATCHES, SURE, Choices, Question

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 
 _PLAIN = {"drafter": "ngram", "acceptance": "0.5", "tp": 8}
 

@@ -10,7 +10,7 @@ from one_line import one_line
 
 from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, TYPES
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gguf import FAMILIES, model_from_gguf, read_header
 from medusa_sim.specs.hf_families import CLASSES
 from medusa_sim.specs.models import load_model

@@ -5,7 +5,7 @@ from one_line import one_line
 
 from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, NAMES, TYPES, bytes_per_weight, mean_bytes, named_file, shares
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import device_names, gpu_name, gpu_names, load_gpu, local_names
 from medusa_sim.specs.local import is_unopened, law_of, laws, runtimes_of
 from medusa_sim.specs.models import load_model

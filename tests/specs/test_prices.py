@@ -12,8 +12,8 @@ from asking import document, frame, run
 from one_line import one_line
 
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.plan.costs import usd_per_million_tokens
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.grid.costs import usd_per_million_tokens
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.costs import STALE_DAYS, Price, given_price, price_of, prices
 from medusa_sim.specs.gpu import gpu_names
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from tables import table
 
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.mixers import Grouped, Latent, Mixer
 from medusa_sim.specs.model import Model

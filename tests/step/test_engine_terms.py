@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import medusa_sim as ms
+from medusa_sim.grid.cells import price
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.waves import norm_max
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model

@@ -9,6 +9,7 @@ import pytest
 from asking import answered
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import RooflineLatency
 from medusa_sim.latency.by_name import latency_model
@@ -18,8 +19,7 @@ from medusa_sim.operators.operator import CONTEXT, VERIFY, Operator
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.table import check_rows
 from medusa_sim.operators.window import WindowAttention
-from medusa_sim.plan.doubts import doubts
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine_facts import as_served
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.mixers import Latent, Mixer

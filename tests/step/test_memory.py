@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import medusa_sim as ms
-from medusa_sim.plan.cells import price
+from medusa_sim.grid.cells import price
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.variants import on_one_gpu

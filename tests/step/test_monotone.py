@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.step.step import Setting, decode_step, verify_step
 

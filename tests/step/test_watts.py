@@ -13,7 +13,7 @@ from one_line import one_line
 from medusa_sim import data
 from medusa_sim.api import Scenario
 from medusa_sim.errors import SpecError
-from medusa_sim.plan.cells import price
+from medusa_sim.grid.cells import price
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.step.compose import PassWork

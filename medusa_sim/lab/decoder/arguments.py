@@ -1,4 +1,4 @@
-"""What `train` and `decode` take, each argument declared once, as those of a scenario are (`plan.argument`).
+"""What `train` and `decode` take, each argument declared once (`scenario.argument`).
 
 Free of torch: the commands' help pages read it.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from medusa_sim.plan.argument import (
+from medusa_sim.scenario.argument import (
     ANY,
     FLAG,
     FOLDER,

@@ -22,7 +22,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
 from medusa_sim.lab.reproduce.published import PAPER_GPU, read_published
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
 

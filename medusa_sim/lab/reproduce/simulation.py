@@ -8,11 +8,11 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
+from medusa_sim.grid.cells import price
+from medusa_sim.grid.configurations import at_counts
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, read_published
-from medusa_sim.plan import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.configurations import at_counts
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.defaults import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.workload import Part
 

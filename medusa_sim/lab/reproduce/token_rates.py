@@ -18,7 +18,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
 from medusa_sim.lab.reproduce.decoding import CONTEXT, overhead_of
 from medusa_sim.lab.reproduce.published import PAPER_GPU, read_published
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.compose import step_us
 from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.step import Setting, decode_step

@@ -16,14 +16,14 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, distinct
 from medusa_sim.data import DataDir
+from medusa_sim.doubts.coverage import standing, weights_of
 from medusa_sim.engine_runs.bench import read_bench
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, MedusaSimError, shown
-from medusa_sim.plan.cells import price
-from medusa_sim.plan.configurations import at_counts
-from medusa_sim.plan.coverage import standing, weights_of
-from medusa_sim.plan.scenario import Scenario
+from medusa_sim.grid.cells import price
+from medusa_sim.grid.configurations import at_counts
 from medusa_sim.reading import named, read_csv_table
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:

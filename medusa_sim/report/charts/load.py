@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.plan.quantities import BY_NAME
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, line, marker_of
 from medusa_sim.units import KILO
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.plan.quantities import BY_NAME
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, marks
 from medusa_sim.report.text import with_prefix
 from medusa_sim.specs.gpu import Gpu

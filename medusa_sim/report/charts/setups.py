@@ -14,8 +14,8 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.plan.columns import AGAINST_SPEED
-from medusa_sim.plan.quantities import BY_NAME
+from medusa_sim.grid.columns import AGAINST_SPEED
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.basis import rests_on
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row

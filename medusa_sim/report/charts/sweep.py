@@ -10,11 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among
-from medusa_sim.plan import CANDIDATES_MAX
-from medusa_sim.plan.cells import Cells, price
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.counts import cliffs
-from medusa_sim.plan.quantities import BY_NAME
-from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.charts.chart import (
     Axis,
     Bar,
@@ -30,6 +28,8 @@ from medusa_sim.report.charts.chart import (
 )
 from medusa_sim.report.figures import BESIDE, PARTS
 from medusa_sim.report.text import significant
+from medusa_sim.scenario.defaults import CANDIDATES_MAX
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.step import StepTime
 from medusa_sim.step.workload import Grid
 from medusa_sim.units import US_PER_MS

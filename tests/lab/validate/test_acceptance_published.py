@@ -33,7 +33,7 @@ from medusa_sim.data import find
 from medusa_sim.errors import CoverageError, DataError, UsageError
 from medusa_sim.lab.reproduce.recursive import mbsu
 from medusa_sim.lab.validate.published import error_summary, tree_comparison
-from medusa_sim.plan.acceptance import acceptance_of
+from medusa_sim.scenario.acceptance import acceptance_of
 from medusa_sim.step.drafter import drafter_kind, drafters
 
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[4] / "shared" / "data")) / "acceptance"

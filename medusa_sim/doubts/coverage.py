@@ -1,0 +1,201 @@
+"""Is a set-up inside what was measured? Groups of measured rows, and how near the nearest server is.
+
+`profiles/accuracy.csv` holds groups of pairs of measured and predicted values (`make accuracy`), never a
+row. How near a scenario lies to measured servers is what its bands go by (`specs/nearness.py`), and so is the
+error to expect: one function says both.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from medusa_sim import data
+from medusa_sim.data import DataDir
+from medusa_sim.outside.limits import SPEC_BYTES
+from medusa_sim.reading import FileState, file_state, read_text
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.nearness import Nearness, known_kinds
+from medusa_sim.specs.strict import convert
+from medusa_sim.step.step import decode_step
+from medusa_sim.units import FORMATS
+
+FILE = "accuracy.csv"
+OTHERS = "others"
+"""Stands in a group for what too few rows tell apart."""
+LEAST = 5
+"""Fewest rows of a group: of fewer, mean, bias and worst would tell single rows."""
+KINDS = {
+    "kernel": "one kernel alone",
+    "step": "a step of an engine",
+    "round": "a round of drafting and verification",
+    "served": "time per token of a full server",
+    "load": "times of requests that arrive at random",
+    "speedup": "tokens/s with drafts over without",
+    "local": "speeds of llama.cpp and MLX",
+    "acceptance": "tokens of a step",
+}
+"""Kinds of rows."""
+REQUESTS = 16
+"""Of the plain step whose band is told."""
+_Share = Annotated[float, Meta(ge=0.0, le=100.0)]
+
+
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rows of one kind that were compared, in sums.
+
+    error: mean of |predicted / measured - 1|; bias: without the bars; worst: of the row furthest off. held:
+    share of the rows in the 80 % band, whose mean half-width (of the logarithm) is half_width. left_out: mean
+    error where a fit had not seen the group. fitted: whether parameters were fitted to these rows. data: the
+    file of rows; source: where anybody finds them.
+    """
+
+    kind: str
+    what: str
+    engine: str
+    card: str
+    model: str
+    family: str
+    weights: str
+    version: str
+    gpus: str
+    requests: str
+    rows: Annotated[int, Meta(ge=LEAST)]
+    error: _Share
+    bias: Annotated[float, Meta(ge=-1.0, le=100.0)]
+    worst: Annotated[float, Meta(ge=-1.0, le=1000.0)]
+    held: Annotated[float, Meta(ge=0.0, le=1.0)] | None
+    half_width: _Share | None
+    left_out: _Share | None
+    fitted: str
+    source: str
+    data: str
+
+
+COLUMNS = Group.__struct_fields__
+
+
+def span_of(values: Iterable[Any]) -> str:
+    """`1 to 8`; empty where nothing is known."""
+    known = sorted({int(value) for value in map(float, values) if math.isfinite(value)})
+    if not known:
+        return ""
+    return str(known[0]) if known[0] == known[-1] else f"{known[0]} to {known[-1]}"
+
+
+def groups(data_dir: DataDir = None) -> tuple[Group, ...]:
+    """Every group. Raises SpecError for a malformed file."""
+    path = data.find("profiles", FILE, data_dir)
+    return () if path is None else _read(file_state(path))
+
+
+@lru_cache(maxsize=4)
+def _read(state: FileState) -> tuple[Group, ...]:
+    text = read_text(state.path, SPEC_BYTES, "a table of groups")
+    rows = [
+        {name: _value(name, given) for name, given in row.items()}
+        for row in csv.DictReader(io.StringIO(text))
+    ]
+    return convert(rows, tuple[Group, ...], state.path)
+
+
+_NUMBERS = ("error", "bias", "worst", "held", "half_width", "left_out")
+
+
+def _value(column: str, text: str) -> Any:
+    """A cell as its column takes it; what is no number stays text, and is refused with its place."""
+    if column not in (*_NUMBERS, "rows"):
+        return text
+    try:
+        return int(text) if column == "rows" else float(text) if text else None
+    except ValueError:
+        return text
+
+
+def table_text(found: Sequence[Group]) -> str:
+    """The file that `groups` reads."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for group in found:
+        writer.writerow(["" if value is None else value for value in msgspec.structs.astuple(group)])
+    return text.getvalue()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How near a set-up lies to servers that were measured.
+
+    nearness: as its bands have it; None where no engine serves, or one of a machine of one's own. near:
+    groups of the nearest measured set-up. half_width: of the 80 % band of a plain step of REQUESTS.
+    """
+
+    nearness: Nearness | None
+    near: tuple[Group, ...]
+    half_width: float
+
+    @property
+    def kind(self) -> str:
+        """What is new about the set-up; `unserved` without a server."""
+        return UNSERVED if self.nearness is None else self.nearness.kind
+
+    @property
+    def expected(self) -> float | None:
+        """Mean error of steps to expect: of groups that a fit did not see, as new as this set-up is.
+
+        At least that of another version where the nearest is one (`nearness.nearness` widens likewise).
+        """
+        if self.nearness is None:
+            return None
+        near, version = self.nearness.near, known_kinds()["version"]
+        is_other = self.nearness.between_share > near.between_share
+        return max(near.error, version.error) if is_other else near.error
+
+    @property
+    def between(self) -> float:
+        """Half-width that the band of a step has for that, on its logarithm."""
+        return 0.0 if self.nearness is None else self.nearness.between_share
+
+    @property
+    def nearest(self) -> str:
+        """The measured set-up beside it: `llama-3.1-70b in vllm-0.15 on h200-sxm, fp8`."""
+        if self.nearness is None:
+            return ""
+        nearest = self.nearness.nearest
+        return f"{nearest.model} in {nearest.runtime} on {nearest.gpu}, {' and '.join(nearest.formats)}"
+
+
+UNSERVED = "unserved"
+
+
+def weights_of(model: Model) -> str:
+    """The format that most weights of a model have, by which groups tell it apart: of its experts, if any."""
+    form = model.form if model.experts is None else model.experts.form or model.form
+    return FORMATS[form].weight_dtype
+
+
+def standing(scenario: Scenario) -> Standing:
+    """How near a scenario lies to servers that were measured: what its bands go by (`Runtime.nearness`)."""
+    cost = decode_step(scenario.setting, np.asarray(REQUESTS), np.asarray(scenario.length)).cost
+    half_width = float(0.5 * np.log(cost.high_us / cost.low_us))
+    if scenario.runtime.engine is None or scenario.runtime.local:
+        return Standing(nearness=None, near=(), half_width=half_width)
+    nearness = scenario.runtime.nearness(scenario.case)
+    known = nearness.nearest
+    engine = known.runtime.rpartition("-")[0]
+    near = tuple(
+        group for group in groups(scenario.arguments.data_dir)
+        if (group.engine, group.card) == (engine, known.gpu) and group.weights in known.formats
+        and group.model in (known.model, scenario.model.name)
+    )  # fmt: skip
+    return Standing(nearness=nearness, near=near, half_width=half_width)

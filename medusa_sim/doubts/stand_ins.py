@@ -1,0 +1,85 @@
+"""What stands in for kernels and engine terms that were not measured for a scenario, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from medusa_sim.latency.base import Source, known_time
+from medusa_sim.latency.choice import NAME_MARK
+from medusa_sim.operators.kinds import KIND_OF
+from medusa_sim.operators.operator import Gemm
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.kernels import priced
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.workload import decode
+from medusa_sim.units import HALVES, SIXTEEN, Format
+
+_ROWS = (1, 64, 256)
+"""Rows of linear layers that are priced in both formats."""
+
+
+def borrowed_shares(scenario: Scenario) -> dict[str, float]:
+    """Kinds of kernels that stand in from other devices or libraries, and their shares of a plain step.
+
+    Of the kernels of one request at the scenario's own length.
+    """
+    times_us: dict[str, float] = {}
+    whole_us = 0.0
+    for launch in priced(
+        scenario.latency, model_launches(scenario.shard, decode(1, scenario.length), scenario.runtime)
+    ):
+        time = scenario.latency.time(launch.operator)
+        own_us = launch.count * launch.share * float(np.max(time.time_us))
+        whole_us += own_us
+        if np.max(time.source) == Source.BORROWED:
+            title = KIND_OF[launch.operator.kind].title
+            times_us[title] = times_us.get(title, 0.0) + own_us
+    return {title: own_us / whole_us for title, own_us in times_us.items()}
+
+
+def slower_than_halves(scenario: Scenario) -> tuple[str, int, float] | None:
+    """Format of linear layers, rows, and how many times as long as in 16 bits they take, where that is most.
+
+    Each is preceded by a pass that quantises its inputs, which small layers do not earn back. None where they
+    are faster at all of the rows.
+    """
+    made = [
+        (launch.count, launch.operator)
+        for launch in scenario.kernel_fits.plain_launches
+        if isinstance(launch.operator, Gemm) and launch.operator.dtype not in HALVES
+    ]
+    if not made:
+        return None
+    taken_us = np.zeros((2, len(_ROWS)))
+    for count, layer in made:
+        quantised = replace(layer, m=np.asarray(_ROWS))
+        halves = replace(quantised, dtype=SIXTEEN, weight_dtype=None)
+        for index, operator in enumerate((quantised, halves)):
+            time = known_time(scenario.latency, operator)
+            if time is None:
+                return None
+            taken_us[index] += count * time.time_us
+    times = taken_us[0] / taken_us[1]
+    worst = int(np.argmax(times))
+    return (made[0][1].form, _ROWS[worst], float(times[worst])) if times[worst] > 1.0 else None
+
+
+def other_form(scenario: Scenario) -> tuple[str, str] | None:
+    """Format of the model's experts and that of the kernel which serves them, where they are not one."""
+    model, keys = scenario.model, scenario.kernel_fits.by_key
+    served = next((key.partition(":")[2] for key in keys if key.startswith("moe.")), None)
+    if served is None or model.experts is None:
+        return None
+    stored = model.in_form(model.experts.form)
+    form = Format(stored.dtype, stored.weight_dtype).key
+    held = served.partition(NAME_MARK)[0]
+    return None if form == held or {form, held} <= set(HALVES) else (form, held)
+
+
+def taken_over(scenario: Scenario) -> list[str]:
+    """Terms of the engine that count here and were measured on other numbers of GPUs only."""
+    engine = scenario.runtime.at(scenario.case).engine
+    terms = {} if engine is None else engine.terms
+    return [name for name, term in terms.items() if "gpus" in term.outside and term.value]

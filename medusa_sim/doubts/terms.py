@@ -1,0 +1,185 @@
+"""Terms of an engine that carry much of a step outside the range that they were measured in, in sentences.
+
+What each is charged with follows the equations of `step/compose.py` and `step/prompts.py`, at the fewest and
+the most requests that were asked for; a smooth maximum counts its term whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.doubts.doubts import beyond_known
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.engine import UNITS, Engine, Term
+from medusa_sim.step.compose import beyond, launching_us, pass_us
+from medusa_sim.step.prompts import prompt_host_us, prompts_apart
+from medusa_sim.step.sampling import filter_us
+from medusa_sim.step.step import StepTime, decode_step, drafting_steps, has_whole_graph, verification_step
+
+MUCH = 0.1
+"""Share of a step from which a term is named."""
+_DRAFTS = 3
+"""Drafts of the round that stands for all, where the acceptance describes as many."""
+WORDS = {
+    "host_us_per_step": "the host's work in every step",
+    "host_us_per_request": "the host's work for each request",
+    "host_us_per_token": "the host's work for each token",
+    "draft_us_per_step": "what drafting adds to a round",
+    "draft_us_per_request": "what drafting adds for each request",
+    "draft_us_per_pass": "the host in the drafter's passes",
+    "draft_us_per_layer": "the host in the draft model's layers",
+    "tree_us_per_step": "what trees add to a round",
+    "lookup_us_per_request": "looking drafts up",
+    "plan_us_per_pass": "planning of attention on the host",
+    "pieces_us_per_layer": "launches between pieces of a graph",
+    "prompt_us_per_launch": "launches of prompts, kernel by kernel",
+    "eager_us_per_layer": "launches beyond the captured graphs",
+    "layer_us": "time for each layer beside its kernels",
+    "filter_bytes_per_logit": "the filter of logits",
+    "filter_us_per_million": "the filter of logits",
+    "experts_share": "the engine's own layers of experts",
+    "expert_parallel_us_per_layer": "spreading experts over GPUs",
+}
+"""What the terms are that may carry so much."""
+
+
+def beyond_measured(scenario: Scenario, tokens: float, requests: tuple[int, int]) -> list[str]:
+    """What lengths to so many tokens, and fewest and most requests of a step, are beyond: a sentence each."""
+    return [
+        *beyond_known(scenario, tokens),
+        *far_terms(scenario, requests, tokens),
+        *limits_text(scenario, requests[1]),
+    ]
+
+
+def far_terms(scenario: Scenario, requests: tuple[int, int], tokens: float) -> list[str]:
+    """One sentence for each term that carries more than a tenth of a step outside its range.
+
+    requests: fewest and most in a step. tokens: length.
+    """
+    setting = scenario.setting
+    engine = setting.runtime.engine
+    if engine is None or scenario.scope == "block":
+        return []
+    batch = np.unique(np.asarray(requests, dtype=np.float64))
+    outside = {
+        name: term
+        for name, term in engine.terms.items()
+        if name in WORDS and term.value and _is_far(name, term, batch).any()
+    }
+    if not outside:
+        return []
+    option = _option(scenario)
+    plain = decode_step(setting, batch, tokens)
+    step_us, passes = plain.time_us, tuple[StepTime, ...]()
+    if option is not None:
+        drafting = replace(setting, drafter=option.drafter, depth=option.depth)
+        passes = drafting_steps(drafting, batch, tokens, option.depth + 1)
+        whole = verification_step(drafting, batch, tokens, option.depth + 1)
+        for each in passes:
+            whole = whole + each
+        step_us = whole.time_us
+    charged = _charged(scenario, engine, option, passes, plain, batch)
+    lines: dict[str, str] = {}
+    for name, term in outside.items():
+        us = np.broadcast_to(charged.get(name, 0.0), batch.shape)
+        far = _is_far(name, term, batch)
+        added = us if name == "prompt_us_per_launch" else 0.0  # beside the step
+        share = np.where(far, us / (np.broadcast_to(step_us, batch.shape) + added), 0.0)
+        place = int(np.argmax(share))
+        if share[place] > MUCH:
+            lines[WORDS[name]] = _sentence(
+                scenario, term, WORDS[name], float(share[place]), int(batch[place])
+            )
+    return list(lines.values())
+
+
+def _is_far(name: str, term: Term, batch: FloatArray) -> BoolArray:
+    """Where a term is outside its range: by the set-up, or by the requests that it is charged for."""
+    many = beyond(term, batch) > 0.0 if name.endswith("_per_request") else False
+    return np.full(batch.shape, bool(term.outside)) | many
+
+
+def _option(scenario: Scenario) -> DraftOption | None:
+    """The drafts that stand for all."""
+    options = [option for option in scenario.options() if option.depth <= _DRAFTS]
+    return max(options, key=lambda option: (option.chain, option.depth), default=None)
+
+
+def _charged(
+    scenario: Scenario,
+    engine: Engine,
+    option: DraftOption | None,
+    passes: tuple[StepTime, ...],
+    plain: StepTime,
+    batch: FloatArray,
+) -> dict[str, FloatArray]:
+    """Microseconds of a step, by the term that charges them."""
+    value = {name: getattr(engine, name).value for name in UNITS}
+    setting, layers = scenario.setting, scenario.model.layers
+    own = np.ceil(batch / scenario.parallel.schedulers)
+    width = 1.0 if option is None else option.depth + 1.0
+    drafts, looks_up = option is not None, scenario.drafting.kind.looks_up
+    shown = max(value["host_us_per_step"] - value["hidden_us_per_step"], 0.0)
+    ran = [each for each in passes if each.works and each.works[0].of == "draft"]
+    by_pass = sum(
+        (pass_us(engine, each.works[0].layers, each.device_us).time_us for each in ran), np.zeros(())
+    )
+    planned = sum(not has_whole_graph(setting.latency, work) for each in ran for work in each.works)
+    experts_us = plain.parts_us.get("experts", np.zeros(()))
+    found = {
+        "host_us_per_step": np.asarray(shown),
+        "host_us_per_request": value["host_us_per_request"] * own,
+        "host_us_per_token": value["host_us_per_token"] * own,
+        "eager_us_per_layer": launching_us(engine, layers, own, own * width).time_us,
+        "layer_us": np.asarray(value["layer_us"] * layers),
+        "experts_share": experts_us * abs(1.0 / max(value["experts_share"], 1e-9) - 1.0),
+        "plan_us_per_pass": np.asarray(value["plan_us_per_pass"] * planned),
+        "pieces_us_per_layer": np.asarray(value["pieces_us_per_layer"] * planned),
+    }
+    if scenario.parallel.ep > 1:
+        found["expert_parallel_us_per_layer"] = np.asarray(value["expert_parallel_us_per_layer"] * layers)
+    if drafts and looks_up:
+        found["lookup_us_per_request"] = value["lookup_us_per_request"] * own
+    elif drafts:
+        found["draft_us_per_step"] = np.asarray(value["draft_us_per_step"])
+        found["draft_us_per_request"] = value["draft_us_per_request"] * own
+        by_layer = ran and value["draft_us_per_layer"] * ran[0].works[0].layers > value["draft_us_per_pass"]
+        found["draft_us_per_layer" if by_layer else "draft_us_per_pass"] = np.asarray(by_pass)
+    if scenario.traffic is not None:
+        rows, model = own * width, scenario.model
+        filtered = filter_us(engine, scenario.gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
+        found |= dict.fromkeys(("filter_bytes_per_logit", "filter_us_per_million"), filtered)
+        if drafts or not prompts_apart(setting):
+            tau = 1.0 if option is None else float(option.tokens_per_step[-1])
+            carrying = np.minimum(batch * tau / scenario.traffic.output_tokens, 1.0)
+            found["prompt_us_per_launch"] = carrying * prompt_host_us(setting)
+    return found
+
+
+def _sentence(scenario: Scenario, term: Term, words: str, share: float, requests: int) -> str:
+    """`at 64 requests 14 % of a step is launches of prompts: measured elsewhere (latent; 8 GPUs) ...`."""
+    measured = "" if term.measured is None else f" ({term.measured.text})"
+    where = f"at {requests} request{'s' * (requests > 1)}"
+    here = f"priced here as {term.rule}" if term.rule else "its band is wider here"
+    return (
+        f"{where} {100.0 * share:.0f} % of a step is {words}, which was measured elsewhere in "
+        f"{scenario.runtime.name}{measured}: {here}"
+    )
+
+
+def limits_text(scenario: Scenario, requests: int) -> Iterator[str]:
+    """That an engine admits fewer requests where a drafter is loaded."""
+    engine = scenario.runtime.engine
+    most = 0 if engine is None else engine.drafting_requests
+    if most and requests > most and scenario.scope == "model":
+        yield (
+            f"{scenario.runtime.name} admits at most {most} requests with a drafter unless "
+            "--max-running-requests "
+            f"says more: rows beyond {most} are of a server that was started with it"
+        )

@@ -1,0 +1,46 @@
+"""One cell: every quantity of the catalogue by its name, at one batch and length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.quantities import BY_NAME, values
+from medusa_sim.step.memory import MemoryParts
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cell:
+    """A view of cells at the places `b` (batch), `s` (length) and `k`, whose attributes are quantities."""
+
+    cells: Cells
+    b: int
+    s: int
+    k: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """A quantity of `quantities`; None where it has no value."""
+        if name not in BY_NAME or BY_NAME[name].read is None:
+            raise AttributeError(name)
+        return self._read(values(self.cells, [name])[name])
+
+    def _read(self, value: Any) -> Any:
+        """What has a number in every cell, here."""
+        if isinstance(value, str):
+            return value
+        number = np.broadcast_to(value, self.cells.shape)[self.b, self.s, self.k].item()
+        return None if number != number else number  # noqa: PLR0124  # nan
+
+    @property
+    def memory(self) -> MemoryParts:
+        """What the largest batch that fits keeps on one GPU, bytes."""
+        parts = self.cells.memory_at(self.cells.max_batch)
+        return MemoryParts(*(np.asarray(self._read(part)) for part in parts))
+
+    def quantities(self, names: Iterable[str]) -> dict[str, Any]:
+        """Some quantities by name."""
+        return {name: getattr(self, name) for name in names}

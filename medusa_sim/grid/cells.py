@@ -1,0 +1,418 @@
+"""Cells of a surface: at every batch and length some configurations, and what a step of each gives.
+
+Every number of a step is read here, as an array that broadcasts with (B, S, K): K cells at each of B batches
+and S lengths. All configurations are `Cells.every`, the best of each number of candidates `by_count`, the
+best of these `best`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
+from medusa_sim.grid.cell_steps import CellSteps, picked
+from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.grid.surface import Surface, surface_at
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.compose import overhead_halves
+from medusa_sim.step.memory import MemoryParts, memory_parts
+from medusa_sim.step.server import Served, served
+from medusa_sim.step.step import processed_tokens
+from medusa_sim.step.watts import served_joules, watts
+from medusa_sim.units import US_PER_S
+
+Halves = tuple[FloatArray, FloatArray]
+"""Half-widths of an 80 % interval on the logarithm: towards its lower end, towards its upper."""
+
+FIRST_TOKEN_LATER = 1.18
+"""By how much (of the logarithm) nine in ten first tokens of measured servers come later at most, in the mean
+over groups (`benchmarks/first_tokens.py`): prompts launched by the host, queues before the engine."""
+_TIE = 1e-12
+"""By which an option must beat the one before it: times that differ by rounding alone are the same."""
+_ALWAYS_LAST = 1e9
+"""Moves what does not fit behind whatever does, in the same order."""
+
+
+class Cells(CellSteps):
+    """Configurations of a surface, `index` of each, and all that is known about them."""
+
+    @classmethod
+    def every(cls, surface: Surface) -> Cells:
+        """Every configuration at every batch and length."""
+        return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
+
+    def with_index(self, index: IntArray) -> Cells:
+        """The cells of other configurations of the same surface. index: (B or 1, S or 1, K)."""
+        for axis in (0, 1):  # once where all batches or lengths have the same
+            first = index.take([0], axis) if index.shape[axis] > 1 else index
+            if np.array_equal(np.broadcast_to(first, index.shape), index):
+                index = first
+        return Cells(self.surface, index)
+
+    # Which configurations.
+
+    @cached_property
+    def by_count(self) -> Cells:
+        """For each count (1 first: plain decoding) its best configuration at each batch and length.
+
+        The fastest of those that fit; where none fits, the fastest.
+        """
+        configurations = self.configurations
+        members = configurations.with_count
+        if members.shape[1] == 1:
+            return self.with_index(members[None, None, :, 0])
+        every = self if self.index.shape[-1] == configurations.candidates.size else Cells.every(self.surface)
+        per_token = every.step_us * ((1.0 + _TIE * configurations.option) / configurations.tokens_per_step)
+        if not every.fits.all():
+            per_token = np.where(every.fits, per_token, _ALWAYS_LAST * per_token)
+        fastest = np.argmin(per_token[..., members.T], axis=-2)
+        return self.with_index(members[np.arange(len(members)), fastest])
+
+    def best(self, worth: FloatArray | None = None) -> Cells:
+        """(B, S, 1) the cell of most worth (None: speedup) that fits, the first of equals.
+
+        Plain decoding where none fits.
+        """
+        places = self.best_places(worth)
+        index = np.take_along_axis(np.broadcast_to(self.index, self.shape), places[..., None], axis=-1)
+        none_fits = ~np.broadcast_to(self.fits, self.shape).any(axis=-1, keepdims=True)
+        return self.with_index(np.where(none_fits, PLAIN, index))
+
+    def best_places(self, worth: FloatArray | None = None) -> IntArray:
+        """(B, S) places of `best` among the cells, 0 where none fits."""
+        values = np.broadcast_to(self.speedup if worth is None else worth, self.shape)
+        fits = np.broadcast_to(self.fits, self.shape)
+        return np.asarray(np.argmax(np.where(fits, values, -np.inf), axis=-1))
+
+    def best_speculative(self, b: int, s: int) -> int:
+        """The configuration that gains most of those that speculate; of every configuration's cells."""
+        return 1 + int(np.argmax(self.speedup[b, s, 1:]))
+
+    # The same elsewhere.
+
+    @cached_property
+    def plain(self) -> Cells:
+        """Plain decoding, one cell at each batch and length."""
+        return Cells(self.surface, np.full((1, 1, 1), PLAIN))
+
+    @cached_property
+    def in_flight(self) -> Cells:
+        """The same with the steps of the requests in flight around each length."""
+        surface = self.surface.in_flight
+        return self if surface is self.surface else Cells(surface, self.index)
+
+    @cached_property
+    def with_kernels_alone(self) -> Cells | None:
+        """The same with the engine's kernels alone; None where the runtime is no engine."""
+        surface = self.surface.kernels_alone
+        return None if surface is None else Cells(surface, self.index)
+
+    # What a step gives.
+
+    @cached_property
+    def tokens_per_step(self) -> FloatArray:
+        """Mean tokens that a step emits for each sequence."""
+        return self.configurations.tokens_per_step[self.index]
+
+    @cached_property
+    def token_halves(self) -> tuple[FloatArray, FloatArray]:
+        """(fewer, more) half-widths of the 80 % interval of the tokens per step, on the logarithm."""
+        fewer, more = self.configurations.token_halves
+        return fewer[self.index], more[self.index]
+
+    @cached_property
+    def overhead(self) -> FloatArray:
+        """The step over the plain one at the same batch and length."""
+        return self.step_us / self.decode_us
+
+    @cached_property
+    def step_speedup(self) -> FloatArray:
+        """Tokens per step over overhead: what is gained where a server adds nothing."""
+        return self.tokens_per_step / self.overhead
+
+    @cached_property
+    def step_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of `step_speedup`."""
+        return self.step_band_around(self.step_speedup)
+
+    def step_band_around(self, value: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of a speedup of the step over any plain one.
+
+        The tokens of a step and its overhead in quadrature; exact where a step emits one token.
+        """
+        slower, faster = self._opened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost))
+        fewer, more = self.token_halves
+        return self._unless_exact(value, in_quadrature(slower, fewer), in_quadrature(faster, more))
+
+    @cached_property
+    def speedup(self) -> FloatArray:
+        """Plain decoding's time per token over the cell's: of steps, with traffic of the server.
+
+        A server adds to both what it does for every token alike (choosing it, prompts that ride along), so
+        that its speedup is nearer to 1 than the step's.
+        """
+        if self.scenario.traffic is None:
+            return self.step_speedup
+        return np.asarray(self._of_plain(lambda seen: seen.token_us) / self.token_us)
+
+    @cached_property
+    def band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of `speedup`."""
+        if self.scenario.traffic is None:
+            return self.step_band
+        return self._unless_exact(self.speedup, *self._opened(Cells._speedup_halves))
+
+    def _speedup_halves(self) -> Halves:
+        """(low, high) half-widths of a server's speedup, on the logarithm.
+
+        Those of the step on its share of the time per token. An error of what both servers pay besides moves
+        their ratio by the difference of the two shares alone.
+        """
+        steps, others = self.in_flight, np.zeros(())
+        for place, own in enumerate(self.served.halves):
+            others = others + (own - self._of_plain(_half(place))) ** 2
+        share = self.served.step_share
+        low, high = (np.log1p(share * (steps.step_speedup / end - 1.0)) for end in steps.step_band)
+        return np.sqrt(low**2 + others), np.sqrt(high**2 + others)
+
+    def _of_plain(self, read: Callable[[Served], FloatArray]) -> FloatArray:
+        """A number of a server that decodes plainly: of the first cell where that is plain decoding."""
+        if (self.index[..., 0] != PLAIN).any():
+            return read(self.plain.served)
+        return np.broadcast_to(read(self.served), self.shape)[..., :1]
+
+    def _unless_exact(
+        self, value: FloatArray, low: FloatArray, high: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """(low, high) of an interval of such half-widths; the value itself where a step emits one token."""
+        exact = self.tokens_per_step == 1.0
+        return value * np.exp(np.where(exact, 0.0, -low)), value * np.exp(np.where(exact, 0.0, high))
+
+    # In a server.
+
+    @cached_property
+    def served(self) -> Served:
+        """Steps seen through a server that stays full with the scenario's traffic (`step/server.py`)."""
+        steps = self.in_flight
+        return served(
+            self.surface.setting,
+            steps.step_us,
+            self.batch,
+            self.candidates,
+            self.tokens_per_step,
+            self.scenario.traffic,
+            attention_us=steps.attention_us,
+            drafter=self.surface.loaded_drafter,
+        )
+
+    def served_as(self, step_us: FloatArray, cell: int, tokens_per_step: FloatArray) -> Served:
+        """A cell at the first batch and length, if its step took so long and emitted so many tokens."""
+        return served(
+            self.surface.setting,
+            step_us,
+            int(self.surface.batch[0]),
+            int(self.candidates[0, 0, cell]),
+            tokens_per_step,
+            self.scenario.traffic,
+            attention_us=self.in_flight.attention_us[0, 0, cell],
+            drafter=self.surface.loaded_drafter,
+        )
+
+    @cached_property
+    def tpot_us(self) -> FloatArray:
+        """Time per token of a request from its first token on."""
+        return self.served.tpot_us
+
+    @cached_property
+    def token_us(self) -> FloatArray:
+        """The same with its own prompt: what the rate of all requests tells."""
+        return self.served.token_us
+
+    @cached_property
+    def token_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of the time per token, over it: of step, tokens, sampling and prompts."""
+        faster, slower = self._time_halves
+        return np.exp(-faster), np.exp(slower)
+
+    @cached_property
+    def _time_halves(self) -> Halves:
+        """(faster, slower) of the time per token, no nearer beyond what was measured."""
+        return self._opened(Cells._token_us_halves)
+
+    def _token_us_halves(self) -> Halves:
+        """(faster, slower) of the time per token; what is wrong of steps is wrong of prompts."""
+        steps, seen = self.in_flight, self.served
+        fewer, more = self.token_halves
+        beside = sum((half**2 for half in seen.halves), np.zeros(()))
+        shared = (1.0 - seen.step_share**2) * (steps.cost.source_us / steps.step_us) ** 2
+        beside = beside + shared
+        faster = seen.step_share * in_quadrature(np.log(steps.step_us / steps.low_us), more)
+        slower = seen.step_share * in_quadrature(np.log(steps.high_us / steps.step_us), fewer)
+        return np.sqrt(faster**2 + beside), np.sqrt(slower**2 + beside)
+
+    @cached_property
+    def tokens_per_s(self) -> FloatArray:
+        """Tokens a second of the whole batch."""
+        return np.asarray(self.batch * US_PER_S / self.token_us)
+
+    @property
+    def tokens_per_s_per_user(self) -> FloatArray:
+        """Tokens a second of one request, from its first token on."""
+        return np.asarray(US_PER_S / self.tpot_us)
+
+    @cached_property
+    def watts(self) -> FloatArray:
+        """Mean watts of all GPUs while such steps follow one another.
+
+        With traffic, prompts that ride on the steps and the filtering of logits count. nan (a 0-d array)
+        where the GPU's power is not known, and for scope `block`.
+        """
+        scenario, setting, power = self.scenario, self.surface.setting, self.scenario.gpu.power
+        if power is None or scenario.scope == "block":
+            return np.full((), np.nan)
+        joules, tokens = self.in_flight.joules, self.tokens_per_step
+        if (traffic := scenario.traffic) is not None:
+            rows = self.batch * np.asarray(processed_tokens(setting, self.candidates), dtype=np.float64)
+            joules = joules + served_joules(scenario.gpu, power, setting, self.batch, rows, tokens, traffic)
+        return np.asarray(scenario.gpus * watts(power, joules, self.token_us * tokens))
+
+    @property
+    def first_token_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of the time to the first token, over it: none is early, many are late."""
+        faster, slower = self._time_halves
+        return np.exp(-faster), np.exp(np.hypot(slower, FIRST_TOKEN_LATER))
+
+    @property
+    def watts_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of `watts`, over it: a card's parameters, and the time in which a step draws."""
+        faster, slower = self._time_halves
+        low, high = self._energy_halves((1.0 - self._idle_share) * slower, (1.0 - self._idle_share) * faster)
+        return low, np.minimum(high, self._limit_watts / self.watts)
+
+    @property
+    def joule_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of the joules of a token, over them: of a longer step what is drawn idle grows."""
+        faster, slower = self._time_halves
+        return self._energy_halves(self._idle_share * faster, self._idle_share * slower)
+
+    def _energy_halves(self, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The ends of such half-widths beside that of a card's parameters."""
+        power = self.scenario.gpu.power
+        error = 0.0 if power is None else power.fit.error
+        return np.exp(-np.hypot(error, low)), np.exp(np.hypot(error, high))
+
+    @property
+    def _idle_share(self) -> FloatArray:
+        """Of `watts`, what the cards draw that run nothing."""
+        power = self.scenario.gpu.power
+        idle = np.nan if power is None else power.fit.idle_watts
+        return np.minimum(self.scenario.gpus * idle / self.watts, 1.0)
+
+    @property
+    def _limit_watts(self) -> float:
+        power = self.scenario.gpu.power
+        return np.nan if power is None else self.scenario.gpus * power.limit_watts
+
+    # What it needs.
+
+    @property
+    def memory(self) -> MemoryParts:
+        """What one GPU keeps, bytes."""
+        return self.memory_at(self.batch)
+
+    def memory_at(self, batch: IntArray) -> MemoryParts:
+        """The same at other batches, which broadcast with (B, S, K)."""
+        shard = self.scenario.shard
+        added = self.configurations.drafter_bytes(shard)
+        weights, kv, slots = (picked(each, self.index) if each.any() else 0.0 for each in added)
+        return memory_parts(shard, weights, kv, slots, batch, self.seq_len, self.candidates)
+
+    @cached_property
+    def max_batch(self) -> IntArray:
+        """Largest batch that fits in memory; 0 where none does."""
+        return picked(self.surface.max_batch[None], self.index)
+
+    @cached_property
+    def fits(self) -> BoolArray:
+        """Whether the batch fits in memory."""
+        return np.asarray(self.batch <= self.max_batch)
+
+    # How sure that is.
+
+    @cached_property
+    def low_us(self) -> FloatArray:
+        """Lower end of the 80 % band of the step."""
+        return np.asarray(self.step_us * np.exp(-self._step_halves[0]))
+
+    @cached_property
+    def high_us(self) -> FloatArray:
+        """Upper end of it."""
+        return np.asarray(self.step_us * np.exp(self._step_halves[1]))
+
+    @cached_property
+    def _step_halves(self) -> Halves:
+        """(faster, slower) of the step."""
+
+        def own(cells: Cells) -> Halves:
+            cost = cells.cost
+            return np.log(cost.time_us / cost.low_us), np.log(cost.high_us / cost.time_us)
+
+        return self._opened(own)
+
+    def _opened(self, halves_of: Callable[[Cells], Halves]) -> Halves:
+        """Half-widths, none below those of the same cells at any edge that a batch or a length lies beyond.
+
+        What an engine adds was measured to so many requests of so many tokens (`Surface.at_edges`,
+        `at_long_edges`): its share of a step falls beyond, and what is known about it does not grow.
+        """
+        return self._opened_along(1, lambda cells: cells._opened_along(0, halves_of))
+
+    def _opened_along(self, axis: int, halves_of: Callable[[Cells], Halves]) -> Halves:
+        """The same along batches (0) or lengths (1)."""
+        low, high = halves_of(self)
+        every = (self._at_edges, self._at_long_edges)[axis]
+        if every is None:
+            return low, high
+        known, asked = ((of.batch, of.seq_len)[axis] for of in (every.surface, self.surface))
+        place = np.searchsorted(known, asked, side="left") - 1
+        is_beyond = (place >= 0)[:, None, None] if axis == 0 else (place >= 0)[None, :, None]
+
+        def opened(half: FloatArray, at_edges: FloatArray) -> FloatArray:
+            least = np.maximum.accumulate(np.broadcast_to(at_edges, every.shape), axis=axis)
+            there = picked(least.take(np.maximum(place, 0), axis=axis), self.index)
+            return np.where(is_beyond, np.maximum(half, there), half)
+
+        low_there, high_there = halves_of(every)
+        return opened(low, low_there), opened(high, high_there)
+
+    @cached_property
+    def _at_edges(self) -> Cells | None:
+        edges = self.surface.at_edges
+        return None if edges is None else Cells.every(edges)
+
+    @cached_property
+    def _at_long_edges(self) -> Cells | None:
+        edges = self.surface.at_long_edges
+        return None if edges is None else Cells.every(edges)
+
+
+def _half(place: int) -> Callable[[Served], FloatArray]:
+    return lambda seen: seen.halves[place]
+
+
+def price(
+    scenario: Scenario,
+    batch: Sequence[int] | IntArray,
+    seq_len: Sequence[int] | IntArray | FloatArray,
+    options: Sequence[DraftOption] | None = None,
+) -> Cells:
+    """Every configuration of a scenario at every batch and length with these ways of drafting (None: all).
+
+    seq_len: a mean length need not be whole. Raises UsageError where the profile cannot describe the drafter;
+    what a step takes is priced when it is read, and raises SpecError or CoverageError.
+    """
+    return Cells.every(surface_at(scenario, batch, seq_len, options))

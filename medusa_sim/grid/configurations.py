@@ -1,0 +1,142 @@
+"""Everything that a step may run: plain decoding, and each way of drafting with each of its counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import FloatArray, IntArray, among, distinct
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.model import Model
+from medusa_sim.step.memory import drafter_bytes, memory_parts
+
+PLAIN = 0
+"""The configuration that does not speculate."""
+NO_LIMIT = 1 << 40
+"""Largest batch of scope `block`, which is no model and keeps nothing in memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Configurations:
+    """J configurations: 0 is plain decoding, then the counts of each option, option by option."""
+
+    options: tuple[DraftOption, ...]
+
+    @cached_property
+    def option(self) -> IntArray:
+        """(J,) place in `options`, -1 of plain decoding."""
+        return self.of_options(
+            [-1], [np.full(each.candidates.size, i) for i, each in enumerate(self.options)]
+        )
+
+    @cached_property
+    def candidates(self) -> IntArray:
+        """(J,) tokens that a step verifies for each sequence, root included."""
+        return self.of_options([1], [option.candidates for option in self.options])
+
+    @cached_property
+    def tokens_per_step(self) -> FloatArray:
+        """(J,) mean tokens that a step emits for each sequence."""
+        return self.of_options([1.0], [option.tokens_per_step for option in self.options])
+
+    @cached_property
+    def token_halves(self) -> tuple[FloatArray, FloatArray]:
+        """(fewer, more), (J,) half-widths of the 80 % interval of the tokens per step, on the logarithm."""
+        fewer, more = ([option.halves[end] for option in self.options] for end in (0, 1))
+        return self.of_options([0.0], fewer), self.of_options([0.0], more)
+
+    @cached_property
+    def depth(self) -> IntArray:
+        """(J,) draft length (Medusa: heads run), 0 of plain decoding."""
+        return self.of_options([0], [np.full(each.candidates.size, each.depth) for each in self.options])
+
+    @cached_property
+    def counts(self) -> IntArray:
+        """(1 + C,) every number of candidates once, from 1 up."""
+        return distinct(self.candidates)
+
+    @cached_property
+    def column(self) -> IntArray:
+        """(J,) place of each configuration's number of candidates in `counts`."""
+        return np.searchsorted(self.counts, self.candidates)
+
+    @cached_property
+    def with_count(self) -> IntArray:
+        """(1 + C, W) configurations of each count; rows are filled up with their first."""
+        members = [np.flatnonzero(self.column == column) for column in range(self.counts.size)]
+        width = max(map(len, members))
+        return np.stack([np.concatenate([own, np.full(width - own.size, own[0])]) for own in members])
+
+    @cached_property
+    def places(self) -> tuple[slice, ...]:
+        """Where the configurations of each option stand."""
+        ends = np.cumsum([1, *(option.candidates.size for option in self.options)]).tolist()
+        return tuple(map(slice, ends[:-1], ends[1:]))
+
+    @property
+    def are_chains(self) -> bool:
+        """Whether all are chains: drafts (num_speculative_tokens) then name a count."""
+        return all(option.chain for option in self.options)
+
+    def of_options(self, plain: Sequence[float], values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """(J,) a number of plain decoding, then those of each option's counts."""
+        return np.concatenate([plain, *values])
+
+    def option_of(self, configuration: int) -> DraftOption | None:
+        """How a configuration drafts; None for plain decoding."""
+        return None if configuration == PLAIN else self.options[int(self.option[configuration])]
+
+    def find(self, option: DraftOption | None, count: int) -> int:
+        """The configuration that drafts so with so many candidates."""
+        if option is None:
+            return PLAIN
+        first: int = self.places[self.options.index(option)].start
+        return first + int(np.searchsorted(option.candidates, count))
+
+    def sizes_of(self, configuration: int) -> IntArray:
+        """Configurations that differ from this one in size alone, by count; a chain's are the chains.
+
+        Raises ValueError for plain decoding.
+        """
+        option = self.option_of(configuration)
+        if option is None:
+            raise ValueError("plain decoding has one size")
+        if option.candidates.size > 1:
+            return np.flatnonzero(self.option == self.option[configuration])
+        alike = [
+            i for i, other in enumerate(self.options)
+            if other.candidates.size == 1 and (other.chain, other.width) == (option.chain, option.width)
+        ]  # fmt: skip
+        members = np.flatnonzero(among(self.option, alike))
+        return members[np.argsort(self.candidates[members], kind="stable")]
+
+    def drafter_bytes(self, shard: Model) -> FloatArray:
+        """(3, J) of the drafter: bytes of weights, of KV cache a token, tokens of KV cache a request."""
+        added = np.asarray([*(drafter_bytes(shard, each.drafter) for each in self.options), (0.0,) * 3])
+        return np.asarray(added[self.option].T)  # plain decoding, option -1, stands last
+
+    def max_batch(self, scenario: Scenario, seq_len: IntArray) -> IntArray:
+        """(S, J) largest batch whose weights, drafter, KV cache and activations fit; 0 where none does."""
+        lengths, shard = seq_len[:, None], scenario.shard
+        if scenario.scope == "block":
+            return np.full((lengths.size, self.candidates.size), NO_LIMIT)
+        weights, kv, slots = self.drafter_bytes(shard)
+        # each sequence adds the same bytes
+        none, one = (
+            memory_parts(shard, weights, kv, slots, batch, lengths, self.candidates).total for batch in (0, 1)
+        )
+        return np.maximum(np.floor((scenario.usable_memory_bytes - none) / (one - none)), 0.0).astype(
+            np.int64
+        )
+
+
+def at_counts(options: Sequence[DraftOption], candidates: IntArray) -> tuple[DraftOption, ...]:
+    """The options with those of their counts that are listed; options without any are left out."""
+    kept = (option.only(candidates) for option in options)
+    return tuple(option for option in kept if option is not None)

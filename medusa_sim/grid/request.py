@@ -1,0 +1,151 @@
+"""One request from its prompt to its last token, with the context growing as it decodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.errors import UsageError
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.configurations import at_counts
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.step import prefill_step, work_time
+from medusa_sim.step.workload import prefill
+
+_CONTEXTS = 33
+"""Contexts between prompt and last token at which steps are timed; between them the time is linear."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RequestLatency:
+    """Times of one of `batch` requests that run side by side, microseconds.
+
+    total = T_prompt + (N - 1) / tau x mean over contexts P..P + N of the step, tau tokens a step (1 without
+    speculation), of P prompt and N output tokens. The last step's surplus tokens are not charged, and
+    requests run in lockstep.
+
+    steps: (1, S, 1) what runs, at contexts evenly spaced from the prompt to the last token. `plain_`: without
+    speculation.
+    """
+
+    steps: Cells
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def batch(self) -> int:
+        """Requests side by side."""
+        return int(self.steps.surface.batch[0])
+
+    @property
+    def candidates(self) -> int:
+        """Tokens that a step verifies, root included; 1 without speculation."""
+        return self.steps.candidates_at(0, 0)
+
+    @property
+    def depth(self) -> int:
+        """Draft length (Medusa: heads run); 0 without speculation."""
+        return int(self.steps.drafts.flat[0])
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean tokens that a step emits."""
+        return float(self.steps.tokens_per_step.flat[0])
+
+    @cached_property
+    def plain_first_token_us(self) -> float:
+        """Reading the prompt by the model alone, which emits the first token."""
+        return float(prefill_step(self.steps.surface.setting, self.batch, self.prompt_tokens).time_us)
+
+    @cached_property
+    def first_token_us(self) -> float:
+        """Reading the prompt by the model and the drafter."""
+        option, setting = self.steps.option_at(0, 0), self.steps.surface.setting
+        if option is None:
+            return self.plain_first_token_us
+        step = prefill_step(setting, self.batch, self.prompt_tokens)
+        prompt = prefill(self.batch, self.prompt_tokens)
+        for work in option.drafter.prompt_work(setting.shard, prompt, setting.runtime):
+            step = step + work_time(setting.latency, work)
+        return float(step.time_us)
+
+    @cached_property
+    def per_token_us(self) -> float:
+        """Mean time between output tokens after the first."""
+        return _mean(self.steps.step_us) / self.tokens_per_step
+
+    @cached_property
+    def plain_per_token_us(self) -> float:
+        """The same without speculation."""
+        return _mean(self.steps.decode_us)
+
+    @property
+    def total_us(self) -> float:
+        """Until the last token."""
+        return self.first_token_us + (self.output_tokens - 1) * self.per_token_us
+
+    @property
+    def plain_total_us(self) -> float:
+        """Until the last token, without speculation."""
+        return self.plain_first_token_us + (self.output_tokens - 1) * self.plain_per_token_us
+
+    @property
+    def speedup(self) -> float:
+        """End to end."""
+        return self.plain_total_us / self.total_us
+
+    @property
+    def decode_speedup(self) -> float:
+        """Of the tokens after the first alone."""
+        return self.plain_per_token_us / self.per_token_us
+
+
+def request_latency(
+    scenario: Scenario,
+    option: DraftOption | None,
+    candidates: int,
+    *,
+    batch: int,
+    prompt_tokens: int,
+    output_tokens: int,
+) -> RequestLatency:
+    """The latency of a request that drafts with an option (None: decodes plainly) at one of its counts.
+
+    Raises UsageError for sizes below 1.
+    """
+    for name, value in (("batch", batch), ("prompt", prompt_tokens), ("output", output_tokens)):
+        if value < 1:
+            raise UsageError(f"{name} {value}: whole numbers from 1 are allowed")
+    contexts = np.linspace(prompt_tokens, prompt_tokens + output_tokens, _CONTEXTS)
+    options = () if option is None else at_counts([option], np.asarray([candidates]))
+    every = price(scenario, [batch], contexts, options)
+    return RequestLatency(
+        steps=every.with_index(np.full((1, 1, 1), every.shape[-1] - 1)),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+    )
+
+
+def request_with(
+    cells: Cells, configuration: int, batch: int, prompt_output: tuple[int, int]
+) -> RequestLatency:
+    """The latency of one of `batch` requests with a configuration of cells. prompt_output: its tokens."""
+    prompt, output = prompt_output
+    return request_latency(
+        cells.scenario,
+        cells.configurations.option_of(configuration),
+        int(cells.configurations.candidates[configuration]),
+        batch=batch,
+        prompt_tokens=prompt,
+        output_tokens=output,
+    )
+
+
+def _mean(step_us: FloatArray) -> float:
+    """Mean over evenly spaced contexts by the trapezoid rule."""
+    values = np.broadcast_to(step_us, (1, _CONTEXTS, 1))[0, :, 0]
+    return float((values.sum() - (values[0] + values[-1]) / 2.0) / (_CONTEXTS - 1))

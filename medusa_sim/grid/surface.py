@@ -1,0 +1,266 @@
+"""What the steps of a scenario cost at every batch and length: plain, verifying, and drafting of each option.
+
+This is the only thing that prices a grid. Verification is priced once on the (batch, length, candidates)
+grid, the drafting of each option on the small axes that it depends on; `Cells` puts both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.errors import UsageError
+from medusa_sim.grid.configurations import Configurations
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.nearness import longest_tokens
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.compose import Cost
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.server import served_length
+from medusa_sim.step.step import (
+    Setting,
+    StepTime,
+    decode_step,
+    decode_work,
+    drafting_steps,
+    verification_step,
+    work_time,
+)
+
+LARGEST_SEARCH = 60_000_000
+"""Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""
+_TOGETHER = 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Surface:
+    """Steps at B batches and S lengths, each priced when it is first asked for.
+
+    setting: what every step shares. in_flight_only: of a server, the steps of the requests in flight around
+    each length alone. nominal: the surface around whose lengths these requests are. sibling: a surface
+    that differs in the drafter alone; plain steps, and verification where it is the same, are taken from it.
+    """
+
+    scenario: Scenario
+    setting: Setting
+    batch: IntArray
+    seq_len: IntArray
+    configurations: Configurations
+    in_flight_only: bool = False
+    nominal: Surface | None = None
+    sibling: Surface | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, S)."""
+        return self.batch.size, self.seq_len.size
+
+    # Steps. They raise SpecError or CoverageError from the latency model.
+
+    @cached_property
+    def decode(self) -> StepTime:
+        """(B, S, 1) the plain step."""
+        if self.sibling is not None:
+            return self.sibling.decode
+        return work_time(self.setting.latency, decode_work(self.setting, *self._places))
+
+    @cached_property
+    def verify(self) -> StepTime:
+        """Verification; broadcasts with (B, S, 1 + C), whose columns are the counts of `configurations`.
+
+        The first is a placeholder.
+        """
+        if self.sibling is not None and self._verifies_as(self.sibling):
+            return self.sibling.verify
+        if self.configurations.counts.size == 1:
+            return StepTime(cost=Cost())
+        return verification_step(self.setting, *self._places, self._counts)
+
+    @cached_property
+    def drafting(self) -> tuple[StepTime | None, ...]:
+        """What each option adds, broadcasts with the same; None where a drafter costs nothing.
+
+        Passes that options share are timed once.
+        """
+        passes: dict[Any, Any] = {}
+        steps = []
+        for option in self.configurations.options:
+            setting = replace(self.setting, drafter=option.drafter)
+            timed = drafting_steps(setting, *self._places, self._counts, passes)
+            steps.append(reduce(add, timed) if timed else None)
+        return tuple(steps)
+
+    @property
+    def _places(self) -> tuple[IntArray, IntArray]:
+        lengths = self._lengths_in_flight if self.in_flight_only else self.seq_len
+        return self.batch[:, None, None], lengths[None, :, None]
+
+    @property
+    def _counts(self) -> IntArray:
+        """(1, 1, 1 + C) tokens that verification processes; for the plain step's column the first count."""
+        counts = self.configurations.counts
+        return np.concatenate([counts[1:2], counts[1:]])[None, None, :]
+
+    def _verifies_as(self, other: Surface) -> bool:
+        """Whether both verify the same counts as often and alike."""
+        own, its = self.setting, other.setting
+        engine = own.runtime.engine
+        counts, its_counts = self.configurations.counts, other.configurations.counts
+        if engine is None or not engine.chain_only or not np.array_equal(counts, its_counts):
+            return False
+        waits = [setting.method in engine.synchronous_drafters for setting in (own, its)]
+        alike = [(setting.overlap, setting.match_rate, setting.kept) for setting in (own, its)]
+        return waits[0] == waits[1] and alike[0] == alike[1]
+
+    # The same steps elsewhere.
+
+    @cached_property
+    def in_flight(self) -> Surface:
+        """Steps of the requests in flight around each length: those of the length itself without traffic."""
+        if self.in_flight_only or np.array_equal(self._lengths_in_flight, self.seq_len):
+            return self
+        return replace(self, seq_len=self._lengths_in_flight, nominal=self, sibling=None)
+
+    @property
+    def _lengths_in_flight(self) -> IntArray:
+        """(S,) mean lengths of the requests in flight around each length (length bias)."""
+        lengths = served_length(self.setting, self.seq_len, self.scenario.traffic)
+        return np.rint(lengths).astype(np.int64)
+
+    @cached_property
+    def at_edges(self) -> Surface | None:
+        """The same at the most requests that the engine was measured with, and its doublings, if below B.
+
+        Of such edges: themselves.
+        """
+        engine = self.setting.runtime.engine
+        known = 0 if engine is None else engine.measured_requests
+        if not known or self.batch.max(initial=0) <= known:
+            return None
+        if self.nominal is not None and self.nominal.at_edges is not None:
+            return self.nominal.at_edges.in_flight
+        edges = _doublings(known, self.batch)
+        if np.array_equal(self.batch, [*edges, 2 * edges[-1]]):
+            return self
+        sibling = None if self.sibling is None else self.sibling.at_edges
+        return replace(self, batch=np.asarray(edges), sibling=sibling)
+
+    @cached_property
+    def at_long_edges(self) -> Surface | None:
+        """The same at the longest requests that steps were measured with, and their doublings, if below S."""
+        runtime = self.setting.runtime
+        known = 0 if runtime.engine is None or runtime.local else longest_tokens()
+        if not known or self.seq_len.max(initial=0) <= known:
+            return None
+        if self.nominal is not None and self.nominal.at_long_edges is not None:
+            return self.nominal.at_long_edges.in_flight
+        edges = np.asarray(_doublings(known, self.seq_len))
+        return replace(self, seq_len=edges, nominal=None, sibling=None)
+
+    @cached_property
+    def kernels_alone(self) -> Surface | None:
+        """The same with the engine's kernels alone; None where the runtime is no engine."""
+        runtime = self.setting.runtime
+        return None if runtime.engine is None else self.run_by(runtime.kernels_alone)
+
+    @cached_property
+    def on_accepted_rows(self) -> Surface:
+        """The same with Medusa heads on accepted rows alone."""
+        return self.run_by(replace(self.setting.runtime, head_rows="accepted"))
+
+    def run_by(self, runtime: Runtime) -> Surface:
+        """The same under another runtime."""
+        return replace(self, setting=replace(self.setting, runtime=runtime), nominal=None, sibling=None)
+
+    # What does not depend on time.
+
+    @property
+    def loaded_drafter(self) -> Drafter | None:
+        """What reads prompts beside the model, whatever counts are asked about: with all its heads."""
+        return self.scenario.drafting.drafter(self.scenario.depth) if self.configurations.options else None
+
+    @cached_property
+    def max_batch(self) -> IntArray:
+        """(S, J) largest batch that fits in memory; 0 where none does."""
+        return self.configurations.max_batch(self.scenario, self.seq_len)
+
+    @cached_property
+    def ends_profile(self) -> bool:
+        """Whether the largest count is where the acceptance ends, not the search or a limit on drafts."""
+        if not self.configurations.options:
+            return False
+        last = int(self.configurations.counts[-1])
+        further = self.scenario.options(last + 1)
+        beyond = any(int(option.candidates[-1]) > last for option in further)
+        drafts = max(option.depth for option in further)
+        return not beyond and drafts < self.scenario.drafting.max_drafts
+
+    @cached_property
+    def idle_share(self) -> FloatArray:
+        """(B, S) by which plain steps are longer in an engine with the drafter loaded that drafts nothing.
+
+        One pass keeps its state up to date, and a drafter that is scheduled synchronously hides no host; a
+        look-up has no state.
+        """
+        options, runtime = self.configurations.options, self.setting.runtime
+        depths = {option.depth: index for index, option in enumerate(options) if option.chain}
+        if runtime.engine is None or not depths or self.scenario.drafting.kind.looks_up:
+            return np.zeros(self.shape)
+        drafting = self.drafting[depths[min(depths)]]
+        waits = replace(self.setting, runtime=runtime.drafting(self.scenario.drafting.method))
+        loaded_us = decode_step(waits, self.batch[:, None, None], self.seq_len[None, :, None]).time_us
+        if drafting is not None:
+            loaded_us = loaded_us + drafting.time_us
+        share = loaded_us / self.decode.time_us - 1.0
+        return np.asarray(np.broadcast_to(share[..., 0], self.shape))
+
+
+def _doublings(known: int, asked: IntArray) -> list[int]:
+    """What was known, and its doublings below the most that is asked."""
+    edges = [known]
+    while 2 * edges[-1] < asked.max():
+        edges.append(2 * edges[-1])
+    return edges
+
+
+def surface_at(
+    scenario: Scenario,
+    batch: Sequence[int] | IntArray,
+    seq_len: Sequence[int] | IntArray | FloatArray,
+    options: Sequence[DraftOption] | None = None,
+    *,
+    in_flight_only: bool = False,
+) -> Surface:
+    """Steps of a scenario at every batch and length with these ways of drafting (None: all of them).
+
+    seq_len: a mean length need not be whole. Raises UsageError where that is too much, or the profile cannot
+    describe the drafter.
+    """
+    configurations = Configurations(tuple(scenario.options() if options is None else options))
+    batches, lengths = np.asarray(batch, dtype=np.int64), np.asarray(seq_len)
+    size = configurations.candidates.size
+    if batches.size * lengths.size * size > LARGEST_SEARCH:
+        raise UsageError(
+            f"{batches.size} batches x {lengths.size} lengths x {size} configurations are too many; search "
+            "fewer lengths, a smaller range of batches or fewer candidates"
+        )
+    return Surface(
+        scenario=scenario,
+        setting=scenario.setting,
+        batch=batches,
+        seq_len=lengths,
+        configurations=configurations,
+        in_flight_only=in_flight_only,
+    )
+
+
+def in_groups(lengths: int) -> list[slice]:
+    """Places of the lengths that a search prices at once, each at the batches of all."""
+    return [slice(first, min(first + _TOGETHER, lengths)) for first in range(0, lengths, _TOGETHER)]

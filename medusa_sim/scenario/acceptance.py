@@ -1,0 +1,270 @@
+"""Acceptance as a user names it: a profile, a file, rates, a mean length, or what ships for the model."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from numbers import Real
+from typing import TypeAlias
+
+import numpy as np
+
+from medusa_sim.acceptance.curve import ShapedAcceptance
+from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
+from medusa_sim.acceptance.profile import (
+    AcceptanceProfile,
+    acceptance_names,
+    load_acceptance,
+    scheme_ratio,
+)
+from medusa_sim.data import DataDir
+from medusa_sim.errors import SpecError, UsageError, check_kind
+from medusa_sim.scenario.defaults import MAX_DRAFTS
+from medusa_sim.step.drafter.base import Drafter
+
+Given: TypeAlias = str | os.PathLike[str] | float | Sequence[float] | AcceptanceProfile | None
+"""A profile or its name, a file, one rate, shares of steps by position, a word of FORMS, or None: shipped."""
+
+FORMS = (
+    "a profile's name, a TOML or CSV file, one rate (0.7), the share of steps that accept each draft "
+    "(0.78,0.60,0.42), conditional rates (conditional:0.78,0.77,0.70) or a mean length with its drafts "
+    "(2.8@3)"
+)
+CONDITIONAL = "conditional:"
+"""Before rates by position that say how often each draft is accepted where the one before it was."""
+FLATTEST = 0.9
+"""Shares that fall by less from one draft to the next are perhaps conditional rates: 0.71, 0.66, 0.64."""
+MEAN_LENGTH_ERROR = 0.13
+"""80 % half width, relative, of the accepted drafts that a mean length gives at other depths.
+
+A constant rate solved at any depth of the shipped EAGLE and Medusa chains gives at their shorter depths
+0.5 to 22 % too few accepted drafts: 13 % or less in four of five cases.
+"""
+_NUMBERS = re.compile(r"[\s0-9.,eE+-]+")
+_FAMILY = re.compile(r"[a-z]+")
+
+
+def constant_rate(rate: float, positions: int = MAX_DRAFTS, name: str | None = None) -> AcceptanceProfile:
+    """A chain whose every draft is accepted with the same probability where the one before was.
+
+    Raises UsageError for a rate outside (0, 1].
+    """
+    if not 0.0 < rate <= 1.0:
+        raise UsageError(f"acceptance rate {rate:g}: above 0 and at most 1 is allowed")
+    heads = HeadAccuracy.checked(np.full((positions, 1), rate), where="acceptance rate")
+    return _chain(name or f"{rate:g}", heads, f"Every draft accepted with probability {rate:g}")
+
+
+def rates_by_position(
+    rates: Sequence[float], name: str | None = None, *, conditional: bool = False
+) -> AcceptanceProfile:
+    """A chain from the share of steps in which the first, second, ... draft was accepted, as engines log it.
+
+    conditional: from how often each was accepted where the one before it was. Raises UsageError for rates
+    outside 0..1, or shares that rise.
+    """
+    label = name or f"{CONDITIONAL if conditional else ''}{_listed(rates)}"
+    if len(rates) > MAX_DRAFTS:
+        raise UsageError(f"acceptance {len(rates)} rates: at most {MAX_DRAFTS} positions are modelled")
+    try:
+        heads = chain_accuracy(list(rates), None, conditional=conditional, where="acceptance")
+    except SpecError as error:
+        risen = any(before < rate <= 1.0 for before, rate in pairwise(rates)) and not conditional
+        told = (
+            "; --acceptance takes the share of steps in which each draft was accepted, which never rises; "
+            f"rates given that the draft before was accepted are {CONDITIONAL}{_listed(rates)}"
+        )
+        raise UsageError(f"{error}{told if risen else ''}") from error
+    what = "where the one before was" if conditional else "of the steps"
+    return _chain(label, heads, f"Drafts accepted in {_listed(rates)} {what}, by position")
+
+
+def _listed(rates: Sequence[float], digits: str = "g") -> str:
+    return ",".join(f"{rate:{digits}}" for rate in rates)
+
+
+def both_kinds(profile: AcceptanceProfile) -> str:
+    """Rates of a chain as `--acceptance` takes them: `0.710,0.469,0.300 of the steps (conditional:...)`."""
+    heads = profile.heads
+    rates: list[float] = [] if heads is None else heads.conditional()[:, 0].tolist()
+    return f"{_listed(np.cumprod(rates).tolist(), '.3f')} of the steps ({CONDITIONAL}{_listed(rates, '.3f')})"
+
+
+def doubtful_shares(given: Given) -> str:
+    """That shares of steps, as they were typed, look like conditional rates; empty where they do not."""
+    if isinstance(given, str):
+        text = given.strip()
+        rates = [float(part) for part in text.split(",")] if _NUMBERS.fullmatch(text) else []
+    else:
+        rates = list(given) if isinstance(given, list | tuple | np.ndarray) else []
+    behind = [rate / before for before, rate in pairwise(rates) if before > 0.0]
+    if max(behind, default=0.0) <= FLATTEST:
+        return ""
+    return (
+        f"acceptance {_listed(rates)} are shares of the steps: behind an accepted draft "
+        f"{_listed(behind, '.2f').replace(',', ', ')} of the next are; if that is too much, they are "
+        f"conditional rates: give {CONDITIONAL}{_listed(rates)}"
+    )
+
+
+def mean_length(tokens_per_step: float, drafts: int, name: str | None = None) -> AcceptanceProfile:
+    """A chain of `drafts` that emits so many tokens a step on average, the target's own included.
+
+    Its rate is taken as constant, solved from 1 + r + ... + r^drafts = tokens_per_step, with a wider band.
+    Raises UsageError for a length outside 1..drafts + 1.
+    """
+    if not 1 <= drafts <= MAX_DRAFTS:
+        raise UsageError(f"acceptance {tokens_per_step:g}@{drafts}: 1 to {MAX_DRAFTS} drafts are allowed")
+    if not 1.0 < tokens_per_step <= drafts + 1.0:
+        raise UsageError(
+            f"acceptance {tokens_per_step:g}@{drafts}: a step of {drafts} drafts emits above 1 and at most "
+            f"{drafts + 1} tokens"
+        )
+    powers = np.arange(1, drafts + 1)
+
+    def beyond(rate: float) -> float:
+        return 1.0 + float((rate**powers).sum()) - tokens_per_step
+
+    from scipy.optimize import brentq
+
+    rate = 1.0 if beyond(1.0) <= 0.0 else float(brentq(beyond, 0.0, 1.0, xtol=1e-15))
+    heads = HeadAccuracy.checked(np.full((drafts, 1), rate), where="acceptance")
+    label = name or f"{tokens_per_step:g}@{drafts}"
+    title = f"{tokens_per_step:g} tokens a step with {drafts} drafts"
+    return _chain(label, heads, title, MEAN_LENGTH_ERROR, of_mean=True)
+
+
+def _chain(
+    name: str, heads: HeadAccuracy, title: str, model_error: float = 0.0, *, of_mean: bool = False
+) -> AcceptanceProfile:
+    model = ShapedAcceptance(name, heads, model_error, of_mean)
+    return AcceptanceProfile(
+        name=name, kind="position", title=title, source="given with the question", model=model
+    )
+
+
+def acceptance_of(
+    given: Given,
+    drafter: type[Drafter],
+    *,
+    model_name: str,
+    workload: str | None = None,
+    lossless: bool = False,
+    data_dir: DataDir = None,
+) -> AcceptanceProfile:
+    """The profile that `given` names, in any of FORMS.
+
+    None: the drafter's shipped profile of the model, else the one it borrows, else a typical one. A chain's
+    rates are carried on to further drafts as those of such drafters fall (T9). workload:
+    an MT-bench category (Figure 3b of the Medusa paper). lossless: greedy acceptance instead of typical
+    acceptance (Figure 5), for curves, which were measured with it; accuracies and rates say how often a
+    guess is exactly right as they are.
+    Raises UsageError for an unknown workload; SpecError or DataError from loading.
+    """
+    profile = _loaded(given, drafter, model_name, data_dir)
+    if drafter.falls_as:
+        from medusa_sim.acceptance.deeper import FALLS
+
+        profile = profile.carried_on(FALLS[drafter.falls_as])
+    if workload is not None:
+        profile = profile.of_workload(workload)
+    if lossless and profile.heads is None:
+        profile = profile.with_ratio(scheme_ratio("greedy"))
+    return profile
+
+
+def matched(
+    given: float | None, kind: type[Drafter], profile: AcceptanceProfile
+) -> tuple[float, AcceptanceProfile]:
+    """Share of the steps that verify drafts, and the acceptance over all steps that goes with it.
+
+    All steps do, but for a drafter that looks drafts up in the text. There the profile says its own share
+    (`steps_matched`); with another one as many more or fewer drafts are accepted, since what a match is worth
+    stays. Raises UsageError for a rate outside (0, 1] or below the first acceptance, or of a drafter that
+    takes none.
+    """
+    if not kind.looks_up:
+        if given is not None:
+            raise UsageError(f"drafter {kind.name} takes no --match-rate: it drafts in every step")
+        return 1.0, profile
+    if given is None:
+        return profile.steps_matched, profile
+    if not 0.0 < given <= 1.0:
+        raise UsageError(f"match rate {given:g}: above 0 and at most 1 is allowed")
+    if given < profile.first_accepted:
+        least = profile.first_accepted
+        raise UsageError(
+            f"match rate {given:g}: acceptance {profile.name} accepts a first draft in {least:g} of the "
+            f"steps, so drafts are found in as many; give {least:g} to 1, or the acceptance of that text"
+        )
+    return given, profile.with_ratio(given / profile.steps_matched)
+
+
+def _loaded(given: Given, drafter: type[Drafter], model_name: str, data_dir: DataDir) -> AcceptanceProfile:
+    if isinstance(given, AcceptanceProfile):
+        return given
+    if given is None:
+        return _shipped(drafter, model_name, data_dir)
+    if isinstance(given, str):
+        return named_acceptance(given, data_dir)
+    if isinstance(given, os.PathLike):
+        return load_acceptance(given, data_dir)
+    check_kind("acceptance", given, FORMS, (Real, list, tuple, np.ndarray))
+    if isinstance(given, float | Real):
+        return constant_rate(float(given))
+    for rate in given:
+        check_kind("acceptance", rate, "a rate of 0 to 1 for each position", (Real,))
+    return rates_by_position([float(rate) for rate in given])
+
+
+def _shipped(drafter: type[Drafter], model_name: str, data_dir: DataDir) -> AcceptanceProfile:
+    known = acceptance_names(data_dir)
+    own = (f"{prefix}{model_name}" for prefix in drafter.profiles)
+    chosen = next((name for name in own if name in known), None)
+    relative = _of_the_family(drafter.profiles[0], model_name, known)
+    return load_acceptance(chosen or relative or drafter.lender, data_dir)
+
+
+def _of_the_family(prefix: str, model_name: str, known: Sequence[str]) -> str | None:
+    """The profile of the nearest model of the same family: the longest common beginning of their names.
+
+    A family is the letters that a name begins with: kimi, glm, qwen. Shorter names first, so that variants
+    (`-no-thinking`) are taken only where they are asked for.
+    """
+    letters = _FAMILY.match(model_name)
+    if letters is None:
+        return None
+    relatives = sorted((name for name in known if name.startswith(f"{prefix}{letters[0]}")), key=len)
+    return max(relatives, key=lambda name: _alike(name.removeprefix(prefix), model_name), default=None)
+
+
+def _alike(name: str, other: str) -> int:
+    """Characters with which both begin."""
+    pairs = zip(name, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(name), len(other)))
+
+
+def named_acceptance(text: str, data_dir: DataDir = None) -> AcceptanceProfile:
+    """The profile that a word names, in any of FORMS, as it was measured.
+
+    Raises UsageError for numbers that are none of them; SpecError or DataError from loading.
+    """
+    text = text.strip()
+    length, at, drafts = text.partition("@")
+    if at and _NUMBERS.fullmatch(length) and (not drafts or _NUMBERS.fullmatch(drafts)):
+        try:
+            return mean_length(float(length), int(drafts), text)
+        except ValueError:
+            raise UsageError(f"acceptance {text!r}: LENGTH@DRAFTS is two numbers, as in 2.8@3") from None
+    conditional = text.startswith(CONDITIONAL)
+    if not conditional and not _NUMBERS.fullmatch(text):
+        return load_acceptance(text, data_dir)
+    try:
+        rates = [float(part) for part in text.removeprefix(CONDITIONAL).split(",")]
+    except ValueError:
+        raise UsageError(f"acceptance {text!r}: give {FORMS}") from None
+    if len(rates) == 1:
+        return constant_rate(rates[0], name=text)
+    return rates_by_position(rates, text, conditional=conditional)

@@ -1,0 +1,290 @@
+"""Ways of drafting to choose from: what each costs to draft and how many tokens it gives.
+
+A `DraftOption` is a drafter with every candidate count that makes sense for it. Medusa heads: for each
+number of heads run, the optimal tree of every size. Chain drafters: for each depth d a chain of d + 1
+candidates, since each further draft costs a pass. Layer and model drafters whose profile knows several
+ranks: for each depth and width (children kept a level) the optimal trees of that shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.acceptance.curve import ShapedAcceptance
+from medusa_sim.acceptance.heads import (
+    HeadAccuracy,
+    best_chain,
+    chain_tokens_per_step,
+    optimal_order,
+    token_errors,
+)
+from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.acceptance.tree import CandidateTree, Path, TreeOrder
+from medusa_sim.arrays import FloatArray, IntArray, among
+from medusa_sim.errors import UsageError
+from medusa_sim.scenario.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
+from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter.base import Drafter, Parts
+
+WIDTHS = (1, 2, 4, 8)
+"""Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
+
+
+_LEAST = 1e-12
+"""Accuracy below which a draft counts as this likely, so that factors end."""
+_EXACT = 1e-9
+"""Relative width at which the search for a factor ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What drafts, before its depth is chosen.
+
+    method: name of a registered drafter. parts: what it is made of. max_drafts: longest draft.
+    """
+
+    method: str = "medusa"
+    parts: Parts = field(default_factory=Parts)
+    max_drafts: int = MAX_DRAFTS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_drafts <= LONGEST_DRAFT:
+            raise UsageError(
+                f"draft length {self.max_drafts}: whole numbers from 1 to {LONGEST_DRAFT} are allowed"
+            )
+        if not 1 <= self.parts.heads <= LONGEST_DRAFT:
+            raise UsageError(f"heads {self.parts.heads}: whole numbers from 1 to {LONGEST_DRAFT} are allowed")
+        self.kind.check_parts(self.parts)
+
+    @property
+    def kind(self) -> type[Drafter]:
+        """The registered drafter."""
+        return drafter_kind(self.method)
+
+    def lengths(self, longest: int) -> tuple[int, ...]:
+        """Draft lengths that it can run, up to `longest`."""
+        return self.kind.lengths(self.parts, longest)
+
+    def drafter(self, depth: int, width: int = 1) -> Drafter:
+        """The drafter for draft length `depth`, `width` children a level."""
+        return self.kind.of(self.parts, depth, width)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DraftOption:
+    """One drafter with its candidate counts.
+
+    depth: draft length (Medusa: heads run); width: children kept a level. candidates: counts from 2
+    up, root included; tokens_per_step: of each. order: nodes in the order in which a growing tree takes
+    them, None where the profile is a curve that knows no shapes. chain: no level has two nodes.
+    """
+
+    drafter: Drafter
+    depth: int
+    width: int
+    chain: bool
+    candidates: IntArray
+    tokens_per_step: FloatArray
+    profile: AcceptanceProfile
+    heads: HeadAccuracy | None = None
+    order: TreeOrder | None = None
+
+    def tree(self, candidates: int) -> CandidateTree | None:
+        """The tree of that many candidates; None where shapes are unknown."""
+        return None if self.order is None else self.order.tree(candidates)
+
+    def is_chain(self, candidates: int) -> bool:
+        """Whether the tree of that many candidates has one path."""
+        tree = self.tree(candidates)
+        return self.chain or (tree is not None and tree.depth == candidates - 1)
+
+    def paths(self, candidates: int) -> tuple[Path, ...] | None:
+        """Paths of the tree of that many candidates, root implied; None where shapes are unknown."""
+        tree = self.tree(candidates)
+        return None if tree is None else tree.paths
+
+    def tokens(self, candidates: int) -> float:
+        """Tokens per step at one of the counts."""
+        return float(self.tokens_per_step[np.searchsorted(self.candidates, candidates)])
+
+    @cached_property
+    def band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) of the 80 % interval of the tokens per step, of each count.
+
+        Sample sizes, the profile's own model error and the guess of drafts that it was not measured on; never
+        above one token a candidate, nor above the depth and the target's own token.
+        """
+        counts = self.candidates
+        if self.order is None or self.heads is None:
+            return self.profile.band(counts)
+        model = self.profile.model
+        assert isinstance(model, ShapedAcceptance)  # noqa: S101  # it has heads
+        errors = token_errors(self.order.paths, self.order.gains, self.heads)
+        value, drafts = self.order.tokens_per_step[counts - 1], np.minimum(counts - 1, self.depth)
+        low, high = model.band_of(value, errors[counts - 1], drafts)
+        return self.profile.adjusted(low, counts), self.profile.adjusted(high, counts)
+
+    @cached_property
+    def halves(self) -> tuple[FloatArray, FloatArray]:
+        """Half-widths (fewer, more) of `band` on the logarithm of the tokens per step."""
+        low, high = self.band
+        return np.log(self.tokens_per_step / low), np.log(high / self.tokens_per_step)
+
+    def drafts(self, candidates: int) -> int:
+        """Draft length that the tree of that many candidates uses; heads beyond it need not run."""
+        tree = self.tree(candidates)
+        return self.depth if tree is None else max(tree.depth, 1)
+
+    def scaled_tokens(self, candidates: int, factor: float) -> float:
+        """Tokens per step of the same tree if every accuracy were `factor` times what it is.
+
+        A head's total probability stays at 1 or below: its factor stops there. A
+        curve knows no heads; there the accepted drafts scale, to all of them at most.
+        """
+        if self.order is None or self.heads is None:
+            return min(1.0 + factor * (self.tokens(candidates) - 1.0), float(candidates))
+        tokens, lift = 1.0, 1.0
+        for most, gain in zip(self._most_factors, self._gains_of_levels[candidates - 1], strict=True):
+            lift *= min(factor, most) if factor > 1.0 else factor
+            tokens += gain * lift
+        return float(self.profile.adjusted(tokens, candidates))
+
+    def factor_for(self, candidates: int, required: float) -> float | None:
+        """The least factor on every accuracy that gives so many tokens per step; None where none does."""
+        if required <= 1.0:
+            return 0.0
+        if self.order is None or self.heads is None:
+            most = (candidates - 1.0) / max(self.tokens(candidates) - 1.0, _LEAST)
+        else:
+            most = max(self._most_factors)  # beyond it every head is always right
+        if self.scaled_tokens(candidates, most) < required:
+            return None
+        low, high = 0.0, most
+        while high - low > _EXACT * high:
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if self.scaled_tokens(candidates, middle) < required else (low, middle)
+        return high
+
+    @cached_property
+    def _most_factors(self) -> list[float]:
+        """Of each head, the factor at which its total probability reaches 1."""
+        coverage = np.ones(0) if self.heads is None else self.heads.conditional().sum(axis=1)
+        return list((1.0 / np.maximum(coverage, _LEAST)).tolist())
+
+    @cached_property
+    def _gains_of_levels(self) -> list[list[float]]:
+        """(nodes + 1, heads) tokens that each level of a tree of 0, 1, ... nodes adds."""
+        paths, gains = ((), np.zeros(0)) if self.order is None else (self.order.paths, self.order.gains)
+        by_level = np.zeros((len(paths) + 1, len(self._most_factors)))
+        by_level[np.arange(1, len(paths) + 1), [len(path) - 1 for path in paths]] = gains
+        return list(by_level.cumsum(axis=0).tolist())
+
+    def only(self, candidates: IntArray) -> DraftOption | None:
+        """The same option with those of its counts that are listed; None where none is."""
+        kept = among(self.candidates, candidates)
+        if not kept.any():
+            return None
+        return replace(self, candidates=self.candidates[kept], tokens_per_step=self.tokens_per_step[kept])
+
+
+def draft_options(
+    drafting: Drafting,
+    profile: AcceptanceProfile,
+    *,
+    candidates_max: int = CANDIDATES_MAX,
+    chain_only: bool = False,
+) -> tuple[DraftOption, ...]:
+    """Every way of drafting that the profile describes, trees first, then chains.
+
+    Raises UsageError where the profile cannot describe the drafter: a curve of tree sizes says nothing
+    of chains or of drafters that pay for each draft.
+    """
+    if candidates_max < 2:
+        raise UsageError(f"candidates up to {candidates_max}: at least 2 are needed to speculate")
+    heads = profile.heads
+    if heads is None:
+        return (_curve_option(drafting, profile, candidates_max, chain_only=chain_only),)
+    trained = [drafting.parts.heads] if drafting.kind.unit == "head" else []
+    depth_max = min(heads.heads, drafting.max_drafts, *trained)
+    options = []
+    if not chain_only and heads.ranks > 1:
+        for depth in drafting.lengths(depth_max):
+            options += _tree_options(drafting, profile, heads.first(depth), candidates_max)
+    for depth in drafting.lengths(min(depth_max, candidates_max - 1)):
+        first = heads.first(depth)
+        gains = np.diff(chain_tokens_per_step(first))
+        options.append(
+            _shaped_option(drafting, profile, first, 1, TreeOrder(best_chain(first, depth).paths, gains))
+        )
+    return tuple(options)
+
+
+def _curve_option(
+    drafting: Drafting, profile: AcceptanceProfile, candidates_max: int, *, chain_only: bool
+) -> DraftOption:
+    if chain_only:
+        raise UsageError(
+            f"acceptance {profile.name} is a curve of tree sizes and knows no chains; give accuracies per "
+            "head and rank, or per position, with --acceptance FILE"
+        )
+    if drafting.kind.pays_per_draft:
+        raise UsageError(
+            f"acceptance {profile.name} is a curve of tree sizes; drafter {drafting.method} pays for each "
+            "draft in a row and needs a rate per position: --acceptance FILE, or one rate such as 0.7"
+        )
+    counts = np.arange(2, min(candidates_max, profile.candidates_max) + 1)
+    return DraftOption(
+        drafter=drafting.drafter(drafting.parts.heads),
+        depth=drafting.parts.heads,
+        width=0,
+        chain=False,
+        candidates=counts,
+        tokens_per_step=profile.tokens_per_step(counts),
+        profile=profile,
+    )
+
+
+def _tree_options(
+    drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy, candidates_max: int
+) -> list[DraftOption]:
+    """Medusa heads and n-grams: one option a depth. Drafters that run level by level: one a width too."""
+    if not drafting.kind.has_levels:
+        return [_shaped_option(drafting, profile, heads, 0, optimal_order(heads, candidates_max))]
+    options = []
+    for width in (w for w in WIDTHS[1:] if w <= heads.ranks):
+        narrow = replace(heads, accuracy=heads.accuracy[:, :width])
+        order = _within_width(optimal_order(narrow, candidates_max), width)
+        options.append(_shaped_option(drafting, profile, narrow, width, order))
+    return options
+
+
+def _shaped_option(
+    drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy, width: int, order: TreeOrder
+) -> DraftOption:
+    """Of trees of every size in an order; width 1: of the chain of all its nodes alone."""
+    counts = np.arange(2, order.candidates_max + 1)[-1 if width == 1 else 0 :]
+    return DraftOption(
+        drafter=drafting.drafter(heads.heads, max(width, 1)),
+        depth=heads.heads,
+        width=width,
+        chain=width == 1,
+        candidates=counts,
+        tokens_per_step=profile.adjusted(order.tokens_per_step[counts - 1], counts),
+        profile=profile,
+        heads=heads,
+        order=order,
+    )
+
+
+def _within_width(order: TreeOrder, width: int) -> TreeOrder:
+    """The order up to the first node that would expand more than `width` nodes of a level."""
+    expanded: dict[int, set[Path]] = {}
+    for n, path in enumerate(order.paths):
+        parents = expanded.setdefault(len(path), set())
+        parents.add(path[:-1])
+        if len(parents) > width:
+            return TreeOrder(order.paths[:n], order.gains[:n])
+    return order

@@ -1,0 +1,122 @@
+"""What is asked: of a recommendation batches, lengths and limits; of a check what an engine gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from medusa_sim.errors import UsageError
+from medusa_sim.scenario.argument import ANY, NUMBER, WHOLE, WORD, Declared, argument, declared
+from medusa_sim.scenario.defaults import CANDIDATES_MAX, DEFAULT_BATCHES, FREE_WITHIN, SWITCHING_GAIN
+from medusa_sim.units import US_PER_MS
+
+if TYPE_CHECKING:
+    from medusa_sim.arrays import IntArray
+
+Objective = Literal["latency", "throughput"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+
+_ASKED = "What is asked for"
+BATCH_MAX = 65_536
+"""Largest batch of anything that is asked."""
+EVERY_BATCH_TO = 256
+"""Every batch is searched to here, every 2 % beyond."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(Declared):
+    """What is asked.
+
+    batch_min, batch_max: every batch between them is searched (beyond 256 every 2 %). seq_len: committed
+    tokens; none: as long as the request (`Scenario.length`). request: (prompt, output) tokens; None: the
+    scenario's traffic, or without lengths what `Scenario.served` says.
+    """
+
+    batch_min: int = DEFAULT_BATCHES[0]
+    batch_max: int = DEFAULT_BATCHES[1]
+    seq_len: tuple[int, ...] = ()
+    objective: Objective = argument(
+        "latency", WORD,
+        "latency: at each batch. throughput: the most tokens/s of any batch that fits.",
+        _ASKED, choices=OBJECTIVES,
+    )  # fmt: skip
+    max_latency_ms: float | None = argument(
+        None, NUMBER, "Longest time per output token of one user.", _ASKED, above=0
+    )
+    candidates_max: int = argument(
+        CANDIDATES_MAX, WHOLE, "Largest tree searched.", "Drafts and acceptance", least=2, most=1024
+    )
+    free_within: float = argument(
+        FREE_WITHIN, NUMBER, "Overhead up to which candidates are free (of --wide).", _ASKED, least=1
+    )
+    switching_gain: float = argument(
+        SWITCHING_GAIN, NUMBER, "Gain below which neighbouring batches share a row.", _ASKED,
+        option="--switch-gain",
+    )  # fmt: skip
+    request: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.batch_min <= self.batch_max:
+            raise UsageError(f"batch {self.batch_min}..{self.batch_max}: from 1, smallest first")
+        if self.seq_len and min(self.seq_len) < 1:
+            raise UsageError(f"seq_len {self.seq_len}: whole numbers from 1 are allowed")
+
+    @property
+    def batches(self) -> IntArray:
+        """Every batch searched."""
+        import numpy as np
+
+        from medusa_sim.arrays import distinct
+
+        every = np.arange(self.batch_min, min(self.batch_max, max(EVERY_BATCH_TO, self.batch_min)) + 1)
+        if self.batch_max <= every[-1]:
+            return every
+        steps = 1 + int(np.ceil(np.log(self.batch_max / every[-1]) / np.log(1.02)))
+        beyond = np.rint(np.geomspace(every[-1], self.batch_max, steps)).astype(np.int64)
+        return distinct(every, beyond)
+
+    @property
+    def max_latency_us(self) -> float | None:
+        """The latency limit in microseconds."""
+        return None if self.max_latency_ms is None else self.max_latency_ms * US_PER_MS
+
+
+QUESTION = declared(Question)
+"""What is asked beside batches, lengths and the request, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Declared):
+    """What a running engine gave: a speed, and with drafts how many were accepted.
+
+    The time per token goes before the rate, and that before the gap between chunks; both times tell the
+    tokens of a step, too.
+    """
+
+    batch: int | None = argument(None, WHOLE, "Requests in flight.", least=1, most=BATCH_MAX)
+    seq_len: int | None = argument(
+        None, ANY, "Mean committed tokens of a request [prompt and half the output, else 1024].",
+        option="--seq", names="length",
+    )  # fmt: skip
+    drafts: int | None = argument(None, WHOLE, "Draft tokens of a step; 0: none.", least=0, most=64)
+    tpot_ms: float | None = argument(
+        None, NUMBER, "Time per token of a request.", option="--measured-tpot-ms", above=0
+    )
+    tokens_per_s: float | None = argument(
+        None, NUMBER, "Of all requests together.", option="--measured-tokens-per-s", above=0
+    )
+    itl_ms: float | None = argument(
+        None, NUMBER, "Median gap between two chunks: a round.", option="--measured-itl-ms", above=0
+    )
+    plain_tpot_ms: float | None = argument(None, NUMBER, "Time per token without speculation.", above=0)
+    accepted_by_position: Sequence[float] | None = argument(
+        None,
+        ANY,
+        "Share of the steps in which draft 1, 2, ... was accepted, as engines log it.",
+        names="shares",
+    )
+    tokens_per_step: float | None = argument(
+        None, NUMBER, "Mean acceptance length, the target's own token included.", least=1
+    )

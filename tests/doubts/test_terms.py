@@ -1,0 +1,101 @@
+"""Terms of engines outside their range: which are named, and the requests that a drafter leaves."""
+
+import numpy as np
+import pytest
+
+from medusa_sim import Scenario
+from medusa_sim.doubts.terms import WORDS, beyond_measured, far_terms
+from medusa_sim.load.limits import Server, limits_of
+from medusa_sim.plan.recommend import recommend
+from medusa_sim.report.caveats import caveats
+from medusa_sim.report.recommend_reason import warnings
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario as PlanScenario
+from medusa_sim.specs.engine import UNITS
+from medusa_sim.step.server import step_limits
+from medusa_sim.step.workload import Grid
+
+DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}
+SERVED = {"prompt_tokens": 512, "output_tokens": 256}
+
+
+def test_a_term_that_carries_more_than_a_tenth_outside_its_range_is_named():
+    busy = Scenario(**DENSE, **SERVED, runtime="sglang")
+    (told,) = far_terms(busy, (1, 512), 640)
+    assert "launches of prompts" in told
+    assert "measured elsewhere" in told
+    assert "latent" in told
+    assert "ordinary launches" in told
+    assert not far_terms(busy, (1, 4), 640)  # little of a step carries prompts
+    assert not far_terms(Scenario(**DENSE, runtime="sglang"), (1, 512), 640)  # nobody sends any
+    # inside its range it is not named, whatever it takes
+    home = Scenario(gpu="h200-sxm", model="deepseek-r1", drafter="mtp", tp=8, runtime="sglang", **SERVED)
+    assert not any("prompts" in line for line in far_terms(home, (1, 48), 640))
+    assert not far_terms(Scenario(**DENSE, runtime="cuda-graph"), (1, 512), 640)
+
+
+def test_what_is_charged_for_requests_beyond_those_measured_is_named():
+    told = " ".join(far_terms(Scenario(**DENSE, runtime="vllm"), (1, 1024), 640))
+    assert "for each request" in told
+    assert "wider" in told
+    assert not far_terms(Scenario(**DENSE, runtime="vllm-0.14"), (1, 16), 640)
+    assert set(WORDS) <= set(UNITS)
+
+
+def test_the_sentence_stands_in_every_answer():
+    scenario = Scenario(**DENSE, **SERVED, runtime="sglang")
+    (told, most) = beyond_measured(scenario, 640, (1, 512))
+    assert "at most 48 requests" in most
+    assert not any("at most 48" in line for line in beyond_measured(scenario, 640, (1, 48)))
+    grid = Grid.of([1, 512], [640], [1, 4])
+    assert any(told.lower() in line.lower() for line in caveats([scenario], grid))
+    assert told in scenario.sweep([1, 512], [640], [1, 4]).attrs["warnings"]
+    answer = recommend(scenario, Question(batch_max=512, seq_len=(640,)))
+    assert any("launches of prompts" in line for line in warnings(answer))
+
+
+def assert_no_narrower(batch, ends, known):
+    """Half-widths never fall below those at the requests that were measured, or at their doubles."""
+    low, value, high = ends
+    for half in (np.log(value / low), np.log(high / value)):
+        for edge in (known, 2 * known, 4 * known):
+            (at,) = half[batch == edge]
+            assert (half[batch >= edge] >= at - 1e-9).all(), (edge, half)
+
+
+@pytest.mark.parametrize(
+    "runtime", ["vllm", "vllm-0.10", "vllm-0.14", "sglang", "sglang-0.4", "tensorrt-llm"]
+)
+@pytest.mark.parametrize("set_up", [
+    {"gpu": "h100-sxm", "model": "llama-3.1-8b"}, {"gpu": "b200", "model": "llama-3.1-8b", "dtype": "fp8"},
+    {"gpu": "h200-sxm", "model": "llama-3.3-70b", "tp": 4}, {"gpu": "h100-sxm", "model": "qwen3-30b-a3b"},
+])  # fmt: skip
+def test_no_band_of_a_speedup_is_narrower_beyond_what_was_measured(runtime, set_up):
+    asked = {**set_up, "runtime": runtime, "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}
+    batch = [64, 128, 200, 256, 257, 288, 384, 511, 512, 513, 640, 768, 1024, 2048]
+    for traffic in ({}, SERVED):
+        scenario = Scenario(**asked, **traffic)
+        frame = scenario.sweep(batch, [640], [1, 2, 4])
+        known = scenario.setting.runtime.engine.measured_requests
+        for count in (2, 4):
+            rows = frame[(frame.candidates == count) & (frame.batch >= known)]
+            for name in ("speedup", *["server_speedup"] * bool(traffic)):
+                low, high = rows[f"{name}_low"].to_numpy(), rows[f"{name}_high"].to_numpy()
+                ends = low, rows[name].to_numpy(), high
+                assert_no_narrower(rows.batch.to_numpy(), ends, known)
+            ends = (rows[name].to_numpy() for name in ("verify_low_us", "verify_step_us", "verify_high_us"))
+            assert_no_narrower(rows.batch.to_numpy(), tuple(ends), known)
+        alone = scenario.sweep([513], [640], [1, 2, 4]).iloc[-1]
+        among = frame[(frame.candidates == 4) & (frame.batch == 513)].iloc[0]
+        names = ["speedup_low", "speedup_high", "verify_low_us", *["server_speedup_low"] * bool(traffic)]
+        assert alone[names].tolist() == pytest.approx(among[names].tolist())
+
+
+def test_a_drafter_leaves_fewer_requests_where_an_engine_says_so():
+    for runtime, most in (("sglang", 48), ("vllm", 1024)):
+        scenario = PlanScenario(**DENSE, runtime=runtime)
+        plain = step_limits(scenario.runtime, scenario.gpu)[0]
+        assert step_limits(scenario.runtime, scenario.gpu, drafts=True)[0] == min(most, plain)
+        limits = limits_of(scenario, scenario.options()[0])
+        assert limits.max_requests == min(most, plain)
+        assert limits_of(scenario, scenario.options()[0], Server(max_requests=96)).max_requests == 96
