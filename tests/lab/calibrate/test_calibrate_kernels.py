@@ -12,7 +12,7 @@ from made_up import made_up_fit
 from medusa_sim.errors import DataError, OutputError, SpecError
 from medusa_sim.lab.calibrate import transfer
 from medusa_sim.lab.calibrate.fit import UNFITTED, Rows, heldout_groups, mape, ratio_mape
-from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
+from medusa_sim.lab.calibrate.gemm import _resolution_us, fit_gemm, gemm_start, merged_repeats
 from medusa_sim.lab.calibrate.moe import TILES, rules_of
 from medusa_sim.lab.calibrate.rows import fitted_kernels, write_fits, write_kernels
 from medusa_sim.lab.calibrate.transfer import fit_transferred_gemm
@@ -99,6 +99,12 @@ def test_repeats_become_their_median_and_too_little_to_fit_is_an_error():
     assert rows.time_us.tolist() == [11.0, 5.0]
     with pytest.raises(DataError, match="one weight shape"):
         fit_gemm(Rows(gemm([1, 2], [8, 8], [4, 4]), np.array([1.0, 2.0])), GPU, source="made up")
+
+
+def test_times_in_whole_microseconds_weigh_short_kernels_less():
+    operator = gemm(np.array([1, 2, 4]), 4096, 4096)
+    assert _resolution_us(Rows(operator, np.array([3.0, 4.5, 7.0]))) == 1.0
+    assert _resolution_us(Rows(operator, np.array([3.25, 4.5, 7.1]))) == 0.0
 
 
 def test_storing_keeps_everything_else_reads_back_and_twice_is_once(tmp_path):

@@ -19,6 +19,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.lab.draft_model.contexts import ContextFamily, EaseProcess, truncate_perturbed
 from medusa_sim.lab.draft_model.predict import (
     block_efficiency,
+    chain_through,
     context_bank,
     fitted_ease,
     parsed_shape,
@@ -408,3 +409,15 @@ def test_published_chains_that_rise_by_noise_are_predicted_as_measured():
     assert 1.85 <= predicted[4] <= 1.85 + 2 * 0.36
     low, high = prediction_band(wanted, predicted, seen)
     assert ((low <= predicted) & (predicted <= high)).all()
+
+
+def test_a_chain_goes_through_what_was_measured_as_the_fit_falls():
+    fitted = np.array([1.6, 2.0, 2.25, 2.4])
+    assert chain_through({3: 2.25}, fitted) == pytest.approx(fitted)
+    # Higher than fitted: gains are powers of how the fitted ones fall, and what follows is behind them.
+    higher = chain_through({1: 1.6, 3: 2.4}, fitted)
+    assert higher[[0, 2]] == pytest.approx([1.6, 2.4])
+    gains = np.diff(higher)
+    power = np.log(gains[0] / 0.6) / np.log(2.0 / 3.0)
+    assert gains[1] / gains[0] == pytest.approx(0.625**power)
+    assert gains[2] == pytest.approx(0.15 * np.sqrt(gains[1] / 0.25))

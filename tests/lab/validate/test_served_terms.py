@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from medusa_sim.cli import cli
 from medusa_sim.errors import DataError
+from medusa_sim.lab.validate.score_tables import served_table
 from medusa_sim.lab.validate.served import compared, read_served, scenario_of, token_ms
 
 HEAD = "gpu,model,runtime,tp,concurrency,prompt,output,tpot_ms"
@@ -25,6 +26,14 @@ def test_a_run_as_predicted_has_no_error(tmp_path):
     assert found.held
     assert low < time_ms < high
     assert not compared(read_served(written(tmp_path, ROW.replace("8.1", f"{1.01 * high}")))).held.any()
+
+
+def test_an_error_is_told_in_per_cent_of_the_measurement(tmp_path):
+    (time_ms,), _, _ = token_ms(scenario_of(read_served(written(tmp_path, ROW)).iloc[0].to_dict()), [16.0], 1)
+    priced = compared(read_served(written(tmp_path, ROW.replace("8.1", f"{time_ms / 1.25}"))))
+    assert priced.error.iloc[0] == pytest.approx(0.25)
+    table = served_table(priced)
+    assert dict(zip(table.headers, table.rows[0], strict=True))["error"] == "+25.0 %"
 
 
 def test_runs_keep_their_order_and_their_own_columns(tmp_path):
