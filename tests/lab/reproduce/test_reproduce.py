@@ -204,7 +204,6 @@ def test_table_1_in_its_parts():
     frame = table1()
     # Nothing is fitted to the overheads: the host's time of a drafted step comes from other runs of the code.
     assert (frame["step_overhead"] < frame["predicted_overhead"]).all()
-    assert frame["difference"] == pytest.approx(frame["predicted_speedup"] - frame["published_speedup"])
     assert frame["difference"].abs().max() < 0.08
     assert frame["difference"].abs().mean() < 0.07
     assert frame["host_bound"].tolist() == [True, True, True, False]
@@ -215,6 +214,7 @@ def test_table_1_in_its_parts():
 
 def test_table_3_in_its_order():
     frame = table3()
+    assert frame["difference"] == pytest.approx(frame["predicted_speedup"] - frame["published_speedup"])
     assert (np.diff(frame["predicted_speedup"]) > 0.0).all()
     assert (np.diff(frame["published_speedup"]) > 0.0).all()
     # printed as "about"; overheads are up to 0.1 too high, which makes speedups too small
