@@ -378,26 +378,34 @@ class Cells(CellSteps):
         if every is None:
             return low, high
         known, asked = ((of.batch, of.seq_len)[axis] for of in (every.surface, self.surface))
-        place = np.searchsorted(known, asked, side="left") - 1
+        edges = self.surface.edges if axis == 0 else known
+        rows = [int(np.flatnonzero(known == edge)[0]) for edge in edges]
+        place = np.searchsorted(edges, asked, side="left") - 1
         is_beyond = (place >= 0)[:, None, None] if axis == 0 else (place >= 0)[None, :, None]
 
-        def opened(half: FloatArray, at_edges: FloatArray) -> FloatArray:
-            least = np.maximum.accumulate(np.broadcast_to(at_edges, every.shape), axis=axis)
+        def opened(half: FloatArray, every_half: FloatArray) -> FloatArray:
+            at_edges = np.broadcast_to(every_half, every.shape).take(rows, axis=axis)
+            least = np.maximum.accumulate(at_edges, axis=axis)
             there = picked(least.take(np.maximum(place, 0), axis=axis), self.index)
             return np.where(is_beyond, np.maximum(half, there), half)
 
-        low_there, high_there = halves_of(every)
+        low_there, high_there = (low, high) if every is self else halves_of(every)
         return opened(low, low_there), opened(high, high_there)
 
     @cached_property
     def _at_edges(self) -> Cells | None:
-        edges = self.surface.at_edges
-        return None if edges is None else Cells.every(edges)
+        return self._every_of(self.surface.at_edges)
 
     @cached_property
     def _at_long_edges(self) -> Cells | None:
-        edges = self.surface.at_long_edges
-        return None if edges is None else Cells.every(edges)
+        return self._every_of(self.surface.at_long_edges)
+
+    def _every_of(self, surface: Surface | None) -> Cells | None:
+        """Every cell of a surface: these, where they are all of their own's."""
+        if surface is None:
+            return None
+        every = Cells.every(surface)
+        return self if surface is self.surface and np.array_equal(self.index, every.index) else every
 
 
 def _half(place: int) -> Callable[[Served], FloatArray]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray, among
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.scenario.draft_options import DraftOption
@@ -135,33 +135,32 @@ class Surface:
         return np.rint(lengths).astype(np.int64)
 
     @cached_property
-    def at_edges(self) -> Surface | None:
-        """The same at the most requests that the engine was measured with, and its doublings, if below B.
-
-        Of such edges: themselves.
-        """
+    def edges(self) -> IntArray:
+        """The most requests that the engine was measured with, and its doublings, if below B."""
         engine = self.setting.runtime.engine
-        known = 0 if engine is None else engine.measured_requests
-        if not known or self.batch.max(initial=0) <= known:
+        return _doublings(0 if engine is None else engine.measured_requests, self.batch)
+
+    @cached_property
+    def at_edges(self) -> Surface | None:
+        """The same at its `edges`, if any; itself where it has their batches."""
+        if not self.edges.size:
             return None
+        if among(self.edges, self.batch).all():
+            return self
         if self.nominal is not None and self.nominal.at_edges is not None:
             return self.nominal.at_edges.in_flight
-        edges = _doublings(known, self.batch)
-        if np.array_equal(self.batch, [*edges, 2 * edges[-1]]):
-            return self
         sibling = None if self.sibling is None else self.sibling.at_edges
-        return replace(self, batch=np.asarray(edges), sibling=sibling)
+        return replace(self, batch=self.edges, sibling=sibling)
 
     @cached_property
     def at_long_edges(self) -> Surface | None:
         """The same at the longest requests that steps were measured with, and their doublings, if below S."""
         runtime = self.setting.runtime
-        known = 0 if runtime.engine is None or runtime.local else longest_tokens()
-        if not known or self.seq_len.max(initial=0) <= known:
+        edges = _doublings(0 if runtime.engine is None or runtime.local else longest_tokens(), self.seq_len)
+        if not edges.size:
             return None
         if self.nominal is not None and self.nominal.at_long_edges is not None:
             return self.nominal.at_long_edges.in_flight
-        edges = np.asarray(_doublings(known, self.seq_len))
         return replace(self, seq_len=edges, nominal=None, sibling=None)
 
     @cached_property
@@ -222,12 +221,13 @@ class Surface:
         return np.asarray(np.broadcast_to(share[..., 0], self.shape))
 
 
-def _doublings(known: int, asked: IntArray) -> list[int]:
-    """What was known, and its doublings below the most that is asked."""
-    edges = [known]
-    while 2 * edges[-1] < asked.max():
-        edges.append(2 * edges[-1])
-    return edges
+def _doublings(known: int, asked: IntArray) -> IntArray:
+    """What was known, and its doublings below the most that is asked; none where that is no more."""
+    most, edges = asked.max(initial=0), []
+    while 0 < known < most:
+        edges.append(known)
+        known *= 2
+    return np.asarray(edges, dtype=np.int64)
 
 
 def surface_at(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.columns import COMPARE, with_unlisted
 from medusa_sim.grid.costs import usd_per_million_tokens
 from medusa_sim.grid.quantities import BY_NAME, scenario_values, values
+from medusa_sim.grid.surface import Surface
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SET_UP
 from medusa_sim.units import US_PER_MS
@@ -21,55 +25,71 @@ OF_CELLS = tuple(
 """Those that are one copy's alone."""
 
 
-def draft_lengths(every: Cells, *, plain: bool) -> Cells:
-    """(B, 1, K) the draft lengths of one set-up at its one length.
+@dataclass(frozen=True)
+class Priced:
+    """A set-up with one drafter at every batch.
 
-    plain: plain decoding alone, which is read off the cells of any drafter.
+    cells: (B, 1, K) of every count, the best draft of each. plain: those of plain decoding alone, which the
+    cells of any drafter tell; else those that draft.
     """
-    by_count = every.by_count
-    return by_count.plain if plain else by_count.with_index(by_count.index[..., 1:])
 
+    cells: Cells
+    plain: bool
 
-def set_up_of(cells: Cells) -> dict[str, Any]:
-    """SET_UP by name: of the cells' scenario, without a drafter where none of them drafts."""
-    drafter = {} if cells.drafts.any() else {"drafter": PLAIN}
-    return {**scenario_values(cells.scenario, *SET_UP), **drafter}
+    @classmethod
+    def every(cls, surface: Surface, *, plain: bool) -> Priced:
+        """All draft lengths of a surface, or plain decoding there."""
+        return cls(Cells.every(surface).by_count, plain)
 
+    @property
+    def scenario(self) -> Scenario:
+        """What was priced."""
+        return self.cells.scenario
 
-def rows_of(cells: Cells, asked: Question) -> dict[str, Any]:
-    """Columns of the rows of one set-up: each batch that fits, with the draft length that emits most tokens.
+    @property
+    def set_up(self) -> dict[str, Any]:
+        """SET_UP by name."""
+        return scenario_values(self.scenario, *SET_UP) | ({"drafter": PLAIN} if self.plain else {})
 
-    cells: (B, 1, K). What is told of all rows together (`sure`, `chosen`, ...) is added by
-    `Comparison.for_target`.
-    """
-    kept = np.flatnonzero(np.broadcast_to(cells.fits, cells.shape).any(axis=(1, 2)))
-    places = cells.best_places(cells.tokens_per_s)[kept, 0]
+    @cached_property
+    def fits(self) -> BoolArray:
+        """(B, 1, K) whether a cell is meant, and fits in memory."""
+        is_meant = (self.cells.drafts == 0) == self.plain
+        return np.broadcast_to(self.cells.fits & is_meant, self.cells.shape)
 
-    def at(value: FloatArray) -> FloatArray:
-        return np.asarray(np.broadcast_to(value, cells.shape)[kept, 0, places])
+    def rows(self, asked: Question) -> dict[str, Any]:
+        """Columns of its rows: each batch that fits, with the draft length that emits most tokens.
 
-    scenario = cells.scenario
-    rows = {name: at(value) for name, value in values(cells, with_unlisted(OF_CELLS)).items()}
-    batch, rate, gpus = rows["batch"], at(cells.tokens_per_s), scenario.gpus
-    copies, carried = np.ones(batch.shape, dtype=np.int64), rate
-    if asked.users is not None:
-        copies = np.ceil(asked.users / batch).astype(np.int64)
-    elif asked.rate is not None:
-        copies = np.ceil(asked.rate * asked.output_tokens / rate).astype(np.int64)
-        carried = np.full(rate.shape, asked.rate * asked.output_tokens) / copies
-    usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, gpus, carried)
-    faster, slower = map(at, cells.token_band)
-    return {
-        **{name: np.full(batch.shape, value) for name, value in set_up_of(cells).items()},
-        **rows,
-        "gpus": copies * gpus,
-        "replicas": copies,
-        "usd_per_million_tokens": usd,
-        "usd_per_million_tokens_low": usd * faster,
-        "usd_per_million_tokens_high": usd * slower,
-        # the prompt is in the time to the first token, and in no other
-        "e2e_ms": rows["ttft_ms"] + (asked.output_tokens - 1.0) * at(cells.tpot_us) / US_PER_MS,
-    }
+        What is told of all rows together (`sure`, `chosen`, ...) is added by `Comparison.for_target`.
+        """
+        cells, scenario = self.cells, self.scenario
+        kept = np.flatnonzero(self.fits.any(axis=(1, 2)))
+        places = np.where(self.fits, cells.tokens_per_s, -np.inf).argmax(axis=-1)[kept, 0]
+
+        def at(value: FloatArray) -> FloatArray:
+            return np.asarray(np.broadcast_to(value, cells.shape)[kept, 0, places])
+
+        rows = {name: at(value) for name, value in values(cells, with_unlisted(OF_CELLS)).items()}
+        batch, rate, gpus = rows["batch"], at(cells.tokens_per_s), scenario.gpus
+        copies, carried = np.ones(batch.shape, dtype=np.int64), rate
+        if asked.users is not None:
+            copies = np.ceil(asked.users / batch).astype(np.int64)
+        elif asked.rate is not None:
+            copies = np.ceil(asked.rate * asked.output_tokens / rate).astype(np.int64)
+            carried = np.full(rate.shape, asked.rate * asked.output_tokens) / copies
+        usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, gpus, carried)
+        faster, slower = map(at, cells.token_band)
+        return {
+            **{name: np.full(batch.shape, value) for name, value in self.set_up.items()},
+            **rows,
+            "gpus": copies * gpus,
+            "replicas": copies,
+            "usd_per_million_tokens": usd,
+            "usd_per_million_tokens_low": usd * faster,
+            "usd_per_million_tokens_high": usd * slower,
+            # the prompt is in the time to the first token, and in no other
+            "e2e_ms": rows["ttft_ms"] + (asked.output_tokens - 1.0) * at(cells.tpot_us) / US_PER_MS,
+        }
 
 
 def on_frontier(speed: FloatArray, worth: FloatArray) -> BoolArray:

@@ -16,10 +16,9 @@ from msgspec import Meta
 
 from medusa_sim import data
 from medusa_sim.data import DataDir
-from medusa_sim.grid.cells import Cells
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.columns import draft_lengths, rows_of
+from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import any_drafter, surface_of
 from medusa_sim.setups.question import Question
@@ -130,8 +129,7 @@ def _priced(figure: Figure, scenario: Scenario, batches: tuple[int, ...]) -> dic
     )
     served = scenario.but(prompt_tokens=prompt, output_tokens=output)
     plain = figure.set_up["drafter"] == PLAIN
-    every = Cells.every(surface_of(served, asked, plain=plain))
-    return rows_of(draft_lengths(every, plain=plain), asked)
+    return Priced.every(surface_of(served, asked, plain=plain), plain=plain).rows(asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

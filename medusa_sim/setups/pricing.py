@@ -15,7 +15,6 @@ import numpy as np
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, MedusaSimError
-from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.grid.surface import Surface, surface_at
 from medusa_sim.latency.base import LatencyModel
@@ -24,7 +23,7 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.scenario.as_run import other_maker
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.columns import draft_lengths
+from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.question import FP8, Question
 from medusa_sim.setups.setup import PLAIN, SetUp
 from medusa_sim.specs.engine import Engine
@@ -75,7 +74,7 @@ class Pricer:
     latencies: dict[tuple[str, str], LatencyModel] = field(default_factory=dict)
     known: Known = field(default_factory=Known)
 
-    def priced(self, setups: Sequence[SetUp]) -> Iterator[list[Cells | Refused]]:
+    def priced(self, setups: Sequence[SetUp]) -> Iterator[list[Priced | Refused]]:
         """Each set-up of the card with all its drafters; the batches that its cache does not hold in fp8.
 
         No KV precision was asked for then (`SetUp.narrows_cache`), and the card computes in fp8.
@@ -85,9 +84,9 @@ class Pricer:
                 yield [plan]
                 continue
             priced = self._priced(plan)
-            if plan.narrow is not None and any(isinstance(each, Cells) for each in priced):
+            if plan.narrow is not None and any(isinstance(each, Priced) for each in priced):
                 # what does not fit so either is no news
-                priced += [each for each in self._priced(plan.narrow) if isinstance(each, Cells)]
+                priced += [each for each in self._priced(plan.narrow) if isinstance(each, Priced)]
             yield priced
 
     def _planned(self, setup: SetUp) -> Planned | Refused:
@@ -135,25 +134,27 @@ class Pricer:
                 surfaces[drafter] = error
         return Planned(setup, asked, surfaces)
 
-    def _priced(self, plan: Planned) -> list[Cells | Refused]:
+    def _priced(self, plan: Planned) -> list[Priced | Refused]:
         """The draft lengths of each drafter at every batch; refused once where all are, for one reason."""
         setup = plan.setup
-        first: Cells | None = None
-        priced: list[Cells | Refused] = []
+        last: Priced | None = None
+        priced: list[Priced | Refused] = []
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-            steps = plan.surfaces.get(drafter)
+            plain, steps = drafter == PLAIN, plan.surfaces.get(drafter)
             try:
                 if isinstance(steps, MedusaSimError):
                     raise steps
                 if steps is not None:
-                    first = Cells.every(replace(steps, sibling=None if first is None else first.surface))
-                elif first is None:  # plain decoding is read off any cells
-                    first = Cells.every(self._surface(setup, drafter, plan.asked))
-                cells = draft_lengths(first, plain=drafter == PLAIN)
-                if not cells.fits.any():
+                    sibling = None if last is None else last.cells.surface
+                    last = Priced.every(replace(steps, sibling=sibling), plain=plain)
+                elif last is None:
+                    last = Priced.every(self._surface(setup, drafter, plan.asked), plain=plain)
+                else:  # plain decoding is read off any cells
+                    last = replace(last, plain=plain)
+                if not last.fits.any():
                     raise CoverageError("the drafter and its drafts leave no room for a request")
-                _ = cells.tokens_per_s  # what cannot be priced is refused here
-                priced.append(cells)
+                _ = last.cells.tokens_per_s  # what cannot be priced is refused here
+                priced.append(last)
             except MedusaSimError as error:
                 priced.append(Refused(f"{setup.words}, {drafter}", str(error)))
         reasons = {item.reason if isinstance(item, Refused) else None for item in priced}

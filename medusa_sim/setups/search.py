@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.grid.cells import Cells
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.columns import draft_lengths, rows_of, set_up_of
+from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Choices, Measure, Question
@@ -80,8 +79,8 @@ def compare(
                     # what scenarios call --tp is --gpus of a comparison
                     refused[replace(priced, reason=priced.reason.replace("--tp", "--gpus"))] = None
                 else:
-                    rows.append(rows_of(priced, asked))
-                    scenarios[tuple(set_up_of(priced).values())] = priced.scenario
+                    rows.append(priced.rows(asked))
+                    scenarios[tuple(priced.set_up.values())] = priced.scenario
             done += 1
             if advance is not None:
                 advance(done, len(todo))
@@ -237,10 +236,9 @@ def _best(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) ->
 
     asked, scenario = replace(answer.question, batches=batches), answer.scenarios[key]
     plain = key[SET_UP.index("drafter")] == PLAIN
-    cells = draft_lengths(Cells.every(surface_of(scenario, asked, plain=plain)), plain=plain)
-    if not cells.fits.any():
+    rows = Priced.every(surface_of(scenario, asked, plain=plain), plain=plain).rows(asked)
+    if not rows["batch"].size:
         return None
-    rows = rows_of(cells, asked)
     there = answer.table
     own = there[(there[list(SET_UP)] == list(key)).all(axis=1)]
     every = pd.concat([own[list(rows)], pd.DataFrame(rows)], ignore_index=True)
