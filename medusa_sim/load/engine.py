@@ -13,26 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, inf
 
-import numpy as np
-
 from medusa_sim.errors import UsageError
 from medusa_sim.load.batch import Batch
 from medusa_sim.load.cache import Cache
 from medusa_sim.load.clients import Clients
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.luck import Luck
-from medusa_sim.load.policies import Policy, State, checked
+from medusa_sim.load.policies import Policy
 from medusa_sim.load.record import Record, Recorder, Span
 from medusa_sim.load.requests import Request, Requests
 from medusa_sim.load.scheduler import Chunk, Scheduler
+from medusa_sim.load.speculation import Speculation
 from medusa_sim.load.step_table import StepTable
+from medusa_sim.load.window import Window
 
 _MOST_STEPS = 128
 """Steps of one span: the timeline is no finer."""
 _REPORT_EVERY = 256
 """Requests after which progress is reported."""
-Advance = Callable[[int, int], None]
-"""Told (requests finished, requests in all)."""
+Advance = Callable[[int], None]
+"""Told how many more requests have finished."""
 
 
 def run(
@@ -52,12 +52,16 @@ def run(
 
 
 class Engine:
-    """now_s: when the next step begins; seen_s: what has come until then is in it."""
+    """Clients, scheduler, batch and cache at one moment.
+
+    now_s: when the next step begins; seen_s: what has come until then is in it. found_share: share of the
+    requests of the last steps that found drafts.
+    """
 
     def __init__(
         self, requests: Requests, table: StepTable, limits: Limits, policy: Policy, seed: int, spread: float
     ) -> None:
-        self.requests, self.table, self.limits, self.policy = requests, table, limits, policy
+        self.requests, self.table, self.limits = requests, table, limits
         self.clients = Clients(requests, table.server_s)
         self.batch = Batch(Luck(table, requests.output_tokens, seed, spread))
         self.cache = Cache(limits, self.batch, int(requests.prompt_tokens.max()))
@@ -67,17 +71,12 @@ class Engine:
                 f"a request of {requests.longest} tokens and {table.drafts_max} drafts does not fit into "
                 f"{limits.kv_tokens} tokens of KV cache; leave it out or choose a larger card"
             )
-        self.recorder = Recorder(table.drafts_max, table.requests_max)
-        self.first_token_s = np.full(requests.count, np.nan)
-        self.finish_s = np.full(requests.count, np.nan)
+        self.speculation = Speculation(policy, self.batch, self.cache, limits, table.drafts_max)
+        self.recorder = Recorder(requests, table.drafts_max, table.requests_max)
+        self.window = Window(requests, self.recorder)
         self.now_s = self.seen_s = 0.0
-        self.window_s = [0.0, np.inf]
         self.finished = 0
-        self.in_system_s = 0.0
         self.found_share = table.match_rate
-        self.answer: int | None = None
-        self.asked_at_step = self.asked_at_requests = 0
-        self.drafted_steps = self.drafted_rows = self.accepted = 0
 
     def run(self, advance: Advance | None = None) -> Record:
         """Until every request has finished."""
@@ -88,43 +87,33 @@ class Engine:
                 self.now_s = self.seen_s = max(self.now_s, self.clients.next_s)
             else:
                 self._step()
-            if advance is not None and self.finished - reported >= _REPORT_EVERY:
+            is_last = self.finished == self.requests.count
+            if advance is not None and (is_last or self.finished - reported >= _REPORT_EVERY):
+                advance(self.finished - reported)
                 reported = self.finished
-                advance(reported, self.requests.count)
-        return Record(
-            requests=self.requests,
-            arrival_s=self.clients.sent_s,
-            first_token_s=self.first_token_s,
-            finish_s=self.finish_s,
+        return self.recorder.record(
+            sent_s=self.clients.sent_s,
             end_s=self.now_s,
-            timeline=self.recorder.timeline(self.now_s),
+            window_s=(self.window.begin_s, min(self.window.end_s, self.now_s)),
             preemptions=self.scheduler.preemptions,
-            in_system_s=self.in_system_s,
-            window_s=(self.window_s[0], min(self.window_s[1], self.now_s)),
             kv_blocks_most=self.cache.most,
-            **self.recorder.totals,
         )
 
     def _receive(self) -> None:
         """Requests that had come when the next step was put together queue."""
-        clients, warm = self.clients, self.requests.warm
+        clients = self.clients
         seen_s = self.seen_s if self.table.steps_ahead else self.now_s
         while clients.next_s <= seen_s:
             request = clients.send()
             self.scheduler.waiting.append(request)
-            self.in_system_s += self.now_s - clients.sent_s.item(request.number)
-            if warm and clients.sent in (warm + 1, self.requests.count):
-                self._measure(begin=clients.sent < self.requests.count)
-
-    def _measure(self, *, begin: bool) -> None:
-        """Measuring begins or ends."""
-        self.window_s[0 if begin else 1] = self.now_s
-        self.recorder.count_gaps(on=begin)
+            self.recorder.in_system_s += self.now_s - clients.sent_s.item(request.number)
+            if self.window.is_open_loop:
+                self.window.pass_request(clients.sent, self.now_s)
 
     def _step(self) -> None:
         """The next step, with those after it that are equal."""
         batch, scheduler, start_s = self.batch, self.scheduler, self.now_s
-        batch.draft(self._choose())
+        batch.draft(self.speculation.drafts(start_s, len(scheduler.waiting)))
         chunks = scheduler.schedule(batch.drafts if batch.requests else 0, start_s)
         requests = len(batch)
         drafts = batch.drafts if requests else 0
@@ -138,9 +127,7 @@ class Engine:
         accepted = emitted - steps * requests
         if drafts:
             self.found_share = batch.found_share(steps)
-            self.drafted_steps += steps
-            self.drafted_rows += steps * requests
-            self.accepted += accepted
+            self.speculation.count(steps, accepted)
         if not chunks:
             held = (held + self.cache.tokens) // 2
             length += emitted * (steps - 1) / (2 * steps) / requests
@@ -148,8 +135,8 @@ class Engine:
         prompts_s = self.table.prompts_s(drafts * requests, requests, chunks, step_s) if chunks else 0.0
         span_s = steps * step_s + prompts_s
         self.now_s, self.seen_s = start_s + span_s, start_s + (steps - 1) * step_s
-        self.in_system_s += (requests + waiting) * span_s
-        emitted += self._finish_and_start(chunks)
+        emitted -= self._finish_requests()
+        emitted += self._start_requests(chunks)
         self.recorder.add(
             Span(
                 start_s=start_s,
@@ -166,36 +153,13 @@ class Engine:
             )
         )
 
-    def _choose(self) -> int:
-        """Drafts of the next step: the policy's answer while it holds, within the token budget."""
-        batch, policy = self.batch, self.policy
-        requests = len(batch)
-        if not requests:
-            return batch.drafts
-        is_old = batch.step >= self.asked_at_step + policy.hold_steps
-        if self.answer is None or is_old or (policy.asked_on_change and requests != self.asked_at_requests):
-            state = State(
-                now_s=self.now_s,
-                requests=requests,
-                waiting=len(self.scheduler.waiting),
-                mean_length=batch.tokens / requests,
-                kv_share=self.cache.at_most(0) / self.cache.blocks,
-                drafts=batch.drafts,
-                accepted=self.accepted / self.drafted_rows if self.drafted_rows else None,
-                steps=self.drafted_steps,
-            )
-            self.answer = checked(policy, policy.drafts(state), requests, self.table.drafts_max)
-            self.asked_at_step, self.asked_at_requests = batch.step, requests
-            self.drafted_steps = self.drafted_rows = self.accepted = 0
-        return min(self.answer, self.limits.token_budget // requests - 1)
-
     def _equal_steps(self, drafts: int, length: float) -> int:
         """Steps until a request may be admitted or ends, the cache may be full, or the answer is too old."""
         steps = min(
             _MOST_STEPS,
             self.batch.steps_to_an_end,
             self.cache.steps_that_fit(drafts),
-            self.asked_at_step + self.policy.hold_steps - self.batch.step,
+            self.speculation.steps_left,
         )
         if self.scheduler.to_prompts:  # prompts that wait, or come meanwhile, ride on the step after these
             steps = min(steps, self.scheduler.to_prompts)
@@ -215,24 +179,25 @@ class Engine:
             return step_s * (1.0 + table.idle_share.item(requests))
         return step_s
 
-    def _finish_and_start(self, chunks: list[Chunk]) -> int:
-        """Requests at their end leave, those whose prompts have been read start; the tokens that this adds.
-
-        Below 0 where requests that left had emitted more than they asked for.
-        """
-        over = 0
+    def _finish_requests(self) -> int:
+        """Requests at their end leave; tokens that the step emitted beyond what these asked for."""
+        beyond = 0
         for request in self.scheduler.leave():
-            over += request.left
+            beyond -= request.left
             self._finish(request)
+        return beyond
+
+    def _start_requests(self, chunks: list[Chunk]) -> int:
+        """Requests whose prompts have been read emit their first token; how many these are."""
         started = self.scheduler.read(chunks)
         for request in started:
             self._start(request)
-        return over + len(started)
+        return len(started)
 
     def _start(self, request: Request) -> None:
         """The first token behind a prompt is there."""
         if request.stopped_s is None:
-            self.first_token_s[request.number] = self.now_s + self._sending_s
+            self.recorder.first_token_s[request.number] = self.now_s + self._sending_s
         else:
             self.recorder.gap(self.now_s - request.stopped_s)
             request.stopped_s = None
@@ -248,14 +213,8 @@ class Engine:
 
     def _finish(self, request: Request) -> None:
         """The last token has been sent."""
-        finish_s = self.finish_s[request.number] = self.now_s + self._sending_s
+        finish_s = self.recorder.finish_s[request.number] = self.now_s + self._sending_s
         self.finished += 1
-        users, pending = self.requests.users, self.clients.pending
         self.clients.finished(request.number, finish_s)
-        if users is None:
-            return
-        # a closed loop is measured from when every user's first request has finished until the last begins
-        if pending and not self.clients.pending and self.finished > users:
-            self._measure(begin=False)
-        if self.finished == users and self.clients.pending:
-            self._measure(begin=True)
+        if not self.window.is_open_loop:
+            self.window.pass_request(self.finished, self.now_s)

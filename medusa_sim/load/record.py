@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -112,15 +112,23 @@ class Record:
 
 
 class Recorder:
-    """Takes spans as they come and adds them up in pieces."""
+    """Takes spans as they come and adds them up in pieces.
 
-    def __init__(self, drafts_max: int, requests_max: int) -> None:
-        self.steps_s = np.zeros((drafts_max + 1, requests_max + 1))
-        self.prompts_s = np.zeros_like(self.steps_s)
-        self.steps = self.emitted = self.prompt_tokens = self.speculated = 0
-        self.accepted = 0.0
-        self.gaps = np.zeros(_CLASSES)
-        self.gap_sum_s = 0.0
+    first_token_s, finish_s: as of a `Record`, filled in by the engine, as is what requests that come between
+    two spans add to in_system_s.
+    """
+
+    def __init__(self, requests: Requests, drafts_max: int, requests_max: int) -> None:
+        self.first_token_s: FloatArray = np.full(requests.count, np.nan)
+        self.finish_s: FloatArray = np.full(requests.count, np.nan)
+        self.in_system_s = 0.0
+        self._requests = requests
+        self._steps_s = np.zeros((drafts_max + 1, requests_max + 1))
+        self._prompts_s = np.zeros_like(self._steps_s)
+        self._steps = self._emitted = self._prompt_tokens = self._speculated = 0
+        self._accepted = 0.0
+        self._gaps = np.zeros(_CLASSES)
+        self._gap_sum_s = 0.0
         self._rows: list[Span] = []
         self._bin_s = _FIRST_BIN_S
         self._bins = np.zeros((7, _BINS))
@@ -129,25 +137,26 @@ class Recorder:
     def add(self, span: Span) -> None:
         """One span of equal steps."""
         self._rows.append(span)
+        self.in_system_s += (span.requests + span.waiting) * span.span_s
         if len(self._rows) >= _ROWS:
-            self.flush()
+            self._flush()
 
     def count_gaps(self, *, on: bool) -> None:
         """From now on count gaps, none before; or count no more."""
-        self.flush()
+        self._flush()
         self._counts_gaps = on
         if on:
-            self.gaps[:] = 0.0
-            self.gap_sum_s = 0.0
+            self._gaps[:] = 0.0
+            self._gap_sum_s = 0.0
 
     def gap(self, gap_s: float) -> None:
         """A gap that is no step: of a request that was preempted."""
         if not self._counts_gaps:
             return
-        self.gaps[_class_of(np.asarray(gap_s))] += 1
-        self.gap_sum_s += gap_s
+        self._gaps[_class_of(np.asarray(gap_s))] += 1
+        self._gap_sum_s += gap_s
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Add up what is held."""
         if not self._rows:
             return
@@ -155,18 +164,18 @@ class Recorder:
         self._rows.clear()
         start, span, steps, requests, drafts, waiting, kv, emitted, prompts_s, prompted, accepted = columns
         cells = (drafts.astype(np.int64), requests.astype(np.int64))
-        np.add.at(self.steps_s, cells, span - prompts_s)
-        np.add.at(self.prompts_s, cells, prompts_s)
-        self.steps += int(steps.sum())
-        self.emitted += int(emitted.sum())
-        self.prompt_tokens += int(prompted.sum())
-        self.speculated += int((steps * requests)[drafts > 0].sum())
-        self.accepted += float(accepted.sum())
+        np.add.at(self._steps_s, cells, span - prompts_s)
+        np.add.at(self._prompts_s, cells, prompts_s)
+        self._steps += int(steps.sum())
+        self._emitted += int(emitted.sum())
+        self._prompt_tokens += int(prompted.sum())
+        self._speculated += int((steps * requests)[drafts > 0].sum())
+        self._accepted += float(accepted.sum())
         if self._counts_gaps:
             weights = steps * requests
             gap_s = span / np.maximum(steps, 1.0)
-            self.gaps += np.bincount(_class_of(gap_s), weights=weights, minlength=_CLASSES)
-            self.gap_sum_s += float((gap_s * weights).sum())
+            self._gaps += np.bincount(_class_of(gap_s), weights=weights, minlength=_CLASSES)
+            self._gap_sum_s += float((gap_s * weights).sum())
         self._add_to_bins(
             start,
             span,
@@ -186,20 +195,46 @@ class Recorder:
             summed = np.cumsum(np.stack([np.zeros_like(span), value * span], axis=1).ravel())
             self._bins[place] += np.diff(np.interp(edges, moments, summed))
 
-    def timeline(self, end_s: float) -> Timeline:
+    def _timeline(self, end_s: float) -> Timeline:
         """Means over the bins up to the end."""
-        self.flush()
         used = max(int(np.ceil(end_s / self._bin_s)), 1)
         width = np.full(used, self._bin_s)
         width[-1] = max(end_s - (used - 1) * self._bin_s, 1e-12)
         time_s = np.asarray((np.arange(used) + 0.5) * self._bin_s, dtype=np.float64)
         return Timeline(time_s, *(self._bins[:, :used] / width))
 
-    @property
-    def totals(self) -> dict[str, Any]:
-        """What has been added up, by the names of a `Record`."""
-        self.flush()
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+    def record(
+        self,
+        *,
+        sent_s: FloatArray,
+        end_s: float,
+        window_s: tuple[float, float],
+        preemptions: int,
+        kv_blocks_most: int,
+    ) -> Record:
+        """The run from its beginning to its end. sent_s: (requests,) when each came."""
+        self._flush()
+        return Record(
+            requests=self._requests,
+            arrival_s=sent_s,
+            first_token_s=self.first_token_s,
+            finish_s=self.finish_s,
+            end_s=end_s,
+            steps=self._steps,
+            steps_s=self._steps_s,
+            prompts_s=self._prompts_s,
+            emitted=self._emitted,
+            prompt_tokens=self._prompt_tokens,
+            speculated=self._speculated,
+            accepted=self._accepted,
+            preemptions=preemptions,
+            gaps=self._gaps,
+            gap_sum_s=self._gap_sum_s,
+            in_system_s=self.in_system_s,
+            window_s=window_s,
+            kv_blocks_most=kv_blocks_most,
+            timeline=self._timeline(end_s),
+        )
 
 
 def _class_of(gap_s: FloatArray) -> IntArray:

@@ -13,10 +13,11 @@ from decimal import ROUND_DOWN, Context
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.load.engine import Advance
 from medusa_sim.load.metrics import Metrics, measured
 from medusa_sim.load.policies import Fixed, Policy
 from medusa_sim.load.requests import Requests
-from medusa_sim.load.simulate import Advance, LoadTest, PolicyServer, half_width
+from medusa_sim.load.simulate import LoadTest, PolicyServer, half_width
 from medusa_sim.load.step_table import StepTable
 
 SEARCH_REQUESTS = 2000

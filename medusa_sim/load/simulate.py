@@ -15,7 +15,7 @@ from medusa_sim.grid.costs import usd_per_million_tokens
 from medusa_sim.load.arguments import DEFAULT_POLICIES
 from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.engine import run
+from medusa_sim.load.engine import Advance, run
 from medusa_sim.load.limits import Limits, Server, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
 from medusa_sim.load.policies import Policy
@@ -27,8 +27,6 @@ from medusa_sim.scenario.defaults import LOAD_SEEDS
 from medusa_sim.scenario.scenario import Scenario
 
 _MOST_SEEDS = 100
-Advance = Callable[[int], None]
-"""Told how many more requests have been simulated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,17 +41,7 @@ class PolicyServer:
 
     def run(self, requests: Requests, seed: int, advance: Advance | None = None) -> Record:
         """One run from a fresh policy."""
-        reported = [0]
-
-        def report(finished: int, count: int) -> None:
-            del count
-            if advance is not None:
-                advance(finished - reported[0])
-                reported[0] = finished
-
-        record = run(requests, self.table, self.limits, self.policy(), seed, report, self.spread)
-        report(requests.count, requests.count)
-        return record
+        return run(requests, self.table, self.limits, self.policy(), seed, advance, self.spread)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -175,7 +175,7 @@ class Checked(Engine):
     def _equal_steps(self, drafts: int, length: float) -> int:
         steps = super()._equal_steps(drafts, length)
         assert steps >= 1
-        assert self.batch.step + steps <= self.asked_at_step + self.policy.hold_steps
+        assert steps <= self.speculation.steps_left
         return steps
 
 

@@ -1,0 +1,60 @@
+"""Speculation in a run: what a policy chose, as long as its answer holds, and what became of its drafts."""
+
+from __future__ import annotations
+
+from medusa_sim.load.batch import Batch
+from medusa_sim.load.cache import Cache
+from medusa_sim.load.limits import Limits
+from medusa_sim.load.policies import Policy, State, checked
+
+
+class Speculation:
+    """Asks a policy for the drafts of the next step, again when its answer has grown old."""
+
+    def __init__(self, policy: Policy, batch: Batch, cache: Cache, limits: Limits, drafts_max: int) -> None:
+        self._policy, self._batch, self._cache, self._limits = policy, batch, cache, limits
+        self._drafts_max = drafts_max
+        self._answer: int | None = None
+        self._asked_at_step = self._asked_at_requests = 0
+        self._steps = self._verified = self._accepted = 0
+
+    def drafts(self, now_s: float, waiting: int) -> int:
+        """Drafts of the next step, within the token budget. waiting: requests that are not yet admitted."""
+        requests = len(self._batch)
+        if not requests:
+            return self._batch.drafts
+        if self._answer is None or self._is_old(requests):
+            answer = self._policy.drafts(self._state(now_s, requests, waiting))
+            self._answer = checked(self._policy, answer, requests, self._drafts_max)
+            self._asked_at_step, self._asked_at_requests = self._batch.step, requests
+            self._steps = self._verified = self._accepted = 0
+        return min(self._answer, self._limits.token_budget // requests - 1)
+
+    def _is_old(self, requests: int) -> bool:
+        """Whether the policy wants to be asked again."""
+        has_changed = self._policy.asked_on_change and requests != self._asked_at_requests
+        return has_changed or self.steps_left <= 0
+
+    @property
+    def steps_left(self) -> int:
+        """Steps for which the answer still holds while no request comes or goes."""
+        return self._asked_at_step + self._policy.hold_steps - self._batch.step
+
+    def _state(self, now_s: float, requests: int, waiting: int) -> State:
+        """What the policy is told."""
+        return State(
+            now_s=now_s,
+            requests=requests,
+            waiting=waiting,
+            mean_length=self._batch.tokens / requests,
+            kv_share=self._cache.at_most(0) / self._cache.blocks,
+            drafts=self._batch.drafts,
+            accepted=self._accepted / self._verified if self._verified else None,
+            steps=self._steps,
+        )
+
+    def count(self, steps: int, accepted: int) -> None:
+        """So many steps have verified drafts of all requests, and accepted so many of them."""
+        self._steps += steps
+        self._verified += steps * len(self._batch)
+        self._accepted += accepted
