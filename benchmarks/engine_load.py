@@ -32,6 +32,7 @@ from medusa_sim.load.arrivals import Lengths, open_loop
 from medusa_sim.load.engine import run
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import Fixed
+from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.requests import Requests, checked_requests
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.units import US_PER_S
@@ -73,15 +74,17 @@ def table_of(steps: FloatArray, drafts: int, rates: FloatArray) -> StepTable:
     return StepTable(
         lengths=np.array([1.0, float(MAX_TOKENS)]),
         step_s=step_s,
-        linear_s=np.where(tokens, start + slope * tokens, 0.0),
-        chunk_tokens=np.array([1.0, 4096.0]),
-        chunk_ends=np.array([1.0, 4096.0]),
-        attention_s=np.zeros((2, 2)),
-        drafter_prompt_s=np.zeros(tokens.size),
+        prompts=PromptTable(
+            linear_s=np.where(tokens, start + slope * tokens, 0.0),
+            chunk_tokens=np.array([1.0, 4096.0]),
+            chunk_ends=np.array([1.0, 4096.0]),
+            attention_s=np.zeros((2, 2)),
+            drafter_s=np.zeros(tokens.size),
+            are_apart=True,
+        ),
         rates=rates[:drafts],
         drafting_share=np.zeros((drafts + 1, every.size)),
         idle_share=np.zeros(every.size),
-        prompts_apart=True,
     )
 
 

@@ -79,9 +79,9 @@ HOUSE = (
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
-            "arguments limits requests trace arrivals step_table policies "
-            "policy_names luck record batch cache scheduler clients engine energy metrics simulate "
-            "search question"
+            "arguments limits requests trace arrivals nodes prompt_table step_table policies "
+            "policy_names luck record window batch cache speculation scheduler clients engine energy metrics "
+            "simulate search question"
         ),
     ),
     Room(

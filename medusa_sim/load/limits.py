@@ -18,6 +18,8 @@ from medusa_sim.step.server import MAX_REQUESTS, TOKEN_BUDGET, step_limits
 
 MOST_REQUESTS, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""
+_MOST_SLOTS = 4096
+"""Slots beyond its positions that a request may ask for: drafts and look-ahead."""
 
 
 def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
@@ -143,7 +145,7 @@ def limits_of(scenario: Scenario, option: DraftOption | None, server: Server | N
     fixed += profiled_bytes(scenario.shard, scenario.runtime.engine, max(tokens, rows), requests, rows)
     room = scenario.usable_memory_bytes - fixed
     positions = scenario.model.max_seq_len
-    steps = np.arange(-(-positions // block_tokens) + 2 + -(-MOST_SLOTS // block_tokens))
+    steps = np.arange(-(-positions // block_tokens) + 2 + -(-_MOST_SLOTS // block_tokens))
     verified = 1 if option is None else option.depth + 1
     bytes_held = cache_bytes(scenario.shard, per_token, steps * block_tokens, verified)
     unit = float(bytes_held[1] - bytes_held[0])
@@ -166,7 +168,3 @@ def limits_of(scenario: Scenario, option: DraftOption | None, server: Server | N
         lookahead=int(slots),
         held=None if np.allclose(held, steps) else held,
     )
-
-
-MOST_SLOTS = 4096
-"""Slots beyond its positions that a request may ask for: drafts and look-ahead."""

@@ -55,7 +55,7 @@ class Goals:
         return are_met
 
 
-def measured(record: Record, table: StepTable, limits: Limits, goals: Goals) -> Metrics:
+def metrics_of(record: Record, table: StepTable, limits: Limits, goals: Goals) -> Metrics:
     """Every metric of a run, over its window."""
     start, end = record.window_s
     arrival, first, finish = record.arrival_s, record.first_token_s, record.finish_s

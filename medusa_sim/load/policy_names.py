@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from medusa_sim.errors import UsageError, shown
+from medusa_sim.load.arguments import PLAIN
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
@@ -39,7 +40,7 @@ _COMPUTED: dict[str, Callable[[StepTable, float], Policy]] = {
 }
 """Policies by name, made from a table and a typical length."""
 _SCHEDULE, *_OTHERS = _COMPUTED
-NAMES = ("none", "K", _SCHEDULE, "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", *_OTHERS)
+NAMES = (PLAIN, "K", _SCHEDULE, "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", *_OTHERS)
 """Forms of a policy's name; K is a whole number."""
 _UP_TO = "draft_len_schedule"
 """TensorRT-LLM's form: drafts up to so many requests, none beyond the last (pull request 10860)."""
@@ -52,20 +53,23 @@ def drafts_asked(names: Sequence[str], known: int) -> int:
     """
     longest = 0
     for name in names:
-        entries = _entries(name)
-        most = known if entries is None else max(drafts for _, drafts in entries)
+        policy = _given(name)
+        if policy is None:
+            longest = known
+            continue
+        most = policy.count if isinstance(policy, Fixed) else max(drafts for _, drafts in policy.entries)
         if most > known:
             raise UsageError(
                 f"policy {shown(name)} drafts {most} tokens and the acceptance describes {known}: choose "
                 "fewer, or a profile measured further out"
             )
-        longest = max(longest, most if _fixed(name) is not None else known)
+        longest = max(longest, most if isinstance(policy, Fixed) else known)
     return longest
 
 
 def never_drafts(names: Sequence[str]) -> bool:
     """Whether all of these names are `none`, which takes no drafter."""
-    return all(_fixed(name) == 0 for name in names)
+    return all(_given(name) == Fixed(0) for name in names)
 
 
 def policy_of(name: str, table: StepTable, length: float) -> Policy:
@@ -73,12 +77,7 @@ def policy_of(name: str, table: StepTable, length: float) -> Policy:
 
     Raises UsageError for a name that means nothing.
     """
-    drafts, entries = _fixed(name), _entries(name)
-    if drafts is not None:
-        return Fixed(drafts)
-    if entries is not None:
-        return BySize(entries, name=name)
-    return _COMPUTED[name](table, length)
+    return _given(name) or _COMPUTED[name](table, length)
 
 
 def _tiers(table: StepTable) -> tuple[int, ...]:
@@ -86,39 +85,36 @@ def _tiers(table: StepTable) -> tuple[int, ...]:
     return tuple(sorted({min(tier, table.drafts_max) for tier in (1, 3, 7)}))
 
 
-def _fixed(name: str) -> int | None:
-    """0 for `none`, the number for `3` or `K=3`, None for another form."""
-    text = name.strip().removeprefix("K=").removeprefix("k=")
-    if text == "none":
-        return 0
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
-
-
-def _entries(name: str) -> tuple[tuple[int, int], ...] | None:
-    """(first requests, drafts) that a name gives; None where they are computed. Raises UsageError."""
-    fixed = _fixed(name)
-    if fixed is not None:
-        return ((1, fixed),)
+def _given(name: str) -> Fixed | BySize | None:
+    """The policy whose drafts its name gives; None where they are computed. Raises UsageError."""
     if name in _COMPUTED:
         return None
-    kind, _, given = name.partition("=")
+    text = name.strip().removeprefix("K=").removeprefix("k=")
+    if text == PLAIN:
+        return Fixed(0)
+    if text.isascii() and text.isdigit() and len(text) < 4:
+        return Fixed(int(text))
     if name in NOT_SIMULATED:
         raise UsageError(
             f"policy {shown(name)} is not simulated: {NOT_SIMULATED[name]}; give one of {', '.join(NAMES)}"
         )
-    if kind not in ("schedule", _UP_TO):
+    kind, _, entries = name.partition("=")
+    if kind not in (_SCHEDULE, _UP_TO):
         raise UsageError(f"policy {shown(name)}: give one of {', '.join(NAMES)}")
+    return BySize(_entries(name, entries, up_to=kind == _UP_TO), name=name)
+
+
+def _entries(name: str, text: str, *, up_to: bool) -> tuple[tuple[int, int], ...]:
+    """(first requests, drafts) of `1:5,32:3`; up_to: the last requests are given instead. UsageError."""
     try:
-        pairs = [tuple(int(part) for part in entry.split(":")) for entry in given.split(",")]
-        entries = tuple((first, drafts) for first, drafts in pairs)
+        pairs = [tuple(int(part) for part in entry.split(":")) for entry in text.split(",")]
+        entries = tuple((requests, drafts) for requests, drafts in pairs)
     except ValueError:
         raise UsageError(f"policy {shown(name)}: entries are REQUESTS:DRAFTS, as in 1:5,32:3,96:0") from None
-    if kind == _UP_TO:
-        lasts = [last for last, _ in entries]
-        entries = tuple(
-            zip((1, *(last + 1 for last in lasts)), (*(drafts for _, drafts in entries), 0), strict=True)
-        )
-    firsts = [first for first, _ in entries]
-    if firsts[0] != 1 or firsts != sorted(set(firsts)) or min(drafts for _, drafts in entries) < 0:
+    if up_to:
+        firsts = (1, *(last + 1 for last, _ in entries))
+        entries = tuple(zip(firsts, (*(drafts for _, drafts in entries), 0), strict=True))
+    firsts = tuple(first for first, _ in entries)
+    if firsts[0] != 1 or list(firsts) != sorted(set(firsts)) or min(drafts for _, drafts in entries) < 0:
         raise UsageError(f"policy {shown(name)}: entries rise from 1 request, as in 1:5,32:3,96:0")
     return entries

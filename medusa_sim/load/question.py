@@ -20,7 +20,7 @@ from medusa_sim.load.search import (
     BELOW_FULL,
     SURELY_STEADY,
     Carried,
-    carried,
+    find_carried,
     rates_to_try,
     saturation,
     usual_requests,
@@ -164,27 +164,41 @@ def run_load(
         raise UsageError("rates are empty: give at least one number of requests a second")
     if target_rate is not None:
         check_rate(target_rate, "target rate")
-    at_one_rate = test.seeds * len(test.served) * test.requests(test.any_rate, 0)[0].count
-    last = at_one_rate * (
-        len(rates) if rates is not None else 1 if test.source.has_own_rate else _USUAL_RATES
-    )
-    done = [0, last + (usual_requests(test) if search else 0)]
+    at_a_rate = test.seeds * len(test.served) * test.requests(test.any_rate, 0)[0].count
+    usual_rates = len(rates) if rates is not None else 1 if test.source.has_own_rate else _USUAL_RATES
+    progress = _Progress(advance, usual_requests(test) if search else 0, at_a_rate * usual_rates)
+    found = find_carried(test, progress.add) if search else ()
+    chosen = _rates_to_run(test, rates, found)
+    progress.begin_rates(at_a_rate * len(chosen))
+    points = test.points(chosen, progress.add)
+    return LoadAnswer(test=test, points=points, carried=found, target_rate=target_rate)
 
-    def report(requests: int) -> None:
-        done[0] += requests
-        if advance is not None:
-            advance(done[0], max(done[1], done[0] + last))
 
-    rates_carried = carried(test, report) if search else ()
-    chosen: tuple[float | None, ...]
+def _rates_to_run(
+    test: LoadTest, rates: Sequence[float] | None, found: Sequence[Carried]
+) -> tuple[float | None, ...]:
+    """Those that were asked for, the source's own (None), or shares of what is carried."""
     if rates is not None:
-        chosen = tuple(rates)
-    elif test.source.has_own_rate:
-        chosen = (None,)
-    else:
-        full = rates_carried[0].saturated_per_s if rates_carried else saturation(test, test.served[0])[0]
-        chosen = rates_to_try(full, rates_carried)
-    last = 0
-    done[1] = done[0] + at_one_rate * len(chosen)
-    points = test.points(chosen, report)
-    return LoadAnswer(test=test, points=points, carried=rates_carried, target_rate=target_rate)
+        return tuple(rates)
+    if test.source.has_own_rate:
+        return (None,)
+    full_per_s = found[0].saturated_per_s if found else saturation(test, test.served[0])[0]
+    return rates_to_try(full_per_s, found)
+
+
+class _Progress:
+    """Tells how many requests have been simulated, and of how many, which a search can only guess."""
+
+    def __init__(self, tell: Callable[[int, int], None] | None, searched: int, at_rates: int) -> None:
+        self._tell, self._at_rates = tell, at_rates
+        self._done, self._total = 0, searched + at_rates
+
+    def add(self, requests: int) -> None:
+        """So many more have been simulated."""
+        self._done += requests
+        if self._tell is not None:
+            self._tell(self._done, max(self._total, self._done + self._at_rates))
+
+    def begin_rates(self, requests: int) -> None:
+        """The search has ended; so many requests are left to simulate."""
+        self._at_rates, self._total = 0, self._done + requests

@@ -14,10 +14,10 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.load.engine import Advance
-from medusa_sim.load.metrics import Metrics, measured
+from medusa_sim.load.metrics import Metrics, metrics_of
 from medusa_sim.load.policies import Fixed, Policy
 from medusa_sim.load.requests import Requests
-from medusa_sim.load.simulate import LoadTest, PolicyServer, half_width
+from medusa_sim.load.simulate import LoadTest, ServedPolicy, half_width
 from medusa_sim.load.step_table import StepTable
 
 SEARCH_REQUESTS = 2000
@@ -54,8 +54,7 @@ class Carried:
     best_share: of the requests that keep them at the lowest rate tried. loses_from: rate from which the
     mean request takes longer than without speculation; None where it never does. off_from: requests in
     flight, of those that the memory holds, from which steps that draft emit fewer tokens a second than plain
-    ones. searched: whether rates
-    were tried; a closed loop has none.
+    ones. searched: whether rates were tried; a closed loop has none.
     """
 
     policy: str
@@ -76,7 +75,7 @@ class Carried:
         return None if rate <= 0.0 else int(np.ceil(rate_per_s / rate)) * gpus
 
 
-def saturation(test: LoadTest, served: PolicyServer) -> tuple[float, float]:
+def saturation(test: LoadTest, served: ServedPolicy) -> tuple[float, float]:
     """(requests/s, tokens/s) with `max_num_seqs` requests always in flight, of the lengths of the source."""
     users = served.limits.max_requests
     pool = _trial(test, test.any_rate)
@@ -89,34 +88,39 @@ def saturation(test: LoadTest, served: PolicyServer) -> tuple[float, float]:
         users=users,
         source="saturated",
     )
-    metrics = measured(served.run(requests, 0), served.table, served.limits, test.goals)
+    metrics = metrics_of(served.run(requests, 0), served.table, served.limits, test.goals)
     return metrics["requests_per_s"], metrics["tokens_per_s"]
 
 
-def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ...]:
-    """What every policy carries; the first one without speculation is what the others lose against.
+def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ...]:
+    """Search what every policy carries; the first one without speculation is what the others lose against.
 
     A closed loop, and requests that all come at once, have no rate to search: there only saturation is known.
     """
     has_rates = bool(np.isfinite(_trial(test, test.any_rate).rate_per_s))
-    limits = [saturation(test, served) for served in test.served]
+    full = [saturation(test, served) for served in test.served]
     plain = next((i for i, served in enumerate(test.served) if served.table.drafts_max == 0), None)
     rates = []
-    for served, (full_per_s, tokens_per_s) in zip(test.served, limits, strict=True):
-        off = off_from(served.table, served.policy(), test.mean_length, fitting(test, served))
-        found = Carried(policy=served.name, saturated_per_s=full_per_s, saturated_tokens_per_s=tokens_per_s,
-                        off_from=off, searched=has_rates)  # fmt: skip
+    for served, (full_per_s, tokens_per_s) in zip(test.served, full, strict=True):
+        off = off_from(served.table, served.policy(), test.mean_length, requests_held(test, served))
+        found = Carried(
+            policy=served.name,
+            saturated_per_s=full_per_s,
+            saturated_tokens_per_s=tokens_per_s,
+            off_from=off,
+            searched=has_rates,
+        )
         if has_rates and test.goals.given:
             found = _with_largest(found, test, served, advance)
         if has_rates and plain is not None and served is not test.served[plain]:
-            top = min(full_per_s, limits[plain][0])
+            top = min(full_per_s, full[plain][0])
             loses = _loses_from(test, served, test.served[plain], top, advance)
             found = replace(found, loses_from=loses)
         rates.append(found)
     return tuple(rates)
 
 
-def fitting(test: LoadTest, served: PolicyServer) -> int:
+def requests_held(test: LoadTest, served: ServedPolicy) -> int:
     """Requests of the mean length that the KV cache of a server holds at once, at most those of a step."""
     limits = served.limits
     blocks = limits.blocks_of(max(round(test.mean_length), 1)) - limits.shared_blocks(round(test.mean_length))
@@ -158,14 +162,14 @@ def usual_requests(test: LoadTest) -> int:
 
 
 def _metrics_at(
-    test: LoadTest, served: PolicyServer, rate_per_s: float, advance: Advance | None, seed: int = 0
+    test: LoadTest, served: ServedPolicy, rate_per_s: float, advance: Advance | None, seed: int = 0
 ) -> dict[str, float]:
     requests = _trial(test, rate_per_s, seed)
     record = served.run(requests.at_rate(rate_per_s), seed, advance)
-    return measured(record, served.table, served.limits, test.goals)
+    return metrics_of(record, served.table, served.limits, test.goals)
 
 
-def _with_largest(found: Carried, test: LoadTest, served: PolicyServer, advance: Advance | None) -> Carried:
+def _with_largest(found: Carried, test: LoadTest, served: ServedPolicy, advance: Advance | None) -> Carried:
     """The largest rate: the bracket of the knee, narrowed by false position on the logarithm of the rate."""
     saturated = found.saturated_per_s
     wanted = test.goals.share
@@ -217,8 +221,14 @@ def _carrying(found: Carried, rate: float, metrics: Metrics, half: float | None,
     down, up = (np.hypot(metrics[name] / growing, chance) for name in ("step_slower", "step_faster"))
     full = saturated * np.exp(metrics["step_faster"])
     low, high = float(rate * np.exp(-down)), float(min(rate * np.exp(up), full))
-    return replace(found, largest_per_s=rate, largest_half_width=half, largest_low_per_s=low,
-                   largest_high_per_s=high, best_share=best)  # fmt: skip
+    return replace(
+        found,
+        largest_per_s=rate,
+        largest_half_width=half,
+        largest_low_per_s=low,
+        largest_high_per_s=high,
+        best_share=best,
+    )
 
 
 def _spread(tried: dict[float, FloatArray], wanted: float) -> float | None:
@@ -231,7 +241,7 @@ def _spread(tried: dict[float, FloatArray], wanted: float) -> float | None:
 
 
 def _loses_from(
-    test: LoadTest, served: PolicyServer, plain: PolicyServer, top: float, advance: Advance | None
+    test: LoadTest, served: ServedPolicy, plain: ServedPolicy, top: float, advance: Advance | None
 ) -> float | None:
     """The rate from which the mean request takes longer than with `plain`, pairs of the same requests."""
 

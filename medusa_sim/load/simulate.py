@@ -17,7 +17,7 @@ from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.engine import Advance, run
 from medusa_sim.load.limits import Limits, Server, limits_of
-from medusa_sim.load.metrics import Goals, Metrics, measured
+from medusa_sim.load.metrics import Goals, Metrics, metrics_of
 from medusa_sim.load.policies import Policy
 from medusa_sim.load.policy_names import ENGINE_NAMES, drafts_asked, never_drafts, policy_of
 from medusa_sim.load.record import Record
@@ -30,7 +30,7 @@ _MOST_SEEDS = 100
 
 
 @dataclass(frozen=True, eq=False)
-class PolicyServer:
+class ServedPolicy:
     """A policy as it is run: with the table and limits of a server that loads its drafter."""
 
     policy: Callable[[], Policy]
@@ -220,16 +220,16 @@ class LoadTest:
         )
 
     @cached_property
-    def served(self) -> tuple[PolicyServer, ...]:
+    def served(self) -> tuple[ServedPolicy, ...]:
         """Every policy with its own server."""
         return tuple(self.served_by(policy) for policy in self.policies)
 
-    def served_by(self, policy: str | Policy) -> PolicyServer:
+    def served_by(self, policy: str | Policy) -> ServedPolicy:
         """A policy with a server that holds memory for its longest draft."""
         made = self._fresh(policy, self.table)
         drafts = made.longest(self.table.drafts_max)
         table, limits = self.table.upto(drafts), self.limits(drafts)
-        return PolicyServer(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
+        return ServedPolicy(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
 
     def _fresh(self, policy: str | Policy, table: StepTable) -> Policy:
         """The policy as a run begins with it."""
@@ -238,14 +238,14 @@ class LoadTest:
         return deepcopy(policy)
 
     def point(
-        self, served: PolicyServer, rate_per_s: float | None, *, advance: Advance | None = None
+        self, served: ServedPolicy, rate_per_s: float | None, *, advance: Advance | None = None
     ) -> LoadPoint:
         """One policy at one rate, over the seeds."""
         values: list[Metrics] = []
         for seed in range(self.seeds):
             requests, dropped = self.requests(rate_per_s, seed)
             record = served.run(requests, seed, advance)
-            metrics = measured(record, served.table, served.limits, self.goals)
+            metrics = metrics_of(record, served.table, served.limits, self.goals)
             price, gpus, energy = self.scenario.usd_per_gpu_hour, self.scenario.gpus, self.energy
             usd = usd_per_million_tokens(price, gpus, metrics["tokens_per_s"])
             metrics["usd_per_million_tokens"] = float(usd)

@@ -6,23 +6,35 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.load.limits import Limits
+from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.requests import Requests, checked_requests
 from medusa_sim.load.step_table import StepTable
+
+MOST_TOKENS = 1 << 14
+"""Tokens of prompts in a step of these tables."""
 
 
 def constant_table(
     constant_s: float, rates: Sequence[float] = (), requests_max: int = 256, **other: Any
 ) -> StepTable:
     """Every step takes as long, whatever it carries."""
-    drafts, tokens = len(rates) + 1, 1 << 14
+    drafts = len(rates) + 1
     given = {
         "lengths": np.array([1.0, 1e6]), "step_s": np.full((drafts, requests_max + 1, 2), constant_s),
-        "linear_s": np.zeros(tokens), "chunk_tokens": np.array([1.0, 1e6]),
-        "chunk_ends": np.array([1.0, 1e6]), "attention_s": np.zeros((2, 2)),
-        "drafter_prompt_s": np.zeros(tokens), "rates": np.asarray(rates, dtype=np.float64),
+        "prompts": prompt_times(), "rates": np.asarray(rates, dtype=np.float64),
         "drafting_share": np.zeros((drafts, requests_max + 1)), "idle_share": np.zeros(requests_max + 1),
     }  # fmt: skip
     return StepTable(**{**given, **other})
+
+
+def prompt_times(**other: Any) -> PromptTable:
+    """Prompts take no time but what is given."""
+    given = {
+        "linear_s": np.zeros(MOST_TOKENS), "chunk_tokens": np.array([1.0, 1e6]),
+        "chunk_ends": np.array([1.0, 1e6]), "attention_s": np.zeros((2, 2)),
+        "drafter_s": np.zeros(MOST_TOKENS),
+    }  # fmt: skip
+    return PromptTable(**{**given, **other})
 
 
 def limits(**given: Any) -> Limits:

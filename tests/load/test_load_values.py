@@ -4,18 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from load_tables import constant_table, limits, requests
+from load_tables import MOST_TOKENS, constant_table, limits, prompt_times, requests
 
 from medusa_sim.grid.cells import price
 from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
 from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.engine import run
-from medusa_sim.load.metrics import Goals, measured
+from medusa_sim.load.metrics import Goals, metrics_of
 from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, State, ThroughputAware
+from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.question import load_test
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests, checked_requests
-from medusa_sim.load.search import Carried, carried, rates_to_try
+from medusa_sim.load.search import Carried, find_carried, rates_to_try
 from medusa_sim.load.simulate import LoadPoint, half_width
 from medusa_sim.load.step_table import StepTable, chains
 from medusa_sim.scenario.scenario import Scenario
@@ -25,12 +26,17 @@ from medusa_sim.step.sampling import filter_us
 SERVER_S, SENDING_S, BY_REQUEST_S, BY_TOKEN_S, PROMPT_TOKEN_S = 0.002, 0.003, 1e-3, 1e-6, 1e-5
 
 
+def prompts_of(**other: object) -> PromptTable:
+    """10 us a token."""
+    return prompt_times(linear_s=PROMPT_TOKEN_S * np.arange(MOST_TOKENS), **other)
+
+
 def growing_table(rates: tuple[float, ...] = (), **other: object) -> StepTable:
     """10 ms, 1 ms a request and 1 us a token of it; 10 us a token of prompts."""
     lengths = np.array([1.0, 1e6])
     b = np.arange(257)[None, :, None]
     step_s = 0.010 + b * (BY_REQUEST_S + BY_TOKEN_S * lengths) * np.ones((len(rates) + 1, 1, 1))
-    given = {"step_s": step_s, "linear_s": PROMPT_TOKEN_S * np.arange(1 << 14), "lengths": lengths,
+    given = {"step_s": step_s, "prompts": prompts_of(), "lengths": lengths,
              "server_s": SERVER_S, "server_s_per_request": SENDING_S}  # fmt: skip
     return constant_table(0.010, rates, **{**given, **other})
 
@@ -43,7 +49,9 @@ def own_s(requests: int, *lengths: int) -> float:
 @pytest.mark.parametrize(("drafts", "lengths"), [(0, range(100, 110)), (2, range(100, 110, 3))])
 def test_a_request_alone(drafts, lengths):
     """All drafts are accepted: each step emits one token and the drafts."""
-    table = growing_table((1.0,) * drafts, drafter_prompt_s=np.full(1 << 14, 0.0005 * (drafts > 0)))
+    table = growing_table(
+        (1.0,) * drafts, prompts=prompts_of(drafter_s=np.full(MOST_TOKENS, 0.0005 * (drafts > 0)))
+    )
     found = run(requests([0.0], prompt=[100], output=[11]), table, limits(), Fixed(drafts))
     first_s = SERVER_S + 0.010 + 100 * PROMPT_TOKEN_S + 0.0005 * (drafts > 0)
     assert found.first_token_s.tolist() == pytest.approx([first_s])
@@ -110,7 +118,7 @@ def test_a_tenth_of_many_drawn_requests_warms_up():
 
 def measured_once(asked: Requests, table: StepTable, drafts: int = 0, **goals: float) -> dict[str, float]:
     within = limits(kv_blocks=1000)
-    return measured(run(asked, table, within, Fixed(drafts)), table, within, Goals(**goals))
+    return metrics_of(run(asked, table, within, Fixed(drafts)), table, within, Goals(**goals))
 
 
 def test_metrics_of_three_requests_by_hand():
@@ -283,8 +291,8 @@ def test_a_step_grows_with_its_requests_as_a_line_through_a_fifth_around_them():
 
 @pytest.mark.parametrize(("match_rate", "rows"), [(1.0, 12), (0.5, 8), (0.25, 6)])
 def test_prompts_ride_on_the_rows_that_were_found(match_rate, rows):
-    linear_s = 1e-6 * np.arange(1 << 14) ** 1.5
-    table = constant_table(0.01, (0.2, 0.1), linear_s=linear_s, match_rate=match_rate)
+    linear_s = 1e-6 * np.arange(MOST_TOKENS) ** 1.5
+    table = constant_table(0.01, (0.2, 0.1), prompts=prompt_times(linear_s=linear_s), match_rate=match_rate)
     assert table.prompts_s(8, 4, [(30, 30), (20, 50)]) == pytest.approx(linear_s[rows + 50] - linear_s[rows])
 
 
@@ -334,7 +342,7 @@ def test_the_interval_of_a_carried_rate_is_that_of_its_seeds_where_steps_have_no
     """80 % of 95 %: 1.2816 over 1.96, to two digits."""
     test = load_test(SCENARIO, policies=("none",), requests=220, seeds=2, tpot_ms=9.0, max_num_seqs=48)
     test.table = replace(test.table, faster=None, slower=None)
-    (found,) = carried(test)
+    (found,) = find_carried(test)
     assert found.largest_per_s < 0.97 * found.saturated_per_s
     down = np.log(found.largest_per_s / found.largest_low_per_s)
     assert down == pytest.approx(0.65 * found.largest_half_width / found.largest_per_s, rel=0.02)

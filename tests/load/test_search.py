@@ -15,10 +15,10 @@ from medusa_sim.load.question import LoadAnswer, load_test, run_load
 from medusa_sim.load.search import (
     SEARCH_REQUESTS,
     Carried,
-    carried,
-    fitting,
+    find_carried,
     off_from,
     rates_to_try,
+    requests_held,
     saturation,
     search_requests,
 )
@@ -167,7 +167,7 @@ def test_saturation_does_not_depend_on_the_rate_that_is_asked():
 def test_nothing_carries_more_than_it_is_full_at(limit_ms, prompt, cv, slots, policy):
     test = load_test(SCENARIO, policies=(policy,), tpot_ms=limit_ms, prompt_tokens=prompt, output_tokens=64,
                      length_cv=cv, max_num_seqs=slots, requests=220, seeds=2)  # fmt: skip
-    (found,) = carried(test)
+    (found,) = find_carried(test)
     assert 0.0 <= found.largest_per_s <= found.saturated_per_s
     assert found.largest_half_width is None or found.largest_half_width >= 0.0
     if found.largest_per_s:
@@ -180,10 +180,11 @@ def test_an_error_of_the_step_is_larger_in_the_latency_by_what_the_queue_adds():
     served = test.served[0]
     for rate in (5.0, 24.0):
         point = test.point(served, rate)
-        slow = replace(
-            served.table,
-            **{name: 1.02 * getattr(served.table, name) for name in ("step_s", "linear_s", "attention_s")},
+        table, prompts = served.table, served.table.prompts
+        slower_prompts = replace(
+            prompts, linear_s=1.02 * prompts.linear_s, attention_s=1.02 * prompts.attention_s
         )
+        slow = replace(table, step_s=1.02 * table.step_s, prompts=slower_prompts)
         slower = test.point(replace(served, table=slow), rate)
         grown = np.log(slower.mean["tpot_mean_s"] / point.mean["tpot_mean_s"])
         share = point.mean["queue_share"]
@@ -206,7 +207,7 @@ def test_rates_lie_on_both_sides_of_what_is_carried(answer):
 
 def test_a_policy_that_keeps_its_limits_until_it_is_full_is_tried_where_it_is_steady():
     test = load_test(SCENARIO, policies=("none",), **SMALL, tpot_ms=60_000.0)
-    (plain,) = carried(test)
+    (plain,) = find_carried(test)
     assert plain.largest_per_s == plain.saturated_per_s
     assert max(rates_to_try(plain.saturated_per_s, [plain])) <= 0.9 * plain.saturated_per_s
 
@@ -373,7 +374,7 @@ def test_drafting_is_switched_off_only_where_so_many_requests_fit():
     scenario = Scenario(gpu="l4", model="llama-3.1-8b", drafter="eagle3", acceptance=0.3, max_drafts=3)
     test = load_test(scenario, policies=("none", "3"), requests=60, seeds=1, prompt_tokens=1500)
     served = test.served[1]
-    most = fitting(test, served)
+    most = requests_held(test, served)
     assert most * served.limits.blocks_of(round(test.mean_length)) <= served.limits.kv_blocks
     assert most < served.limits.max_requests
     for each in (1, most, served.limits.max_requests):

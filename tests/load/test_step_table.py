@@ -64,8 +64,8 @@ def test_prompts_ride_as_in_the_server(table):
     carried = with_prompt - without + prompt_attention_us(setting, prompt, prompt)
     share, each_us = prompt_terms(setting)
     carried = share * carried + each_us
-    drafter = float(table.drafter_prompt_s[prompt])
-    assert table.prompts_s(0, 32, [(prompt, prompt)], own_s=10.0) - drafter == pytest.approx(
+    drafter = float(table.prompts.drafter_s[prompt])
+    assert table.prompts_s(0, 32, [(prompt, prompt)], step_s=10.0) - drafter == pytest.approx(
         1e-6 * float(carried), rel=0.03
     )
 
@@ -73,10 +73,10 @@ def test_prompts_ride_as_in_the_server(table):
 def test_prompts_that_fill_a_step_beyond_its_graphs_wait_for_their_launches(table):
     own_s = table.decoding_s(0, 32, 512.0)
     launching_s = 1e-6 * SCENARIO.setting.runtime.engine.eager_us_per_layer.value * SCENARIO.model.layers
-    assert table.eager_s == pytest.approx(launching_s)
-    bare = replace(table, eager_s=0.0)
+    assert table.prompts.eager_s == pytest.approx(launching_s)
+    bare = replace(table, prompts=replace(table.prompts, eager_s=0.0))
     for tokens, waits in ((480, False), (481, True)):
-        drafter_s = float(table.drafter_prompt_s[tokens])
+        drafter_s = float(table.prompts.drafter_s[tokens])
         with_law, without = (
             own_s + of.prompts_s(0, 32, [(tokens, tokens)], own_s) - drafter_s for of in (table, bare)
         )
@@ -88,7 +88,7 @@ def test_prompts_that_fill_a_step_beyond_its_graphs_wait_for_their_launches(tabl
 def test_a_step_of_prompts_alone_is_a_prefill(table):
     for tokens in (64, 512, 4096):
         alone = table.decoding_s(0, 0, 0.0) + table.prompts_s(0, 0, [(tokens, tokens)])
-        without = alone - float(table.drafter_prompt_s[tokens])
+        without = alone - float(table.prompts.drafter_s[tokens])
         # the server's filters of one row are in the one and not in the other
         assert 1e6 * without == pytest.approx(
             float(prefill_step(SCENARIO.setting, 1, tokens).time_us), rel=0.06

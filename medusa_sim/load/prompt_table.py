@@ -1,0 +1,141 @@
+"""What prompts add to a step, as a table that a scheduler looks up: tokens of prompts, and their attention.
+
+(L1)  t = t(b, s, K) + linear(m + c) - linear(m) + sum attention(q_i, e_i) + drafter(c)
+      linear(c) in place of the difference where prompts have passes of their own
+      m = b (1 + z K) tokens of b requests, c = sum q_i tokens of prompts whose chunks end at e_i
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, distinct
+from medusa_sim.load.limits import Limits
+from medusa_sim.load.nodes import between, geometric
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.prompts import (
+    drafter_prompt_us,
+    graph_rows,
+    launching_host_us,
+    linear_us,
+    prompt_attention_us,
+    prompt_host_us,
+    prompt_pass_us,
+    prompt_terms,
+    prompts_apart,
+)
+from medusa_sim.step.step import Setting
+from medusa_sim.units import US_PER_S
+
+_CHUNK_RATIO = 1.4
+_DENSE_TOKENS = 1024
+"""Every number of tokens up to here; beyond, tiles are small beside the whole and every 16th is computed."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PromptTable:
+    """Seconds that prompts add to a step.
+
+    linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
+    (Q,) that ends at chunk_ends (E,); drafter_s: (T,) what the drafter adds for tokens of prompts. are_apart:
+    prompts have passes of their own; host_s: of these at least where a drafter is loaded, else of the whole
+    step that prompts ride on. graph_rows: most rows of a step that a graph holds; eager_s: of the host in a
+    step of more. share: of what prompts read that an engine's own kernels take; begin_s: of each that begins.
+    """
+
+    linear_s: FloatArray
+    chunk_tokens: FloatArray
+    chunk_ends: FloatArray
+    attention_s: FloatArray
+    drafter_s: FloatArray
+    are_apart: bool = False
+    host_s: float = 0.0
+    graph_rows: float = np.inf
+    eager_s: float = 0.0
+    share: float = 1.0
+    begin_s: float = 0.0
+
+    def without_drafter(self) -> PromptTable:
+        """Of a server that loads no drafter."""
+        return replace(
+            self, drafter_s=np.zeros_like(self.drafter_s), host_s=0.0 if self.are_apart else self.host_s
+        )
+
+    def added_s(self, rows: int, chunks: Sequence[tuple[int, int]], step_s: float) -> float:
+        """(L1): what chunks (tokens, end) of prompts add to a step of step_s.
+
+        rows: tokens of the requests that decode in it.
+        """
+        linear_s, drafter_s = self._by_tokens
+        tokens = sum([chunk for chunk, _ in chunks])
+        rides = rows > 0 and not self.are_apart
+        shared_s = linear_s[rows + tokens] - linear_s[rows] if rides else linear_s[tokens]
+        read_s = max(shared_s, 0.0) + sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
+        read_s *= self.share
+        host_s = self.host_s
+        if not host_s and rides and rows <= self.graph_rows < rows + tokens:
+            host_s = self.eager_s
+        if host_s:
+            beside_s = 0.0 if self.are_apart else step_s
+            read_s = float(prompt_pass_us(np.asarray(beside_s + read_s), host_s)) - beside_s
+        began = sum([chunk == end for chunk, end in chunks])
+        return read_s + drafter_s[tokens] + began * self.begin_s
+
+    def attention_of_s(self, tokens: int, end: int) -> float:
+        """The attention of one chunk, bilinear between those of the table."""
+        sizes, ends, attention_s = self._attention
+        i, share = between(sizes, tokens)
+        j, part = between(ends, end)
+        a, b = attention_s[i], attention_s[i + 1]
+        low = a[j] + (a[j + 1] - a[j]) * part
+        high = b[j] + (b[j + 1] - b[j]) * part
+        return low + (high - low) * share
+
+    # lists, of which one number at a time is read
+
+    @cached_property
+    def _by_tokens(self) -> tuple[list[float], list[float]]:
+        return self.linear_s.tolist(), self.drafter_s.tolist()
+
+    @cached_property
+    def _attention(self) -> tuple[list[float], list[float], list[list[float]]]:
+        return self.chunk_tokens.tolist(), self.chunk_ends.tolist(), self.attention_s.tolist()
+
+
+def prompt_table(setting: Setting, drafter: Drafter | None, limits: Limits, longest: int) -> PromptTable:
+    """Of prompts in steps of at most `Limits.token_budget` tokens; no request is longer than `longest`.
+
+    drafter: that of the longest draft, which reads prompts too; None: none is loaded.
+    """
+    tokens = distinct(
+        np.arange(1, min(_DENSE_TOKENS, limits.token_budget) + 1),
+        np.arange(_DENSE_TOKENS, limits.token_budget + 16, 16),
+    )
+    every = np.arange(limits.token_budget + 1)
+
+    def by_tokens_s(priced_us: FloatArray) -> FloatArray:
+        return np.where(every > 0, np.interp(every, tokens, priced_us), 0.0) / US_PER_S
+
+    sizes = tokens.astype(np.float64)
+    ends = geometric(1, max(longest, 2), _CHUNK_RATIO).astype(np.float64)
+    chunks = geometric(1, max(min(limits.token_budget, longest), 2), _CHUNK_RATIO).astype(np.float64)
+    read, until = chunks[:, None], ends[None, :]
+    attention_us = prompt_attention_us(setting, read, np.maximum(until, read))
+    are_apart, (share, begin_us) = prompts_apart(setting), prompt_terms(setting)
+    return PromptTable(
+        linear_s=by_tokens_s(linear_us(setting, sizes)),
+        chunk_tokens=chunks,
+        chunk_ends=ends,
+        attention_s=np.broadcast_to(attention_us / US_PER_S, (chunks.size, ends.size)),
+        drafter_s=by_tokens_s(drafter_prompt_us(setting, drafter, sizes)),
+        are_apart=are_apart,
+        host_s=0.0 if drafter is None and are_apart else prompt_host_us(setting) / US_PER_S,
+        graph_rows=graph_rows(setting),
+        eager_s=launching_host_us(setting) / US_PER_S,
+        share=share,
+        begin_s=begin_us / US_PER_S,
+    )
