@@ -119,12 +119,17 @@ def _asked(rows: OwnRows | None, path: str) -> SetUp:
         alike = [each.name for each in map(load_model, model_names()) if each.vocab == target.vocab]
         small = min(alike, key=lambda each: load_model(each).weight_bytes)
         draft = inputs.choice(next(places), "own_draft", "Draft model", tuple(alike), small, "A smaller one.")
-    counted = None if rows is None else rows.acceptance
-    usual_rate = _RATE if counted is None else f"{counted:.3g}"
-    meaning = "Share of the drafts that are accepted, as llama-server logs it; or by position: 0.8,0.6,0.5."
+    counted = None if rows is None else rows.acceptance()
+    usual_rate = _RATE if counted is None else counted
+    meaning = (
+        "Chance that a draft is accepted (0.7); share of all drafts, as llama-server logs it, with their "
+        "number a round (60%@3); mean tokens of a round (2.8@3); or shares by position (0.8,0.6,0.5)."
+    )
     rate = inputs.text(next(places), "own_rate", "Acceptance", "", meaning, empty=usual_rate) or usual_rate
-    if rate not in acceptance_names() and not set(rate) <= set("0123456789., "):
-        raise UsageError(f"acceptance {rate[:40]!r}: give one rate (0.7) or shares by position (0.8,0.6,0.5)")
+    if rate not in acceptance_names() and not set(rate) <= set("0123456789., @%"):
+        raise UsageError(
+            f"acceptance {rate[:40]!r}: give one rate (0.7), 60%@3, 2.8@3 or shares by position (0.8,0.6,0.5)"
+        )
     seq_len = inputs.step_of(next(places), "own_context", "Context", _CONTEXTS, 1024, "Tokens before a step.")
     return SetUp(
         gpu=gpu, runtime=runtime, model=model if config is None else uploads.called(config), config=config,

@@ -134,8 +134,9 @@ def own_machine(names: dict[str, Any]) -> None:
     told: dict[str, Any] = {name: value for name, value in found.told.items() if not take.is_given(name)}
     if str(names["model"]).lower().endswith(".gguf"):  # which says the type of each tensor
         told.pop("weight_dtype", None)
-    if found.acceptance is not None and not take.is_given("acceptance"):
-        told["acceptance"] = f"{found.acceptance:.4g}"
+    counted = found.acceptance(names["max_drafts"] if take.is_given("max_drafts") else None)
+    if counted is not None and not take.is_given("acceptance"):
+        told["acceptance"] = counted
     for name, value in told.items():
         say(f"{name.replace('_', ' ')} {value}, as {names['bench'].name} says")
     names |= told

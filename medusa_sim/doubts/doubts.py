@@ -11,7 +11,7 @@ from medusa_sim.file_types import FILES, bytes_per_weight
 from medusa_sim.latency.base import known_time
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.scenario.acceptance import doubtful_shares
+from medusa_sim.scenario.acceptance import doubtful_shares, one_rate
 from medusa_sim.scenario.defaults import TYPICAL, request_length
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine_facts import state_notes
@@ -61,9 +61,15 @@ def whose_acceptance(scenario: Scenario) -> Iterator[str]:
 
 
 def typed_acceptance(scenario: Scenario) -> Iterator[str]:
-    """That shares of steps, as they were typed, look like conditional rates."""
-    if line := doubtful_shares(scenario.arguments.acceptance):
+    """That numbers, as they were typed, may be of another kind than they are read as."""
+    given = scenario.arguments.acceptance
+    if line := doubtful_shares(given):
         yield line
+    if scenario.runtime.local and scenario.depth > 1 and (rate := one_rate(given)) is not None:
+        yield (
+            f"acceptance {rate:g} is the chance of each draft behind an accepted one; llama.cpp logs the "
+            f"share of all drafts: give that with the drafts of a round, {100.0 * rate:g}%@3"
+        )
 
 
 def guessed_acceptance(scenario: Scenario) -> Iterator[str]:

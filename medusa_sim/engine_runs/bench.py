@@ -78,11 +78,12 @@ def _of_own(own: OwnRows, path: Path, shape: Shape) -> Iterator[BenchRow]:
                 concurrency=float(row.columns),
                 itl_us=row.time_us,
             )
-    if own.drafted_us and own.acceptance is not None:
-        if shape.drafts is None:
+    if own.drafted_us and own.accepted_share is not None:
+        drafts = shape.drafts or own.drafts
+        if drafts is None:
             raise DataError(
-                f"{named(path)}: {own.acceptance:.0%} of the drafts were accepted, but it does not say how "
-                "many a round had; add --drafts K"
+                f"{named(path)}: {own.accepted_share:.0%} of the drafts were accepted, but it does not say "
+                "how many a round had; add --drafts K"
             )
         yield BenchRow(
             source=path.name,
@@ -90,8 +91,8 @@ def _of_own(own: OwnRows, path: Path, shape: Shape) -> Iterator[BenchRow]:
             model=model,
             concurrency=1.0,
             tpot_us=own.drafted_us,
-            drafts=shape.drafts,
-            acceptance_length=1.0 + shape.drafts * own.acceptance,
+            drafts=drafts,
+            acceptance_length=own.tokens_per_round or 1.0 + drafts * own.accepted_share,
         )
 
 

@@ -29,8 +29,8 @@ Given: TypeAlias = str | os.PathLike[str] | float | Sequence[float] | Acceptance
 
 FORMS = (
     "a profile's name, a TOML or CSV file, one rate (0.7), the share of steps that accept each draft "
-    "(0.78,0.60,0.42), conditional rates (conditional:0.78,0.77,0.70) or a mean length with its drafts "
-    "(2.8@3)"
+    "(0.78,0.60,0.42), conditional rates (conditional:0.78,0.77,0.70), a mean length with its drafts (2.8@3) "
+    "or the share of all drafts that is accepted (60%@3)"
 )
 CONDITIONAL = "conditional:"
 """Before rates by position that say how often each draft is accepted where the one before it was."""
@@ -92,6 +92,15 @@ def both_kinds(profile: AcceptanceProfile) -> str:
     return f"{_listed(np.cumprod(rates).tolist(), '.3f')} of the steps ({CONDITIONAL}{_listed(rates, '.3f')})"
 
 
+def one_rate(given: Given) -> float | None:
+    """The rate that one number names for every draft; None of any other form."""
+    try:
+        rate = float(given) if isinstance(given, str | Real) else None
+    except ValueError:
+        return None
+    return rate
+
+
 def doubtful_shares(given: Given) -> str:
     """That shares of steps, as they were typed, look like conditional rates; empty where they do not."""
     if isinstance(given, str):
@@ -134,6 +143,16 @@ def mean_length(tokens_per_step: float, drafts: int, name: str | None = None) ->
     label = name or f"{tokens_per_step:g}@{drafts}"
     title = f"{tokens_per_step:g} tokens a step with {drafts} drafts"
     return _chain(label, heads, title, MEAN_LENGTH_ERROR, of_mean=True)
+
+
+def accepted_share(percent: float, drafts: int, name: str | None = None) -> AcceptanceProfile:
+    """A chain of `drafts` of which so many in a hundred are accepted, as llama.cpp and vLLM log it.
+
+    Drafts behind a rejected one count as drafted. Raises UsageError for a share outside 0..100.
+    """
+    if not 0.0 < percent <= 100.0:
+        raise UsageError(f"acceptance {percent:g}%@{drafts}: above 0 and at most 100 % is allowed")
+    return mean_length(1.0 + drafts * percent / 100.0, drafts, name or f"{percent:g}%@{drafts}")
 
 
 def _chain(
@@ -253,11 +272,19 @@ def named_acceptance(text: str, data_dir: DataDir = None) -> AcceptanceProfile:
     """
     text = text.strip()
     length, at, drafts = text.partition("@")
-    if at and _NUMBERS.fullmatch(length) and (not drafts or _NUMBERS.fullmatch(drafts)):
+    number = length.strip().removesuffix("%")
+    if at and _NUMBERS.fullmatch(number) and (not drafts or _NUMBERS.fullmatch(drafts)):
         try:
-            return mean_length(float(length), int(drafts), text)
+            count, value = int(drafts), float(number)
         except ValueError:
-            raise UsageError(f"acceptance {text!r}: LENGTH@DRAFTS is two numbers, as in 2.8@3") from None
+            raise UsageError(
+                f"acceptance {text!r}: LENGTH@DRAFTS and SHARE%@DRAFTS are two numbers, as in 2.8@3 or 60%@3"
+            ) from None
+        return (
+            mean_length(value, count, text)
+            if number == length.strip()
+            else accepted_share(value, count, text)
+        )
     conditional = text.startswith(CONDITIONAL)
     if not conditional and not _NUMBERS.fullmatch(text):
         return load_acceptance(text, data_dir)

@@ -11,6 +11,7 @@ pasted. What they say of device, build, model and type fills what was not asked 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,8 @@ LEAST_BAND = 0.03
 _FASTEST_US, _SLOWEST_US = 50.0, 60e6
 _MOST_SAMPLES = 1_000
 NANO = 1e9
+USUAL_DRAFTS = 3
+"""llama.cpp's `--spec-draft-n-max` where nothing is given (common.h, spring 2026)."""
 _BACKENDS = {
     "cuda": "cuda", "metal": "metal", "mtl": "metal", "vulkan": "vulkan", "rocm": "rocm", "hip": "rocm",
     "cpu": "cpu", "blas": "cpu",
@@ -76,7 +79,8 @@ class OwnRow:
 class OwnRows:
     """What a paste says. told: arguments of a scenario that it names. drafted, accepted: drafts counted.
 
-    drafted_us: time of a token where drafts were made; 0 where none were.
+    rounds: in which they were made and tried; 0 where nothing tells. drafted_us: time of a token where drafts
+    were made; 0 where none were.
     """
 
     rows: tuple[OwnRow, ...]
@@ -84,12 +88,39 @@ class OwnRows:
     build: str = ""
     drafted: float = 0.0
     accepted: float = 0.0
+    rounds: float = 0.0
     drafted_us: float = 0.0
 
     @property
-    def acceptance(self) -> float | None:
-        """Share of the drafts that were accepted; None where none were counted."""
+    def accepted_share(self) -> float | None:
+        """Of all drafts; None where none were counted.
+
+        It is no rate by position: where the second draft of three fails, one of three is accepted.
+        """
         return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def drafts(self) -> int | None:
+        """Drafts of a round, that of most rounds; None where nothing tells."""
+        if not self.rounds:
+            return None
+        return max(round(self.drafted / self.rounds), math.ceil(self.accepted / self.rounds), 1)
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Mean tokens of a round, the target's own included; None where nothing tells."""
+        return 1.0 + self.accepted / self.rounds if self.rounds else None
+
+    def acceptance(self, drafts: int | None = None) -> str | None:
+        """As `--acceptance` takes it, `2.8@3` or `72%@3`; None where no drafts were counted.
+
+        drafts: of a round, where the counts do not tell (None: llama.cpp's own number).
+        """
+        if self.accepted_share is None:
+            return None
+        if self.tokens_per_round is not None:
+            return f"{self.tokens_per_round:.4g}@{self.drafts}"
+        return f"{100.0 * self.accepted_share:.4g}%@{drafts or USUAL_DRAFTS}"
 
 
 _MARKS = ("avg_ts", "predicted_per_second", "t/s |", "S_TG t/s", "generation_tps", "tokens-per-sec")
@@ -123,7 +154,7 @@ def _of_json(documents: list[Any], where: Path) -> OwnRows:
     entries = [each for found in documents for each in (found if isinstance(found, list) else [found])]
     rows: list[OwnRow] = []
     told: dict[str, str] = {}
-    build, drafted, accepted, drafted_us = "", 0.0, 0.0, 0.0
+    build, drafted, accepted, rounds, drafted_us = "", 0.0, 0.0, 0.0, 0.0
     for entry in entries:
         if not isinstance(entry, dict):
             raise DataError(f"{named(where)}: holds {shown(entry)}; give {WANTED}")
@@ -144,12 +175,19 @@ def _of_json(documents: list[Any], where: Path) -> OwnRows:
             accepted += _number(times.get("draft_n_accepted"))
             if _number(times.get("draft_n")):
                 drafted_us = 1e6 / _number(times.get("predicted_per_second"))
+                rounds += _rounds(_number(times.get("predicted_n")), _number(times.get("draft_n_accepted")))
             else:
                 depth = _number(times.get("prompt_n")) + 0.5 * _number(times.get("predicted_n"))
                 rows.append(_plain(depth, _number(times.get("predicted_per_second"))))
     return OwnRows(
-        rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted, drafted_us=drafted_us
+        rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted, rounds=rounds,
+        drafted_us=drafted_us,
     )  # fmt: skip
+
+
+def _rounds(made: float, accepted: float) -> float:
+    """Rounds that made so many tokens: each gives one of the target's own; the first is the prompt's."""
+    return max(made - 1.0 - accepted, 0.0)
 
 
 def _number(value: object) -> float:
@@ -181,6 +219,8 @@ _RATE = re.compile(r"(?:generation_tps=|Generation:\s*\d+ tokens,\s*)([\d.]+)")
 _DRAFTS = re.compile(
     r"(?:draft acceptance|accept)[^\n]{0,40}?\(?\s*(\d+) accepted\s*/\s*(\d+) generated", re.IGNORECASE
 )
+_MADE = re.compile(r"[^\n]{0,60}?(?<!prompt )eval time =[^/\n]{1,40}/\s*(\d{1,9}) (?:tokens|runs)")
+"""Of llama-server's log: `       eval time =  5000.00 ms /   400 tokens (...)`."""
 _BATCHED = ("PP", "TG", "B")
 
 
@@ -188,7 +228,7 @@ def _of_lines(lines: list[str]) -> OwnRows:
     """Tables and lines of a terminal."""
     rows: list[OwnRow] = []
     told: dict[str, str] = {}
-    build, drafted, accepted = "", 0.0, 0.0
+    build, drafted, accepted, made = "", 0.0, 0.0, 0.0
     head: list[str] = []
     rates: list[float] = []
     for line in lines:
@@ -200,6 +240,8 @@ def _of_lines(lines: list[str]) -> OwnRows:
             rates.append(float(found[1]))
         if found := _DRAFTS.search(line):
             accepted, drafted = accepted + float(found[1]), drafted + float(found[2])
+        if found := _MADE.match(line):
+            made += float(found[1])
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.count("|") > 2 else []
         if "t/s" in cells or all(name in cells for name in _BATCHED):
             head = cells
@@ -210,7 +252,10 @@ def _of_lines(lines: list[str]) -> OwnRows:
     if rates and not rows:
         rows.append(_plain(256.0, rates[-1]))  # the mean stands last
         told.setdefault("runtime", runtime_of_backend("mlx"))
-    return OwnRows(rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted)
+    rounds = _rounds(made, accepted) if drafted else 0.0
+    return OwnRows(
+        rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted, rounds=rounds
+    )  # fmt: skip
 
 
 def _cell(row: dict[str, str], name: str) -> float:

@@ -137,7 +137,7 @@ def test_names_that_may_be_meant_are_listed():
         (("--weight-dtype", "q4km"), "did you mean 'q4_k_m'? (known: bf16, ", 2),
         (("--gpu", "A30 24GB"), "its nearest relative is 'a100-40gb'", 1),
         (("--runtime", "llama-cpp"), "--export llama-cpp", 1),
-        (("--acceptance", "2.8@"), "LENGTH@DRAFTS is two numbers", 2),
+        (("--acceptance", "2.8@"), "two numbers, as in 2.8@3", 2),
         (("--model", "https://huggingface.co/my/model/tree/main"), "'my/model' is no folder here", 1),
     ],
 )

@@ -47,6 +47,9 @@ def test_a_plain_run_says_where_it_ran_and_is_checked(files):
 
 def test_a_run_with_drafts_needs_their_number(files):
     _, drafted = files
+    (known,) = read_bench(drafted)  # 159 rounds
+    assert (known.drafts, known.acceptance_length) == (2, pytest.approx(399.0 / 159.0))
+    drafted.write_text(json.dumps(DRAFTED).replace("predicted_n", "made"))
     with one_line(DataError, "--drafts", "80%"):
         read_bench(drafted)
     (row,) = read_bench(drafted, Shape(drafts=3))

@@ -106,8 +106,26 @@ def test_mlx_lm_tells_a_plain_step():
 
 def test_timings_of_the_server_tell_acceptance():
     found = rows_of(json.dumps(SERVER), PLACE)
-    assert found.acceptance == pytest.approx(0.8)
+    # 400 tokens: one of the prompt's pass, 240 accepted, and one of the target's own in each of 159 rounds.
+    assert (found.rounds, found.drafts) == (159.0, 2)
+    assert found.tokens_per_round == pytest.approx(399.0 / 159.0)
+    assert found.acceptance(5) == "2.509@2"
     assert not found.rows  # a round with drafts is no plain step
+
+
+LOG = """
+prompt eval time =     120.00 ms /    20 tokens (    6.00 ms per token,   166.67 tokens per second)
+       eval time =    5000.00 ms /   401 tokens (   12.50 ms per token,    80.00 tokens per second)
+draft acceptance rate = 0.72000 (  288 accepted /   400 generated)
+"""
+
+
+def test_a_log_tells_rounds_by_what_was_made():
+    found = rows_of(LOG, PLACE)
+    assert (found.rounds, found.drafts) == (112.0, 4)
+    assert found.acceptance() == "3.571@4"
+    assert rows_of(LOG.replace("       eval", "       other"), PLACE).acceptance() == "72%@3"
+    assert rows_of(LOG.replace("       eval", "       other"), PLACE).acceptance(5) == "72%@5"
 
 
 @pytest.mark.parametrize("text", ["", "hello", "{}", "[]", "[1]", '{"a": NaN}', "| a | b | c |\n", "[" * 100])

@@ -276,8 +276,8 @@ HALF, GIVEN, CONDITIONAL = [1.5, 1.75, 1.875], [1.78, 2.38, 2.80], [1.78, 2.248,
 
 @pytest.mark.parametrize(
     ("given", "tokens"),
-    [("0.5", HALF), (0.5, HALF), ("1.875@3", HALF), (constant_rate(0.5), HALF), ("0.78,0.60,0.42", GIVEN),
-     ([0.78, 0.60, 0.42], GIVEN), ("conditional:0.78,0.6,0.42", CONDITIONAL), ("conditional:0.5", HALF)],
+    [("0.5", HALF), (0.5, HALF), ("1.875@3", HALF), (f"{87.5 / 3:.12g}%@3", HALF),
+     (constant_rate(0.5), HALF), ("0.78,0.60,0.42", GIVEN), ([0.78, 0.60, 0.42], GIVEN), ("conditional:0.78,0.6,0.42", CONDITIONAL), ("conditional:0.5", HALF)],
 )  # fmt: skip
 @pytest.mark.parametrize("drafter", ["medusa", "eagle", "ngram"])
 def test_every_form_of_acceptance(given, tokens, drafter):
@@ -297,7 +297,25 @@ def test_a_mean_length_keeps_its_mean_and_has_a_wider_band():
 @pytest.mark.parametrize(
     "given",
     [
-        *("1.5", "0", "nan", "0.5,0.8", "0.5,", "1.2,0.5", "0.9@3", "5@3", "2@0", "2@99", "2.5@2.5", "1@2"),
+        *(
+            "1.5",
+            "0",
+            "nan",
+            "0.5,0.8",
+            "0.5,",
+            "1.2,0.5",
+            "0.9@3",
+            "5@3",
+            "2@0",
+            "2@99",
+            "2.5@2.5",
+            "1@2",
+            "0%@3",
+            "101%@3",
+            "%@3",
+            "60%@",
+            "60%",
+        ),
         *("conditional:", "conditional:0.5,x", "conditional:1.2,0.5", "conditional:2.8@3", "conditional:0"),
     ],
 )
