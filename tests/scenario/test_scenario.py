@@ -276,8 +276,9 @@ HALF, GIVEN, CONDITIONAL = [1.5, 1.75, 1.875], [1.78, 2.38, 2.80], [1.78, 2.248,
 
 @pytest.mark.parametrize(
     ("given", "tokens"),
-    [("0.5", HALF), (0.5, HALF), ("1.875@3", HALF), (f"{87.5 / 3:.12g}%@3", HALF),
-     (constant_rate(0.5), HALF), ("0.78,0.60,0.42", GIVEN), ([0.78, 0.60, 0.42], GIVEN), ("conditional:0.78,0.6,0.42", CONDITIONAL), ("conditional:0.5", HALF)],
+    [("0.5", HALF), (0.5, HALF), ("1.875@3", HALF), (f"{87.5 / 3:.12g}%@3", HALF), (constant_rate(0.5), HALF),
+     ("0.78,0.60,0.42", GIVEN), ([0.78, 0.60, 0.42], GIVEN), ("conditional:0.78,0.6,0.42", CONDITIONAL),
+     ("conditional:0.5", HALF)],
 )  # fmt: skip
 @pytest.mark.parametrize("drafter", ["medusa", "eagle", "ngram"])
 def test_every_form_of_acceptance(given, tokens, drafter):
