@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.latency.by_name import Fallback, LatencyName
     from medusa_sim.load.policies import Policy
-    from medusa_sim.report.check_text import Checked
+    from medusa_sim.report.check_frames import Checked
     from medusa_sim.report.compare_text import Compared
     from medusa_sim.report.load_frames import Simulation
 
@@ -169,7 +169,7 @@ class Scenario(plan_scenario.Scenario):
         from medusa_sim.acceptance.engine_records import read_counts
         from medusa_sim.engine_runs.run import engine_run
         from medusa_sim.plan.check import check as checked
-        from medusa_sim.report.check_text import Checked
+        from medusa_sim.report.check_frames import Checked
         from medusa_sim.scenario.question import Measured
 
         check(measured, declared(Measured), "measured quantity")

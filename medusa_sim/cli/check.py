@@ -59,7 +59,8 @@ def check(
     from medusa_sim.acceptance.engine_counters import combined
     from medusa_sim.engine_runs.run import engine_run, told_by
     from medusa_sim.plan.check import check as checked
-    from medusa_sim.report.check_text import Checked
+    from medusa_sim.report.check_frames import Checked
+    from medusa_sim.report.check_text import check_screen
 
     files, counters = sorted_out(files, counters, more)
     if how.before is not None and not counters:
@@ -75,7 +76,7 @@ def check(
     (one,) = take.scenarios(given)
     answer = Checked(check=checked(*engine_run(one, files, counts, asked)))
     if output.form in ("table", "md"):
-        output.screen(answer.screen)
+        output.screen(check_screen(answer.check))
     else:
         warn(answer.check.warnings)
         say(answer.sentence)
