@@ -11,7 +11,7 @@ from chosen import SetUp
 from medusa_sim import __version__
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
-from medusa_sim.report.recommend_reason import warnings as recommend_warnings
+from medusa_sim.report.recommend_warnings import warnings as recommend_warnings
 from medusa_sim.report.text import percent
 
 if TYPE_CHECKING:

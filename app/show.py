@@ -27,7 +27,7 @@ from medusa_sim.scenario.arguments import ARGUMENTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from medusa_sim.report.text import TextTable
+    from medusa_sim.report.table import TextTable
 
 _LABELS = {each.option.removeprefix("--"): each.label for each in ARGUMENTS.values() if each.label} | {
     "batch": "Plan for requests at once", "candidates": "Candidates", "draft-path": "Draft checkpoint",

@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.latency.base import OperatorTime
-from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.report.table import TextTable, markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMISED = 0.8

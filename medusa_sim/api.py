@@ -21,7 +21,7 @@ from medusa_sim.grid.single_step import SingleStep, single_step
 from medusa_sim.grid.sweep import sweep as sweep_tables
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan.recommend import recommend as recommended
-from medusa_sim.report.frames import Answer
+from medusa_sim.report.recommend_frames import Answer
 from medusa_sim.scenario import scenario as plan_scenario
 from medusa_sim.scenario.argument import FLAG, NUMBER, RUNTIME, Argument, check, declared
 from medusa_sim.scenario.arguments import ARGUMENTS, words_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from medusa_sim.latency.by_name import Fallback, LatencyName
     from medusa_sim.load.policies import Policy
     from medusa_sim.report.check_frames import Checked
-    from medusa_sim.report.compare_text import Compared
+    from medusa_sim.report.compare_frames import Compared
     from medusa_sim.report.load_frames import Simulation
 
 
@@ -286,7 +286,7 @@ def compare(
     every other is an argument of each scenario (acceptance, latency, data_dir, ...). Raises UsageError for an
     unknown name, for a question that makes no sense, and where every set-up is refused.
     """
-    from medusa_sim.report.compare_text import Compared
+    from medusa_sim.report.compare_frames import Compared
     from medusa_sim.setups.question import Choices
     from medusa_sim.setups.question import Question as Asked
     from medusa_sim.setups.search import compare as compared

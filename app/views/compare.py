@@ -18,17 +18,17 @@ from chosen import SetUp
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.report import compare_warnings
 from medusa_sim.report.basis import MEASURED, rests_on
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.setups import left_out, setups_chart
+from medusa_sim.report.compare_json import compare_values
 from medusa_sim.report.compare_text import (
-    compare_values,
     drafting_text,
     frontier_table,
     frontier_title,
     refused_lines,
     sentence,
-    warning_lines,
     workload,
     worth_text,
 )
@@ -90,7 +90,7 @@ def page(set_up: SetUp) -> None:
     with st.expander(f"Refused: {len(answer.refused)}"):
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in refused_lines(answer)) or "Nothing.")
     with st.expander("What the others rest on"):
-        st.markdown("\n".join(f"- {show.in_words(line)}" for line in warning_lines(answer)))
+        st.markdown("\n".join(f"- {show.in_words(line)}" for line in compare_warnings.warnings(answer)))
     with note:
         show.ignored_note()
 

@@ -18,9 +18,10 @@ from medusa_sim.load.arguments import LOAD, PLAIN, LoadArguments
 from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import Carried
-from medusa_sim.report import load_tables, load_text
+from medusa_sim.report import load_tables, load_text, load_warnings
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.load_tables import load_arrow, timeline_arrow
+from medusa_sim.report.load_words import policy_text
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.text import capitalised, significant
 from medusa_sim.scenario.arguments import words_of
@@ -72,8 +73,7 @@ def page(set_up: SetUp) -> None:
     )
     carried = load_tables.carried_table(answer)
     called = tuple(
-        (load_text.policy_text(each.policy), *row[1:])
-        for each, row in zip(answer.carried, carried.rows, strict=True)
+        (policy_text(each.policy), *row[1:]) for each, row in zip(answer.carried, carried.rows, strict=True)
     )
     show.text_table(replace(carried, rows=called), _COLUMNS, _PHONE)
     nearest(set_up)
@@ -135,4 +135,4 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
     )
     for line in load_text.context_text(answer):
         st.markdown(f"{capitalised(line)}.")
-    show.beside(load_text.warnings(answer))
+    show.beside(load_warnings.warnings(answer))

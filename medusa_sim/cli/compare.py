@@ -72,13 +72,10 @@ def compare(
     csv and json carry every row.
     """
     from medusa_sim.cli.output import progress
-    from medusa_sim.report.compare_text import (
-        Compared,
-        compare_screen,
-        compare_values,
-        price_notes,
-        with_warnings,
-    )
+    from medusa_sim.report.compare_frames import Compared
+    from medusa_sim.report.compare_json import compare_values, with_warnings
+    from medusa_sim.report.compare_text import compare_screen
+    from medusa_sim.report.compare_warnings import price_notes
     from medusa_sim.setups.search import compare as compared
 
     with progress("set-ups") as advance:

@@ -57,7 +57,7 @@ def decode(
     import pyarrow as pa
 
     from medusa_sim.lab.decoder.session import decoded
-    from medusa_sim.report.text import TextTable
+    from medusa_sim.report.table import TextTable
 
     texts = [*prompts]
     if prompt_file is not None:

@@ -109,7 +109,7 @@ def load(
                 )
         from medusa_sim.doubts.doubts import doubts
         from medusa_sim.parts.sweep_parts import LoadParts
-        from medusa_sim.report.caveats import price_lines
+        from medusa_sim.report.cost_text import price_lines
 
         warn(dict.fromkeys(line for item in several for line in doubts(item)))
         for line in price_lines(several):
@@ -136,7 +136,7 @@ def load(
 
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
-    from medusa_sim.report import load_text
+    from medusa_sim.report import load_text, load_warnings
     from medusa_sim.report.load_tables import (
         carried_values,
         context_values,
@@ -147,7 +147,7 @@ def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
     if not timeline and output.form in ("table", "md"):
         output.screen(load_text.load_screen(answer))
         return
-    warned = load_text.warnings(answer)
+    warned = load_warnings.warnings(answer)
     warn(warned)
     if timeline:
         output.rows(timeline_arrow(answer), "load-timeline")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from medusa_sim.parts.folder import Work
     from medusa_sim.report.document import Block
     from medusa_sim.report.screen import Screen
-    from medusa_sim.report.text import TextTable
+    from medusa_sim.report.table import TextTable
 
 
 FORMATS = ("table", "csv", "json", "md", "parquet")
@@ -92,7 +92,7 @@ class Output:
         a narrow table for people leaves out first, before those that stand last.
         """
         from medusa_sim.report import formats
-        from medusa_sim.report.text import TextTable
+        from medusa_sim.report.table import TextTable
 
         chunks = _chunks(tables)
         match self.form:
@@ -146,7 +146,7 @@ class Output:
     def drawn(self, table: TextTable) -> str:
         """The table as `table` would write it: as wide as a line where it has columns to spare."""
         from medusa_sim.report.screen import drawn_table
-        from medusa_sim.report.text import markdown
+        from medusa_sim.report.table import markdown
 
         if self.form == "md":
             return markdown(table)

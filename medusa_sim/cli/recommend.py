@@ -176,7 +176,7 @@ def runtime_of(engine: str, drafter: str | None) -> str | None:
 
 
 def _show(output: Output, answer: Recommendation) -> None:
-    from medusa_sim.report.caveats import price_lines
+    from medusa_sim.report.cost_text import price_lines
     from medusa_sim.report.recommend_json import SCHEMA, recommendation_values, schedule_arrow
     from medusa_sim.report.recommend_text import recommend_screen
 

@@ -134,7 +134,7 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, war
     """Every row, chunk by chunk."""
     from medusa_sim.cli.output import count_rows
     from medusa_sim.grid.sweep import sweep as tables
-    from medusa_sim.report.caveats import price_lines
+    from medusa_sim.report.cost_text import price_lines
     from medusa_sim.report.sweep_text import sources
 
     rows = rows_of(scenarios, grid)
@@ -153,7 +153,7 @@ def _write_parts(
 ) -> None:
     """Parts of a data set in a folder."""
     from medusa_sim.parts.sweep_parts import SweepParts
-    from medusa_sim.report.caveats import price_lines
+    from medusa_sim.report.cost_text import price_lines
 
     work = SweepParts.of(scenarios, grid, all_rows=all_rows)
     _echo(scenarios, grid, warnings, price_lines(scenarios))

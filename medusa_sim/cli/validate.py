@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from medusa_sim.lab.validate.comparison import Deviation
     from medusa_sim.lab.validate.generations import RunsValidation
     from medusa_sim.lab.validate.steps import DecoderValidation
-    from medusa_sim.report.text import TextTable
+    from medusa_sim.report.table import TextTable
     from medusa_sim.specs.gpu import Gpu
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.text import TextTable
+from medusa_sim.report.table import TextTable
 
 
 def acceptance_screen(profile: AcceptanceProfile, columns: Mapping[str, Any], notes: Sequence[str]) -> Screen:

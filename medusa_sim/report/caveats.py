@@ -1,26 +1,20 @@
-"""What a reader of a sweep must know before trusting it.
-
-Among it what tokens cost, never without the price's date, and what memory holds or lacks.
-"""
+"""What a reader must know before trusting an answer, in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.doubts.terms import beyond_measured
-from medusa_sim.grid.quantities import BY_NAME
-from medusa_sim.report.screen import Fact
-from medusa_sim.report.text import capitalised, percent, significant
+from medusa_sim.grid.cells import Cells
+from medusa_sim.plan.slower import slower_format_us, slower_with_more
+from medusa_sim.report.text import capitalised, duration, percent
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.costs import GIVEN
-from medusa_sim.step.memory import MemoryParts
 from medusa_sim.step.workload import Grid
-from medusa_sim.units import GIGA
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.shortfall import Shortfall
+    pass
 
 
 def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
@@ -96,110 +90,25 @@ def _latency_caveats(item: Scenario) -> Iterator[str]:
         )
 
 
-_LEAST_GB = 0.01
-"""Below it the size of a part of memory is not told."""
-
-
-COST_COLUMNS = (
-    "usd_per_million_tokens", "plain_usd_per_million_tokens", "joule_per_token", "plain_joule_per_token",
-)  # fmt: skip
-"""Quantities of `Costs`."""
-
-
-class Costs(NamedTuple):
-    """What tokens cost in one place, with speculation and without; nan where it is not known."""
-
-    where: str
-    usd_per_million: float
-    plain_usd_per_million: float
-    joule: float
-    plain_joule: float
-
-
-def cost_facts(scenario: Scenario, costs: Sequence[Costs]) -> Iterator[Fact]:
-    """What tokens cost at the first and the last place, in money and in energy where these are known."""
-    if scenario.scope == "block" or not costs:
-        return
-    ends = [costs[0], costs[-1]] if costs[0].where != costs[-1].where else [costs[0]]
-    if scenario.price is not None:
-        usd = [(cost.where, cost.usd_per_million, cost.plain_usd_per_million) for cost in ends]
-        yield Fact("Cost", _beside_plain("usd_per_million_tokens", usd, "$"))
-        yield Fact("Price", scenario.price.text())
-    power = scenario.gpu.power
-    if power is not None:
-        joule = [(cost.where, cost.joule, cost.plain_joule) for cost in ends]
-        origin = f", scaled from {power.lender} by the power limit" if power.lender else ""
-        yield Fact(
-            "Energy", f"{_beside_plain('joule_per_token', joule)}; +-{100.0 * power.fit.error:.0f} %{origin}"
-        )
-
-
-def _beside_plain(name: str, ends: Sequence[tuple[str, float, float]], sign: str = "") -> str:
-    """`$0.213 a million tokens at batch 44 (plain $0.302), $0.167 at batch 256 (plain $0.173)`."""
-    texts = []
-    for place, (where, value, plain) in enumerate(ends):
-        number = significant(value, 3)
-        shown = f"{sign}{number}" if place else BY_NAME[name].phrase.format(number)
-        texts.append(f"{shown} at {where} (plain {sign}{significant(plain, 3)})")
-    return ", ".join(texts)
-
-
-def price_lines(scenarios: Sequence[Scenario]) -> list[str]:
-    """What the prices of rows rest on, a line each; nothing for prices that came with the question."""
-    prices = dict.fromkeys(item.price for item in scenarios if item.scope == "model")
+def slower_format_text(cells: Cells) -> list[str]:
+    """That the format that was asked for is slower than the published one."""
+    if (both := slower_format_us(cells)) is None:
+        return []
+    own, published = both
     return [
-        f"usd_per_million_tokens: at {price.text()}; --price gives another"
-        for price in prices
-        if price is not None and price.offer != GIVEN
+        f"slower than as published: a plain step at batch {cells.surface.batch[0]} takes {duration(own)} in "
+        f"{cells.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype"
     ]
 
 
-def shortfall_text(short: Shortfall) -> str:
-    """How many GB are needed and there, and what would do."""
-    missing = missing_text(short).replace(", and", f" ({memory_text(short.parts)}), and")
-    would = would_fit(short)
-    if not would:
-        return f"{missing} No one change that is known would do."
-    return f"{missing} What would do, each alone: {'; '.join(would)}."
-
-
-def missing_text(short: Shortfall) -> str:
-    """How many GB are needed and there."""
-    return (
-        f"Does not fit: batch {short.batch} of length {short.seq_len} needs "
-        f"{short.needed_bytes / GIGA:,.1f} GB on each GPU without speculation, and "
-        f"{short.usable_bytes / GIGA:,.1f} GB can be used."
-    )
-
-
-def would_fit(short: Shortfall) -> list[str]:
-    """Changes of which each alone would do: `--tp 2 (42.7 of 75.9 GB)`."""
+def more_requests_text(cells: Cells) -> list[str]:
+    """Numbers of requests from which one more lowers the throughput."""
+    edges = slower_with_more(cells)
+    if not edges:
+        return []
+    shown = sorted(edges[:3])
+    listed = ", ".join(f"{batch} ({100.0 * change:.0f} %)" for batch, change in shown)
     return [
-        f"{change.option} ({change.needed_bytes / GIGA:,.1f} of {change.usable_bytes / GIGA:,.1f} GB)"
-        for change in short.changes
+        f"more requests give less throughput beyond batch {listed}: linear layers begin another row of "
+        "tiles there, or a graph of the next size"
     ]
-
-
-def shortfall_facts(short: Shortfall) -> Iterator[Fact]:
-    """What is needed where it does not fit, and what would do."""
-    at = f"batch {short.batch} of length {short.seq_len}"
-    yield Fact("Would fit", " or ".join(would_fit(short)) or "nothing that is known, if one thing is changed")
-    yield Fact("Memory use", f"{memory_text(short.parts)} for {at}", detail=True)
-
-
-def memory_text(parts: MemoryParts) -> str:
-    """`weights 13.5, KV cache 0.5, activations 0.1 GB`: of one GPU, what is nothing left out.
-
-    A tenth from 1 GB on, a hundredth below: figures of a sum, which nobody reads finer.
-    """
-    named = zip(("weights", "drafter", "KV cache", "activations"), parts, strict=True)
-    sizes = {name: float(value) / GIGA for name, value in named if float(value) > 0.0}
-    texts = [
-        f"{name} {size:,.1f}"
-        if size >= 1.0
-        else f"{name} {size:.2f}"
-        if size >= _LEAST_GB
-        else f"{name} < {_LEAST_GB}"
-        for name, size in sizes.items()
-    ]
-    return f"{', '.join(texts)} GB"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from medusa_sim.plan.check import CheckedPart, EngineCheck
 from medusa_sim.report.measured_text import measured_facts
-from medusa_sim.report.quantity_table import quantity_table, shown
+from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.text import TextTable, capitalised, drafts_text, duration, significant
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import capitalised, drafts_text, duration, significant
 from medusa_sim.report.workload_text import workload_text
 
 
@@ -67,10 +68,10 @@ def parts_table(check: EngineCheck) -> TextTable:
     parts = check.parts
     columns: dict[str, list[str]] = {
         "part": [str(part.name) for part in parts],
-        "measured_us": [shown("measured_us", part.measured_us) for part in parts],
-        "predicted_us": [shown("predicted_us", part.predicted_us) for part in parts],
+        "measured_us": [quantity_text("measured_us", part.measured_us) for part in parts],
+        "predicted_us": [quantity_text("predicted_us", part.predicted_us) for part in parts],
         "interval": [f"{duration(part.low_us)} to {duration(part.high_us)}" for part in parts],
-        "costs_us": ["+" * (part.costs_us > 0) + shown("costs_us", part.costs_us) for part in parts],
+        "costs_us": ["+" * (part.costs_us > 0) + quantity_text("costs_us", part.costs_us) for part in parts],
         "is_off": ["OFF" if part.is_off else "fine" for part in parts],
     }
     return quantity_table(columns, words=("part", "is_off"))

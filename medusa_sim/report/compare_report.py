@@ -11,7 +11,8 @@ from medusa_sim.report.compare_text import compare_screen, frontier_table
 from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, screen_blocks
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.sweep_report import closing
-from medusa_sim.report.text import TextTable, significant
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import significant
 from medusa_sim.setups.comparison import Comparison
 
 _TRUST = (

@@ -3,136 +3,34 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.columns import with_unlisted
 from medusa_sim.grid.quantities import BY_NAME
-from medusa_sim.outside.escaping import for_html
-from medusa_sim.report.caveats import as_sentence, price_lines
-from medusa_sim.report.formats import json_row, json_value
+from medusa_sim.report.compare_warnings import warnings
+from medusa_sim.report.formats import json_row
 from medusa_sim.report.measured_text import measured_text
-from medusa_sim.report.quantity_table import quantity_table, shown
+from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.text import NOTHING, TextTable, percent, significant
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import NOTHING, and_more, percent, significant
 from medusa_sim.report.workload_text import at_once, request_text
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.loaded import REQUESTS
 from medusa_sim.setups.question import SURER, Question
-from medusa_sim.setups.search import refined
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
 from medusa_sim.units import US_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from medusa_sim.report.charts.chart import LineChart
-    from medusa_sim.setups.loaded import Loaded, Router
+    from medusa_sim.setups.loaded import Loaded
 
 MOST_ROWS = 12
 """Rows of a table for people; the whole table is the CSV."""
 SCREEN_ROWS = 8
 """Rows of the frontier on a screen."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Compared:
-    """What `ms.compare` returns: the answer as a sentence, frames and, in a notebook, a page."""
-
-    comparison: Comparison
-
-    @property
-    def sentence(self) -> str:
-        """The set-up for the target and what it costs, beside the best that does not speculate."""
-        return sentence(self.comparison)
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """Every set-up at every batch, columns `medusa_sim.grid.columns.COMPARE`."""
-        return self.comparison.table
-
-    @property
-    def frontier(self) -> pd.DataFrame:
-        """Rows that nothing beats, the fastest stream first."""
-        return self.comparison.frontier
-
-    @property
-    def chosen(self) -> dict[str, Any] | None:
-        """The row for the target; None where no set-up keeps the limits."""
-        return self.comparison.chosen
-
-    @property
-    def runners_up(self) -> pd.DataFrame:
-        """The best row of every other set-up whose interval reaches the chosen one's."""
-        return self.comparison.runners_up
-
-    def command(self, draft_path: str | None = None) -> str:
-        """Lines of the shell that start one copy of the chosen set-up; draft_path: the drafter's checkpoint.
-
-        Raises UsageError where no set-up keeps the limits, or where the engine cannot be told the set-up.
-        """
-        from medusa_sim.export.launch import chosen_command
-
-        if self.chosen is None:
-            raise UsageError(sentence(self.comparison))
-        return chosen_command(self.comparison, self.chosen, draft_path)
-
-    def for_target(self, **limits: Any) -> Compared:
-        """The same set-ups under other limits or by another measure; batches near them alone are priced."""
-        return Compared(comparison=refined(self.comparison.for_target(**limits)))
-
-    def under_load(self, requests: int = REQUESTS, router: Router = "least-load") -> list[Loaded]:
-        """The chosen set-up, the best without speculation and the frontier within the limits as fleets.
-
-        requests: of each copy that is simulated. router: least-load or round-robin, with a rate.
-        """
-        from medusa_sim.setups.loaded import second_level, under_load
-
-        return [
-            under_load(self.comparison, row, requests=requests, router=router)
-            for row in second_level(self.comparison)
-        ]
-
-    @property
-    def refused(self) -> list[dict[str, str]]:
-        """Set-ups that cannot run, each with the reason."""
-        return [{"setup": item.setup, "reason": item.reason} for item in self.comparison.refused]
-
-    @property
-    def warnings(self) -> list[str]:
-        """What must not be overlooked of the set-ups shown, a line each."""
-        return warning_lines(self.comparison)
-
-    def chart(self, column: str | None = None) -> LineChart:
-        """What the chart shows; column: of `report.charts.setups.Y_TITLES` (None: what is saved)."""
-        from medusa_sim.report.charts.setups import setups_chart
-
-        return setups_chart(self.comparison, column)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the rows, as `--format json` writes it before them."""
-        return compare_values(self.comparison)
-
-    def __repr__(self) -> str:
-        """The sentence."""
-        return self.sentence
-
-    def _repr_html_(self) -> str:
-        """Sentence, chart and frontier for notebooks."""
-        from medusa_sim.report.figures import render
-        from medusa_sim.report.figures.draw import lines_figure
-
-        drawn = render(lines_figure(self.chart(), height=5.0), ".svg").decode("utf-8")
-        shown = frontier_table(self.comparison)
-        head = "".join(f"<th>{for_html(name)}</th>" for name in shown.headers)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{for_html(text)}</td>" for text in row) + "</tr>" for row in shown.rows
-        )
-        picture = drawn[drawn.index("<svg") :]
-        return f"<p>{for_html(self.sentence)}</p>{picture}<table><tr>{head}</tr>{body}</table>"
 
 
 def compare_screen(
@@ -149,7 +47,7 @@ def compare_screen(
         details=(rows_table(others, tied),) if len(others) else (),
         facts=tuple(facts(answer, fleets)),
         code=("One copy of it:", launch_text(answer, draft_path)),
-        warnings=tuple(warning_lines(answer)),
+        warnings=tuple(warnings(answer)),
     )
 
 
@@ -312,12 +210,14 @@ def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
     for name in with_unlisted(_SHOWN):
         if not BY_NAME[name].title:
             continue
-        columns[name] = [shown(name, value or NOTHING) for value in rows[name].tolist()]
+        columns[name] = [quantity_text(name, value or NOTHING) for value in rows[name].tolist()]
         if name == user:
             ends = zip(rows[f"{user}_low"].tolist(), rows[f"{user}_high"].tolist(), strict=True)
-            columns["interval"] = [f"{shown(user, low)}-{shown(user, high)}" for low, high in ends]
+            columns["interval"] = [
+                f"{quantity_text(user, low)}-{quantity_text(user, high)}" for low, high in ends
+            ]
             if rows.sure.min() < 1.0:
-                columns["sure"] = [shown("sure", value) for value in rows.sure.tolist()]
+                columns["sure"] = [quantity_text("sure", value) for value in rows.sure.tolist()]
     words = ("chosen", "set_up", "drafter")
     expendable = ("joule_per_token", "interval", "tokens_per_s_per_gpu", "drafts")
     return quantity_table(columns, words=words, title=title, expendable=expendable)
@@ -360,83 +260,7 @@ def refused_lines(answer: Comparison) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for item in answer.refused:
         by_reason.setdefault(item.reason, []).append(item.setup)
-    return [f"{_and_more(setups)}: {reason}" for reason, setups in by_reason.items()]
-
-
-def _and_more(names: Sequence[str]) -> str:
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
-
-
-def warning_lines(answer: Comparison) -> list[str]:
-    """A line for each kind of warning about what is shown, with the set-ups it holds for, then prices.
-
-    Shown are the chosen set-up, the best without speculation and the frontier.
-    """
-    rows: list[Any] = [answer.chosen, answer.chosen_plain, *answer.frontier.to_dict("records")]
-    setups = {answer.key(row): name_of(row) for row in rows if row is not None}
-    kinds: dict[str, tuple[str, dict[str, None]]] = {}
-    for key, names in setups.items():
-        for line in answer.warnings_of(answer.scenarios[key]):
-            kinds.setdefault(_OF_A_SPLIT.sub("", line), (line, {}))[1][names] = None
-    every = len(set(setups.values()))
-    lines = _about_the_chosen(answer)
-    lines += [
-        f"{line} ({'all shown' if len(names) == every else _and_more(list(names))})"
-        for line, names in kinds.values()
-    ]
-    if others := len(answer.scenarios) - len(setups):
-        lines.append(
-            f"{others} set-up{'s' * (others > 1)} not shown may have other warnings; see --format csv or json"
-        )
-    return [*lines, *price_notes(answer)]
-
-
-def _about_the_chosen(answer: Comparison) -> list[str]:
-    """That the chosen copies are nearly full, or more than any one fleet."""
-    lines: list[str] = []
-    if answer.chosen is not None and (busy := answer.busy(answer.chosen) or 0.0) > BUSY:
-        lines.append(
-            f"the rate takes {busy:.0%} of what the chosen copies carry: requests that come at random wait "
-            "for each other; --under-load shows how long, --ttft-ms sets a limit"
-        )
-    if answer.chosen is not None and (gpus := int(answer.chosen["gpus"])) > MANY_GPUS:
-        asked = answer.question
-        traffic = f"{asked.users:,} users" if asked.rate is None else f"{asked.rate:,.0f} requests a second"
-        lines.append(f"{gpus:,} GPUs carry {traffic}: more than any one fleet; check the number")
-    return lines
-
-
-MANY_GPUS = 10_000
-BUSY = 0.85
-"""Share of what copies carry above which arrivals at random queue for long."""
-_OF_A_SPLIT = re.compile(r" for \d+ GPUs| among \d+| \([^)]*\)")
-"""What warnings of one kind say of how a set-up is split."""
-
-
-def with_warnings(answer: Comparison) -> pd.DataFrame:
-    """The table with a column `warnings`: numbers, from 1, of each row's own in `Comparison.warnings`."""
-    number = {line: place for place, line in enumerate(answer.warnings, start=1)}
-    own = {
-        key: " ".join(str(number[line]) for line in lines) for key, lines in answer.warnings_by_set_up.items()
-    }
-    keys = answer.table[list(SET_UP)].itertuples(index=False, name=None)
-    return answer.table.assign(warnings=[own[key] for key in keys])
-
-
-def price_notes(answer: Comparison) -> list[str]:
-    """What prices the answer rests on, and what it saves where a card has none."""
-    lines = price_lines(list(answer.scenarios.values()))
-    missing = sorted({item.gpu.name for item in answer.scenarios.values() if item.price is None})
-    if missing:
-        lines.append(
-            f"no price is listed for {', '.join(missing)}: give --price {missing[0]}=USD; "
-            + (
-                "until then they are not chosen"
-                if answer.measure == "cost"
-                else f"compared by {answer.measure}"
-            )
-        )
-    return lines
+    return [f"{and_more(setups)}: {reason}" for reason, setups in by_reason.items()]
 
 
 def launch_text(answer: Comparison, draft_path: str | None = None) -> str:
@@ -447,32 +271,3 @@ def launch_text(answer: Comparison, draft_path: str | None = None) -> str:
         return "" if answer.chosen is None else chosen_command(answer, answer.chosen, draft_path)
     except UsageError as error:
         return f"# {error}\n"
-
-
-def compare_values(
-    answer: Comparison, fleets: Sequence[Loaded] = (), draft_path: str | None = None
-) -> dict[str, Any]:
-    """What JSON says beside the rows."""
-    return {
-        "answer": sentence(answer),
-        "surer": as_sentence(surer_text(answer)) if surer_text(answer) else "",
-        "launch": launch_text(answer, draft_path),
-        "under_load": [
-            {
-                **{name: json_row(each.row)[name] for name in (*SET_UP, "drafts", "batch")},
-                "gpus": each.gpus,
-                "replicas": each.replicas,
-                "goodput_share": each.share,
-                "usd_per_million_tokens": json_value(each.usd_per_million_tokens),
-                "metrics": {name: json_value(value) for name, value in each.point.mean.items()},
-            }
-            for each in fleets
-        ],
-        "measured": as_sentence(measured_text(answer)),
-        "measure": answer.measure,
-        "chosen": answer.chosen and json_row(answer.chosen),
-        "chosen_without_speculation": answer.chosen_plain and json_row(answer.chosen_plain),
-        "runners_up": [json_row(row) for row in answer.runners_up.to_dict("records")],
-        "refused": [{"setup": item.setup, "reason": item.reason} for item in answer.refused],
-        "warnings": [*answer.warnings, *price_notes(answer)],
-    }

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from medusa_sim.doubts.coverage import OTHERS, UNSERVED, Group, Standing, standing, weights_of
 from medusa_sim.report.scenario_text import setup_text
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.text import NOTHING, TextTable, percent
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import NOTHING, percent
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import Near, known_kinds
 

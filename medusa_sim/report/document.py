@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from medusa_sim.outside.escaping import code_block, for_file, for_html, for_markdown, paragraph
 from medusa_sim.report.screen import Screen
-from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.report.table import TextTable, markdown
 
 if TYPE_CHECKING:
     from markupsafe import Markup

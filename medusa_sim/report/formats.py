@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from medusa_sim import __version__
 from medusa_sim.errors import DataError
 from medusa_sim.outside.escaping import for_csv, for_html
-from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.report.table import TextTable, markdown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,9 +12,11 @@ from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, screen_blocks
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.load_tables import load_arrow
-from medusa_sim.report.load_text import load_screen, policy_text
+from medusa_sim.report.load_text import load_screen
+from medusa_sim.report.load_words import policy_text
 from medusa_sim.report.sweep_report import closing
-from medusa_sim.report.text import TextTable, significant
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import significant
 
 _TRUST = (
     "Steps are those of `sweep` and `recommend` for the same scenario, with their errors "

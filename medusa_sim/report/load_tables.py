@@ -13,10 +13,11 @@ from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import Carried
 from medusa_sim.load.simulate import LoadPoint
 from medusa_sim.report.formats import json_row, json_value
-from medusa_sim.report.quantity_table import quantity_table, shown
+from medusa_sim.report.load_words import rate_text
+from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.recommend_json import break_even_values
-from medusa_sim.report.text import NOTHING, TextTable, significant
-from medusa_sim.units import KILO
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import NOTHING
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,9 @@ _UNSTEADY = "not steady"
 def load_table(answer: LoadAnswer) -> TextTable:
     """A row a policy and rate; times in ms."""
     rows = [_shown_values(answer, point) for point in answer.points]
-    columns = {name: [shown(name, row[name]) for row in rows] for name in rows[0] if BY_NAME[name].title}
+    columns = {
+        name: [quantity_text(name, row[name]) for row in rows] for name in rows[0] if BY_NAME[name].title
+    }
     if not answer.test.goals.given:
         del columns["goodput_share"]
     title = "times in ms: TTFT, ITL median, TPOT mean; rate: arriving requests per second"
@@ -73,7 +76,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     columns: dict[str, Callable[[Carried], str]] = {
         "policy": lambda each: each.policy,
         "saturated_per_s": lambda each: rate_text(each.saturated_per_s),
-        "tokens_per_s": lambda each: shown("tokens_per_s", each.saturated_tokens_per_s),
+        "tokens_per_s": lambda each: quantity_text("tokens_per_s", each.saturated_tokens_per_s),
         "largest_per_s": within,
     }
     if any(each.searched for each in answer.carried):
@@ -84,16 +87,6 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     title = "requests/s that the server sustains (in brackets: 80 %)"
     cells = {name: [cell(each) for each in answer.carried] for name, cell in columns.items()}
     return quantity_table(cells, words=("policy",), title=title)
-
-
-def rate_text(per_s: float) -> str:
-    """Requests per second."""
-    return significant(per_s, 3)
-
-
-def ms_text(seconds: float) -> str:
-    """Milliseconds, without the unit."""
-    return significant(KILO * seconds, 3)
 
 
 WITH_INTERVAL = (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from medusa_sim.doubts.doubts import doubts, first_token_doubts
-from medusa_sim.doubts.terms import beyond_measured
 from medusa_sim.load.arrivals import Drawn
 from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
-from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
+from medusa_sim.load.search import Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
-from medusa_sim.report.load_tables import carried_table, load_table, ms_text, rate_text
+from medusa_sim.report.load_tables import carried_table, load_table
+from medusa_sim.report.load_warnings import warnings
+from medusa_sim.report.load_words import at_rate, ms_text, policy_text, rate_text
 from medusa_sim.report.measured_text import measured_facts
 from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
 from medusa_sim.report.screen import Fact, Screen
@@ -20,8 +20,6 @@ from medusa_sim.report.text import percent, significant
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.report.workload_text import at_once, request_text
 from medusa_sim.units import KILO
-
-_MOST_EATEN = 0.5
 
 
 def load_screen(answer: LoadAnswer) -> Screen:
@@ -83,23 +81,6 @@ def only_chains(test: LoadTest) -> str:
     """That trees, which the runtime could run, are not simulated; empty where nothing is left out."""
     has_trees = any(not option.chain for option in test.scenario.options())
     return "drafts as chains: trees are not simulated under load" if has_trees and test.drafts_max else ""
-
-
-_POLICIES = {
-    "none": "plain decoding",
-    "schedule": "a schedule by batch",
-    "schedule-context": "a schedule by batch and context",
-    "adaptive": "drafts by measured acceptance",
-    "throughput_aware": "drafts by measured acceptance and cost",
-    "budget": "a budget chosen at every step",
-}
-
-
-def policy_text(name: str) -> str:
-    """`K=3` as a sentence has it: `3 drafts a step`."""
-    if name.startswith("K="):
-        return f"{name[2:]} draft{'' if name == 'K=1' else 's'} a step"
-    return _POLICIES.get(name, name)
 
 
 def sentence(answer: LoadAnswer) -> str:
@@ -186,7 +167,7 @@ def _compared(last: Sequence[LoadPoint]) -> str:
     interval = "" if math.isnan(low) else f" (95 %: {low:.2f} to {high:.2f})"
     return (
         f"With {policy_text(best.policy)} a request takes {ratio:.2f} times as long as with "
-        f"{policy_text(last[0].policy)}{_at(best)}{interval}."
+        f"{policy_text(last[0].policy)}{at_rate(best)}{interval}."
     )
 
 
@@ -200,7 +181,7 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
             f"{policy_text(point.policy)}: {percent(mean['share_verification'], 0)} "
             f"{'verification' if drafting else 'decoding'}{drafting}, {percent(mean['share_prompts'], 0)} "
             f"prompts, {percent(mean['share_idle'], 0)} idle, "
-            f"{significant(mean['requests_decoding'], 3)} requests decoding{_at(point)}",
+            f"{significant(mean['requests_decoding'], 3)} requests decoding{at_rate(point)}",
             detail=True,
         )
     made = [served.policy() for served in answer.test.served]
@@ -246,76 +227,3 @@ def _entries(entries: Sequence[tuple[int, int]]) -> str:
         what = f"{drafts} draft{'' if drafts == 1 else 's'}" if drafts else "none"
         parts.append(f"{what} from {first} {last}")
     return ", ".join(parts)
-
-
-def warnings(answer: LoadAnswer) -> list[str]:
-    """What must not be overlooked, a line each."""
-    points = answer.points
-    scenario = answer.test.scenario
-    most = max(round(max((point.mean["requests_decoding"] for point in points), default=1.0)), 1)
-    lines = []
-    for point in points:
-        if not answer.is_steady(point):
-            limit = answer.full_per_s.get(point.policy)
-            lines.append(_unsteady(point, limit, has_goals=answer.test.goals.given))
-    lines += [*doubts(scenario), *beyond_measured(scenario, round(answer.test.mean_length), (1, most))]
-    if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
-        lines += first_token_doubts(scenario)
-    for point in points:
-        if point.mean["preemptions"]:
-            lines.append(
-                f"{point.policy}{_at(point)}: {point.mean['preemptions']:.0f} requests lost their KV cache "
-                "and were computed again; fewer in a step (--max-num-seqs) may be faster"
-            )
-    lines += _eaten(answer)
-    dropped = max((point.dropped for point in points), default=0)
-    if dropped:
-        lines.append(f"{dropped} requests were too long and left out")
-    return list(dict.fromkeys(lines))
-
-
-def _eaten(answer: LoadAnswer) -> list[str]:
-    """Where drafts leave prompts little of the tokens of a step."""
-    lines = []
-    for served in answer.test.served:
-        drafts, budget = served.table.drafts_max, served.limits.token_budget
-        most = max(
-            (point.mean["requests_decoding"] for point in answer.points if point.policy == served.name),
-            default=0.0,
-        )
-        taken = most * (1 + drafts)
-        if drafts and taken > _MOST_EATEN * budget:
-            lines.append(
-                f"{served.name}: {most:.0f} requests with up to {drafts} drafts take "
-                f"{percent(taken / budget, 0)} of the {budget} tokens of a step, and prompts wait for the "
-                "rest (--max-num-batched-tokens)"
-            )
-    return lines
-
-
-def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) -> str:
-    """A run whose times and shares tell how long it was, and how that is known: by its queue or its rate."""
-    mean, parts = point.mean, []
-    if not point.is_steady:
-        half = point.half_width("queue_growth_per_s")
-        interval = "" if math.isnan(half) else f" (95 %: +-{significant(half, 2)})"
-        rise = significant(mean["queue_growth_per_s"], 2)
-        parts.append(f"{rise} more requests wait every second{interval}")
-        first, last = (mean[f"goodput_share_{part}"] for part in ("first", "last"))
-        if has_goals and last < first:
-            kept = f"{percent(first, 0)} of the first third keep the limits and {percent(last, 0)}"
-            parts.append(f"{kept} of the last")
-    if full_per_s is not None:
-        parts.append(
-            f"it saturates at {rate_text(full_per_s)} requests/s, and up to {SURELY_STEADY:g} of that, "
-            f"{rate_text(SURELY_STEADY * full_per_s)}, queues are sure to end"
-        )
-    grow = "if not in so short a run" if point.is_steady else "as long as it lasts"
-    return (
-        f"{policy_text(point.policy)}{_at(point)} is not steady: queues grow {grow}, and times and shares "
-        f"tell the length of the run ({'; '.join(parts)})"
-    )
-
-
-def _at(point: LoadPoint) -> str:
-    return f" at {rate_text(point.rate)} requests/s" if math.isfinite(point.rate) else ""

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from medusa_sim.grid.quantities import BY_NAME, Quantity, Unit
-from medusa_sim.report.text import NOTHING, TextTable, duration, percent, significant, times, with_prefix
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import NOTHING, duration, percent, significant, times, with_prefix
 from medusa_sim.units import KILO
 
 
-def shown(name: str, value: Any) -> str:
+def quantity_text(name: str, value: Any) -> str:
     """A value of a quantity."""
     quantity = BY_NAME[name]
     if value is None or (isinstance(value, float) and math.isnan(value)):

@@ -16,7 +16,8 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import steps_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.formats import json_value
-from medusa_sim.report.recommend_reason import reason, warnings
+from medusa_sim.report.recommend_reason import reason
+from medusa_sim.report.recommend_warnings import warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
-from medusa_sim.doubts.doubts import doubts, grave_doubts
-from medusa_sim.doubts.terms import beyond_measured
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.woken_experts import waking
-from medusa_sim.report.caveats import as_sentence, guessed_text, more_may_pay, shortfall_text
-from medusa_sim.report.sweep_text import slower_format, slower_with_more
-from medusa_sim.report.text import drafts_text, duration, percent, span, times
+from medusa_sim.report.caveats import (
+    as_sentence,
+    guessed_text,
+)
+from medusa_sim.report.text import drafts_text, duration, percent, span, spans_text, times
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.units import US_PER_S
 
@@ -126,18 +126,7 @@ def _throughput_decision(answer: Recommendation) -> str:
 
 def _batches(rows: Sequence[ScheduleRow]) -> str:
     """`1..40, 64..128`: batches of rows, neighbouring ones joined."""
-    return _joined([(row.batch_min, row.batch_max) for row in rows])
-
-
-def _joined(spans: Sequence[tuple[int, int]]) -> str:
-    """`1..40, 64..128`: neighbours joined."""
-    joined: list[tuple[int, int]] = []
-    for first, last in spans:
-        if joined and joined[-1][1] + 1 >= first:
-            joined[-1] = (joined[-1][0], last)
-        else:
-            joined.append((first, last))
-    return ", ".join(span(first, last) for first, last in joined)
+    return spans_text([(row.batch_min, row.batch_max) for row in rows])
 
 
 def _gain(answer: Recommendation) -> str:
@@ -215,91 +204,3 @@ def experts(answer: Recommendation) -> list[str]:
         f"{woken.worst} one draft makes them {woken.woken:.0f} of {woken.experts} a layer instead of "
         f"{woken.plain:.0f}, and the step {percent(woken.cost, 0)} longer{above}"
     ]
-
-
-def warnings(answer: Recommendation) -> list[str]:
-    """What to be warned of, what matters most first: losses, doubts, then what the table shows."""
-    fits = [row for row in answer.schedule if row.fits_memory]
-    off = [row for row in fits if row.candidates == 1]
-    limit, first = answer.question.max_latency_ms, grave_doubts(answer.scenario)
-    return [
-        *_of_rows(
-            answer, [row for row in off if row.verdict == "loses"],
-            lambda rows: "speculation LOSES here "
-            f"({times(max(row.speculative_speedup for row in rows))} at best); switch it off",
-        ),
-        *_of_rows(
-            answer, [row for row in off if row.verdict == "pays"],
-            lambda _: "speculation would pay but its drafter leaves no room in memory",
-        ),
-        *first,
-        *_of_rows(
-            answer, [row for row in off if row.verdict not in ("pays", "loses")],
-            lambda rows: _left_off(max(rows, key=lambda row: row.speculative_speedup)),
-        ),
-        *_of_rows(
-            answer, [row for row in fits if row.candidates > 1 and row.uncertain is not None],
-            lambda rows: "the gain is not certain: the 80 % interval includes a loss (down to "
-            f"{min(row.speedup_low for row in rows):.2f})",
-            lambda row: row.uncertain or (row.batch_min, row.batch_max),
-        ),
-        *(line for line in _model_warnings(answer) if line not in first),
-        *slower_format(answer.cells),
-        *slower_with_more(answer.cells),
-        *_of_rows(
-            answer,  # where nothing fits, what is missing says so
-            [row for row in answer.schedule if not row.fits_memory and row.max_batch_without],
-            lambda rows: "does not fit even without speculation; at most batch "
-            f"{rows[0].max_batch_without} fits",
-        ),
-        *([] if answer.shortfall is None else [shortfall_text(answer.shortfall)]),
-        *_of_rows(
-            answer, [row for row in answer.schedule if row.meets_latency is False],
-            lambda _: f"a token takes longer than {limit:g} ms, with or without speculation",
-        ),
-    ]  # fmt: skip
-
-
-def _left_off(row: ScheduleRow) -> str:
-    return (
-        f"no gain is certain ({times(row.speculative_speedup)} at batch {row.batch_max}, 80 %: "
-        f"{row.speculative_speedup_low:.2f} to {row.speculative_speedup_high:.2f}); it is left off"
-    )
-
-
-def _of_rows(
-    answer: Recommendation,
-    rows: Sequence[ScheduleRow],
-    text: Callable[[Sequence[ScheduleRow]], str],
-    batches: Callable[[ScheduleRow], tuple[int, int]] = lambda row: (row.batch_min, row.batch_max),
-) -> Iterator[str]:
-    """`batch 45..414, 422..439: ...` once for all such rows, or once for each length."""
-    lengths = answer.question.seq_len
-    for seq_len in lengths:
-        if here := [row for row in rows if row.seq_len == seq_len]:
-            at = f", length {seq_len}" if len(lengths) > 1 else ""
-            yield f"batch {_joined([batches(row) for row in here])}{at}: {text(here)}"
-
-
-def _model_warnings(answer: Recommendation) -> list[str]:
-    lines = [*doubts(answer.scenario)]
-    if any(row.ends_profile for row in answer.schedule):
-        lines.append(more_may_pay(answer.scenario))
-    if answer.profile.heads is None:
-        lines.append(
-            f"acceptance {answer.profile.name} is a curve: the tree itself and the number of heads worth "
-            "running are not known; give your heads' accuracies with --acceptance FILE"
-        )
-    if answer.setting.latency.name == "roofline":
-        lines.append(
-            "latency roofline: datasheet limits without any fitted kernel, optimistic at large counts"
-        )
-    if answer.setting.runtime.host_us_per_launch > 0.0:
-        lines.append(
-            f"runtime {answer.setting.runtime.name} is bound by its host, which hides what more "
-            "candidates cost the device; code that waits for the device while accepting hides "
-            "less (docs/validation.md, Table 1)"
-        )
-    return lines + beyond_measured(
-        answer.scenario, max(answer.question.seq_len), (answer.question.batch_min, answer.question.batch_max)
-    )

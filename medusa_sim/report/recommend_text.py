@@ -14,37 +14,16 @@ from medusa_sim.grid.request import RequestLatency
 from medusa_sim.plan.counts import near_best
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.caveats import (
-    COST_COLUMNS,
-    Costs,
-    cost_facts,
-    memory_text,
-    missing_text,
-    shortfall_facts,
-    shortfall_text,
-)
+from medusa_sim.report.cost_text import COST_COLUMNS, Costs, cost_facts
 from medusa_sim.report.measured_text import measured_facts
-from medusa_sim.report.quantity_table import quantity_table, shown
-from medusa_sim.report.recommend_reason import (
-    by_batch,
-    by_length,
-    counted,
-    experts,
-    sentences,
-    step_text,
-    warnings,
-)
+from medusa_sim.report.memory_text import memory_text, missing_text, shortfall_facts, shortfall_text
+from medusa_sim.report.quantity_table import quantity_table, quantity_text
+from medusa_sim.report.recommend_reason import by_batch, by_length, counted, experts, sentences, step_text
+from medusa_sim.report.recommend_warnings import warnings
 from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.text import (
-    NOTHING,
-    TextTable,
-    duration,
-    percent,
-    span,
-    times,
-    times_between,
-)
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import NOTHING, duration, percent, span, times, times_between
 from medusa_sim.report.workload_text import workload_text
 from medusa_sim.scenario.question import EVERY_BATCH_TO
 
@@ -122,7 +101,7 @@ def schedule_table(answer: Recommendation) -> TextTable:
             return NOTHING
         if name in _OF_A_STEP and not row.fits_memory:
             return NOTHING
-        return own[name](row) if name in own else shown(name, getattr(row, name))
+        return own[name](row) if name in own else quantity_text(name, getattr(row, name))
 
     names = ("batch", "seq_len", "candidates", drafts, *_OF_DRAFTS, *_OF_A_STEP, "max_batch_with")
     return quantity_table(

@@ -9,7 +9,8 @@ import numpy as np
 
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.text import TextTable, duration, percent, significant, times
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import duration, percent, significant, times
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.roofline import roof_of

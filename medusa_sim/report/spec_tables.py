@@ -17,7 +17,8 @@ from medusa_sim.report.spec_rows import (
     price_rows,
     runtime_rows,
 )
-from medusa_sim.report.text import NOTHING, TextTable, cell, percent, significant, with_prefix
+from medusa_sim.report.table import TextTable, cell_text
+from medusa_sim.report.text import NOTHING, percent, significant, with_prefix
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import KernelSet
@@ -43,7 +44,7 @@ class SpecEntry:
 def shown_value(row: SpecRow) -> str:
     """A value with its unit, rounded where it has a decimal prefix."""
     if isinstance(row.value, bool | str) or row.unit not in _PREFIXED:
-        return cell(row.key, row.value) + (f" {row.unit}" if row.unit else "")
+        return cell_text(row.key, row.value) + (f" {row.unit}" if row.unit else "")
     return with_prefix(float(row.value), _PREFIXED[row.unit], digits=4)
 
 

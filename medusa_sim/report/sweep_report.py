@@ -40,7 +40,8 @@ from medusa_sim.report.document import (
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 from medusa_sim.report.recommend_text import recommend_screen
 from medusa_sim.report.sweep_text import free_text, sources, sweep_screen
-from medusa_sim.report.text import TextTable, percent, times
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import percent, times
 from medusa_sim.scenario.defaults import DEFAULT_CANDIDATES
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid

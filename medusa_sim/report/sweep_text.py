@@ -11,22 +11,15 @@ from medusa_sim.grid.columns import SWEEP, gain_column, with_unlisted
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.insights import Answer, Free
-from medusa_sim.plan.slower import slower_format_us
-from medusa_sim.plan.slower import slower_with_more as batches_slower_with_more
-from medusa_sim.report.caveats import (
-    COST_COLUMNS,
-    Costs,
-    cost_facts,
-    memory_text,
-    missing_text,
-    more_may_pay,
-    shortfall_facts,
-)
+from medusa_sim.report.caveats import more_may_pay, more_requests_text, slower_format_text
+from medusa_sim.report.cost_text import COST_COLUMNS, Costs, cost_facts
 from medusa_sim.report.coverage_text import standing_fact
-from medusa_sim.report.quantity_table import quantity_table, shown
+from medusa_sim.report.memory_text import memory_text, missing_text, shortfall_facts
+from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.text import NOTHING, TextTable, drafts_text, duration, percent, span, times
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import NOTHING, drafts_text, percent, span, times
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.report.workload_text import several_text, workload_text
 from medusa_sim.scenario.defaults import FREE_WITHIN
@@ -147,7 +140,7 @@ def best_table(answer: Answer) -> TextTable:
     for name in with_unlisted(_TABLE):
         if name in left_out or not BY_NAME[name].title:
             continue
-        cells = own.get(name) or [shown(name, value) for value in answer.column(name).tolist()]
+        cells = own.get(name) or [quantity_text(name, value) for value in answer.column(name).tolist()]
         known = name in ("batch", "seq_len", "fits_memory")
         is_heads = name == "drafts" and not answer.best.configurations.are_chains
         columns[unit if is_heads else name] = [
@@ -185,34 +178,10 @@ def warnings(answer: Answer) -> list[str]:
     requests = int(answer.grid.batch.min()), int(answer.grid.batch.max())
     return [
         *([] if answer.shortfall is None else [missing_text(answer.shortfall)]),
-        *slower_format(answer.by_count),
-        *slower_with_more(answer.by_count),
+        *slower_format_text(answer.by_count),
+        *more_requests_text(answer.by_count),
         *([more_may_pay(answer.scenario)] if answer.ends_profile else []),
         *beyond_measured(answer.scenario, int(answer.grid.seq_len.max()), requests),
-    ]
-
-
-def slower_format(cells: Cells) -> list[str]:
-    """That the format that was asked for is slower than the published one."""
-    if (both := slower_format_us(cells)) is None:
-        return []
-    own, published = both
-    return [
-        f"slower than as published: a plain step at batch {cells.surface.batch[0]} takes {duration(own)} in "
-        f"{cells.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype"
-    ]
-
-
-def slower_with_more(cells: Cells) -> list[str]:
-    """Numbers of requests from which one more lowers the throughput."""
-    edges = batches_slower_with_more(cells)
-    if not edges:
-        return []
-    shown = sorted(edges[:3])
-    listed = ", ".join(f"{batch} ({100.0 * change:.0f} %)" for batch, change in shown)
-    return [
-        f"more requests give less throughput beyond batch {listed}: linear layers begin another row of "
-        "tiles there, or a graph of the next size"
     ]
 
 

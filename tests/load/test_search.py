@@ -23,7 +23,7 @@ from medusa_sim.load.search import (
     search_requests,
 )
 from medusa_sim.load.simulate import LoadPoint
-from medusa_sim.report import load_tables, load_text
+from medusa_sim.report import load_tables, load_text, load_warnings
 from medusa_sim.report.charts.load import rate_chart
 from medusa_sim.report.load_tables import (
     carried_values,
@@ -105,7 +105,7 @@ def test_limits_that_nothing_meets_and_rates_above_saturation_are_told_with_what
     test = load_test(SCENARIO, policies=("none",), **SMALL)
     found = run_load(test, [500.0])
     full = found.carried[0].saturated_per_s
-    told = " ".join(load_text.warnings(found))
+    told = " ".join(load_warnings.warnings(found))
     assert "plain decoding at 500 requests/s is not steady" in told
     assert f"up to 0.9 of that, {0.9 * full:.3g}" in told
 
@@ -223,7 +223,7 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length():
             point = answer.points[0]
             found[count, factor] = point.mean["goodput_share"]
             assert answer.is_steady(point) is (factor < 1.0)
-            told = " ".join(load_text.warnings(answer))
+            told = " ".join(load_warnings.warnings(answer))
             assert ("not steady" in told) is (factor > 1.0)
             assert ("not steady" in str(load_tables.load_table(answer).rows)) is (factor > 1.0)
             if factor > 1.2:
@@ -409,7 +409,7 @@ def drifting(growth: float, rate: float) -> LoadPoint:
 def test_a_run_is_called_growing_by_a_number_that_grows(growth, rate):
     """A falling queue is not told as a rising one, a share that rises not as one that falls."""
     point = drifting(growth, rate)
-    told = load_text._unsteady(point, 1.91, has_goals=True)
+    told = load_warnings._unsteady(point, 1.91, has_goals=True)
     assert ("more requests wait every second" in told) == (not point.is_steady)
     if not point.is_steady:
         assert point.mean["queue_growth_per_s"] > 0.0

@@ -32,7 +32,7 @@ from medusa_sim.report.figures import drawing, render
 from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.formats import csv_parts
 from medusa_sim.report.screen import Fact, Screen, screen_text
-from medusa_sim.report.text import TextTable, markdown, plain
+from medusa_sim.report.table import TextTable, aligned, markdown
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 every_name = pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
@@ -147,7 +147,7 @@ def test_a_terminal_gets_nothing_that_it_obeys(name):
         asked=name, answer=(name,), tables=(table,), facts=(Fact("Memory", name),), code=("Run:", name),
         warnings=(name,),
     )  # fmt: skip
-    for text in (for_terminal(name), plain(table), screen_text(screen, 60, 60)):
+    for text in (for_terminal(name), aligned(table), screen_text(screen, 60, 60)):
         assert all(line.isprintable() for line in text.replace("\t", "").split("\n"))
 
 

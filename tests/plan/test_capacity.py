@@ -10,8 +10,8 @@ from medusa_sim.plan.insights import answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.shortfall import shortfall
 from medusa_sim.plan.slower import slower_format_us
-from medusa_sim.report.caveats import shortfall_text
-from medusa_sim.report.recommend_reason import warnings
+from medusa_sim.report.memory_text import shortfall_text
+from medusa_sim.report.recommend_warnings import warnings
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid

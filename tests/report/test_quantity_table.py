@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from medusa_sim.report.quantity_table import shown
+from medusa_sim.report.quantity_table import quantity_text
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from medusa_sim.report.quantity_table import shown
     ],
 )  # fmt: skip
 def test_a_value_by_its_unit(name, value, text):
-    assert shown(name, value) == text
+    assert quantity_text(name, value) == text

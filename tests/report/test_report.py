@@ -19,17 +19,8 @@ from medusa_sim.report.document import Folded, html_page
 from medusa_sim.report.figures import PARTS, render
 from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts
-from medusa_sim.report.text import (
-    TextTable,
-    capitalised,
-    duration,
-    fitted,
-    markdown,
-    plain,
-    significant,
-    times,
-    with_prefix,
-)
+from medusa_sim.report.table import TextTable, aligned, fitted, markdown
+from medusa_sim.report.text import capitalised, duration, significant, times, with_prefix
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
 from medusa_sim.writing import atomic
@@ -105,8 +96,8 @@ def test_markdown_has_one_header_and_plain_text_cuts_nothing():
     assert "\\|" in text
     assert "48.5 GB" in text
     wide = TextTable(tuple(f"column_{i}" for i in range(40)), (("x" * 30,) * 40,), (False,) * 40)
-    assert "…" not in plain(wide)
-    assert plain(wide).count("x" * 30) == 40
+    assert "…" not in aligned(wide)
+    assert aligned(wide).count("x" * 30) == 40
     assert "x" * 30 in markdown(wide)
 
 
@@ -137,7 +128,7 @@ def test_a_line_never_cuts_a_cell(width):
         (False, True, True, True, False),
         expendable=("first", "second"),
     )
-    drawn = plain(fitted(table, width))
+    drawn = aligned(fitted(table, width))
     assert "1.23" in drawn
     assert drawn.count("words") == 30
     assert max(map(len, drawn.splitlines())) <= width

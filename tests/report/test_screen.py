@@ -7,7 +7,7 @@ import pytest
 from asking import answered
 
 from medusa_sim.report.screen import LABELS, MOST_WARNINGS, NARROWEST, Fact, Screen, fact_lines, screen_text
-from medusa_sim.report.text import TextTable
+from medusa_sim.report.table import TextTable
 
 ENGINE = "--gpu h100-sxm --model llama-3.1-8b --drafter eagle3"
 ANSWERS = (

@@ -14,7 +14,8 @@ from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.columns import COMPARE
-from medusa_sim.report.compare_text import warning_lines, with_warnings
+from medusa_sim.report.compare_json import with_warnings
+from medusa_sim.report.compare_warnings import warnings
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.question import BATCHES, SURE, Choices, Question
 from medusa_sim.setups.search import NothingRunsError, compare, together
@@ -288,7 +289,7 @@ def test_warnings_are_told_once_a_kind_and_rows_keep_their_own(experts):
     for _, row in rows.sample(10, random_state=2).iterrows():
         own = [answer.warnings[int(number) - 1] for number in row.warnings.split()]
         assert tuple(own) == doubts(answer.scenario(row))
-    told = warning_lines(answer)
+    told = warnings(answer)
     splits = [line.partition("'s own")[0] for line in told if "were fitted on one GPU" in line]
     assert len(splits) == len(set(splits))
 

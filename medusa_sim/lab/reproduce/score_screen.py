@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.text import NOTHING, TextTable, percent, significant
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import NOTHING, percent, significant
 
 if TYPE_CHECKING:
     import pandas as pd

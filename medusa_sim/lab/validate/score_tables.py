@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim.lab.validate.comparison import ALLOWANCE, CountChoice, Deviation
 from medusa_sim.lab.validate.operators import Regret, Score
 from medusa_sim.lab.validate.steps import DecoderValidation
-from medusa_sim.report.text import NOTHING, TextTable, percent
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.text import NOTHING, percent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ def metric_title(metric: str, share: float = 0.9) -> str:
 
 def _called(policy: str) -> str:
     """In the legend; imported here, since lists of an app need the names of metrics alone."""
-    from medusa_sim.report.load_text import policy_text
+    from medusa_sim.report.load_words import policy_text
 
     return policy_text(policy)
 

@@ -73,7 +73,7 @@ class Answer:
     @property
     def warnings(self) -> list[str]:
         """What must not be overlooked, a line each."""
-        from medusa_sim.report.recommend_reason import warnings
+        from medusa_sim.report.recommend_warnings import warnings
 
         return warnings(self.recommendation)
 

@@ -1,0 +1,68 @@
+"""What memory holds and lacks, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from medusa_sim.report.screen import Fact
+from medusa_sim.step.memory import MemoryParts
+from medusa_sim.units import GIGA
+
+if TYPE_CHECKING:
+    from medusa_sim.plan.shortfall import Shortfall
+
+
+_LEAST_GB = 0.01
+"""Below it the size of a part of memory is not told."""
+
+
+def shortfall_text(short: Shortfall) -> str:
+    """How many GB are needed and there, and what would do."""
+    missing = missing_text(short).replace(", and", f" ({memory_text(short.parts)}), and")
+    would = would_fit(short)
+    if not would:
+        return f"{missing} No one change that is known would do."
+    return f"{missing} What would do, each alone: {'; '.join(would)}."
+
+
+def missing_text(short: Shortfall) -> str:
+    """How many GB are needed and there."""
+    return (
+        f"Does not fit: batch {short.batch} of length {short.seq_len} needs "
+        f"{short.needed_bytes / GIGA:,.1f} GB on each GPU without speculation, and "
+        f"{short.usable_bytes / GIGA:,.1f} GB can be used."
+    )
+
+
+def would_fit(short: Shortfall) -> list[str]:
+    """Changes of which each alone would do: `--tp 2 (42.7 of 75.9 GB)`."""
+    return [
+        f"{change.option} ({change.needed_bytes / GIGA:,.1f} of {change.usable_bytes / GIGA:,.1f} GB)"
+        for change in short.changes
+    ]
+
+
+def shortfall_facts(short: Shortfall) -> Iterator[Fact]:
+    """What is needed where it does not fit, and what would do."""
+    at = f"batch {short.batch} of length {short.seq_len}"
+    yield Fact("Would fit", " or ".join(would_fit(short)) or "nothing that is known, if one thing is changed")
+    yield Fact("Memory use", f"{memory_text(short.parts)} for {at}", detail=True)
+
+
+def memory_text(parts: MemoryParts) -> str:
+    """`weights 13.5, KV cache 0.5, activations 0.1 GB`: of one GPU, what is nothing left out.
+
+    A tenth from 1 GB on, a hundredth below: figures of a sum, which nobody reads finer.
+    """
+    named = zip(("weights", "drafter", "KV cache", "activations"), parts, strict=True)
+    sizes = {name: float(value) / GIGA for name, value in named if float(value) > 0.0}
+    texts = [
+        f"{name} {size:,.1f}"
+        if size >= 1.0
+        else f"{name} {size:.2f}"
+        if size >= _LEAST_GB
+        else f"{name} < {_LEAST_GB}"
+        for name, size in sizes.items()
+    ]
+    return f"{', '.join(texts)} GB"

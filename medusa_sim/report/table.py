@@ -1,0 +1,201 @@
+"""Tables: cells that are text already, drawn as aligned columns or as Markdown."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from medusa_sim.outside.escaping import for_markdown, printable
+from medusa_sim.report.text import NOTHING, significant, with_prefix
+from medusa_sim.units import KILO
+
+
+def cell_text(column: str, value: object) -> str:
+    """One cell of a table for people; `column` names the quantity and thereby its unit."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        if column.endswith("_bytes") and abs(value) >= KILO:
+            return with_prefix(value, "B")
+        return significant(value)
+    return " ".join(str(value).split())
+
+
+def is_number(values: Sequence[object]) -> bool:
+    """Whether a column holds numbers and nothing else (None and booleans apart)."""
+    return all(isinstance(v, int | float) for v in values if v is not None) and any(
+        v is not None and not isinstance(v, bool) for v in values
+    )
+
+
+_Row = TypeVar("_Row")
+
+
+BETWEEN = 2
+"""Characters between two columns."""
+
+
+_NARROWEST = 16
+"""Characters that a column of words keeps."""
+
+
+_FOLDED = 40
+"""Characters of a column of words beyond which it is folded before another column is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Cells that are text already, with the headers of their columns; numbers stand right.
+
+    expendable: columns that a narrow terminal may leave out, the first to go first.
+    """
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: tuple[bool, ...]
+    title: str = ""
+    expendable: tuple[str, ...] = ()
+
+    @property
+    def widths(self) -> list[int]:
+        """Characters that each column takes."""
+        return [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
+
+    def within(self, width: int) -> TextTable:
+        """The table without as many of its expendable columns as it takes to fit, once words are folded."""
+        widths, kept = self.widths, list(range(len(self.headers)))
+        for place in self._foldable:
+            widths[place] = min(widths[place], _FOLDED)
+        for name in self.expendable:
+            if sum(widths[i] for i in kept) + BETWEEN * (len(kept) - 1) <= width:
+                break
+            kept = [i for i in kept if self.headers[i] != name]
+        return replace(
+            self,
+            headers=tuple(self.headers[i] for i in kept),
+            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
+            right=tuple(self.right[i] for i in kept),
+        )
+
+    @property
+    def _foldable(self) -> list[int]:
+        """Places of columns of words, which may run over lines; a row's name stays whole."""
+        return [place for place, right in enumerate(self.right) if place and not right]
+
+    def folded(self, width: int) -> TextTable:
+        """The table with its longest words broken over lines, so that none is wider where that can be."""
+        table = self
+        for _ in self.headers:
+            over = sum(table.widths) + BETWEEN * (len(table.headers) - 1) - width
+            if over <= 0 or not table._foldable:
+                break
+            longest = max(table._foldable, key=lambda i: table.widths[i])
+            table = table._broken(longest, max(table.widths[longest] - over, _NARROWEST))
+        return table
+
+    def _broken(self, column: int, width: int) -> TextTable:
+        """The cells of one column over as many lines as they take."""
+        rows: list[tuple[str, ...]] = []
+        for row in self.rows:
+            lines = textwrap.wrap(row[column], width, break_on_hyphens=False) or [""]
+            rows.append((*row[:column], lines[0], *row[column + 1 :]))
+            before, after = ("",) * column, ("",) * (len(row) - column - 1)
+            rows += [(*before, line, *after) for line in lines[1:]]
+        return replace(self, rows=tuple(rows))
+
+    def written(self, write: Callable[[str], str]) -> TextTable:
+        """The table with every text as a target has it."""
+        return replace(
+            self,
+            headers=tuple(map(write, self.headers)),
+            rows=tuple(tuple(map(write, row)) for row in self.rows),
+            title=write(self.title),
+        )
+
+    @classmethod
+    def by_row(
+        cls,
+        rows: Iterable[_Row],
+        columns: Mapping[str, Callable[[_Row], str]],
+        *,
+        words: Sequence[str] = (),
+        title: str = "",
+        expendable: tuple[str, ...] = (),
+    ) -> TextTable:
+        """A line for each of `rows`. columns: header -> the cell of a row; words: headers of left columns."""
+        return cls(
+            headers=tuple(columns),
+            rows=tuple(tuple(shown(row) for shown in columns.values()) for row in rows),
+            right=tuple(name not in words for name in columns),
+            title=title,
+            expendable=expendable,
+        )
+
+    @classmethod
+    def of(
+        cls, table: Mapping[str, Sequence[Any]], title: str = "", *, fold_constants: bool = False
+    ) -> TextTable:
+        """Rounded cells of columns, under their names.
+
+        fold_constants: what is the same in every row stands once, in the title.
+        """
+        columns = dict(table)
+        if fold_constants and len(next(iter(columns.values()), ())) > 1:
+            same = {
+                name: values[0]
+                for name, values in columns.items()
+                if len({NOTHING if cell_text(name, value) == NOTHING else value for value in values}) == 1
+            }
+            columns = {name: values for name, values in columns.items() if name not in same}
+            told = {name: cell_text(name, value) for name, value in same.items()}
+            told = {name: text for name, text in told.items() if text != NOTHING}
+            title = "  ".join(
+                [*([title] if title else []), *(f"{name}={text}" for name, text in told.items())]
+            )
+        cells = [[cell_text(name, value) for value in values] for name, values in columns.items()]
+        return cls(
+            headers=tuple(columns),
+            rows=tuple(zip(*cells, strict=True)),
+            right=tuple(is_number(values) for values in columns.values()),
+            title=title,
+        )
+
+
+def aligned(table: TextTable) -> str:
+    """Aligned columns, two spaces apart, nothing cut however wide they are."""
+    table = table.written(printable)
+    widths, between = table.widths, " " * BETWEEN
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(cells, widths, table.right, strict=True)
+        ]
+        return between.join(padded).rstrip()
+
+    rule = between.join("-" * width for width in widths)
+    head = [table.title] if table.title else []
+    return "\n".join([*head, line(table.headers), rule, *map(line, table.rows)]) + "\n"
+
+
+def markdown(table: TextTable) -> str:
+    """A Markdown table."""
+    table = table.written(for_markdown)
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    rule = "| " + " | ".join("---:" if right else "---" for right in table.right) + " |"
+    head = [f"**{table.title}**", ""] if table.title else []
+    return "\n".join([*head, line(table.headers), rule, *map(line, table.rows)]) + "\n"
+
+
+def fitted(table: TextTable, width: int) -> TextTable:
+    """The table in `width` characters where that can be: columns are left out, then words folded."""
+    return table.within(width).folded(width)
