@@ -32,6 +32,7 @@ from medusa_sim.scenario.own_rows import (
     corrected,
     least_squares,
     pass_times,
+    passes,
     replace_law,
     scaled,
 )
@@ -42,9 +43,9 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.step.compose import drafting_cost
+from medusa_sim.step.compose import drafting_cost, overhead_halves
 from medusa_sim.step.drafter import drafter_kind
-from medusa_sim.step.step import decode_step, verification_step, work_time
+from medusa_sim.step.step import StepTime, decode_step, verification_step, work_time
 from medusa_sim.step.workload import verify
 from medusa_sim.writing import write_text
 
@@ -151,14 +152,27 @@ def curves() -> Iterator[Curve]:
 
 def predicted(curve: Curve, law: Law | None = None) -> FloatArray:
     """T(q) / T(1) of a curve, by its device's law or another."""
+    plain_us, *times = [float(step.time_us) for step in steps_of(curve, law)]
+    return np.asarray(times) / plain_us
+
+
+def predicted_band(curve: Curve, law: Law | None = None) -> tuple[FloatArray, FloatArray]:
+    """(low, high) 80 % of the same."""
+    plain, *several = steps_of(curve, law)
+    ratios = predicted(curve, law)
+    slower, faster = np.array([overhead_halves(step.cost, plain.cost) for step in several], dtype=float).T
+    return ratios * np.exp(-faster), ratios * np.exp(slower)
+
+
+def steps_of(curve: Curve, law: Law | None = None) -> list[StepTime]:
+    """Passes of one token and of a curve's counts."""
     latency, model, runtime = own(curve.gpu, curve.runtime, curve.model, curve.form)
     latency = latency if law is None else replace_law(latency, law)
     rows = [
         OwnRow(columns=m, depth=curve.depth, time_us=1.0, is_batch=curve.is_batch)
         for m in (1, *curve.columns)
     ]
-    times = pass_times(latency, model, runtime, rows)
-    return np.asarray(times[1:] / times[0])
+    return list(passes(latency, model, runtime, rows))
 
 
 def jump(columns: tuple[int, ...], ratios: FloatArray) -> int | None:
@@ -184,19 +198,24 @@ def without_device(found: list[Curve], law: Law, gpu: str) -> Law:
 class DeviceErrors(NamedTuple):
     """Relative errors of T(q) on one device's curves.
 
-    own: with the device in sight. left_out: without it. between, beyond: with four rows of its own, at counts
-    between them and above them. jumps: whether a curve's largest step is where it was measured.
+    own: with the device in sight. left_out: without it. held: whether the 80 % band without it holds what was
+    measured. between, beyond: with four rows of its own, at counts between them and above them. jumps:
+    whether a curve's largest step is where it was measured.
     """
 
     own: list[float]
     left_out: list[float]
+    held: list[bool]
     between: list[float]
     beyond: list[float]
     jumps: list[bool]
 
     def cells(self) -> tuple[str, ...]:
         """Of a row of the table."""
-        return *map(percent, self[:-1]), f"{sum(self.jumps)} of {len(self.jumps)}"
+        held = f"{100.0 * np.mean(self.held):.0f} %"
+        of_rows = (percent(self.between), percent(self.beyond))
+        jumps = f"{sum(self.jumps)} of {len(self.jumps)}"
+        return percent(self.own), percent(self.left_out), held, *of_rows, jumps
 
 
 def verification_table() -> str:
@@ -213,7 +232,7 @@ def verification_table() -> str:
             rows.append((name, gpu, len(found[-1].jumps), *found[-1].cells()))
     every = DeviceErrors(*(list(chain.from_iterable(parts)) for parts in zip(*found, strict=True)))
     rows.append(("all", "", len(every.jumps), *every.cells()))
-    head = "law | device | curves | error | left out | between four rows | beyond them | jumps"
+    head = "law | device | curves | error | left out | held | between four rows | beyond them | jumps"
     return table(head, 2, rows)
 
 
@@ -223,10 +242,12 @@ def errors_of(gpu: str, group: list[Curve]) -> DeviceErrors:
     other = without_device(
         group, law_of(load_runtime(curves_of[0].runtime).local, gpu, load_gpu(gpu).local), gpu
     )
-    found = DeviceErrors([], [], [], [], [])
+    found = DeviceErrors([], [], [], [], [], [])
     for curve in curves_of:
         found.own.extend(predicted(curve) / curve.ratios - 1.0)
         found.left_out.extend(predicted(curve, other) / curve.ratios - 1.0)
+        low, high = predicted_band(curve, other)
+        found.held.extend(((low <= curve.ratios) & (curve.ratios <= high)).tolist())
         for columns, error in errors_with_rows(curve):
             (found.between if columns < max(ASKED) else found.beyond).append(error)
         found.jumps.append(jump(curve.columns, predicted(curve)) == jump(curve.columns, curve.ratios))
@@ -257,8 +278,21 @@ def percent(errors: object) -> str:
     return f"{np.median(size):.1f} / {size.mean():.1f}" if size.size else "-"
 
 
-def plain_speeds() -> Iterator[tuple[str, str, str, str, float, float]]:
-    """(runtime, device, model, file type, predicted and measured tokens/s) of plain decoding."""
+class Speed(NamedTuple):
+    """Tokens a second of plain decoding, predicted with its 80 % band and measured."""
+
+    runtime: str
+    gpu: str
+    model: str
+    form: str
+    predicted: float
+    low: float
+    high: float
+    measured: float
+
+
+def plain_speeds() -> Iterator[Speed]:
+    """Speeds whose device, model and file type are known."""
     rows: Any = pd.read_csv(measured("local/decode.csv")).fillna({"date": ""})
     rows = rows[
         rows["engine"].isin(["llama.cpp", "Rapid-MLX"])
@@ -280,15 +314,16 @@ def plain_speeds() -> Iterator[tuple[str, str, str, str, float, float]]:
             share = int(threads[1]) / latency.gpu.sms
             latency = LocalLatency(latency.gpu, latency.law.backend, latency.law, share)
         row = OwnRow(columns=1, depth=max(1.0, float(depth) + 0.5 * made), time_us=1.0)
-        (us,) = pass_times(latency, shape, engine, [row])
-        yield runtime, gpu, name, form, float(1e6 / us), float(newest["value"].median())
+        (step,) = passes(latency, shape, engine, [row])
+        speed, low, high = (float(1e6 / us) for us in (step.time_us, step.high_us, step.low_us))
+        yield Speed(runtime, gpu, name, form, speed, low, high, float(newest["value"].median()))
 
 
 def plain_table() -> str:
     """Plain tokens a second by runtime."""
     by: dict[str, dict[str, list[float]]] = {}
-    for runtime, gpu, _, _, speed, told in plain_speeds():
-        by.setdefault(runtime, {}).setdefault(gpu, []).append(speed / told - 1.0)
+    for each in plain_speeds():
+        by.setdefault(each.runtime, {}).setdefault(each.gpu, []).append(each.predicted / each.measured - 1.0)
     shown = [
         (runtime, len(gpus), sum(map(len, gpus.values())), percent(np.concatenate(list(gpus.values()))),
          percent([np.mean(errors) for errors in gpus.values()]), percent(without_each(gpus)))
@@ -349,13 +384,24 @@ def pairs() -> pd.DataFrame:
     passes = [
         {"engine": curve.runtime, "card": curve.gpu, "model": curve.model, "weights": curve.form,
          "measured": ratio, "predicted": own_ratio, "requests": m if curve.is_batch else 1,
-         "cell": f"{m} tokens"}
+         "cell": f"{m} tokens", "low": low, "high": high}
         for curve in curves()
-        for m, ratio, own_ratio in zip(curve.columns, curve.ratios, predicted(curve), strict=True)
+        for m, ratio, own_ratio, low, high in zip(
+            curve.columns, curve.ratios, predicted(curve), *predicted_band(curve), strict=True
+        )
     ]  # fmt: skip
     speeds = [
-        {"engine": runtime, "card": gpu, "model": name, "weights": form, "measured": told, "predicted": speed}
-        for runtime, gpu, name, form, speed, told in plain_speeds()
+        {
+            "engine": each.runtime,
+            "card": each.gpu,
+            "model": each.model,
+            "weights": each.form,
+            "measured": each.measured,
+            "predicted": each.predicted,
+            "low": each.low,
+            "high": each.high,
+        }
+        for each in plain_speeds()
     ]
     gains = [
         {"engine": runtime, "card": gpu, "model": name, "weights": form, "measured": told, "predicted": gain,
@@ -448,6 +494,7 @@ def page() -> str:
             "Time of q tokens over that of one (q = 2 to 16), median / mean of the absolute error in per "
             "cent. *Left out*: the law's four factors (bandwidth, arithmetic, what is fixed, tiles) are "
             "those of the other devices of its class; how types compare was chosen with all rows in sight. "
+            "*Held*: rows in the 80 % band of a device left out. "
             "*Four rows*: 1, 2, 4 and 8 tokens of the machine's own; errors between them, and at 16 beyond "
             "them, where other kernels run (the command that is printed asks for 16, too). "
             "*Jumps*: curves whose largest step is where it was measured.",

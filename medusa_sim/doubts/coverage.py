@@ -47,7 +47,7 @@ KINDS = {
 }
 """Kinds of rows."""
 REQUESTS = 16
-"""Of the plain step whose band is told."""
+"""Of the plain step whose band is told; of a machine of one's own 1."""
 _Share = Annotated[float, Meta(ge=0.0, le=100.0)]
 
 
@@ -137,7 +137,7 @@ class Standing:
     """How near a set-up lies to servers that were measured.
 
     nearness: as its bands have it; None where no engine serves, or one of a machine of one's own. near:
-    groups of the nearest measured set-up. half_width: of the 80 % band of a plain step of REQUESTS.
+    groups of the nearest measured set-up. half_width: of the 80 % band of a plain step (REQUESTS).
     """
 
     nearness: Nearness | None
@@ -186,7 +186,8 @@ def weights_of(model: Model) -> str:
 
 def standing(scenario: Scenario) -> Standing:
     """How near a scenario lies to servers that were measured: what its bands go by (`Runtime.nearness`)."""
-    cost = decode_step(scenario.setting, np.asarray(REQUESTS), np.asarray(scenario.length)).cost
+    requests = 1 if scenario.runtime.local else REQUESTS
+    cost = decode_step(scenario.setting, np.asarray(requests), np.asarray(scenario.length)).cost
     half_width = float(0.5 * np.log(cost.high_us / cost.low_us))
     if scenario.runtime.engine is None or scenario.runtime.local:
         return Standing(nearness=None, near=(), half_width=half_width)

@@ -61,7 +61,9 @@ class OperatorTime:
 
     time_us, low_us, high_us: microseconds; low and high bound 80 % of the held-out residuals.
     bound: `Bound` codes. source: `Source` codes. All broadcast against the operator's shape. kernels: place
-    of the fitted kernel, `set:key`, where it was chosen among several (`latency.choice.choose`).
+    of the fitted kernel, `set:key`, where it was chosen among several (`latency.choice.choose`). device_half:
+    half-width, relative and within the band, by which all kernels of the device are off alike, so that no
+    ratio of their times has it; what is left of such a kernel's band is that of all of them, too.
     """
 
     time_us: FloatArray
@@ -70,29 +72,30 @@ class OperatorTime:
     bound: CodeArray
     source: CodeArray
     kernels: str = ""
+    device_half: float = 0.0
 
     def at(self, index: IntArray) -> OperatorTime:
         """The time of sizes along one axis, at an index into them."""
         shape = (self.time_us.size,)
-        return OperatorTime(
+        return replace(
+            self,
             time_us=self.time_us[index],
             low_us=self.low_us[index],
             high_us=self.high_us[index],
             bound=np.broadcast_to(self.bound, shape)[index],
             source=np.broadcast_to(self.source, shape)[index],
-            kernels=self.kernels,
         )
 
     def joined(self, other: OperatorTime) -> OperatorTime:
         """Times along one axis, the other's behind them."""
         one, two = (each.at(np.arange(each.time_us.size)) for each in (self, other))
-        return OperatorTime(
+        return replace(
+            self,
             time_us=np.concatenate([one.time_us, two.time_us]),
             low_us=np.concatenate([one.low_us, two.low_us]),
             high_us=np.concatenate([one.high_us, two.high_us]),
             bound=np.concatenate([one.bound, two.bound]),
             source=np.concatenate([one.source, two.source]),
-            kernels=self.kernels,
         )
 
     def each(self, of: Callable[[FloatArray], FloatArray]) -> OperatorTime:

@@ -77,6 +77,12 @@ def clock_under(limit_watts: float | None, gpu: Gpu) -> float:
     return float(min(share, 1.0) ** (1.0 / 3.0))
 
 
+BESIDE_READING, MOST_BESIDE = 3.0, 0.45
+"""Half-width of arithmetic, tiles and launches: so many times that of bandwidth, at most so much. Devices
+left out differ from the law of their class by 0.12 in bandwidth, 0.35 in the others (`own_rows.SPREAD`)."""
+ALIKE = 0.9
+"""Of the band of bandwidth, what passes of any number of tokens share: of passes that take as long as one
+token's, 80 % lie within 7 % where the band is 12 to 18 (`benchmarks/local_speed.py`)."""
 _LEAST_POWER = 0.4
 """Of its power, the least limit that drivers take."""
 
@@ -238,7 +244,11 @@ class LocalLatency:
         *,
         is_product: bool = True,
     ) -> OperatorTime:
-        """The time beside what is fixed, with the law's band; a curve of somebody's own is of products."""
+        """The time beside what is fixed, with the law's band; a curve of somebody's own is of products.
+
+        Most of what bandwidth is off by, every pass has alike; the rest is that of the kernel that the number
+        of tokens chooses. What a pass does beside reading is less certain, and grows with its tokens.
+        """
         if self.law.curve and is_product:
             columns, left = np.asarray(self.law.curve).T
             time_us, fixed = (part * np.exp(np.interp(size, columns, left)) for part in (time_us, fixed))
@@ -250,10 +260,13 @@ class LocalLatency:
             np.where(memory >= work, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE)),
         )
         source = Source.CALIBRATED if self.law.measured else Source.BORROWED
+        beside = 1.0 - np.minimum(memory / time_us, 1.0)
+        half = np.hypot(self.law.band, min(BESIDE_READING * self.law.band, MOST_BESIDE) * beside)
         return OperatorTime(
             time_us=time_us,
-            low_us=time_us * np.exp(-self.law.band),
-            high_us=time_us * np.exp(self.law.band),
+            low_us=time_us * np.exp(-half),
+            high_us=time_us * np.exp(half),
+            device_half=ALIKE * self.law.band,
             bound=np.asarray(np.broadcast_to(bound, np.shape(time_us)), dtype=np.int8),
             source=np.broadcast_to(np.int8(source), np.shape(time_us)),
         )

@@ -20,7 +20,7 @@ KINDS = {
     "model": "another model was measured",
     "format": "another format of weights was measured",
     "engine": "no server of this engine was measured",
-    UNSERVED: "no server: kernels have bands of their own",
+    UNSERVED: "no server was measured; kernels have bands of their own",
 }
 """What is new about a set-up, in words."""
 
@@ -53,8 +53,11 @@ def standing_fact(scenario: Scenario) -> Iterator[Fact]:
     if scenario.scope != "model" or scenario.runtime.engine is None:
         return
     found = standing(scenario)
-    error = "" if found.expected is None else f"; expect a plain step to err by {percent(found.expected)}"
-    yield Fact("How sure", f"{KINDS[found.kind]}{error}")
+    if found.expected is None:
+        yield Fact("How sure", f"80 % of plain steps lie within {percent(found.half_width)}")
+    else:
+        expected = f"expect a plain step to err by {percent(found.expected)}"
+        yield Fact("How sure", f"{KINDS[found.kind]}; {expected}")
 
 
 def kinds_table() -> TextTable:

@@ -34,7 +34,7 @@ from medusa_sim.specs.models import model_names
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.network import last_logits
-from medusa_sim.step.step import Setting, decode_step, verification_work, work_time
+from medusa_sim.step.step import Setting, StepTime, decode_step, verification_work, work_time
 
 WANTED = (
     "what llama-bench (-o json or its table), llama-batched-bench, mlx-lm's benchmark or llama-server's "
@@ -377,22 +377,26 @@ _FIXED = ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sort
 
 
 def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]) -> FloatArray:
-    """Predicted times of the rows, microseconds; prompts ask for one token's logits (`last_logits`)."""
+    """Predicted times of the rows, microseconds."""
+    return np.array([float(step.time_us) for step in passes(latency, model, runtime, rows)])
+
+
+def passes(
+    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]
+) -> Iterator[StepTime]:
+    """Predicted steps of the rows; prompts ask for one token's logits (`last_logits`)."""
     law = msgspec.structs.replace(latency.law, row_us_per_million=0.0)
     setting = Setting(
         latency=replace_law(latency, law), model=model, runtime=runtime.kernels_alone, scope="model",
         drafter=FreeDrafter(),
     )  # fmt: skip
-    times = np.empty(len(rows))
-    for index, row in enumerate(rows):
+    for row in rows:
         depth = int(row.depth)
         if row.is_batch or row.columns == 1:
-            times[index] = float(decode_step(setting, row.columns, depth).time_us)
+            yield decode_step(setting, row.columns, depth)
         else:
             work = verification_work(setting, 1, depth, row.columns)
-            work = replace(work, launches=last_logits(work.launches))
-            times[index] = float(work_time(setting.latency, work).time_us)
-    return times
+            yield work_time(setting.latency, replace(work, launches=last_logits(work.launches)))
 
 
 def least_squares(residuals: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:

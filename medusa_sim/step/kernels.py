@@ -32,6 +32,7 @@ class Sums:
 
     device_us: FloatArray
     spread: tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+    device_half_us: FloatArray
     parts_us: dict[Part, FloatArray]
     waits_us: dict[Bound, FloatArray]
     source: CodeArray
@@ -64,22 +65,37 @@ class Kernels:
     def spread(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """(below, above) squared half-widths of the band of kernels that were measured on this GPU.
 
-        Then half-widths (below, above) of those that were not, which share an error.
+        Then half-widths (below, above) of those that were not, which share an error, and of those of one law
+        of the device, without what no ratio has (`device_half_us`).
         """
         below, above, shared_below, shared_above = (
             (np.zeros(()),) * 4 if self.rest is None else self.rest.spread
         )
         for launch, time in self.timed:
             less, more = time.time_us - time.low_us, time.high_us - time.time_us
+            if time.device_half:
+                half = np.sqrt(
+                    np.maximum(np.log(time.high_us / time.time_us) ** 2 - time.device_half**2, 0.0)
+                )
+                less, more = time.time_us * -np.expm1(-half), time.time_us * np.expm1(half)
             less *= launch.count
             more *= launch.count
-            if time.source.size and once(time.source).min() >= _BORROWED:
+            if time.device_half or (time.source.size and once(time.source).min() >= _BORROWED):
                 shared_below, shared_above = shared_below + less, shared_above + more
             else:
                 less *= less
                 more *= more
                 below, above = below + less, above + more
         return below, above, shared_below, shared_above
+
+    @cached_property
+    def device_half_us(self) -> FloatArray:
+        """Half-width by which they are off together, as every kernel of the device is."""
+        total = np.zeros(()) if self.rest is None else self.rest.device_half_us
+        for _, time, time_us in self._counted:
+            if time.device_half:
+                total = total + time.device_half * time_us
+        return total
 
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
@@ -112,6 +128,7 @@ class Kernels:
         below, above, shared_below, shared_above = self.spread
         sums = Sums(
             device_us=take(self.device_us),
+            device_half_us=take(self.device_half_us),
             spread=(take(below), take(above), take(shared_below), take(shared_above)),
             parts_us={part: take(time_us) for part, time_us in self.parts_us.items()},
             waits_us={code: take(time_us) for code, time_us in self.waits_us.items()},
@@ -128,6 +145,7 @@ class Kernels:
         """All of them."""
         return Sums(
             device_us=self.device_us,
+            device_half_us=self.device_half_us,
             spread=self.spread,
             parts_us=self.parts_us,
             waits_us=self.waits_us,

@@ -196,6 +196,7 @@ def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> Ste
     cost = replace(
         beside,
         device_us=device_us,
+        source_us=beside.source_us + kernels.device_half_us,
         below_square=below + shared_below**2 if shared_below.any() else below,
         above_square=above + shared_above**2 if shared_above.any() else above,
     )
