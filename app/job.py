@@ -24,6 +24,8 @@ def main(most_bytes: int) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     _give_way(most_bytes)
+    import pandas as pd  # noqa: F401
+
     import medusa_sim.load.question
     import medusa_sim.setups.search  # noqa: F401  # while nobody waits
 

@@ -23,13 +23,27 @@ _STEPS = 64
 
 @dataclass(slots=True)
 class Known:
-    """Times that are known, of one model or of several of one GPU."""
+    """Times that are known, of one model or of several of one GPU.
 
+    together: a line is asked for every size at once that another one was asked for, since it will be, too: as
+    in a search, where models and engines take turns.
+    """
+
+    together: bool = False
     times: dict[Hashable, OperatorTime] = field(default_factory=dict)
     """By the kernel that answers, kind, dtypes and sizes."""
     lines: dict[Hashable, tuple[FloatArray, OperatorTime]] = field(default_factory=dict)
     """Rising sizes along the only axis of an operator, and their times; by the rest."""
+    sizes: dict[str, FloatArray] = field(default_factory=dict)
+    """Rising sizes that any line was asked for, by the name of its axis."""
     entries: int = 0
+
+    def wanted(self, axis: str, sizes: FloatArray) -> FloatArray:
+        """Rising sizes that a line is to be asked for where it does not know some of these."""
+        if not self.together:
+            return sizes
+        self.sizes[axis] = np.union1d(self.sizes.get(axis, sizes), sizes)
+        return self.sizes[axis]
 
     def keep(self, key: Hashable, time: OperatorTime) -> None:
         """A time, unless it is large."""
@@ -69,7 +83,7 @@ class CachedLatency:
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, as the model that is asked gives it."""
         off_axes, axes = operator.key, operator.axes
-        is_line = len(axes) == 1 and not any(map(np.ndim, off_axes))
+        is_line = len(axes) == 1 and not any(isinstance(each, np.ndarray) and each.ndim for each in off_axes)
         if not is_line and sum(map(np.size, axes)) > _LARGEST:
             return self._latency.time(operator)
         own, place = tuple(map(_hashable, off_axes)), tuple(map(_hashable, axes))
@@ -86,8 +100,9 @@ class CachedLatency:
         """An operator with one axis; the model is asked for sizes along it that are not known."""
         sizes, index = self._distinct_sizes(operator.axes[0], place)
         known, time = self._known.lines.get(key, (np.empty(0), None))
-        new = sizes[~np.isin(sizes, known, assume_unique=True)]
-        if time is None or new.size:
+        if time is None or not _holds(known, sizes):
+            wanted = self._known.wanted(operator.AXES[0], sizes)
+            new = wanted[~np.isin(wanted, known, assume_unique=True)]
             more = self._latency.time(operator.with_columns(**{operator.AXES[0]: new}))
             time = more if time is None else time.joined(more)
             known = np.concatenate([known, new])
@@ -109,6 +124,13 @@ class CachedLatency:
 def cached(latency: LatencyModel) -> CachedLatency:
     """The model with a cache; itself where it has one, so that searches can share it."""
     return latency if isinstance(latency, CachedLatency) else CachedLatency(latency)
+
+
+def _holds(rising: FloatArray, some: FloatArray) -> bool:
+    """Whether rising numbers have all of some."""
+    if not rising.size:
+        return False
+    return np.array_equal(rising.take(np.searchsorted(rising, some), mode="clip"), some)
 
 
 def _hashable(value: Size | str) -> Hashable:

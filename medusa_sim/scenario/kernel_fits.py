@@ -37,7 +37,7 @@ class KernelFits:
     scope: Scope
     is_split: bool
 
-    @property
+    @cached_property
     def plain_launches(self) -> tuple[Launch, ...]:
         """Kernels of a plain step, and those of several tokens a request that such a step has not."""
         verified = model_launches(self.shard, verify(1, 1, 2), self.runtime)

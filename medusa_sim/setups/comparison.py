@@ -85,7 +85,8 @@ class Comparison:
     @cached_property
     def warnings_by_set_up(self) -> dict[tuple[Any, ...], list[str]]:
         """The warnings of every set-up, by its `key`."""
-        return {key: self.warnings_of(scenario) for key, scenario in self.scenarios.items()}
+        told = {scenario: self.warnings_of(scenario) for scenario in dict.fromkeys(self.scenarios.values())}
+        return {key: told[scenario] for key, scenario in self.scenarios.items()}
 
     def warnings_of(self, scenario: Scenario) -> list[str]:
         """The warnings of one set-up; of times to the first token where these are asked for."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class Pricer:
     given: dict[str, Any]
     shares: dict[Any, float | MedusaSimError]
     latencies: dict[tuple[str, str], LatencyModel] = field(default_factory=dict)
-    known: Known = field(default_factory=Known)
+    known: Known = field(default_factory=partial(Known, together=True))
 
     def priced(self, setups: Sequence[SetUp]) -> Iterator[list[Priced | Refused]]:
         """Each set-up of the card with all its drafters; the batches that its cache does not hold in fp8.

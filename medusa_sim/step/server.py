@@ -44,7 +44,6 @@ from medusa_sim.step.prompts import (
     graph_rows,
     launching_host_us,
     linear_step,
-    linear_us,
     prompt_attention_us,
     prompt_host_us,
     prompt_pass_us,
@@ -53,7 +52,7 @@ from medusa_sim.step.prompts import (
     timed_rows,
 )
 from medusa_sim.step.sampling import sampled
-from medusa_sim.step.step import Setting, processed_tokens
+from medusa_sim.step.step import Setting, StepTime, processed_tokens
 
 MAX_REQUESTS = 256
 TOKEN_BUDGET = 8192
@@ -163,6 +162,22 @@ class _Steps(NamedTuple):
     decoding: FloatArray
 
 
+class _Linear(NamedTuple):
+    """What the tokens of a step share at (n,) rising numbers of rows."""
+
+    rows: IntArray
+    step: StepTime
+
+    def at(self, rows: IntArray) -> FloatArray:
+        """Device time at some of the rows, microseconds."""
+        return np.asarray(self.step.device_us[np.searchsorted(self.rows, rows)])
+
+    def upper_half(self, rows: int) -> float:
+        """Upper half-width of its 80 % band at one of them, on the logarithm."""
+        place = np.searchsorted(self.rows, rows)
+        return float(np.log(self.step.high_us[place] / self.step.time_us[place]))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FullServer(Served):
     """Steps of a server that stays full (N7) to (N19).
@@ -241,9 +256,7 @@ class FullServer(Served):
     def halves(self) -> tuple[FloatArray, ...]:
         """Of sampling, of the kernels of prompts, and of the host that launches these."""
         prompts = np.maximum(1.0 - self._share_of(self.step_us), 0.0)
-        rows = np.rint([max(self.traffic.prompt_tokens, 1.0)])
-        timed = linear_step(self.setting, rows)
-        kernels = float(np.log(timed.high_us / timed.time_us)[0])
+        kernels = self._linear.upper_half(self._prompt_rows)
         engine, host_us = self.setting.runtime.engine, self._host_us
         launching = np.zeros(())
         if engine is not None and host_us:
@@ -269,6 +282,17 @@ class FullServer(Served):
     @cached_property
     def _cells(self) -> ServerCells:
         """Every cell in a row."""
+        cells = self._without_prompts
+        rows, fewer = self._padded_rows
+        gone, linear = self._gone, self._linear
+        share, queued = self._share(cells)
+        # a step lacks the requests that are away, so that no tile's edge falls on one number of requests
+        idle_us = _sums(gone.weight * linear.at(fewer), gone.place, rows.size)
+        return replace(cells, share=share, queued=queued, own_us=linear.at(rows), idle_us=idle_us)
+
+    @cached_property
+    def _without_prompts(self) -> ServerCells:
+        """Every cell, before it is known how many prompts come and what rows share."""
         step_us, requests, width, tokens, attention_us = (
             values.ravel() for values in np.broadcast_arrays(*self._inputs)
         )
@@ -282,7 +306,7 @@ class FullServer(Served):
         others = np.minimum(requests - 1.0, 1.0)  # steps run on meanwhile
         away = others * (ahead + (self.server_us / step_us + 0.5 if self.server_us else 0.0))
         unknown = np.zeros(step_us.size)
-        cells = ServerCells(
+        return ServerCells(
             step_us=step_us,
             requests=requests,
             width=width,
@@ -297,29 +321,42 @@ class FullServer(Served):
             queued=unknown,
             share=unknown,
         )
-        own_us, idle_us = self._linear_of_steps(cells)
-        share, queued = self._share(cells)
-        return replace(cells, share=share, queued=queued, own_us=own_us, idle_us=idle_us)
 
-    def _linear_of_steps(self, cells: ServerCells) -> tuple[FloatArray, FloatArray]:
-        """(with all requests decoding, mean over how many do) what the rows of a step share, prompts apart.
+    @cached_property
+    def _gone(self) -> Hits:
+        """How many requests of each cell are away."""
+        cells = self._without_prompts
+        return binomial(cells.requests, cells.away / np.maximum(cells.decodes + cells.away, 1e-9))
 
-        A step lacks the requests that are away, so that no tile's edge falls on one number of requests.
-        """
-        engine = self.setting.runtime.engine
+    @property
+    def _padded_rows(self) -> tuple[IntArray, IntArray]:
+        """Rows of the steps of each cell with all requests decoding, and of each of `_gone`."""
+        engine, cells, gone = self.setting.runtime.engine, self._without_prompts, self._gone
 
         def padded(requests: FloatArray, width: FloatArray) -> IntArray:
             rows = requests * width if engine is None else padded_tokens(engine, requests, width)
             return np.maximum(np.rint(rows), 1.0).astype(np.int64)
 
-        gone = binomial(cells.requests, cells.away / np.maximum(cells.decodes + cells.away, 1e-9))
         here = cells.at(gone.place)
-        rows = padded(cells.requests, cells.width)
         fewer = padded(np.maximum(here.requests - gone.number, 1.0), here.width)
-        known = distinct(rows, fewer)
-        times = linear_us(self.setting, known.astype(np.float64))
-        each_us = times[np.searchsorted(known, fewer)]
-        return times[np.searchsorted(known, rows)], _sums(gone.weight * each_us, gone.place, rows.size)
+        return padded(cells.requests, cells.width), fewer
+
+    @cached_property
+    def _timed_rows(self) -> FloatArray:
+        """Rows between which what a step's tokens share is linear."""
+        cells = self._without_prompts
+        return timed_rows(float((cells.requests * cells.width).max() + cells.room.max()))
+
+    @cached_property
+    def _prompt_rows(self) -> int:
+        """Those of a mean prompt alone."""
+        return round(max(self.traffic.prompt_tokens, 1.0))
+
+    @cached_property
+    def _linear(self) -> _Linear:
+        """What a step's tokens share, at all rows that are asked about."""
+        rows = distinct(*self._padded_rows, self._timed_rows.astype(np.int64), [self._prompt_rows])
+        return _Linear(rows, linear_step(self.setting, rows.astype(np.float64)))
 
     def _share(self, cells: ServerCells) -> tuple[FloatArray, FloatArray]:
         """(pi of (N7): the share of the requests that send a prompt to a step, steps that it queues).
@@ -344,11 +381,11 @@ class FullServer(Served):
         return share, np.maximum(1.0 / share - cycle, 0.0)
 
     @cached_property
-    def _linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _prompts_us(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(rows, linear_us, drafter_prompt_us): what a step's tokens share, between these rows linear."""
-        cells = self._cells
-        rows = timed_rows(float((cells.requests * cells.width).max() + cells.room.max()))
-        return rows, linear_us(self.setting, rows), drafter_prompt_us(self.setting, self.drafter, rows)
+        rows = self._timed_rows
+        linear_us = self._linear.at(rows.astype(np.int64))
+        return rows, linear_us, drafter_prompt_us(self.setting, self.drafter, rows)
 
     @cached_property
     def _prompt_attention_us(self) -> float:
@@ -430,7 +467,7 @@ class FullServer(Served):
         share, each_us = prompt_terms(self.setting)
 
         def carrying_us(tokens: FloatArray) -> FloatArray:
-            rows, linear, drafting = self._linear
+            rows, linear, drafting = self._prompts_us
             added = per_token_us * tokens + drafts * np.interp(tokens, rows, drafting) * (tokens > 0.0)
             if apart:
                 passes = share * (added + np.interp(tokens, rows, linear) * (tokens > 0.0))
