@@ -19,9 +19,8 @@ def check_screen(check: EngineCheck) -> Screen:
     facts += [*acceptance_facts(check.scenario), *measured_facts(check.scenario)]
     if run.undescribed:
         facts.append(Fact("Acceptance", _as_measured(check)))
-    workload = workload_text(check.scenario, [run.seq_len], str(run.batch))
     return Screen(
-        asked=asked_text(check.scenario, workload, drafts_text(run.drafts + 1)),
+        asked=_asked_text(check),
         answer=(answer_text(check),),
         tables=(parts_table(check),),
         facts=(*facts, *kernel_facts(check.scenario)),
@@ -29,9 +28,16 @@ def check_screen(check: EngineCheck) -> Screen:
     )
 
 
+def _asked_text(check: EngineCheck) -> str:
+    """What ran: requests, set-up and drafts."""
+    run = check.run
+    workload = workload_text(check.scenario, [run.seq_len], str(run.batch))
+    return asked_text(check.scenario, workload, drafts_text(run.drafts + 1))
+
+
 def sentence(check: EngineCheck) -> str:
-    """The answer with what it rests on and what to look at next."""
-    lines = [answer_text(check)]
+    """What ran, the answer with what it rests on and what to look at next."""
+    lines = [f"{_asked_text(check)}.", answer_text(check)]
     if check.run.undescribed:
         lines.append(f"Acceptance is {_as_measured(check)}.")
     if check.off:

@@ -302,7 +302,7 @@ def test_a_log_gives_a_verdict_on_speed(opened: Opened, name: str, runtime: str)
     page.text_area(key="engine_text").set_value(text).run()
     assert not page.error
     told = "\n".join(line.value for line in (*page.success, *page.warning))
-    assert re.search(r"ms a token \(.*8 requests at once\), predicted", told)
+    assert "8 requests at once" in told
     assert "--counters" not in told
     taken = next(button for button in page.button if button.label.startswith("Take over"))
     assert "acceptance" in taken.label
