@@ -183,9 +183,16 @@ def jump(columns: tuple[int, ...], ratios: FloatArray) -> int | None:
     return columns[at] if np.diff(np.log(every))[at] > np.log(1.25) and steps[at] > 1.0 else None
 
 
-def without_device(found: list[Curve], law: Law, gpu: str) -> Law:
-    """The law with its four factors fitted to the curves of other devices alone."""
-    others = [curve for curve in found if curve.gpu != gpu]
+def law_name(curve: Curve) -> str:
+    """Of the law that its device follows."""
+    return own(curve.gpu, curve.runtime, curve.model, curve.form)[0].law.name
+
+
+@cache
+def others_law(name: str, runtime: str, gpu: str) -> Law:
+    """A device's law with its four factors fitted to the curves of other devices of the law alone."""
+    law = law_of(load_runtime(runtime).local, gpu, load_gpu(gpu).local)
+    others = [curve for curve in curves() if curve.gpu != gpu and law_name(curve) == name]
 
     def residuals(factors: FloatArray) -> FloatArray:
         fitted = scaled(law, *np.exp(factors))
@@ -193,6 +200,11 @@ def without_device(found: list[Curve], law: Law, gpu: str) -> Law:
         return np.concatenate([np.concatenate(left) / ROW_ERROR, factors / np.asarray(SPREAD)])
 
     return scaled(law, *np.exp(least_squares(residuals, np.zeros(len(SPREAD))))) if others else law
+
+
+def left_out(curve: Curve) -> FloatArray:
+    """Errors of T(q) / T(1) by the law of the other devices."""
+    return predicted(curve, others_law(law_name(curve), curve.runtime, curve.gpu)) / curve.ratios - 1.0
 
 
 class DeviceErrors(NamedTuple):
@@ -220,33 +232,26 @@ class DeviceErrors(NamedTuple):
 
 def verification_table() -> str:
     """T(q) / T(1) by law and device, with the device in sight and left out, and with four rows of its own."""
-    by_law: dict[str, list[Curve]] = {}
-    for curve in curves():
-        law = own(curve.gpu, curve.runtime, curve.model, curve.form)[0].law
-        by_law.setdefault(law.name, []).append(curve)
-    rows: list[tuple[object, ...]] = []
-    found = []
-    for name, group in by_law.items():
-        for gpu in dict.fromkeys(curve.gpu for curve in group):
-            found.append(errors_of(gpu, group))
-            rows.append((name, gpu, len(found[-1].jumps), *found[-1].cells()))
+    by_device: dict[tuple[str, str], list[Curve]] = {}
+    for curve in sorted(curves(), key=law_name):
+        by_device.setdefault((law_name(curve), curve.gpu), []).append(curve)
+    found = [errors_of(group) for group in by_device.values()]
     every = DeviceErrors(*(list(chain.from_iterable(parts)) for parts in zip(*found, strict=True)))
-    rows.append(("all", "", len(every.jumps), *every.cells()))
+    rows = [
+        (*names, len(errors.jumps), *errors.cells())
+        for names, errors in (*zip(by_device, found, strict=True), (("all", ""), every))
+    ]
     head = "law | device | curves | error | left out | held | between four rows | beyond them | jumps"
     return table(head, 2, rows)
 
 
-def errors_of(gpu: str, group: list[Curve]) -> DeviceErrors:
-    """Errors of a device's curves; `group` holds all curves of its law."""
-    curves_of = [curve for curve in group if curve.gpu == gpu]
-    other = without_device(
-        group, law_of(load_runtime(curves_of[0].runtime).local, gpu, load_gpu(gpu).local), gpu
-    )
+def errors_of(group: list[Curve]) -> DeviceErrors:
+    """Errors of the curves of one device."""
     found = DeviceErrors([], [], [], [], [], [])
-    for curve in curves_of:
+    for curve in group:
         found.own.extend(predicted(curve) / curve.ratios - 1.0)
-        found.left_out.extend(predicted(curve, other) / curve.ratios - 1.0)
-        low, high = predicted_band(curve, other)
+        found.left_out.extend(left_out(curve))
+        low, high = predicted_band(curve, others_law(law_name(curve), curve.runtime, curve.gpu))
         found.held.extend(((low <= curve.ratios) & (curve.ratios <= high)).tolist())
         for columns, error in errors_with_rows(curve):
             (found.between if columns < max(ASKED) else found.beyond).append(error)
@@ -384,25 +389,18 @@ def pairs() -> pd.DataFrame:
     passes = [
         {"engine": curve.runtime, "card": curve.gpu, "model": curve.model, "weights": curve.form,
          "measured": ratio, "predicted": own_ratio, "requests": m if curve.is_batch else 1,
-         "cell": f"{m} tokens", "low": low, "high": high}
+         "cell": f"{m} tokens", "low": low, "high": high, "left_out": outside}
         for curve in curves()
-        for m, ratio, own_ratio, low, high in zip(
-            curve.columns, curve.ratios, predicted(curve), *predicted_band(curve), strict=True
+        for m, ratio, own_ratio, low, high, outside in zip(
+            curve.columns, curve.ratios, predicted(curve), *predicted_band(curve), left_out(curve),
+            strict=True,
         )
     ]  # fmt: skip
     speeds = [
-        {
-            "engine": each.runtime,
-            "card": each.gpu,
-            "model": each.model,
-            "weights": each.form,
-            "measured": each.measured,
-            "predicted": each.predicted,
-            "low": each.low,
-            "high": each.high,
-        }
+        {"engine": each.runtime, "card": each.gpu, "model": each.model, "weights": each.form,
+         "measured": each.measured, "predicted": each.predicted, "low": each.low, "high": each.high}
         for each in plain_speeds()
-    ]
+    ]  # fmt: skip
     gains = [
         {"engine": runtime, "card": gpu, "model": name, "weights": form, "measured": told, "predicted": gain,
          "cell": f"{drafts} drafts"}
