@@ -74,6 +74,6 @@ def schedule_files(set_up: SetUp, answer: Recommendation, command: str) -> list[
 def report_html(set_up: SetUp, answer: Recommendation, command: str) -> str:
     """The answer with its schedule, plots and sources, in one page."""
     from medusa_sim.report.document import html_page
-    from medusa_sim.report.sweep_report import recommend_blocks
+    from medusa_sim.report.recommend_report import recommend_blocks
 
     return html_page(f"medusa-sim: {set_up.title}", recommend_blocks(answer, command))

@@ -18,7 +18,7 @@ import inputs
 import streamlit as st
 from jobs import Watch
 
-from medusa_sim.cli.output import QUIET_S, time_left
+from medusa_sim.cli.progress import QUIET_S, time_left
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.outside.escaping import for_html, for_markdown
 from medusa_sim.report.text import capitalised

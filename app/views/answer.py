@@ -29,10 +29,10 @@ from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
 from medusa_sim.report.quantity_table import titles
-from medusa_sim.report.recommend_reason import counted, reason
+from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_text import facts, schedule_table
 from medusa_sim.report.screen import fact_sentences
-from medusa_sim.report.text import duration, significant, times, with_prefix
+from medusa_sim.report.text import counted, duration, significant, times, with_prefix
 from medusa_sim.scenario.question import OBJECTIVES, Objective
 from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
@@ -310,7 +310,7 @@ def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         ],
         _OPERATOR_PHONE,
     )
-    st.caption(f"Batch {row.batch_max}, all launches of a step together; {counted(answer, count)}.")
+    st.caption(f"Batch {row.batch_max}, all launches of a step together; {counted(count, answer.chains)}.")
     show.hand_out("operators", [("csv", "text/csv", lambda: show.csv_bytes(operators))])
 
 
@@ -354,7 +354,7 @@ def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         bars_spec(two_steps(steps)),
         name="breakdown",
         caption=f"Batch {row.batch_max}, length {set_up.seq_len}: {duration(float(plain.time_us))} plain, "
-        f"{duration(float(speculative.time_us))} with {counted(answer, count)}. "
+        f"{duration(float(speculative.time_us))} with {counted(count, answer.chains)}. "
         f"Waiting for: {'; '.join(waits)}.",
         command=show.command([*words, "--format", "csv"]),
         rows=lambda: step_rows(steps),

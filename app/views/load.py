@@ -20,7 +20,7 @@ from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import Carried
 from medusa_sim.report import load_tables, load_text, load_warnings
 from medusa_sim.report.charts.load import rate_chart, time_chart
-from medusa_sim.report.load_tables import load_arrow, timeline_arrow
+from medusa_sim.report.load_json import load_arrow, timeline_arrow
 from medusa_sim.report.load_words import policy_text
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.text import capitalised, significant

@@ -9,8 +9,7 @@ import streamlit as st
 from chosen import SetUp
 
 from medusa_sim.report.caveats import guessed_text
-from medusa_sim.report.recommend_reason import counted
-from medusa_sim.report.text import times, with_prefix
+from medusa_sim.report.text import counted, times, with_prefix
 from medusa_sim.report.workload_text import workload_text
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def verdict_of(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> None:
             icon=":material/memory_alt:",
         )
     elif row.candidates == 1:
-        best = f"{times(row.speculative_speedup)} with {counted(answer, row.speculative_candidates)}"
+        best = f"{times(row.speculative_speedup)} with {counted(row.speculative_candidates, answer.chains)}"
         why = f"The best of it would give {best}."
         if row.verdict == "pays":
             why = f"It would give {best}, but its drafter leaves no room in memory. {_largest(answer)}"
@@ -41,7 +40,7 @@ def verdict_of(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> None:
         st.error(f"**{where}: do not enable speculation.** {why}", icon=":material/do_not_disturb_on:")
     else:
         what = (
-            f"run {counted(answer, row.candidates)}"
+            f"run {counted(row.candidates, answer.chains)}"
             if answer.chains
             else f"verify {row.candidates} candidates"
         )
@@ -76,7 +75,7 @@ def _largest(answer: Recommendation) -> str:
         row = answer.where_it_fits[0]
         return (
             f"Batch {row.batch_max} is the largest that fits with it: {times(row.speedup)} with "
-            f"{counted(answer, row.candidates)}."
+            f"{counted(row.candidates, answer.chains)}."
         )
     fitting = [row for row in answer.schedule if row.fits_memory]
     if fitting:

@@ -71,7 +71,7 @@ def compare(
     runners-up within the interval, what was refused, and the command that starts the chosen one; --format
     csv and json carry every row.
     """
-    from medusa_sim.cli.output import progress
+    from medusa_sim.cli.progress import progress
     from medusa_sim.report.compare_frames import Compared
     from medusa_sim.report.compare_json import compare_values, with_warnings
     from medusa_sim.report.compare_text import compare_screen

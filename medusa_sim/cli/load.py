@@ -9,7 +9,8 @@ import click
 
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say, warn
-from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, command_line, write_parts
+from medusa_sim.cli.output import Output, ReportPlace, command_line
+from medusa_sim.cli.parts import PartsPlace, write_parts
 from medusa_sim.cli.values import DRAFTERS, GPUS, MODELS, Reading, numbers
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
@@ -95,7 +96,7 @@ def load(
     metric of every policy and rate, with confidence intervals over the seeds. --out writes these rows as
     parts of a data set, for lists of GPUs, models and drafters, by any number of processes.
     """
-    from medusa_sim.cli.output import progress
+    from medusa_sim.cli.progress import progress
     from medusa_sim.load.question import load_test, run_load
 
     parts.check(output)
@@ -137,12 +138,7 @@ def load(
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
     from medusa_sim.report import load_text, load_warnings
-    from medusa_sim.report.load_tables import (
-        carried_values,
-        context_values,
-        load_arrow,
-        timeline_arrow,
-    )
+    from medusa_sim.report.load_json import carried_values, context_values, load_arrow, timeline_arrow
 
     if not timeline and output.form in ("table", "md"):
         output.screen(load_text.load_screen(answer))

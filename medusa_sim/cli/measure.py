@@ -11,7 +11,7 @@ import click
 
 from medusa_sim.cli import examples, say
 from medusa_sim.cli import options as take
-from medusa_sim.cli.output import progress
+from medusa_sim.cli.progress import progress
 from medusa_sim.cli.values import Threads
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.measure.arguments import Device, RunGrid, StepGrid

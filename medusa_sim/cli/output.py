@@ -1,19 +1,11 @@
-"""Where a command's result goes: stdout or a file, in the form that was asked for.
-
-Rows may be parts of a data set (--out, --shard), computed by any number of processes (--workers,
---scheduler).
-
-Progress goes to stderr, for people, once something takes more than a second.
-"""
+"""Where a command's result goes: stdout or a file, in the form that was asked for."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -24,13 +16,12 @@ import click
 from medusa_sim.cli import say
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.outside.escaping import for_terminal
-from medusa_sim.scenario.argument import ANY, FLAG, FOLDER, PATH, WORD, Declared, argument
+from medusa_sim.scenario.argument import FLAG, PATH, Declared, argument
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from medusa_sim.parts.folder import Work
     from medusa_sim.report.document import Block
     from medusa_sim.report.screen import Screen
     from medusa_sim.report.table import TextTable
@@ -244,140 +235,3 @@ def command_line() -> str:
     context = click.get_current_context(silent=True)
     given = context.find_root().obj if context is not None else None
     return shlex.join(["medusa-sim", *(given if isinstance(given, tuple) else ())])
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartsPlace(Declared):
-    """Where parts of a data set go and who computes them; `out` None: the command writes no parts."""
-
-    out: Path | None = argument(
-        None, FOLDER,
-        "Write parts of a Parquet data set into this folder instead: any number of rows, finished parts are "
-        "skipped.",
-    )  # fmt: skip
-    shard: str | None = argument(
-        None, WORD, "With --out: i/n, the i-th of n shares of the parts, for any scheduler of jobs."
-    )
-    workers: int | None = argument(
-        None, ANY, "With --out: this many processes of this machine.", names="processes"
-    )
-    scheduler: str | None = argument(
-        None, WORD, "With --out: a dask scheduler, tcp://HOST:8786 (extra [cluster])."
-    )
-
-    def check(self, output: Output) -> None:
-        """Refuse what does not go together, before anything is computed. Raises UsageError."""
-        given = {"--shard": self.shard, "--workers": self.workers, "--scheduler": self.scheduler}
-        named = [option for option, value in given.items() if value is not None]
-        if self.out is None:
-            if named:
-                raise UsageError(f"{named[0]} writes parts of a data set: say where with --out DIR")
-            return
-        if len(named) > 1:
-            raise UsageError(f"{' and '.join(named)}: each says who computes the parts; give one of them")
-        if output.path is not None or output.form != "table":
-            raise UsageError("--out writes Parquet parts into a folder; leave --format and -o out")
-
-
-def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
-    """Compute the parts that are missing, with progress and time left; then say what was done.
-
-    unit: what the work counts as computed.
-    """
-    from medusa_sim.parts.folder import PartFolder, Shard, run_here
-
-    assert place.out is not None  # noqa: S101  # callers ask for parts
-    shard = Shard() if place.shard is None else Shard.read(place.shard)
-    if place.scheduler is not None:
-        from medusa_sim.parts.cluster import require_cluster_extra
-
-        require_cluster_extra()
-    folder = PartFolder.of(place.out, work.description)
-    with progress(unit) as advance:
-
-        def count(computed: int, rows: int) -> None:
-            advance(computed, rows, None)
-
-        try:
-            if place.scheduler is not None:
-                from medusa_sim.parts.cluster import run_on_cluster
-
-                done = run_on_cluster(work, folder, count, place.scheduler)
-            elif place.workers is not None:
-                from medusa_sim.parts.processes import run_on_processes
-
-                done = run_on_processes(work, folder, count, place.workers)
-            else:
-                done = run_here(work, folder, shard, count)
-        except KeyboardInterrupt:
-            say(f"interrupted; finished parts are kept in {place.out}: the same command goes on")
-            raise
-    were = f", {done.there} were there" if done.there else ""
-    say(f"{done.parts} parts of {done.computed:,} {unit} computed into {place.out}{were}")
-
-
-Advance = Callable[[int, int, float | None], None]
-"""Told (done, total, seconds left); None where the time left follows from the pace so far."""
-QUIET_S = 1.0
-_LINE_EVERY_S = 30.0
-
-
-@contextmanager
-def progress(unit: str) -> Iterator[Advance]:
-    """A bar with the time left; silent below 1 s, a line every half minute away from a terminal."""
-    if not sys.stderr.isatty():
-        yield _line_by_line(unit)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
-        TextColumn("{task.fields[left]}"),
-    )
-    bar = Progress(*columns, console=Console(stderr=True))
-    task = bar.add_task(unit, total=0, left="")
-    start = time.monotonic()
-
-    def advance(done: int, total: int, left_s: float | None) -> None:
-        elapsed = time.monotonic() - start
-        if elapsed > QUIET_S:
-            bar.start()
-        bar.update(task, completed=done, total=total, left=time_left(done, total, elapsed, left_s))
-
-    try:
-        yield advance
-    finally:
-        bar.stop()
-
-
-def count_rows(tables: Iterable[pa.Table], total: int, unit: str) -> Iterator[pa.Table]:
-    """Pass tables through and show how many of `total` rows have gone by."""
-    with progress(unit) as advance:
-        done = 0
-        for table in tables:
-            yield table
-            done += table.num_rows
-            advance(done, total, None)
-
-
-def _line_by_line(unit: str) -> Advance:
-    start = printed_at = time.monotonic()
-
-    def advance(done: int, total: int, left_s: float | None) -> None:
-        nonlocal printed_at
-        now = time.monotonic()
-        if now - printed_at >= _LINE_EVERY_S:
-            printed_at = now
-            say(f"{done:,} of {total:,} {unit}, {time_left(done, total, now - start, left_s)}")
-
-    return advance
-
-
-def time_left(done: int, total: int, elapsed_s: float, left_s: float | None = None) -> str:
-    """`0:04 left`, at the pace so far where it is not known."""
-    if left_s is None:
-        left_s = elapsed_s * (total - done) / max(done, 1)
-    whole = round(left_s)
-    return f"{whole // 60}:{whole % 60:02d} left"

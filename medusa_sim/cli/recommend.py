@@ -104,7 +104,7 @@ def recommend(
         for line in search_note(answer):
             say(line)
     if report.folder is not None:
-        from medusa_sim.report.sweep_report import recommend_blocks
+        from medusa_sim.report.recommend_report import recommend_blocks
 
         report.write(recommend_blocks(answer, command_line()))
     if by_count:

@@ -10,7 +10,8 @@ import click
 
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say, warn
-from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, write_parts
+from medusa_sim.cli.output import Output, ReportPlace
+from medusa_sim.cli.parts import PartsPlace, write_parts
 from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, TP, echo_grid, grid
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, DEFAULT_CANDIDATES
@@ -132,10 +133,10 @@ def _echo(
 
 def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, warnings: Iterable[str]) -> None:
     """Every row, chunk by chunk."""
-    from medusa_sim.cli.output import count_rows
+    from medusa_sim.cli.progress import count_rows
     from medusa_sim.grid.sweep import sweep as tables
     from medusa_sim.report.cost_text import price_lines
-    from medusa_sim.report.sweep_text import sources
+    from medusa_sim.report.sources import sources
 
     rows = rows_of(scenarios, grid)
     if output.form == "table" and rows > _MOST_ROWS_SHOWN:

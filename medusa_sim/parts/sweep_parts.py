@@ -223,7 +223,7 @@ class LoadParts:
 
     def tables(self, number: int) -> Iterator[pa.Table]:
         """A row for each policy of one case at one rate."""
-        from medusa_sim.report.load_tables import load_arrow
+        from medusa_sim.report.load_json import load_arrow
 
         case, rate = divmod(number, len(self.rates))
         test = _test(frozen(self.cases[case]), frozen(self.asked))

@@ -11,7 +11,7 @@ from medusa_sim.scenario.scenario import Scenario
 MEASURED = "measured"
 
 
-def _of_drafts(scenario: Scenario) -> str:
+def _acceptance(scenario: Scenario) -> str:
     if scenario.profile.name.startswith(TYPICAL):
         return "an assumed acceptance"
     if scenario.borrows_acceptance:
@@ -36,7 +36,7 @@ def _engine(scenario: Scenario) -> str:
     return "the engine's terms on other GPUs" if any(engine_on_other_gpus(scenario)) else ""
 
 
-_OF_DRAFTS: tuple[Callable[[Scenario], str], ...] = (_of_drafts, _guessed)
+_OF_DRAFTS: tuple[Callable[[Scenario], str], ...] = (_acceptance, _guessed)
 _OF_STEPS: tuple[Callable[[Scenario], str], ...] = (_kernels, _engine)
 
 

@@ -19,8 +19,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.figures import DPI, FAINT, SHADES, look
-from medusa_sim.report.recommend_reason import counted
-from medusa_sim.report.text import capitalised, times, with_prefix
+from medusa_sim.report.text import capitalised, counted, times, with_prefix
 from medusa_sim.report.workload_text import workload_text
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def short(answer: Recommendation, row: ScheduleRow) -> Short:
         best = times(row.speculative_speedup)
         return Short("off", "off", "decode without drafts", f"drafts would give {best} at best")
     what = "a step" if answer.chains else "a tree"
-    action = f"with {counted(answer, row.candidates)} {what}"
+    action = f"with {counted(row.candidates, answer.chains)} {what}"
     interval = f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}"
     return Short("pays" if row.verdict == "pays" else "uncertain", times(row.speedup), action, interval)
 

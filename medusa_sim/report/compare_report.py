@@ -10,7 +10,7 @@ from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
 from medusa_sim.report.compare_text import compare_screen, frontier_table
 from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, screen_blocks
 from medusa_sim.report.figures.draw import lines_figure
-from medusa_sim.report.sweep_report import closing
+from medusa_sim.report.sources import closing
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.text import significant
 from medusa_sim.setups.comparison import Comparison

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.text import significant
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.costs import GIVEN
-
-if TYPE_CHECKING:
-    pass
-
 
 COST_COLUMNS = (
     "usd_per_million_tokens", "plain_usd_per_million_tokens", "joule_per_token", "plain_joule_per_token",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.report.formats import notebook_html
-from medusa_sim.report.load_tables import carried_values, context_values, load_arrow, timeline_arrow
+from medusa_sim.report.load_json import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load_text import sentence
 from medusa_sim.report.load_warnings import warnings
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from pathlib import Path
 
 from medusa_sim.grid.columns import OVER_TIME
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, screen_blocks
 from medusa_sim.report.figures.draw import lines_figure
-from medusa_sim.report.load_tables import load_arrow
+from medusa_sim.report.load_json import load_arrow
 from medusa_sim.report.load_text import load_screen
 from medusa_sim.report.load_words import policy_text
-from medusa_sim.report.sweep_report import closing
+from medusa_sim.report.scenario_text import model_name
+from medusa_sim.report.sources import closing
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.text import significant
 
@@ -43,7 +43,7 @@ def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
 
 def _title(answer: LoadAnswer) -> str:
     scenario = answer.test.scenario
-    return f"{Path(scenario.model.name).name} on {scenario.cards} under load"
+    return f"{model_name(scenario)} on {scenario.cards} under load"
 
 
 def _cards(answer: LoadAnswer) -> tuple[tuple[str, str, str], ...]:

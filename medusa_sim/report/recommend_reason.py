@@ -9,11 +9,8 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.woken_experts import waking
-from medusa_sim.report.caveats import (
-    as_sentence,
-    guessed_text,
-)
-from medusa_sim.report.text import drafts_text, duration, percent, span, spans_text, times
+from medusa_sim.report.caveats import as_sentence, guessed_text
+from medusa_sim.report.text import counted, duration, percent, span, spans_text, times
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.units import US_PER_S
 
@@ -36,11 +33,6 @@ def sentences(answer: Recommendation) -> list[str]:
     return lines
 
 
-def counted(answer: Recommendation, candidates: int) -> str:
-    """A count in the engine's word: `3 drafts` (num_speculative_tokens) of chains, else `14 candidates`."""
-    return drafts_text(candidates) if answer.chains else f"{candidates} candidates"
-
-
 def _kept(answer: Recommendation) -> list[ScheduleRow]:
     """Rows that keep the limit of latency, all where there is none."""
     return [row for row in answer.schedule if row.meets_latency is not False]
@@ -51,7 +43,7 @@ def _decision(answer: Recommendation) -> list[str]:
     if question.max_latency_ms is not None and not _kept(answer):
         fastest = max(answer.schedule, key=lambda row: row.tokens_per_s_per_user)
         per_token = duration(US_PER_S / fastest.tokens_per_s_per_user)
-        how = counted(answer, fastest.candidates) if fastest.candidates > 1 else "no drafts"
+        how = counted(fastest.candidates, answer.chains) if fastest.candidates > 1 else "no drafts"
         return [
             f"No batch stays within {question.max_latency_ms:g} ms a token, with or without speculation: at "
             f"batch {fastest.batch_max} it takes {per_token} with {how}."
@@ -89,7 +81,7 @@ def _verdict(answer: Recommendation) -> str:
         fits = "; ".join(
             f"it fits up to {row.batch_max} sequences"
             + (f" at length {row.seq_len}" if len(question.seq_len) > 1 else "")
-            + f" and gives {times(row.speedup)} there ({counted(answer, row.candidates)})"
+            + f" and gives {times(row.speedup)} there ({counted(row.candidates, answer.chains)})"
             for row in answer.where_it_fits
         )
         return f"{said}: {fits}"
@@ -114,13 +106,13 @@ def _throughput_decision(answer: Recommendation) -> str:
         return (
             f"Enable speculation: without it no batch stays within {within}, with it the largest "
             f"throughput is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, length {best.seq_len}, "
-            f"{counted(answer, best.candidates)})."
+            f"{counted(best.candidates, answer.chains)})."
         )
     verb = "Enable speculation" if answer.enable else "Do not enable speculation"
     return (
         f"{verb}: the largest throughput with it is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, "
-        f"length {best.seq_len}, {counted(answer, best.candidates)}), without it {plain.tokens_per_s:,.0f} "
-        f"(batch {plain.batch}, length {plain.seq_len})."
+        f"length {best.seq_len}, {counted(best.candidates, answer.chains)}), without it "
+        f"{plain.tokens_per_s:,.0f} (batch {plain.batch}, length {plain.seq_len})."
     )
 
 
@@ -155,7 +147,7 @@ def step_text(answer: Recommendation, row: ScheduleRow) -> str:
 
 def _shape(answer: Recommendation, row: ScheduleRow) -> str:
     """`5 drafts` of a chain that an engine runs, `a tree of 49 candidates`, `a chain of 3 candidates`."""
-    shape = counted(answer, row.candidates)
+    shape = counted(row.candidates, answer.chains)
     if not answer.chains and (row.chain or row.paths is not None):
         shape = f"a {'chain' if row.chain else 'tree'} of {shape}"
     return f"{shape}{guessed_text(answer.scenario, row.drafts)}"
@@ -165,7 +157,7 @@ def _need(answer: Recommendation) -> str:
     row = max(answer.schedule, key=lambda row: row.speculative_speedup)
     best = (
         f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max} "
-        f"({counted(answer, row.speculative_candidates)})"
+        f"({counted(row.speculative_candidates, answer.chains)})"
     )
     if row.speculative_speedup > 1.0:
         return f"{best}, but that does not fit in memory."

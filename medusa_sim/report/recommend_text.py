@@ -18,12 +18,12 @@ from medusa_sim.report.cost_text import COST_COLUMNS, Costs, cost_facts
 from medusa_sim.report.measured_text import measured_facts
 from medusa_sim.report.memory_text import memory_text, missing_text, shortfall_facts, shortfall_text
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
-from medusa_sim.report.recommend_reason import by_batch, by_length, counted, experts, sentences, step_text
+from medusa_sim.report.recommend_reason import by_batch, by_length, experts, sentences, step_text
 from medusa_sim.report.recommend_warnings import warnings
 from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
-from medusa_sim.report.text import NOTHING, duration, percent, span, times, times_between
+from medusa_sim.report.text import NOTHING, counted, duration, percent, span, times, times_between
 from medusa_sim.report.workload_text import workload_text
 from medusa_sim.scenario.question import EVERY_BATCH_TO
 
@@ -197,8 +197,9 @@ def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
     match row.held_by:
         case "shared row":
             return (
-                f"alone it would take {counted(answer, row.best_candidates)} ({times(row.best_speedup)}, not "
-                f"{times(row.speedup)}), but it shares a row with batch {span(row.batch_min, row.batch_max)}"
+                f"alone it would take {counted(row.best_candidates, answer.chains)} "
+                f"({times(row.best_speedup)}, not {times(row.speedup)}), but it shares a row with batch "
+                f"{span(row.batch_min, row.batch_max)}"
             )
         case "memory":
             return "more would pay, but leave no room in memory"
@@ -211,10 +212,10 @@ def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
         return "more cost more than they give"
     cliff = row.cliff_after
     return (
-        f"{counted(answer, more.candidates)} give {percent(more.tokens_gain)} more tokens for a "
+        f"{counted(more.candidates, answer.chains)} give {percent(more.tokens_gain)} more tokens for a "
         f"{percent(more.step_cost)} longer step"
         + (
-            f"; the next cliff comes after {counted(answer, cliff)}"
+            f"; the next cliff comes after {counted(cliff, answer.chains)}"
             if cliff is not None and cliff > 1
             else ""
         )
@@ -258,7 +259,7 @@ def _of_the_server(answer: Recommendation) -> Iterator[Fact]:
         near = [pair for pair in row.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
         at = f"(batch {row.batch_max}, length {row.seq_len})"
         hints += [
-            f"{counted(answer, more)} take less time than {counted(answer, less)} {at}"
+            f"{counted(more, answer.chains)} take less time than {counted(less, answer.chains)} {at}"
             for less, more in near[-1:]
         ]
     for hint in hints[:_MOST_HINTS]:
@@ -270,7 +271,7 @@ def _of_the_server(answer: Recommendation) -> Iterator[Fact]:
         at = f" at length {capacity.seq_len}" if several else ""
         yield Fact(
             "Memory",
-            f"{capacity.max_batch_with} requests fit with {counted(answer, best.candidates)}, "
+            f"{capacity.max_batch_with} requests fit with {counted(best.candidates, answer.chains)}, "
             f"{capacity.max_batch_without} without{at}",
         )
         yield Fact(

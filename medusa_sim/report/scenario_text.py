@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.report.screen import Fact
@@ -20,6 +21,11 @@ def setup_text(scenario: Scenario) -> str:
     drafting = drafter_text(scenario) if scenario.scope == "model" else "one block"
     model = f"{scenario.model.name} {scenario.model.numbers} on {scenario.cards}"
     return f"{model}, {scenario.runtime.name}, {drafting}"
+
+
+def model_name(scenario: Scenario) -> str:
+    """The name of its model; of a file the last part of its path."""
+    return Path(scenario.model.name).name
 
 
 def drafter_text(scenario: Scenario) -> str:

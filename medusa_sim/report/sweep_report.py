@@ -1,22 +1,17 @@
-"""The reports of a sweep and of a recommendation: the answer first, then plots, rows, sources and caveats."""
+"""The report of a sweep: the answer first, then plots, rows, sources and caveats."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from medusa_sim import __version__
-from medusa_sim.arrays import among
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.grid.columns import SWEEP, gain_column
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.insights import Answer, answer
-from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_counts
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.charts.sweep import (
     LengthView,
@@ -27,22 +22,13 @@ from medusa_sim.report.charts.sweep import (
     speedup_chart,
     step_bars,
 )
-from medusa_sim.report.document import (
-    Block,
-    Bullets,
-    Cards,
-    Folded,
-    Heading,
-    Picture,
-    Text,
-    screen_blocks,
-)
+from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, Text, screen_blocks
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
-from medusa_sim.report.recommend_text import recommend_screen
-from medusa_sim.report.sweep_text import free_text, sources, sweep_screen
+from medusa_sim.report.scenario_text import model_name
+from medusa_sim.report.sources import closing
+from medusa_sim.report.sweep_text import free_text, sweep_screen
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.text import percent, times
-from medusa_sim.scenario.defaults import DEFAULT_CANDIDATES
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
 
@@ -67,13 +53,9 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
         blocks += [_compared(settings, answers), Text("Best count and its speedup, by batch.")]
     for item, answered in zip(settings, answers, strict=True):
         if several:
-            blocks.append(Heading(f"{_model_name(item)} on {item.cards}"))
+            blocks.append(Heading(f"{model_name(item)} on {item.cards}"))
         blocks += _setting_blocks(item, answered, several)
     return blocks + closing(settings, tuple(dict.fromkeys(caveats(settings, grid))), command)
-
-
-def _model_name(item: Scenario) -> str:
-    return Path(item.model.name).name
 
 
 def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTable:
@@ -86,7 +68,7 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTa
             answered.column(name).reshape(grid.batch.size, -1)[:, 0].tolist()
             for name in ("candidates", SWEEP[gain_column(item)])
         )
-        rows.append((item.cards, _model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
+        rows.append((item.cards, model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
     return TextTable(
         headers=("GPU", "model", *(f"batch {grid.batch[i]}" for i in shown)),
         rows=tuple(rows),
@@ -164,7 +146,7 @@ def view_pictures(
     chains: count drafts and not candidates.
     """
     at = f"length {view.seq_len}"
-    model = _model_name(item)
+    model = model_name(item)
     stem, title = f"{item.gpu.name}-{model}", f"{model} on {item.gpu.name}, {at}"
     tail = f"-{view.seq_len}" if several else ""
     return [
@@ -196,41 +178,3 @@ def rows_table(item: Scenario, grid: Grid) -> TextTable:
     rows = next(sweep([item], grid)).lists(_ROW_COLUMNS, _MOST_ROWS)
     title = "" if grid.rows <= _MOST_ROWS else f"the first {_MOST_ROWS} of {grid.rows} rows"
     return TextTable.of(rows, title)
-
-
-def closing(settings: Sequence[Scenario], trust: tuple[str, ...], command: str) -> list[Block]:
-    """How a report ends: sources of each GPU, model, runtime, kernel set and profile, caveats, command."""
-    tables = [
-        Folded(
-            f"{name}: {len(facts)} source{'s' if len(facts) > 1 else ''}",
-            TextTable(("number", "source"), tuple(facts.items()), (False, False)),
-        )
-        for name, facts in sources(settings).items()
-    ]
-    lines: list[Block] = [Heading("How far to trust this"), Bullets(trust)] if trust else []
-    return [Heading("Sources"), *tables, *lines, Text(f"medusa-sim {__version__}, `{command}`", "soft")]
-
-
-def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
-    """A page to print and the details below it; plots mark what the schedule runs, at the first length."""
-    scenario, surface = answer.scenario, answer.cells.surface
-    length = int(surface.seq_len[0])
-    first, then = screen_blocks(recommend_screen(answer))
-    title = Heading(f"Does speculation pay for {_model_name(scenario)} on {scenario.cards}?", level=1)
-    blocks: list[Block] = [title, *first]
-    batch = surface.batch[answer.cells.fits[:, 0].any(axis=-1)]
-    powers = 2 ** np.arange(20)
-    batch = batch[among(batch, powers) | (batch == batch[-1])] if batch.size else batch
-    grid = Grid.of((int(surface.batch[0]),), (length,), DEFAULT_CANDIDATES)
-    if batch.size:
-        recommended = scheduled_counts(answer, length)
-        chosen = {int(size): recommended[int(size)] for size in batch}
-        grid = Grid.of(tuple(chosen), (length,), sorted({*DEFAULT_CANDIDATES, *chosen.values()}))
-        view = length_view(scenario, grid, length, chosen)
-        _, picture, *others = view_pictures(view, scenario, level=2, chains=answer.chains)
-        blocks += [picture, *then, Heading(f"Where the time of a step goes, length {length}", page=True)]
-        blocks += others[1:]
-        blocks.append(Folded("Every count beside it", rows_table(scenario, grid)))
-    else:
-        blocks += then
-    return blocks + closing([scenario], tuple(dict.fromkeys(caveats([scenario], grid))), command)

@@ -19,7 +19,7 @@ from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.scenario_text import acceptance_facts, asked_text, kernel_facts
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
-from medusa_sim.report.text import NOTHING, drafts_text, percent, span, times
+from medusa_sim.report.text import NOTHING, counted, drafts_text, percent, span, times
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.report.workload_text import several_text, workload_text
 from medusa_sim.scenario.defaults import FREE_WITHIN
@@ -86,20 +86,14 @@ def sentence(answer: Answer) -> str:
     cases = [place for place, fits in enumerate(answer.fits) if fits]
     if all(counts[case] == 1 for case in cases):
         return "Speculation gives no gain at any of these batches and lengths."
-    several = answer.grid.seq_len.size > 1
+    several, chains = answer.grid.seq_len.size > 1, answer.best.configurations.are_chains
     gains = [
-        (f"{times(answer.gains[case][0])} with {counted(answer, counts[case])}" if counts[case] > 1
+        (f"{times(answer.gains[case][0])} with {counted(counts[case], chains)}" if counts[case] > 1
          else "no gain")
         + f" at batch {batch[case]}" + (f", length {length[case]}" if several else "")
         for case in dict.fromkeys((cases[0], cases[-1]))
     ]  # fmt: skip
     return f"Speculation gives {' and '.join(gains)}."
-
-
-def counted(answer: Answer, candidates: int) -> str:
-    """`3 drafts` of a chain, else `14 candidates`."""
-    chains = answer.best.configurations.are_chains
-    return drafts_text(candidates) if chains else f"{candidates} candidates"
 
 
 def by_batch(answer: Answer) -> list[str]:
@@ -225,7 +219,11 @@ def _memory(answer: Answer) -> Iterator[Fact]:
     parts, most = answer.memory(case)
     batch, length, count = (int(answer.column(name)[case]) for name in ("batch", "seq_len", "candidates"))
     room = answer.scenario.usable_memory_bytes / GIGA
-    yield Fact("Memory", f"{most} requests fit with {counted(answer, count)} at length {length}")
+    candidates = counted(count, answer.best.configurations.are_chains)
+    yield Fact(
+        "Memory",
+        f"{most} requests fit with {candidates} at length {length}",
+    )
     yield Fact(
         "Memory use", f"{memory_text(parts)} of {room:,.1f} on a GPU at batch {batch}, length {length}",
         detail=True,
@@ -246,26 +244,3 @@ def _columns(answer: Answer) -> Iterator[Fact]:
             f"{alone} are free)"
         )
     yield Fact("Columns", text, detail=True)
-
-
-def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
-    """Where the numbers of a sweep come from: GPU, model, runtime, kernels, acceptance."""
-    sources_of: dict[str, dict[str, str]] = {}
-    for item in settings:
-        gpu, model, runtime = item.gpu, item.model, item.runtime
-        sources_of[f"gpu {gpu.name}"] = dict(gpu.sources)
-        sources_of[f"model {model.name}"] = {"sizes": model.source}
-        sources_of[f"runtime {runtime.name}"] = dict(runtime.sources)
-        if item.backend is not None:
-            sources_of[f"runtime {runtime.name}"]["verified_by"] = (
-                f"{item.backend.name}: {item.backend.source}"
-            )
-        sources_of[f"acceptance {item.profile.name}"] = {"tokens_per_step": item.profile.source}
-        if item.kernel_fits.by_key:
-            kernels = sources_of.setdefault(f"kernels {gpu.name} {item.kernels}", {})
-            kernels |= {
-                name: f"{fit.source}; {fit.rows} rows, mean error {fit.fit_error:.1%} of the fit, "
-                f"{fit.heldout_error:.1%} on held-out shapes"
-                for name, fit in item.kernel_fits.by_key.items()
-            }
-    return sources_of

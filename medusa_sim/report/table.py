@@ -39,12 +39,8 @@ _Row = TypeVar("_Row")
 
 BETWEEN = 2
 """Characters between two columns."""
-
-
 _NARROWEST = 16
 """Characters that a column of words keeps."""
-
-
 _FOLDED = 40
 """Characters of a column of words beyond which it is folded before another column is left out."""
 

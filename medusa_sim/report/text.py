@@ -36,6 +36,11 @@ def drafts_text(candidates: int) -> str:
     return {1: "no drafts", 2: "1 draft"}.get(candidates, f"{candidates - 1} drafts")
 
 
+def counted(candidates: int, chains: bool) -> str:
+    """`3 drafts` of chains, as engines count them, `14 candidates` of trees."""
+    return drafts_text(candidates) if chains else f"{candidates} candidates"
+
+
 def duration(time_us: float) -> str:
     """Microseconds as us, ms or s: `812 us`, `14.2 ms`."""
     if not math.isfinite(time_us):

@@ -14,8 +14,8 @@ import pytest
 from asking import commands
 from click.testing import CliRunner
 
-from medusa_sim.cli import COMMANDS, LazyGroup, cli, output
-from medusa_sim.cli.options import FEWEST, FIRST, MOST_FIRST, Sectioned, sections
+from medusa_sim.cli import COMMANDS, LazyGroup, cli, progress
+from medusa_sim.cli.help_page import FEWEST, FIRST, MOST_FIRST, Sectioned, sections
 from medusa_sim.cli.values import Threads
 from medusa_sim.export import ENGINES
 from medusa_sim.load.arguments import LOAD
@@ -125,13 +125,13 @@ TABLES = [pa.table({"batch": [1, 2, 3]}), pa.table({"batch": [4]})]
 
 
 def test_tables_pass_through_in_silence(capsys):
-    assert list(output.count_rows(TABLES, 4, "rows")) == TABLES
+    assert list(progress.count_rows(TABLES, 4, "rows")) == TABLES
     assert capsys.readouterr() == ("", "")
 
 
 def test_away_from_a_terminal_a_line_now_and_again(capsys, monkeypatch):
-    monkeypatch.setattr(output, "_LINE_EVERY_S", 0.0)
-    with output.progress("shapes") as advance:
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
+    with progress.progress("shapes") as advance:
         advance(1, 4, 90.0)
         advance(4, 4, None)
     assert capsys.readouterr().err.splitlines() == ["1 of 4 shapes, 1:30 left", "4 of 4 shapes, 0:00 left"]
@@ -139,7 +139,7 @@ def test_away_from_a_terminal_a_line_now_and_again(capsys, monkeypatch):
 
 def test_a_terminal_sees_a_bar_once_it_takes_longer():
     code = (
-        "import medusa_sim.cli.output as p\np.QUIET_S = 0.0\n"
+        "import medusa_sim.cli.progress as p\np.QUIET_S = 0.0\n"
         "with p.progress('shapes') as advance:\n    advance(3, 4, 61.0)\n"
     )
     main, other = pty.openpty()

@@ -25,12 +25,7 @@ from medusa_sim.load.search import (
 from medusa_sim.load.simulate import LoadPoint
 from medusa_sim.report import load_tables, load_text, load_warnings
 from medusa_sim.report.charts.load import rate_chart
-from medusa_sim.report.load_tables import (
-    carried_values,
-    context_values,
-    load_arrow,
-    timeline_arrow,
-)
+from medusa_sim.report.load_json import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.verdict_text import crossing_text
 from medusa_sim.scenario.scenario import Scenario
 

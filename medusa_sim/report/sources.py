@@ -1,0 +1,46 @@
+"""Where the numbers of an answer come from, and how every report ends with that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from medusa_sim import __version__
+from medusa_sim.report.document import Block, Bullets, Folded, Heading, Text
+from medusa_sim.report.table import TextTable
+from medusa_sim.scenario.scenario import Scenario
+
+
+def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
+    """Where the numbers of a sweep come from: GPU, model, runtime, kernels, acceptance."""
+    sources_of: dict[str, dict[str, str]] = {}
+    for item in settings:
+        gpu, model, runtime = item.gpu, item.model, item.runtime
+        sources_of[f"gpu {gpu.name}"] = dict(gpu.sources)
+        sources_of[f"model {model.name}"] = {"sizes": model.source}
+        sources_of[f"runtime {runtime.name}"] = dict(runtime.sources)
+        if item.backend is not None:
+            sources_of[f"runtime {runtime.name}"]["verified_by"] = (
+                f"{item.backend.name}: {item.backend.source}"
+            )
+        sources_of[f"acceptance {item.profile.name}"] = {"tokens_per_step": item.profile.source}
+        if item.kernel_fits.by_key:
+            kernels = sources_of.setdefault(f"kernels {gpu.name} {item.kernels}", {})
+            kernels |= {
+                name: f"{fit.source}; {fit.rows} rows, mean error {fit.fit_error:.1%} of the fit, "
+                f"{fit.heldout_error:.1%} on held-out shapes"
+                for name, fit in item.kernel_fits.by_key.items()
+            }
+    return sources_of
+
+
+def closing(settings: Sequence[Scenario], trust: tuple[str, ...], command: str) -> list[Block]:
+    """How a report ends: sources of each GPU, model, runtime, kernel set and profile, caveats, command."""
+    tables = [
+        Folded(
+            f"{name}: {len(facts)} source{'s' if len(facts) > 1 else ''}",
+            TextTable(("number", "source"), tuple(facts.items()), (False, False)),
+        )
+        for name, facts in sources(settings).items()
+    ]
+    lines: list[Block] = [Heading("How far to trust this"), Bullets(trust)] if trust else []
+    return [Heading("Sources"), *tables, *lines, Text(f"medusa-sim {__version__}, `{command}`", "soft")]
