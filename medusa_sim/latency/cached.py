@@ -100,7 +100,8 @@ class CachedLatency:
         """An operator with one axis; the model is asked for sizes along it that are not known."""
         sizes, index = self._distinct_sizes(operator.axes[0], place)
         known, time = self._known.lines.get(key, (np.empty(0), None))
-        if time is None or not _holds(known, sizes):
+        places = np.searchsorted(known, sizes)
+        if time is None or not np.array_equal(known.take(places, mode="clip"), sizes):
             wanted = self._known.wanted(operator.AXES[0], sizes)
             new = wanted[~np.isin(wanted, known, assume_unique=True)]
             more = self._latency.time(operator.with_columns(**{operator.AXES[0]: new}))
@@ -109,7 +110,8 @@ class CachedLatency:
             order = np.argsort(known, kind="stable")  # merges two rising runs
             known, time = known[order], time.at(order)
             self._known.lines[key] = known, time
-        return time.at(np.searchsorted(known, sizes)[index])
+            places = np.searchsorted(known, sizes)
+        return time.at(places[index])
 
     def _distinct_sizes(self, axis: Size, place: Hashable) -> tuple[FloatArray, IntArray]:
         """(rising sizes, index into them in the axis' shape), once for all operators of a step."""
@@ -124,13 +126,6 @@ class CachedLatency:
 def cached(latency: LatencyModel) -> CachedLatency:
     """The model with a cache; itself where it has one, so that searches can share it."""
     return latency if isinstance(latency, CachedLatency) else CachedLatency(latency)
-
-
-def _holds(rising: FloatArray, some: FloatArray) -> bool:
-    """Whether rising numbers have all of some."""
-    if not rising.size:
-        return False
-    return np.array_equal(rising.take(np.searchsorted(rising, some), mode="clip"), some)
 
 
 def _hashable(value: Size | str) -> Hashable:

@@ -80,7 +80,7 @@ class Pricer:
 
         No KV precision was asked for then (`SetUp.narrows_cache`), and the card computes in fp8.
         """
-        for plan in [self._planned(setup) for setup in setups]:
+        for plan in map(self._planned, setups):
             if isinstance(plan, Refused):
                 yield [plan]
                 continue
