@@ -29,11 +29,11 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = "9adb5d5"
@@ -58,27 +58,36 @@ class Cost(NamedTuple):
     said: str
 
 
+def found(name: str, *modules: str) -> Any:
+    """A name of the package in the first of these modules that has it: releases had some elsewhere."""
+    for module in modules:
+        with suppress(ModuleNotFoundError, AttributeError):
+            return getattr(import_module(f"medusa_sim.{module}"), name)
+    raise ImportError(f"no {name} in {' or '.join(modules)}")
+
+
+def scenario(**given: Any) -> Any:
+    """What is run where."""
+    return found("Scenario", "scenario.scenario", "plan.scenario")(**given)
+
+
 def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated") -> Act:
     """Every column of 2 GPUs x the models x 64 batches x 64 lengths x 128 counts."""
-    from medusa_sim.grid.sweep import SweepTable, sweep
-    from medusa_sim.scenario.scenario import Scenario
-
-    workload = import_module("medusa_sim.step.workload")
-    if not hasattr(workload, "Grid"):  # a release had it elsewhere
-        workload = import_module("medusa_sim.step.grid")
-
-    grid = workload.Grid.of(range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129))
+    sweep = found("sweep", "grid.sweep", "plan.sweep")
+    grid = found("Grid", "step.workload", "step.grid").of(
+        range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129)
+    )
     scenarios = [
-        Scenario(gpu=gpu, model=model, runtime="cuda-graph", latency=latency)
+        scenario(gpu=gpu, model=model, runtime="cuda-graph", latency=latency)
         for gpu in ("a100-80gb-pcie", "h100-sxm")
         for model in models.split(",")
     ]
 
-    def complete(table: SweepTable) -> int:
+    def complete(table: Any) -> int:
         columns = {**table.text, **table.numbers, **table.codes}
         assert {"gpu", "speedup", "bound"} <= set(columns)
         assert all(each.size == table.rows for each in (*table.numbers.values(), *table.codes.values()))
-        return table.rows
+        return int(table.rows)
 
     return lambda: f"{sum(complete(table) for table in sweep(scenarios, grid)):,} rows"
 
@@ -86,14 +95,14 @@ def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated")
 def search(model: str = "vicuna-7b") -> Act:
     """A recommendation over 64 batches x 4 lengths x 256 counts, ten times."""
     from medusa_sim.plan.recommend import recommend
-    from medusa_sim.scenario.question import Question
-    from medusa_sim.scenario.scenario import Scenario
 
-    question = Question(batch_max=64, seq_len=(512, 1024, 2048, 4096), candidates_max=256)
+    question = found("Question", "scenario.question", "plan.question")(
+        batch_max=64, seq_len=(512, 1024, 2048, 4096), candidates_max=256
+    )
 
     def act() -> str:
         for _ in range(10):
-            asked = Scenario(gpu="a100-80gb-pcie", model=model, acceptance="medusa1-vicuna-7b")
+            asked = scenario(gpu="a100-80gb-pcie", model=model, acceptance="medusa1-vicuna-7b")
             recommend(asked, question)
         return "10 recommendations"
 
@@ -105,7 +114,6 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
     from medusa_sim.load.arrivals import Drawn, Lengths, Traced
     from medusa_sim.load.simulate import LoadTest
     from medusa_sim.load.trace import read_trace
-    from medusa_sim.scenario.scenario import Scenario
 
     lengths = Lengths(prompt_tokens=1155, output_tokens=211)
     source = (
@@ -113,8 +121,8 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
         if trace
         else Drawn(lengths=lengths, count=count)
     )
-    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
-    test = LoadTest(scenario=scenario, source=source, policies=(policy,), seeds=1)
+    served = scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
+    test = LoadTest(scenario=served, source=source, policies=(policy,), seeds=1)
     drawn, _ = test.requests(None if trace else 5.5, 0)
 
     def act() -> str:
@@ -203,6 +211,7 @@ QUESTIONS: dict[str, Callable[[], Act]] = {
     "--help": partial(told, "--help"),
     "sweep --batch 1..64": partial(told, "sweep", "--batch", "1..64"),
     "recommend, README": partial(told, *_README.split()),
+    "compare, three cards": partial(told, "compare", "--gpu", "h100-sxm,b200,l40s"),
     "report in HTML": lambda: told("sweep", "--batch", "1..64", "--report", tempfile.mkdtemp()),
     "chart in PNG": picture,
     "app, opened twice": partial(page, 0),
