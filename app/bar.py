@@ -50,11 +50,11 @@ from medusa_sim.step.drafter import drafter_kind, drafter_names, drafters
 
 _TYPED = (
     "a measured profile of the list, one rate (0.7), the share of steps that accept each draft "
-    "(0.78,0.60,0.42), rates given that the draft before was accepted (conditional:0.78,0.77,0.70) or a mean "
-    "length with its drafts (2.8@3)"
+    "(0.78,0.60,0.42), rates given that the draft before was accepted (conditional:0.78,0.77,0.70), a mean "
+    "length with its drafts (2.8@3) or the share of all drafts that is accepted (60%@3)"
 )
 _AN_ID = "meta-llama/Llama-3.1-8B-Instruct"
-_RATES = re.compile(rf"({CONDITIONAL})?[0-9.,@ ]+")
+_RATES = re.compile(rf"({CONDITIONAL})?[0-9.,@% ]+")
 _NEWEST = tuple(runtime_aliases().values())
 RUNS_ON = (
     *_NEWEST, *(name for name in runtime_names() if name not in (*_NEWEST, "paper", "kernel")), "kernel",

@@ -155,7 +155,7 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
 
 
 def test_a_typed_rate_answers(opened: Opened) -> None:
-    for given in ("0.7", "0.78,0.60,0.42", "2.1@3"):
+    for given in ("0.7", "0.78,0.60,0.42", "2.1@3", "60%@3"):
         page = opened("answer", drafter="ngram", acceptance=given, batch_max=8)
         assert page.success
         told = next(line for line in commands(page) if "--by-count" in line)

@@ -337,7 +337,7 @@ SOUND = {
     "model": ("gpt-oss-20b", "deepseek-r1", "llama-68m", "qwen3-next-80b-a3b"),
     "runtime": ("vllm", "sglang-0.5", "llama-cpp", "cuda-graph"),
     "drafter": ("ngram", "eagle3", "mtp", "draft-model"),
-    "acceptance": ("0.7", "0.8,0.6", "2.8@3"),
+    "acceptance": ("0.7", "0.8,0.6", "2.8@3", "60%@3"),
     "tp": ("8",),
     "batch_max": ("4",),
 }

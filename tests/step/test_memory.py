@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import medusa_sim as ms
+from medusa_sim.file_types import FILES, OF_MLX
 from medusa_sim.grid.cells import price
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.drafter.layer import Eagle3
+from medusa_sim.specs.variants import on_one_gpu, with_dtypes
+from medusa_sim.step.drafter.layer import Eagle3, Mtp
 from medusa_sim.step.memory import activation_bytes, cache_bytes, step_memory_bytes, usable_memory_bytes
 
 MODEL = load_model("kimi-linear-48b-a3b")
@@ -67,3 +68,13 @@ def test_the_largest_batch_is_what_the_card_has_left_over_what_a_request_takes()
     request = (1024 + counts) * TOKEN_BYTES + counts * (STATE_BYTES + ROW_BYTES)
     assert counts.tolist()[:2] == [1, 2]
     np.testing.assert_array_equal(cells.surface.max_batch[0], (usable - MODEL.weight_bytes) // request)
+
+
+@pytest.mark.parametrize("form", [None, *(name for name in FILES if not name.startswith(OF_MLX))])
+def test_an_mtp_module_weighs_what_its_layer_weighs_in_the_file(form):
+    model = with_dtypes(load_model("qwen3.5-27b"), None, form)
+    fusion = 2 * model.hidden * model.hidden  # the last hidden state and the next token's embedding
+    layer_bytes = model.mtp_module.layers_weight_bytes
+    expected = layer_bytes + 2.0 * (fusion + model.hidden)  # in 16 bits, with the norm before the head
+    assert Mtp(depth=1).weight_bytes(model) == pytest.approx(expected)
+    assert layer_bytes == pytest.approx(model.layers_weight_bytes / 64, rel=0.35)  # one of 64 layers

@@ -212,7 +212,8 @@ class Mtp(LayerDrafter):
         """The modules: a layer as the target stores it and a fusion matrix each."""
         layer, element = self._network(model), BYTES_PER_ELEMENT[model.activation_dtype]
         fusion = self.fused_inputs * model.hidden**2
-        return self.modules * (layer.weight_bytes + element * (fusion - layer.embedding_parameter_count))
+        norm = layer.parameter_count - layer.layers_parameter_count - layer.embedding_parameter_count
+        return self.modules * (layer.layers_weight_bytes + element * (fusion + norm))
 
     def kv_bytes_per_token(self, model: Model) -> float:
         """A layer's share of the cache, per module."""
