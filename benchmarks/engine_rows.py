@@ -33,7 +33,7 @@ from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter, FreeDrafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
 from medusa_sim.step.sampling import filter_us, sampled
-from medusa_sim.step.server import Traffic, served, served_length
+from medusa_sim.step.server import served
 from medusa_sim.step.step import (
     Setting,
     StepTime,
@@ -44,6 +44,7 @@ from medusa_sim.step.step import (
     verification_step,
     verify_step,
 )
+from medusa_sim.step.traffic import Traffic, served_length
 
 ACCEPTANCE_ERROR = 0.04
 """80 % half-width of a published mean of tokens per step."""

@@ -38,7 +38,7 @@ HOUSE = (
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
         in_order(
             "workload attention sparse recurrent network kernels compose chance drafter step sampling "
-            "prompts server watts memory rows roofline breakdown"
+            "prompts traffic server_cells server watts memory rows roofline breakdown"
         ),
     ),
     Room(

@@ -23,7 +23,6 @@ from medusa_sim.specs.nearness import longest_tokens
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.server import served_length
 from medusa_sim.step.step import (
     Setting,
     StepTime,
@@ -33,6 +32,7 @@ from medusa_sim.step.step import (
     verification_step,
     work_time,
 )
+from medusa_sim.step.traffic import served_length
 
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""

@@ -14,7 +14,7 @@ from medusa_sim.scenario.defaults import LOAD_PREFIXES
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import cache_bytes, drafter_bytes, profiled_bytes
-from medusa_sim.step.server import MAX_REQUESTS, TOKEN_BUDGET, step_limits
+from medusa_sim.step.traffic import MAX_REQUESTS, TOKEN_BUDGET, step_limits
 
 MOST_REQUESTS, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""

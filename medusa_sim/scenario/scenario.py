@@ -52,8 +52,8 @@ from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.drafter.base import Drafter, FreeDrafter, Parts
 from medusa_sim.step.memory import usable_memory_bytes
-from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting, step_kernels
+from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.workload import CHAIN, TREE, Overlap, Scope, overlap_of
 
 

@@ -26,7 +26,7 @@ carried, and a step is its own kernels, host and engine alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -34,10 +34,8 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, distinct
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.chance import Hits, binomial, log_normal, quantile
-from medusa_sim.step.compose import HOST_OVERLAP, Added, padded_tokens
+from medusa_sim.step.compose import HOST_OVERLAP, Added
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
@@ -52,49 +50,14 @@ from medusa_sim.step.prompts import (
     timed_rows,
 )
 from medusa_sim.step.sampling import sampled
+from medusa_sim.step.server_cells import InFlight, Rows, ServerCells, in_flight, rows_of, sums_by_place
 from medusa_sim.step.step import Setting, StepTime, processed_tokens
+from medusa_sim.step.traffic import Traffic
 
-MAX_REQUESTS = 256
-TOKEN_BUDGET = 8192
-"""`max_num_seqs` and `max_num_batched_tokens` where no engine has its own (`Engine.step_limit`)."""
 REQUESTS_A_CLIENT = 10
 """Of load tests: k of (N19). InferenceX's recipes ask for ten times as many prompts as are in flight."""
 _BLOCK = 1024
 """Cells whose steps are priced at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """Requests that a full server works on: mean tokens of a prompt and of an output, and their spread.
-
-    prompt_cv, output_cv: coefficients of variation of log-normal lengths; 0: all are equal.
-    """
-
-    prompt_tokens: float
-    output_tokens: float
-    prompt_cv: float = 0.0
-    output_cv: float = 0.0
-
-
-def step_limits(runtime: Runtime, gpu: Gpu, *, drafts: bool = False) -> tuple[int, int]:
-    """(requests, tokens) of one step that an engine allows on a card by default; drafts: with a drafter."""
-    engine = runtime.engine
-    if engine is None:
-        return MAX_REQUESTS, TOKEN_BUDGET
-    limit = engine.step_limit(gpu)
-    most = engine.drafting_requests if drafts and engine.drafting_requests else limit.requests
-    return min(limit.requests, most), limit.tokens
-
-
-def served_length(setting: Setting, seq_len: Size, traffic: Traffic | None) -> Size:
-    """Mean committed tokens of the requests in flight around a mean length of `seq_len`.
-
-    Long outputs stay in flight longer: with a coefficient of variation cv of the outputs a request that
-    decodes is N cv^2 / 2 tokens longer than the average one (length bias).
-    """
-    if traffic is None or setting.runtime.engine is None:
-        return seq_len
-    return np.asarray(seq_len) + traffic.output_cv**2 / 2.0 * traffic.output_tokens
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -280,71 +243,37 @@ class FullServer(Served):
         return self.step_us, self.requests, self.width, self.tokens_per_step, self.attention_us
 
     @cached_property
-    def _cells(self) -> ServerCells:
-        """Every cell in a row."""
-        cells = self._without_prompts
-        rows, fewer = self._padded_rows
-        gone, linear = self._gone, self._linear
-        share, queued = self._share(cells)
-        # a step lacks the requests that are away, so that no tile's edge falls on one number of requests
-        idle_us = _sums(gone.weight * linear.at(fewer), gone.place, rows.size)
-        return replace(cells, share=share, queued=queued, own_us=linear.at(rows), idle_us=idle_us)
-
-    @cached_property
-    def _without_prompts(self) -> ServerCells:
-        """Every cell, before it is known how many prompts come and what rows share."""
+    def _in_flight(self) -> InFlight:
+        """Every cell in a row, before it is known what the rows of its steps share."""
         step_us, requests, width, tokens, attention_us = (
             values.ravel() for values in np.broadcast_arrays(*self._inputs)
         )
-        setting, traffic = self.setting, self.traffic
-        limits = step_limits(setting.runtime, setting.latency.gpu)
-        budget = limits[1] * np.maximum(requests / limits[0], 1.0)  # who asks for more of them raises both
-        rows = requests * width
-        room = np.maximum(budget - rows, budget / 8.0)
-        decodes = (traffic.output_tokens - 1.0) / tokens
-        ahead = np.where(width > 1.0, _steps_ahead(setting), _steps_ahead(_plain(setting)))
-        others = np.minimum(requests - 1.0, 1.0)  # steps run on meanwhile
-        away = others * (ahead + (self.server_us / step_us + 0.5 if self.server_us else 0.0))
-        unknown = np.zeros(step_us.size)
-        return ServerCells(
+        return in_flight(
+            self.setting,
+            self.traffic,
             step_us=step_us,
             requests=requests,
             width=width,
             tokens=tokens,
-            each_us=attention_us / requests,
-            room=room,
-            own_us=unknown,
-            idle_us=unknown,
-            decodes=decodes,
-            away=away,
-            away_us=self.server_us * (1.0 - others),
-            queued=unknown,
-            share=unknown,
+            attention_us=attention_us,
+            server_us=self.server_us,
         )
 
     @cached_property
-    def _gone(self) -> Hits:
-        """How many requests of each cell are away."""
-        cells = self._without_prompts
-        return binomial(cells.requests, cells.away / np.maximum(cells.decodes + cells.away, 1e-9))
+    def _rows(self) -> Rows:
+        """Rows of the steps of every cell."""
+        return rows_of(self.setting, self._in_flight)
 
-    @property
-    def _padded_rows(self) -> tuple[IntArray, IntArray]:
-        """Rows of the steps of each cell with all requests decoding, and of each of `_gone`."""
-        engine, cells, gone = self.setting.runtime.engine, self._without_prompts, self._gone
-
-        def padded(requests: FloatArray, width: FloatArray) -> IntArray:
-            rows = requests * width if engine is None else padded_tokens(engine, requests, width)
-            return np.maximum(np.rint(rows), 1.0).astype(np.int64)
-
-        here = cells.at(gone.place)
-        fewer = padded(np.maximum(here.requests - gone.number, 1.0), here.width)
-        return padded(cells.requests, cells.width), fewer
+    @cached_property
+    def _cells(self) -> ServerCells:
+        """Every cell in a row."""
+        rows, linear = self._rows, self._linear
+        return self._in_flight.sharing(linear.at(rows.whole), rows.mean(linear.at(rows.fewer)))
 
     @cached_property
     def _timed_rows(self) -> FloatArray:
         """Rows between which what a step's tokens share is linear."""
-        cells = self._without_prompts
+        cells = self._in_flight
         return timed_rows(float((cells.requests * cells.width).max() + cells.room.max()))
 
     @cached_property
@@ -355,30 +284,10 @@ class FullServer(Served):
     @cached_property
     def _linear(self) -> _Linear:
         """What a step's tokens share, at all rows that are asked about."""
-        rows = distinct(*self._padded_rows, self._timed_rows.astype(np.int64), [self._prompt_rows])
+        rows = distinct(
+            self._rows.whole, self._rows.fewer, self._timed_rows.astype(np.int64), [self._prompt_rows]
+        )
         return _Linear(rows, linear_step(self.setting, rows.astype(np.float64)))
-
-    def _share(self, cells: ServerCells) -> tuple[FloatArray, FloatArray]:
-        """(pi of (N7): the share of the requests that send a prompt to a step, steps that it queues).
-
-        Where prompts ride and together fill a good part of the room of a step they queue for it, as in an
-        M/G/1 queue whose customers are the requests themselves: b = rate (D + I + R + wait(rate)).
-        """
-        if prompts_apart(self.setting):
-            share = np.minimum(1.0 / np.maximum(cells.decodes + cells.away, 1e-9), 1.0)
-            return share, np.zeros(share.size)
-        traffic, b = self.traffic, cells.requests
-        of_step = traffic.prompt_tokens / cells.room
-        lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))
-        reading = 1.0 + np.floor(lengths / cells.room[:, None]).mean(axis=1)
-        cycle = cells.decodes + cells.away + reading
-        wait = of_step**2 * (1.0 + traffic.prompt_cv**2) / 2.0
-        # b (1 - rate s) = rate cycle (1 - rate s) + rate^2 wait
-        linear, square = cycle + b * of_step, of_step * cycle - wait
-        root = np.sqrt(np.maximum(linear**2 - 4.0 * b * square, 0.0))
-        rate = 2.0 * b / (linear + root)
-        share = np.minimum(rate / b, 1.0)
-        return share, np.maximum(1.0 / share - cycle, 0.0)
 
     @cached_property
     def _prompts_us(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -427,7 +336,7 @@ class FullServer(Served):
             mean_us = own_us + further_us - steps.further.mean(axis=1) * here.empty_us
             decoding, riding = hits.weight * steps.decoding, hits.weight * hits.number
             sums = (
-                _sums(each, hits.place, block.size)
+                sums_by_place(each, hits.place, block.size)
                 for each in (
                     hits.weight * mean_us,
                     decoding * mean_us,
@@ -497,53 +406,13 @@ class FullServer(Served):
             return steps.time_us.ravel(), seen.ravel(), place.ravel()
         more = seen * steps.further
         # further steps stand in place of some that carry nothing
-        taken = _sums(more.sum(axis=1), hits.place, cells.step_us.size)[hits.place]
+        taken = sums_by_place(more.sum(axis=1), hits.place, cells.step_us.size)[hits.place]
         nothing = hits.number == 0.0
         kept = np.where(nothing[:, None], np.maximum(seen - taken[:, None] / shape[1], 0.0), seen)
         further_us = np.broadcast_to(steps.further_us, shape)
         pairs = ((steps.time_us, further_us), (kept, more), (place, place))
         times, weights, places = (np.concatenate([np.ravel(each) for each in pair]) for pair in pairs)
         return times, weights, places
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ServerCells:
-    """(M,) of each cell of a grid: what decides about its steps.
-
-    each_us: attention of one request. room: tokens of prompts that a step takes. own_us, idle_us: what the
-    rows of a step share with all requests decoding, and in the mean over those that do. decodes, away:
-    steps; away_us: the way to the client where no step runs meanwhile. queued: steps that a prompt waits for
-    others. share: pi of (N7).
-    """
-
-    step_us: FloatArray
-    requests: FloatArray
-    width: FloatArray
-    tokens: FloatArray
-    each_us: FloatArray
-    room: FloatArray
-    own_us: FloatArray
-    idle_us: FloatArray
-    decodes: FloatArray
-    away: FloatArray
-    away_us: FloatArray
-    queued: FloatArray
-    share: FloatArray
-
-    @property
-    def stays(self) -> FloatArray:
-        """Share of the requests that are not on their way to the client and back."""
-        return self.decodes / np.maximum(self.decodes + self.away, 1e-9)
-
-    @property
-    def empty_us(self) -> FloatArray:
-        """A step without prompts, of the requests that are there."""
-        gone = self.requests * (1.0 - self.stays)
-        return self.step_us - gone * self.each_us + self.idle_us - self.own_us
-
-    def at(self, place: np.ndarray) -> ServerCells:
-        """Some of them."""
-        return ServerCells(**{name: getattr(self, name)[place] for name in self.__slots__})
 
 
 class _Means(NamedTuple):
@@ -594,20 +463,3 @@ def served(
 def _blocks(size: int) -> Iterator[IntArray]:
     """Places of cells that are priced together."""
     return (np.arange(first, min(first + _BLOCK, size)) for first in range(0, size, _BLOCK))
-
-
-def _sums(values: FloatArray, place: IntArray, size: int) -> FloatArray:
-    """(size,) sums of the values of each place."""
-    return np.bincount(place, values, size).astype(np.float64)
-
-
-def _plain(setting: Setting) -> Setting:
-    return replace(setting, method="none")
-
-
-def _steps_ahead(setting: Setting) -> float:
-    """Steps that are scheduled before the running one ends."""
-    engine = setting.runtime.engine
-    if engine is None or (setting.method or setting.drafter.name) in engine.synchronous_drafters:
-        return 0.0
-    return engine.steps_ahead.value

@@ -19,8 +19,8 @@ from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.sampling import filter_us
-from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting
+from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.workload import Launch, prefill
 from medusa_sim.units import US_PER_S
 

@@ -12,7 +12,7 @@ from medusa_sim.report.recommend_warnings import warnings
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario as PlanScenario
 from medusa_sim.specs.engine import UNITS
-from medusa_sim.step.server import step_limits
+from medusa_sim.step.traffic import step_limits
 from medusa_sim.step.workload import Grid
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}

@@ -24,7 +24,7 @@ from medusa_sim.report import load_text
 from medusa_sim.report.load_text import sessions_text
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import cache_bytes
-from medusa_sim.step.server import step_limits
+from medusa_sim.step.traffic import step_limits
 
 GOOD = "arrival_s,prompt_tokens,output_tokens\n1.5,10,3\n1.5,20,4\n4.0,5,1\n"
 

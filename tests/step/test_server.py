@@ -25,8 +25,9 @@ from medusa_sim.step.prompts import (
     timed_rows,
 )
 from medusa_sim.step.sampling import sampled
-from medusa_sim.step.server import FullServer, Served, Traffic, served, served_length, step_limits
+from medusa_sim.step.server import FullServer, Served, served
 from medusa_sim.step.step import Setting, decode_step
+from medusa_sim.step.traffic import Traffic, served_length, step_limits
 
 LATENCY = cached(latency_model(load_gpu("h100-sxm"), "calibrated", "sglang"))
 CHAT = Traffic(prompt_tokens=512.0, output_tokens=256.0, prompt_cv=0.4, output_cv=0.4)

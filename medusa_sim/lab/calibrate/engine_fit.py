@@ -33,8 +33,9 @@ from medusa_sim.specs.ranges import Measured, form_of
 from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.server import Traffic, served, served_length
+from medusa_sim.step.server import served
 from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
+from medusa_sim.step.traffic import Traffic, served_length
 from medusa_sim.writing import make_folder, write_text
 
 NOISE = 0.02

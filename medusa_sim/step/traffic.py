@@ -1,0 +1,52 @@
+"""Requests that a server works on, and what an engine takes of them into one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.step import Setting
+
+MAX_REQUESTS = 256
+
+
+TOKEN_BUDGET = 8192
+"""`max_num_seqs` and `max_num_batched_tokens` where no engine has its own (`Engine.step_limit`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Requests that a full server works on: mean tokens of a prompt and of an output, and their spread.
+
+    prompt_cv, output_cv: coefficients of variation of log-normal lengths; 0: all are equal.
+    """
+
+    prompt_tokens: float
+    output_tokens: float
+    prompt_cv: float = 0.0
+    output_cv: float = 0.0
+
+
+def step_limits(runtime: Runtime, gpu: Gpu, *, drafts: bool = False) -> tuple[int, int]:
+    """(requests, tokens) of one step that an engine allows on a card by default; drafts: with a drafter."""
+    engine = runtime.engine
+    if engine is None:
+        return MAX_REQUESTS, TOKEN_BUDGET
+    limit = engine.step_limit(gpu)
+    most = engine.drafting_requests if drafts and engine.drafting_requests else limit.requests
+    return min(limit.requests, most), limit.tokens
+
+
+def served_length(setting: Setting, seq_len: Size, traffic: Traffic | None) -> Size:
+    """Mean committed tokens of the requests in flight around a mean length of `seq_len`.
+
+    Long outputs stay in flight longer: with a coefficient of variation cv of the outputs a request that
+    decodes is N cv^2 / 2 tokens longer than the average one (length bias).
+    """
+    if traffic is None or setting.runtime.engine is None:
+        return seq_len
+    return np.asarray(seq_len) + traffic.output_cv**2 / 2.0 * traffic.output_tokens
