@@ -21,7 +21,7 @@ from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.recommendation_at import request_at, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps, view_of
-from medusa_sim.report.quantity_table import shown as shown_as
+from medusa_sim.report.quantity_table import quantity_text
 from medusa_sim.report.recommend_warnings import warnings
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
@@ -42,7 +42,7 @@ def test_the_answer_is_the_packages_and_its_schedule_shows_both_plain_rates(open
     assert told in headline
     first, line = answer.schedule[0], tables(page)[0].iloc[0]
     for name in ("plain_tokens_per_s_per_user", "plain_tokens_per_s"):
-        assert line[BY_NAME[name].title] == shown_as(name, getattr(first, name))
+        assert line[BY_NAME[name].title] == quantity_text(name, getattr(first, name))
     assert line["heads"] == str(first.drafts)
     breakdown = next(line for line in commands(page) if line.startswith("medusa-sim sweep"))
     step, both = csv_rows(printed(breakdown))[0], steps_at(answer, 4, 1024, scheduled=True)
