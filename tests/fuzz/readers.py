@@ -32,7 +32,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests"), str(ROOT)]
 
 from damage import mutated, swollen  # noqa: E402
 from fuzzer import SEEDS, TEXTS, OutOfTimeError, limited  # noqa: E402
-from plan import test_own_rows as own  # noqa: E402
+from scenario import test_own_rows as own  # noqa: E402
 from specs.test_gguf import header, keys, tensors  # noqa: E402
 
 MOST_S, MOST_BYTES, SIZE = 1.0, 200_000_000, 100_000
