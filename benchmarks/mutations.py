@@ -5,9 +5,10 @@
     python benchmarks/mutations.py --room plan --count 5 --list
 
 A mutation changes one constant (x 1.1, a whole number + 1), sign, operator, comparison, minimum or maximum,
-or rounding in a room, a folder of the package. In a copy of the tree, with the change, the tests of that room
-run until the first that fails, the slow ones left out, those that name the module first. Exit code 3 where a
-mutation survives.
+or rounding in a room, a folder of the package. Left out is what tests leave free: constants that were chosen
+(`_CHOSEN`), and what chooses the words of a sentence. In a copy of the tree, with the change, the tests of
+that room run until the first that fails, the slow ones left out, those that name the module first. Exit code
+3 where a mutation survives.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ LEFT_OUT = {"__main__.py", "py.typed"}
 TIMEOUT_S = 600.0
 """Seconds after which the tests of a mutation are ended; a loop without an end is noticed, too."""
 
-BESIDE = {"lab/calibrate": "latency"}
-"""Rooms that have tests in another's folder as well: fits are asked beside the laws that they fit."""
+BESIDE = {"lab/calibrate": "latency", "scenario": "plan", "doubts": "plan", "grid": "plan"}
+"""Rooms that have tests in another's folder as well: fits are asked beside the laws that they fit, cells and
+what is doubtful about them through answers.
+"""
 
 _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"),
@@ -45,8 +48,12 @@ _CALLS = {
     "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax",
     "argmax": "argmin", "floor": "ceil", "ceil": "floor",
 }  # fmt: skip
-_NO_NUMBERS = {"argument", "Quantity", "Literal", "significant", "lru_cache", "cache"}
-"""Calls whose numbers are help, digits or sizes of caches."""
+_NO_NUMBERS = {"argument", "Quantity", "Literal", "significant", "lru_cache", "cache", "Kind"}
+"""Calls whose numbers are help, digits, sizes of caches or edges of bands."""
+_CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate")
+"""Where constants of a module were chosen freely: what is taken from a file, sizes of pictures, where a fit's
+search begins and ends. A tenth more of one is as right, so that no test should notice.
+"""
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,8 @@ class _Reader:
     def below(self, node: ast.AST) -> Iterator[Mutation]:
         """Of a node and what it holds; annotations, decorators and indices are left out."""
         if isinstance(node, ast.Call) and _name(node.func) in _NO_NUMBERS:
+            return
+        if isinstance(node, ast.IfExp) and (_is_words(node.body) or _is_words(node.orelse)):
             return
         yield from self._of(node)
         for name, child in ast.iter_fields(node):
@@ -135,7 +144,18 @@ class _Reader:
 def mutations_of(path: Path) -> list[Mutation]:
     """Every mutation of a file, in the order of its tree."""
     reader = _Reader(path)
-    return list(reader.below(ast.parse(reader.text)))
+    is_chosen = any(part in path.as_posix() for part in _CHOSEN)
+    return [
+        mutation
+        for node in ast.parse(reader.text).body
+        if not (is_chosen and isinstance(node, (ast.Assign, ast.AnnAssign)))
+        for mutation in reader.below(node)
+    ]
+
+
+def _is_words(node: ast.expr) -> bool:
+    """Whether a text with numbers in it, a sentence."""
+    return isinstance(node, ast.JoinedStr)
 
 
 def _name(called: ast.expr) -> str:
@@ -151,19 +171,19 @@ def _is_text(node: ast.AST) -> bool:
     )
 
 
-def tests_of(mutation: Mutation) -> list[str]:
-    """Test files of the room, those that name the module first."""
-    folder = ROOT / "tests" / mutation.room
+def tests_of(mutation: Mutation, copy: Path) -> list[str]:
+    """Test files of the room in a copy of the tree, those that name the module first."""
+    tests = copy / "tests"
     stem = mutation.path.stem
     if not mutation.room:
-        found = sorted((ROOT / "tests").glob(f"test_{stem}*.py")) or [ROOT / "tests" / "test_api.py"]
+        found = sorted(tests.glob(f"test_{stem}*.py")) or [tests / "test_api.py"]
     else:
-        found = sorted(folder.rglob("test_*.py"))
+        found = sorted((tests / mutation.room).rglob("test_*.py"))
         if mutation.room in BESIDE:
-            found += sorted((ROOT / "tests" / BESIDE[mutation.room]).rglob("test_*.py"))
+            found += sorted((tests / BESIDE[mutation.room]).rglob("test_*.py"))
     module = ".".join(mutation.path.relative_to(ROOT).with_suffix("").parts)
     found.sort(key=lambda path: module not in path.read_text(encoding="utf-8"))
-    return [str(path.relative_to(ROOT)) for path in found]
+    return [str(path.relative_to(copy)) for path in found]
 
 
 def drawn(count: int, seed: int, room: str) -> list[Mutation]:
@@ -214,7 +234,7 @@ def caught(mutation: Mutation, copy: Path, limit_s: float) -> str:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", chosen]
     try:
         run = subprocess.run(
-            [*command, *tests_of(mutation)], cwd=copy, capture_output=True, text=True, check=False,
+            [*command, *tests_of(mutation, copy)], cwd=copy, capture_output=True, text=True, check=False,
             timeout=limit_s, env={**os.environ, "PYTHONPATH": paths, "MEDUSA_SIM_DATA": data},
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -140,10 +140,11 @@ def counts_of_positions(
     if steps <= 0 or draft_tokens <= 0 or counts.size == 0:
         raise DataError(f"{engine}: no step drafted anything; serve some requests with speculation first")
     before = np.concatenate([[round(steps)], counts[:-1]])
-    if counts.min() < 0 or np.any(counts > before):
+    wrong = (counts < 0) | (counts > before)
+    if wrong.any():
         raise DataError(
-            f"{engine}: position {int(np.argmax(counts > before))} was accepted more often than tried; these "
-            "are not counters of one run"
+            f"{engine}: position {int(np.argmax(wrong))} was accepted more often than tried or less than "
+            "never; these are not counters of one run"
         )
     undrafted = steps * counts.size - draft_tokens
     if undrafted < -0.5:

@@ -63,6 +63,11 @@ def test_two_pages_are_subtracted_and_steps_without_drafts_count_where_they_are_
     assert match_rate == pytest.approx(0.5)
     assert every.tried.tolist() == [40000, 14000, 8400]
     assert every.tokens_per_step == pytest.approx(1.0 + 0.5 * 1.33)
+    # fewer steps in all than drafted: a few are requests in flight while the page was read
+    few, fewer = (replace(counts, all_steps=share * counts.steps) for share in (0.99, 0.97))
+    assert over_every_step(few)[1] == 1.0
+    with pytest.raises(DataError, match=r"20000 steps drafted.*19400 steps"):
+        over_every_step(fewer)
     with pytest.raises(DataError, match="--lookup needs"):
         over_every_step(combined(read_counts(FILES / "llama_cpp.log")))
     path = tmp_path / "ours.toml"
@@ -119,6 +124,7 @@ def test_what_was_not_drafted_widens_or_refuses():
     [
         ([700, 800], 1000, 2000, "more often than tried"),
         ([1200, 100], 1000, 2000, "more often than tried"),
+        ([700, -5], 1000, 2000, "position 1 .* less than never"),
         ([700, 420], 1000, 7000, "a tree"),
         ([0, 0], 0, 0, "no step drafted"),
     ],

@@ -4,6 +4,12 @@ import numpy as np
 import pytest
 
 from medusa_sim import Scenario
+from medusa_sim.doubts.doubts import (
+    engine_on_other_gpus,
+    first_token_doubts,
+    model_too_large,
+    typed_acceptance,
+)
 from medusa_sim.doubts.terms import WORDS, beyond_measured, far_terms
 from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.plan.recommend import recommend
@@ -12,6 +18,7 @@ from medusa_sim.report.recommend_warnings import warnings
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario as PlanScenario
 from medusa_sim.specs.engine import UNITS
+from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.traffic import step_limits
 from medusa_sim.step.workload import Grid
 
@@ -99,3 +106,60 @@ def test_a_drafter_leaves_fewer_requests_where_an_engine_says_so():
         limits = limits_of(scenario, scenario.options()[0])
         assert limits.max_requests == min(most, plain)
         assert limits_of(scenario, scenario.options()[0], Server(max_requests=96)).max_requests == 96
+
+
+def test_layers_that_fit_stay_on_the_card_and_the_others_are_counted():
+    """As many whole layers as leave no byte beyond the room; the host reads 80 GB/s of the others."""
+    scenario = Scenario(
+        gpu="rtx-4090", model="llama-3.1-70b", weight_dtype="q4_k_m", runtime="llama.cpp-cuda",
+        drafter="ngram", acceptance=0.5,
+    )  # fmt: skip
+    whole = float(step_memory_bytes(scenario.shard, None, 1, 1, 1))
+    a_layer, room = scenario.shard.layers_weight_bytes / 80, scenario.usable_memory_bytes
+    kept = max(count for count in range(81) if whole - (80 - count) * a_layer <= room)
+    (told,) = model_too_large(scenario)
+    assert f"-ngl {kept} (of 80 layers)" in told
+    assert f"leaves {(whole - room) / 1e9:.1f} GB" in told
+    assert f"waits {1e3 * (whole - room) / 80e9:.0f} ms" in told
+
+
+def test_a_model_of_experts_leaves_experts_with_the_host():
+    scenario = Scenario(
+        gpu="rtx-4090", model="gpt-oss-120b", runtime="llama.cpp-cuda", drafter="ngram", acceptance=0.5
+    )
+    beyond = float(step_memory_bytes(scenario.shard, None, 1, 1, 1)) - scenario.usable_memory_bytes
+    a_layer = 128 * 3 * 2880 * 2880 * (0.5 + 1 / 32)  # mxfp4; the model's card: 128 experts, 4 of them woken
+    moved = next(count for count in range(37) if count * a_layer >= beyond)
+    (told,) = model_too_large(scenario)
+    assert f"--n-cpu-moe {moved} " in told
+    assert f"waits {1e3 * moved * a_layer * 4 / 128 / 80e9:.0f} ms" in told
+
+
+@pytest.mark.parametrize(("scope", "lines"), [("model", 1), ("block", 0)])
+def test_an_engines_terms_on_other_gpus_are_named_where_a_whole_step_is_priced(scope, lines):
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-70b", runtime="sglang", tp=4, drafter="eagle3",
+                        acceptance=0.7, scope=scope)  # fmt: skip
+    assert len(list(engine_on_other_gpus(scenario))) == lines
+
+
+@pytest.mark.parametrize(
+    ("runtime", "dp_attention", "lines"),
+    [
+        ("vllm", False, 0),
+        ("vllm", True, 1),
+        ("sglang", False, 1),
+        ("sglang", True, 1),
+        ("cuda-graph", False, 0),
+    ],
+)
+def test_first_tokens_are_known_in_the_engine_that_they_were_measured_in(runtime, dp_attention, lines):
+    scenario = Scenario(gpu="h200-sxm", model="deepseek-r1", tp=8, runtime=runtime, drafter="mtp",
+                        dp_attention=dp_attention, acceptance=0.7)  # fmt: skip
+    assert len(first_token_doubts(scenario)) == lines
+
+
+def test_a_rate_as_llama_cpp_logs_it_is_given_in_percent():
+    scenario = Scenario(
+        gpu="rtx-4090", model="llama-3.1-8b", runtime="llama.cpp-cuda", drafter="ngram", acceptance=0.5
+    )
+    assert any("50%@3" in line for line in typed_acceptance(scenario))

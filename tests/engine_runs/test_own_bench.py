@@ -6,7 +6,7 @@ import pytest
 from one_line import one_line
 
 from medusa_sim.engine_runs.bench import is_bench, read_bench
-from medusa_sim.engine_runs.bench_row import Shape
+from medusa_sim.engine_runs.bench_row import BenchRow, Shape, with_shape
 from medusa_sim.engine_runs.run import engine_run, told_by
 from medusa_sim.errors import DataError
 from medusa_sim.plan.check import check
@@ -55,3 +55,17 @@ def test_a_run_with_drafts_needs_their_number(files):
     (row,) = read_bench(drafted, Shape(drafts=3))
     assert row.acceptance_length == pytest.approx(3.4)
     assert row.tpot_us == pytest.approx(5000.0)
+
+
+def test_what_neither_file_nor_user_says_is_nothing():
+    row = BenchRow(source="x", tool="own", concurrency=1.0, itl_us=8000.0)
+    for given, expected in (
+        (Shape(), (0.0, 0.0, 0.0)),
+        (Shape(prompt=50, output=60, drafts=3), (50, 60, 0.0)),
+    ):
+        shaped = with_shape(row, given)
+        assert (shaped.prompt, shaped.output, shaped.drafts) == expected
+    drafted = BenchRow(source="x", tool="own", concurrency=1.0, tpot_us=4000.0, acceptance_length=2.0)
+    assert with_shape(drafted, Shape(drafts=3)).drafts == 3
+    assert with_shape(drafted, Shape()).drafts == 0.0
+    assert drafted.step_us == 8000.0

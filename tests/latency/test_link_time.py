@@ -1,5 +1,8 @@
 """Collectives and dispatch: bounds of the link, one rank costs nothing, fits recover what made the rows."""
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -190,3 +193,22 @@ def test_a_group_beyond_the_bridge_is_told(tp):
         assert "rtx-pro-6000:nccl" in scenario.kernel_fits.lenders
         linked = decode_step(scenario.but(gpu="h100-sxm").setting, 64, 1024).parts_us["exchange"]
         assert exchanged > 2.0 * linked
+
+
+def test_dispatch_between_nodes_is_priced_term_by_term():
+    """(Y1 to Y5) by hand: 300 tokens of 2048, 16 ranks on two nodes, 8 multiprocessors."""
+    kernel = msgspec.structs.replace(DISPATCH, far_fraction=0.05, far_growth=0.5, far_us=7.0)
+    near = dispatch(300, ranks=16, hidden=2048, topk=4, sms=8)
+    link, copies = GPU.link_bandwidth_bytes_per_s, 16 * (1 - (15 / 16) ** 4)
+    work = 300 * (0.1 + (0.1 + 0.2 * copies) * 2) / 8
+    line = 300 * 2048 * 2 / link * 1e6
+    near_us = line * copies * 15 / 16 / 0.6
+    start = 10 + 0.5 * copies + 1.0 * 3 + (1.0 + 300 / 364) * 2  # 16 ranks: twice two, thrice
+    for nodes, link_us, start_us in (
+        (1, near_us, start),
+        (2, (near_us**3 + (line / 0.05) ** 3) ** (1 / 3), start + 7),
+        (4, (near_us**3 + (line * 2**0.5 / 0.05) ** 3) ** (1 / 3), start + 14),
+    ):
+        expected = start_us + (work**3 + link_us**3) ** (1 / 3)
+        found = dispatch_time(GPU, kernel, replace(near, nodes=nodes))
+        assert float(found.time_us) == pytest.approx(expected)

@@ -24,6 +24,7 @@ from one_line import one_line
 from medusa_sim.api import Scenario
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.grid.sweep import Slices, sweep
+from medusa_sim.parts.cluster import write_part
 from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
 from medusa_sim.parts.processes import run_on_processes
 from medusa_sim.parts.sweep_parts import SweepParts, work_of
@@ -417,3 +418,17 @@ def test_a_question_of_few_cases_is_cut_for_many_processes():
     large = Grid.of(range(1, 129), range(128, 8193, 128), range(1, 65))
     assert SweepParts.of(scenarios(), large, all_rows=True).parts >= 8
     assert SweepParts.of(scenarios(), GRID, all_rows=True).parts == 2
+
+
+def test_a_worker_writes_a_part_of_its_own_version_alone(tmp_path, monkeypatch):
+    parts = work()
+    folder = PartFolder.of(tmp_path / "parts", parts.description)
+    rows = [write_part(str(folder.path), number) for number in range(parts.parts)]
+    assert sum(rows) == 2 * GRID.batch.size * GRID.seq_len.size * GRID.candidates.size
+    assert all(folder.is_done(number) for number in range(parts.parts))
+    assert len(read(folder.path)) == sum(rows)
+    monkeypatch.setattr("medusa_sim.parts.cluster.__version__", "0.0")
+    with one_line(OutputError, match="a worker has medusa-sim 0.0"):
+        write_part(str(folder.path), 0)
+    with one_line(OutputError, match="does not see"):
+        write_part(str(tmp_path / "elsewhere"), 0)

@@ -1,6 +1,7 @@
 """Exact calculators of draft-model methods: target law recovered, Monte Carlo, orderings, the toy."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,14 @@ from one_line import one_line
 from scipy import stats
 
 from medusa_sim.errors import DataError
-from medusa_sim.lab.draft_model.contexts import ContextFamily, EaseProcess, truncate_perturbed
+from medusa_sim.lab.draft_model.contexts import (
+    BLOCK_NODES,
+    ContextBank,
+    ContextFamily,
+    EaseProcess,
+    branch_block_efficiency,
+    truncate_perturbed,
+)
 from medusa_sim.lab.draft_model.predict import (
     block_efficiency,
     chain_through,
@@ -421,3 +429,40 @@ def test_a_chain_goes_through_what_was_measured_as_the_fit_falls():
     power = np.log(gains[0] / 0.6) / np.log(2.0 / 3.0)
     assert gains[1] / gains[0] == pytest.approx(0.625**power)
     assert gains[2] == pytest.approx(0.15 * np.sqrt(gains[1] / 0.25))
+
+
+@pytest.mark.parametrize("branches", [(1, 1), (3, 1), (2, 3)])
+def test_trees_of_children_are_sums_over_every_path_of_eases(branches):
+    """Each path from ease to ease, its children accepted or rescued, with densities of scipy."""
+    family = replace(QUICK, grades=5, contexts=20)
+    bank, process = ContextBank(family, 3), EaseProcess(family, 1.0, 1.5)
+    ease, (first, later) = bank.ease, bank.surprisal
+    variance = process.spread**2 * family.block_share
+    nodes, weights = np.polynomial.hermite_e.hermegauss(BLOCK_NODES)
+
+    def chances(mean, spread):
+        density = stats.norm.pdf(ease, mean, spread)
+        return density / density.sum()
+
+    def emitted(centre, chance, place, left):
+        """Of one path: the token of this node, and those behind it."""
+        if not left:
+            return 0.0
+        parts = [(bank.coverage[place, 0], first[place])]
+        if left[0] > 1:
+            rescued = bank.coverage[place, left[0] - 1] - bank.coverage[place, 0]
+            parts.append((rescued, later[place, left[0] - 1]))
+        total = 0.0
+        for accepted, surprisal in parts:
+            mean = centre + family.persistence * (ease[place] - centre) - family.drift * surprisal
+            after = chances(mean, np.sqrt(process.spread**2 - variance) * np.sqrt(1 - family.persistence**2))
+            behind = sum(emitted(centre, each, to, left[1:]) for to, each in enumerate(after))
+            total += chance * accepted * (1.0 + behind)
+        return total
+
+    expected = 1.0
+    for node, weight in zip(nodes, weights / weights.sum(), strict=True):
+        centre = 1.0 + np.sqrt(variance) * node
+        begin = chances(centre, np.sqrt(process.spread**2 - variance))
+        expected += weight * sum(emitted(centre, each, place, branches) for place, each in enumerate(begin))
+    assert branch_block_efficiency(bank, process, branches) == pytest.approx(expected, rel=1e-9)

@@ -18,10 +18,10 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.decoder.checkpoint import Checkpoint
 from medusa_sim.lab.measure.arguments import RunGrid
-from medusa_sim.lab.measure.cells import RunRow, read_runs, write_runs
+from medusa_sim.lab.measure.cells import RunRow, StepRow, read_runs, write_runs
 from medusa_sim.lab.measure.decoder_runs import run_grid
 from medusa_sim.lab.validate.generations import validate_runs
-from medusa_sim.lab.validate.steps import decoder_model, decoder_step
+from medusa_sim.lab.validate.steps import decoder_model, decoder_step, speedups_differ
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.specs.gpu import load_gpu
 
@@ -141,3 +141,22 @@ def test_bad_files_are_named(folder):
     path.unlink()
     with pytest.raises(DataError, match="medusa-sim measure runs"):
         read_runs(folder)
+
+
+def test_passes_of_a_model_differ_by_the_mean_over_its_trees():
+    """Times of two passes, halves of one each: gains of 2.0 and 1.0, of 1.0 and 1.0 at another count."""
+    times = {1: (100.0, 100.0), 4: (50.0, 100.0), 8: (100.0, 100.0)}
+    found = [
+        StepRow(
+            model="tiny", dtype="fp16", batch=1, seq_len=128, candidates=count, depth=2, repetition=place,
+            time_us=us, p10_us=us, p90_us=us, repeats=3, tokens_per_step=1.0,
+        )
+        for count, both in times.items() for place, us in enumerate(both)
+    ]  # fmt: skip
+    assert speedups_differ(found) == pytest.approx((2 * (2.0 - 1.0) / (2.0 + 1.0) + 0.0) / 2)
+
+
+def test_the_first_plain_and_the_first_tree_say_what_runs_cost_beside_kernels(folder):
+    found = validate_runs(folder, load_gpu(GPU), latency="calibrated")
+    fitted = [(cell.batch, cell.candidates) for cell in found.cells if cell.is_fitted]
+    assert fitted == [(1, 1), (1, 4)]
