@@ -50,10 +50,12 @@ _CALLS = {
 }  # fmt: skip
 _NO_NUMBERS = {"argument", "Quantity", "Literal", "significant", "lru_cache", "cache", "Kind"}
 """Calls whose numbers are help, digits, sizes of caches or edges of bands."""
-_CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate")
+_CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate", "lab/measure/shapes.py")
 """Where constants of a module were chosen freely: what is taken from a file, sizes of pictures, where a fit's
-search begins and ends. A tenth more of one is as right, so that no test should notice.
+search begins and ends, shapes to measure. A tenth more of one is as right, so that no test should notice.
 """
+_NOTHING = 1e-9
+"""Numbers below this only keep a division from one by zero."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class _Reader:
             case ast.Call(func=called) if (name := _name(called)) in _CALLS:
                 end = self._place(called.end_lineno, called.end_col_offset)
                 yield self._at(end - len(name), name, _CALLS[name])
-            case ast.Constant(value=float(value)):
+            case ast.Constant(value=float(value)) if value == 0.0 or value >= _NOTHING:
                 yield self._at(self._begin(node), self._source(node), repr(value * 1.1 or 0.1))
             case ast.Constant(value=int(value)) if not isinstance(value, bool):
                 yield self._at(self._begin(node), self._source(node), repr(value + 1))

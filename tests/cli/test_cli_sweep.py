@@ -284,3 +284,12 @@ def test_a_load_says_that_it_runs_no_trees_where_trees_could_run(drafter):
         asked = f"load --drafter {drafter} --policy {policy} --requests 40 --no-search --rate 2 --seeds 1"
         first = " ".join(_asked(asked).stdout.split("\n\n")[0].split())
         assert ("trees are not simulated" in first) is (drafter == "medusa" and policy != "none")
+
+
+def test_the_largest_batch_of_a_sweep_says_what_it_is_beyond():
+    """SGLang was measured with at most 48 requests a step; a small batch beside them does not hide that."""
+    line = "sweep --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --acceptance 0.7,0.5 --runtime sglang"
+    words = "at most 48 requests"
+    for batches, told in (("1,512", True), ("512", True), ("1,8", False)):
+        found = document(*line.split(), "--batch", batches, "--candidates", "1,3")
+        assert any(words in warning for warning in found["warnings"]) is told, batches

@@ -1,12 +1,13 @@
 """`check` takes what stands on one's own terminal."""
 
 import json
+from pathlib import Path
 
 import pytest
 from one_line import one_line
 
 from medusa_sim.engine_runs.bench import is_bench, read_bench
-from medusa_sim.engine_runs.bench_row import BenchRow, Shape, with_shape
+from medusa_sim.engine_runs.bench_row import BenchRow, Shape, checked, with_shape
 from medusa_sim.engine_runs.run import engine_run, told_by
 from medusa_sim.errors import DataError
 from medusa_sim.plan.check import check
@@ -69,3 +70,18 @@ def test_what_neither_file_nor_user_says_is_nothing():
     assert with_shape(drafted, Shape(drafts=3)).drafts == 3
     assert with_shape(drafted, Shape()).drafts == 0.0
     assert drafted.step_us == 8000.0
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_s", "fits"), [(8.0, True), (7.9, False), (2000.0, True), (2001.0, False)]
+)
+def test_a_rate_that_no_requests_give_says_that_units_are_mixed(tokens_per_s, fits):
+    """Four requests of 10 ms a token give 400 tokens/s; from a fiftieth to five times that may be."""
+    row = BenchRow(
+        source="x", tool="own", concurrency=4.0, tpot_us=1e4, prompt=50, output=60, tokens_per_s=tokens_per_s
+    )
+    if fits:
+        assert checked(row, Path("x.json")) is row
+    else:
+        with one_line(DataError, match="units mixed"):
+            checked(row, Path("x.json"))

@@ -432,3 +432,10 @@ def test_a_worker_writes_a_part_of_its_own_version_alone(tmp_path, monkeypatch):
         write_part(str(folder.path), 0)
     with one_line(OutputError, match="does not see"):
         write_part(str(tmp_path / "elsewhere"), 0)
+
+
+def test_a_work_is_cut_into_64_parts_within_limits():
+    """Two cases of five counts at 2000 batches of 1000 lengths; few rows are not cut, many are cut more."""
+    for batches, rows in ((2000, 2000 * 1000 * 10 // 64), (200, 2**17), (20000, 2**20)):
+        grid = Grid.of(range(1, batches + 1), range(1, 1001), [1, 2, 4, 8, 16])
+        assert SweepParts.of(scenarios(), grid, all_rows=True).part_rows == rows

@@ -418,3 +418,19 @@ def test_cards_searched_apart_are_the_search_of_all():
     pd.testing.assert_frame_equal(one.table, every.table)
     assert (one.measure, one.refused) == (every.measure, every.refused)
     assert one.scenarios.keys() == every.scenarios.keys()
+
+
+@pytest.mark.parametrize(
+    ("counts", "engine", "drafters", "ends"),
+    [  # one line where every drafter of a set-up is refused for one reason, else one that names the drafter
+        (3, "vllm", ("none", "eagle3"), {"vllm"}),
+        (1, "tensorrt-llm", ("none", "suffix"), {"suffix"}),
+    ],
+)
+def test_what_cannot_run_is_refused_once_and_a_drafter_alone_by_its_name(counts, engine, drafters, ends):
+    found = ms.compare(
+        "llama-3.1-8b", gpus="h100-sxm", counts=(1, counts), engines=engine, drafters=drafters, batches=4,
+        weight_dtypes="bf16",
+    )  # fmt: skip
+    assert [item["setup"].rpartition(", ")[2] for item in found.refused] == [*ends]
+    assert set(found.table.drafter) == {*drafters} - ends

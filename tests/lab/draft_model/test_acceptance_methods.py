@@ -31,6 +31,7 @@ from medusa_sim.lab.draft_model.predict import (
     context_bank,
     fitted_ease,
     parsed_shape,
+    possible,
     predict_block_efficiency,
     prediction_band,
 )
@@ -466,3 +467,15 @@ def test_trees_of_children_are_sums_over_every_path_of_eases(branches):
         begin = chances(centre, np.sqrt(process.spread**2 - variance))
         expected += weight * sum(emitted(centre, each, place, branches) for place, each in enumerate(begin))
     assert branch_block_efficiency(bank, process, branches) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("length", "least", "most"),
+    [
+        (1, 1.0 + 0.8 / 2, 2.0),  # below: a first token at most; above the line from none to two
+        (3, 1.8 + 0.4 / 2, 1.8 + 0.8 / 2),
+        (6, 2.2, 2.2 + 2 * 0.4 / 2),
+    ],
+)
+def test_a_chain_lies_between_the_lines_through_what_was_measured(length, least, most):
+    assert possible({2: 1.8, 4: 2.2}, length) == pytest.approx((least, most))

@@ -1,0 +1,66 @@
+"""80 % bands of one cell, by hand: the step's share of a token's time, and what a server adds."""
+
+from math import exp, log, sqrt
+
+import numpy as np
+import pytest
+
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.plan.verdict import LOSES, verdicts
+from medusa_sim.scenario.defaults import (
+    DEFAULT_SEQ_LEN,
+    LOAD_OUTPUT_TOKENS,
+    LOAD_PROMPT_TOKENS,
+    request_length,
+)
+from medusa_sim.scenario.scenario import Scenario
+
+SERVED = Scenario(
+    gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle", acceptance=0.7, runtime="vllm", prompt_tokens=2048,
+    output_tokens=256,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cells() -> Cells:
+    return price(SERVED, [16], [SERVED.length], SERVED.options(5)).by_count
+
+
+def at(values, count: int) -> float:
+    return float(np.broadcast_to(values, (1, 1, 5))[0, 0, count - 1])
+
+
+@pytest.mark.parametrize("count", [2, 4, 5])
+def test_a_servers_speedup_is_as_sure_as_its_steps_and_what_both_servers_pay_alike(cells, count):
+    steps, share = cells.in_flight, at(cells.served.step_share, count)
+    # one error moves both servers: what is left is the difference of its shares
+    others = sum((at(half, count) - at(half, 1)) ** 2 for half in cells.served.halves)
+    for end, sign in ((0, -1), (1, 1)):
+        step = at(steps.step_speedup, count) / at(steps.step_band[end], count)
+        half = sqrt(log(1 + share * (step - 1)) ** 2 + others)
+        assert at(cells.band[end], count) == pytest.approx(at(cells.speedup, count) * exp(sign * half))
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_a_tokens_time_is_as_sure_as_steps_tokens_and_server(cells, count):
+    steps, seen = cells.in_flight, cells.served
+    fewer, more = (at(half, count) for half in cells.token_halves)
+    share, us = at(seen.step_share, count), at(steps.step_us, count)
+    beside = sum(at(half, count) ** 2 for half in seen.halves)
+    beside += (1 - share**2) * (at(steps.cost.source_us, count) / us) ** 2
+    faster = sqrt(share**2 * (log(us / at(steps.low_us, count)) ** 2 + more**2) + beside)
+    slower = sqrt(share**2 * (log(at(steps.high_us, count) / us) ** 2 + fewer**2) + beside)
+    found = [at(end, count) for end in cells.token_band]
+    assert found == pytest.approx([exp(-faster), exp(slower)])
+
+
+def test_plain_decoding_gains_nothing_for_certain(cells):
+    assert at(cells.speedup, 1) == at(cells.band[0], 1) == at(cells.band[1], 1) == 1.0
+    assert at(cells.band[0], 2) < at(cells.speedup, 2) < at(cells.band[1], 2)
+    assert verdicts(price(SERVED, [1, 2], [512], ())).tolist() == [[LOSES], [LOSES]]
+
+
+def test_a_request_of_a_load_is_as_long_as_a_step_half_way_through_its_output():
+    assert LOAD_PROMPT_TOKENS + LOAD_OUTPUT_TOKENS / 2 == DEFAULT_SEQ_LEN
+    assert request_length(LOAD_PROMPT_TOKENS, LOAD_OUTPUT_TOKENS) == DEFAULT_SEQ_LEN
+    assert request_length(0.0, 1.0) == 1
