@@ -30,6 +30,7 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases
 from medusa_sim.step.drafter import drafter_kind, drafter_names
+from medusa_sim.units import format_text
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
 """Arguments beside GPU, model and engine that decide the kernels of a step."""
@@ -164,7 +165,7 @@ class SetUp(Arguments):
         """All of it on one line, the model first."""
         cards = f"{self.tp} x {self.gpu}" if self.tp > 1 else self.gpu
         dtypes = [
-            f"{value} {what}".strip()
+            f"{format_text(value)} {what}".strip()
             for what, value in (("", self.dtype), ("weights", self.weight_dtype), ("KV", self.kv_dtype))
             if value
         ]

@@ -19,6 +19,7 @@ from medusa_sim.operators.table import read_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
+from medusa_sim.units import format_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,9 @@ def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:
     if known is None:
         return {}
     return {
-        kind.title if kind.section == key else f"{kind.title}, {key.replace('_', ' ')}": kernel.fit
+        kind.title
+        if kind.section == key
+        else f"{kind.title}, {format_text(key).replace('_', ' ')}": kernel.fit
         for kind in KINDS
         for key, kernel in kind.table(known).items()
     }

@@ -115,6 +115,20 @@ ALIASES: dict[str, str] = {
 """Names under which tables record a format."""
 
 
+def format_text(name: str) -> str:
+    """A format as people call it: `fp8 in blocks`, `int8 weights in 16-bit arithmetic`, `nvfp4`.
+
+    Names that are one word, those of files and whatever is no format stand as they are.
+    """
+    form = FORMATS.get(name)
+    if form is None or name in FILES or "_" not in name:
+        return name
+    if form.weight_dtype == name:
+        return f"{form.dtype} in blocks"
+    arithmetic = "16-bit" if form.dtype in HALVES else form.dtype
+    return f"{form.weight_dtype} weights in {arithmetic} arithmetic"
+
+
 def learn_file(name: str, mix: Mix, mean: float) -> None:
     """Know the types of a file that no name describes: `mean` bytes for a weight of its layers."""
     FILES[name] = mix

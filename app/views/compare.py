@@ -41,6 +41,7 @@ from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
 from medusa_sim.specs.costs import LARGEST_USD
 from medusa_sim.specs.costs import prices as offers
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.units import format_text
 
 if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
@@ -196,7 +197,7 @@ def _searched(choices: Choices) -> str:
     of = f"{len(cards)} cards" if len(cards) > 1 else cards[0]
     return (
         f"Searched: copies of {_either(counts)} GPU{'' if counts == ['1'] else 's'} of {of}, weights in "
-        f"{_either(dtypes)}, under {_either(list(choices.engines or ()))}."
+        f"{_either([*map(format_text, dtypes)])}, under {_either(list(choices.engines or ()))}."
     )
 
 

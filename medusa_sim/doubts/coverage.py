@@ -28,7 +28,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.nearness import Nearness, known_kinds
 from medusa_sim.specs.strict import convert
 from medusa_sim.step.step import decode_step
-from medusa_sim.units import FORMATS
+from medusa_sim.units import FORMATS, format_text
 
 FILE = "accuracy.csv"
 OTHERS = "others"
@@ -172,7 +172,8 @@ class Standing:
         if self.nearness is None:
             return ""
         nearest = self.nearness.nearest
-        return f"{nearest.model} in {nearest.runtime} on {nearest.gpu}, {' and '.join(nearest.formats)}"
+        formats = " and ".join(map(format_text, nearest.formats))
+        return f"{nearest.model} in {nearest.runtime} on {nearest.gpu}, {formats}"
 
 
 UNSERVED = "unserved"

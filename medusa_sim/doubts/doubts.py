@@ -20,7 +20,7 @@ from medusa_sim.specs.fitted import FEWEST_RANKS
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
-from medusa_sim.units import BYTES_PER_ELEMENT, GIGA, KILO
+from medusa_sim.units import BYTES_PER_ELEMENT, GIGA, KILO, format_text
 
 _ONE_NODE = 8
 """GPUs of most servers."""
@@ -194,7 +194,7 @@ def model_too_large(scenario: Scenario) -> Iterator[str]:
         or float(step_memory_bytes(scenario.shard, None, 1, 1, 1)) <= scenario.usable_memory_bytes
     ):
         return
-    model = f"{scenario.model.name} ({scenario.model.weight_dtype})"
+    model = f"{scenario.model.name} ({format_text(scenario.model.weight_dtype)})"
     if scenario.runtime.local:
         yield f"{model} does not fit on {scenario.gpu.name}: {_with_the_host(scenario)}"
         return
@@ -275,7 +275,7 @@ def slow_format(scenario: Scenario) -> Iterator[str]:
     """That linear layers take longer in their narrow format than in 16 bits."""
     if slow := slower_than_halves(scenario):
         yield (
-            f"linear layers in {slow[0]} take {slow[2]:.2f} times as long as in bf16 on "
+            f"linear layers in {format_text(slow[0])} take {slow[2]:.2f} times as long as in bf16 on "
             f"{scenario.gpu.name} at "
             f"{slow[1]} rows: inputs are quantised first, and kernels with scales reach less of the peak"
         )
@@ -285,8 +285,8 @@ def experts_in_another_format(scenario: Scenario) -> Iterator[str]:
     """That kernels of another format time the experts."""
     if other := other_form(scenario):
         yield (
-            f"nobody measured experts in {other[0]} on {scenario.gpu.name}: times are of {other[1]} kernels "
-            "that read as many bytes, with wider bands"
+            f"nobody measured experts in {format_text(other[0])} on {scenario.gpu.name}: times are of "
+            f"{format_text(other[1])} kernels that read as many bytes, with wider bands"
         )
 
 
@@ -294,8 +294,8 @@ def unpacked_weights(scenario: Scenario) -> Iterator[str]:
     """That the card lacks the arithmetic of the checkpoint's format."""
     if scenario.unpacked_forms:
         yield (
-            f"{scenario.gpu.name} has no {' or '.join(scenario.unpacked_forms)} arithmetic: such weights are "
-            "unpacked to 16 bits, as vLLM does (Marlin)"
+            f"{scenario.gpu.name} has no {' or '.join(map(format_text, scenario.unpacked_forms))} arithmetic: "
+            "such weights are unpacked to 16 bits, as vLLM does (Marlin)"
         )
 
 

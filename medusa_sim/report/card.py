@@ -21,6 +21,7 @@ from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.figures import DPI, FAINT, SHADES, look
 from medusa_sim.report.text import capitalised, counted, times, with_prefix
 from medusa_sim.report.workload_text import workload_text
+from medusa_sim.units import format_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +69,7 @@ def names(answer: Recommendation, row: ScheduleRow) -> tuple[str, str]:
     scenario = answer.scenario
     asked = scenario.arguments
     formats = (("", asked.dtype), ("weights", asked.weight_dtype), ("KV", asked.kv_dtype))
-    given = [f"{value} {what}".strip() for what, value in formats if value]
+    given = [f"{format_text(value)} {what}".strip() for what, value in formats if value]
     run = [scenario.runtime.name, *given, scenario.drafting.method]
     served = workload_text(scenario, [row.seq_len], str(row.batch_max))
     return f"{scenario.model.name} on {scenario.cards}", ", ".join([*run, served])

@@ -11,6 +11,7 @@ from medusa_sim.report.table import TextTable
 from medusa_sim.report.text import NOTHING, percent
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import Near, known_kinds
+from medusa_sim.units import format_text
 
 KINDS = {
     "measured": "inside what was measured",
@@ -27,9 +28,8 @@ KINDS = {
 
 def standing_sentence(scenario: Scenario, found: Standing) -> str:
     """Whether a scenario lies inside what was measured, and the error to expect."""
-    named = (
-        f"{scenario.model.name} ({weights_of(scenario.model)}) in {scenario.runtime.name} on {scenario.cards}"
-    )
+    weights = format_text(weights_of(scenario.model))
+    named = f"{scenario.model.name} ({weights}) in {scenario.runtime.name} on {scenario.cards}"
     band = f"80 % of plain steps within {percent(found.half_width)}"
     if found.nearness is None:
         return f"{named}: {KINDS[found.kind]} ({band})."
@@ -83,7 +83,7 @@ def groups_table(found: Sequence[Group], title: str = "") -> TextTable:
         "engine": lambda group: group.engine,
         "card": lambda group: group.card,
         "model": lambda group: group.model,
-        "weights": lambda group: group.weights,
+        "weights": lambda group: format_text(group.weights),
         "rows": lambda group: f"{group.rows:,}",
         "mean error": lambda group: percent(group.error),
         "bias": lambda group: f"{100.0 * group.bias:+.1f} %",
@@ -117,7 +117,7 @@ def overview_table(found: Sequence[Group]) -> TextTable:
         "kind": lambda part: part[0][0],
         "engine": lambda part: part[0][1] or NOTHING,
         "card": lambda part: part[0][2] or NOTHING,
-        "weights": lambda part: part[0][3] or NOTHING,
+        "weights": lambda part: format_text(part[0][3]) or NOTHING,
         "models": lambda part: models(part[1]),
         "rows": lambda part: f"{sum(group.rows for group in part[1]):,}",
         "mean error": lambda part: mean(part[1], "error"),

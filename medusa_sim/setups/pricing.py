@@ -34,7 +34,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
-from medusa_sim.units import FORMATS, GIGA, UNPACKED
+from medusa_sim.units import FORMATS, GIGA, UNPACKED, format_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Pricer:
                 more = (
                     f"; --weight-dtype {setup.precision} takes it for the weights alone" if unpacked else ""
                 )
-                return Refused(f"{setup.gpu}, {setup.precision}", why + more)
+                return Refused(f"{setup.gpu}, {format_text(setup.precision)}", why + more)
             setup = replace(setup, precision=unpacked)
         try:
             if (share := self._weights_of_a_gpu(setup)) > gpu.memory_bytes:

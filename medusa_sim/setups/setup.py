@@ -15,7 +15,7 @@ from medusa_sim.specs.gpu import gpu_names
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import runtime_aliases
-from medusa_sim.units import FORMATS, HALVES, format_of
+from medusa_sim.units import FORMATS, HALVES, format_of, format_text
 
 PLAIN = "none"
 """The drafter of a set-up that does not speculate."""
@@ -70,16 +70,17 @@ class SetUp:
 
     @property
     def words(self) -> str:
-        """`8 x h200-sxm, TP 8, EP 8, fp8_block, sglang`."""
+        """`8 x h200-sxm, TP 8, EP 8, fp8 in blocks, sglang`."""
         return name_of({name: getattr(self, name) for name in SET_UP[:-1]} | {"gpus": self.tp})
 
 
 def name_of(row: Mapping[Any, Any]) -> str:
-    """`8 x h200-sxm, TP 4, EP 4, fp8_block, sglang`: all GPUs of a row first."""
+    """`8 x h200-sxm, TP 4, EP 4, fp8 in blocks, sglang`: all GPUs of a row first."""
     ways = [f"TP {row['tp']}"] if row["tp"] > 1 else []
     ways += [f"EP {row['ep']}"] if row["ep"] > 1 else []
     ways += ["data-parallel attention"] if row["dp_attention"] else []
-    ways += [row["precision"], *(["KV in fp8"] if row["kv_precision"] == FP8 else []), row["engine"]]
+    cache = ["KV in fp8"] if row["kv_precision"] == FP8 else []
+    ways += [format_text(row["precision"]), *cache, row["engine"]]
     return ", ".join([f"{row['gpus']} x {row['gpu']}", *ways])
 
 

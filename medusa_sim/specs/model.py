@@ -21,7 +21,7 @@ from medusa_sim.outside.limits import LAYERS, LENGTH, SIZE, VOCABULARY
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.mixers import Grouped, Mixer
 from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.units import BYTES_PER_ELEMENT, FORMATS, HALVES, Format
+from medusa_sim.units import BYTES_PER_ELEMENT, FORMATS, HALVES, Format, format_text
 
 Norm = Literal["rms", "layer"]
 Positions = Literal["rope", "learned"]
@@ -234,11 +234,15 @@ class Model:
     def numbers(self) -> str:
         """Arithmetic and what is stored otherwise, as in a headline: `bf16, mxfp4 experts, fp8 KV cache`."""
         form = Format(self.dtype, self.weight_dtype)
-        weights = f", {self.weight_dtype} weights" if self.dtype in HALVES and form.key != self.dtype else ""
+        weights = (
+            f", {format_text(self.weight_dtype)} weights"
+            if self.dtype in HALVES and form.key != self.dtype
+            else ""
+        )
         cache = f", {self.kv_dtype} KV cache" if self.kv_dtype != self.activation_dtype else ""
         others = {block.form for _, block in self.blocks(MoE)} - {None, form.key}
-        experts = "".join(f", {each} experts" for each in sorted(others, key=str))
-        return f"{self.dtype if weights else form.key}{weights}{experts}{cache}"
+        experts = "".join(f", {format_text(str(each))} experts" for each in sorted(others, key=str))
+        return f"{self.dtype if weights else format_text(form.key)}{weights}{experts}{cache}"
 
     def in_form(self, form: str | None) -> Model:
         """The same sizes with linear layers in that format (None: its own): what a part that differs sees."""

@@ -15,11 +15,13 @@ import under_load
 from pages_read import PAPERS, Opened
 from streamlit.testing.v1 import AppTest
 
+from medusa_sim.units import FORMATS, format_text
+
 ONLY_TYPED = re.compile(
     r"--(?:format|price|bench|counters|by-count|measured)|medusa-sim acceptance|usd_per_million"
-    r"|served\.toml|1\.\.N"
+    r"|served\.toml|1\.\.N|\b(?:" + "|".join(name for name in FORMATS if format_text(name) != name) + r")\b"
 )
-"""What only the command line has a place for."""
+"""What only the command line has a place for, ids of formats among it."""
 ADDRESSES = {"answer": "", "compare": "which-gpu"}
 
 

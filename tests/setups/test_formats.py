@@ -5,6 +5,9 @@ from asking import run
 
 import medusa_sim as ms
 from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.file_types import FILES
+from medusa_sim.setups.setup import name_of
+from medusa_sim.units import FORMATS, format_text
 
 ASKED = {"model": "llama-3.1-8b", "counts": 1, "drafters": "none", "batches": 8}
 
@@ -68,3 +71,17 @@ def test_tensorrt_llm_is_priced_on_no_card_of_amd(gpu):
         )
         assert done.exit_code == 1
         assert "runs on NVIDIA cards only" in done.stderr
+
+
+def test_every_format_has_words_of_its_own() -> None:
+    """Names of files apart, which people know as they stand, no words are an id."""
+    words = {name: format_text(name) for name in FORMATS if name not in FILES}
+    assert not [text for text in words.values() if "_" in text]
+    assert len(set(words.values())) == len(words)
+    assert {format_text(name) for name in FILES} == set(FILES)
+
+
+def test_names_of_set_ups_have_formats_in_words() -> None:
+    row = {"gpus": 8, "gpu": "h200-sxm", "tp": 8, "ep": 1, "dp_attention": False, "kv_precision": None}
+    for name in FORMATS:
+        assert f", {format_text(name)}, " in name_of({**row, "precision": name, "engine": "vllm"})
