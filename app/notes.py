@@ -42,10 +42,10 @@ def drafts(row: ScheduleRow) -> str:
     return one if row.chain else f"{one} deep"
 
 
-def warnings(answer: Recommendation) -> tuple[list[str], list[str]]:
-    """What `recommend` warns of: what the number itself rests on, to stand beside it, and the rest."""
-    lines, beside = recommend_warnings(answer), doubts(answer.scenario)
-    return [line for line in lines if line in beside], [line for line in lines if line not in beside]
+def warnings(answer: Recommendation) -> list[str]:
+    """What `recommend` warns of: what the number itself rests on first, then the rest."""
+    beside = doubts(answer.scenario)
+    return sorted(recommend_warnings(answer), key=lambda line: line not in beside)
 
 
 def needs_checkpoint(set_up: SetUp) -> bool:

@@ -141,6 +141,15 @@ def beside(lines: Iterable[str]) -> None:
         st.markdown(f":material/warning: {in_words(capitalised(line))}")
 
 
+def how_sure(lines: Iterable[tuple[str, str]], *others: str) -> None:
+    """What a number rests on: a few labelled lines, and every reservation in full behind a fold."""
+    told = [f"- **{escaped(label)}**: {in_words(text)}" for label, text in lines]
+    st.markdown("\n".join(["**How sure**", "", *told]))
+    if others:
+        with st.expander(f"Every reservation in full: {len(others)}"):
+            beside(others)
+
+
 def in_words(line: str) -> str:
     """A line of the package as Markdown in the words of this app: inputs have labels, not options."""
     for option, words in _SAID.items():

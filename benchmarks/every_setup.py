@@ -259,7 +259,7 @@ def _forms(found: Recommendation) -> Iterator[str]:
     json.dumps(told_json, allow_nan=False)
     grid = Grid.of((found.question.batch_min,), found.question.seq_len, (1, 2))
     listed = [line[:1].lower() + line[1:].removesuffix(".") for line in caveats([found.scenario], grid)]
-    app = [line for lines in notes.warnings(found) for line in lines]
+    app = notes.warnings(found)
     screen = recommend_screen(found)
     forms = {
         "text": " ".join(screen_text(screen, WIDTH, WIDTH, verbose=True).split()),

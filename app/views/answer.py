@@ -25,6 +25,7 @@ from medusa_sim.plan.recommendation_at import (
     scheduled_row_at,
     steps_at,
 )
+from medusa_sim.report.basis import MOST, how_sure
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
@@ -123,20 +124,28 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
             if row.fits_memory:
                 _figures(answer, row, whole)
                 _as_launched(set_up, asked, row)
-            show.beside(notes.warnings(answer)[0])
-            st.markdown(f"**How sure.** {show.in_words(answers.how_near(set_up)[1])}")
+            show.how_sure(_sure(answer, row), *notes.warnings(answer), answers.how_near(set_up)[1])
         if show.embedded():
             if row.fits_memory:
                 _gains(answer, row, words)
             st.markdown(f"[medusa-sim: the whole answer]({show.link()})")
             return
         _share(set_up, answer, row, [*set_up.options, *asked.options])
-        show.warn(*notes.warnings(answer)[1])
         if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
             _gains(answer, row, words)
             nearest(set_up)
             _breakdown(answer, row, set_up)
             _detail(answer, row, set_up, words)
+
+
+def _sure(answer: Recommendation, row: ScheduleRow) -> list[tuple[str, str]]:
+    """The speedup with its interval, what it rests on, and what it would be with a worse acceptance."""
+    drafts = row.fits_memory and row.candidates > 1
+    ends = f"{times(row.speedup_low)} to {times(row.speedup_high)}" if drafts else ""
+    lines = how_sure(answer.scenario, f"Speedup {times(row.speedup)}", ends, seq_len=row.seq_len)
+    if drafts:
+        lines.append(("If 10 % fewer drafts are accepted", times(row.speedup_acceptance_minus_10_percent)))
+    return lines[:MOST]
 
 
 def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: list[str]) -> None:

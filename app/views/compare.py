@@ -19,7 +19,7 @@ from chosen import SetUp
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report import compare_warnings
-from medusa_sim.report.basis import MEASURED, rests_on
+from medusa_sim.report.basis import MEASURED, how_sure, rests_on
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.setups import left_out, setups_chart
 from medusa_sim.report.compare_json import compare_values
@@ -340,7 +340,10 @@ def _answer(answer: Comparison) -> None:
         ),
         width=140,
     )
-    show.beside(answer.warnings_of(answer.scenario(chosen)))
+    of = answer.scenario(chosen)
+    low, high = (significant(float(chosen[f"tokens_per_s_per_user_{end}"]), 3) for end in ("low", "high"))
+    is_plain = chosen["drafter"] == PLAIN
+    show.how_sure(how_sure(of, speed, f"{low} to {high}", plain=is_plain), *answer.warnings_of(of))
 
 
 def _chart(answer: Comparison, command: str) -> None:

@@ -19,6 +19,7 @@ from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import Carried
 from medusa_sim.report import load_tables, load_text, load_warnings
+from medusa_sim.report.basis import how_sure
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.load_json import load_arrow, timeline_arrow
 from medusa_sim.report.load_words import policy_text
@@ -135,4 +136,4 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
     )
     for line in load_text.context_text(answer):
         st.markdown(f"{capitalised(line)}.")
-    show.beside(load_warnings.warnings(answer))
+    show.how_sure(how_sure(answer.test.scenario, ""), *load_warnings.warnings(answer))

@@ -20,6 +20,7 @@ from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.tree_speedup import TreeAnswer, accuracies_of
+from medusa_sim.report.basis import how_sure
 from medusa_sim.report.text import times
 from medusa_sim.scenario.scenario import Scenario
 
@@ -57,8 +58,9 @@ def page(set_up: SetUp) -> None:
             f"{times(answer.speedup)}**, {answer.tokens_per_step:.2f} tokens per step.",
             icon=":material/account_tree:",
         )
-        show.beside(doubts(scenario))
-    show.warn(*notes.warnings(answers.planned(set_up))[1])
+        planned = notes.warnings(answers.planned(set_up))
+        lines = how_sure(scenario, f"Speedup {times(answer.speedup)}", seq_len=set_up.seq_len)
+        show.how_sure(lines, *dict.fromkeys((*doubts(scenario), *planned)))
     _figures(set_up, tree, answer)
     ranks = "Numbers: ranks. " if tree.candidates <= charts.LABELLED else ""
     heads = "correlated" if accuracies_of(scenario).correlation else "independent"

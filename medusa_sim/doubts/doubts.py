@@ -293,9 +293,10 @@ def experts_in_another_format(scenario: Scenario) -> Iterator[str]:
 def unpacked_weights(scenario: Scenario) -> Iterator[str]:
     """That the card lacks the arithmetic of the checkpoint's format."""
     if scenario.unpacked_forms:
+        forms = " or ".join(map(format_text, scenario.unpacked_forms))
         yield (
-            f"{scenario.gpu.name} has no {' or '.join(map(format_text, scenario.unpacked_forms))} arithmetic: "
-            "such weights are unpacked to 16 bits, as vLLM does (Marlin)"
+            f"{scenario.gpu.name} has no {forms} arithmetic: such weights are unpacked to 16 bits, as vLLM "
+            "does (Marlin)"
         )
 
 

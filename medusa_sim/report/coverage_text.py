@@ -93,6 +93,9 @@ def groups_table(found: Sequence[Group], title: str = "") -> TextTable:
         "fitted": lambda group: group.fitted,
         "rows are in": lambda group: group.source,
     }
+    for header, name in (("in band", "held"), ("left out", "left_out")):
+        if all(getattr(group, name) is None for group in found):  # no group of this kind has it
+            del columns[header]
     words = ("kind", "what", "engine", "card", "model", "weights", "fitted", "rows are in")
     expendable = ("rows are in", "left out", "bias", "fitted")
     return TextTable.by_row(found, columns, words=words, title=title, expendable=expendable)

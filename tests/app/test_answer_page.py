@@ -231,7 +231,7 @@ def test_every_warning_of_the_command_stands_on_the_page(opened: Opened, chosen:
         assert "unpacking of a KV cache in fp8" in text
         assert "--weight-dtype int4" in next(line for line in commands(page) if "--by-count" in line)
     if "seq_len" in chosen:
-        assert any("beyond the 2048 positions" in warning.value for warning in page.warning)
+        assert any("**Context**: " in each.value for each in page.markdown)
 
 
 def test_a_fault_is_one_line_with_a_link(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
