@@ -32,11 +32,12 @@ from medusa_sim.report.compare_text import (
     workload,
     worth_text,
 )
+from medusa_sim.report.decision_table import decision_table
 from medusa_sim.report.measured_text import measured_text
 from medusa_sim.report.quantity_table import titles
-from medusa_sim.report.text import percent, significant
+from medusa_sim.report.text import significant
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
-from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, SURER, Choices, Measure, Question
+from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Choices, Measure, Question
 from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
 from medusa_sim.specs.costs import LARGEST_USD
 from medusa_sim.specs.costs import prices as offers
@@ -251,50 +252,6 @@ def _rests(answer: Comparison, row: Mapping[Any, Any]) -> str:
     )
 
 
-def _decisions(answer: Comparison) -> list[dict[str, str]]:
-    """The choice, the safe choice and the best without drafts, a line each."""
-    surer = answer.surer.chosen
-    lines = [
-        ("Choice", answer.chosen),
-        ("Safe choice", surer),
-        ("No drafts", answer.chosen_plain),
-    ]
-    empty = {"Safe choice": f"no set-up is {SURER:.0%} sure of the target"}
-    rows = []
-    for name, row in lines:
-        if row is None:
-            rows.append(
-                {
-                    "decision": name,
-                    "set-up": empty.get(name, "no set-up keeps the limits"),
-                    _WORTH[answer.measure]: "-",
-                    _SPEED: "-",
-                    "80 %": "-",
-                    "sure": "-",
-                    "rests on": "-",
-                }
-            )
-            continue
-        low, high = (significant(float(row[f"tokens_per_s_per_user_{end}"]), 3) for end in ("low", "high"))
-        rows.append({
-            "decision": name,
-            "set-up": f"{name_of(row)}, {drafting_text(answer, row)}",
-            _WORTH[answer.measure]: significant(float(row[answer.column]), 3),
-            _SPEED: significant(float(row["tokens_per_s_per_user"]), 3),
-            "80 %": f"{low} to {high}",
-            "sure": percent(float(row["sure"]), 0),
-            "rests on": rests_on(answer.scenario(row), plain=row["drafter"] == PLAIN),
-        })  # fmt: skip
-    return rows
-
-
-_WORTH: dict[Measure, str] = {
-    "cost": "$ a million tokens",
-    "throughput": "tokens/s a GPU",
-    "energy": "J a token",
-}
-
-
 def _answer(answer: Comparison) -> None:
     chosen, plain = answer.chosen, answer.chosen_plain
     if chosen is None:
@@ -314,7 +271,8 @@ def _answer(answer: Comparison) -> None:
     others = answer.runners_up[answer.runners_up.gpu != chosen["gpu"]].drop_duplicates("gpu")
     if near := "; ".join(f"{row['gpu']}, {worth_text(answer, row)}" for _, row in others.iterrows()):
         st.markdown(show.in_words(f"Too near to tell apart: {near}."))
-    show.table(_decisions(answer), ("decision", "set-up", _WORTH[answer.measure]))
+    decided = decision_table(answer)
+    show.text_table(decided, phone=decided.headers[:3])
 
     def figure_text(row: Mapping[str, Any], column: str, form: str) -> str:
         return form.format(significant(float(row[column]), 3))

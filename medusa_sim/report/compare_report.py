@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.report.basis import how_sure
 from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
-from medusa_sim.report.compare_text import compare_screen, frontier_table
-from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, screen_blocks
+from medusa_sim.report.compare_text import compare_screen
+from medusa_sim.report.decision_table import decision_table
+from medusa_sim.report.document import Block, Folded, Heading, Picture, answer_page
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.sources import closing
 from medusa_sim.report.table import TextTable
@@ -28,25 +31,49 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     import pyarrow as pa
 
     every = pa.Table.from_pandas(answer.best, preserve_index=False)
-    first, then = screen_blocks(compare_screen(answer))
-    blocks: list[Block] = [Heading(f"Which set-up for {Path(answer.model.name).name}?", level=1), *first[:-1]]
-    blocks += [Cards(_cards(answer))] if answer.chosen else []
-    blocks += [_picture(answer, answer.column), frontier_table(answer), *then]
-    blocks += [Heading("The same set-ups by what else counts", page=True)]
-    blocks += [
+    screen = compare_screen(answer)
+    others = [
         _picture(answer, column)
         for column in Y_TITLES
         if column != answer.column and answer.table[column].notna().any()
     ]
-    blocks.append(Folded("Every set-up and batch", TextTable.of(every.to_pydict())))
     rows = [row for row in (answer.chosen, answer.chosen_plain) if row is not None]
     used = [answer.scenario(row) for row in rows] or list(answer.scenarios.values())[:1]
-    return blocks + closing(used, _TRUST, command)
+    *sources, made = closing(used, _TRUST, command)
+    decided = decision_table(answer)
+    said = [fact for fact in screen.facts if fact.label not in ("Surer", "Without")]  # lines of that table
+    return answer_page(
+        f"Which set-up for {Path(answer.model.name).name}?",
+        replace(screen, tables=(decided, *screen.tables), facts=tuple(said)),
+        numbers=_cards(answer),
+        picture=_picture(answer, answer.column),
+        sure=_sure(answer),
+        more=(
+            Heading("The same set-ups by what else counts"),
+            *others,
+            Folded("Every set-up and batch", TextTable.of(every.to_pydict())),
+            *sources,
+        ),
+        foot=(made,),
+    )
+
+
+def _sure(answer: Comparison) -> list[tuple[str, str]]:
+    """What the choice rests on; nothing where none keeps the limits."""
+    row = answer.chosen
+    if row is None:
+        return []
+    speed, low, high = (
+        significant(float(row[f"tokens_per_s_per_user{end}"]), 3) for end in ("", "_low", "_high")
+    )
+    number = f"{speed} {BY_NAME['tokens_per_s_per_user'].on_axis}"
+    return how_sure(answer.scenario(row), number, f"{low} to {high}", plain=not row["drafts"])
 
 
 def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
     chosen, plain = answer.chosen, answer.chosen_plain
-    assert chosen is not None  # noqa: S101  # asked where there is one
+    if chosen is None:
+        return ()
     beside = plain if chosen["drafts"] else None
     cards = []
     for column in (

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from medusa_sim.outside.escaping import code_block, for_file, for_html, for_markdown, paragraph
-from medusa_sim.report.screen import Screen
+from medusa_sim.report.screen import LABELS, LABELS_OF, Screen
 from medusa_sim.report.table import TextTable, markdown
 
 if TYPE_CHECKING:
@@ -92,9 +92,78 @@ class Folded:
     table: TextTable
 
 
+@dataclass(frozen=True, slots=True)
+class Appendix:
+    """What follows the page that answers: opened on demand, printed on pages of its own where it is open."""
+
+    summary: str
+    blocks: tuple[Block, ...]
+
+
 _PAGE_WIDTH = 122
 """Characters of a table that a page of full width shows without scrolling."""
-Block: TypeAlias = Heading | Text | Bullets | Labelled | Code | Cards | Picture | Folded | TextTable
+Block: TypeAlias = (
+    "Heading | Text | Bullets | Labelled | Code | Cards | Picture | Folded | Appendix | TextTable"
+)
+_MOST_FLAGS = 3
+"""Warnings on the page that answers; all of them follow it."""
+_WHY = LABELS_OF["where it pays"] + LABELS_OF["why"]
+_SURE = ("If it differs",)
+"""Facts on how sure an answer is that stand beside what it rests on."""
+
+
+def answer_page(
+    title: str,
+    screen: Screen,
+    *,
+    numbers: Sequence[tuple[str, str, str]] = (),
+    picture: Picture | None = None,
+    sure: Sequence[tuple[str, str]] = (),
+    more: Sequence[Block] = (),
+    foot: Sequence[Block] = (),
+) -> list[Block]:
+    """A report whose first page has the same order in every command: the answer, why, how sure, what was
+    measured near it, flags. All else follows behind a fold.
+
+    numbers: cards (label, value, remark). picture: what the answer looks like. sure: what it rests on, each
+    line behind its label. more: what follows the rest of the screen. foot: how the page ends.
+    """
+
+    def of(labels: Sequence[str], *, detail: bool = False) -> tuple[tuple[str, str], ...]:
+        return tuple(
+            (fact.label, fact.text)
+            for fact in screen.facts
+            if fact.label in labels and (detail or not fact.detail)
+        )
+
+    flags, hidden = screen.warnings[:_MOST_FLAGS], len(screen.warnings[_MOST_FLAGS:])
+    flags += (f"{hidden} more below, under Details.",) if hidden else ()
+    parts: dict[str, Block] = {}
+    for heading, lines in (
+        ("Why", of(_WHY)), ("How sure", (*sure, *of(_SURE))), ("Measured near it", of(LABELS_OF["measured"]))
+    ):  # fmt: skip
+        parts |= {heading: Labelled(lines)} if lines else {}
+    parts |= {"Flags": Bullets(flags)} if flags else {}
+    blocks: list[Block] = [Heading(title, level=1), *(Text(line, "lead") for line in screen.answer)]
+    blocks += [Text(screen.asked, "soft"), *([Cards(tuple(numbers))] if numbers else []), *screen.tables[:1]]
+    blocks += [] if picture is None else [picture]
+    for heading, part in parts.items():
+        blocks += [Heading(heading, level=3), part]
+    shown = {fact.label for fact in screen.facts if not fact.detail} & {*_WHY, *_SURE, *LABELS_OF["measured"]}
+    rest = of([label for label in LABELS if label != "Next" and label not in shown], detail=True)
+    return [*blocks, *foot, Appendix("Details", (*_details(screen, rest), *more))]
+
+
+def _details(screen: Screen, facts: tuple[tuple[str, str], ...]) -> list[Block]:
+    """What a screen has beside the page that answers; facts: those that are not on it."""
+    blocks: list[Block] = [*screen.tables[1:]]
+    blocks += [Labelled(facts)] if facts else []
+    blocks += screen.details
+    if screen.code[1]:
+        blocks += [Heading(screen.code[0].rstrip(":"), level=3), Code(screen.code[1])]
+    if len(screen.warnings) > _MOST_FLAGS:
+        blocks += [Heading("Every flag", level=3), Bullets(screen.warnings)]
+    return blocks
 
 
 def screen_blocks(screen: Screen) -> tuple[list[Block], list[Block]]:
@@ -124,10 +193,8 @@ def html_page(title: str, blocks: Sequence[Block]) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_finalized
     )
-    environment.filters |= {"code": _inline, "svg": _svg, "slim": _slim}
-    fitting = (block.within(_PAGE_WIDTH) if isinstance(block, TextTable) else block for block in blocks)
-    named = [(type(block).__name__, block) for block in fitting]
-    return environment.get_template("page.html.j2").render(title=title, blocks=named)
+    environment.filters |= {"code": _inline, "svg": _svg, "slim": _slim, "named": _named}
+    return environment.get_template("page.html.j2").render(title=title, blocks=blocks)
 
 
 def markdown_page(blocks: Sequence[Block]) -> str:
@@ -146,13 +213,28 @@ def write_pages(folder: Path, blocks: Sequence[Block], *, overwrite: bool = Fals
 
     title = blocks[0]
     assert isinstance(title, Heading)  # noqa: S101  # every report begins with one
-    drawn = {block.file: block.figure for block in blocks if isinstance(block, Picture)}
+    drawn = {picture.file: picture.figure for picture in _pictures(blocks)}
     contents = {
         "report.html": html_page(title.text, blocks).encode("utf-8", "backslashreplace"),
         "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
         **{name: render(figure, ".png") for name, figure in drawn.items()},
     }
     return write_folder(folder, contents, overwrite=overwrite)
+
+
+def _named(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
+    """Blocks behind the names of their kinds, tables as narrow as a page."""
+    fitting = (block.within(_PAGE_WIDTH) if isinstance(block, TextTable) else block for block in blocks)
+    return [(type(block).__name__, block) for block in fitting]
+
+
+def _pictures(blocks: Sequence[Block]) -> Iterator[Picture]:
+    """Those of an appendix, too."""
+    for block in blocks:
+        if isinstance(block, Picture):
+            yield block
+        elif isinstance(block, Appendix):
+            yield from _pictures(block.blocks)
 
 
 def _finalized(value: object) -> object:
@@ -209,6 +291,8 @@ def _markdown(block: Block) -> str:
             text_of = "".join(f"- {label}: **{value}** ({remark})\n" for label, value, remark in cards)
         case Picture():
             text_of = f"![{paragraph(block.caption)}]({block.file})\n"
+        case Appendix(summary, inner):
+            text_of = f"## {for_markdown(summary)}\n\n{markdown_page(inner)}"
         case Folded(summary, table):
             text_of = f"{paragraph(summary)}\n\n{markdown(table)}"
         case TextTable():

@@ -7,8 +7,9 @@ from functools import partial
 
 from medusa_sim.grid.columns import OVER_TIME
 from medusa_sim.load.question import LoadAnswer
+from medusa_sim.report.basis import how_sure
 from medusa_sim.report.charts.load import rate_chart, time_chart
-from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, screen_blocks
+from medusa_sim.report.document import Block, Folded, Heading, Picture, answer_page
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.load_json import load_arrow
 from medusa_sim.report.load_text import load_screen
@@ -29,16 +30,19 @@ _TRUST = (
 
 def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
     """Every block of the report, in order."""
-    first, then = screen_blocks(load_screen(answer))
-    blocks: list[Block] = [Heading(_title(answer), level=1), *first]
-    if answer.carried:
-        blocks.append(Cards(_cards(answer)))
-    blocks += then
-    blocks += _plots(answer)
-    blocks.append(
-        Folded("Every metric of every policy and rate", TextTable.of(load_arrow(answer).to_pydict()))
+    scenario, plots = answer.test.scenario, _plots(answer)
+    first = next(block for block in plots if isinstance(block, Picture))
+    every = Folded("Every metric of every policy and rate", TextTable.of(load_arrow(answer).to_pydict()))
+    *sources, made = closing([scenario], _TRUST, command)
+    return answer_page(
+        _title(answer),
+        load_screen(answer),
+        numbers=_cards(answer),
+        picture=first,
+        sure=how_sure(scenario, ""),
+        more=(*(block for block in plots if block is not first), every, *sources),
+        foot=(made,),
     )
-    return blocks + closing([answer.test.scenario], _TRUST, command)
 
 
 def _title(answer: LoadAnswer) -> str:

@@ -7,13 +7,15 @@ import numpy as np
 from medusa_sim.arrays import among
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_counts
+from medusa_sim.report.basis import how_sure
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.charts.sweep import length_view
-from medusa_sim.report.document import Block, Folded, Heading, screen_blocks
+from medusa_sim.report.document import Block, Folded, Picture, answer_page
 from medusa_sim.report.recommend_text import recommend_screen
 from medusa_sim.report.scenario_text import model_name
 from medusa_sim.report.sources import closing
 from medusa_sim.report.sweep_report import rows_table, view_pictures
+from medusa_sim.report.text import times
 from medusa_sim.scenario.defaults import DEFAULT_CANDIDATES
 from medusa_sim.step.workload import Grid
 
@@ -22,9 +24,8 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
     """A page to print and the details below it; plots mark what the schedule runs, at the first length."""
     scenario, surface = answer.scenario, answer.cells.surface
     length = int(surface.seq_len[0])
-    first, then = screen_blocks(recommend_screen(answer))
-    title = Heading(f"Does speculation pay for {model_name(scenario)} on {scenario.cards}?", level=1)
-    blocks: list[Block] = [title, *first]
+    picture: Picture | None = None
+    others: list[Block] = []
     batch = surface.batch[answer.cells.fits[:, 0].any(axis=-1)]
     powers = 2 ** np.arange(20)
     batch = batch[among(batch, powers) | (batch == batch[-1])] if batch.size else batch
@@ -34,10 +35,24 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
         chosen = {int(size): recommended[int(size)] for size in batch}
         grid = Grid.of(tuple(chosen), (length,), sorted({*DEFAULT_CANDIDATES, *chosen.values()}))
         view = length_view(scenario, grid, length, chosen)
-        _, picture, *others = view_pictures(view, scenario, level=2, chains=answer.chains)
-        blocks += [picture, *then, Heading(f"Where the time of a step goes, length {length}", page=True)]
-        blocks += others[1:]
-        blocks.append(Folded("Every count beside it", rows_table(scenario, grid)))
-    else:
-        blocks += then
-    return blocks + closing([scenario], tuple(dict.fromkeys(caveats([scenario], grid))), command)
+        plots = view_pictures(view, scenario, level=2, chains=answer.chains)
+        picture = next(block for block in plots if isinstance(block, Picture))
+        others = [*plots[2:], Folded("Every count beside it", rows_table(scenario, grid))]
+    *sources_of, made = closing([scenario], tuple(dict.fromkeys(caveats([scenario], grid))), command)
+    return answer_page(
+        f"Does speculation pay for {model_name(scenario)} on {scenario.cards}?",
+        recommend_screen(answer),
+        picture=picture,
+        sure=_sure(answer),
+        more=(*others, *sources_of),
+        foot=(made,),
+    )
+
+
+def _sure(answer: Recommendation) -> list[tuple[str, str]]:
+    """What the answer rests on, with the speedup of the smallest batch that runs drafts."""
+    rows = [row for row in answer.schedule if row.fits_memory and row.candidates > 1]
+    row = rows[0] if rows else answer.schedule[0]
+    number = f"Batch {row.batch_max}: {times(row.speedup)}"
+    ends = f"{times(row.speedup_low)} to {times(row.speedup_high)}" if rows else ""
+    return how_sure(answer.scenario, number, ends, seq_len=row.seq_len)

@@ -19,24 +19,27 @@ NARROWEST = 40
 MOST_WARNINGS = 2
 """Warnings that are told without --verbose."""
 
-LABELS = (
-    # names of what is listed
-    "GPUs", "Devices", "Models", "Runtimes", "Profiles", "Prices",
-    # where it pays
-    "By batch", "By length", "By context", "Would fit", "Engine", "Within limit", "Surer", "Without", "Tied",
-    "Under load",
-    # why
-    "Why not more", "Other counts", "Tree", "Heads", "Experts", "Decoding", "Time goes to", "Schedule",
-    "Off above", "Sessions", "Look at", "Cheaper",
-    # how sure that is, and what was measured
-    "How sure", "Acceptance", "If it differs", "Measured",
-    # what it takes
-    "Memory", "Memory use", "Throughput", "Cost", "Price", "Energy", "Latency",
-    # how it was computed
-    "Rows", "Columns", "Searched", "Server", "Runs", "Kernels", "Errors", "Source", "Note", "Refused",
-    "Next",
-)  # fmt: skip
-"""Labels of facts, in the order in which every answer lists them."""
+LABELS_OF = {
+    "what is listed": ("GPUs", "Devices", "Models", "Runtimes", "Profiles", "Prices"),
+    "where it pays": (
+        "By batch", "By length", "By context", "Would fit", "Engine", "Within limit", "Surer", "Without",
+        "Tied", "Under load",
+    ),
+    "why": (
+        "Why not more", "Other counts", "Tree", "Heads", "Experts", "Decoding", "Time goes to", "Schedule",
+        "Off above", "Sessions", "Look at", "Cheaper",
+    ),
+    "how sure": ("How sure", "Acceptance", "If it differs"),
+    "measured": ("Measured",),
+    "what it takes": ("Memory", "Memory use", "Throughput", "Cost", "Price", "Energy", "Latency"),
+    "how it was computed": (
+        "Rows", "Columns", "Searched", "Server", "Runs", "Kernels", "Errors", "Source", "Note", "Refused",
+        "Next",
+    ),
+}  # fmt: skip
+"""Labels of facts by what they answer, in the order in which every answer has them."""
+LABELS = tuple(label for labels in LABELS_OF.values() for label in labels)
+"""All of them, in that order."""
 
 
 @dataclass(frozen=True, slots=True)
