@@ -14,12 +14,12 @@ import show
 import streamlit as st
 import which
 from charts.draw import lines_spec
-from chosen import SetUp
+from chosen import SetUp, set_up_of
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report import compare_warnings
-from medusa_sim.report.basis import MEASURED, how_sure, rests_on
+from medusa_sim.report.basis import how_sure, rests_text
 from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.setups import left_out, setups_chart
 from medusa_sim.report.compare_json import compare_values
@@ -43,6 +43,7 @@ from medusa_sim.specs.costs import LARGEST_USD
 from medusa_sim.specs.costs import prices as offers
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import format_text
+from views.nearest import nearest
 
 if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
@@ -86,6 +87,8 @@ def page(set_up: SetUp) -> None:
     _chart(
         answer, show.command(["compare", *which.options(set_up, asked, choices, prices), "--format", "csv"])
     )
+    if answer.chosen is not None:
+        nearest(set_up_of(_words(answer, answer.chosen)))
     _launch(answer)
     st.subheader(frontier_title(answer), anchor=False)
     show.text_table(frontier_table(answer), phone=_PHONE)
@@ -246,10 +249,7 @@ def _in_short(answer: Comparison, row: Mapping[Any, Any]) -> str:
 
 def _rests(answer: Comparison, row: Mapping[Any, Any]) -> str:
     """What a set-up rests on, in a few words."""
-    basis = rests_on(answer.scenario(row), plain=row["drafter"] == PLAIN)
-    return show.escaped(
-        "Kernels, engine and acceptance measured." if basis == MEASURED else f"Rests on {basis}."
-    )
+    return show.escaped(rests_text(answer.scenario(row), plain=row["drafter"] == PLAIN))
 
 
 def _answer(answer: Comparison) -> None:

@@ -24,6 +24,7 @@ from medusa_sim.lab.validate.operators import scores
 from medusa_sim.lab.validate.score_tables import choice_table, comparisons_table, score_table
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.outside.limits import UPLOAD_BYTES
+from medusa_sim.report.basis import how_sure
 from medusa_sim.report.coverage_text import groups_table
 from medusa_sim.report.text import percent
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTER
@@ -61,7 +62,7 @@ _SCORE_PHONE = ("operator", "size", "rows", "mean", "worst")
 
 
 _GROUPS = ("what", "model", "weights", "rows", "mean error", "worst", "in band", "left out", "rows are in")
-_GROUP_PHONE = ("what", "model", "rows", "mean error")
+_GROUP_PHONE = ("what", "rows", "mean error", "rows are in")
 
 
 def page(set_up: SetUp) -> None:
@@ -70,8 +71,7 @@ def page(set_up: SetUp) -> None:
     note = st.container()
     of = answers.scenario_of(set_up)
     found, sentence = answers.how_near(set_up)
-    st.markdown(show.in_words(sentence))
-    st.markdown(show.in_words(notes.accuracy(of)))
+    show.how_sure(how_sure(of, ""), sentence, notes.accuracy(of))
     if found.near:
         st.subheader("How far off there", anchor=False)
         show.text_table(groups_table(found.near), _GROUPS, _GROUP_PHONE)

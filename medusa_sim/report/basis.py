@@ -74,6 +74,12 @@ def rests_on(scenario: Scenario, *, plain: bool = False) -> str:
     return ", ".join(part.short for part in basis(scenario, plain=plain) if part.short) or MEASURED
 
 
+def rests_text(scenario: Scenario, *, plain: bool = False) -> str:
+    """That as a sentence."""
+    known = rests_on(scenario, plain=plain)
+    return "Kernels, engine and acceptance measured." if known == MEASURED else f"Rests on {known}."
+
+
 def _acceptance(scenario: Scenario) -> Iterator[Basis]:
     name, first = scenario.profile.name, scenario.guessed_from
     known = "" if first is None else "1 draft" if first == 2 else f"{first - 1} drafts"

@@ -12,14 +12,14 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from medusa_sim import __version__
-from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.outside.escaping import for_figure
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.report.basis import rests_text
 from medusa_sim.report.figures import DPI, FAINT, SHADES, look
-from medusa_sim.report.text import capitalised, counted, times, with_prefix
+from medusa_sim.report.text import counted, times, with_prefix
 from medusa_sim.report.workload_text import workload_text
 from medusa_sim.units import format_text
 
@@ -162,13 +162,8 @@ def _fitted(figure: Figure, text: str, y: float, size: float, width: float, **ho
 
 
 def _basis(answer: Recommendation) -> list[str]:
-    """What the answer rests on that was not measured for it, in as few lines as there is room for."""
-    lines = doubts(answer.scenario)
-    if not lines:
-        return wrap("Kernels and acceptance of this set-up were measured.", _LETTERS)
-    first = lines[0].partition(";")[0]  # what follows is what to do about it
-    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-    return wrap(f"{capitalised(first)}{more}", _LETTERS, max_lines=_MOST_LINES, placeholder=f" ...{more}")
+    """What the answer rests on, in as few lines as there is room for."""
+    return wrap(rests_text(answer.scenario), _LETTERS, max_lines=_MOST_LINES, placeholder=" ...")
 
 
 def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, told: Short) -> None:

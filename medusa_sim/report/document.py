@@ -213,7 +213,7 @@ def write_pages(folder: Path, blocks: Sequence[Block], *, overwrite: bool = Fals
 
     title = blocks[0]
     assert isinstance(title, Heading)  # noqa: S101  # every report begins with one
-    drawn = {picture.file: picture.figure for picture in _pictures(blocks)}
+    drawn = {picture.file: picture.figure for picture in pictures_of(blocks)}
     contents = {
         "report.html": html_page(title.text, blocks).encode("utf-8", "backslashreplace"),
         "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
@@ -228,13 +228,13 @@ def _named(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
     return [(type(block).__name__, block) for block in fitting]
 
 
-def _pictures(blocks: Sequence[Block]) -> Iterator[Picture]:
+def pictures_of(blocks: Sequence[Block]) -> Iterator[Picture]:
     """Those of an appendix, too."""
     for block in blocks:
         if isinstance(block, Picture):
             yield block
         elif isinstance(block, Appendix):
-            yield from _pictures(block.blocks)
+            yield from pictures_of(block.blocks)
 
 
 def _finalized(value: object) -> object:

@@ -20,7 +20,7 @@ from medusa_sim.report.charts.setups import (
     measured_chart,
 )
 from medusa_sim.report.compare_report import compare_blocks
-from medusa_sim.report.document import Picture, html_page
+from medusa_sim.report.document import html_page, pictures_of
 from medusa_sim.report.figures import render
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.measured_text import beside_text, measured_text
@@ -111,7 +111,7 @@ def test_a_page_has_the_answer_first(answer):
     html = html_page("t", blocks)
     assert html.index("without speculation") < html.index("<svg")
     assert html.count("<img") == html.count("<svg")  # as a telephone shows it
-    assert sum(isinstance(block, Picture) for block in blocks) == len(Y_TITLES)
+    assert len(list(pictures_of(blocks))) == len(Y_TITLES)
     assert answer.sentence.split(",")[0] in html
     assert "<svg" in answer._repr_html_()
     json.dumps(answer.to_dict(), allow_nan=False)
