@@ -63,6 +63,9 @@ def test_two_pages_are_subtracted_and_steps_without_drafts_count_where_they_are_
     assert match_rate == pytest.approx(0.5)
     assert every.tried.tolist() == [40000, 14000, 8400]
     assert every.tokens_per_step == pytest.approx(1.0 + 0.5 * 1.33)
+    # a page alone counts from the start: 70140 generated, 27930 of them drafted, 210 with their prompts
+    (whole,) = read_counts(FILES / "vllm_metrics_after.txt")
+    assert (whole.all_steps, whole.steps) == (70140 - 27930 - 210, 21000)
     # fewer steps in all than drafted: a few are requests in flight while the page was read
     few, fewer = (replace(counts, all_steps=share * counts.steps) for share in (0.99, 0.97))
     assert over_every_step(few)[1] == 1.0

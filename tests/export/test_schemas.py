@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from one_line import one_line
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
@@ -242,3 +243,18 @@ def test_an_engine_without_a_server_is_one_error():
     scenario = dense.comparison.scenario(dense.table.iloc[0])
     with pytest.raises(UsageError, match="launch command"):
         launch_command(scenario, "llama-cpp", 4, 4096, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [("0.20", "0.20"), ("0.22", "0.20"), ("0.24", "0.24"), ("0.26", "0.24"), ("0.27", ""), ("0.19", "")],
+)
+def test_versions_are_written_for_up_to_two_releases_ahead(asked, written):
+    versions = Versions("x", ("0.20", "0.24"), "0.24")
+    if written:
+        found, note = versions.chosen(asked)
+        assert found == written
+        assert (note == "") is (asked == written)
+    else:
+        with one_line(UsageError):
+            versions.chosen(asked)

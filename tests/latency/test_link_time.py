@@ -13,7 +13,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.lab.calibrate.collective import fit_collective, fit_dispatch
 from medusa_sim.lab.calibrate.fit import Rows
-from medusa_sim.latency.base import Bound, RooflineLatency
+from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source, less_certain
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time, dispatch_time
 from medusa_sim.operators.experts import Collective, Dispatch
@@ -212,3 +212,15 @@ def test_dispatch_between_nodes_is_priced_term_by_term():
         expected = start_us + (work**3 + link_us**3) ** (1 / 3)
         found = dispatch_time(GPU, kernel, replace(near, nodes=nodes))
         assert float(found.time_us) == pytest.approx(expected)
+
+
+def test_another_doubt_joins_a_band_in_quadrature_where_it_holds():
+    time = OperatorTime(
+        time_us=np.array([100.0, 100.0]), low_us=np.array([80.0, 80.0]), high_us=np.array([125.0, 125.0]),
+        bound=np.zeros(2, dtype=np.int8), source=np.zeros(2, dtype=np.int8),
+    )  # fmt: skip
+    found = less_certain(time, 0.3, Source.BORROWED, np.array([True, False]))
+    half = np.sqrt(np.log(1.25) ** 2 + 0.3**2)
+    assert found.low_us == pytest.approx([100 * np.exp(-half), 80])
+    assert found.high_us == pytest.approx([100 * np.exp(half), 125])
+    assert found.source.tolist() == [Source.BORROWED, 0]

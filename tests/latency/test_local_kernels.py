@@ -1,5 +1,6 @@
 """Kernels of local engines: what their time must do, whatever the constants."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -112,3 +113,16 @@ def test_bands_hold_the_time():
     time = LocalLatency(load_gpu("m3-max"), "metal").time(linear(COLUMNS))
     assert (time.low_us < time.time_us).all()
     assert (time.time_us < time.high_us).all()
+
+
+def test_a_curve_of_ones_own_scales_products_beside_barriers_and_no_attention():
+    """Its logarithms, between sizes on a line."""
+    gpu = load_gpu("rtx-3090")
+    bare = LocalLatency(gpu, "cuda")
+    own = LocalLatency(gpu, "cuda", msgspec.structs.replace(bare.law, curve=((1.0, 0.1), (5.0, 0.5))))
+    product = linear(np.array([1, 3, 5, 9]))
+    found, plain = (each.time(product).time_us - bare.barrier_us for each in (own, bare))
+    assert found / plain == pytest.approx(np.exp([0.1, 0.3, 0.5, 0.5]))
+    sizes = {"batch": 3, "q_len": 1, "kv_len": 500, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    seen = Attention(name="attention", kind="decode_attention", dtype="fp16", **sizes)
+    assert own.time(seen).time_us == bare.time(seen).time_us

@@ -41,6 +41,8 @@ def test_free_budgets_cliffs_and_cheaper_counts_by_hand():
         assert list(cliffs(np.ones(counts))) == []
     assert list(cliffs(np.array([1.0, 1.0, 2.0]))) == [2]
     assert list(cliffs(np.arange(10.0, 30.0))) == []  # every token costs the same: no cliff
+    for rise, found in ((1.049, []), (1.052, [4])):  # from a twentieth on
+        assert list(cliffs(np.repeat([1.0, rise], 4))) == found
     counts = np.array([64, 80, 96])
     # A6000, n 4096, k 14336: 208 us at m = 80, 175 us at 96 (DESIGN section 5.7)
     assert cheaper_pairs(counts, np.array([170.0, 208.0, 175.0])) == [(80, 96)]

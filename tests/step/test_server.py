@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
@@ -26,6 +27,7 @@ from medusa_sim.step.prompts import (
 )
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.server import FullServer, Served, served
+from medusa_sim.step.server_cells import _queueing
 from medusa_sim.step.step import Setting, decode_step
 from medusa_sim.step.traffic import Traffic, served_length, step_limits
 
@@ -264,3 +266,22 @@ def test_clients_that_begin_at_once_wait_for_half_of_all_prompts(runtime):
     assert waited_us == pytest.approx(np.diff(batch) / 2.0 * each_us, rel=0.15)
     alone = full(of, 1, traffic)
     assert float(alone.benchmark_first_token_us) == pytest.approx(float(alone.first_token_us), rel=0.05)
+
+
+@pytest.mark.parametrize(("requests", "prompt", "cv", "room"), [(8, 500, 0.0, 8000), (64, 2000, 0.5, 9000)])
+def test_prompts_queue_for_room_as_in_an_mg1_queue(requests, prompt, cv, room):
+    """b = rate (others + reading + wait), wait that of Pollaczek and Khinchine in steps; by bisection."""
+    traffic, others = Traffic(prompt_tokens=prompt, output_tokens=300, prompt_cv=cv), 150.0
+    share, queued = _queueing(traffic, *(np.full(1, float(value)) for value in (requests, room, others)))
+    of_step = prompt / room
+    reading = 1.0  # no prompt fills a step
+
+    def wait(rate):
+        return rate * of_step**2 * (1 + cv**2) / 2 / (1 - rate * of_step)
+
+    def missing(rate):
+        return rate * (others + reading + wait(rate)) - requests
+
+    rate = brentq(missing, 1e-9, 0.999 / of_step, xtol=1e-14)
+    assert float(share[0]) == pytest.approx(rate / requests, rel=1e-6)
+    assert float(queued[0]) == pytest.approx(wait(rate), rel=1e-4)

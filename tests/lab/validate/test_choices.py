@@ -20,6 +20,14 @@ from medusa_sim.lab.validate.comparison import CountChoice
     ],
 )
 def test_a_choice_is_judged_by_what_the_passes_tell_apart(predicted, regret, gain, floor, verdict):
-    choice = CountChoice(model="m", batch=1, predicted=predicted, measured=4, grid_steps=abs(predicted - 4) // 4,
-                         regret=regret, gain=gain, floor=floor)  # fmt: skip
+    choice = CountChoice(
+        model="m",
+        batch=1,
+        predicted=predicted,
+        measured=4,
+        grid_steps=1,
+        regret=regret,
+        gain=gain,
+        floor=floor,
+    )
     assert choice.verdict == verdict
