@@ -208,3 +208,14 @@ def test_a_malformed_table_is_refused_with_its_place(tmp_path):
     (folder / "accuracy.csv").write_text(text.replace(f",{groups()[0].rows},", ",two,", 1))
     with pytest.raises(SpecError, match="rows"):
         groups(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "column"), [("--gpu", "h100-sxm", "card"), ("--model", "llama-3.1-8b", "model")]
+)
+def test_groups_of_one_card_or_model_are_listed(option, value, column):
+    rows = json.loads(
+        CliRunner().invoke(cli, ["specs", "--kind", "coverage", option, value, "--format", "json"]).stdout
+    )["rows"]
+    assert len(rows) == sum(getattr(group, column) == value for group in groups()) > 0
+    assert {row[column] for row in rows} == {value}

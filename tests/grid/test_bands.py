@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.configurations import Configurations
+from medusa_sim.grid.single_step import _undescribed
 from medusa_sim.plan.verdict import LOSES, verdicts
 from medusa_sim.scenario.defaults import (
     DEFAULT_SEQ_LEN,
@@ -64,3 +66,19 @@ def test_a_request_of_a_load_is_as_long_as_a_step_half_way_through_its_output():
     assert LOAD_PROMPT_TOKENS + LOAD_OUTPUT_TOKENS / 2 == DEFAULT_SEQ_LEN
     assert request_length(LOAD_PROMPT_TOKENS, LOAD_OUTPUT_TOKENS) == DEFAULT_SEQ_LEN
     assert request_length(0.0, 1.0) == 1
+
+
+def test_a_tree_of_unknown_shape_is_as_wide_as_its_depth_needs():
+    scenario = Scenario(acceptance="paper-fig21")
+    for candidates in (2, 5, 6, 12, 64):
+        option = _undescribed(scenario, candidates)
+        depth = min(candidates - 1, scenario.depth)
+        assert option.width == next(width for width in range(1, 99) if width * depth >= candidates - 1)
+
+
+def test_configurations_are_plain_decoding_and_the_counts_of_each_option(cells):
+    several = Configurations(SERVED.options(4))
+    counts = [[int(count) for count in option.candidates] for option in several.options]
+    assert several.option.tolist() == [-1] + [i for i, each in enumerate(counts) for _ in each]
+    assert several.candidates.tolist() == [1] + [count for each in counts for count in each]
+    assert several.tokens_per_step[0] == 1.0

@@ -14,7 +14,7 @@ from medusa_sim.lab.calibrate import transfer
 from medusa_sim.lab.calibrate.fit import UNFITTED, Rows, heldout_groups, mape, ratio_mape
 from medusa_sim.lab.calibrate.gemm import _resolution_us, fit_gemm, gemm_start, merged_repeats
 from medusa_sim.lab.calibrate.moe import TILES, rules_of
-from medusa_sim.lab.calibrate.rows import fitted_kernels, write_fits, write_kernels
+from medusa_sim.lab.calibrate.rows import _groups, fitted_kernels, write_fits, write_kernels
 from medusa_sim.lab.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.lab.reproduce.published import operator_table
 from medusa_sim.lab.validate.comparison import choice_of
@@ -344,3 +344,19 @@ def test_the_papers_tables_refit_to_the_shipped_kernels(monkeypatch):
     refitted = gemm_time(GPU, linear, operator).time_us
     # The optimiser stops within a few thousandths of the same times.
     assert gemm_time(GPU, shipped.gemm["fp16"], operator).time_us == pytest.approx(refitted, rel=5e-3)
+
+
+def test_the_librarys_own_kernel_is_the_fastest_of_those_with_rows_enough():
+    """Twice as fast with a third of the rows is somebody's special kernel."""
+    sizes = {"slow": (6, 3.0), "own": (4, 2.0), "special": (2, 1.0)}
+    frame = pd.DataFrame(
+        [
+            {"op": "up", "m": 64 * (place + 1), "n": 4096, "k": 4096, "dtype": "fp16", "kernel": name,
+             "time_us": 100.0 * times * (place + 1)}
+            for name, (count, times) in sizes.items() for place in range(count)
+        ]
+    )  # fmt: skip
+    found = {
+        group.kernel: (group.time_us.size, group.is_own) for group in _groups(check_rows(frame, "rows"), GPU)
+    }
+    assert found == {"slow": (6, False), "own": (4, True), "special": (2, False)}

@@ -382,3 +382,14 @@ def test_a_finished_checkpoint_is_kept_unless_asked(recipe):
     record = json.loads((recipe.save / "training.json").read_text())
     assert record["recipe"]["seed"] == 1
     assert "overwrite" not in record["recipe"]
+
+
+def test_a_text_that_is_too_long_loses_its_start_and_its_response_alone_is_learned_from():
+    whole = [Response([1, 2, 3], [4, 5])]
+    for length, kept, first in ((4, [2, 3, 4, 5], 2), (5, [1, 2, 3, 4, 5], 3), (1, [5], 0)):
+        tokens, mask = response_batch(whole, batch=2, length=length, seed=1, step=0)
+        assert tokens.tolist() == [kept, kept]
+        assert mask.tolist() == [[place >= first for place in range(length)]] * 2
+    tokens, mask = response_batch(whole, batch=1, length=7, seed=1, step=0)
+    assert tokens.tolist() == [[1, 2, 3, 4, 5, 0, 0]]
+    assert mask.tolist() == [[False, False, False, True, True, False, False]]
