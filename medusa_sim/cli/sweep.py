@@ -166,7 +166,7 @@ def _show_best(output: Output, asked: Sequence[tuple[Scenario, tuple[str, ...]]]
 
     asked: scenarios, each with what it rests on.
     """
-    from medusa_sim.plan.insights import answer
+    from medusa_sim.plan.insights import sweep_answer
     from medusa_sim.report.sweep_text import sweep_screen
 
     cases = grid.batch.size * grid.seq_len.size * len(asked)
@@ -175,4 +175,4 @@ def _show_best(output: Output, asked: Sequence[tuple[Scenario, tuple[str, ...]]]
             f"{cases} batches and lengths are too many for a table; choose --format csv or -o FILE.parquet"
         )
     several = len(asked) > 1
-    output.screens([sweep_screen(answer(one, grid), warned, several=several) for one, warned in asked])
+    output.screens([sweep_screen(sweep_answer(one, grid), warned, several=several) for one, warned in asked])

@@ -57,7 +57,7 @@ class CheaperCount(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Answer:
+class SweepAnswer:
     """What one scenario gives over a grid.
 
     by_count: every count at every batch and length. best: (B, S, 1) the best of those that fit; best_on_grid:
@@ -118,7 +118,7 @@ class Answer:
         return tuple(zip(*columns, strict=True))
 
 
-def answer(scenario: Scenario, grid: Grid) -> Answer:
+def sweep_answer(scenario: Scenario, grid: Grid) -> SweepAnswer:
     """Everything that a reader of the sweep wants to know first, over every count to CANDIDATES_MAX."""
     largest = max(CANDIDATES_MAX, int(grid.candidates.max()))
     by_count = price(scenario, grid.batch, grid.seq_len, scenario.options(largest)).by_count
@@ -129,7 +129,7 @@ def answer(scenario: Scenario, grid: Grid) -> Answer:
 
         lacking = shortfall(scenario, int(grid.batch[missing[0][0]]), int(grid.seq_len[missing[0][1]]))
     on_grid = np.where(among(counts, grid.candidates), by_count.speedup, -np.inf)
-    return Answer(
+    return SweepAnswer(
         scenario=scenario,
         grid=grid,
         by_count=by_count,

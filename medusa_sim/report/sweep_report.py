@@ -11,7 +11,7 @@ from medusa_sim.doubts.doubts import doubts
 from medusa_sim.grid.columns import SWEEP, gain_column
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
-from medusa_sim.plan.insights import Answer, answer
+from medusa_sim.plan.insights import SweepAnswer, sweep_answer
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.charts.sweep import (
     LengthView,
@@ -47,7 +47,7 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
     models = ", ".join(dict.fromkeys(item.model.name for item in settings))
     title = f"How many candidates should {models} verify on {gpus}?"
     blocks: list[Block] = [Heading(title, level=1)]
-    answers = [answer(item, grid) for item in settings]
+    answers = [sweep_answer(item, grid) for item in settings]
     several = len(settings) > 1
     if several:
         blocks += [_compared(settings, answers), Text("Best count and its speedup, by batch.")]
@@ -58,7 +58,7 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
     return blocks + closing(settings, tuple(dict.fromkeys(caveats(settings, grid))), command)
 
 
-def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTable:
+def _compared(settings: Sequence[Scenario], answers: Sequence[SweepAnswer]) -> TextTable:
     """A row a GPU and model, a column a batch, at the first length."""
     grid = answers[0].grid
     shown = evenly(np.arange(grid.batch.size), _MOST_BATCHES)
@@ -77,7 +77,7 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTa
     )
 
 
-def _setting_blocks(item: Scenario, answered: Answer, several: bool) -> list[Block]:
+def _setting_blocks(item: Scenario, answered: SweepAnswer, several: bool) -> list[Block]:
     level = 3 if several else 2
     grid = answered.grid
     first, then = screen_blocks(sweep_screen(answered, doubts(item)))
@@ -92,7 +92,7 @@ def _setting_blocks(item: Scenario, answered: Answer, several: bool) -> list[Blo
     return blocks
 
 
-def _cards(answered: Answer) -> tuple[tuple[str, str, str], ...]:
+def _cards(answered: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
     """Best count at the smallest, middle and largest batch, where it stops paying, what is free."""
     grid = answered.grid
     column = {name: answered.column(name).tolist() for name in ("batch", "seq_len", "candidates")}

@@ -10,7 +10,7 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.columns import SWEEP, gain_column, with_unlisted
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.counts import NEAR_BEST
-from medusa_sim.plan.insights import Answer, Free
+from medusa_sim.plan.insights import Free, SweepAnswer
 from medusa_sim.report.caveats import more_may_pay, more_requests_text, slower_format_text
 from medusa_sim.report.cost_text import COST_COLUMNS, Costs, cost_facts
 from medusa_sim.report.coverage_text import standing_fact
@@ -47,7 +47,7 @@ _OF_ONE = ("Acceptance", "Measured", "Cost", "Price", "Energy", "Next")
 """Facts that are details where several scenarios stand below each other."""
 
 
-def sweep_screen(answer: Answer, warned: Sequence[str] = (), *, several: bool = False) -> Screen:
+def sweep_screen(answer: SweepAnswer, warned: Sequence[str] = (), *, several: bool = False) -> Screen:
     """All of the answer of one scenario; where nothing fits, what is missing and what would do.
 
     warned: what the scenario rests on. several: whether it is one of several.
@@ -80,7 +80,7 @@ def headline(scenario: Scenario, grid: Grid) -> str:
     )
 
 
-def sentence(answer: Answer) -> str:
+def sentence(answer: SweepAnswer) -> str:
     """The gain at the first and the last batch and length that fit, or that there is none."""
     counts, batch, length = (answer.column(name).tolist() for name in ("candidates", "batch", "seq_len"))
     cases = [place for place, fits in enumerate(answer.fits) if fits]
@@ -96,7 +96,7 @@ def sentence(answer: Answer) -> str:
     return f"Speculation gives {' and '.join(gains)}."
 
 
-def by_batch(answer: Answer) -> list[str]:
+def by_batch(answer: SweepAnswer) -> list[str]:
     """At which batches speculation pays, a text a length."""
     several = answer.grid.seq_len.size > 1
     return [
@@ -105,7 +105,7 @@ def by_batch(answer: Answer) -> list[str]:
     ]
 
 
-def best_table(answer: Answer) -> TextTable:
+def best_table(answer: SweepAnswer) -> TextTable:
     """One row for each batch and length: the best count and what it gives.
 
     Columns that say nothing here (one length, no throughput, everything fits) are left out.
@@ -148,7 +148,7 @@ def free_text(count: int, free: Free) -> str:
     return f"{count}+" if count >= free.largest else str(count)
 
 
-def facts(answer: Answer) -> Iterator[Fact]:
+def facts(answer: SweepAnswer) -> Iterator[Fact]:
     """What follows from the grid, a fact each."""
     several = answer.grid.seq_len.size > 1
     yield from (Fact("By batch", text) for text in by_batch(answer))
@@ -167,7 +167,7 @@ def facts(answer: Answer) -> Iterator[Fact]:
     yield Fact("Next", "--all-rows or --format csv: a row for each count; --report DIR: a page with charts")
 
 
-def warnings(answer: Answer) -> list[str]:
+def warnings(answer: SweepAnswer) -> list[str]:
     """What to be warned of beside what the scenario rests on."""
     requests = int(answer.grid.batch.min()), int(answer.grid.batch.max())
     return [
@@ -196,7 +196,7 @@ def engine_fact(best: Cells | None) -> Iterator[Fact]:
         yield Fact("Engine", f"{name} runs no trees (--runtime vllm); its chain gives {', '.join(ends)}")
 
 
-def _costs(answer: Answer) -> Iterator[Fact]:
+def _costs(answer: SweepAnswer) -> Iterator[Fact]:
     """What tokens cost at the first and the last batch and length."""
     several = answer.grid.seq_len.size > 1
     names = ("batch", "seq_len", *COST_COLUMNS)
@@ -211,7 +211,7 @@ def _costs(answer: Answer) -> Iterator[Fact]:
     )
 
 
-def _memory(answer: Answer) -> Iterator[Fact]:
+def _memory(answer: SweepAnswer) -> Iterator[Fact]:
     """How many requests fit, and what the largest batch of the grid that fits keeps on a GPU."""
     if answer.scenario.scope == "block":
         return
@@ -230,7 +230,7 @@ def _memory(answer: Answer) -> Iterator[Fact]:
     )  # fmt: skip
 
 
-def _columns(answer: Answer) -> Iterator[Fact]:
+def _columns(answer: SweepAnswer) -> Iterator[Fact]:
     """What columns mean that do not say it themselves."""
     if answer.scenario.traffic is not None:
         yield Fact("Columns", "speedup: with the prompts that a server reads; step alone: without them")

@@ -2,7 +2,7 @@
 
 `[power]` of a hardware file holds the limit with its source, and either `[power.fit]`, parameters fitted to
 measured watts of this card, or `inherit = "GPU"`: the parameters of a measured card, scaled so that the same
-shares of bandwidth, peak and time draw the same share of the limit. The law is `step/server.py`.
+shares of bandwidth, peak and time draw the same share of the limit. The law is `step/watts.py`.
 
 `profiles/prices.toml` holds offers of an hour of a GPU with their dates and sources. A price without a date
 is refused, and one that is used is named with its date (`Price.text`): prices age.

@@ -22,7 +22,7 @@ from medusa_sim.api import Scenario
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.plan.insights import answer
+from medusa_sim.plan.insights import sweep_answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.scenario.acceptance import constant_rate, mean_length, rates_by_position
@@ -102,7 +102,7 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
         assert same(both[name], both[f"{name}_curve"]), name
     assert (both["fits_memory"] == both["fits_memory_curve"]).all()
     best = curve[curve["fits_memory"]].groupby(["batch", "seq_len"])["speedup"].max()
-    of_sweep = answer(scenario, Grid.of(BATCHES, LENGTHS, [1]))
+    of_sweep = sweep_answer(scenario, Grid.of(BATCHES, LENGTHS, [1]))
     swept_near, free = of_sweep.near, of_sweep.free.whole
     for case, (batch, seq_len) in enumerate(product(BATCHES, LENGTHS)):
         row = scheduled_row_at(found, batch, seq_len)

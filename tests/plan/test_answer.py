@@ -13,7 +13,7 @@ from medusa_sim.grid.cells import price
 from medusa_sim.grid.request import RequestLatency, request_latency
 from medusa_sim.plan.break_even import break_even_batches, crossing
 from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
-from medusa_sim.plan.insights import answer
+from medusa_sim.plan.insights import sweep_answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.verdict import LOSES, PAYS
 from medusa_sim.plan.woken_experts import DEAR, waking
@@ -63,7 +63,7 @@ def scenario() -> Scenario:
 def test_the_best_count_must_fit_in_memory(scenario):
     most = price(scenario, [1], [4000]).surface.max_batch[0]
     batches = [int(most.min()) - 1, int(most[1:].max())]
-    long = answer(scenario, Grid.of(batches, [4000], [1, 64]))
+    long = sweep_answer(scenario, Grid.of(batches, [4000], [1, 64]))
     every = price(scenario, batches, [4000]).by_count
     for case in range(2):
         allowed = every.speedup[case, 0][every.fits[case, 0]].max()
@@ -72,7 +72,7 @@ def test_the_best_count_must_fit_in_memory(scenario):
 
 
 def test_verification_alone_is_free_further(scenario):
-    free = answer(scenario, Grid.of([1, 4], [1024], [1])).free
+    free = sweep_answer(scenario, Grid.of([1, 4], [1024], [1])).free
     assert (free.whole <= free.verification).all()
     # more sequences fill the memory time sooner
     assert free.verification[0] > free.verification[1]
@@ -99,7 +99,7 @@ def test_an_answer_at_the_end_of_its_profile_or_of_the_room_says_so():
     for scenario, candidates in ((short, 7), (short.but(max_drafts=2), 3)):
         row = recommend(scenario, Question(batch_max=1)).schedule[0]
         assert (row.candidates, row.ends_profile) == (candidates, candidates == 7)
-    assert answer(short, Grid.of([1], [1024], [1, 4])).ends_profile
+    assert sweep_answer(short, Grid.of([1], [1024], [1, 4])).ends_profile
     scenario = Scenario(model="vicuna-13b", runtime="cuda-graph", latency="roofline")
     found = recommend(scenario, Question(batch_min=64, batch_max=64))
     assert not found.enable

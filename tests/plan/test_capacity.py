@@ -6,7 +6,7 @@ from asking import run
 
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.plan.insights import answer
+from medusa_sim.plan.insights import sweep_answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.shortfall import shortfall
 from medusa_sim.plan.slower import slower_format_us
@@ -76,7 +76,7 @@ def test_what_does_not_fit_ends_the_answer_with_its_warnings():
 
 def test_the_parts_of_the_memory_are_the_memory():
     scenario = Scenario()
-    found = answer(scenario, Grid.of([1, 8], [1024], [1, 8]))
+    found = sweep_answer(scenario, Grid.of([1, 8], [1024], [1, 8]))
     for case in range(2):
         parts, most = found.memory(case)
         assert float(parts.total) == pytest.approx(found.column("memory_bytes")[case])
@@ -92,7 +92,7 @@ def test_a_format_that_is_slower_is_told(dtype):
         float(price(each, [1], [1024], ()).decode_us[0, 0, 0]) for each in (asked, Scenario(**small))
     )
     expected = pytest.approx((own, published)) if own > 1.005 * published else None
-    assert slower_format_us(answer(asked, Grid.of([1], [1024], [1, 2])).by_count) == expected
+    assert slower_format_us(sweep_answer(asked, Grid.of([1], [1024], [1, 2])).by_count) == expected
     found = recommend(asked, Question(batch_min=1, batch_max=2))
     told = [line for line in warnings(found) if line.startswith("slower") and "published" in line]
     assert len(told) == (slower_format_us(found.cells) is not None)

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 import medusa_sim as ms
 from medusa_sim.grid.cells import price
 from medusa_sim.plan.break_even import break_even_batches, crossing
-from medusa_sim.plan.insights import answer
+from medusa_sim.plan.insights import sweep_answer
 from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, Stretch, drafted, stretches, verdicts
 from medusa_sim.report.charts.sweep import length_view
 from medusa_sim.report.verdict_text import crossing_text
@@ -96,7 +96,7 @@ SERVER = {
 def test_sweep_its_plot_and_recommend_choose_one_count_at_one_request(given):
     scenario = ms.Scenario(**given)
     grid = Grid.of([1], [scenario.length], [1, 2, 3, 4, 8, 48])
-    swept = answer(scenario, grid)
+    swept = sweep_answer(scenario, grid)
     view = length_view(scenario, grid, scenario.length)
     for batches in (1, range(1, 65)):
         row = scenario.recommend(batches).recommendation.schedule[0]
@@ -112,7 +112,7 @@ def test_every_form_of_an_answer_tells_one_verdict():
     kinds = [stretch.kind for stretch in crossing_.known]
     assert kinds[0] == "pays"
     assert f"It {crossing_text(crossing_, 'batch')}." in str(told)
-    swept = answer(scenario, Grid.of([1, 64], [scenario.length], [1, 2, 3, 4]))
+    swept = sweep_answer(scenario, Grid.of([1, 64], [scenario.length], [1, 2, 3, 4]))
     assert swept.paying[0].known[0] == crossing_.known[0]
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SERVER.items()]
     values = document("recommend", *words, "--runtime", "sglang", "--batch", "1..64")

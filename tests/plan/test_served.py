@@ -16,8 +16,7 @@ from medusa_sim.grid.cells import price
 from medusa_sim.grid.columns import BY_COUNT, SWEEP, count_table
 from medusa_sim.grid.quantities import BY_NAME, OF_SCENARIO
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.plan.insights import answer
-from medusa_sim.plan.insights import answer as answer_of_sweep
+from medusa_sim.plan.insights import sweep_answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.report.recommend_json import recommendation_values, row_values
@@ -110,7 +109,7 @@ def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_t
     assert alone.surface.setting.runtime.library == scenario.runtime.library
     place = int(np.flatnonzero(alone.candidates[0, 0] == row.candidates)[0])
     assert row.kernels_speedup == pytest.approx(float(alone.step_speedup[0, 0, place]))
-    found = answer_of_sweep(scenario, Grid.of([row.batch_max], [row.seq_len], [1, row.candidates]))
+    found = sweep_answer(scenario, Grid.of([row.batch_max], [row.seq_len], [1, row.candidates]))
     if found.column("candidates")[0] == row.candidates:  # a sweep says the same
         assert found.column("kernels_speedup")[0] == pytest.approx(row.kernels_speedup)
     assert f"{row.kernels_speedup:.2f}x of kernels alone" in step_text(answer, row)
@@ -249,7 +248,7 @@ def test_a_server_gains_less_than_its_steps_and_both_are_named():
 def test_the_first_line_of_a_sweep_is_a_row_of_its_file(traffic):
     scenario = Scenario(**CHAIN, runtime="vllm", **traffic)
     grid = Grid.of([1, 64], [512], range(1, 17))
-    found, rows = answer(scenario, grid), swept(scenario, (1, 64), candidates=tuple(range(1, 17)))
+    found, rows = sweep_answer(scenario, grid), swept(scenario, (1, 64), candidates=tuple(range(1, 17)))
     name = "server_speedup" if traffic else "speedup"
     for case, (gain, low, high) in enumerate(found.gains):
         of_batch = rows[rows.batch == grid.batch[case]]
