@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import medusa_sim as ms
 from medusa_sim.acceptance.curve import ShapedAcceptance
-from medusa_sim.acceptance.deeper import DEEPEST, FALLS, Fall, carried_on
+from medusa_sim.acceptance.deeper import DEEPEST, FALLS, Fall, carried_on, fall_of, fallen
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.doubts.doubts import doubts
@@ -198,3 +198,14 @@ def test_the_flagship_has_an_optimum_inside_its_range_and_says_where_it_guesses(
 def test_rows_that_rest_on_no_guess_do_not_speak_of_it(scenario):
     assert not any("guess" in line for line in doubts(scenario, 4))
     assert doubts(scenario, 5) == doubts(scenario)
+
+
+def test_rates_fall_by_a_share_of_their_own_mean_fall():
+    fall = Fall(share=0.5, share_error=0.1, alone=0.2, alone_error=0.3)
+    rates = np.array([0.8, 0.9, 0.8 / 4])  # a quarter over two drafts: the half of it each
+    found, error = fall_of(rates, fall, of_mean=False)
+    assert (found, error) == (pytest.approx(0.5 * np.log(2.0)), 0.1)
+    assert fall_of(rates[::-1], fall, of_mean=False) == (0.0, 0.1)  # rising ones stay
+    assert fall_of(rates, fall, of_mean=True) == fall_of(rates[:1], fall, of_mean=False) == (0.2, 0.3)
+    assert fallen(np.array([0.9, 0.8]), np.log(2.0), 3) == pytest.approx([0.4, 0.2, 0.1])
+    assert fallen(np.array([0.9]), -1.0, 2).tolist() == [1.0, 1.0]

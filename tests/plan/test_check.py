@@ -7,6 +7,7 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import CoverageError, UsageError
+from medusa_sim.plan.check import EngineRun, Measured
 
 BATCH, SEQ, DRAFTS = 8, 600, 3
 
@@ -146,3 +147,24 @@ def test_a_longer_chain_than_the_profile_describes_is_checked_by_what_was_measur
     assert by_length.check.parts[1].predicted_us == pytest.approx(round_.predicted_us, rel=1e-3)
     own = ms.Scenario(**DEFAULT, acceptance=shares)
     assert own.check(accepted_by_position=shares, **given).check.run.undescribed == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "time_us", "tokens", "timed_by"),
+    [
+        ({"tpot_ms": 5.0, "drafts": 3, "tokens_per_step": 2.0}, 5000.0, 2.0, "tpot"),
+        ({"tokens_per_s": 400.0, "drafts": 3, "tokens_per_step": 2.0}, 8 / 400 * 1e6, 2.0, "rate"),
+        ({"itl_ms": 12.0, "drafts": 3, "tokens_per_step": 2.0}, 6000.0, 2.0, "gaps"),
+        ({"tpot_ms": 5.0, "accepted_by_position": [0.5, 0.25]}, 5000.0, 1.75, "tpot"),
+        ({"tpot_ms": 5.0, "drafts": 3, "tokens_per_step": 4.0}, 5000.0, 4.0, "tpot"),
+    ],
+)
+def test_what_was_measured_is_a_time_a_token_and_tokens_a_step(given, time_us, tokens, timed_by):
+    run = EngineRun.of(Measured(batch=8, **given), 700)
+    assert (run.batch, run.seq_len, run.timed_by) == (8, 700, timed_by)
+    assert (run.time_us, run.tokens_per_step) == (pytest.approx(time_us), pytest.approx(tokens))
+
+
+def test_no_step_gives_more_than_its_drafts_and_one():
+    with pytest.raises(UsageError, match="at most 4 are possible"):
+        EngineRun.of(Measured(batch=8, drafts=3, tokens_per_step=4.1, tpot_ms=5.0), 700)

@@ -472,3 +472,17 @@ def test_fp8_that_is_slower_than_bf16_says_why(gpu, model, tp, said):
         decode_step(Scenario(**named, dtype=each).setting, batches, 640).time_us for each in ("fp8", "bf16")
     ]
     assert said or (times[0] < 1.02 * times[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "drafts", "fits"),
+    [(1.5, 1, True), (2.0, 1, True), (2.1, 1, False), (1.0, 3, False), (1.5, 0, False), (3.0, 16, True),
+     (3.0, 17, False)],
+)  # fmt: skip
+def test_a_mean_length_is_above_one_and_at_most_a_token_more_than_drafts(tokens, drafts, fits):
+    if not fits:
+        with one_line(UsageError):
+            mean_length(tokens, drafts)
+        return
+    rate = mean_length(tokens, drafts).heads.accuracy[:, 0]
+    assert 1.0 + np.cumprod(np.full(drafts, rate[0])).sum() == pytest.approx(tokens)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.optimize import brentq
 
 from medusa_sim.latency.by_name import latency_model
@@ -15,7 +16,7 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.chance import binomial
+from medusa_sim.step.chance import _binomial_parts, binomial, log_normal
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.prompts import (
@@ -285,3 +286,32 @@ def test_prompts_queue_for_room_as_in_an_mg1_queue(requests, prompt, cv, room):
     rate = brentq(missing, 1e-9, 0.999 / of_step, xtol=1e-14)
     assert float(share[0]) == pytest.approx(rate / requests, rel=1e-6)
     assert float(queued[0]) == pytest.approx(wait(rate), rel=1e-4)
+
+
+@pytest.mark.parametrize(("draws", "rate"), [(1, 0.3), (6, 0.2), (40, 0.7)])
+def test_parts_of_a_binomial_have_its_chance_of_none_and_its_mean(draws, rate):
+    """Four equally likely parts of the others, each its own mean."""
+    values, chances = _binomial_parts(float(draws), rate)
+    law = stats.binom(draws, rate)
+    assert chances == pytest.approx([law.pmf(0), *[law.sf(0) / 4] * 4])
+    assert values[0] == 0.0
+    assert values @ chances == pytest.approx(law.mean())
+    # the lowest quarter of those with any: counted down from one
+    left, lowest = law.sf(0) / 4, 0.0
+    for hits in range(1, draws + 1):
+        taken = min(left, law.pmf(hits))
+        left, lowest = left - taken, lowest + taken * hits
+    assert values[1] == pytest.approx(lowest / (law.sf(0) / 4))
+
+
+def test_log_normal_lengths_have_mean_one_and_their_spread():
+    values = log_normal(np.array([0.0, 0.5, 1.0]))
+    assert values.mean(axis=1) == pytest.approx([1.0, 1.0, 1.0])
+    assert values[0] == pytest.approx(1.0)
+    # equally likely: logarithms are as far apart as those of a normal, times its deviation
+    logs = np.log(values[1:])
+    apart = (logs - logs.mean(axis=1, keepdims=True)) / np.sqrt(np.log([[1.25], [2.0]]))
+    assert apart[0] == pytest.approx(apart[1])
+    density = stats.norm.pdf(stats.norm.ppf(np.linspace(0.0, 1.0, apart.shape[1] + 1)))
+    means = -apart.shape[1] * np.diff(density)  # of equally likely parts of a normal
+    assert apart[0] == pytest.approx(means / means.std())
