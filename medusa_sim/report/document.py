@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading of level 1 to 3; `page`: it begins a page where the report is printed."""
+    """A heading of level 1 to 3."""
 
     text: str
     level: int = 2
-    page: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from medusa_sim.report.recommend_text import recommend_screen
 from medusa_sim.report.scenario_text import model_name
 from medusa_sim.report.sources import closing
 from medusa_sim.report.sweep_report import rows_table, view_pictures
-from medusa_sim.report.text import times
+from medusa_sim.report.text import span, times, times_between
 from medusa_sim.scenario.defaults import DEFAULT_CANDIDATES
 from medusa_sim.step.workload import Grid
 
@@ -50,9 +50,10 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
 
 
 def _sure(answer: Recommendation) -> list[tuple[str, str]]:
-    """What the answer rests on, with the speedup of the smallest batch that runs drafts."""
+    """What the answer rests on, with the speedup of the smallest batches that run drafts."""
     rows = [row for row in answer.schedule if row.fits_memory and row.candidates > 1]
     row = rows[0] if rows else answer.schedule[0]
-    number = f"Batch {row.batch_max}: {times(row.speedup)}"
+    gain = times_between(row.speedup_lowest, row.speedup_highest)
+    number = f"{gain} at batch {span(row.batch_min, row.batch_max)}"
     ends = f"{times(row.speedup_low)} to {times(row.speedup_high)}" if rows else ""
     return how_sure(answer.scenario, number, ends, seq_len=row.seq_len)
