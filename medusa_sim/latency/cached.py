@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,10 @@ class Known:
     sizes: dict[str, FloatArray] = field(default_factory=dict)
     """Rising sizes that any line was asked for, by the name of its axis."""
     entries: int = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Anew in another process: keys name kernels by their places in this one's memory."""
+        return Known, (self.together,)
 
     def wanted(self, axis: str, sizes: FloatArray) -> FloatArray:
         """Rising sizes that a line is to be asked for where it does not know some of these."""
@@ -79,6 +84,10 @@ class CachedLatency:
         self._latency, self._known, self._whose = latency, known or Known(), whose
         self._keys: dict[Hashable, Hashable] = {}
         self._distinct: dict[Hashable, tuple[FloatArray, IntArray]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without its times, as `Known`."""
+        return CachedLatency, (self._latency, self._known, self._whose)
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, as the model that is asked gives it."""

@@ -1,6 +1,7 @@
 """A cached time is the time: whatever matters to an operator matters to the key."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -91,6 +92,30 @@ def test_grids_that_overlap_are_the_same_as_each_alone_and_no_size_is_computed_t
         for name in ("time_us", "low_us", "high_us", "bound", "source"):
             assert np.array_equal(getattr(whole, name), np.broadcast_to(getattr(alone, name), m.shape)), name
     assert sorted(computed) == np.unique(np.concatenate([m.ravel() for m in grids])).tolist()
+
+
+def test_lines_that_are_known_together_are_asked_once_for_what_another_was():
+    asked: list[tuple[float, list[float]]] = []
+
+    class Counting(CalibratedLatency):
+        def time(self, operator: Operator) -> OperatorTime:
+            asked.append((float(operator.n), np.ravel(operator.m).tolist()))
+            return super().time(operator)
+
+    latency = CachedLatency(Counting(load_gpu("a100-80gb-pcie"), "torch"), Known(together=True))
+    for n, m in ((4096, [1, 64]), (4096, [3, 64]), (11008, [64]), (11008, [1, 3])):
+        layer = operator("gemm").with_columns(m=np.array(m), n=n)
+        assert np.array_equal(latency.time(layer).time_us, LATENCY.time(layer).time_us)
+    assert asked == [(4096, [1, 64]), (4096, [3]), (11008, [1, 3, 64])]
+
+
+def test_what_is_sent_to_another_process_answers_alike_and_has_no_times():
+    alone = LATENCY.time(operator("gemm"))
+    latency = CachedLatency(LATENCY, Known(together=True), LATENCY.whose)
+    unasked = pickle.dumps(latency)
+    assert latency.time(operator("gemm")) == alone
+    assert len(pickle.dumps(latency)) == len(unasked)
+    assert pickle.loads(pickle.dumps(latency)).time(operator("gemm")) == alone  # noqa: S301  # our own
 
 
 @pytest.mark.parametrize("gpu", ["h100-sxm", "b200"])
