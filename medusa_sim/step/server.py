@@ -50,8 +50,8 @@ from medusa_sim.step.prompts import (
     timed_rows,
 )
 from medusa_sim.step.sampling import sampled
-from medusa_sim.step.server_cells import InFlight, Rows, ServerCells, in_flight, rows_of, sums_by_place
-from medusa_sim.step.step import Setting, StepTime, processed_tokens
+from medusa_sim.step.server_cells import InFlight, ServerCells, in_flight, rows_of, sums_by_place
+from medusa_sim.step.step import Setting, processed_tokens
 from medusa_sim.step.traffic import Traffic
 
 REQUESTS_A_CLIENT = 10
@@ -126,19 +126,22 @@ class _Steps(NamedTuple):
 
 
 class _Linear(NamedTuple):
-    """What the tokens of a step share at (n,) rising numbers of rows."""
+    """What the tokens of a step share at (n,) rising numbers of rows.
+
+    device_us: its time; upper_halves: of its 80 % band on the logarithm.
+    """
 
     rows: IntArray
-    step: StepTime
+    device_us: FloatArray
+    upper_halves: FloatArray
 
     def at(self, rows: IntArray) -> FloatArray:
         """Device time at some of the rows, microseconds."""
-        return np.asarray(self.step.device_us[np.searchsorted(self.rows, rows)])
+        return np.asarray(self.device_us[np.searchsorted(self.rows, rows)])
 
     def upper_half(self, rows: int) -> float:
-        """Upper half-width of its 80 % band at one of them, on the logarithm."""
-        place = np.searchsorted(self.rows, rows)
-        return float(np.log(self.step.high_us[place] / self.step.time_us[place]))
+        """Upper half-width of its band at one of them."""
+        return float(self.upper_halves[np.searchsorted(self.rows, rows)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -242,13 +245,23 @@ class FullServer(Served):
     def _inputs(self) -> tuple[FloatArray, ...]:
         return self.step_us, self.requests, self.width, self.tokens_per_step, self.attention_us
 
+    @property
+    def _cells(self) -> ServerCells:
+        """Every cell in a row."""
+        return self._priced[0]
+
+    @property
+    def _linear(self) -> _Linear:
+        """What a step's tokens share, at all rows that are asked about."""
+        return self._priced[1]
+
     @cached_property
-    def _in_flight(self) -> InFlight:
-        """Every cell in a row, before it is known what the rows of its steps share."""
+    def _priced(self) -> tuple[ServerCells, _Linear]:
+        """`_cells` and `_linear`; the rows of every number of requests are not kept."""
         step_us, requests, width, tokens, attention_us = (
             values.ravel() for values in np.broadcast_arrays(*self._inputs)
         )
-        return in_flight(
+        cells = in_flight(
             self.setting,
             self.traffic,
             step_us=step_us,
@@ -258,43 +271,23 @@ class FullServer(Served):
             attention_us=attention_us,
             server_us=self.server_us,
         )
+        rows = rows_of(self.setting, cells)
+        timed = distinct(rows.whole, rows.fewer, _ends_of_lines(cells), [self._prompt_rows])
+        step = linear_step(self.setting, timed.astype(np.float64))
+        linear = _Linear(timed, step.device_us, np.log(step.high_us / step.time_us))
+        return cells.sharing(linear.at(rows.whole), rows.mean(linear.at(rows.fewer))), linear
 
-    @cached_property
-    def _rows(self) -> Rows:
-        """Rows of the steps of every cell."""
-        return rows_of(self.setting, self._in_flight)
-
-    @cached_property
-    def _cells(self) -> ServerCells:
-        """Every cell in a row."""
-        rows, linear = self._rows, self._linear
-        return self._in_flight.sharing(linear.at(rows.whole), rows.mean(linear.at(rows.fewer)))
-
-    @cached_property
-    def _timed_rows(self) -> FloatArray:
-        """Rows between which what a step's tokens share is linear."""
-        cells = self._in_flight
-        return timed_rows(float((cells.requests * cells.width).max() + cells.room.max()))
-
-    @cached_property
+    @property
     def _prompt_rows(self) -> int:
         """Those of a mean prompt alone."""
         return round(max(self.traffic.prompt_tokens, 1.0))
 
     @cached_property
-    def _linear(self) -> _Linear:
-        """What a step's tokens share, at all rows that are asked about."""
-        rows = distinct(
-            self._rows.whole, self._rows.fewer, self._timed_rows.astype(np.int64), [self._prompt_rows]
-        )
-        return _Linear(rows, linear_step(self.setting, rows.astype(np.float64)))
-
-    @cached_property
     def _prompts_us(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(rows, linear_us, drafter_prompt_us): what a step's tokens share, between these rows linear."""
-        rows = self._timed_rows
-        linear_us = self._linear.at(rows.astype(np.int64))
-        return rows, linear_us, drafter_prompt_us(self.setting, self.drafter, rows)
+        ends = _ends_of_lines(self._cells)
+        rows = ends.astype(np.float64)
+        return rows, self._linear.at(ends), drafter_prompt_us(self.setting, self.drafter, rows)
 
     @cached_property
     def _prompt_attention_us(self) -> float:
@@ -413,6 +406,11 @@ class FullServer(Served):
         pairs = ((steps.time_us, further_us), (kept, more), (place, place))
         times, weights, places = (np.concatenate([np.ravel(each) for each in pair]) for pair in pairs)
         return times, weights, places
+
+
+def _ends_of_lines(cells: InFlight) -> IntArray:
+    """Rows between which what the tokens of their steps share is linear."""
+    return timed_rows(float((cells.requests * cells.width).max() + cells.room.max())).astype(np.int64)
 
 
 class _Means(NamedTuple):
