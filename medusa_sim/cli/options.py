@@ -65,7 +65,7 @@ class OneOf(click.Choice[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The name as it is known. Fails for any other, naming those of the runtime, which is read first."""
         if isinstance(value, str) and value not in self.choices:
-            if (name := value.lower()) in (*self.choices, *self.argument.others):
+            if (name := self.argument.named(value)) is not None:
                 return name
             self.fail(self.argument.unknown(value, ctx and ctx.params.get("runtime")), param, ctx)
         return super().convert(value, param, ctx)

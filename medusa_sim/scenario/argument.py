@@ -101,6 +101,11 @@ class Argument:
     above: float | None = None
     most: float | None = None
 
+    def named(self, value: str) -> str | None:
+        """The one of its names that a text means, in any case, files as tools write them; None for none."""
+        read = (value.lower(), *([named_file(value)] if self.others else []))
+        return next((name for name in read if name in (*self.choices, *self.others)), None)
+
     def unknown(self, value: str, runtime: object = None) -> str:
         """One line for a name that is none of its choices; runtime: the engine, whose names are listed."""
         what, engine = self.name.replace("_", " "), str(getattr(runtime, "name", runtime or ""))
@@ -123,8 +128,8 @@ class Argument:
                 check_kind(self.name, each, self.type.wanted, self.type.allowed)
             return
         check_kind(self.name, value, self.type.wanted, self.type.allowed)
-        is_other = isinstance(value, str) and value.lower() in self.others
-        if self.choices and isinstance(value, str) and value not in self.choices and not is_other:
+        is_named = isinstance(value, str) and bool(self.others) and self.named(value) is not None
+        if self.choices and isinstance(value, str) and value not in self.choices and not is_named:
             raise UsageError(self.unknown(value, runtime))
         if isinstance(value, int | float) and self.type in (WHOLE, NUMBER) and not self._covers(value):
             raise UsageError(f"{self.name.replace('_', ' ')} {shown(value)}: {self._range} are allowed")

@@ -284,7 +284,7 @@ def gpu_name(given: str, data_dir: str | os.PathLike[str] | None = None) -> str:
 
 def _folded(name: str) -> str:
     return re.sub(
-        r"[\s_-]+", "", re.sub(r"nvidia|geforce|tesla|amd|instinct|apple|intel", "", name[:100].lower())
+        r"[\s_()-]+", "", re.sub(r"nvidia|geforce|tesla|amd|instinct|apple|intel", "", name[:100].lower())
     )
 
 

@@ -24,6 +24,19 @@ TYPED = {
 }  # fmt: skip
 
 
+def test_brackets_of_a_name_may_stay():
+    assert load_gpu("CPU Xeon 6 (GNR) 12ch").name == "cpu-xeon-6-gnr-12ch"
+
+
+@pytest.mark.parametrize("typed", ["MXFP4", "mxfp4", "MXFP4 MoE", "mxfp4_moe"])
+def test_types_of_files_are_taken_as_tools_write_them(typed):
+    one = ms.Scenario(
+        gpu="gb10", model="gpt-oss-20b", runtime="llama.cpp", drafter="ngram", acceptance=0.5,
+        weight_dtype=typed,
+    )  # fmt: skip
+    assert one.model.weight_dtype == "mxfp4_moe"
+
+
 @pytest.mark.parametrize("typed", TYPED)
 def test_cards_are_taken_as_they_are_typed(typed):
     assert load_gpu(typed).name == TYPED[typed]
