@@ -234,11 +234,15 @@ def caught(mutation: Mutation, copy: Path, limit_s: float) -> str:
     paths = os.pathsep.join(str(copy / name) for name in ("", "benchmarks", "tests"))
     chosen = "not browser and not slow and not nightly"
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", chosen]
-    try:
-        run = subprocess.run(
-            [*command, *tests_of(mutation, copy)], cwd=copy, capture_output=True, text=True, check=False,
-            timeout=limit_s, env={**os.environ, "PYTHONPATH": paths, "MEDUSA_SIM_DATA": data},
+
+    def tested(*tests: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *tests], cwd=copy, capture_output=True, text=True, check=False, timeout=limit_s,
+            env={**os.environ, "PYTHONPATH": paths, "MEDUSA_SIM_DATA": data},
         )  # fmt: skip
+
+    try:
+        run = tested(*tests_of(mutation, copy))
     except subprocess.TimeoutExpired:
         return f"no end within {limit_s:.0f} s"
     finally:
@@ -246,6 +250,8 @@ def caught(mutation: Mutation, copy: Path, limit_s: float) -> str:
     if run.returncode == 0:
         return ""
     told = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if told and tested(failed := told[0].partition(" - ")[0].split(" ", 1)[1]).returncode in (1, 2):
+        raise SystemExit(f"{failed} fails without any mutation")
     return told[0][:150] if told else (run.stdout + run.stderr).strip()[-150:]
 
 

@@ -12,6 +12,7 @@ from medusa_sim.load.arrivals import Lengths, closed_loop
 from medusa_sim.load.engine import run
 from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.load.policies import Fixed
+from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.compose import HOST_OVERLAP
@@ -151,3 +152,28 @@ def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step():
         options = chains(scenario)
         found = step_table(scenario, options, limits_of(scenario, options[-1], Server(max_requests=4)), 64)
         assert (found.steps_ahead, found.upto(0).steps_ahead) == (ahead, 1)
+
+
+def test_prompts_by_hand():
+    """1 us a token that all share, attention of 3 us a token and 0.5 us to its end, 10 us a beginning."""
+    tokens = np.arange(2001.0)
+    read, until = np.array([[1.0], [2000.0]]), np.array([[1.0, 2000.0]])
+    own = PromptTable(
+        linear_s=1e-6 * tokens, chunk_tokens=read[:, 0], chunk_ends=until[0], drafter_s=2e-6 * tokens,
+        attention_s=1e-6 * (3.0 * read + 0.5 * until), share=0.5, begin_s=1e-5,
+    )  # fmt: skip
+    for chunks, began in (([(300, 300)], 1), ([(300, 900)], 0), ([(300, 300), (200, 700)], 1)):
+        count = sum(size for size, _ in chunks)
+        read_us = count + sum(3.0 * size + 0.5 * end for size, end in chunks)
+        expected = 0.5 * read_us + 2.0 * count + 10.0 * began
+        for rows in (0, 64):
+            assert own.added_s(rows, chunks, 1.0) == pytest.approx(1e-6 * expected)
+    assert own.without_drafter().added_s(64, [(300, 900)], 1.0) == pytest.approx(
+        1e-6 * 0.5 * (300 + 900 + 450)
+    )
+    apart = replace(own, are_apart=True, host_s=3e-3)
+    smooth = (0.5 * 1650.0) ** HOST_OVERLAP + 3000.0**HOST_OVERLAP
+    expected = smooth ** (1 / HOST_OVERLAP) + 2.0 * 300
+    assert apart.added_s(64, [(300, 900)], 1.0) == pytest.approx(1e-6 * expected)
+    assert apart.without_drafter().host_s == 0.0
+    assert replace(own, host_s=3e-3).without_drafter().host_s == 3e-3

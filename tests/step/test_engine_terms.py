@@ -21,6 +21,7 @@ from medusa_sim.step.compose import (
     HOST_OVERLAP,
     RATIO_SHARE,
     Added,
+    _sum,
     drafting_us,
     host_us,
     is_captured,
@@ -362,3 +363,15 @@ def test_what_steps_lie_beside_others_widens_a_step_and_no_speedup():
         assert (half > 0.15).all()
     for end in ("speedup_low", "speedup_high"):
         assert wide[end].to_numpy() == pytest.approx(narrow[end].to_numpy(), rel=0.02)
+
+
+def test_terms_add_up_and_their_errors_in_quadrature_with_what_requests_are_beyond():
+    terms = load_runtime("vllm").engine.terms
+    step, request = terms["host_us_per_step"], terms["host_us_per_request"]
+    known = request.measured.requests
+    for batch in (1.0, known, 3.0 * known):
+        found = _sum(((step, 2.0),), ((request, batch),))
+        beyond_us = request.value * max(batch - known, 0.0)
+        halves = (2.0 * step.value * step.band, batch * request.value * request.band, beyond_us)
+        assert float(found.time_us) == pytest.approx(2.0 * step.value + batch * request.value)
+        assert float(found.half_us) == pytest.approx(sum(half**2 for half in halves) ** 0.5)
