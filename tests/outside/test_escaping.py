@@ -3,6 +3,7 @@
 import csv
 import io
 import subprocess
+import zlib
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -19,6 +20,8 @@ from medusa_sim.outside.escaping import (
     code_block,
     for_comment,
     for_csv,
+    for_figure,
+    for_file,
     for_html,
     for_markdown,
     for_shell,
@@ -171,3 +174,43 @@ def test_a_shell_sees_one_word_and_one_comment(name, tmp_path):
     assert run.stdout == printable(name)
     assert not run.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("give `--tp 2`, `a*b`", [("text", "give "), ("code", "--tp 2"), ("text", ", "), ("code", "a*b")]),
+        ("a lone ` says nothing", [("text", "a lone ` says nothing")]),
+        ("`a` and `b", [("text", "`a` and `b")]),
+        ("two `` together ``", [("text", "two `` together ``")]),
+        ("none", [("text", "none")]),
+    ],
+)  # fmt: skip
+def test_single_backquotes_in_pairs_are_code_and_others_are_text(text, parts):
+    found: list[tuple[str, str]] = []
+    for part in MARKDOWN.parse(paragraph(text))[1].children or ():
+        kind = "code" if part.type == "code_inline" else "text"
+        if found and kind == found[-1][0] == "text":
+            found[-1] = (kind, found[-1][1] + part.content)
+        else:
+            found.append((kind, part.content))
+    assert [(kind, shown) for kind, shown in found if shown] == parts
+
+
+@pytest.mark.parametrize("most", [160, 21])
+def test_a_text_without_room_loses_its_middle(most):
+    letters = "".join(chr(97 + place % 26) for place in range(most + 1))
+    assert for_figure(letters[:most], most) == letters[:most]
+    cut = for_figure(letters, most)
+    begin, _, end = cut.partition("...")
+    assert most - 2 <= len(cut) <= most + 1
+    assert (letters.startswith(begin), letters.endswith(end)) == (True, True)
+    assert abs(len(begin) - len(end)) <= 1
+
+
+def test_the_name_of_a_file_is_plain_and_tells_others_apart():
+    assert for_file("llama-3.1-8b") == "llama-3.1-8b"
+    assert for_file("a/b") == f"a-b-{zlib.crc32(b'a/b'):08x}"
+    assert for_file("a/b") != for_file("a:b")
+    assert for_file("x" * 80) == "x" * 80
+    assert for_file("x" * 81) == f"{'x' * 80}-{zlib.crc32(b'x' * 81):08x}"

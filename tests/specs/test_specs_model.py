@@ -420,3 +420,11 @@ def test_allowed_dtypes():
 def test_refused_dtypes_say_what_is_allowed(dtypes, told):
     with one_line(SpecError, "llama-3-8b: ", told):
         with_dtypes(load_model("llama-3-8b"), **dtypes)
+
+
+def test_what_a_module_for_drafting_repeats_is_one_layer():
+    """DeepSeek-V3's first three layers are dense, its modules have experts (arXiv 2412.19437)."""
+    deepseek, llama = (load_model(name).last_layer for name in ("deepseek-v3", "llama-3.1-8b"))
+    assert (deepseek.count, llama.count) == (1, 1)
+    assert deepseek.feed_forward.experts == 256
+    assert llama.feed_forward.width == 14336
