@@ -50,6 +50,8 @@ _CALLS = {
 }  # fmt: skip
 _NO_NUMBERS = {"argument", "Quantity", "Literal", "significant", "lru_cache", "cache", "Kind"}
 """Calls whose numbers are help, digits, sizes of caches or edges of bands."""
+_SHAPES = {"ones_like", "zeros_like"}
+"""Calls by which a product or a sum takes another shape and the same values."""
 _CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate", "lab/measure/shapes.py")
 """Where constants of a module were chosen freely: what is taken from a file, sizes of pictures, where a fit's
 search begins and ends, shapes to measure. A tenth more of one is as right, so that no test should notice.
@@ -118,6 +120,8 @@ class _Reader:
                 yield self._at(self._begin(node), self._source(node), repr(value + 1))
             case ast.UnaryOp(op=ast.USub(), operand=inner) if not isinstance(inner, ast.Constant):
                 yield self._at(self._begin(node), "-", "")
+            case ast.BinOp(right=ast.Call(func=called)) if _name(called) in _SHAPES:
+                return
             case ast.BinOp(op=operator) if type(operator) in _OPERATORS and not _is_text(node):
                 yield from self._between(node.left, node.right, *_OPERATORS[type(operator)])
             case ast.Compare(ops=[first, *_]) if type(first) in _COMPARISONS:

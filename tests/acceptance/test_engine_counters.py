@@ -66,6 +66,10 @@ def test_two_pages_are_subtracted_and_steps_without_drafts_count_where_they_are_
     # a page alone counts from the start: 70140 generated, 27930 of them drafted, 210 with their prompts
     (whole,) = read_counts(FILES / "vllm_metrics_after.txt")
     assert (whole.all_steps, whole.steps) == (70140 - 27930 - 210, 21000)
+    page = (FILES / "vllm_metrics_after.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    unfinished = tmp_path / "unfinished.txt"  # no request has ended: the counter is not there yet
+    unfinished.write_text("".join(line for line in page if "request_success" not in line), encoding="utf-8")
+    assert read_counts(unfinished)[0].all_steps == 70140 - 27930
     # fewer steps in all than drafted: a few are requests in flight while the page was read
     few, fewer = (replace(counts, all_steps=share * counts.steps) for share in (0.99, 0.97))
     assert over_every_step(few)[1] == 1.0

@@ -8,7 +8,7 @@ from one_line import one_line
 
 from medusa_sim.engine_runs.bench import is_bench, read_bench
 from medusa_sim.engine_runs.bench_row import BenchRow, Shape, checked, with_shape
-from medusa_sim.engine_runs.run import engine_run, told_by
+from medusa_sim.engine_runs.run import _serving, engine_run, told_by
 from medusa_sim.errors import DataError
 from medusa_sim.plan.check import check
 from medusa_sim.scenario.scenario import Scenario
@@ -85,3 +85,17 @@ def test_a_rate_that_no_requests_give_says_that_units_are_mixed(tokens_per_s, fi
     else:
         with one_line(DataError, match="units mixed"):
             checked(row, Path("x.json"))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "traffic"), [(500, 200, (500, 200)), (0, 200, None), (500, 0, None)]
+)
+def test_a_run_that_says_its_lengths_is_served_with_them(prompt, output, traffic):
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="vllm"
+    )
+    row = BenchRow(source="x", tool="own", concurrency=1.0, itl_us=8000.0, prompt=prompt, output=output)
+    found = _serving(scenario, row).traffic
+    assert traffic == (found and (found.prompt_tokens, found.output_tokens))
+    asked = scenario.but(prompt_tokens=64, output_tokens=32)
+    assert _serving(asked, row) is asked
