@@ -4,8 +4,8 @@
 
 Rows: those of `served_rows.py`. Their load generators start all clients at once, ask ten requests of each and
 take the mean (`--num-prompts` is ten times `--max-concurrency`): a tenth of all wait for the prompts of the
-others (N19). *full*: a server that stays full; *test*: with that start; *recipe*: with what the recipes of
-InferenceX make a client wait besides, in steps (`waited_steps`).
+others. *full*: a server that stays full (N17); *test*: a load test (N19); *recipe*: with what single recipes
+of InferenceX make a client wait besides, in steps (`waited_steps`).
 """
 
 from __future__ import annotations
@@ -23,24 +23,22 @@ import medusa_sim as ms
 from medusa_sim.grid.cells import price
 from medusa_sim.units import US_PER_MS
 
-CHUNK = 10
-"""Tokens that TensorRT-LLM sends at once of DeepSeek (`deepseek_rows.py`); the first comes with the last."""
 DENSE_CHUNK = 20
-"""Of its 70B at 1,024 + 1,024 tokens: 18 to 20 steps late on one GPU to eight, and in no other traffic."""
+"""Tokens that TensorRT-LLM sends at once of a 70B at 1,024 + 1,024 tokens: first ones were 18 to 20 steps
+late on one GPU to eight, and in no other traffic."""
 POLLED, POLLED_FROM_16 = 10, 30
 """Steps after which SGLang on a B200 looks for new requests (`--scheduler-recv-interval`)."""
-LATE_SHARE = 0.9
+ENDS = (0.1, 0.9)
+"""Shares of the measured times below the ends of an 80 % band."""
 
 
 def waited_steps(row: Any, arguments: dict[str, Any]) -> float:
-    """Steps that a client waits by the recipe of a row, before its request is seen or for its first chunk."""
+    """Steps that a client waits by the recipe of a row beside `load_test_steps` of its engine."""
     is_deepseek = arguments["model"].startswith("deepseek")
-    if row.backend == "trtllm" and is_deepseek:
-        return CHUNK - 1.0
     if row.backend == "trtllm" and "70b" in arguments["model"] and row.isl == row.osl:
         return DENSE_CHUNK - 1.0
     if row.backend == "sglang" and is_deepseek and arguments["gpu"] == "b200":
-        return (POLLED if row.concurrency < 16 else POLLED_FROM_16) / 2.0
+        return (POLLED_FROM_16 - POLLED) / 2.0 if row.concurrency >= 16 else 0.0
     return 0.0
 
 
@@ -88,11 +86,12 @@ def main() -> None:
     for way in ways:
         late = np.log((cells.measured / cells[way]).to_numpy())
         order = np.argsort(late)
-        place = np.searchsorted(np.cumsum(weight[order]), LATE_SHARE * weight.sum())
+        places = np.searchsorted(np.cumsum(weight[order]), np.array(ENDS) * weight.sum())
+        low, high = late[order][places]
         print(
             f"{way}: {len(cells)} cells {errors[way].abs().mean():.0f} %, bias {errors[way].mean():+.0f} %, "
-            f"mean over {len(means)} groups {means[way].mean():.0f} %; {LATE_SHARE:.0%} are late by "
-            f"{late[order][place]:.2f} at most (of the logarithm, groups alike)"
+            f"mean over {len(means)} groups {means[way].mean():.0f} %, median {means[way].median():.0f} %; "
+            f"late by {low:+.2f} to {high:+.2f} (80 %, of the logarithm, groups alike)"
         )
 
 

@@ -9,7 +9,8 @@ the format of weights in every engine, the engine, the engine on a generation of
 nothing with the spread of its level, so that what one engine shows for a format counts in another as far as
 they were seen to be alike. Where a term was fitted elsewhere (vLLM's dense models in 16 bits on Hopper)
 nothing deviates: levels describe what differs from there. What is left out is predicted from all the rest,
-whole cards, formats and models at a time.
+whole cards, formats and models at a time. Mean times to the first token of the same rows say what prompts
+cost (N17, N19): they are fitted along, with a wide error, where lengths are drawn.
 
 Lengths: InferenceX draws them from 80 to 100 % of those named, nine tenths in the mean.
 """
@@ -31,6 +32,7 @@ from deepseek_rows import GPUS as DEEPSEEK_GPUS
 from deepseek_rows import OLDER, newest
 from deepseek_rows import SETUP as DEEPSEEK_SETUP
 from engine_rows import published_rows
+from first_tokens import waited_steps
 from msgspec.structs import replace as with_fields
 from scipy.optimize import brentq
 from served_rows import served_cells, set_ups
@@ -44,15 +46,16 @@ from medusa_sim.specs.nearness import KINDS, NEARNESS_FILE, Kind, Place, nearest
 from medusa_sim.specs.ranges import form_of
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.step import decode_step
-from medusa_sim.units import FORMATS
+from medusa_sim.units import FORMATS, US_PER_MS
 from medusa_sim.writing import write_text
 
 STATED_SHARE = 0.9
 INFERENCEX = 1024
 """Its lengths are multiples of this; NVIDIA's own rows of two dense models are too, with lengths as named."""
 NVIDIA = ("llama-3.1-8b", "qwen3-32b")
-SIGMA, ROBUST, LARGEST = 0.04, 2.0, 30.0
-"""Error of a cell, errors (in SIGMA) from which a cell counts less, cells that a group counts as at most."""
+SIGMA, FIRST_SIGMA, ROBUST, LARGEST = 0.04, 0.2, 2.0, 30.0
+"""Error of a cell and of its first token, errors (in these) from which one counts less, cells that a group
+counts as at most."""
 MANY = 8
 """GPUs from which small layers split over all of them run other kernels than on a few."""
 REFERENCE = ("bf16", "hopper", "dense", "new", "few")
@@ -71,7 +74,7 @@ class Effect:
     """A term: the part of a step that it is a factor on or (plus) is charged for; levels with spreads.
 
     but: engines in which it was fitted elsewhere. by_card: what a generation's own kernels launch: nothing is
-    taken over from one to another.
+    taken over from one to another. of_first: of first tokens alone.
     """
 
     term: str
@@ -80,6 +83,7 @@ class Effect:
     plus: bool = False
     but: tuple[str, ...] = ()
     by_card: bool = False
+    of_first: bool = False
 
 
 EFFECTS = (
@@ -124,7 +128,7 @@ EFFECTS = (
     Effect(
         "prompt_share",
         "prompt",
-        ((("engine",), 0.05), (("engine", "card"), 0.075), (("engine", "form"), 0.075)),
+        ((("engine",), 0.05), (("engine", "card"), 0.075), (("layers_of",), 0.3)),
     ),
     Effect("kernels_share", "kernels", ((("engine", "version", "form"), 0.1),)),
     Effect(
@@ -144,6 +148,7 @@ EFFECTS = (
     Effect(
         "prompt_us_per_request", "begins", ((("engine",), 2500.0), (("engine", "card"), 4000.0)), plus=True
     ),
+    Effect("load_test_us", "tests", ((("engine",), 50_000.0),), plus=True, of_first=True),
     Effect("layer_us", "layers_shared", ((("engine",), 2.0), (("engine", "card"), 2.0)), plus=True),
     Effect(
         "experts_us_per_layer",
@@ -179,13 +184,15 @@ HELD_OUT = (
 )
 GROUP = ["engine", "gpu", "weights", "model"]
 LEAST_HELD, MOST_HELD, LARGE_GROUP, WIDER = 0.6, 0.85, 20, 0.002
+NIGHTS = 0.018
+"""80 % half-width of one cell that was measured again on another night (standard deviation 1.4 %)."""
 STEPS = 60
 SMALL = 5
 """Cells from which a group is counted among those whose bands are to hold."""
 
 
-def bare(name: str) -> Runtime:
-    """A runtime without the terms that are fitted here."""
+def bare(name: str, **values: float) -> Runtime:
+    """A runtime without the terms that are fitted here, or with these values of some."""
     runtime = load_runtime(name)
     assert runtime.engine is not None
     terms, host = runtime.engine.terms, HOST.get(runtime.library, {})
@@ -193,7 +200,7 @@ def bare(name: str) -> Runtime:
     for effect in EFFECTS:
         given = terms[effect.term]
         kept = host.get(effect.term, given.value if "host" in effect.term else 0.0)
-        value = 1.0 if effect.term in SHARES else kept
+        value = values.get(effect.term, 1.0 if effect.term in SHARES else kept)
         changed[effect.term] = with_fields(given, value=value, deviations=(), elsewhere=())
     return replace(runtime, engine=runtime.engine.with_terms(changed))
 
@@ -239,6 +246,12 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
         scenario = ms.Scenario(**arguments | {"runtime": bare(name)})
         batch = np.array(sorted({int(count) for count in own.concurrency}))
         swept = scenario.sweep(batch=batch.tolist(), candidates=[1])
+        slower = ms.Scenario(**arguments | {"runtime": bare(name, prompt_share=2.0)})
+        first_us, first_slower_us = (
+            US_PER_MS * rows.benchmark_ttft_ms.to_numpy()
+            for rows in (swept, slower.sweep(batch=batch.tolist(), candidates=[1]))
+        )
+        is_test = model not in NVIDIA and "ttft_mean_ms" in own
         step = decode_step(scenario.setting, batch, np.asarray(scenario.length))
         parts = {part: np.zeros(batch.size) for part in PARTS}
         for part, time_us in step.parts_us.items():
@@ -251,8 +264,8 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
         formats = weight_formats(of)
         expert_layers = of.layers if of.experts is not None else 0
         cost = dataclasses.replace(step.cost, source_us=np.zeros(()))
-        faster = np.broadcast_to(np.log(cost.time_us / cost.low_us), batch.shape)
-        slower = np.broadcast_to(np.log(cost.high_us / cost.time_us), batch.shape)
+        early = np.broadcast_to(np.log(cost.time_us / cost.low_us), batch.shape)
+        late = np.broadcast_to(np.log(cost.high_us / cost.time_us), batch.shape)
         experts_in = formats[0] if of.experts is None else FORMATS[of.experts.form or of.form].weight_dtype
         version = {"1.0": "old", "1.1": "old"}.get(str(own.backend_version.iloc[0])[:3], "new")
         for line in named_rows(own):
@@ -264,6 +277,7 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "card": scenario.gpu.architecture,
                     "weights": formats[0],
                     "experts_in": experts_in,
+                    "layers_of": "dense" if of.experts is None else experts_in,
                     "form": form,
                     "version": version,
                     "model": model,
@@ -272,12 +286,17 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "runtime": name,
                     "tokens": round(named["prompt_tokens"] + named["output_tokens"] / 2.0),
                     "place": place_of(scenario)._replace(runtime=name),
-                    "faster": faster[at],
-                    "slower": slower[at],
+                    "faster": early[at],
+                    "slower": late[at],
                     "tp": arguments["tp"],
                     "ep": arguments["ep"],
                     "requests_at": int(line.concurrency),
-                    "measured": 1e3 * line.tpot_mean_ms,
+                    "measured": US_PER_MS * line.tpot_mean_ms,
+                    "first_measured": US_PER_MS * line.ttft_mean_ms if is_test else np.nan,
+                    "first_prompts": first_slower_us[at] - first_us[at],
+                    "first_steps": (2.0 * first_us[at] - first_slower_us[at]) / swept.tpot_us[at]
+                    + waited_steps(line, arguments),
+                    "tests": 1.0,
                     "rest": rest[at],
                     **{part: values[at] for part, values in parts.items()},
                     "kernels": 1.0,
@@ -383,9 +402,10 @@ class Fit:
         """(microseconds per token of every cell, their derivatives by every value: cells x values)."""
         time, slopes = self.cells.rest.to_numpy(), dict[str, FloatArray]()
         beside = np.zeros(time.size)
-        of = {effect.term: self.levels[effect.term] @ values for effect in EFFECTS}
+        effects = [effect for effect in EFFECTS if not effect.of_first]
+        of = {effect.term: self.levels[effect.term] @ values for effect in effects}
         spread = np.exp(of["linear_share"] / 2.0)  # half of what prompts add is linear layers
-        for effect in EFFECTS:
+        for effect in effects:
             part, value = self.cells[effect.part].to_numpy(dtype=np.float64), of[effect.term]
             if effect.plus:
                 counts = part if "host" in effect.term else np.where(value >= 0.0, part, 0.0)
@@ -396,23 +416,46 @@ class Fit:
         slopes["linear_share"] = slopes["linear_share"] + slopes["prompt_share"] / 2.0
         slower = np.exp(of["kernels_share"])
         slopes["kernels_share"] = time
-        shares = {effect.term for effect in EFFECTS if not effect.plus}
+        shares = {effect.term for effect in effects if not effect.plus}
         jacobian = sum(
             (slopes[term] * (slower if term in shares else 1.0))[:, None] * self.levels[term] for term in of
         )
         return np.asarray(time * slower + beside), np.asarray(jacobian)
 
+    def first(self, values: FloatArray, step_us: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(microseconds to the first token of every cell, their derivatives by every value).
+
+        step_us: what the steps take that a prompt waits for; nothing is derived by them.
+        """
+        cells, levels = self.cells, self.levels
+        share = levels["prompt_share"] + levels["linear_share"] / 2.0
+        prompts_us = cells.first_prompts.to_numpy() * np.exp(share @ values)
+        time_us, jacobian = cells.first_steps.to_numpy() * step_us + prompts_us, prompts_us[:, None] * share
+        for term in ("prompt_us_per_request", "load_test_us"):
+            added_us = levels[term] @ values
+            time_us = time_us + np.maximum(added_us, 0.0)
+            jacobian = jacobian + (added_us >= 0.0)[:, None] * levels[term]
+        return np.asarray(time_us), np.asarray(jacobian)
+
     def solve(self, keep: BoolArray, start: FloatArray | None = None) -> Found:
         """Least squares of robust log errors with what draws levels to nothing."""
         cells = self.cells
         size = cells.groupby(["engine", "gpu", "weights", "family"]).rest.transform("size").to_numpy()
-        weight = np.sqrt(np.minimum(1.0, LARGEST / size))[keep]
-        measured = cells.measured.to_numpy()[keep]
+        measured, first_measured = cells.measured.to_numpy(), cells.first_measured.to_numpy()
+        seen = keep & np.isfinite(first_measured)
+        weight = np.sqrt(np.minimum(1.0, LARGEST / np.concatenate([size[keep], size[seen]])))
 
         def off(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-            time, jacobian = self._with_slopes(values)
-            kept = np.maximum(time[keep], 1.0)
-            return np.log(kept / measured) / SIGMA, jacobian[keep] / kept[:, None] / SIGMA
+            both = [
+                (*self._with_slopes(values), measured, keep, SIGMA),
+                (*self.first(values, measured), first_measured, seen, FIRST_SIGMA),
+            ]
+            errors, slopes = [], []
+            for time, jacobian, found, here, sigma in both:
+                kept = np.maximum(time[here], 1.0)
+                errors.append(np.log(kept / found[here]) / sigma)
+                slopes.append(jacobian[here] / kept[:, None] / sigma)
+            return np.concatenate(errors), np.concatenate(slopes)
 
         def residuals(values: FloatArray) -> FloatArray:
             own, _ = off(values)
@@ -433,18 +476,24 @@ class Fit:
         """Relative errors of every cell."""
         return np.asarray(self.predicted(values) / self.cells.measured.to_numpy() - 1.0)
 
+    def first_errors(self, values: FloatArray) -> FloatArray:
+        """The same of times to the first token; NaN where none is fitted."""
+        time_us, _ = self.first(values, self.predicted(values))
+        return np.asarray(time_us / self.cells.first_measured.to_numpy() - 1.0)
 
-def held_out(fit: Fit, found: Found) -> dict[str, FloatArray]:
-    """Errors of every cell by a fit without its group, for each way of grouping."""
-    outs = {}
+
+def held_out(fit: Fit, found: Found) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Errors of every cell and of its first token by a fit without its group, for each way of grouping."""
+    outs, firsts = dict[str, FloatArray](), dict[str, FloatArray]()
     for title, keys in HELD_OUT:
         groups = fit.cells[list(keys)].agg("|".join, axis=1).to_numpy()
-        errors = np.zeros(groups.size)
+        outs[title], firsts[title] = np.zeros(groups.size), np.zeros(groups.size)
         for group in dict.fromkeys(groups.tolist()):
             own = groups == group
-            errors[own] = fit.errors(fit.solve(~own, found.x).x)[own]
-        outs[title] = errors
-    return outs
+            values = fit.solve(~own, found.x).x
+            outs[title][own] = fit.errors(values)[own]
+            firsts[title][own] = fit.first_errors(values)[own]
+    return outs, firsts
 
 
 def errors_by_kind(fit: Fit, outs: dict[str, FloatArray]) -> pd.DataFrame:
@@ -499,11 +548,12 @@ def large_below(lines: pd.DataFrame, share: float) -> bool:
 def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
     """What `specs/nearness.toml` says of each kind: none narrower than one before it.
 
-    Bands hold PROMISED in the mean over groups. They are wider while a large group holds too little, as far
-    as neither this kind nor a later one holds more than MOST_HELD by it.
+    Bands hold PROMISED in the mean over groups, and what a server's own nights differ by (NIGHTS). They are
+    wider while a large group holds too little, as far as neither this kind nor a later one holds more than
+    MOST_HELD by it.
     """
     found: dict[Kind, dict[str, Any]] = {}
-    least = 0.0
+    least = NIGHTS
     for kind in KINDS:
         own = lines[lines.kind == kind]
         share = least
@@ -545,10 +595,13 @@ def spread_of(found: Found) -> FloatArray:
     return np.asarray(np.sqrt(np.diag(np.linalg.pinv(found.jac.T @ found.jac))))
 
 
-def error_table(fit: Fit, found: Found, outs: dict[str, FloatArray]) -> str:
-    """Mean errors by group: without the fit, with it, and held out."""
-    columns = {"before": fit.errors(np.zeros(fit.spreads.size)), "fit": fit.errors(found.x), **outs}
+def error_table(fit: Fit, found: Found, outs: dict[str, FloatArray], *, of_first: bool = False) -> str:
+    """Mean errors by group: without the fit, with it, and held out. of_first: those of first tokens."""
+    errors = fit.first_errors if of_first else fit.errors
+    columns = {"before": errors(np.zeros(fit.spreads.size)), "fit": errors(found.x), **outs}
     cells = fit.cells.assign(**{name: 100.0 * np.abs(values) for name, values in columns.items()})
+    if of_first:
+        cells = cells[np.isfinite(cells.first_measured)]
     means = cells.groupby(GROUP)[list(columns)].mean()
     counts = cells.groupby(GROUP).size()
     lines = [
@@ -556,9 +609,10 @@ def error_table(fit: Fit, found: Found, outs: dict[str, FloatArray]) -> str:
         for key, row in zip(means.index, means.to_numpy(), strict=True)
     ]
     lines.append(("all cells", "", "", "", len(cells), *(f"{cells[name].mean():.1f}" for name in columns)))
-    lines.append(
-        ("mean over groups", "", "", "", len(means), *(f"{means[name].mean():.1f}" for name in columns))
-    )
+    lines += [
+        (f"{title} over groups", "", "", "", len(means), *(f"{value:.1f}" for value in values))
+        for title, values in (("mean", means.mean()), ("median", means.median()))
+    ]
     return table(f"engine | card | weights | model | cells | {' | '.join(columns)}", 4, lines)
 
 
@@ -592,6 +646,7 @@ FIELDS = {
     "form": 'forms = ["{}"]',
     "weights": 'formats = ["{}"]',
     "experts_in": 'formats = ["{}"]',
+    "layers_of": 'forms = ["mixture", "latent", "sparse", "hybrid"], formats = ["{}"]',
     "gpus": f"gpus = [{MANY}, 1024]",
 }
 MEASURED = 'measured = { gpus = [1, 8], cards = ["hopper", "blackwell"], requests = 256 }'
@@ -745,8 +800,10 @@ def main() -> None:
     asked = parser.parse_args()
     fit = Fit(parts_of(chain(set_ups(served_cells()), deepseek_set_ups())))
     found = fit.solve(np.ones(len(fit.cells), dtype=bool))
-    outs = {} if asked.fit else held_out(fit, found)
+    outs, firsts = ({}, {}) if asked.fit else held_out(fit, found)
     print(error_table(fit, found, outs))
+    print("First tokens:\n")
+    print(error_table(fit, found, firsts, of_first=True))
     lines = errors_by_kind(fit, {"fit": fit.errors(found.x), **outs})
     kinds = kinds_of(lines)
     print(kinds_table(lines, kinds))

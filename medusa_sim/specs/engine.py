@@ -28,7 +28,7 @@ from medusa_sim.specs.strict import Error, Text, convert
 
 _BESIDE_KERNELS = (
     "host_us", "hidden_us", "draft_us", "tree_us", "lookup_us", "plan_us", "pieces_us", "eager_us",
-    "prompt_us", "expert_parallel_us", "experts_us", "layer_us",
+    "prompt_us", "expert_parallel_us", "experts_us", "layer_us", "load_test_",
 )  # fmt: skip
 """How terms begin that are not the time of a kernel."""
 DRAFTING = "draft_"
@@ -139,7 +139,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     passes beside the bands of its steps, lookup_gain_share by look-ups: what published speedups miss by.
     eager_us_per_layer: of the host beyond the captured graphs. steps_ahead: steps that are scheduled
     before the running one ends. server_us, _per_request: from the client to the queue and back, and for
-    each request whose token is sent with the first one.
+    each request whose token is sent with the first one. load_test_us, _steps: by how much first tokens of
+    published load tests came later in the mean than prompts and queue explain: kernels that are first used,
+    tokens that are sent several at once, requests that are looked for every so many steps.
 
     graph_sizes: captured sizes, rising; empty: nothing is padded. graph_unit: what they count: `tokens`,
     `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. graph_holds_asked:
@@ -197,6 +199,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     steps_ahead: _Steps
     server_us: _Us
     server_us_per_request: _Us
+    load_test_us: _Us
+    load_test_steps: _Steps
     graph_sizes: tuple[int, ...]
     graph_unit: GraphUnit
     graph_holds_asked: bool

@@ -13,8 +13,10 @@ next one is in: of b requests a share pi = 1 / (D + R + I) sends a prompt to a s
     (N10) tpot    = mean of t over these / tau                         from a request's first token on
     (N11) tokens/s = b / token,  token = mean of t over all steps / (pi N)
     (N17) ttft    = (I + queued) steps + mean of t over the steps that a prompt rides on
-    (N19) ttft of a load test whose b clients begin at once, k requests each = ((k - 1) ttft + start) / k
+    (N19) ttft of a load test whose b clients begin at once, k requests each:
+          ((k - 1) ttft + start) / k + later
           start   = server + (t that reads b prompts + t that reads one) / 2
+          later   = load_test_us + load_test_steps mean step
 
 P and N are the mean tokens of a prompt and an output; a the attention of one request in the step, c its
 candidates; linear(rows) is that of the step as it is padded: what carries prompts is not. A step's time is
@@ -183,8 +185,12 @@ class FullServer(Served):
     @property
     def benchmark_first_token_us(self) -> FloatArray:
         """(N19)."""
-        later_us = self.first_token_us
-        return np.asarray(later_us + (self._start_us - later_us) / REQUESTS_A_CLIENT)
+        full_us, engine = self.first_token_us, self.setting.runtime.engine
+        test_us = full_us + (self._start_us - full_us) / REQUESTS_A_CLIENT
+        if engine is None:
+            return np.asarray(test_us)
+        waited_us = engine.load_test_steps.value * self._shaped(self._means.all_us)
+        return np.asarray(test_us + engine.load_test_us.value + waited_us)
 
     @cached_property
     def _start_us(self) -> FloatArray:
