@@ -148,7 +148,13 @@ EFFECTS = (
     Effect(
         "prompt_us_per_request", "begins", ((("engine",), 2500.0), (("engine", "card"), 4000.0)), plus=True
     ),
-    Effect("load_test_us", "tests", ((("engine",), 50_000.0),), plus=True, of_first=True),
+    Effect(
+        "load_test_us",
+        "tests",
+        ((("engine",), 50_000.0), (("engine", "card"), 8_000.0)),
+        plus=True,
+        of_first=True,
+    ),
     Effect("layer_us", "layers_shared", ((("engine",), 2.0), (("engine", "card"), 2.0)), plus=True),
     Effect(
         "experts_us_per_layer",
