@@ -265,10 +265,15 @@ def borrowed_kernels(scenario: Scenario) -> Iterator[str]:
     percent = "under 1" if share < _LEAST_SHARE else f"{100.0 * share:.0f}"
     part = f" ({percent} % of a plain step)" if lent else ""
     yield (
-        f"kernels of {scenario.gpu.name} are borrowed from {', '.join(scenario.kernel_fits.lenders)}: "
-        f"{what}{part}, "
-        f"with wider bands{times}"
+        f"kernels of {scenario.gpu.name} are borrowed from "
+        f"{', '.join(map(_lender_text, scenario.kernel_fits.lenders))}: {what}{part}, with wider bands{times}"
     )
+
+
+def _lender_text(lender: str) -> str:
+    """`b200:sglang:fp8_block` -> `b200:sglang (fp8 in blocks)`."""
+    card, library, *form = lender.split(":")
+    return f"{card}:{library}" + "".join(f" ({format_text(each)})" for each in form)
 
 
 def slow_format(scenario: Scenario) -> Iterator[str]:
