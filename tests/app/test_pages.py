@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import shlex
-from collections import OrderedDict
 from typing import Any
 
 import answers
@@ -406,12 +405,13 @@ def test_downloads_are_the_command_lines_formats() -> None:
 
 def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The schedule shares counts between batches, which a batch's own best does not."""
-    from medusa_sim.report import sweep_report
+    from medusa_sim.report import recommend_report
 
-    monkeypatch.setattr(answers.KEPT, "_found", OrderedDict())  # a report that is kept is not drawn
     views = []
-    drawn = sweep_report.view_pictures
-    monkeypatch.setattr(sweep_report, "view_pictures", lambda *a, **k: views.append(a[0]) or drawn(*a, **k))
+    drawn = recommend_report.view_pictures
+    monkeypatch.setattr(
+        recommend_report, "view_pictures", lambda *a, **k: views.append(a[0]) or drawn(*a, **k)
+    )
     shown = set_up()
     answer = answers.recommendation(shown, 64)
     text = notes.report_html(shown, answer, "x")

@@ -122,7 +122,7 @@ def test_json_and_reports_warn_as_the_table_does(tmp_path):
     shown, found = answered(*args, "--verbose"), document(*args)
     answered(*args, "--report", tmp_path)
     report = next(tmp_path.glob("*.md")).read_text()
-    for words in ("nobody measured drafting in this engine", "borrowed from l40s:trtllm:fp8_block"):
+    for words in ("nobody measured drafting in this engine", "borrowed from l40s:trtllm"):
         assert words in " ".join(shown.stdout.split())
         assert any(words in line for line in found["warnings"])
         assert words in report
