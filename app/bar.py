@@ -33,7 +33,7 @@ from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant
 from medusa_sim.outside.limits import SENT_HEADER_BYTES
 from medusa_sim.plan.insights import LIMIT
 from medusa_sim.report.text import with_prefix
-from medusa_sim.scenario.acceptance import CONDITIONAL
+from medusa_sim.scenario.acceptance import CONDITIONAL, LETTERS, NUMBERS
 from medusa_sim.scenario.argument import FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.defaults import request_length
@@ -48,13 +48,9 @@ from medusa_sim.specs.runtime import (
 )
 from medusa_sim.step.drafter import drafter_kind, drafter_names, drafters
 
-_TYPED = (
-    "a measured profile of the list, one rate (0.7), the share of steps that accept each draft "
-    "(0.78,0.60,0.42), rates given that the draft before was accepted (conditional:0.78,0.77,0.70), a mean "
-    "length with its drafts (2.8@3) or the share of all drafts that is accepted (60%@3)"
-)
+_TYPED = f"a measured profile of the list, {NUMBERS}"
 _AN_ID = "meta-llama/Llama-3.1-8B-Instruct"
-_RATES = re.compile(rf"({CONDITIONAL})?[0-9.,@% ]+")
+_RATES = re.compile(rf"({CONDITIONAL})?[{LETTERS}]+")
 _NEWEST = tuple(runtime_aliases().values())
 RUNS_ON = (
     *_NEWEST, *(name for name in runtime_names() if name not in (*_NEWEST, "paper", "kernel")), "kernel",

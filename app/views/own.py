@@ -27,6 +27,7 @@ from medusa_sim.plan.recommendation_at import scheduled_counts, scheduled_row_at
 from medusa_sim.reading import held
 from medusa_sim.report.charts.sweep import speedup_chart, view_of
 from medusa_sim.report.text import duration, percent, times
+from medusa_sim.scenario.acceptance import LETTERS
 from medusa_sim.scenario.own_rows import OwnRows, asked_for, band_without_rows, read_rows
 from medusa_sim.specs.gpu import gpu_names, load_gpu, local_names
 from medusa_sim.specs.local import runtimes_of
@@ -126,7 +127,7 @@ def _asked(rows: OwnRows | None, path: str) -> SetUp:
         "number a round (60%@3); mean tokens of a round (2.8@3); or shares by position (0.8,0.6,0.5)."
     )
     rate = inputs.text(next(places), "own_rate", "Acceptance", "", meaning, empty=usual_rate) or usual_rate
-    if rate not in acceptance_names() and not set(rate) <= set("0123456789., @%"):
+    if rate not in acceptance_names() and not set(rate) <= set(LETTERS):
         raise UsageError(
             f"acceptance {rate[:40]!r}: give one rate (0.7), 60%@3, 2.8@3 or shares by position (0.8,0.6,0.5)"
         )

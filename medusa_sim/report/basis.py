@@ -15,7 +15,7 @@ from medusa_sim.doubts.doubts import (
     unmeasured_engine,
 )
 from medusa_sim.doubts.stand_ins import borrowed_shares
-from medusa_sim.report.coverage_text import KINDS
+from medusa_sim.report.coverage_text import KINDS, expected_text
 from medusa_sim.report.text import percent
 from medusa_sim.scenario.defaults import TYPICAL
 from medusa_sim.scenario.scenario import Scenario
@@ -23,8 +23,6 @@ from medusa_sim.scenario.scenario import Scenario
 MEASURED = "measured"
 MOST = 5
 """Lines on what an answer rests on, before a fold."""
-
-
 _UNFITTED = {
     "roofline": "the datasheet of {} alone",
     "local": "fitted to speeds of the class of {}",
@@ -124,9 +122,8 @@ def _engine(scenario: Scenario) -> Iterator[Basis]:
     if scenario.scope != "model" or runtime.engine is None or runtime.local:
         return
     found = standing(scenario)
-    error = "" if found.expected is None else f"; expect a plain step to err by {percent(found.expected)}"
     nearest = f", nearest {found.nearest}" if found.nearest and found.kind != MEASURED else ""
-    text = f"{KINDS[found.kind]}{nearest}{error}"
+    text = f"{KINDS[found.kind]}{nearest}{expected_text(found)}"
     if any(unmeasured_engine(scenario)):
         yield Basis("Engine", f"{text}; nobody measured it drafting so", "an engine that nobody measured so")
     elif any(engine_on_other_gpus(scenario)):

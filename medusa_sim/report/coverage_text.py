@@ -53,11 +53,13 @@ def standing_fact(scenario: Scenario) -> Iterator[Fact]:
     if scenario.scope != "model" or scenario.runtime.engine is None:
         return
     found = standing(scenario)
-    if found.expected is None:
-        yield Fact("How sure", f"80 % of plain steps lie within {percent(found.half_width)}")
-    else:
-        expected = f"expect a plain step to err by {percent(found.expected)}"
-        yield Fact("How sure", f"{KINDS[found.kind]}; {expected}")
+    known = f"80 % of plain steps lie within {percent(found.half_width)}"
+    yield Fact("How sure", known if found.expected is None else f"{KINDS[found.kind]}{expected_text(found)}")
+
+
+def expected_text(found: Standing) -> str:
+    """`; expect a plain step to err by 8.5 %`; empty where nothing tells."""
+    return "" if found.expected is None else f"; expect a plain step to err by {percent(found.expected)}"
 
 
 def kinds_table() -> TextTable:

@@ -43,15 +43,13 @@ def decision_table(answer: Comparison) -> TextTable:
         "rests on": lambda row: rests_on(answer.scenario(row), plain=row["drafter"] == PLAIN),
     }
     words = ("decision", "set-up", "rests on")
-
-    def cell(name: str, header: str) -> str:
-        row, why_not = rows[name]
-        if header == "decision":
-            return name
-        if row is None:
-            return why_not if header == "set-up" else NOTHING
-        return cells[header](row)
-
+    empty = (NOTHING,) * (len(cells) - 1)
     headers = ("decision", *cells)
-    columns = {header: lambda name, header=header: cell(name, header) for header in headers}
-    return TextTable.by_row(rows, columns, words=words)
+    return TextTable(
+        headers=headers,
+        rows=tuple(
+            (name, why_not, *empty) if row is None else (name, *(text(row) for text in cells.values()))
+            for name, (row, why_not) in rows.items()
+        ),
+        right=tuple(header not in words for header in headers),
+    )

@@ -27,13 +27,16 @@ from medusa_sim.step.drafter.base import Drafter
 Given: TypeAlias = str | os.PathLike[str] | float | Sequence[float] | AcceptanceProfile | None
 """A profile or its name, a file, one rate, shares of steps by position, a word of FORMS, or None: shipped."""
 
-FORMS = (
-    "a profile's name, a TOML or CSV file, one rate (0.7), the share of steps that accept each draft "
-    "(0.78,0.60,0.42), conditional rates (conditional:0.78,0.77,0.70), a mean length with its drafts (2.8@3) "
+NUMBERS = (
+    "one rate (0.7), the share of steps that accept each draft (0.78,0.60,0.42), rates given "
+    "that the draft before was accepted (conditional:0.78,0.77,0.70), a mean length with its drafts (2.8@3) "
     "or the share of all drafts that is accepted (60%@3)"
 )
+FORMS = f"a profile's name, a TOML or CSV file, {NUMBERS}"
 CONDITIONAL = "conditional:"
 """Before rates by position that say how often each draft is accepted where the one before it was."""
+LETTERS = "0123456789.,@% "
+"""Of NUMBERS, but for that word."""
 FLATTEST = 0.9
 """Shares that fall by less from one draft to the next are perhaps conditional rates: 0.71, 0.66, 0.64."""
 MEAN_LENGTH_ERROR = 0.13

@@ -128,9 +128,10 @@ class Argument:
                 check_kind(self.name, each, self.type.wanted, self.type.allowed)
             return
         check_kind(self.name, value, self.type.wanted, self.type.allowed)
-        is_named = isinstance(value, str) and bool(self.others) and self.named(value) is not None
-        if self.choices and isinstance(value, str) and value not in self.choices and not is_named:
-            raise UsageError(self.unknown(value, runtime))
+        if self.choices and isinstance(value, str) and value not in self.choices:
+            known = self.named(value) if self.others else None
+            if known is None:
+                raise UsageError(self.unknown(value, runtime))
         if isinstance(value, int | float) and self.type in (WHOLE, NUMBER) and not self._covers(value):
             raise UsageError(f"{self.name.replace('_', ' ')} {shown(value)}: {self._range} are allowed")
 

@@ -12,8 +12,6 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.step import Setting
 
 MAX_REQUESTS = 256
-
-
 TOKEN_BUDGET = 8192
 """`max_num_seqs` and `max_num_batched_tokens` where no engine has its own (`Engine.step_limit`)."""
 
