@@ -161,6 +161,7 @@ WORDS = {
     "guards.py": ["--question=load, Azure's hour, 3"],
     "kernel_rows.py": None,
     "engine_rows.py": None,
+    "local_curves.py": None,
     "evidence.py": None,
     "study.py": None,
 }
