@@ -122,6 +122,7 @@ the sizes of published files within 4 %, and a file itself is read exactly (`--m
 
 _ALSO = {
     "q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m", "mxfp4-moe": "mxfp4_moe",
+    "mxfp4-q4": "mlx-4bit", "mxfp4-q8": "mlx-8bit",
     "ud-q2_k_xl": "q2_k", "ud-q3_k_xl": "q3_k_m", "ud-q5_k_xl": "q5_k_m", "ud-q6_k_xl": "q6_k",
     "ud-iq2_xxs": "iq2_xxs", "ud-iq2_m": "iq2_m", "ud-iq3_xxs": "iq3_xxs", "ud-iq1_s": "iq1_s",
     "ud-iq1_m": "iq1_m",

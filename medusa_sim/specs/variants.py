@@ -98,8 +98,9 @@ def with_dtypes(
     nvfp4 whatever comes in: their layers quantise activations. Projections before latent attention and MTP
     modules then stay in 16 bits, as NVIDIA publishes them (model card of DeepSeek-R1-0528-FP4-v2; excluded
     modules in vllm-project/vllm#25987 and NVIDIA/Model-Optimizer#150). Parts with a format of their own
-    (gpt-oss's experts) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
-    activation dtype or fp8. Raises SpecError for any other combination.
+    (gpt-oss's experts) take a `dtype` or `weight_dtype` that is given, but mxfp4 stays mxfp4 in the files
+    of local engines. The KV cache takes the activation dtype or fp8. Raises SpecError for any other
+    combination.
     """
     if weight_dtype is not None:
         weight_dtype = named_file(weight_dtype)
@@ -130,8 +131,9 @@ def with_dtypes(
         raise SpecError(f"{model.name}: KV cache dtype {cache!r}; allowed: {activations} or fp8")
     groups, module = model.groups, model.mtp
     if dtype is not None or weight_dtype is not None:
-        groups = tuple(_in_one_form(group) for group in groups)
-        module = module and _in_one_form(module)
+        change = _in_a_file if weights in FILES else _in_one_form
+        groups = tuple(change(group) for group in groups)
+        module = module and change(module)
         if weights == _FOUR_BITS:
             if model.mtp_layers:
                 module = dataclasses.replace(_in_one_form(module or groups[-1], SIXTEEN), count=1)
@@ -180,6 +182,15 @@ def _forms(group: LayerGroup) -> Iterator[str | None]:
 def _in_one_form(group: LayerGroup, form: str | None = None) -> LayerGroup:
     """The layers with every part in one format, by default the model's."""
     return group.with_forms(lambda _: form, lambda _: None)
+
+
+def _in_a_file(group: LayerGroup) -> LayerGroup:
+    """The layers as files of local engines have them: in the file's types, but for what was trained in mxfp4.
+
+    gpt-oss-20b's "F16" file is 12.8 GiB, its "MXFP4" file 11.3 (ggml-org/gpt-oss-20b-GGUF and
+    unsloth/gpt-oss-20b-GGUF): both hold experts as they were published.
+    """
+    return group.with_forms(lambda form: form if form == "mxfp4" else None, lambda _: None)
 
 
 def _quantised(group: LayerGroup, form: str) -> LayerGroup:

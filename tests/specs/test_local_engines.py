@@ -38,6 +38,22 @@ def test_a_file_is_as_large_as_published(name, gib):
     assert model.weight_bytes / 2**30 == pytest.approx(gib, rel=0.035)
 
 
+# GiB of published files of gpt-oss, whose experts nobody packs again (ggml-org and unsloth)
+GPT_OSS = [
+    ("gpt-oss-20b", "mxfp4", 11.27),
+    ("gpt-oss-20b", "f16", 12.83),
+    ("gpt-oss-120b", "mxfp4", 59.02),
+    ("gpt-oss-120b", "f16", 60.87),
+]
+
+
+@pytest.mark.parametrize(("model", "name", "gib"), GPT_OSS)
+def test_experts_trained_in_mxfp4_stay_so_in_every_file(model, name, gib):
+    file = with_dtypes(load_model(model), None, name)
+    assert file.weight_bytes / 2**30 == pytest.approx(gib, rel=0.035)
+    assert file.experts.form == "mxfp4"
+
+
 def test_blocks_hold_their_weights_and_scales():
     assert TYPES["q4_0"] == (2 + 32 / 2) / 32
     assert TYPES["q8_0"] == (2 + 32) / 32
