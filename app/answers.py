@@ -20,15 +20,15 @@ from chosen import SetUp
 from kept import LONG_BYTES, Kept
 
 from medusa_sim import data
-from medusa_sim.doubts.coverage import Standing, standing
+from medusa_sim.doubts.standing import Standing, standing
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
-from medusa_sim.grid import tree_speedup
+from medusa_sim.grid import tree_answer
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
-from medusa_sim.report.coverage_text import standing_sentence
+from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.scenario.question import Objective, Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.measured import Beside, as_measured, by_nearness, differences, figures
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.chains import ChainPlan
     from medusa_sim.export.settings import EngineSettings
-    from medusa_sim.grid.tree_speedup import TreeAnswer, TreeCurve
+    from medusa_sim.grid.tree_answer import TreeAnswer, TreeCurve
     from medusa_sim.plan.schedule_row import ScheduleRow
 
 
@@ -293,16 +293,16 @@ def changes(
 @KEPT
 def best_tree(set_up: SetUp, candidates: int, batch: int) -> CandidateTree:
     """The tree of that size that a search would run."""
-    return tree_speedup.best_tree(scenario_of(set_up), candidates, batch, set_up.seq_len)
+    return tree_answer.best_tree(scenario_of(set_up), candidates, batch, set_up.seq_len)
 
 
 @KEPT
 def tree_curve(set_up: SetUp, batch: int, largest: int) -> TreeCurve:
     """The best drafting of every size to `largest` candidates."""
-    return tree_speedup.tree_curve(scenario_of(set_up), batch, set_up.seq_len, largest)
+    return tree_answer.tree_curve(scenario_of(set_up), batch, set_up.seq_len, largest)
 
 
 @KEPT
 def tree(set_up: SetUp, chosen: CandidateTree, batch: int) -> TreeAnswer:
     """What a tree gives in the set-up."""
-    return tree_speedup.tree_answer(scenario_of(set_up), chosen, batch, set_up.seq_len)
+    return tree_answer.tree_answer(scenario_of(set_up), chosen, batch, set_up.seq_len)

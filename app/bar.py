@@ -31,11 +31,11 @@ from chosen import (
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
 from medusa_sim.outside.limits import SENT_HEADER_BYTES
-from medusa_sim.plan.insights import LIMIT
-from medusa_sim.report.text import with_prefix
+from medusa_sim.plan.sweep_answer import LIMIT
+from medusa_sim.report.words.numbers import with_prefix
 from medusa_sim.scenario.acceptance import CONDITIONAL, LETTERS, NUMBERS
-from medusa_sim.scenario.argument import FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.scenario.defaults import request_length
 from medusa_sim.specs.gpu import device_names, gpu_names, load_gpu, local_names
 from medusa_sim.specs.models import load_model, model_names

@@ -13,9 +13,9 @@ from medusa_sim import data
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.export import ENGINES
 from medusa_sim.export.engines import METHODS
-from medusa_sim.plan.insights import LIMIT
-from medusa_sim.scenario.argument import FLAG, NUMBER, WHOLE, Argument
+from medusa_sim.plan.sweep_answer import LIMIT
 from medusa_sim.scenario.arguments import ARGUMENTS, Arguments, words_of
+from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.scenario.defaults import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,

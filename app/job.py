@@ -26,7 +26,7 @@ def main(most_bytes: int) -> None:
     _give_way(most_bytes)
     import pandas as pd  # noqa: F401
 
-    import medusa_sim.load.question
+    import medusa_sim.load.answer
     import medusa_sim.setups.search  # noqa: F401  # while nobody waits
 
     with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):

@@ -11,8 +11,8 @@ from chosen import SetUp
 from medusa_sim import __version__
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
-from medusa_sim.report.recommend_warnings import warnings as recommend_warnings
-from medusa_sim.report.text import percent
+from medusa_sim.report.recommend.warnings import warnings as recommend_warnings
+from medusa_sim.report.words.numbers import percent
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
@@ -56,7 +56,7 @@ def needs_checkpoint(set_up: SetUp) -> bool:
 
 def schedule_files(set_up: SetUp, answer: Recommendation, command: str) -> list[show.Download]:
     """The schedule in full precision, what `recommend --format json` writes, the report of a known model."""
-    from medusa_sim.report.recommend_json import SCHEMA, recommendation_values, schedule_arrow
+    from medusa_sim.report.recommend.values import SCHEMA, recommendation_values, schedule_arrow
 
     def whole() -> str:
         head = {"schema": SCHEMA, "version": __version__, "command": command}
@@ -74,6 +74,6 @@ def schedule_files(set_up: SetUp, answer: Recommendation, command: str) -> list[
 def report_html(set_up: SetUp, answer: Recommendation, command: str) -> str:
     """The answer with its schedule, plots and sources, in one page."""
     from medusa_sim.report.document import html_page
-    from medusa_sim.report.recommend_report import recommend_blocks
+    from medusa_sim.report.recommend.page import recommend_blocks
 
     return html_page(f"medusa-sim: {set_up.title}", recommend_blocks(answer, command))

@@ -21,7 +21,7 @@ from jobs import Watch
 from medusa_sim.cli.progress import QUIET_S, time_left
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.outside.escaping import for_html, for_markdown
-from medusa_sim.report.text import capitalised
+from medusa_sim.report.words.numbers import capitalised
 from medusa_sim.scenario.arguments import ARGUMENTS
 
 if TYPE_CHECKING:

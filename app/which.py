@@ -11,8 +11,8 @@ import jobs
 from answers import LONG, published_model
 from chosen import GPU, SetUp
 
-from medusa_sim.scenario.argument import declared
 from medusa_sim.scenario.arguments import words_of
+from medusa_sim.scenario.declare import declared
 from medusa_sim.scenario.defaults import DEFAULT_SEQ_LEN
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import SURE, Choices, Question, prices_of

@@ -25,7 +25,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree_file import parsed_tree
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
 from medusa_sim.lab.reproduce.recursive import own_pair_table, published_table
-from medusa_sim.report.text import percent
+from medusa_sim.report.words.numbers import percent
 
 CHECKPOINTS = ("python-stdlib-medusa-1", "python-stdlib-medusa-2")
 SIZES = (4, 16, 64)

@@ -30,10 +30,10 @@ from measured_pairs import KEYS, grouped, joined
 from pages import DOCS, filled
 from study import ROOT, table
 
-from medusa_sim.doubts.coverage import FILE, KINDS, Group, groups, table_text
-from medusa_sim.report.coverage_text import kinds_table
+from medusa_sim.doubts.standing import FILE, KINDS, Group, groups, table_text
 from medusa_sim.report.table import markdown
-from medusa_sim.report.text import NOTHING, percent
+from medusa_sim.report.words.numbers import NOTHING, percent
+from medusa_sim.report.words.standing import kinds_table
 from medusa_sim.writing import write_text
 
 SCRIPTS = (

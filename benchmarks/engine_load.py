@@ -29,11 +29,11 @@ from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spre
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
 from medusa_sim.load.arrivals import Lengths, open_loop
-from medusa_sim.load.engine import run
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.requests import Requests, checked_requests
+from medusa_sim.load.serving_loop import run
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.units import US_PER_S
 from medusa_sim.writing import write_text

@@ -55,14 +55,14 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.verdict import LOSES, PAYS, verdicts
-from medusa_sim.report.caveats import caveats
-from medusa_sim.report.memory_text import shortfall_facts, shortfall_text
-from medusa_sim.report.recommend_frames import Answer
-from medusa_sim.report.recommend_json import recommendation_values
-from medusa_sim.report.recommend_reason import reason
-from medusa_sim.report.recommend_text import recommend_screen
-from medusa_sim.report.recommend_warnings import warnings
+from medusa_sim.report.recommend.python import Answer
+from medusa_sim.report.recommend.screen import recommend_screen
+from medusa_sim.report.recommend.sentences import reason
+from medusa_sim.report.recommend.values import recommendation_values
+from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.screen import WIDTH, screen_markdown, screen_text
+from medusa_sim.report.words.caveats import caveats
+from medusa_sim.report.words.memory import shortfall_facts, shortfall_text
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu

@@ -388,7 +388,7 @@ def compared(data: Path) -> list[str]:
     from accuracy import key  # noqa: PLC0415
     from measured_pairs import grouped, joined  # noqa: PLC0415
 
-    from medusa_sim.doubts.coverage import groups, table_text  # noqa: PLC0415
+    from medusa_sim.doubts.standing import groups, table_text  # noqa: PLC0415
 
     files = set(json.loads(RULE.read_text(encoding="utf-8")))
     found = grouped(joined([operator_rows.pairs(), kernel_rows.pairs()]))

@@ -112,7 +112,6 @@ def search(model: str = "vicuna-7b") -> Act:
 def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
     """Drawn requests under load, or those of a trace ($MEDUSA_SIM_DATA)."""
     from medusa_sim.load.arrivals import Drawn, Lengths, Traced
-    from medusa_sim.load.simulate import LoadTest
     from medusa_sim.load.trace import read_trace
 
     lengths = Lengths(prompt_tokens=1155, output_tokens=211)
@@ -122,7 +121,8 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
         else Drawn(lengths=lengths, count=count)
     )
     served = scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
-    test = LoadTest(scenario=served, source=source, policies=(policy,), seeds=1)
+    load_test = found("LoadTest", "load.load_test", "load.simulate")
+    test = load_test(scenario=served, source=source, policies=(policy,), seeds=1)
     drawn, _ = test.requests(None if trace else 5.5, 0)
 
     def act() -> str:

@@ -45,29 +45,29 @@ HOUSE = (
         ("scenario",),
         "what is asked, resolved once: arguments, defaults, acceptance -> a scenario",
         in_order(
-            "defaults acceptance argument arguments question draft_options as_run own_rows kernel_fits "
+            "defaults acceptance declare arguments question draft_options as_run own_rows kernel_fits "
             "scenario"
         ),
     ),
     Room(
         ("doubts",),
         "what a scenario rests on that was not measured for it, in sentences",
-        in_order("coverage stand_ins doubts terms"),
+        in_order("standing stand_ins doubts terms"),
     ),
     Room(
         ("grid",),
         "scenario -> surface (the only thing that prices a grid) -> cells and every quantity of them",
         in_order(
-            "configurations surface cell_steps cells costs quantities columns cell single_step request sweep "
-            "tree_speedup"
+            "configurations surface cell_steps cells costs quantities columns cell single_step "
+            "request_latency sweep tree_answer"
         ),
     ),
     Room(
         ("plan",),
         "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
         in_order(
-            "verdict check woken_experts slower counts break_even capacity shortfall insights schedule "
-            "batch_row schedule_row recommendation recommendation_at recommend"
+            "verdict check woken_experts slowdowns counts break_even capacity shortfall sweep_answer "
+            "batch_ranges batch_row schedule_row recommendation recommendation_at recommend"
         ),
     ),
     Room(
@@ -79,9 +79,9 @@ HOUSE = (
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
-            "arguments limits requests trace arrivals nodes prompt_table step_table policies "
-            "policy_names luck record window batch cache speculation scheduler clients engine energy metrics "
-            "simulate search question"
+            "arguments limits requests trace arrivals interpolation prompt_table step_table policies "
+            "policy_names draws record window batch cache asked_policy scheduler clients serving_loop "
+            "energy metrics load_test carried answer"
         ),
     ),
     Room(

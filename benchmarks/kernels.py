@@ -51,7 +51,7 @@ from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of, read_rows
-from medusa_sim.report.text import NOTHING, percent
+from medusa_sim.report.words.numbers import NOTHING, percent
 from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels as stored_kernels

@@ -25,10 +25,10 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.load.arguments import BLOCK_TOKENS
 from medusa_sim.load.arrivals import Lengths, Traced
 from medusa_sim.load.limits import Server
+from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.metrics import Metrics
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
-from medusa_sim.load.simulate import LoadTest
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import Runtime, load_runtime
 

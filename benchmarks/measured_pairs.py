@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from medusa_sim.doubts.coverage import LEAST, OTHERS, Group, span_of, weights_of
+from medusa_sim.doubts.standing import LEAST, OTHERS, Group, span_of, weights_of
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator

@@ -24,7 +24,7 @@ from medusa_sim.operators.columns import IndexArray, texts
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
-from medusa_sim.report.text import NOTHING, percent
+from medusa_sim.report.words.numbers import NOTHING, percent
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import carried, memory_pace
 from medusa_sim.specs.kernels import StreamKernel

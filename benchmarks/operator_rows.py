@@ -23,7 +23,7 @@ from medusa_sim.lab.validate.operators import Score, regrets, scores
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.table import read_rows
-from medusa_sim.report.text import percent
+from medusa_sim.report.words.numbers import percent
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows

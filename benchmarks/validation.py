@@ -23,7 +23,7 @@ from medusa_sim.lab.validate.score_tables import choice_table, comparisons_table
 from medusa_sim.lab.validate.steps import DecoderValidation, validate_decoder
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.report.table import markdown
-from medusa_sim.report.text import percent
+from medusa_sim.report.words.numbers import percent
 from medusa_sim.specs.gpu import load_gpu
 
 LATENCIES: tuple[LatencyName, ...] = ("measured", "calibrated")

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from medusa_sim.api import time_rows as time_rows
     from medusa_sim.errors import MedusaSimError as MedusaSimError
     from medusa_sim.grid.single_step import SingleStep as SingleStep
-    from medusa_sim.report.compare_frames import Compared as Compared
-    from medusa_sim.report.load_frames import Simulation as Simulation
-    from medusa_sim.report.recommend_frames import Answer as Answer
+    from medusa_sim.report.compare.python import Compared as Compared
+    from medusa_sim.report.load.python import Simulation as Simulation
+    from medusa_sim.report.recommend.python import Answer as Answer
     from medusa_sim.specs.gpu import load_gpu as load_gpu
     from medusa_sim.specs.models import load_model as load_model
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Answer": "medusa_sim.report.recommend_frames",
-    "Compared": "medusa_sim.report.compare_frames",
+    "Answer": "medusa_sim.report.recommend.python",
+    "Compared": "medusa_sim.report.compare.python",
     "MedusaSimError": "medusa_sim.errors",
     "Scenario": "medusa_sim.api",
-    "Simulation": "medusa_sim.report.load_frames",
+    "Simulation": "medusa_sim.report.load.python",
     "SingleStep": "medusa_sim.grid.single_step",
     "compare": "medusa_sim.api",
     "load_acceptance": "medusa_sim.acceptance.profile",

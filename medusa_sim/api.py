@@ -21,10 +21,10 @@ from medusa_sim.grid.single_step import SingleStep, single_step
 from medusa_sim.grid.sweep import sweep as sweep_tables
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan.recommend import recommend as recommended
-from medusa_sim.report.recommend_frames import Answer
+from medusa_sim.report.recommend.python import Answer
 from medusa_sim.scenario import scenario as plan_scenario
-from medusa_sim.scenario.argument import FLAG, NUMBER, RUNTIME, Argument, check, declared
 from medusa_sim.scenario.arguments import ARGUMENTS, words_of
+from medusa_sim.scenario.declare import FLAG, NUMBER, RUNTIME, Argument, check, declared
 from medusa_sim.scenario.defaults import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL
 from medusa_sim.scenario.question import QUESTION, Question
 from medusa_sim.specs.gpu import Gpu, load_gpu
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from medusa_sim.latency.by_name import Fallback, LatencyName
     from medusa_sim.load.policies import Policy
-    from medusa_sim.report.check_frames import Checked
-    from medusa_sim.report.compare_frames import Compared
-    from medusa_sim.report.load_frames import Simulation
+    from medusa_sim.report.check.python import Checked
+    from medusa_sim.report.compare.python import Compared
+    from medusa_sim.report.load.python import Simulation
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -137,8 +137,8 @@ class Scenario(plan_scenario.Scenario):
         `medusa_sim.load.arguments.LoadArguments`: trace, users, requests, prompt_tokens, tpot_ms, seeds, ...
         Raises UsageError or DataError for what makes no sense.
         """
-        from medusa_sim.load.question import load_test, run_load
-        from medusa_sim.report.load_frames import Simulation
+        from medusa_sim.load.answer import load_test, run_load
+        from medusa_sim.report.load.python import Simulation
 
         several = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
         named = [str(each) if isinstance(each, int) else each for each in several]
@@ -169,7 +169,7 @@ class Scenario(plan_scenario.Scenario):
         from medusa_sim.acceptance.engine_records import read_counts
         from medusa_sim.engine_runs.run import engine_run
         from medusa_sim.plan.check import check as checked
-        from medusa_sim.report.check_frames import Checked
+        from medusa_sim.report.check.python import Checked
         from medusa_sim.scenario.question import Measured
 
         check(measured, declared(Measured), "measured quantity")
@@ -286,7 +286,7 @@ def compare(
     every other is an argument of each scenario (acceptance, latency, data_dir, ...). Raises UsageError for an
     unknown name, for a question that makes no sense, and where every set-up is refused.
     """
-    from medusa_sim.report.compare_frames import Compared
+    from medusa_sim.report.compare.python import Compared
     from medusa_sim.setups.question import Choices
     from medusa_sim.setups.question import Question as Asked
     from medusa_sim.setups.search import compare as compared

@@ -34,7 +34,7 @@ STATED = {
     ),
     "method: no drafts are made, on 1..#": "plan.break_even:BATCHES_SEARCHED",
     "method: optimal trees of 2 to # candidates": "scenario.defaults:CANDIDATES_MAX",
-    "method: # contexts, trapezoid": "grid.request:_CONTEXTS",
+    "method: # contexts, trapezoid": "grid.request_latency:_CONTEXTS",
     "method: Usable is # M less # GB": "step.memory:USABLE_MEMORY_SHARE, step.memory:CONTEXT_BYTES / 1e9",
     "method: one older than # days": "specs.costs:STALE_DAYS",
     # the step

@@ -9,7 +9,7 @@ from charts.style import NEUTRAL, Spec, base, category, columns, layer, on_phone
 from medusa_sim.report.charts.chart import Rows, colour_of
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP, count_word
 from medusa_sim.report.figures import SHADES
-from medusa_sim.report.text import times
+from medusa_sim.report.words.numbers import times
 
 
 def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:

@@ -25,22 +25,22 @@ from medusa_sim.plan.recommendation_at import (
     scheduled_row_at,
     steps_at,
 )
-from medusa_sim.report.basis import MOST, how_sure
-from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
 from medusa_sim.report.quantity_table import titles
-from medusa_sim.report.recommend_reason import reason
-from medusa_sim.report.recommend_text import facts, schedule_table
+from medusa_sim.report.recommend.screen import facts, schedule_table
+from medusa_sim.report.recommend.sentences import reason
 from medusa_sim.report.screen import fact_sentences
-from medusa_sim.report.text import counted, duration, significant, times, with_prefix
+from medusa_sim.report.words.basis import MOST, how_sure
+from medusa_sim.report.words.caveats import as_sentence
+from medusa_sim.report.words.numbers import counted, duration, significant, times, with_prefix
 from medusa_sim.scenario.question import OBJECTIVES, Objective
 from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
 from views.verdict import AS_GOOD, as_good, verdict_of
 
 if TYPE_CHECKING:
-    from medusa_sim.grid.request import RequestLatency
+    from medusa_sim.grid.request_latency import RequestLatency
     from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.step.step import StepTime

@@ -19,11 +19,11 @@ from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.basis import rests_on
 from medusa_sim.report.card import short
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, colour_of
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP
-from medusa_sim.report.text import significant, times
+from medusa_sim.report.words.basis import rests_on
+from medusa_sim.report.words.numbers import significant, times
 from medusa_sim.scenario.arguments import ARGUMENTS
 
 _USER_S = BY_NAME["tokens_per_s_per_user"].on_axis

@@ -18,12 +18,9 @@ from chosen import SetUp, set_up_of
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantities import BY_NAME
-from medusa_sim.report import compare_warnings
-from medusa_sim.report.basis import how_sure, rests_text
-from medusa_sim.report.caveats import as_sentence
 from medusa_sim.report.charts.setups import left_out, setups_chart
-from medusa_sim.report.compare_json import compare_values
-from medusa_sim.report.compare_text import (
+from medusa_sim.report.compare.decision import decision_table
+from medusa_sim.report.compare.screen import (
     drafting_text,
     frontier_table,
     frontier_title,
@@ -32,10 +29,13 @@ from medusa_sim.report.compare_text import (
     workload,
     worth_text,
 )
-from medusa_sim.report.decision_table import decision_table
-from medusa_sim.report.measured_text import measured_text
+from medusa_sim.report.compare.values import compare_values
+from medusa_sim.report.compare.warnings import warnings
 from medusa_sim.report.quantity_table import titles
-from medusa_sim.report.text import significant
+from medusa_sim.report.words.basis import how_sure, rests_text
+from medusa_sim.report.words.caveats import as_sentence
+from medusa_sim.report.words.measured import measured_text
+from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Choices, Measure, Question
 from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
@@ -95,7 +95,7 @@ def page(set_up: SetUp) -> None:
     with st.expander(f"Refused: {len(answer.refused)}"):
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in refused_lines(answer)) or "Nothing.")
     with st.expander("What the others rest on"):
-        st.markdown("\n".join(f"- {show.in_words(line)}" for line in compare_warnings.warnings(answer)))
+        st.markdown("\n".join(f"- {show.in_words(line)}" for line in warnings(answer)))
     with note:
         show.ignored_note()
 

@@ -24,9 +24,9 @@ from medusa_sim.lab.validate.operators import scores
 from medusa_sim.lab.validate.score_tables import choice_table, comparisons_table, score_table
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.outside.limits import UPLOAD_BYTES
-from medusa_sim.report.basis import how_sure
-from medusa_sim.report.coverage_text import groups_table
-from medusa_sim.report.text import percent
+from medusa_sim.report.words.basis import how_sure
+from medusa_sim.report.words.numbers import percent
+from medusa_sim.report.words.standing import groups_table
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTER
 from medusa_sim.specs.gpu import load_gpu
 from views import sources

@@ -14,17 +14,19 @@ from charts.draw import lines_spec
 from chosen import SetUp
 
 from medusa_sim.grid.columns import AGAINST_RATE, OVER_TIME
+from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.arguments import LOAD, PLAIN, LoadArguments
+from medusa_sim.load.carried import Carried
 from medusa_sim.load.limits import MOST_REQUESTS
-from medusa_sim.load.question import LoadAnswer
-from medusa_sim.load.search import Carried
-from medusa_sim.report import load_tables, load_text, load_warnings
-from medusa_sim.report.basis import how_sure
 from medusa_sim.report.charts.load import rate_chart, time_chart
-from medusa_sim.report.load_json import load_arrow, timeline_arrow
-from medusa_sim.report.load_words import policy_text
+from medusa_sim.report.load.screen import context_text, only_chains, runs_text, sentence
+from medusa_sim.report.load.tables import carried_table
+from medusa_sim.report.load.values import load_arrow, timeline_arrow
+from medusa_sim.report.load.warnings import warnings
+from medusa_sim.report.load.words import policy_text
 from medusa_sim.report.quantity_table import titles
-from medusa_sim.report.text import capitalised, significant
+from medusa_sim.report.words.basis import how_sure
+from medusa_sim.report.words.numbers import capitalised, significant
 from medusa_sim.scenario.arguments import words_of
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.units import KILO
@@ -49,7 +51,7 @@ def page(set_up: SetUp) -> None:
             answer = under_load.load(set_up, asked, watch)
             whole = under_load.beyond_full(set_up, asked, watch)
         _answer(set_up, answer)
-        if chains_note := load_text.only_chains(answer.test):
+        if chains_note := only_chains(answer.test):
             st.caption(f"{chains_note}.")
     chains_note = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
     rows, rates = load_arrow(whole), dict.fromkeys(f"{point.rate:g}" for point in whole.points)
@@ -57,7 +59,7 @@ def page(set_up: SetUp) -> None:
     show.chart(
         lines_spec(rate_chart(whole, what)),
         name="load",
-        caption=f"The same requests for every policy, {load_text.runs_text(answer.test)}. Grey: the limit; "
+        caption=f"The same requests for every policy, {runs_text(answer.test)}. Grey: the limit; "
         "thin: the median; dashed: what each carries; dotted: full, beyond which queues grow without end.",
         command=f"{chains_note} --rate {','.join(rates)} --format csv",
         rows=lambda: rows,
@@ -72,7 +74,7 @@ def page(set_up: SetUp) -> None:
         rows=lambda: timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=())),
         alt="Lines of the policies over time",
     )
-    carried = load_tables.carried_table(answer)
+    carried = carried_table(answer)
     called = tuple(
         (policy_text(each.policy), *row[1:]) for each, row in zip(answer.carried, carried.rows, strict=True)
     )
@@ -106,7 +108,7 @@ def _asked(set_up: SetUp, recommended: int) -> LoadArguments:
 
 
 def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
-    answer_text = f"**{set_up.title}:** {load_text.sentence(answer)}"
+    answer_text = f"**{set_up.title}:** {sentence(answer)}"
     plain, drafting = answer.carried[0], answer.carried[-1]
     if (drafting.largest_per_s or 0.0) > (plain.largest_per_s or 0.0):
         st.success(answer_text, icon=":material/speed:")
@@ -134,6 +136,6 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
         show.Figure("Switch off from", off, "requests in flight", fewer),
         width=165,
     )
-    for line in load_text.context_text(answer):
+    for line in context_text(answer):
         st.markdown(f"{capitalised(line)}.")
-    show.how_sure(how_sure(answer.test.scenario, ""), *load_warnings.warnings(answer))
+    show.how_sure(how_sure(answer.test.scenario, ""), *warnings(answer))

@@ -9,7 +9,7 @@ from charts.draw import lines_spec
 from chosen import SetUp
 
 from medusa_sim.report.charts.setups import measured_chart
-from medusa_sim.report.text import significant
+from medusa_sim.report.words.numbers import significant
 from medusa_sim.setups.measured import Beside
 from medusa_sim.setups.setup import name_of
 

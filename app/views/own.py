@@ -26,7 +26,7 @@ from medusa_sim.latency.local import LocalLatency
 from medusa_sim.plan.recommendation_at import scheduled_counts, scheduled_row_at
 from medusa_sim.reading import held
 from medusa_sim.report.charts.sweep import speedup_chart, view_of
-from medusa_sim.report.text import duration, percent, times
+from medusa_sim.report.words.numbers import duration, percent, times
 from medusa_sim.scenario.acceptance import LETTERS
 from medusa_sim.scenario.own_rows import OwnRows, asked_for, band_without_rows, read_rows
 from medusa_sim.specs.gpu import gpu_names, load_gpu, local_names

@@ -18,7 +18,7 @@ from medusa_sim.engine_runs.run import engine_run
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.check import check
 from medusa_sim.reading import held
-from medusa_sim.report.check_frames import Checked
+from medusa_sim.report.check.python import Checked
 from medusa_sim.scenario.question import Measured
 
 if TYPE_CHECKING:

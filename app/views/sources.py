@@ -15,8 +15,8 @@ from chosen import SetUp
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import SpecError
-from medusa_sim.report.spec_tables import spec_rows
-from medusa_sim.report.text import significant, with_prefix
+from medusa_sim.report.specs.tables import spec_rows
+from medusa_sim.report.words.numbers import significant, with_prefix
 
 _PREFIXED = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s"}
 _PHONE = ("number", "value", "source")
@@ -41,7 +41,7 @@ def numbers(set_up: SetUp) -> None:
     rows = []
     for kind, name in chosen:
         if kind == "model" and set_up.config is not None:
-            from medusa_sim.report.spec_rows import model_rows
+            from medusa_sim.report.specs.rows import model_rows
 
             model_facts = model_rows(answers.published_model(set_up))
         else:

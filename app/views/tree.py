@@ -19,9 +19,9 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
-from medusa_sim.grid.tree_speedup import TreeAnswer, accuracies_of
-from medusa_sim.report.basis import how_sure
-from medusa_sim.report.text import times
+from medusa_sim.grid.tree_answer import TreeAnswer, accuracies_of
+from medusa_sim.report.words.basis import how_sure
+from medusa_sim.report.words.numbers import times
 from medusa_sim.scenario.scenario import Scenario
 
 _KINDS = ("as recommended", "best of a size", "widths per head", "my paths", "a file")

@@ -8,9 +8,9 @@ import notes
 import streamlit as st
 from chosen import SetUp
 
-from medusa_sim.report.caveats import guessed_text
-from medusa_sim.report.text import counted, times, with_prefix
-from medusa_sim.report.workload_text import workload_text
+from medusa_sim.report.words.caveats import guessed_text
+from medusa_sim.report.words.numbers import counted, times, with_prefix
+from medusa_sim.report.words.workload import workload_text
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation

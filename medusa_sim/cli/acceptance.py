@@ -165,7 +165,7 @@ def show(
             [heads_worth_running(heads, int(count)) if count > 1 else 0 for count in within]
         )
     if output.form in ("table", "md") and not output.is_wide:
-        from medusa_sim.report.acceptance_text import acceptance_screen
+        from medusa_sim.report.acceptance_screen import acceptance_screen
 
         output.screen(acceptance_screen(loaded, columns, notes))
         return

@@ -59,8 +59,8 @@ def check(
     from medusa_sim.acceptance.engine_counters import combined
     from medusa_sim.engine_runs.run import engine_run, told_by
     from medusa_sim.plan.check import check as checked
-    from medusa_sim.report.check_frames import Checked
-    from medusa_sim.report.check_text import check_screen
+    from medusa_sim.report.check.python import Checked
+    from medusa_sim.report.check.screen import check_screen
 
     files, counters = sorted_out(files, counters, more)
     if how.before is not None and not counters:

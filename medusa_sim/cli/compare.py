@@ -9,8 +9,8 @@ import click
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output, ReportPlace, command_line
-from medusa_sim.scenario.argument import declared
 from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.declare import declared
 from medusa_sim.scenario.defaults import DEFAULT_MODEL
 from medusa_sim.setups.question import Choices, Question, prices_of
 
@@ -72,10 +72,10 @@ def compare(
     csv and json carry every row.
     """
     from medusa_sim.cli.progress import progress
-    from medusa_sim.report.compare_frames import Compared
-    from medusa_sim.report.compare_json import compare_values, with_warnings
-    from medusa_sim.report.compare_text import compare_screen
-    from medusa_sim.report.compare_warnings import price_notes
+    from medusa_sim.report.compare.python import Compared
+    from medusa_sim.report.compare.screen import compare_screen
+    from medusa_sim.report.compare.values import compare_values, with_warnings
+    from medusa_sim.report.compare.warnings import price_notes
     from medusa_sim.setups.search import compare as compared
 
     with progress("set-ups") as advance:
@@ -89,7 +89,7 @@ def compare(
             **names,
         )
     if report.folder is not None:
-        from medusa_sim.report.compare_report import compare_blocks
+        from medusa_sim.report.compare.page import compare_blocks
 
         report.write(compare_blocks(answer, command_line()))
     fleets = Compared(comparison=answer).under_load(router=router) if under_load else []

@@ -16,7 +16,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 
 if TYPE_CHECKING:
-    from medusa_sim.load.question import LoadAnswer
+    from medusa_sim.load.answer import LoadAnswer
 
 _ENTRY = re.compile(r"[0-9]+:[0-9]+")
 _MOST_RATES = 100
@@ -97,7 +97,7 @@ def load(
     parts of a data set, for lists of GPUs, models and drafters, by any number of processes.
     """
     from medusa_sim.cli.progress import progress
-    from medusa_sim.load.question import load_test, run_load
+    from medusa_sim.load.answer import load_test, run_load
 
     parts.check(output)
     several = take.scenarios(given)
@@ -110,7 +110,7 @@ def load(
                 )
         from medusa_sim.doubts.doubts import doubts
         from medusa_sim.parts.sweep_parts import LoadParts
-        from medusa_sim.report.cost_text import price_lines
+        from medusa_sim.report.words.cost import price_lines
 
         warn(dict.fromkeys(line for item in several for line in doubts(item)))
         for line in price_lines(several):
@@ -131,25 +131,26 @@ def load(
         )
     _show(output, answer, timeline=timeline)
     if report.folder is not None:
-        from medusa_sim.report.load_report import load_blocks
+        from medusa_sim.report.load.page import load_blocks
 
         report.write(load_blocks(answer, command_line()))
 
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
-    from medusa_sim.report import load_text, load_warnings
-    from medusa_sim.report.load_json import carried_values, context_values, load_arrow, timeline_arrow
+    from medusa_sim.report.load.screen import load_screen, sentence
+    from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
+    from medusa_sim.report.load.warnings import warnings
 
     if not timeline and output.form in ("table", "md"):
-        output.screen(load_text.load_screen(answer))
+        output.screen(load_screen(answer))
         return
-    warned = load_warnings.warnings(answer)
+    warned = warnings(answer)
     warn(warned)
     if timeline:
         output.rows(timeline_arrow(answer), "load-timeline")
         return
     more: dict[str, Any] = {
-        "answer": load_text.sentence(answer),
+        "answer": sentence(answer),
         "carried": carried_values(answer),
         "context": context_values(answer),
         "warnings": warned,

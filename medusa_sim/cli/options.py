@@ -30,7 +30,8 @@ from medusa_sim.cli.help_page import Sectioned
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.cli.values import NAMES, RUNTIME, NameType
 from medusa_sim.errors import UsageError, install
-from medusa_sim.scenario.argument import (
+from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.declare import (
     FLAG,
     FOLDER,
     NUMBER,
@@ -41,7 +42,6 @@ from medusa_sim.scenario.argument import (
     argument,
     declared,
 )
-from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.defaults import DEFAULT_SEQ_LEN
 
 if TYPE_CHECKING:

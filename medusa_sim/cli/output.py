@@ -16,7 +16,7 @@ import click
 from medusa_sim.cli import say
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.outside.escaping import for_terminal
-from medusa_sim.scenario.argument import FLAG, PATH, Declared, argument
+from medusa_sim.scenario.declare import FLAG, PATH, Declared, argument
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.progress import progress
 from medusa_sim.errors import UsageError
-from medusa_sim.scenario.argument import ANY, FOLDER, WORD, Declared, argument
+from medusa_sim.scenario.declare import ANY, FOLDER, WORD, Declared, argument
 
 if TYPE_CHECKING:
     from medusa_sim.parts.folder import Work

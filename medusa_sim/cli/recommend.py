@@ -81,7 +81,7 @@ def recommend(
     """
     from medusa_sim.doubts.doubts import doubts
     from medusa_sim.plan.recommend import recommend as answered
-    from medusa_sim.report.recommend_text import search_note
+    from medusa_sim.report.recommend.screen import search_note
 
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
@@ -104,7 +104,7 @@ def recommend(
         for line in search_note(answer):
             say(line)
     if report.folder is not None:
-        from medusa_sim.report.recommend_report import recommend_blocks
+        from medusa_sim.report.recommend.page import recommend_blocks
 
         report.write(recommend_blocks(answer, command_line()))
     if by_count:
@@ -163,7 +163,7 @@ def runtime_of(engine: str, drafter: str | None) -> str | None:
     None for settings of no engine: the default of the drafter. An engine that does not run the drafter says
     so itself, when the settings are written.
     """
-    from medusa_sim.plan.insights import LIMIT
+    from medusa_sim.plan.sweep_answer import LIMIT
     from medusa_sim.specs.runtime import load_runtime, runtime_aliases
 
     if engine == "json":
@@ -176,9 +176,9 @@ def runtime_of(engine: str, drafter: str | None) -> str | None:
 
 
 def _show(output: Output, answer: Recommendation) -> None:
-    from medusa_sim.report.cost_text import price_lines
-    from medusa_sim.report.recommend_json import SCHEMA, recommendation_values, schedule_arrow
-    from medusa_sim.report.recommend_text import recommend_screen
+    from medusa_sim.report.recommend.screen import recommend_screen
+    from medusa_sim.report.recommend.values import SCHEMA, recommendation_values, schedule_arrow
+    from medusa_sim.report.words.cost import price_lines
 
     if output.form == "json":
         import json

@@ -18,7 +18,7 @@ from medusa_sim.scenario.arguments import ARGUMENTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from medusa_sim.report.spec_tables import SpecEntry
+    from medusa_sim.report.specs.tables import SpecEntry
 
 EXAMPLES = ("example_config.json", "example_rows.csv")
 KINDS = ("gpu", "model", "runtime", "acceptance", "price", "coverage")
@@ -74,7 +74,7 @@ def specs(
     if given:
         option = ARGUMENTS[next(iter(given))].option.partition("/")[0]
         raise UsageError(f"{option} asks for --kind coverage; give that too, or a NAME")
-    from medusa_sim.report.spec_tables import (
+    from medusa_sim.report.specs.tables import (
         SpecEntry,
         entry_screen,
         names_screen,
@@ -112,8 +112,8 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
     import msgspec
     import pandas as pd
 
-    from medusa_sim.doubts.coverage import COLUMNS, groups, standing
-    from medusa_sim.report.coverage_text import groups_table, kinds_table, overview_table, standing_sentence
+    from medusa_sim.doubts.standing import COLUMNS, groups, standing
+    from medusa_sim.report.words.standing import groups_table, kinds_table, overview_table, standing_sentence
     from medusa_sim.scenario.scenario import Scenario
     from medusa_sim.specs.gpu import gpu_name
 
@@ -151,7 +151,7 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
             say(more["sentence"])
         output.rows(frame, COVERAGE, **more)
     elif more:
-        from medusa_sim.report.coverage_text import standing_screen
+        from medusa_sim.report.words.standing import standing_screen
 
         output.screen(standing_screen(of, place))
     else:

@@ -93,7 +93,7 @@ def sweep(
         _write_rows(output, several, grid, warnings)
     if report.folder is not None:
         from medusa_sim.cli.output import command_line
-        from medusa_sim.report.sweep_report import report_blocks
+        from medusa_sim.report.sweep.page import report_blocks
 
         report.write(report_blocks(several, grid, command_line()))
 
@@ -135,8 +135,8 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, war
     """Every row, chunk by chunk."""
     from medusa_sim.cli.progress import count_rows
     from medusa_sim.grid.sweep import sweep as tables
-    from medusa_sim.report.cost_text import price_lines
     from medusa_sim.report.sources import sources
+    from medusa_sim.report.words.cost import price_lines
 
     rows = rows_of(scenarios, grid)
     if output.form == "table" and rows > _MOST_ROWS_SHOWN:
@@ -154,7 +154,7 @@ def _write_parts(
 ) -> None:
     """Parts of a data set in a folder."""
     from medusa_sim.parts.sweep_parts import SweepParts
-    from medusa_sim.report.cost_text import price_lines
+    from medusa_sim.report.words.cost import price_lines
 
     work = SweepParts.of(scenarios, grid, all_rows=all_rows)
     _echo(scenarios, grid, warnings, price_lines(scenarios))
@@ -166,8 +166,8 @@ def _show_best(output: Output, asked: Sequence[tuple[Scenario, tuple[str, ...]]]
 
     asked: scenarios, each with what it rests on.
     """
-    from medusa_sim.plan.insights import sweep_answer
-    from medusa_sim.report.sweep_text import sweep_screen
+    from medusa_sim.plan.sweep_answer import sweep_answer
+    from medusa_sim.report.sweep.screen import sweep_screen
 
     cases = grid.batch.size * grid.seq_len.size * len(asked)
     if cases > _MOST_CASES_SHOWN:

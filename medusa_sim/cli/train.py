@@ -14,7 +14,7 @@ from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.lab.decoder.arguments import Recipe
-from medusa_sim.scenario.argument import declared
+from medusa_sim.scenario.declare import declared
 
 
 @take.command(

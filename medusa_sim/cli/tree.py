@@ -13,7 +13,7 @@ from medusa_sim.cli import examples, say
 from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.scenario.argument import FLAG, PATH, REQUIRED, WHOLE, WORD, Declared, argument
+from medusa_sim.scenario.declare import FLAG, PATH, REQUIRED, WHOLE, WORD, Declared, argument
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.heads import HeadAccuracy

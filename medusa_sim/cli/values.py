@@ -322,4 +322,4 @@ NAMES: dict[str, click.ParamType[Any]] = {
     "engines": NameType("engines", "engine", many=True),
     "drafters": NameType("drafters", "plain", "drafter", many=True), "data_dir": DataFolder(),
 }  # fmt: skip
-"""Types by what their values are of (`scenario.argument.Argument.names`)."""
+"""Types by what their values are of (`scenario.declare.Argument.names`)."""

@@ -1,4 +1,4 @@
-"""The arguments of a load test, each declared once, as those of a scenario are (`scenario.argument`)."""
+"""The arguments of a load test, each declared once, as those of a scenario are (`scenario.declare`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medusa_sim.scenario.argument import ANY, FLAG, NUMBER, PATH, WHOLE, WORD, Declared, argument, declared
+from medusa_sim.scenario.declare import ANY, FLAG, NUMBER, PATH, WHOLE, WORD, Declared, argument, declared
 from medusa_sim.scenario.defaults import (
     LENGTH_CV,
     LOAD_OUTPUT_TOKENS,

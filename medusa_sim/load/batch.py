@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 
-from medusa_sim.load.luck import Luck
+from medusa_sim.load.draws import Luck
 from medusa_sim.load.requests import Request
 
 

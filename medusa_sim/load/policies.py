@@ -13,7 +13,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.step_table import StepTable
-from medusa_sim.plan.schedule import merge_batches
+from medusa_sim.plan.batch_ranges import merge_batches
 from medusa_sim.scenario.defaults import SWITCHING_GAIN
 
 FOREVER = 1 << 30

@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, distinct
+from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.limits import Limits
-from medusa_sim.load.nodes import between, geometric
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.prompts import (
     drafter_prompt_us,

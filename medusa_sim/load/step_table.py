@@ -20,8 +20,8 @@ from medusa_sim.acceptance.profile import MATCHES_RUN
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import Cells, price
+from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.limits import Limits
-from medusa_sim.load.nodes import between, geometric
 from medusa_sim.load.prompt_table import PromptTable, prompt_table
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario

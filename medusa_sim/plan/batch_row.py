@@ -17,7 +17,7 @@ from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import Surface
-from medusa_sim.plan.schedule import BatchRange
+from medusa_sim.plan.batch_ranges import BatchRange
 from medusa_sim.plan.verdict import Verdict
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.question import Question

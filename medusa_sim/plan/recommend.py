@@ -12,8 +12,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.grid.request import RequestLatency, request_with
+from medusa_sim.grid.request_latency import RequestLatency, request_with
 from medusa_sim.grid.surface import in_groups
+from medusa_sim.plan.batch_ranges import BatchRange, configuration_at, merge_batches
 from medusa_sim.plan.break_even import (
     BreakEven,
     break_even_batches,
@@ -24,7 +25,6 @@ from medusa_sim.plan.break_even import (
 from medusa_sim.plan.capacity import batches_tried, best_operating_point, capacities, fastest
 from medusa_sim.plan.counts import free_budget
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule import BatchRange, configuration_at, merge_batches
 from medusa_sim.plan.schedule_row import ScheduleRow, schedule_rows
 from medusa_sim.plan.verdict import halves
 from medusa_sim.scenario.defaults import request_length

@@ -8,10 +8,10 @@ from functools import cached_property
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.request import RequestLatency
+from medusa_sim.grid.request_latency import RequestLatency
+from medusa_sim.plan.batch_ranges import BatchRange
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
-from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.draft_options import Drafting

@@ -11,9 +11,9 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray, among
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.plan.batch_ranges import BatchRange
 from medusa_sim.plan.batch_row import BatchRow
 from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
-from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.scenario.question import Question
 from medusa_sim.step.drafter.base import Medusa
 

@@ -17,10 +17,10 @@ from medusa_sim.outside.escaping import for_figure
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.basis import rests_text
 from medusa_sim.report.figures import DPI, FAINT, SHADES, look
-from medusa_sim.report.text import counted, times, with_prefix
-from medusa_sim.report.workload_text import workload_text
+from medusa_sim.report.words.basis import rests_text
+from medusa_sim.report.words.numbers import counted, times, with_prefix
+from medusa_sim.report.words.workload import workload_text
 from medusa_sim.units import format_text
 
 if TYPE_CHECKING:

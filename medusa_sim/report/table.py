@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from medusa_sim.outside.escaping import for_markdown, printable
-from medusa_sim.report.text import NOTHING, significant, with_prefix
+from medusa_sim.report.words.numbers import NOTHING, significant, with_prefix
 from medusa_sim.units import KILO
 
 

@@ -1,4 +1,4 @@
-"""The arguments of a scenario, each declared once (`scenario.argument`).
+"""The arguments of a scenario, each declared once (`scenario.declare`).
 
 Options of the command line, checks in Python, `Scenario.command`, files of parts, help pages and inputs of
 the app follow from the fields of `Arguments`.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from medusa_sim.file_types import CACHES
 from medusa_sim.file_types import NAMES as FILE_NAMES
-from medusa_sim.scenario.argument import (
+from medusa_sim.scenario.declare import (
     ANY,
     FLAG,
     FOLDER,

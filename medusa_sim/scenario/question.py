@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from medusa_sim.errors import UsageError
-from medusa_sim.scenario.argument import ANY, NUMBER, WHOLE, WORD, Declared, argument, declared
+from medusa_sim.scenario.declare import ANY, NUMBER, WHOLE, WORD, Declared, argument, declared
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, DEFAULT_BATCHES, FREE_WITHIN, SWITCHING_GAIN
 from medusa_sim.units import US_PER_MS
 

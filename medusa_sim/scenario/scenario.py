@@ -24,9 +24,9 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.latency.local import LocalLatency, clock_under
 from medusa_sim.scenario.acceptance import acceptance_of, matched
-from medusa_sim.scenario.argument import WHOLE, check, takes
 from medusa_sim.scenario.arguments import ARGUMENTS, Arguments
 from medusa_sim.scenario.as_run import as_run, check_fit
+from medusa_sim.scenario.declare import WHOLE, check, takes
 from medusa_sim.scenario.defaults import (
     CANDIDATES_MAX,
     DEFAULT_SEQ_LEN,

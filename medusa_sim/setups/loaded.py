@@ -18,10 +18,10 @@ import numpy as np
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.grid.costs import usd_per_million_tokens
+from medusa_sim.load.answer import load_test
 from medusa_sim.load.arrivals import Drawn
-from medusa_sim.load.question import load_test
+from medusa_sim.load.load_test import LoadPoint, LoadTest
 from medusa_sim.load.requests import Requests
-from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.scenario.defaults import LOAD_SHARE
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import LOWER_IS_BETTER

@@ -7,8 +7,8 @@ from math import ceil, inf
 from typing import Any, Literal, get_args
 
 from medusa_sim.errors import UsageError, shown
-from medusa_sim.scenario.argument import FLAG, NUMBER, WHOLE, WORD, Declared, Type, argument
 from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, WORD, Declared, Type, argument
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, request_length
 from medusa_sim.units import KILO
 

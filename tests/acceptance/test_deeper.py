@@ -15,10 +15,10 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import CoverageError
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.report.recommend_json import recommendation_values
-from medusa_sim.report.recommend_text import recommend_screen
-from medusa_sim.report.scenario_text import acceptance_text
+from medusa_sim.report.recommend.screen import recommend_screen
+from medusa_sim.report.recommend.values import recommendation_values
 from medusa_sim.report.screen import screen_text
+from medusa_sim.report.words.scenario import acceptance_text
 from medusa_sim.scenario.acceptance import acceptance_of, mean_length
 from medusa_sim.scenario.question import Question
 from medusa_sim.step.drafter import drafter_kind, drafters

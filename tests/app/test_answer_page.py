@@ -22,7 +22,7 @@ from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.recommendation_at import request_at, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps, view_of
 from medusa_sim.report.quantity_table import quantity_text
-from medusa_sim.report.recommend_warnings import warnings
+from medusa_sim.report.recommend.warnings import warnings
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 

@@ -38,7 +38,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.load.arguments import LoadArguments
-from medusa_sim.report.text import significant
+from medusa_sim.report.words.numbers import significant
 
 EAGLE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs": 64, "tpot": 12}
 

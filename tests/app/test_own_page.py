@@ -12,7 +12,7 @@ from test_gguf import HIDDEN, header, keys, tensors
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.report.text import percent
+from medusa_sim.report.words.numbers import percent
 from medusa_sim.scenario.scenario import Scenario
 
 ROWS = [

@@ -46,8 +46,8 @@ from medusa_sim.lab.reproduce.charts import published_chart
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, view_of
-from medusa_sim.report.compare_text import workload
-from medusa_sim.report.text import capitalised, significant
+from medusa_sim.report.compare.screen import workload
+from medusa_sim.report.words.numbers import capitalised, significant
 from medusa_sim.setups.question import Choices, Question
 from medusa_sim.specs.costs import prices
 from medusa_sim.specs.gpu import load_gpu
@@ -405,13 +405,11 @@ def test_downloads_are_the_command_lines_formats() -> None:
 
 def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The schedule shares counts between batches, which a batch's own best does not."""
-    from medusa_sim.report import recommend_report
+    from medusa_sim.report.recommend import page
 
     views = []
-    drawn = recommend_report.view_pictures
-    monkeypatch.setattr(
-        recommend_report, "view_pictures", lambda *a, **k: views.append(a[0]) or drawn(*a, **k)
-    )
+    drawn = page.view_pictures
+    monkeypatch.setattr(page, "view_pictures", lambda *a, **k: views.append(a[0]) or drawn(*a, **k))
     shown = set_up()
     answer = answers.recommendation(shown, 64)
     text = notes.report_html(shown, answer, "x")

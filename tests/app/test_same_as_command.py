@@ -10,7 +10,7 @@ import pytest
 from pages_read import APP, Opened, commands, csv_rows, metrics, printed
 from pages_read import charts as drawn
 
-from medusa_sim.report.text import significant
+from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.units import KILO

@@ -17,8 +17,8 @@ from click.testing import Result
 
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.report.document import html_page, markdown_page
-from medusa_sim.report.scenario_text import heldout_text
 from medusa_sim.report.sources import closing, sources
+from medusa_sim.report.words.scenario import heldout_text
 from medusa_sim.scenario.defaults import DEFAULT_CANDIDATES
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.network import step_launches

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pages import DOCS
 
 from medusa_sim.cli import cli
-from medusa_sim.doubts.coverage import (
+from medusa_sim.doubts.standing import (
     COLUMNS,
     KINDS,
     LEAST,

@@ -13,8 +13,8 @@ from medusa_sim.doubts.doubts import (
 from medusa_sim.doubts.terms import WORDS, beyond_measured, far_terms
 from medusa_sim.load.limits import Server, limits_of
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.report.caveats import caveats
-from medusa_sim.report.recommend_warnings import warnings
+from medusa_sim.report.recommend.warnings import warnings
+from medusa_sim.report.words.caveats import caveats
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario as PlanScenario
 from medusa_sim.specs.engine import UNITS

@@ -6,8 +6,8 @@ from load_tables import constant_table
 
 from medusa_sim.load.batch import Batch
 from medusa_sim.load.cache import Cache
+from medusa_sim.load.draws import Luck
 from medusa_sim.load.limits import Limits, limits_of
-from medusa_sim.load.luck import Luck
 from medusa_sim.load.requests import Request
 from medusa_sim.scenario.scenario import Scenario
 

@@ -26,9 +26,9 @@ from engine_load import (
 from load_tables import limits
 
 from medusa_sim.load.arrivals import open_loop
-from medusa_sim.load.engine import run
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.serving_loop import run
 
 RATES = np.array([0.5, 0.3, 0.1])
 

@@ -8,7 +8,6 @@ from load_tables import constant_table, limits, requests
 
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
-from medusa_sim.load.engine import Engine, run
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import (
     Adaptive,
@@ -21,6 +20,7 @@ from medusa_sim.load.policies import (
 )
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.serving_loop import Engine, run
 from medusa_sim.scenario.defaults import LENGTH_CV
 
 STEP_S = 0.01

@@ -7,17 +7,17 @@ import pytest
 from load_tables import MOST_TOKENS, constant_table, limits, prompt_times, requests
 
 from medusa_sim.grid.cells import price
+from medusa_sim.load.answer import load_test
 from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
+from medusa_sim.load.carried import Carried, find_carried, rates_to_try
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.engine import run
+from medusa_sim.load.load_test import LoadPoint, half_width
 from medusa_sim.load.metrics import Goals, metrics_of
 from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, State, ThroughputAware
 from medusa_sim.load.prompt_table import PromptTable
-from medusa_sim.load.question import load_test
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests, checked_requests
-from medusa_sim.load.search import Carried, find_carried, rates_to_try
-from medusa_sim.load.simulate import LoadPoint, half_width
+from medusa_sim.load.serving_loop import run
 from medusa_sim.load.step_table import StepTable, chains
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu

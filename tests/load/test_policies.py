@@ -6,7 +6,6 @@ from load_tables import constant_table, limits, requests
 
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Lengths, closed_loop
-from medusa_sim.load.engine import run
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
@@ -17,6 +16,7 @@ from medusa_sim.load.policies import (
     schedule_for,
 )
 from medusa_sim.load.policy_names import policy_of
+from medusa_sim.load.serving_loop import run
 from medusa_sim.load.step_table import StepTable
 
 STEP_S = 0.01

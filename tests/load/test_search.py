@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from one_line import one_line
 
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.load.policies import Adaptive, State
-from medusa_sim.load.policy_names import policy_of
-from medusa_sim.load.question import LoadAnswer, load_test, run_load
-from medusa_sim.load.search import (
+from medusa_sim.load.answer import LoadAnswer, load_test, run_load
+from medusa_sim.load.carried import (
     SEARCH_REQUESTS,
     Carried,
     find_carried,
@@ -22,11 +20,15 @@ from medusa_sim.load.search import (
     saturation,
     search_requests,
 )
-from medusa_sim.load.simulate import LoadPoint
-from medusa_sim.report import load_tables, load_text, load_warnings
+from medusa_sim.load.load_test import LoadPoint
+from medusa_sim.load.policies import Adaptive, State
+from medusa_sim.load.policy_names import policy_of
 from medusa_sim.report.charts.load import rate_chart
-from medusa_sim.report.load_json import carried_values, context_values, load_arrow, timeline_arrow
-from medusa_sim.report.verdict_text import crossing_text
+from medusa_sim.report.load.screen import context_text, runs_text, sentence
+from medusa_sim.report.load.tables import load_table
+from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
+from medusa_sim.report.load.warnings import _unsteady, warnings
+from medusa_sim.report.words.break_even import crossing_text
 from medusa_sim.scenario.scenario import Scenario
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", max_drafts=3)
@@ -66,7 +68,7 @@ def test_policies_are_compared_on_the_same_requests(answer):
 
 
 def test_the_sentence_and_the_rows_name_both_rates_and_every_metric(answer):
-    told = load_text.sentence(answer)
+    told = sentence(answer)
     assert told.startswith("With 3 drafts a step the server sustains ")
     assert "requests/s within 12.0 ms a token" in told
     assert " without); " in told
@@ -94,13 +96,13 @@ def test_charts_mark_what_is_carried_and_full_and_no_band_promises_more_than_com
 
 def test_limits_that_nothing_meets_and_rates_above_saturation_are_told_with_what_is_possible():
     test = load_test(SCENARIO, policies=("none", "2"), tpot_ms=0.5, **SMALL)
-    told = load_text.sentence(run_load(test, [2.0]))
+    told = sentence(run_load(test, [2.0]))
     assert told.startswith("No policy keeps 0.500 ms a token for 90 % of the requests at any rate")
     assert "keep it with" in told
     test = load_test(SCENARIO, policies=("none",), **SMALL)
     found = run_load(test, [500.0])
     full = found.carried[0].saturated_per_s
-    told = " ".join(load_warnings.warnings(found))
+    told = " ".join(warnings(found))
     assert "plain decoding at 500 requests/s is not steady" in told
     assert f"up to 0.9 of that, {0.9 * full:.3g}" in told
 
@@ -218,9 +220,9 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length():
             point = answer.points[0]
             found[count, factor] = point.mean["goodput_share"]
             assert answer.is_steady(point) is (factor < 1.0)
-            told = " ".join(load_warnings.warnings(answer))
+            told = " ".join(warnings(answer))
             assert ("not steady" in told) is (factor > 1.0)
-            assert ("not steady" in str(load_tables.load_table(answer).rows)) is (factor > 1.0)
+            assert ("not steady" in str(load_table(answer).rows)) is (factor > 1.0)
             if factor > 1.2:
                 assert not point.is_steady
                 grown = point.mean["queue_growth_per_s"]
@@ -280,7 +282,7 @@ def test_requests_that_come_at_once_have_no_rate(tmp_path):
     assert [each.searched for each in found.carried] == [False, False]
     assert np.isnan(found.points[0].rate)
     assert found.points[0].mean["requests"] == 40
-    assert "saturates at" in load_text.sentence(found)
+    assert "saturates at" in sentence(found)
     with pytest.raises(UsageError, match="all 40 come at once"):
         run_load(test, [2.0], search=False)
 
@@ -298,9 +300,9 @@ def test_every_name_of_a_policy_runs():
 def test_a_search_shares_its_requests_among_the_seeds_and_says_so():
     test = load_test(SCENARIO, policies=("none",), requests=1000, seeds=3)
     assert search_requests(test) == SEARCH_REQUESTS // 3
-    assert f"first {SEARCH_REQUESTS // 3} of each" in load_text.runs_text(test)
+    assert f"first {SEARCH_REQUESTS // 3} of each" in runs_text(test)
     assert search_requests(load_test(SCENARIO, policies=("none",), requests=1000, seeds=50)) == 500
-    assert "search" not in load_text.runs_text(load_test(SCENARIO, policies=("none",), requests=300))
+    assert "search" not in runs_text(load_test(SCENARIO, policies=("none",), requests=300))
 
 
 def test_progress_ends_at_its_total_and_never_before():
@@ -329,10 +331,10 @@ def test_contexts_that_pay_are_those_of_the_recommendation():
     said = f"speculation {crossing_text(found, 'context')}"
     assert f"with a predicted gain to context {found.at - 1} " in said
     many = "1 request" if requests == 1 else f"{requests} requests"
-    assert load_text.context_text(answer) == [f"with {many} in a step {said}"]
+    assert context_text(answer) == [f"with {many} in a step {said}"]
     plain = run_load(load_test(test.scenario, policies=("none",), requests=30, seeds=1), [1.0], search=False)
     assert plain.context is None
-    assert load_text.context_text(plain) == []
+    assert context_text(plain) == []
 
 
 def test_the_profile_says_how_far_requests_differ(tmp_path):
@@ -389,7 +391,7 @@ def test_a_rate_that_is_no_larger_is_not_told_as_a_gain(drafting, told):
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
     test = load_test(scenario, policies=("none", "3"), requests=60, seeds=2, tpot_ms=50.0)
     answer = run_load(test, (5.0,), search=False)
-    found = load_text.sentence(replace(answer, carried=(carrying("none", 35.9), carrying("K=3", drafting))))
+    found = sentence(replace(answer, carried=(carrying("none", 35.9), carrying("K=3", drafting))))
     assert told in found
     assert ("pays up to saturation" in found) == (drafting > 36.0)
 
@@ -404,7 +406,7 @@ def drifting(growth: float, rate: float) -> LoadPoint:
 def test_a_run_is_called_growing_by_a_number_that_grows(growth, rate):
     """A falling queue is not told as a rising one, a share that rises not as one that falls."""
     point = drifting(growth, rate)
-    told = load_warnings._unsteady(point, 1.91, has_goals=True)
+    told = _unsteady(point, 1.91, has_goals=True)
     assert ("more requests wait every second" in told) == (not point.is_steady)
     if not point.is_steady:
         assert point.mean["queue_growth_per_s"] > 0.0

@@ -13,15 +13,14 @@ from one_line import one_line
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.grid.cells import price
+from medusa_sim.load.answer import load_test, run_load
 from medusa_sim.load.arrivals import Lengths, open_loop
-from medusa_sim.load.engine import run
 from medusa_sim.load.limits import Limits, Server, limits_of
 from medusa_sim.load.policies import Fixed
-from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.serving_loop import run
 from medusa_sim.load.trace import read_trace
-from medusa_sim.report import load_text
-from medusa_sim.report.load_text import sessions_text
+from medusa_sim.report.load.screen import server_facts, sessions_text
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import cache_bytes
 from medusa_sim.step.traffic import step_limits
@@ -253,7 +252,7 @@ def test_engines_limit_steps_by_card(gpu, runtime, expected):
 def test_the_limits_of_a_run_are_printed_with_whose_they_are():
     scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="vllm", drafter="eagle3")
     for asked, most in (({}, 256), ({"max_num_seqs": 64}, 64)):
-        facts = load_text.server_facts(load_test(scenario, policies=("none",), requests=20, **asked))
+        facts = server_facts(load_test(scenario, policies=("none",), requests=20, **asked))
         told = next(fact.text for fact in facts if fact.label == "Server")
         assert f"{most} requests" in told
         assert ("vllm" in told) is not bool(asked)

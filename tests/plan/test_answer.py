@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
-from medusa_sim.grid.request import RequestLatency, request_latency
+from medusa_sim.grid.request_latency import RequestLatency, request_latency
 from medusa_sim.plan.break_even import break_even_batches, crossing
 from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
-from medusa_sim.plan.insights import sweep_answer
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import LOSES, PAYS
 from medusa_sim.plan.woken_experts import DEAR, waking
-from medusa_sim.report.recommend_reason import reason
-from medusa_sim.report.verdict_text import crossing_text
+from medusa_sim.report.recommend.sentences import reason
+from medusa_sim.report.words.break_even import crossing_text
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.base import Medusa

@@ -6,12 +6,12 @@ from asking import run
 
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.plan.insights import sweep_answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.shortfall import shortfall
-from medusa_sim.plan.slower import slower_format_us
-from medusa_sim.report.memory_text import shortfall_text
-from medusa_sim.report.recommend_warnings import warnings
+from medusa_sim.plan.slowdowns import slower_format_us
+from medusa_sim.plan.sweep_answer import sweep_answer
+from medusa_sim.report.recommend.warnings import warnings
+from medusa_sim.report.words.memory import shortfall_text
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid

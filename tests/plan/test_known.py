@@ -12,10 +12,10 @@ from hypothesis.extra.numpy import arrays
 import medusa_sim as ms
 from medusa_sim.grid.cells import price
 from medusa_sim.plan.break_even import break_even_batches, crossing
-from medusa_sim.plan.insights import sweep_answer
+from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, Stretch, drafted, stretches, verdicts
 from medusa_sim.report.charts.sweep import length_view
-from medusa_sim.report.verdict_text import crossing_text
+from medusa_sim.report.words.break_even import crossing_text
 from medusa_sim.step.workload import Grid
 
 LETTERS = {"P": PAYS, "g": GAIN, "n": NO_GAIN, "L": LOSES}

@@ -16,12 +16,12 @@ from medusa_sim.grid.cells import price
 from medusa_sim.grid.columns import BY_COUNT, SWEEP, count_table
 from medusa_sim.grid.quantities import BY_NAME, OF_SCENARIO
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.plan.insights import sweep_answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import scheduled_row_at
-from medusa_sim.report.recommend_json import recommendation_values, row_values
-from medusa_sim.report.recommend_reason import step_text
-from medusa_sim.report.sweep_text import best_table
+from medusa_sim.plan.sweep_answer import sweep_answer
+from medusa_sim.report.recommend.sentences import step_text
+from medusa_sim.report.recommend.values import recommendation_values, row_values
+from medusa_sim.report.sweep.screen import best_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime, runtime_names

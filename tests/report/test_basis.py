@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from medusa_sim.doubts.doubts import engine_on_other_gpus, grave_doubts
-from medusa_sim.report.basis import MEASURED, MOST, basis, how_sure, rests_on
+from medusa_sim.report.words.basis import MEASURED, MOST, basis, how_sure, rests_on
 from medusa_sim.scenario.scenario import Scenario
 
 _H100 = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}

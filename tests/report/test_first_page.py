@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 import medusa_sim as ms
-from medusa_sim.load.question import load_test, run_load
-from medusa_sim.report.compare_report import compare_blocks
-from medusa_sim.report.compare_text import compare_screen
+from medusa_sim.load.answer import load_test, run_load
+from medusa_sim.report.compare.page import compare_blocks
+from medusa_sim.report.compare.screen import compare_screen
 from medusa_sim.report.document import Appendix, Heading, Picture, markdown_page
-from medusa_sim.report.load_report import load_blocks
-from medusa_sim.report.load_text import load_screen
-from medusa_sim.report.recommend_report import recommend_blocks
-from medusa_sim.report.recommend_text import recommend_screen
+from medusa_sim.report.load.page import load_blocks
+from medusa_sim.report.load.screen import load_screen
+from medusa_sim.report.recommend.page import recommend_blocks
+from medusa_sim.report.recommend.screen import recommend_screen
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import FORMATS, format_text
 

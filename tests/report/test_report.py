@@ -20,7 +20,7 @@ from medusa_sim.report.figures import PARTS, render
 from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts
 from medusa_sim.report.table import TextTable, aligned, fitted, markdown
-from medusa_sim.report.text import capitalised, duration, significant, times, with_prefix
+from medusa_sim.report.words.numbers import capitalised, duration, significant, times, with_prefix
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
 from medusa_sim.writing import atomic

@@ -14,8 +14,8 @@ from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.columns import COMPARE
-from medusa_sim.report.compare_json import with_warnings
-from medusa_sim.report.compare_warnings import warnings
+from medusa_sim.report.compare.values import with_warnings
+from medusa_sim.report.compare.warnings import warnings
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.question import BATCHES, SURE, Choices, Question
 from medusa_sim.setups.search import NothingRunsError, compare, together

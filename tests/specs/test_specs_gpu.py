@@ -20,7 +20,7 @@ import medusa_sim as ms
 from medusa_sim import data
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
-from medusa_sim.report.spec_rows import gpu_rows, kernel_rows
+from medusa_sim.report.specs.rows import gpu_rows, kernel_rows
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.kernels import SECTIONS, ElementwiseKernel, GemmKernel, KernelSet, UnfusedKernel
 

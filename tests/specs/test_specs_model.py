@@ -13,7 +13,7 @@ from one_line import one_line
 from tables import table
 
 from medusa_sim.errors import SpecError
-from medusa_sim.report.spec_rows import model_rows
+from medusa_sim.report.specs.rows import model_rows
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import FAMILIES
 from medusa_sim.specs.mixers import Grouped

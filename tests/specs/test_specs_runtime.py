@@ -13,7 +13,7 @@ from one_line import one_line
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.lab.reproduce.token_rates import plain_step
-from medusa_sim.report.spec_rows import runtime_rows
+from medusa_sim.report.specs.rows import runtime_rows
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs import runtime as runtime_module
 from medusa_sim.specs.engine import UNITS, Term

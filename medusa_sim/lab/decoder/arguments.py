@@ -1,4 +1,4 @@
-"""What `train` and `decode` take, each argument declared once (`scenario.argument`).
+"""What `train` and `decode` take, each argument declared once (`scenario.declare`).
 
 Free of torch: the commands' help pages read it.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from medusa_sim.scenario.argument import (
+from medusa_sim.scenario.declare import (
     ANY,
     FLAG,
     FOLDER,

@@ -1,4 +1,4 @@
-"""What `measure` takes, each declared once (`scenario.argument`). Free of torch: help pages read it."""
+"""What `measure` takes, each declared once (`scenario.declare`). Free of torch: help pages read it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from medusa_sim.errors import UsageError
-from medusa_sim.scenario.argument import (
+from medusa_sim.scenario.declare import (
     ANY,
     FLAG,
     FOLDER,

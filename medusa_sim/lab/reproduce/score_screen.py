@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
-from medusa_sim.report.text import NOTHING, percent, significant
+from medusa_sim.report.words.numbers import NOTHING, percent, significant
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -44,7 +44,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.plan.insights import LIMIT
+from medusa_sim.plan.sweep_answer import LIMIT
 from medusa_sim.reading import read_csv_table
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.layer import Eagle, Eagle3, LayerDrafter

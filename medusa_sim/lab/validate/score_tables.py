@@ -10,7 +10,7 @@ from medusa_sim.lab.validate.comparison import ALLOWANCE, CountChoice, Deviation
 from medusa_sim.lab.validate.operators import Regret, Score
 from medusa_sim.lab.validate.steps import DecoderValidation
 from medusa_sim.report.table import TextTable
-from medusa_sim.report.text import NOTHING, percent
+from medusa_sim.report.words.numbers import NOTHING, percent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, distinct
 from medusa_sim.data import DataDir
-from medusa_sim.doubts.coverage import standing, weights_of
+from medusa_sim.doubts.standing import standing, weights_of
 from medusa_sim.engine_runs.bench import read_bench
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, MedusaSimError, shown

@@ -12,8 +12,8 @@ from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, 
 from medusa_sim.units import KILO
 
 if TYPE_CHECKING:
-    from medusa_sim.load.question import LoadAnswer
-    from medusa_sim.load.simulate import LoadPoint
+    from medusa_sim.load.answer import LoadAnswer
+    from medusa_sim.load.load_test import LoadPoint
 
 _MOST_POINTS = 400
 _POLICY: Tip = ("policy", "policy", "")
@@ -26,7 +26,7 @@ def metric_title(metric: str, share: float = 0.9) -> str:
 
 def _called(policy: str) -> str:
     """In the legend; imported here, since lists of an app need the names of metrics alone."""
-    from medusa_sim.report.load_words import policy_text
+    from medusa_sim.report.load.words import policy_text
 
     return policy_text(policy)
 

@@ -9,7 +9,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, marks
-from medusa_sim.report.text import with_prefix
+from medusa_sim.report.words.numbers import with_prefix
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.roofline import roof_of
 from medusa_sim.units import GIGA, MEGA, TERA

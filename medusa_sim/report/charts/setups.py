@@ -16,10 +16,10 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.grid.columns import AGAINST_SPEED
 from medusa_sim.grid.quantities import BY_NAME
-from medusa_sim.report.basis import rests_on
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row
-from medusa_sim.report.text import significant
+from medusa_sim.report.words.basis import rests_on
+from medusa_sim.report.words.numbers import significant
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.measured import Beside, nearest
 from medusa_sim.setups.setup import PLAIN, name_of

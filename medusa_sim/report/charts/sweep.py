@@ -27,7 +27,7 @@ from medusa_sim.report.charts.chart import (
     line,
 )
 from medusa_sim.report.figures import BESIDE, PARTS
-from medusa_sim.report.text import significant
+from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.defaults import CANDIDATES_MAX
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.step import StepTime

@@ -1,0 +1,287 @@
+"""Rates that a scenario carries: where it saturates, how far it keeps its limits, where speculation loses.
+
+Searches run the requests and seeds of the test. Shares that keep the limits are pooled over the seeds; where
+each seed alone crosses the wanted share gives the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_DOWN, Context
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.load.load_test import LoadTest, ServedPolicy, half_width
+from medusa_sim.load.metrics import Metrics, metrics_of
+from medusa_sim.load.policies import Fixed, Policy
+from medusa_sim.load.requests import Requests
+from medusa_sim.load.serving_loop import Advance
+from medusa_sim.load.step_table import StepTable
+
+SEARCH_REQUESTS = 2000
+"""Requests of each trial of a search, over its seeds: the first of a trace."""
+_PRECISION = 0.01
+_LEAST_REQUESTS = 500
+"""Of a seed: shorter runs end before their queues have grown."""
+_MOST_TRIALS = 16
+_USUAL_TRIALS = 6
+_USUAL_PAIRS = 2
+"""Of a policy: rates tried for the limits, and runs against plain decoding, in the middle of many loads."""
+BELOW_FULL = 0.97
+"""Of saturation: beyond, queues grow for as long as a run lasts."""
+SURELY_STEADY = 0.9
+"""Of saturation: up to it queues end, and what still grows in a run is a server that fills."""
+_LEAST_QUEUE_SHARE = 0.1
+"""Of rho': below, the time per token hardly follows the rate, and the rate can be any."""
+_TWO_DIGITS = Context(prec=2, rounding=ROUND_DOWN)
+_OF_95 = 0.65
+"""80 % interval over the 95 % one of a normal distribution."""
+_STEPS_DOWN = (0.5, 0.125, 1.0 / 256.0)
+"""Shares of saturation that are tried until one keeps the limits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What one policy carries.
+
+    saturated_per_s: requests a second with the server always full; above it queues grow without end.
+    largest_per_s: largest rate at which the asked share of requests keeps the limits, never above
+    saturated_per_s; None without limits, 0 where no rate does. largest_half_width: of its 95 % interval over
+    the seeds; None where the limits hold up to saturation, or for one seed.
+    largest_low_per_s, largest_high_per_s: its 80 % interval, with the band of the step.
+    best_share: of the requests that keep them at the lowest rate tried. loses_from: rate from which the
+    mean request takes longer than without speculation; None where it never does. off_from: requests in
+    flight, of those that the memory holds, from which steps that draft emit fewer tokens a second than plain
+    ones. searched: whether rates were tried; a closed loop has none.
+    """
+
+    policy: str
+    saturated_per_s: float
+    saturated_tokens_per_s: float
+    largest_per_s: float | None = None
+    largest_half_width: float | None = None
+    largest_low_per_s: float | None = None
+    largest_high_per_s: float | None = None
+    best_share: float | None = None
+    loses_from: float | None = None
+    off_from: int | None
+    searched: bool = True
+
+    def gpus_for(self, rate_per_s: float, gpus: int) -> int | None:
+        """GPUs of as many equal servers as carry a rate within the limits; None where none can."""
+        rate = self.saturated_per_s if self.largest_per_s is None else self.largest_per_s
+        return None if rate <= 0.0 else int(np.ceil(rate_per_s / rate)) * gpus
+
+
+def saturation(test: LoadTest, served: ServedPolicy) -> tuple[float, float]:
+    """(requests/s, tokens/s) with `max_num_seqs` requests always in flight, of the lengths of the source."""
+    users = served.limits.max_requests
+    pool = _trial(test, test.any_rate)
+    count = max(4 * users, pool.count)
+    places = np.arange(count) % pool.count
+    requests = Requests(
+        arrival_s=np.zeros(users),
+        prompt_tokens=pool.prompt_tokens[places],
+        output_tokens=pool.output_tokens[places],
+        users=users,
+        source="saturated",
+    )
+    metrics = metrics_of(served.run(requests, 0), served.table, served.limits, test.goals)
+    return metrics["requests_per_s"], metrics["tokens_per_s"]
+
+
+def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ...]:
+    """Search what every policy carries; the first one without speculation is what the others lose against.
+
+    A closed loop, and requests that all come at once, have no rate to search: there only saturation is known.
+    """
+    has_rates = bool(np.isfinite(_trial(test, test.any_rate).rate_per_s))
+    full = [saturation(test, served) for served in test.served]
+    plain = next((i for i, served in enumerate(test.served) if served.table.drafts_max == 0), None)
+    rates = []
+    for served, (full_per_s, tokens_per_s) in zip(test.served, full, strict=True):
+        off = off_from(served.table, served.policy(), test.mean_length, requests_held(test, served))
+        found = Carried(
+            policy=served.name,
+            saturated_per_s=full_per_s,
+            saturated_tokens_per_s=tokens_per_s,
+            off_from=off,
+            searched=has_rates,
+        )
+        if has_rates and test.goals.given:
+            found = _with_largest(found, test, served, advance)
+        if has_rates and plain is not None and served is not test.served[plain]:
+            top = min(full_per_s, full[plain][0])
+            loses = _loses_from(test, served, test.served[plain], top, advance)
+            found = replace(found, loses_from=loses)
+        rates.append(found)
+    return tuple(rates)
+
+
+def requests_held(test: LoadTest, served: ServedPolicy) -> int:
+    """Requests of the mean length that the KV cache of a server holds at once, at most those of a step."""
+    limits = served.limits
+    blocks = limits.blocks_of(max(round(test.mean_length), 1)) - limits.shared_blocks(round(test.mean_length))
+    return min(limits.max_requests, max(limits.kv_blocks // max(blocks, 1), 1))
+
+
+def off_from(table: StepTable, policy: Policy, length: float, most: int) -> int | None:
+    """Requests from which the policy's drafts emit fewer tokens a second than a plain step does.
+
+    One that chooses its drafts: from which no number of them emits more. Plain steps of a server without a
+    drafter. most: requests that there can be. None where drafting pays up to these.
+    """
+    if not table.drafts_max:
+        return None
+    j = int(np.argmin(np.abs(table.lengths - length)))
+    rate = table.rate_per_s[:, 1 : most + 1, j]
+    drafting = rate[policy.count] if isinstance(policy, Fixed) else rate[1:].max(axis=0)
+    loses = drafting <= rate[0]
+    if not loses[-1]:
+        return None
+    wins = np.flatnonzero(~loses)
+    return 1 if wins.size == 0 else int(wins[-1]) + 2
+
+
+def _trial(test: LoadTest, rate_per_s: float | None, seed: int = 0) -> Requests:
+    requests, _ = test.requests(rate_per_s, seed)
+    return requests.first(min(requests.count, max(SEARCH_REQUESTS // test.seeds, _LEAST_REQUESTS)))
+
+
+def search_requests(test: LoadTest) -> int:
+    """Requests of one seed of one trial."""
+    return _trial(test, test.any_rate).count
+
+
+def usual_requests(test: LoadTest) -> int:
+    """Requests that a search usually simulates, to tell how long it will take."""
+    trials = _USUAL_TRIALS * test.seeds if test.goals.given else 0
+    return search_requests(test) * (trials + _USUAL_PAIRS) * len(test.served)
+
+
+def _metrics_at(
+    test: LoadTest, served: ServedPolicy, rate_per_s: float, advance: Advance | None, seed: int = 0
+) -> dict[str, float]:
+    requests = _trial(test, rate_per_s, seed)
+    record = served.run(requests.at_rate(rate_per_s), seed, advance)
+    return metrics_of(record, served.table, served.limits, test.goals)
+
+
+def _with_largest(found: Carried, test: LoadTest, served: ServedPolicy, advance: Advance | None) -> Carried:
+    """The largest rate: the bracket of the knee, narrowed by false position on the logarithm of the rate."""
+    saturated = found.saturated_per_s
+    wanted = test.goals.share
+    tried: dict[float, FloatArray] = {}
+    last: dict[float, Metrics] = {}
+
+    def over(rate: float) -> float:
+        """By how much the pooled share of requests that keep the limits exceeds the wanted one."""
+        points = [_metrics_at(test, served, rate, advance, seed) for seed in range(test.seeds)]
+        last[rate] = points[0]
+        tried[rate] = np.array([metrics["goodput_share"] for metrics in points])
+        return float(tried[rate].mean()) - wanted
+
+    high, above = saturated, over(saturated)
+    if above >= 0.0:
+        return _carrying(found, saturated, last[saturated], None, above + wanted)
+    for share in _STEPS_DOWN:
+        low, under = share * saturated, over(share * saturated)
+        if under >= 0.0:
+            break
+        high, above = low, under
+    else:
+        return replace(found, largest_per_s=0.0, best_share=under + wanted)
+    best = under + wanted
+    moved = 0
+    for _ in range(_MOST_TRIALS):
+        if high / low <= 1.0 + _PRECISION:
+            break
+        # one end that stays twice is halved in weight (the Illinois rule), so that the bracket closes
+        part = np.clip(under / (under - above), 0.1, 0.9) if high / low < 2.0 else 0.5
+        middle = low * float((high / low) ** part)
+        value = over(middle)
+        if value >= 0.0:
+            low, under, above, moved = middle, value, above * (0.5 if moved > 0 else 1.0), 1
+        else:
+            high, above, under, moved = middle, value, under * (0.5 if moved < 0 else 1.0), -1
+    return _carrying(found, low, last[low], _spread(tried, wanted), best)
+
+
+def _carrying(found: Carried, rate: float, metrics: Metrics, half: float | None, best: float) -> Carried:
+    """With that rate and its 80 % interval: a step that is longer by e carries a rate lower by e / rho'.
+
+    At saturation the step grows with the requests as it does there: the rate is lower by e. half: of the 95 %
+    interval over the seeds. The upper end is at most what a server with faster steps is full at.
+    """
+    saturated = found.saturated_per_s
+    growing = 1.0 if rate >= saturated else max(metrics["queue_share"], _LEAST_QUEUE_SHARE)
+    chance = _OF_95 * (half or 0.0) / rate
+    down, up = (np.hypot(metrics[name] / growing, chance) for name in ("step_slower", "step_faster"))
+    full = saturated * np.exp(metrics["step_faster"])
+    low, high = float(rate * np.exp(-down)), float(min(rate * np.exp(up), full))
+    return replace(
+        found,
+        largest_per_s=rate,
+        largest_half_width=half,
+        largest_low_per_s=low,
+        largest_high_per_s=high,
+        best_share=best,
+    )
+
+
+def _spread(tried: dict[float, FloatArray], wanted: float) -> float | None:
+    """Half of the 95 % interval of the knee: where each seed alone crosses the wanted share."""
+    rates = np.array(sorted(tried))
+    shares = np.minimum.accumulate(np.stack([tried[rate] for rate in rates]), axis=0)
+    crossings = [float(np.interp(-wanted, -shares[:, seed], rates)) for seed in range(shares.shape[1])]
+    half = half_width(np.array(crossings))
+    return half if np.isfinite(half) else None
+
+
+def _loses_from(
+    test: LoadTest, served: ServedPolicy, plain: ServedPolicy, top: float, advance: Advance | None
+) -> float | None:
+    """The rate from which the mean request takes longer than with `plain`, pairs of the same requests."""
+
+    def loses(rate: float) -> bool:
+        with_drafts, without = (
+            _metrics_at(test, server, rate, advance)["e2e_mean_s"] for server in (served, plain)
+        )
+        return with_drafts > without
+
+    if not loses(top):
+        return None
+    low, high = top * 0.02, top
+    if loses(low):
+        return 0.0
+    while high - low > 0.02 * top:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if loses(middle) else (middle, high)
+    return high
+
+
+def rates_to_try(full_per_s: float, known: Sequence[Carried] = ()) -> tuple[float, ...]:
+    """Rates below and above what each policy carries, and half of the least, with two digits.
+
+    Where no limits were asked for, a quarter to nine tenths of what the first policy is full at. A policy
+    that keeps its limits until it is full has no rate above: its last is the last that is surely steady.
+    """
+    rates = [share * full_per_s for share in (0.25, 0.5, 0.75, SURELY_STEADY)]
+    knees = [policy for policy in known if policy.largest_per_s]
+    if knees:
+        rates = [0.5 * min(policy.largest_per_s or 0.0 for policy in knees)]
+        for policy in knees:
+            knee = policy.largest_per_s or 0.0
+            full = policy.saturated_per_s
+            bracketed = knee < BELOW_FULL * full
+            around = (0.9 * knee, min(1.1 * knee, BELOW_FULL * full))
+            rates += around if bracketed else (0.7 * full, SURELY_STEADY * full)
+    rounded = (_two_digits(rate) for rate in sorted(rates))
+    return tuple(dict.fromkeys(rate for rate in rounded if rate > 0.0))
+
+
+def _two_digits(rate: float) -> float:
+    """Rounded down: a rate below saturation stays below."""
+    return float(_TWO_DIGITS.create_decimal_from_float(rate))

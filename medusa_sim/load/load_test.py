@@ -1,0 +1,269 @@
+"""A scenario under load: policies side by side at the same rates with the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.errors import UsageError, shown
+from medusa_sim.grid.costs import usd_per_million_tokens
+from medusa_sim.load.arguments import DEFAULT_POLICIES
+from medusa_sim.load.arrivals import Drawn, Source
+from medusa_sim.load.energy import Energy, energy_of
+from medusa_sim.load.limits import Limits, Server, limits_of
+from medusa_sim.load.metrics import Goals, Metrics, metrics_of
+from medusa_sim.load.policies import Policy
+from medusa_sim.load.policy_names import ENGINE_NAMES, drafts_asked, never_drafts, policy_of
+from medusa_sim.load.record import Record
+from medusa_sim.load.requests import Requests
+from medusa_sim.load.serving_loop import Advance, run
+from medusa_sim.load.step_table import StepTable, chains, step_table
+from medusa_sim.scenario.defaults import LOAD_SEEDS
+from medusa_sim.scenario.scenario import Scenario
+
+_MOST_SEEDS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class ServedPolicy:
+    """A policy as it is run: with the table and limits of a server that loads its drafter."""
+
+    policy: Callable[[], Policy]
+    name: str
+    table: StepTable
+    limits: Limits
+    spread: float = 0.0
+
+    def run(self, requests: Requests, seed: int, advance: Advance | None = None) -> Record:
+        """One run from a fresh policy."""
+        return run(requests, self.table, self.limits, self.policy(), seed, advance, self.spread)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoadPoint:
+    """One policy at one rate (None: the source's own), over its seeds.
+
+    values: every seed's metrics. first: the record of the first seed. dropped: requests that were too long.
+    """
+
+    policy: str
+    rate_per_s: float | None
+    offered_per_s: float
+    values: tuple[Metrics, ...]
+    first: Record
+    dropped: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that come: those asked for, else the source's own; nan where they have none."""
+        return self.offered_per_s if self.rate_per_s is None else self.rate_per_s
+
+    @cached_property
+    def mean(self) -> Metrics:
+        """Means over the seeds."""
+        return {name: float(np.mean([metrics[name] for metrics in self.values])) for name in self.values[0]}
+
+    def half_width(self, name: str, end: float = 0.975) -> float:
+        """Half of the confidence interval of the mean over the seeds up to `end` (95 %); nan for one seed."""
+        return half_width(np.asarray([metrics[name] for metrics in self.values]), end)
+
+    def band(self, name: str) -> tuple[float, float]:
+        """80 % interval of a mean latency: the step's band through the queue, the server's, the seeds'.
+
+        name: tpot_mean_s, e2e_mean_s or ttft_mean_s. A queue that grows has no upper end.
+        """
+        mean = self.mean
+        value, through = mean[name], 1.0 / (1.0 - mean["queue_share"])
+        server = mean["server_share"] if name == "ttft_mean_s" else 0.0
+        chance = self.half_width(name, 0.9) / value
+        ends = []
+        for half in (-mean["step_faster"], mean["step_slower"]):
+            parts = (half * through * (1.0 - server), mean["server_band"] * server, np.nan_to_num(chance))
+            ends.append(value * float(np.exp(np.copysign(np.sqrt(sum(part**2 for part in parts)), half))))
+        return ends[0], ends[1] if self.is_steady else float("nan")
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether requests in the system rise no more over the run than chance lets them.
+
+        Arrivals and departures of n requests differ by chance by sqrt(2 n), less where queues are short; a
+        rise of twice that, pooled over the seeds, is a queue that grows. Runs that may drift pass.
+        """
+        growth = self.mean["queue_growth_per_s"]
+        if not np.isfinite(growth):
+            return True
+        count = self.mean["requests"]
+        rise = growth * count / self.rate
+        return bool(rise <= 2.0 * np.sqrt(2.0 * count / len(self.values)))
+
+    def ratio_to(self, other: LoadPoint, name: str) -> tuple[float, float, float]:
+        """(ratio, low, high) of a metric to another policy's, pairs with the same seed; 95 % interval."""
+        pairs = zip(self.values, other.values, strict=True)
+        logs = np.log([mine[name] / their[name] for mine, their in pairs])
+        half = half_width(logs)
+        middle = float(logs.mean())
+        return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
+
+
+def half_width(values: FloatArray, end: float = 0.975) -> float:
+    """Half of the confidence interval of a mean of independent values up to `end`; nan for one value."""
+    if values.size < 2:
+        return float("nan")
+    from scipy.special import stdtrit
+
+    spread = float(values.std(ddof=1)) / np.sqrt(values.size)
+    return float(stdtrit(values.size - 1, end) * spread)
+
+
+@dataclass(kw_only=True, eq=False)
+class LoadTest:
+    """A scenario, its server and where its requests come from: what every run shares.
+
+    policies: names (`policy_names.NAMES`) or objects of one's own. drop_long: leave out requests that do not
+    fit. cancelled: share of them whose client goes away.
+    Raises UsageError for what makes no sense, SpecError or CoverageError from the scenario.
+    """
+
+    scenario: Scenario
+    source: Source = field(default_factory=Drawn)
+    policies: Sequence[str | Policy] = DEFAULT_POLICIES
+    server: Server = field(default_factory=Server)
+    goals: Goals = field(default_factory=Goals)
+    seeds: int = LOAD_SEEDS
+    drop_long: bool = False
+    cancelled: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.cancelled <= 1.0:
+            raise UsageError(f"cancelled {self.cancelled:g}: a share from 0 to 1 is allowed")
+        if not 1 <= self.seeds <= _MOST_SEEDS:
+            raise UsageError(f"seeds {self.seeds}: whole numbers from 1 to {_MOST_SEEDS} are allowed")
+        if not self.policies:
+            raise UsageError("policies are empty: give at least one, such as none,3,schedule")
+        self.policies = tuple(
+            ENGINE_NAMES.get(policy, policy) if isinstance(policy, str) else policy
+            for policy in self.policies
+        )
+        for policy in self.policies:
+            if not isinstance(policy, str | Policy):
+                raise UsageError(
+                    f"policy {shown(policy)}: a name is needed, or an object of a class derived from "
+                    "medusa_sim.load.policies.Policy"
+                )
+        if self.scenario.scope != "model":
+            raise UsageError("a load needs a whole model; scope block is one layer of it")
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the requests on the logit of their acceptance, as the profile has it."""
+        return self.scenario.profile.request_spread or 0.0
+
+    @cached_property
+    def drafts_max(self) -> int:
+        """Longest draft of any policy; of own policies the longest that the scenario describes."""
+        named = [policy for policy in self.policies if isinstance(policy, str)]
+        if len(named) == len(self.policies) and never_drafts(named):
+            return 0
+        known = len(chains(self.scenario))
+        asked = drafts_asked(named, known)
+        return known if len(named) < len(self.policies) else asked
+
+    def limits(self, drafts: int) -> Limits:
+        """Of a server that loads a drafter of so many drafts; 0: none."""
+        return limits_of(self.scenario, chains(self.scenario)[drafts - 1] if drafts else None, self.server)
+
+    def requests(self, rate_per_s: float | None, seed: int) -> tuple[Requests, int]:
+        """(requests that fit every policy's server, how many were left out)."""
+        drafts = self.drafts_max
+        limits = self.limits(drafts)
+        drawn = self.source.requests(rate_per_s, seed, limits.longest_request(drafts))
+        drawn = drawn.cancelled(self.cancelled, seed)
+        return drawn.fitting(limits, drafts, drop_long=self.drop_long)
+
+    @property
+    def any_rate(self) -> float | None:
+        """A rate to look at requests by: their own, or one a second."""
+        return None if self.source.has_own_rate else 1.0
+
+    @cached_property
+    def table(self) -> StepTable:
+        """Step times up to the longest draft and request."""
+        longest = max(self.requests(self.any_rate, seed)[0].longest for seed in range(self.seeds))
+        options = chains(self.scenario, self.drafts_max) if self.drafts_max else ()
+        limits = self.limits(self.drafts_max)
+        return step_table(self.scenario, options, replace(limits, max_requests=self.most_requests), longest)
+
+    @property
+    def most_requests(self) -> int:
+        """Of one step of any policy: an engine may take fewer where it loads a drafter."""
+        return max(self.limits(drafts).max_requests for drafts in {0, self.drafts_max})
+
+    @cached_property
+    def mean_length(self) -> float:
+        """Committed tokens of a request in the mean over its time in flight, roughly."""
+        requests, _ = self.requests(self.any_rate, 0)
+        output = requests.output_tokens.astype(np.float64)
+        return float(((requests.prompt_tokens + output / 2.0) * output).sum() / output.sum())
+
+    @cached_property
+    def energy(self) -> Energy | None:
+        """What steps draw; None where the GPU's power is not known."""
+        options = chains(self.scenario, self.drafts_max) if self.drafts_max else ()
+        prompts, _ = self.requests(self.any_rate, 0)
+        return energy_of(
+            self.scenario, options, self.most_requests, self.mean_length, float(prompts.prompt_tokens.mean())
+        )
+
+    @cached_property
+    def served(self) -> tuple[ServedPolicy, ...]:
+        """Every policy with its own server."""
+        return tuple(self.served_by(policy) for policy in self.policies)
+
+    def served_by(self, policy: str | Policy) -> ServedPolicy:
+        """A policy with a server that holds memory for its longest draft."""
+        made = self._fresh(policy, self.table)
+        drafts = made.longest(self.table.drafts_max)
+        table, limits = self.table.upto(drafts), self.limits(drafts)
+        return ServedPolicy(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
+
+    def _fresh(self, policy: str | Policy, table: StepTable) -> Policy:
+        """The policy as a run begins with it."""
+        if isinstance(policy, str):
+            return policy_of(policy, table, self.mean_length)
+        return deepcopy(policy)
+
+    def point(
+        self, served: ServedPolicy, rate_per_s: float | None, *, advance: Advance | None = None
+    ) -> LoadPoint:
+        """One policy at one rate, over the seeds."""
+        values: list[Metrics] = []
+        for seed in range(self.seeds):
+            requests, dropped = self.requests(rate_per_s, seed)
+            record = served.run(requests, seed, advance)
+            metrics = metrics_of(record, served.table, served.limits, self.goals)
+            price, gpus, energy = self.scenario.usd_per_gpu_hour, self.scenario.gpus, self.energy
+            usd = usd_per_million_tokens(price, gpus, metrics["tokens_per_s"])
+            metrics["usd_per_million_tokens"] = float(usd)
+            metrics["watts"] = np.nan if energy is None else energy.watts(record)
+            metrics["joule_per_token"] = np.nan if energy is None else energy.joule_per_token(record)
+            values.append(metrics)
+            if seed == 0:
+                first = record
+                offered = requests.rate_per_s if np.isfinite(requests.rate_per_s) else np.nan
+        return LoadPoint(
+            policy=served.name,
+            rate_per_s=rate_per_s,
+            offered_per_s=offered,
+            values=tuple(values),
+            first=first,
+            dropped=dropped,
+        )
+
+    def points(self, rates: Iterable[float | None], advance: Advance | None = None) -> tuple[LoadPoint, ...]:
+        """Every policy at every rate, rate by rate."""
+        return tuple(self.point(served, rate, advance=advance) for rate in rates for served in self.served)

@@ -1,0 +1,220 @@
+"""A serving engine over time: one loop, in which requests come, a policy chooses drafts and steps take time.
+
+    receive what clients have sent -> ask the policy -> schedule -> emit tokens -> let time pass -> finish
+
+Steps in a row that carry no prompts and in which nobody comes or goes are equal but for the growing lengths:
+they are taken at once, at their mean length, as far as the policy's answer holds. Where the engine schedules
+ahead, a request that comes during step n runs in step n + 2, since n + 1 is put together while n runs (vLLM's
+`step_with_batch_queue`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, inf
+
+from medusa_sim.errors import UsageError
+from medusa_sim.load.asked_policy import Speculation
+from medusa_sim.load.batch import Batch
+from medusa_sim.load.cache import Cache
+from medusa_sim.load.clients import Clients
+from medusa_sim.load.draws import Luck
+from medusa_sim.load.limits import Limits
+from medusa_sim.load.policies import Policy
+from medusa_sim.load.record import Record, Recorder, Span
+from medusa_sim.load.requests import Request, Requests
+from medusa_sim.load.scheduler import Chunk, Scheduler
+from medusa_sim.load.step_table import StepTable
+from medusa_sim.load.window import Window
+
+_MOST_STEPS = 128
+"""Steps of one span: the timeline is no finer."""
+_REPORT_EVERY = 256
+"""Requests after which progress is reported."""
+Advance = Callable[[int], None]
+"""Told how many more requests have finished."""
+
+
+def run(
+    requests: Requests,
+    table: StepTable,
+    limits: Limits,
+    policy: Policy,
+    seed: int = 0,
+    advance: Advance | None = None,
+    spread: float = 0.0,
+) -> Record:
+    """Serve every request; the same arguments give the same record. spread: of their acceptance (L4).
+
+    Raises UsageError for a request that never fits, or a policy that returns nonsense.
+    """
+    return Engine(requests, table, limits, policy, seed, spread).run(advance)
+
+
+class Engine:
+    """Clients, scheduler, batch and cache at one moment.
+
+    now_s: when the next step begins; seen_s: what has come until then is in it. found_share: share of the
+    requests of the last steps that found drafts.
+    """
+
+    def __init__(
+        self, requests: Requests, table: StepTable, limits: Limits, policy: Policy, seed: int, spread: float
+    ) -> None:
+        self.requests, self.table, self.limits = requests, table, limits
+        self.clients = Clients(requests, table.server_s)
+        self.batch = Batch(Luck(table, requests.output_tokens, seed, spread))
+        self.cache = Cache(limits, self.batch, int(requests.prompt_tokens.max()))
+        self.scheduler = Scheduler(limits, self.batch, self.cache, table.drafts_max)
+        if limits.blocks_of(requests.longest + table.drafts_max) > self.cache.blocks:
+            raise UsageError(
+                f"a request of {requests.longest} tokens and {table.drafts_max} drafts does not fit into "
+                f"{limits.kv_tokens} tokens of KV cache; leave it out or choose a larger card"
+            )
+        self.speculation = Speculation(policy, self.batch, self.cache, limits, table.drafts_max)
+        self.recorder = Recorder(requests, table.drafts_max, table.requests_max)
+        self.window = Window(requests, self.recorder)
+        self.now_s = self.seen_s = 0.0
+        self.finished = 0
+        self.found_share = table.match_rate
+
+    def run(self, advance: Advance | None = None) -> Record:
+        """Until every request has finished."""
+        reported = 0
+        while self.finished < self.requests.count:
+            self._receive()
+            if self.scheduler.is_idle:
+                self.now_s = self.seen_s = max(self.now_s, self.clients.next_s)
+            else:
+                self._step()
+            is_last = self.finished == self.requests.count
+            if advance is not None and (is_last or self.finished - reported >= _REPORT_EVERY):
+                advance(self.finished - reported)
+                reported = self.finished
+        return self.recorder.record(
+            sent_s=self.clients.sent_s,
+            end_s=self.now_s,
+            window_s=(self.window.begin_s, min(self.window.end_s, self.now_s)),
+            preemptions=self.scheduler.preemptions,
+            kv_blocks_most=self.cache.most,
+        )
+
+    def _receive(self) -> None:
+        """Requests that had come when the next step was put together queue."""
+        clients = self.clients
+        seen_s = self.seen_s if self.table.steps_ahead else self.now_s
+        while clients.next_s <= seen_s:
+            request = clients.send()
+            self.scheduler.waiting.append(request)
+            self.recorder.in_system_s += self.now_s - clients.sent_s.item(request.number)
+            if self.window.is_open_loop:
+                self.window.pass_request(clients.sent, self.now_s)
+
+    def _step(self) -> None:
+        """The next step, with those after it that are equal."""
+        batch, scheduler, start_s = self.batch, self.scheduler, self.now_s
+        batch.draft(self.speculation.drafts(start_s, len(scheduler.waiting)))
+        chunks = scheduler.schedule(batch.drafts if batch.requests else 0, start_s)
+        requests = len(batch)
+        drafts = batch.drafts if requests else 0
+        if not requests and not chunks:
+            return
+        waiting, length, held = scheduler.in_queue, batch.tokens / max(requests, 1), self.cache.tokens
+        steps = 1 if chunks else self._equal_steps(drafts, length)
+        scheduler.passed(steps, carried=bool(chunks))
+        self.cache.use(drafts, steps)
+        emitted = batch.advance(steps) if requests else 0
+        accepted = emitted - steps * requests
+        if drafts:
+            self.found_share = batch.found_share(steps)
+            self.speculation.count(steps, accepted)
+        if not chunks:
+            held = (held + self.cache.tokens) // 2
+            length += emitted * (steps - 1) / (2 * steps) / requests
+        step_s = self._step_s(drafts, requests, length)
+        prompts_s = self.table.prompts_s(drafts * requests, requests, chunks, step_s) if chunks else 0.0
+        span_s = steps * step_s + prompts_s
+        self.now_s, self.seen_s = start_s + span_s, start_s + (steps - 1) * step_s
+        emitted -= self._finish_requests()
+        emitted += self._start_requests(chunks)
+        self.recorder.add(
+            Span(
+                start_s=start_s,
+                span_s=span_s,
+                steps=steps,
+                requests=requests,
+                drafts=drafts,
+                waiting=waiting,
+                kv_tokens=held,
+                emitted=emitted,
+                prompts_s=prompts_s,
+                prompt_tokens=sum([chunk.tokens for chunk in chunks]),
+                accepted=accepted,
+            )
+        )
+
+    def _equal_steps(self, drafts: int, length: float) -> int:
+        """Steps until a request may be admitted or ends, the cache may be full, or the answer is too old."""
+        steps = min(
+            _MOST_STEPS,
+            self.batch.steps_to_an_end,
+            self.cache.steps_that_fit(drafts),
+            self.speculation.steps_left,
+        )
+        if self.scheduler.to_prompts:  # prompts that wait, or come meanwhile, ride on the step after these
+            steps = min(steps, self.scheduler.to_prompts)
+        until_s = self.clients.next_s - self.now_s
+        if self.scheduler.has_room and until_s < inf:
+            step_s = self._step_s(drafts, len(self.batch), length)
+            steps = min(steps, max(ceil(until_s / step_s) + self.table.steps_ahead, 1))
+        return steps
+
+    def _step_s(self, drafts: int, requests: int, length: float) -> float:
+        """Seconds of a step without its prompts."""
+        table = self.table
+        step_s = table.decoding_s(drafts, requests, length)
+        if drafts and table.match_rate < 1.0:
+            return table.found_s(step_s, drafts, requests, length, self.found_share)
+        if not drafts and table.drafts_max:  # the drafter that is loaded keeps its state up to date
+            return step_s * (1.0 + table.idle_share.item(requests))
+        return step_s
+
+    def _finish_requests(self) -> int:
+        """Requests at their end leave; tokens that the step emitted beyond what these asked for."""
+        beyond = 0
+        for request in self.scheduler.leave():
+            beyond -= request.left
+            self._finish(request)
+        return beyond
+
+    def _start_requests(self, chunks: list[Chunk]) -> int:
+        """Requests whose prompts have been read emit their first token; how many these are."""
+        started = self.scheduler.read(chunks)
+        for request in started:
+            self._start(request)
+        return len(started)
+
+    def _start(self, request: Request) -> None:
+        """The first token behind a prompt is there."""
+        if request.stopped_s is None:
+            self.recorder.first_token_s[request.number] = self.now_s + self._sending_s
+        else:
+            self.recorder.gap(self.now_s - request.stopped_s)
+            request.stopped_s = None
+        request.left -= 1
+        self.scheduler.start(request)
+        if not request.left:
+            self._finish(request)
+
+    @property
+    def _sending_s(self) -> float:
+        """What the server takes to send the tokens of a step before those of one request."""
+        return self.table.server_s_per_request * len(self.batch)
+
+    def _finish(self, request: Request) -> None:
+        """The last token has been sent."""
+        finish_s = self.recorder.finish_s[request.number] = self.now_s + self._sending_s
+        self.finished += 1
+        self.clients.finished(request.number, finish_s)
+        if not self.window.is_open_loop:
+            self.window.pass_request(self.finished, self.now_s)

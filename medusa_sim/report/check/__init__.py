@@ -1,0 +1,1 @@
+"""A check of a running engine: on a screen, for Python."""

@@ -1,0 +1,1 @@
+"""A comparison of set-ups: on a screen, as values, for Python, as a page."""

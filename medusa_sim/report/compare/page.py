@@ -1,0 +1,93 @@
+"""The report of a comparison: a page to print with answer, chart and costs; the details below it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
+from medusa_sim.report.compare.decision import decision_table
+from medusa_sim.report.compare.screen import compare_screen
+from medusa_sim.report.document import Block, Folded, Heading, Picture, answer_page
+from medusa_sim.report.figures.draw import lines_figure
+from medusa_sim.report.sources import closing
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.words.basis import how_sure
+from medusa_sim.report.words.numbers import significant
+from medusa_sim.setups.comparison import Comparison
+
+_TRUST = (
+    "Steps are those of `sweep` for the same scenario; DeepSeek-R1 as served errs by 7 to 20 % in time per "
+    "token (docs/validation-engines.md), and a set-up is chosen with that error.",
+    "Every copy is taken as full and steady: bursts and queues are what `medusa-sim load` simulates.",
+    "Other precisions are other weights: whether they answer as well as the published ones is not priced.",
+)
+
+
+def compare_blocks(answer: Comparison, command: str) -> list[Block]:
+    """Every block of the report, in order."""
+    import pyarrow as pa
+
+    every = pa.Table.from_pandas(answer.best, preserve_index=False)
+    screen = compare_screen(answer)
+    others = [
+        _picture(answer, column)
+        for column in Y_TITLES
+        if column != answer.column and answer.table[column].notna().any()
+    ]
+    rows = [row for row in (answer.chosen, answer.chosen_plain) if row is not None]
+    used = [answer.scenario(row) for row in rows] or list(answer.scenarios.values())[:1]
+    *sources, made = closing(used, _TRUST, command)
+    decided = decision_table(answer)
+    said = [fact for fact in screen.facts if fact.label not in ("Surer", "Without")]  # lines of that table
+    return answer_page(
+        f"Which set-up for {Path(answer.model.name).name}?",
+        replace(screen, tables=(decided, *screen.tables), facts=tuple(said)),
+        numbers=_cards(answer),
+        picture=_picture(answer, answer.column),
+        sure=_sure(answer),
+        more=(
+            Heading("The same set-ups by what else counts"),
+            *others,
+            Folded("Every set-up and batch", TextTable.of(every.to_pydict())),
+            *sources,
+        ),
+        foot=(made,),
+    )
+
+
+def _sure(answer: Comparison) -> list[tuple[str, str]]:
+    """What the choice rests on; nothing where none keeps the limits."""
+    row = answer.chosen
+    if row is None:
+        return []
+    speed, low, high = (
+        significant(float(row[f"tokens_per_s_per_user{end}"]), 3) for end in ("", "_low", "_high")
+    )
+    number = f"{speed} {BY_NAME['tokens_per_s_per_user'].on_axis}"
+    return how_sure(answer.scenario(row), number, f"{low} to {high}", plain=not row["drafts"])
+
+
+def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
+    chosen, plain = answer.chosen, answer.chosen_plain
+    if chosen is None:
+        return ()
+    beside = plain if chosen["drafts"] else None
+    cards = []
+    for column in (
+        "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "joule_per_token"
+    ):  # fmt: skip
+        without = "" if beside is None else f"{significant(float(beside[column]), 3)} without speculation"
+        cards.append((BY_NAME[column].title, significant(float(chosen[column]), 3), without))
+    return tuple(cards)
+
+
+def _picture(answer: Comparison, column: str) -> Picture:
+    caption = (
+        f"{Y_TITLES[column]} against tokens/s a user: what nothing beats of each card, solid with "
+        "speculation, dotted without; 80 % bands, points named by requests / drafts, the chosen one ringed."
+        f"{left_out(answer, column)}"
+    )
+    return Picture(partial(lines_figure, setups_chart(answer, column), height=5.0), column, caption)

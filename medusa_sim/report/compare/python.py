@@ -1,0 +1,118 @@
+"""A comparison of set-ups for Python and notebooks: pandas frames and sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from medusa_sim.errors import UsageError
+from medusa_sim.outside.escaping import for_html
+from medusa_sim.report.compare.screen import frontier_table, sentence
+from medusa_sim.report.compare.values import compare_values
+from medusa_sim.report.compare.warnings import warnings
+from medusa_sim.setups.comparison import Comparison
+from medusa_sim.setups.loaded import REQUESTS
+from medusa_sim.setups.search import refined
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from medusa_sim.report.charts.chart import LineChart
+    from medusa_sim.setups.loaded import Loaded, Router
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Compared:
+    """What `ms.compare` returns: the answer as a sentence, frames and, in a notebook, a page."""
+
+    comparison: Comparison
+
+    @property
+    def sentence(self) -> str:
+        """The set-up for the target and what it costs, beside the best that does not speculate."""
+        return sentence(self.comparison)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Every set-up at every batch, columns `medusa_sim.grid.columns.COMPARE`."""
+        return self.comparison.table
+
+    @property
+    def frontier(self) -> pd.DataFrame:
+        """Rows that nothing beats, the fastest stream first."""
+        return self.comparison.frontier
+
+    @property
+    def chosen(self) -> dict[str, Any] | None:
+        """The row for the target; None where no set-up keeps the limits."""
+        return self.comparison.chosen
+
+    @property
+    def runners_up(self) -> pd.DataFrame:
+        """The best row of every other set-up whose interval reaches the chosen one's."""
+        return self.comparison.runners_up
+
+    def command(self, draft_path: str | None = None) -> str:
+        """Lines of the shell that start one copy of the chosen set-up; draft_path: the drafter's checkpoint.
+
+        Raises UsageError where no set-up keeps the limits, or where the engine cannot be told the set-up.
+        """
+        from medusa_sim.export.launch import chosen_command
+
+        if self.chosen is None:
+            raise UsageError(sentence(self.comparison))
+        return chosen_command(self.comparison, self.chosen, draft_path)
+
+    def for_target(self, **limits: Any) -> Compared:
+        """The same set-ups under other limits or by another measure; batches near them alone are priced."""
+        return Compared(comparison=refined(self.comparison.for_target(**limits)))
+
+    def under_load(self, requests: int = REQUESTS, router: Router = "least-load") -> list[Loaded]:
+        """The chosen set-up, the best without speculation and the frontier within the limits as fleets.
+
+        requests: of each copy that is simulated. router: least-load or round-robin, with a rate.
+        """
+        from medusa_sim.setups.loaded import second_level, under_load
+
+        return [
+            under_load(self.comparison, row, requests=requests, router=router)
+            for row in second_level(self.comparison)
+        ]
+
+    @property
+    def refused(self) -> list[dict[str, str]]:
+        """Set-ups that cannot run, each with the reason."""
+        return [{"setup": item.setup, "reason": item.reason} for item in self.comparison.refused]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What must not be overlooked of the set-ups shown, a line each."""
+        return warnings(self.comparison)
+
+    def chart(self, column: str | None = None) -> LineChart:
+        """What the chart shows; column: of `report.charts.setups.Y_TITLES` (None: what is saved)."""
+        from medusa_sim.report.charts.setups import setups_chart
+
+        return setups_chart(self.comparison, column)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the rows, as `--format json` writes it before them."""
+        return compare_values(self.comparison)
+
+    def __repr__(self) -> str:
+        """The sentence."""
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        """Sentence, chart and frontier for notebooks."""
+        from medusa_sim.report.figures import render
+        from medusa_sim.report.figures.draw import lines_figure
+
+        drawn = render(lines_figure(self.chart(), height=5.0), ".svg").decode("utf-8")
+        shown = frontier_table(self.comparison)
+        head = "".join(f"<th>{for_html(name)}</th>" for name in shown.headers)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{for_html(text)}</td>" for text in row) + "</tr>" for row in shown.rows
+        )
+        picture = drawn[drawn.index("<svg") :]
+        return f"<p>{for_html(self.sentence)}</p>{picture}<table><tr>{head}</tr>{body}</table>"

@@ -1,0 +1,229 @@
+"""A load test for people: the answer, what each policy carries, facts behind it, what to be warned of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from medusa_sim.load.answer import LoadAnswer
+from medusa_sim.load.arrivals import Drawn
+from medusa_sim.load.carried import Carried, search_requests
+from medusa_sim.load.load_test import LoadPoint, LoadTest
+from medusa_sim.load.policies import BySize
+from medusa_sim.report.load.tables import carried_table, load_table
+from medusa_sim.report.load.warnings import warnings
+from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_text
+from medusa_sim.report.screen import Fact, Screen
+from medusa_sim.report.words.break_even import crossing_text
+from medusa_sim.report.words.measured import measured_facts
+from medusa_sim.report.words.numbers import percent, significant
+from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts
+from medusa_sim.report.words.workload import at_once, request_text
+from medusa_sim.units import KILO
+
+
+def load_screen(answer: LoadAnswer) -> Screen:
+    """All of the answer."""
+    tables = [load_table(answer), *([carried_table(answer)] if answer.carried else [])]
+    return Screen(
+        asked=headline(answer.test),
+        answer=(sentence(answer),),
+        tables=tuple(reversed(tables)),
+        facts=tuple(facts(answer)),
+        warnings=tuple(warnings(answer)),
+    )
+
+
+def headline(test: LoadTest) -> str:
+    """The requests, the set-up, what limits of the server or of drafting were asked for."""
+    requests = test.requests(test.any_rate, 0)[0]
+    served = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean()) + " in the mean"
+    source = test.source
+    if isinstance(source, Drawn):
+        served = request_text(source.lengths.prompt_tokens, source.lengths.output_tokens)
+        served += "" if source.users is None else f", {at_once(str(source.users))}"
+    return asked_text(test.scenario, served, only_chains(test))
+
+
+def server_facts(test: LoadTest) -> Iterator[Fact]:
+    """How the load was run, and on what server."""
+    limits, requests = test.limits(0), test.requests(test.any_rate, 0)[0]
+    runtime, server, source = test.scenario.runtime, test.server, test.source
+    own = runtime.engine is not None and server.max_requests is None and server.token_budget is None
+    yield Fact(
+        "Server",
+        f"at most {limits.max_requests} requests and {limits.token_budget} tokens in a step"
+        + (f", {runtime.name}'s own limits on this card" if own else ""),
+        detail=own,
+    )
+    if share := server.prefix_hit_rate:
+        yield Fact("Server", f"{percent(share, 0)} of prompts found in the cache ({server.prefix})")
+    if test.cancelled:
+        yield Fact("Server", f"{percent(test.cancelled, 0)} of requests cancelled")
+    if test.spread and test.drafts_max:
+        yield Fact(
+            "Acceptance", f"varies between requests (sigma {significant(test.spread, 3)} on the logit)"
+        )
+    yield Fact("Runs", runs_text(test))
+    mean = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean())
+    if isinstance(source, Drawn):
+        yield Fact("Runs", f"{mean} in the mean of the requests drawn", detail=True)
+
+
+def runs_text(test: LoadTest) -> str:
+    """`3 runs of 1000 requests, searches with 666 each`: what figures are the mean of."""
+    requests, searched = test.requests(test.any_rate, 0)[0].count, search_requests(test)
+    runs = f"{test.seeds} run{'s' if test.seeds > 1 else ''} of {requests} requests"
+    return runs if searched == requests else f"{runs}, searches with the first {searched} of each"
+
+
+def only_chains(test: LoadTest) -> str:
+    """That trees, which the runtime could run, are not simulated; empty where nothing is left out."""
+    has_trees = any(not option.chain for option in test.scenario.options())
+    return "drafts as chains: trees are not simulated under load" if has_trees and test.drafts_max else ""
+
+
+def sentence(answer: LoadAnswer) -> str:
+    """What speculation is worth under this load: the rates that are carried, or the times at a rate."""
+    every = sorted(answer.carried, key=lambda each: each.policy == "none")
+    plain = next((each for each in every if each.policy == "none"), None)
+    if not every:
+        return _compared(answer.last)
+    if any(each.largest_per_s is not None for each in every):
+        return _within_limits(answer, plain, every)
+    return f"{_saturated(plain, every)} {_compared(answer.last)}"
+
+
+SAME = 0.01
+"""Relative difference of two rates below which one is no more than the other: searches end there."""
+
+
+def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Carried]) -> str:
+    goals = answer.test.goals
+    best = max(every, key=lambda each: each.largest_per_s or 0.0)
+    limits = {"to the first token": goals.ttft_s, "a token": goals.tpot_s, "in all": goals.e2e_s}
+    within = " and ".join(
+        f"{significant(KILO * limit, 3)} ms {what}" for what, limit in limits.items() if limit is not None
+    )
+    if not best.largest_per_s:
+        nearest = max(every, key=lambda each: each.best_share or 0.0)
+        return (
+            f"No policy keeps {within} for {percent(goals.share, 0)} of the requests at any rate: at the "
+            f"lowest, {percent(nearest.best_share or 0.0)} keep it with {policy_text(nearest.policy)}."
+        )
+    drafting = [each for each in every if each is not plain]
+    if not drafting or plain is None:
+        sustained = f"{rate_text(best.largest_per_s)} requests/s within {within}"
+        return f"With {policy_text(best.policy)} the server sustains {sustained}."
+    named = max(drafting, key=lambda each: each.largest_per_s or 0.0)
+    if carries_no_more(named, plain):
+        fewer = (named.largest_per_s or 0.0) < (1.0 - SAME) * (plain.largest_per_s or 0.0)
+        return (
+            f"With {policy_text(named.policy)} the server sustains {'fewer' if fewer else 'no more'} "
+            f"requests/s within {within}: {rate_text(named.largest_per_s or 0.0)}, and "
+            f"{rate_text(plain.largest_per_s or 0.0)} without. {_compared(answer.beside(answer.points[0]))}"
+        )
+    return (
+        f"With {policy_text(named.policy)} the server sustains {rate_text(named.largest_per_s or 0.0)} "
+        f"requests/s within {within} ({rate_text(plain.largest_per_s or 0.0)} without); {_losing(named)}."
+    )
+
+
+def carries_no_more(each: Carried, plain: Carried) -> bool:
+    """Whether a policy's largest rate within the limits is not above plain decoding's."""
+    return (each.largest_per_s or 0.0) <= (1.0 + SAME) * (plain.largest_per_s or 0.0)
+
+
+def _losing(each: Carried) -> str:
+    off = "" if each.off_from is None else f": switch it off from {each.off_from} requests in flight"
+    if each.loses_from is None:
+        pays = f"speculation pays up to saturation ({rate_text(each.saturated_per_s)} requests/s)"
+        return pays + off.replace(": switch", ", but switch")
+    if each.loses_from == 0.0:
+        return f"speculation is slower at every rate{off}"
+    return f"speculation is slower above {rate_text(each.loses_from)} requests/s{off}"
+
+
+def _saturated(plain: Carried | None, every: Sequence[Carried]) -> str:
+    parts = [
+        f"{rate_text(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
+        for i, each in enumerate(every)
+    ]
+    text, first = f"The server saturates at {', '.join(parts)}.", every[0]
+    if plain is None or first is plain or not first.searched:
+        return text
+    return f"{text} With {policy_text(first.policy)} {_losing(first)}."
+
+
+def _compared(last: Sequence[LoadPoint]) -> str:
+    """The mean request with the best policy against the first policy, at one rate."""
+    if len(last) < 2:
+        return (
+            f"A request takes {ms_text(last[0].mean['e2e_mean_s'])} ms in the mean, "
+            f"{ms_text(last[0].mean['tpot_mean_s'])} ms a token."
+        )
+    best = min(last[1:], key=lambda point: point.mean["e2e_mean_s"])
+    ratio, low, high = best.ratio_to(last[0], "e2e_mean_s")
+    interval = "" if math.isnan(low) else f" (95 %: {low:.2f} to {high:.2f})"
+    return (
+        f"With {policy_text(best.policy)} a request takes {ratio:.2f} times as long as with "
+        f"{policy_text(last[0].policy)}{at_rate(best)}{interval}."
+    )
+
+
+def facts(answer: LoadAnswer) -> Iterator[Fact]:
+    """Where the time goes at the last rate, what schedules were computed, how it was run."""
+    for point in answer.last:
+        mean = point.mean
+        drafting = f", {percent(mean['share_drafting'], 0)} drafting" if mean["share_drafting"] else ""
+        yield Fact(
+            "Time goes to",
+            f"{policy_text(point.policy)}: {percent(mean['share_verification'], 0)} "
+            f"{'verification' if drafting else 'decoding'}{drafting}, {percent(mean['share_prompts'], 0)} "
+            f"prompts, {percent(mean['share_idle'], 0)} idle, "
+            f"{significant(mean['requests_decoding'], 3)} requests decoding{at_rate(point)}",
+            detail=True,
+        )
+    made = [served.policy() for served in answer.test.served]
+    for policy in made:
+        if isinstance(policy, BySize):
+            yield Fact("Schedule", f"{policy.name}: {_entries(policy.entries)}")
+    yield from (Fact("Sessions", line) for line in sessions_text(answer.test))
+    yield from (Fact("By context", line) for line in context_text(answer))
+    if any(each.off_from is not None for each in answer.carried):
+        yield Fact("Off above", "a step with drafts then emits fewer tokens/s than a plain one")
+    yield from acceptance_facts(answer.test.scenario)
+    yield from measured_facts(answer.test.scenario)
+    yield from server_facts(answer.test)
+    yield from kernel_facts(answer.test.scenario)
+
+
+def sessions_text(test: LoadTest) -> list[str]:
+    """That a trace with sessions keeps their order; nothing where requests have none."""
+    requests, _ = test.requests(test.any_rate, 0)
+    follows = int((requests.before >= 0).sum())
+    if not follows:
+        return []
+    thinks = "" if requests.pause_s is None else " and its pause has passed"
+    return [
+        f"{follows} of {requests.count} requests follow another in their session: each is sent when that has "
+        f"finished{thinks}, not before its own time; latencies count from then"
+    ]
+
+
+def context_text(answer: LoadAnswer) -> list[str]:
+    """At which contexts speculation pays, for as many requests as decode; nothing where it never drafts."""
+    if answer.context is None:
+        return []
+    requests, crossing = answer.context
+    many = f"{requests} request{'' if requests == 1 else 's'}"
+    return [f"with {many} in a step speculation {crossing_text(crossing, 'context')}"]
+
+
+def _entries(entries: Sequence[tuple[int, int]]) -> str:
+    parts = []
+    for (first, drafts), after in zip(entries, [*entries[1:], None], strict=True):
+        last = "on" if after is None else f"to {after[0] - 1} requests"
+        what = f"{drafts} draft{'' if drafts == 1 else 's'}" if drafts else "none"
+        parts.append(f"{what} from {first} {last}")
+    return ", ".join(parts)

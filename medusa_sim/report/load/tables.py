@@ -1,0 +1,86 @@
+"""A load test as tables for people: a row a policy and rate, and what each policy carries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from medusa_sim.grid.columns import LOAD, run_values
+from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.load.answer import LoadAnswer
+from medusa_sim.load.carried import Carried
+from medusa_sim.load.load_test import LoadPoint
+from medusa_sim.report.load.words import rate_text
+from medusa_sim.report.quantity_table import quantity_table, quantity_text
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.words.numbers import NOTHING
+
+if TYPE_CHECKING:
+    pass
+
+_EXPENDABLE = (
+    "watts", "kv_share", "e2e_ratio", "itl_p99_s", "joule_per_token", "tokens_per_step", "requests_per_s",
+    "usd_per_million_tokens", "itl_p50_s", "requests_in_system", "tpot_p99_s", "ttft_p99_s",
+)  # fmt: skip
+_UNSTEADY = "not steady"
+
+
+def load_table(answer: LoadAnswer) -> TextTable:
+    """A row a policy and rate; times in ms."""
+    rows = [_shown_values(answer, point) for point in answer.points]
+    columns = {
+        name: [quantity_text(name, row[name]) for row in rows] for name in rows[0] if BY_NAME[name].title
+    }
+    if not answer.test.goals.given:
+        del columns["goodput_share"]
+    title = "times in ms: TTFT, ITL median, TPOT mean; rate: arriving requests per second"
+    return quantity_table(columns, words=("policy",), title=title, expendable=_EXPENDABLE)
+
+
+def _shown_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
+    """What the table shows of a point."""
+    ratio, _, _ = point.ratio_to(answer.first_at(point), "e2e_mean_s")
+    own: dict[str, Any] = {
+        "rate_per_s": point.rate if math.isfinite(point.rate) else math.nan,
+        "policy": point.policy,
+        "e2e_ratio": ratio,
+    }
+    if not answer.is_steady(point):
+        own["goodput_share"] = _UNSTEADY
+    return run_values(point.mean, LOAD) | own
+
+
+def carried_table(answer: LoadAnswer) -> TextTable:
+    """What each policy carries."""
+    rate, gpus = answer.target_rate, answer.test.scenario.gpus
+
+    def never(each: Carried, value: str | None) -> str:
+        return NOTHING if each.policy == "none" else "never" if value is None else value
+
+    def within(each: Carried) -> str:
+        """`19.1 (17.4-20.9)`: what is carried with its 80 % interval."""
+        if each.largest_per_s is None:
+            return NOTHING
+        low, high = each.largest_low_per_s, each.largest_high_per_s
+        if not each.largest_per_s or low is None or high is None:
+            return rate_text(each.largest_per_s)
+        return f"{rate_text(each.largest_per_s)} ({rate_text(low)}-{rate_text(high)})"
+
+    def slower(each: Carried) -> str:
+        return never(each, None if each.loses_from is None else rate_text(each.loses_from))
+
+    columns: dict[str, Callable[[Carried], str]] = {
+        "policy": lambda each: each.policy,
+        "saturated_per_s": lambda each: rate_text(each.saturated_per_s),
+        "tokens_per_s": lambda each: quantity_text("tokens_per_s", each.saturated_tokens_per_s),
+        "largest_per_s": within,
+    }
+    if any(each.searched for each in answer.carried):
+        columns["loses_from"] = slower
+    columns["off_from"] = lambda each: never(each, None if each.off_from is None else str(each.off_from))
+    if rate is not None:
+        columns["gpus_needed"] = lambda each: str(each.gpus_for(rate, gpus) or NOTHING)
+    title = "requests/s that the server sustains (in brackets: 80 %)"
+    cells = {name: [cell(each) for each in answer.carried] for name, cell in columns.items()}
+    return quantity_table(cells, words=("policy",), title=title)

@@ -1,0 +1,84 @@
+"""What to be warned of under load: queues that grow, lost caches, prompts that wait for drafts."""
+
+from __future__ import annotations
+
+import math
+
+from medusa_sim.doubts.doubts import doubts, first_token_doubts
+from medusa_sim.doubts.terms import beyond_measured
+from medusa_sim.load.answer import LoadAnswer
+from medusa_sim.load.carried import SURELY_STEADY
+from medusa_sim.load.load_test import LoadPoint
+from medusa_sim.report.load.words import at_rate, policy_text, rate_text
+from medusa_sim.report.words.numbers import percent, significant
+
+_MOST_EATEN = 0.5
+
+
+def warnings(answer: LoadAnswer) -> list[str]:
+    """What must not be overlooked, a line each."""
+    points = answer.points
+    scenario = answer.test.scenario
+    most = max(round(max((point.mean["requests_decoding"] for point in points), default=1.0)), 1)
+    lines = []
+    for point in points:
+        if not answer.is_steady(point):
+            limit = answer.full_per_s.get(point.policy)
+            lines.append(_unsteady(point, limit, has_goals=answer.test.goals.given))
+    lines += [*doubts(scenario), *beyond_measured(scenario, round(answer.test.mean_length), (1, most))]
+    if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
+        lines += first_token_doubts(scenario)
+    for point in points:
+        if point.mean["preemptions"]:
+            lines.append(
+                f"{point.policy}{at_rate(point)}: {point.mean['preemptions']:.0f} requests lost their KV "
+                "cache and were computed again; fewer in a step (--max-num-seqs) may be faster"
+            )
+    lines += _eaten(answer)
+    dropped = max((point.dropped for point in points), default=0)
+    if dropped:
+        lines.append(f"{dropped} requests were too long and left out")
+    return list(dict.fromkeys(lines))
+
+
+def _eaten(answer: LoadAnswer) -> list[str]:
+    """Where drafts leave prompts little of the tokens of a step."""
+    lines = []
+    for served in answer.test.served:
+        drafts, budget = served.table.drafts_max, served.limits.token_budget
+        most = max(
+            (point.mean["requests_decoding"] for point in answer.points if point.policy == served.name),
+            default=0.0,
+        )
+        taken = most * (1 + drafts)
+        if drafts and taken > _MOST_EATEN * budget:
+            lines.append(
+                f"{served.name}: {most:.0f} requests with up to {drafts} drafts take "
+                f"{percent(taken / budget, 0)} of the {budget} tokens of a step, and prompts wait for the "
+                "rest (--max-num-batched-tokens)"
+            )
+    return lines
+
+
+def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) -> str:
+    """A run whose times and shares tell how long it was, and how that is known: by its queue or its rate."""
+    mean, parts = point.mean, []
+    if not point.is_steady:
+        half = point.half_width("queue_growth_per_s")
+        interval = "" if math.isnan(half) else f" (95 %: +-{significant(half, 2)})"
+        rise = significant(mean["queue_growth_per_s"], 2)
+        parts.append(f"{rise} more requests wait every second{interval}")
+        first, last = (mean[f"goodput_share_{part}"] for part in ("first", "last"))
+        if has_goals and last < first:
+            kept = f"{percent(first, 0)} of the first third keep the limits and {percent(last, 0)}"
+            parts.append(f"{kept} of the last")
+    if full_per_s is not None:
+        parts.append(
+            f"it saturates at {rate_text(full_per_s)} requests/s, and up to {SURELY_STEADY:g} of that, "
+            f"{rate_text(SURELY_STEADY * full_per_s)}, queues are sure to end"
+        )
+    grow = "if not in so short a run" if point.is_steady else "as long as it lasts"
+    return (
+        f"{policy_text(point.policy)}{at_rate(point)} is not steady: queues grow {grow}, and times and "
+        f"shares tell the length of the run ({'; '.join(parts)})"
+    )

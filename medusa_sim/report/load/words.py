@@ -1,0 +1,40 @@
+"""Policies, rates and times of a load test in words."""
+
+from __future__ import annotations
+
+import math
+
+from medusa_sim.load.load_test import LoadPoint
+from medusa_sim.report.words.numbers import significant
+from medusa_sim.units import KILO
+
+_POLICIES = {
+    "none": "plain decoding",
+    "schedule": "a schedule by batch",
+    "schedule-context": "a schedule by batch and context",
+    "adaptive": "drafts by measured acceptance",
+    "throughput_aware": "drafts by measured acceptance and cost",
+    "budget": "a budget chosen at every step",
+}
+
+
+def policy_text(name: str) -> str:
+    """`K=3` as a sentence has it: `3 drafts a step`."""
+    if name.startswith("K="):
+        return f"{name[2:]} draft{'' if name == 'K=1' else 's'} a step"
+    return _POLICIES.get(name, name)
+
+
+def at_rate(point: LoadPoint) -> str:
+    """` at 3.2 requests/s`; empty where requests have no rate."""
+    return f" at {rate_text(point.rate)} requests/s" if math.isfinite(point.rate) else ""
+
+
+def rate_text(per_s: float) -> str:
+    """Requests per second."""
+    return significant(per_s, 3)
+
+
+def ms_text(seconds: float) -> str:
+    """Milliseconds, without the unit."""
+    return significant(KILO * seconds, 3)

@@ -1,0 +1,198 @@
+"""A recommendation in sentences: whether speculation pays, with what, how far, and what to be warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from medusa_sim.plan.counts import NEAR_BEST
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at
+from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.woken_experts import waking
+from medusa_sim.report.words.break_even import crossing_text
+from medusa_sim.report.words.caveats import as_sentence, guessed_text
+from medusa_sim.report.words.numbers import counted, duration, percent, span, spans_text, times
+from medusa_sim.units import US_PER_S
+
+
+def reason(answer: Recommendation) -> str:
+    """The whole reason in one paragraph: the answer, then how far it goes."""
+    how_far = [f"It {text}." for text in by_batch(answer)]
+    return " ".join([*sentences(answer), *how_far, *map(as_sentence, (by_length(answer), *experts(answer)))])
+
+
+def sentences(answer: Recommendation) -> list[str]:
+    """The answer: whether to enable speculation, with what and for which gain; then what limits leave."""
+    lines = _decision(answer)
+    if answer.enable:
+        return lines
+    if at := _batches([row for row in _kept(answer) if row.candidates > 1]):
+        lines.append(f"At batch {at} it still shortens the time per token.")
+    elif not answer.where_it_fits and _kept(answer):
+        lines.append(_need(answer))
+    return lines
+
+
+def _kept(answer: Recommendation) -> list[ScheduleRow]:
+    """Rows that keep the limit of latency, all where there is none."""
+    return [row for row in answer.schedule if row.meets_latency is not False]
+
+
+def _decision(answer: Recommendation) -> list[str]:
+    question = answer.question
+    if question.max_latency_ms is not None and not _kept(answer):
+        fastest = max(answer.schedule, key=lambda row: row.tokens_per_s_per_user)
+        per_token = duration(US_PER_S / fastest.tokens_per_s_per_user)
+        how = counted(fastest.candidates, answer.chains) if fastest.candidates > 1 else "no drafts"
+        return [
+            f"No batch stays within {question.max_latency_ms:g} ms a token, with or without speculation: at "
+            f"batch {fastest.batch_max} it takes {per_token} with {how}."
+        ]
+    if question.objective == "throughput":
+        return [_throughput_decision(answer), *([f"Gain: {_gain(answer)}."] if answer.enable else [])]
+    gain = f": {_gain(answer)}" if answer.enable else ""
+    return [f"{_verdict(answer)}{gain}.", *_late(answer)]
+
+
+def _late(answer: Recommendation) -> list[str]:
+    """Batches that no way of running keeps within the limit, and those that plain decoding keeps."""
+    limit = answer.question.max_latency_us
+    if limit is None:
+        return []
+    cells, late = answer.cells, [row for row in answer.schedule if row.meets_latency is False]
+    keeps = (cells.tpot_us[..., 0] <= limit).all(axis=1) & cells.fits[:, :, 0].all(axis=1)
+    plain = cells.surface.batch[keeps]
+    within = f"{answer.question.max_latency_ms:g} ms a token"
+    alone = f"up to batch {plain[-1]}" if plain.size else "at no batch"
+    lines = [f"Plain decoding keeps {within} {alone}."]
+    if late:
+        lines.append(f"Batch {_batches(late)} takes longer than {within} with or without speculation.")
+    return lines
+
+
+def _verdict(answer: Recommendation) -> str:
+    rows = [row for row in _kept(answer) if row.candidates > 1]
+    question = answer.question
+    if not rows:
+        said = f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}"
+        if not answer.where_it_fits:
+            unsure = any(row.verdict == "uncertain" for row in _kept(answer) if row.fits_memory)
+            return f"{said}: no gain is certain there" if unsure else said
+        fits = "; ".join(
+            f"it fits up to {row.batch_max} sequences"
+            + (f" at length {row.seq_len}" if len(question.seq_len) > 1 else "")
+            + f" and gives {times(row.speedup)} there ({counted(row.candidates, answer.chains)})"
+            for row in answer.where_it_fits
+        )
+        return f"{said}: {fits}"
+    parts = []
+    for seq_len in question.seq_len:
+        if spans := _batches([row for row in rows if row.seq_len == seq_len]):
+            at = f" (length {seq_len})" if len(question.seq_len) > 1 else ""
+            parts.append(f"batch {spans}{at}")
+    whole = all(row.candidates > 1 or not row.fits_memory for row in answer.schedule)
+    if whole and len(question.seq_len) > 1:
+        parts = [f"batch {span(question.batch_min, question.batch_max)} wherever it fits"]
+    return f"Enable speculation at {'; '.join(parts)}"
+
+
+def _throughput_decision(answer: Recommendation) -> str:
+    best, plain = answer.best_with, answer.best_without
+    limit = answer.question.max_latency_ms
+    within = "memory" if limit is None else f"memory and {limit:g} ms a token"
+    if best is None:
+        return f"Do not enable speculation: with it no batch stays within {within}."
+    if plain is None:
+        return (
+            f"Enable speculation: without it no batch stays within {within}, with it the largest "
+            f"throughput is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, length {best.seq_len}, "
+            f"{counted(best.candidates, answer.chains)})."
+        )
+    verb = "Enable speculation" if answer.enable else "Do not enable speculation"
+    return (
+        f"{verb}: the largest throughput with it is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, "
+        f"length {best.seq_len}, {counted(best.candidates, answer.chains)}), without it "
+        f"{plain.tokens_per_s:,.0f} (batch {plain.batch}, length {plain.seq_len})."
+    )
+
+
+def _batches(rows: Sequence[ScheduleRow]) -> str:
+    """`1..40, 64..128`: batches of rows, neighbouring ones joined."""
+    return spans_text([(row.batch_min, row.batch_max) for row in rows])
+
+
+def _gain(answer: Recommendation) -> str:
+    """`2.17x at batch 1 with 5 drafts, 1.03x at batch 256 with 3 drafts (80 %: 1.00 to 1.07)`."""
+    rows = [row for row in _kept(answer) if row.candidates > 1]
+    first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
+    parts = [f"{times(first.speedup_at_batch_min)} at batch {first.batch_min} with {_shape(answer, first)}"]
+    least = min(rows, key=lambda row: row.speedup_lowest)
+    if least.speedup_lowest < min(first.speedup_at_batch_min, last.speedup) * (1.0 - NEAR_BEST):
+        parts.append(f"{times(least.speedup_lowest)} at batch {least.batch_lowest}, the least")
+    if last is not first or last.batch_max > first.batch_min:
+        parts.append(f"{times(last.speedup)} at batch {last.batch_max} with {_shape(answer, last)}")
+    end = scheduled_row_at(answer, last.batch_max, last.seq_len)
+    return f"{', '.join(parts)} (80 %: {end.speedup_low:.2f} to {end.speedup_high:.2f})"
+
+
+def step_text(answer: Recommendation, row: ScheduleRow) -> str:
+    """What decoding gains without what lies around it, at a row's largest batch; empty for kernels."""
+    parts = []
+    if answer.scenario.traffic is not None:
+        parts.append(f"{times(row.step_speedup)} without prompts between steps")
+    if row.kernels_speedup is not None:
+        parts.append(f"{times(row.kernels_speedup)} of kernels alone")
+    return f"{', '.join(parts)}, at batch {row.batch_max}" if parts else ""
+
+
+def _shape(answer: Recommendation, row: ScheduleRow) -> str:
+    """`5 drafts` of a chain that an engine runs, `a tree of 49 candidates`, `a chain of 3 candidates`."""
+    shape = counted(row.candidates, answer.chains)
+    if not answer.chains and (row.chain or row.paths is not None):
+        shape = f"a {'chain' if row.chain else 'tree'} of {shape}"
+    return f"{shape}{guessed_text(answer.scenario, row.drafts)}"
+
+
+def _need(answer: Recommendation) -> str:
+    row = max(answer.schedule, key=lambda row: row.speculative_speedup)
+    best = (
+        f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max} "
+        f"({counted(row.speculative_candidates, answer.chains)})"
+    )
+    if row.speculative_speedup > 1.0:
+        return f"{best}, but that does not fit in memory."
+    factor = row.required_acceptance_factor
+    if factor is None:
+        return f"{best}; no acceptance makes that break even."
+    return (
+        f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens per step, {factor:.2f} "
+        "times the assumed accuracies."
+    )
+
+
+def by_batch(answer: Recommendation) -> list[str]:
+    """At which batches speculation pays, is uncertain or loses; a text a length where these differ."""
+    told = [crossing_text(crossing, "batch") for crossing in answer.break_even_batches]
+    if len(set(told)) == 1:
+        return told[:1]
+    return [f"{text} at length {n}" for n, text in zip(answer.question.seq_len, told, strict=True)]
+
+
+def by_length(answer: Recommendation) -> str:
+    """At which lengths speculation pays, is uncertain or loses with the largest batch."""
+    context = crossing_text(answer.break_even_context, "length")
+    return f"at batch {answer.question.batch_max} it {context}"
+
+
+def experts(answer: Recommendation) -> list[str]:
+    """Where drafts are dear because each wakes more experts of a mixture."""
+    woken = waking(answer.cells)
+    if woken is None:
+        return []
+    lengths = f" (length {woken.seq_len})" if len(answer.question.seq_len) > 1 else ""
+    above = "" if woken.capped else "; above, most are read anyway"
+    return [
+        f"from {woken.first} to {woken.last} requests each draft wakes more experts{lengths}: at "
+        f"{woken.worst} one draft makes them {woken.woken:.0f} of {woken.experts} a layer instead of "
+        f"{woken.plain:.0f}, and the step {percent(woken.cost, 0)} longer{above}"
+    ]

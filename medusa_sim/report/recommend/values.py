@@ -1,0 +1,157 @@
+"""A recommendation as plain values: every quantity in full precision with its unit in its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from medusa_sim.grid.columns import BY_DRAFTS, POINT, REQUEST, ROW, with_unlisted
+from medusa_sim.grid.quantities import scenario_values
+from medusa_sim.plan.break_even import BreakEven
+from medusa_sim.plan.capacity import Capacity
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import steps_at
+from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.report.formats import json_value
+from medusa_sim.report.recommend.sentences import reason
+from medusa_sim.report.recommend.warnings import warnings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA = "medusa-sim/recommend/1"
+_OF_THE_SCENARIO = (
+    "gpu", "model", "tp", "ep", "dp_attention", "runtime", "latency_model", "kernels", "drafter", "acceptance"
+)  # fmt: skip
+
+
+def recommendation_values(answer: Recommendation) -> dict[str, Any]:
+    """The answer as JSON holds it: rows have the quantities of `ScheduleRow`, points those of `POINT`."""
+    context, price = answer.break_even_context, answer.scenario.price
+    best, plain = answer.best_with, answer.best_without
+    return {
+        **scenario_values(answer.scenario, *_OF_THE_SCENARIO),
+        "verified_by": None if answer.scenario.backend is None else answer.scenario.backend.name,
+        "acceptance_agreement": answer.profile.agreement,
+        "acceptance_guessed_from_draft": answer.scenario.guessed_from,
+        "workload": answer.profile.workload,
+        "price": price and {**msgspec.structs.asdict(price), "date": price.date.isoformat()},
+        "objective": answer.question.objective,
+        "counted_in": "drafts" if answer.chains else "candidates",
+        "enable": answer.enable,
+        "reason": reason(answer),
+        "break_even_batch": answer.break_even_batch,
+        "break_even_seq_len": context.at,
+        "break_even_seq_len_direction": context.direction,
+        "break_even_seq_len_at_batch": answer.question.batch_max,
+        "break_even_batch_by_seq_len": [
+            {"seq_len": length, **break_even_values(crossing)}
+            for length, crossing in zip(answer.question.seq_len, answer.break_even_batches, strict=True)
+        ],
+        "break_even_seq_len_searched": [context.searched_from, context.searched_to],
+        "required_tokens_per_step": answer.hardest.required_tokens_per_step,
+        "required_acceptance_factor": answer.hardest.required_acceptance_factor,
+        "required_at": {"batch": answer.hardest.batch_max, "seq_len": answer.hardest.seq_len},
+        "free_within_overhead": answer.question.free_within,
+        "free_candidates_by_batch": {str(b): n for b, n in answer.free_candidates_by_batch.items()},
+        "free_candidates": [
+            {"batch": batch, "seq_len": seq_len, "candidates": count}
+            for batch, seq_len, count in answer.free_candidates
+        ],
+        "schedule": [row_values(row) for row in answer.schedule],
+        "schedule_all_lengths": [row_values(row) for row in answer.schedule_all_lengths],
+        "by_drafts": [entry.quantities(BY_DRAFTS) for entry in answer.by_drafts],
+        "steps": _steps_values(answer),
+        "best_with_speculation": best and best.quantities(POINT),
+        "best_without_speculation": plain and plain.quantities(POINT),
+        "memory": [_capacity_values(capacity) for capacity in answer.capacities],
+        "requests": [{name: getattr(each, name) for name in REQUEST} for each in answer.requests],
+        "does_not_fit": _shortfall_values(answer),
+        "where_it_fits": [row_values(row) for row in answer.where_it_fits],
+        "warnings": warnings(answer),
+    }
+
+
+def _capacity_values(capacity: Capacity) -> dict[str, Any]:
+    without, best = capacity.without_speculation, capacity.with_speculation
+    return {
+        "seq_len": capacity.seq_len,
+        "max_batch_without": capacity.max_batch_without,
+        "max_batch_with": capacity.max_batch_with,
+        "without_speculation": without and without.quantities(POINT),
+        "with_speculation": best and best.quantities(POINT),
+        "throughput_gain": capacity.gain,
+    }
+
+
+def _steps_values(answer: Recommendation) -> dict[str, Any]:
+    """Where the time goes at the smallest batch and the first length: microseconds by part of both steps."""
+    batch, seq_len = answer.question.batch_min, answer.question.seq_len[0]
+    both = steps_at(answer, batch, seq_len)
+    return {
+        "batch": batch,
+        "seq_len": seq_len,
+        "candidates": both.candidates,
+        **{
+            f"{name}_us": {
+                "step": float(step.time_us),
+                **{part: float(us) for part, us in step.parts_us.items()},
+            }
+            for name, step in (("plain", both.plain), ("speculative", both.speculative))
+        },
+    }
+
+
+def schedule_arrow(answer: Recommendation) -> pa.Table:
+    """The schedule as an Arrow table: nested values as JSON text."""
+    import pyarrow as pa
+
+    rows = []
+    for row in answer.schedule:
+        fields = row_values(row)
+        for key in ("paths", "cheaper_larger", "next_count", "near_best"):
+            fields[key] = None if fields[key] is None else json.dumps(fields[key])
+        rows.append(fields)
+    return pa.Table.from_pylist(rows)
+
+
+def row_values(row: ScheduleRow) -> dict[str, Any]:
+    """One row of a schedule; paths as lists, pairs as objects, nothing infinite."""
+    fields = row.quantities(with_unlisted(ROW))
+    fields["paths"] = None if row.paths is None else [list(path) for path in row.paths]
+    fields["next_count"] = row.next_count and dataclasses.asdict(row.next_count)
+    fields["cheaper_larger"] = [
+        {"candidates": less, "cheaper_candidates": more} for less, more in row.cheaper_larger
+    ]
+    return {key: json_value(value) for key, value in fields.items()}
+
+
+def break_even_values(crossing: BreakEven) -> dict[str, Any]:
+    """Where and in which direction, with the range that was searched.
+
+    known: what is certain and what is not; pays: where drafts are made.
+    """
+    return {
+        "at": crossing.at,
+        "direction": crossing.direction,
+        "searched": [crossing.searched_from, crossing.searched_to],
+        "pays": [list(span) for span in crossing.spans],
+        "known": [dataclasses.asdict(stretch) for stretch in crossing.known],
+    }
+
+
+def _shortfall_values(answer: Recommendation) -> dict[str, Any] | None:
+    shortfall = answer.shortfall
+    if shortfall is None:
+        return None
+    return {
+        "batch": shortfall.batch,
+        "seq_len": shortfall.seq_len,
+        **{f"{name}_bytes": float(value) for name, value in shortfall.parts._asdict().items()},
+        "needed_bytes": shortfall.needed_bytes,
+        "usable_bytes": shortfall.usable_bytes,
+        "what_would_fit": [dataclasses.asdict(change) for change in shortfall.changes],
+    }

@@ -1,0 +1,96 @@
+"""Operators under the roof, for people: what binds each phase, then a line for each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.report.screen import Fact, Screen
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.words.numbers import duration, percent, significant, times
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.step.roofline import roof_of
+from medusa_sim.units import GIGA, TERA
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PHASES = {"prefill": "reading prompts", "decode": "decoding", "verify": "verification"}
+
+
+def roofline_screen(points: pa.Table, scenario: Scenario, asked: str) -> Screen:
+    """Where the roof bends, what each phase waits for and reaches, its operators with the most work."""
+    said = _sentences(points, scenario.gpu, scenario.shard.dtype)
+    rows = points.to_pylist()
+    most = [row for row in rows if row["batch"] == max(each["batch"] for each in rows)]
+    last = {(row["phase"], row["op"]): row for row in sorted(most, key=lambda row: row["query_tokens"])}
+    heaviest = list(last.values())
+    heaviest.sort(key=lambda row: (list(_PHASES).index(row["phase"]), -row["time_us"]))
+    title = "the largest batch and most tokens of each phase"
+    return Screen(
+        asked=(
+            f"{asked}: {scenario.model.name} {scenario.model.numbers} on {scenario.cards}, "
+            f"{scenario.runtime.name}"
+        ),
+        answer=tuple(said),
+        tables=(_table(heaviest, title),),
+        details=(_table(rows, "every operator"),),
+        facts=(
+            Fact("Columns", "allowed: what the datasheet allows; bound by: what the operator waits for"),
+            Fact("Next", f"--verbose lists all {len(rows)} points, --plot FILE.png draws them"),
+        ),
+    )
+
+
+def _sentences(points: pa.Table, gpu: Gpu, dtype: str) -> list[str]:
+    """Where the roof bends, and what each phase waits for and reaches."""
+    roof = roof_of(gpu, dtype)
+    lines = [
+        f"{gpu.name} computes {significant(roof.peak_flops_per_s / TERA, 3)} TFLOP/s in {dtype} and reads "
+        f"{significant(roof.bandwidth_bytes_per_s / GIGA, 4)} GB/s: below {roof.ridge:.0f} FLOP a byte an "
+        "operator waits for memory."
+    ]
+    names = ("phase", "flops", "time_us", "flops_per_s", "roofline_flops_per_s", "bound")
+    columns = {name: np.asarray(points.column(name).to_pylist()) for name in names}
+    for phase, title in _PHASES.items():
+        here = columns["phase"] == phase
+        if not here.any():
+            continue
+        time_us = columns["time_us"][here]
+        on_memory = time_us[columns["bound"][here] == "memory"].sum() / time_us.sum()
+        allowed_us = time_us * columns["flops_per_s"][here] / columns["roofline_flops_per_s"][here]
+        longer = float(time_us.sum() / allowed_us.sum())
+        lines.append(
+            f"In {title}, operators wait for memory {percent(float(on_memory), 0)} of the time and take "
+            f"{times(longer)} as long as the datasheet allows."
+        )
+    return lines
+
+
+def _table(rows: Sequence[Mapping[str, Any]], title: str) -> TextTable:
+    """A line for each operator: work in GFLOP and GB, FLOP/byte, time, TFLOP/s predicted and allowed."""
+    lengths = len({row["seq_len"] for row in rows}) > 1
+    return TextTable.by_row(
+        rows,
+        {
+            "op": lambda row: str(row["op"]),
+            "phase": lambda row: str(row["phase"]),
+            "batch": lambda row: str(row["batch"]),
+            **({"length": lambda row: str(row["seq_len"])} if lengths else {}),
+            "tokens": lambda row: str(row["query_tokens"]),
+            "GFLOP": lambda row: significant(row["flops"] / GIGA, 4),
+            "GB": lambda row: significant(row["bytes"] / GIGA, 3),
+            "FLOP/byte": lambda row: significant(row["operational_intensity"], 3),
+            "time": lambda row: duration(row["time_us"]),
+            "TFLOP/s": lambda row: significant(row["flops_per_s"] / TERA, 3),
+            "allowed": lambda row: significant(row["roofline_flops_per_s"] / TERA, 3),
+            BY_NAME["bound"].title: lambda row: str(row["bound"]),
+        },
+        words=("op", "phase", BY_NAME["bound"].title),
+        title=title,
+        expendable=("GFLOP", "length", "GB"),
+    )

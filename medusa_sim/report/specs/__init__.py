@@ -1,0 +1,1 @@
+"""Specifications: as rows, in tables."""

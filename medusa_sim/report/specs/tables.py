@@ -1,0 +1,273 @@
+"""Specifications as tables for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from medusa_sim.data import DataDir
+from medusa_sim.report.screen import Fact, Screen
+from medusa_sim.report.specs.rows import (
+    SpecRow,
+    facts_of,
+    gpu_rows,
+    kernel_rows,
+    model_rows,
+    price_rows,
+    runtime_rows,
+)
+from medusa_sim.report.table import TextTable, cell_text
+from medusa_sim.report.words.numbers import NOTHING, percent, significant, with_prefix
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.inheritance import fitted_kernels
+from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.local import is_unopened, laws_of, runtimes_of
+from medusa_sim.units import GIGA, TERA
+
+_PREFIXED = {"FLOP/s": "FLOP/s", "bytes/s": "B/s", "bytes": "B"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecEntry:
+    """A GPU, model, runtime or acceptance profile with its facts, or the table of prices."""
+
+    kind: str
+    name: str
+    rows: tuple[SpecRow, ...]
+
+    def value(self, key: str) -> float | int | str | bool | None:
+        """The fact of that key, or None."""
+        return next((row.value for row in self.rows if row.key == key), None)
+
+
+def shown_value(row: SpecRow) -> str:
+    """A value with its unit, rounded where it has a decimal prefix."""
+    if isinstance(row.value, bool | str) or row.unit not in _PREFIXED:
+        return cell_text(row.key, row.value) + (f" {row.unit}" if row.unit else "")
+    return with_prefix(float(row.value), _PREFIXED[row.unit], digits=4)
+
+
+_LONG_VALUE = 24
+"""Characters from which a value is words and may run over several lines."""
+
+
+def detail_table(entry: SpecEntry) -> TextTable:
+    """One line for each fact: value, source, remark. A source that repeats is written once."""
+    rows = []
+    for row, before in zip(entry.rows, (None, *entry.rows), strict=False):
+        source = '"' if before is not None and row.source == before.source else row.source
+        rows.append((row.key, shown_value(row), source + (f" ({row.note})" if row.note else "")))
+    return TextTable(
+        headers=("key", "value", "source"),
+        rows=tuple(rows),
+        right=(False, all(len(value) <= _LONG_VALUE for _, value, _ in rows), False),
+    )
+
+
+def entry_sentence(entry: SpecEntry) -> str:
+    """What it is, in a sentence: of a GPU its speed and memory; how many facts, from how many sources."""
+    told = f"{len(entry.rows)} facts from {len({row.source for row in entry.rows})} sources"
+    shown = {row.key: shown_value(row) for row in entry.rows}
+    named = {
+        "peak_flops_per_s.bf16": "in bf16", "bandwidth_bytes_per_s": "from memory", "memory_bytes": "of it"
+    }  # fmt: skip
+    speeds = [f"{shown[key]} {what}" for key, what in named.items() if key in shown]
+    return f"{entry.name}: {', '.join([*speeds, told])}."
+
+
+def entry_screen(entry: SpecEntry) -> Screen:
+    """Every number of one entry."""
+    return Screen(
+        asked=f"{entry.kind} {entry.name}", answer=(entry_sentence(entry),), tables=(detail_table(entry),)
+    )
+
+
+_LISTED = {
+    "gpu": "GPUs", "model": "Models", "runtime": "Runtimes", "acceptance": "Profiles", "price": "Prices"
+}  # fmt: skip
+
+
+def names_screen(entries: Sequence[SpecEntry]) -> Screen:
+    """The names of everything, by kind."""
+    names: dict[str, list[str]] = {}
+    for entry in entries:
+        names.setdefault(_LISTED[entry.kind], []).append(entry.name)
+    count = ", ".join(
+        f"{len(listed)} {label if label == 'GPUs' else label.lower()}"
+        for label, listed in names.items()
+        if label != "Prices"
+    )
+    return Screen(
+        asked="what is known, by name",
+        answer=(f"{count}.",),
+        facts=(
+            *(Fact(label, ", ".join(listed)) for label, listed in names.items()),
+            Fact("Next", "NAME shows every number with its source; --kind gpu or --verbose the main ones"),
+        ),
+    )
+
+
+def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[TextTable]:
+    """One table for each kind that has entries."""
+
+    def of(kind: str) -> list[SpecEntry]:
+        return [entry for entry in entries if entry.kind == kind]
+
+    def peak(dtype: str) -> Callable[[Gpu], str]:
+        return lambda gpu: significant(gpu.peak_flops_per_s.get(dtype, math.nan) / TERA, 4)
+
+    def facts(*keys: str) -> dict[str, Callable[[SpecEntry], str]]:
+        return {key: lambda entry, key=key: str(entry.value(key)) for key in keys}  # type: ignore[misc]
+
+    def billions(key: str) -> Callable[[SpecEntry], str]:
+        return lambda entry: f"{float(entry.value(key) or 0.0) / GIGA:.2f}"
+
+    cards = [load_gpu(entry.name, data_dir) for entry in of("gpu")]
+    gpus = TextTable.by_row(
+        [gpu for gpu in cards if gpu.kernels],
+        {
+            "gpu": lambda gpu: gpu.name,
+            "SMs": lambda gpu: str(gpu.sms),
+            "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
+            "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
+            "fp16 TFLOP/s": peak("fp16"),
+            "fp8 TFLOP/s": peak("fp8"),
+            "fitted kernels": _fitted_sets,
+        },
+        words=("gpu", "fitted kernels"),
+        title="GPUs",
+    )
+    own: dict[str, list[Gpu]] = {}
+    for gpu in cards:
+        if not gpu.kernels and gpu.local is not None:
+            own.setdefault(gpu.local.group, []).append(gpu)
+    local = [
+        TextTable.by_row(
+            grouped,
+            {
+                "device": lambda gpu: gpu.name,
+                "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
+                "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
+                "fp16 TFLOP/s": peak("fp16"),
+                "figures": lambda gpu: "not looked up" if is_unopened(gpu.sources) else "computed, measured",
+                "passes within": lambda gpu: percent(min(law.band for law in laws_of(gpu.local)), 0),
+                "runtimes": lambda gpu: ", ".join(runtimes_of(gpu.local)),
+            },
+            words=("device", "figures", "runtimes"),
+            title=f"{group}: llama.cpp and MLX",
+        )
+        for group, grouped in own.items()
+    ]
+    models = TextTable.by_row(
+        of("model"),
+        {
+            "model": lambda entry: entry.name,
+            **facts("layers", "hidden", "heads", "kv_heads", "vocab", "weight_dtype"),
+            "experts": _experts,
+            "10^9 weights": billions("parameter_count"),
+            "active": billions("active_parameter_count"),
+            "KV a token": lambda entry: _bytes(entry, "kv_bytes_per_token"),
+            "state": lambda entry: _bytes(entry, "state_bytes"),
+        },
+        words=("model", "weight_dtype", "experts"),
+        expendable=("vocab", "heads", "state", "kv_heads", "hidden"),
+        title="models",
+    )
+    name: dict[str, Callable[[SpecEntry], str]] = {"name": lambda entry: entry.name}
+    words = ("name", "model", "title")
+    runtimes = TextTable.by_row(of("runtime"), name | facts("title"), words=words, title="runtimes")
+    columns = name | facts("model", "candidates_max", "title")
+    profiles = TextTable.by_row(of("acceptance"), columns, words=words, title="acceptance profiles")
+    prices = TextTable.by_row(
+        [row for entry in of("price") for row in entry.rows],
+        {
+            "gpu": lambda row: row.key,
+            "$ per GPU-hour": lambda row: f"{row.value:g}",
+            "offer, date": lambda row: row.note,
+        },
+        words=("gpu", "offer, date"),
+        title="prices",
+    )
+    return [table for table in (gpus, *local, models, runtimes, profiles, prices) if table.rows]
+
+
+def _fitted_sets(gpu: Gpu) -> str:
+    """Kernel sets with a fit of this card's own; other cards lend the rest."""
+    return ", ".join(name for name, kernels in gpu.kernels.items() if _is_fitted(kernels)) or "borrowed"
+
+
+def _is_fitted(kernels: KernelSet) -> bool:
+    """Whether any kernel of a set was fitted on this card."""
+    return any(not kernel.fit.inherited_from for kernel in fitted_kernels(kernels).values())
+
+
+def _experts(entry: SpecEntry) -> str:
+    """`8 of 256`: how many of its routed experts a token takes, and their dtype where it is another."""
+    place = next((row.key for row in entry.rows if row.key.endswith(".feed_forward.experts")), None)
+    if place is None:
+        return NOTHING
+    part = place.removesuffix("experts")
+    stored = entry.value(f"{part}form")
+    return f"{entry.value(f'{part}topk')} of {entry.value(place)}" + (f", {stored}" if stored else "")
+
+
+def _bytes(entry: SpecEntry, key: str) -> str:
+    value = float(entry.value(key) or 0.0)
+    return with_prefix(value, "B") if value else NOTHING
+
+
+def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool = False) -> list[SpecRow]:
+    """Every number of a `gpu`, `model`, `runtime`, `acceptance` profile, or of the table of prices.
+
+    kernels: fitted ones of a GPU too. Raises SpecError or DataError from loading.
+    """
+    match kind:
+        case "gpu":
+            gpu = load_gpu(name, data_dir)
+            return gpu_rows(gpu) + (kernel_rows(gpu) if kernels else [])
+        case "model":
+            from medusa_sim.specs.models import load_model
+
+            return model_rows(load_model(name))
+        case "runtime":
+            from medusa_sim.specs.runtime import load_runtime
+
+            return runtime_rows(load_runtime(name, data_dir))
+        case "price":
+            from medusa_sim.specs.costs import prices
+
+            return price_rows(prices(data_dir))
+        case _:
+            return _acceptance_rows(name, data_dir)
+
+
+def _modelled(profile: str) -> str:
+    """The model that a profile's name ends with, or why it cannot be asked; empty where it names none."""
+    from medusa_sim.specs.hf_families import unmodelled
+    from medusa_sim.specs.models import model_names
+    from medusa_sim.step.drafter import drafters
+
+    prefixes = [prefix for kind in drafters().values() for prefix in kind.profiles]
+    model = profile.removeprefix(next(filter(profile.startswith, prefixes), ""))
+    known = [name for name in model_names() if model.startswith(name)]
+    if known:
+        return max(known, key=len)
+    return "" if (what := unmodelled(model)) is None else f"none; not modelled: {what}"
+
+
+def _acceptance_rows(name: str, data_dir: DataDir) -> list[SpecRow]:
+    """Tokens per step at powers of two, with the profile's source."""
+    from medusa_sim.acceptance.profile import load_acceptance
+
+    profile = load_acceptance(name, data_dir)
+    counts = [1 << power for power in range(profile.candidates_max.bit_length())]
+    tokens = profile.tokens_per_step(counts)
+    facts: dict[str, float | int | str] = {
+        "kind": profile.kind,
+        "title": profile.title,
+        "model": _modelled(name),
+        "candidates_max": profile.candidates_max,
+    }
+    facts |= {f"tokens_per_step.{count}": float(value) for count, value in zip(counts, tokens, strict=True)}
+    return facts_of(facts, profile.source)

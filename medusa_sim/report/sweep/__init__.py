@@ -1,0 +1,1 @@
+"""A sweep: on a screen, as a page."""

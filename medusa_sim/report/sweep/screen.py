@@ -1,0 +1,246 @@
+"""A sweep for people: the answer, a line for each batch and length, facts behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from medusa_sim.doubts.terms import beyond_measured
+from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.columns import SWEEP, gain_column, with_unlisted
+from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.plan.counts import NEAR_BEST
+from medusa_sim.plan.sweep_answer import Free, SweepAnswer
+from medusa_sim.report.quantity_table import quantity_table, quantity_text
+from medusa_sim.report.screen import Fact, Screen
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.words.break_even import crossing_text
+from medusa_sim.report.words.caveats import more_may_pay, more_requests_text, slower_format_text
+from medusa_sim.report.words.cost import COST_COLUMNS, Costs, cost_facts
+from medusa_sim.report.words.memory import memory_text, missing_text, shortfall_facts
+from medusa_sim.report.words.numbers import NOTHING, counted, drafts_text, percent, span, times
+from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts
+from medusa_sim.report.words.standing import standing_fact
+from medusa_sim.report.words.workload import several_text, workload_text
+from medusa_sim.scenario.defaults import FREE_WITHIN
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.workload import Grid
+from medusa_sim.units import GIGA
+
+_MOST_HINTS = 6
+_TABLE = (
+    "batch", "seq_len", "candidates", "near_best", "drafts", "fits_memory", "speedup", "interval",
+    "step_speedup", "kernels_speedup", "tokens_per_step", "baseline_overhead", "decode_step_us",
+    "verify_step_us", "tokens_per_s", "plain_tokens_per_s", "usd_per_million_tokens", "joule_per_token",
+    "grid_best", "free_candidates", "bound",
+)  # fmt: skip
+"""Columns of the table for people."""
+_EXPENDABLE = (
+    "joule_per_token", "usd_per_million_tokens", "near_best", "free_candidates", "decode_step_us",
+    "plain_tokens_per_s", "bound", "grid_best", "verify_step_us", "baseline_overhead", "tokens_per_s",
+    "tokens_per_step",
+)  # fmt: skip
+"""Those that a narrow terminal leaves out, the first one first."""
+
+
+_OF_ONE = ("Acceptance", "Measured", "Cost", "Price", "Energy", "Next")
+"""Facts that are details where several scenarios stand below each other."""
+
+
+def sweep_screen(answer: SweepAnswer, warned: Sequence[str] = (), *, several: bool = False) -> Screen:
+    """All of the answer of one scenario; where nothing fits, what is missing and what would do.
+
+    warned: what the scenario rests on. several: whether it is one of several.
+    """
+    asked = headline(answer.scenario, answer.grid)
+    short = answer.shortfall
+    lacking = () if short is None else tuple(shortfall_facts(short))
+    if short is not None and not any(answer.fits):
+        return Screen(asked=asked, answer=(missing_text(short),), facts=lacking, warnings=tuple(warned))
+    told = [*lacking, *facts(answer)]
+    if several:
+        told = [replace(fact, detail=fact.detail or fact.label in _OF_ONE) for fact in told]
+    return Screen(
+        asked=asked,
+        answer=(sentence(answer),),
+        tables=(best_table(answer),),
+        facts=tuple(told),
+        warnings=tuple(dict.fromkeys((*warned, *warnings(answer)))),
+    )
+
+
+def headline(scenario: Scenario, grid: Grid) -> str:
+    """What was swept, on one line."""
+    fixed = scenario.baseline == "fixed"
+    return asked_text(
+        scenario,
+        workload_text(scenario, grid.seq_len, several_text(grid.batch)),
+        "verified as a chain" if scenario.where_trees_run else "",
+        "against the decode step at batch 1 and length 1024" if fixed else "",
+    )
+
+
+def sentence(answer: SweepAnswer) -> str:
+    """The gain at the first and the last batch and length that fit, or that there is none."""
+    counts, batch, length = (answer.column(name).tolist() for name in ("candidates", "batch", "seq_len"))
+    cases = [place for place, fits in enumerate(answer.fits) if fits]
+    if all(counts[case] == 1 for case in cases):
+        return "Speculation gives no gain at any of these batches and lengths."
+    several, chains = answer.grid.seq_len.size > 1, answer.best.configurations.are_chains
+    gains = [
+        (f"{times(answer.gains[case][0])} with {counted(counts[case], chains)}" if counts[case] > 1
+         else "no gain")
+        + f" at batch {batch[case]}" + (f", length {length[case]}" if several else "")
+        for case in dict.fromkeys((cases[0], cases[-1]))
+    ]  # fmt: skip
+    return f"Speculation gives {' and '.join(gains)}."
+
+
+def by_batch(answer: SweepAnswer) -> list[str]:
+    """At which batches speculation pays, a text a length."""
+    several = answer.grid.seq_len.size > 1
+    return [
+        crossing_text(crossing, "batch") + (f" at length {answer.grid.seq_len[place]}" if several else "")
+        for place, crossing in enumerate(answer.paying)
+    ]
+
+
+def best_table(answer: SweepAnswer) -> TextTable:
+    """One row for each batch and length: the best count and what it gives.
+
+    Columns that say nothing here (one length, no throughput, everything fits) are left out.
+    """
+    fits, counts = answer.fits, answer.column("candidates").tolist()
+    grid_gains = answer.column(SWEEP[gain_column(answer.scenario)], answer.best_on_grid).tolist()
+    grid_counts = answer.column("candidates", answer.best_on_grid).tolist()
+    own: dict[str, list[str]] = {
+        "near_best": [NOTHING if low == high else f"{span(low, high)}" for low, high in answer.near],
+        "drafts": [str(value) if value else NOTHING for value in answer.column("drafts").tolist()],
+        "speedup": [times(value) for value, _, _ in answer.gains],
+        "interval": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],
+        "grid_best": [
+            NOTHING if count == chosen else f"{count}: {times(gain)}"
+            for count, gain, chosen in zip(grid_counts, grid_gains, counts, strict=True)
+        ],
+        "free_candidates": [free_text(int(free), answer.free) for free in answer.free.whole],
+    }
+    unit = "heads" if answer.scenario.drafting.kind.unit == "head" else "drafts"
+    left_out = {
+        *(["seq_len"] if answer.grid.seq_len.size == 1 else []),
+        *(["fits_memory"] if all(fits) else []),
+        *(["step_speedup"] if answer.scenario.traffic is None else []),
+    }
+    columns: dict[str, list[str]] = {}
+    for name in with_unlisted(_TABLE):
+        if name in left_out or not BY_NAME[name].title:
+            continue
+        cells = own.get(name) or [quantity_text(name, value) for value in answer.column(name).tolist()]
+        known = name in ("batch", "seq_len", "fits_memory")
+        is_heads = name == "drafts" and not answer.best.configurations.are_chains
+        columns[unit if is_heads else name] = [
+            cell if here or known else NOTHING for cell, here in zip(cells, fits, strict=True)
+        ]
+    return quantity_table(columns, words=("bound", "fits_memory"), expendable=_EXPENDABLE)
+
+
+def free_text(count: int, free: Free) -> str:
+    """A free budget; `256+` where the search ended before it did."""
+    return f"{count}+" if count >= free.largest else str(count)
+
+
+def facts(answer: SweepAnswer) -> Iterator[Fact]:
+    """What follows from the grid, a fact each."""
+    several = answer.grid.seq_len.size > 1
+    yield from (Fact("By batch", text) for text in by_batch(answer))
+    yield from acceptance_facts(answer.scenario)
+    yield from standing_fact(answer.scenario)
+    yield from engine_fact(answer.in_engine)
+    yield from _memory(answer)
+    yield from _costs(answer)
+    yield from _columns(answer)
+    for pair in answer.cheaper[:_MOST_HINTS]:
+        at = f"(batch {pair.batch}{f', length {pair.seq_len}' if several else ''})"
+        yield Fact(
+            "Cheaper", f"{pair.larger} candidates take less time than {pair.smaller} {at}", detail=True
+        )
+    yield from kernel_facts(answer.scenario)
+    yield Fact("Next", "--all-rows or --format csv: a row for each count; --report DIR: a page with charts")
+
+
+def warnings(answer: SweepAnswer) -> list[str]:
+    """What to be warned of beside what the scenario rests on."""
+    requests = int(answer.grid.batch.min()), int(answer.grid.batch.max())
+    return [
+        *([] if answer.shortfall is None else [missing_text(answer.shortfall)]),
+        *slower_format_text(answer.by_count),
+        *more_requests_text(answer.by_count),
+        *([more_may_pay(answer.scenario)] if answer.ends_profile else []),
+        *beyond_measured(answer.scenario, int(answer.grid.seq_len.max()), requests),
+    ]
+
+
+def engine_fact(best: Cells | None) -> Iterator[Fact]:
+    """What the engine that runs this drafter would give instead, at the first and the last batch."""
+    if best is None:
+        return
+    surface = best.surface
+    several = surface.seq_len.size > 1
+    ends = [
+        f"{times(float(best.speedup[i, s, 0]))} with {drafts_text(int(best.candidates_at(i, s)))} at batch "
+        f"{surface.batch[i]}" + (f", length {surface.seq_len[s]}" if several else "")
+        for i, s in dict.fromkeys([(0, 0), (best.shape[0] - 1, best.shape[1] - 1)])
+        if best.fits[i, s, 0]
+    ]
+    if ends:
+        name = best.scenario.runtime.name
+        yield Fact("Engine", f"{name} runs no trees (--runtime vllm); its chain gives {', '.join(ends)}")
+
+
+def _costs(answer: SweepAnswer) -> Iterator[Fact]:
+    """What tokens cost at the first and the last batch and length."""
+    several = answer.grid.seq_len.size > 1
+    names = ("batch", "seq_len", *COST_COLUMNS)
+    rows = zip(answer.fits, *(answer.column(name).tolist() for name in names), strict=True)
+    return cost_facts(
+        answer.scenario,
+        [
+            Costs(f"batch {size}" + (f", length {length}" if several else ""), *cost)
+            for fits, size, length, *cost in rows
+            if fits
+        ],
+    )
+
+
+def _memory(answer: SweepAnswer) -> Iterator[Fact]:
+    """How many requests fit, and what the largest batch of the grid that fits keeps on a GPU."""
+    if answer.scenario.scope == "block":
+        return
+    case = max(range(len(answer.fits)), key=lambda at: (answer.fits[at], answer.column("batch")[at]))
+    parts, most = answer.memory(case)
+    batch, length, count = (int(answer.column(name)[case]) for name in ("batch", "seq_len", "candidates"))
+    room = answer.scenario.usable_memory_bytes / GIGA
+    candidates = counted(count, answer.best.configurations.are_chains)
+    yield Fact(
+        "Memory",
+        f"{most} requests fit with {candidates} at length {length}",
+    )
+    yield Fact(
+        "Memory use", f"{memory_text(parts)} of {room:,.1f} on a GPU at batch {batch}, length {length}",
+        detail=True,
+    )  # fmt: skip
+
+
+def _columns(answer: SweepAnswer) -> Iterator[Fact]:
+    """What columns mean that do not say it themselves."""
+    if answer.scenario.traffic is not None:
+        yield Fact("Columns", "speedup: with the prompts that a server reads; step alone: without them")
+    within = f"{100 * NEAR_BEST:.0f} %"
+    yield Fact("Columns", f"as good: candidates within {within} of the best speedup", detail=True)
+    text = f"free: candidates that cost at most {100 * (FREE_WITHIN - 1):.0f} % more than a plain step"
+    if answer.drafting_share > 0.0:
+        alone = free_text(int(answer.free.verification[0]), answer.free)
+        text += (
+            f" (at batch {answer.grid.batch[0]} drafting adds {percent(answer.drafting_share)}; without it "
+            f"{alone} are free)"
+        )
+    yield Fact("Columns", text, detail=True)

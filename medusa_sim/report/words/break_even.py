@@ -1,0 +1,60 @@
+"""Where speculation pays, in words: what is certain, what is not, and where drafts are made."""
+
+from __future__ import annotations
+
+from medusa_sim.plan.break_even import BreakEven
+from medusa_sim.plan.verdict import VERDICTS, Stretch, Verdict
+from medusa_sim.report.words.numbers import span
+
+_MOST_NAMED = 3
+"""Stretches that are told in their order."""
+_SAYS: dict[Verdict, str] = {"pays": "pays", "uncertain": "is uncertain", "loses": "loses"}
+
+
+def crossing_text(crossing: BreakEven, what: str) -> str:
+    """`pays to batch 200, is uncertain to 400 and loses beyond (searched to 1024)`, of batches or lengths."""
+    known = crossing.known
+    if crossing.direction == "does not fit":
+        return f"does not fit at any {what}"
+    if len(known) == 1:
+        searched = f"every {what} that fits, {crossing.searched_from} to {crossing.searched_to}"
+        if known[0].kind == "uncertain":
+            return f"is uncertain at {searched}{_drafted(crossing, what)}"
+        return f"{_SAYS[known[0].kind]} at {searched}"
+    searched = f"(searched to {crossing.searched_to})"
+    kinds = [stretch.kind for stretch in known]
+    if kinds in (["pays", "loses"], ["loses", "pays"]):
+        return f"{known[1].kind} from {what} {known[1].first} on {searched}"
+    if len(known) <= _MOST_NAMED:
+        *before, last = known
+        told = [f"{_SAYS[before[0].kind]} to {what} {before[0].last}"]
+        told += [f"{_SAYS[stretch.kind]} to {stretch.last}" for stretch in before[1:]]
+        end = f"{_SAYS[last.kind]} beyond{_drafted(crossing, what)}"
+        return f"{', '.join(told)} and {end} {searched}"
+    told = [
+        f"{_SAYS[kind]} at {what} {_spans([stretch for stretch in known if stretch.kind == kind])}"
+        for kind in VERDICTS
+        if kind != "loses" and kind in kinds
+    ]
+    elsewhere = " and loses elsewhere" if "loses" in kinds else ""
+    return f"{', '.join(told)}{elsewhere}{_drafted(crossing, what)} {searched}"
+
+
+def _drafted(crossing: BreakEven, what: str) -> str:
+    """Where drafts are made in what is uncertain."""
+    unsure = [stretch for stretch in crossing.known if stretch.kind == "uncertain"]
+    if not unsure:
+        return ""
+    if not crossing.spans:
+        return ", without a predicted gain"
+    first, last = crossing.spans[-1]
+    for stretch in unsure:
+        if stretch.first <= last < stretch.last:
+            return f", with a predicted gain to {what} {last}"
+        if stretch.first < first <= stretch.last:
+            return f", with a predicted gain from {what} {first} on"
+    return ""
+
+
+def _spans(stretches: list[Stretch]) -> str:
+    return ", ".join(span(stretch.first, stretch.last) for stretch in stretches)

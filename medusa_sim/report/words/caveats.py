@@ -1,0 +1,114 @@
+"""What a reader must know before trusting an answer, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.terms import beyond_measured
+from medusa_sim.grid.cells import Cells
+from medusa_sim.plan.slowdowns import slower_format_us, slower_with_more
+from medusa_sim.report.words.numbers import capitalised, duration, percent
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.workload import Grid
+
+if TYPE_CHECKING:
+    pass
+
+
+def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
+    """One sentence each, those that apply to these settings and this grid."""
+    yield (
+        "Every time is a prediction. The 80 % interval joins the scatter of kernel times on shapes that the "
+        "fit had not seen with the uncertainty of the acceptance profile; it does not cover another engine, "
+        "another clock or another driver."
+    )
+    for item in settings:
+        yield from map(as_sentence, doubts(item))
+        yield from _latency_caveats(item)
+    profiles = {item.profile.name: item.profile for item in settings}
+    for profile in profiles.values():
+        yield (
+            f"Tokens per step come from `{profile.name}` ({profile.source}), whatever the GPU and model: "
+            "measure your own model's acceptance before relying on the speedup. Step times do not depend "
+            "on it."
+        )
+    if any(item.scope == "block" for item in settings):
+        yield (
+            "Scope `block` is the Medusa paper's simplified block: no norms, output projection, LM head or "
+            "drafter."
+        )
+    if any(item.baseline == "fixed" for item in settings):
+        yield (
+            "Baseline `fixed` divides every step by one decode step at batch 1 and length 1024, as the "
+            "paper's plots do; it is no throughput ratio."
+        )
+    requests = int(grid.batch.min()), int(grid.batch.max())
+    for item in settings:
+        yield from map(as_sentence, beyond_measured(item, int(grid.seq_len.max()), requests))
+
+
+def as_sentence(line: str) -> str:
+    """A warning as a sentence of its own."""
+    return f"{capitalised(line)}."
+
+
+def more_may_pay(scenario: Scenario) -> str:
+    """That the best count is the last one whose acceptance is known."""
+    return f"the best count is the largest that acceptance {scenario.profile.name} describes: more may pay"
+
+
+def guessed_text(scenario: Scenario, drafts: int) -> str:
+    """` (guessed beyond 3 drafts)` behind the tokens of more drafts; empty where all were measured."""
+    first = scenario.guessed_from
+    if first is None or drafts < first:
+        return ""
+    return f" (guessed beyond {'1 draft' if first == 2 else f'{first - 1} drafts'})"
+
+
+def _latency_caveats(item: Scenario) -> Iterator[str]:
+    name = item.latency.name
+    if name == "roofline":
+        yield (
+            f"`{item.gpu.name}`: the roofline is a floor; it falls 31 to 45 % short of measured linear "
+            "layers (docs/method.md)."
+        )
+    if name != "calibrated":
+        return
+    gemm = item.kernel_fits.linear
+    if gemm is not None:
+        yield (
+            f"Linear layers of `{item.gpu.name}` ({item.kernels}): mean error {percent(gemm.fit_error)} on "
+            f"the {gemm.rows} rows of the fit, {percent(gemm.heldout_error)} on held-out shapes."
+        )
+    if item.backend is not None:
+        yield (
+            f"Verification attends with {item.backend.name} ({item.backend.source}); few rows of it with 2 "
+            "to 128 queries are public: its time is put together from decode and prefill kernels where "
+            "keys are split, and follows rows of an RTX 3090 where they are not."
+        )
+
+
+def slower_format_text(cells: Cells) -> list[str]:
+    """That the format that was asked for is slower than the published one."""
+    if (both := slower_format_us(cells)) is None:
+        return []
+    own, published = both
+    return [
+        f"slower than as published: a plain step at batch {cells.surface.batch[0]} takes {duration(own)} in "
+        f"{cells.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype"
+    ]
+
+
+def more_requests_text(cells: Cells) -> list[str]:
+    """Numbers of requests from which one more lowers the throughput."""
+    edges = slower_with_more(cells)
+    if not edges:
+        return []
+    shown = sorted(edges[:3])
+    listed = ", ".join(f"{batch} ({100.0 * change:.0f} %)" for batch, change in shown)
+    return [
+        f"more requests give less throughput beyond batch {listed}: linear layers begin another row of "
+        "tiles there, or a graph of the next size"
+    ]

@@ -1,0 +1,64 @@
+"""Public measurements beside predictions, in words: the one nearest to a comparison or to a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from medusa_sim.report.screen import Fact
+from medusa_sim.report.words.numbers import significant
+from medusa_sim.report.words.standing import standing_fact
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.setups.comparison import Comparison
+from medusa_sim.setups.measured import Beside, Figure, as_measured, by_nearness, differences, nearest
+from medusa_sim.setups.setup import name_of
+
+
+def measured_facts(scenario: Scenario) -> Iterator[Fact]:
+    """How near a scenario is to what was measured; the nearest public figure of its model or card."""
+    yield from standing_fact(scenario)
+    if scenario.scope != "model":
+        return
+    for figure in by_nearness(scenario):
+        differs = differences(figure, scenario)
+        if not {"model", "card"} <= set(differs):
+            found = Beside(figure=figure, differs=differs, curve=as_measured(figure))
+            yield Fact("Measured", beside_text(found))
+            return
+
+
+def measured_text(answer: Comparison) -> str:
+    """The public measurement nearest to what was asked, and what is predicted there."""
+    beside = nearest(answer)
+    if beside is None:
+        return (
+            f"no public measurement of {answer.model.name} on these set-ups is held in profiles/served.toml"
+        )
+    figure, row = beside.figure, beside.row
+    return (
+        f"nearest in public: {_measured(figure, name_of(row))}; predicted there"
+        f"{f' with {figure.runtime}' if figure.runtime else ''}: "
+        f"{significant(float(row['tokens_per_s_per_user']), 3)} ({100.0 * beside.error:+.0f} %)"
+        f"{'' if beside.near else '; of other lengths or another version, so it is not drawn'}"
+    )
+
+
+def _measured(figure: Figure, set_up: str) -> str:
+    drafts = f"{figure.set_up['drafter']} with {figure.drafts} drafts" if figure.drafts else "no speculation"
+    return (
+        f"{set_up}, {drafts}, {figure.batch} requests, {figure.prompt_tokens:g} + {figure.output_tokens:g} "
+        f"tokens: {significant(figure.tokens_per_s_per_user, 3)} tokens/s a user ({figure.source})"
+    )
+
+
+def beside_text(beside: Beside) -> str:
+    """The public measurement nearest to a scenario, what is predicted there, and in what it differs."""
+    figure = beside.figure
+    set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
+    runtime = f" with {figure.runtime}" if figure.runtime else ""
+    measured = _measured(figure, f"{figure.model} on {set_up}")
+    line = f"{measured}, predicted {100.0 * beside.error:+.0f} %{runtime}"
+    if not beside.differs:
+        return line
+    *most, last = beside.differs
+    words = f"{', '.join(most)} and {last}" if most else last
+    return f"{line}; not this set-up: another {words}"

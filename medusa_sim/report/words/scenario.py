@@ -1,0 +1,99 @@
+"""A scenario in the words that every answer has: the set-up on one line, acceptance and kernels as facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.report.screen import Fact
+from medusa_sim.report.words.numbers import percent
+from medusa_sim.scenario.scenario import Scenario
+
+
+def asked_text(scenario: Scenario, workload: str, *more: str) -> str:
+    """The first line of an answer: the workload, then what serves it, then what else was asked."""
+    return "; ".join([f"{workload}: {setup_text(scenario)}", *filter(None, more)])
+
+
+def setup_text(scenario: Scenario) -> str:
+    """`llama-3.1-8b bf16 on h100-sxm, vllm-0.33, EAGLE-3 layer`."""
+    drafting = drafter_text(scenario) if scenario.scope == "model" else "one block"
+    model = f"{scenario.model.name} {scenario.model.numbers} on {scenario.cards}"
+    return f"{model}, {scenario.runtime.name}, {drafting}"
+
+
+def model_name(scenario: Scenario) -> str:
+    """The name of its model; of a file the last part of its path."""
+    return Path(scenario.model.name).name
+
+
+def drafter_text(scenario: Scenario) -> str:
+    """What drafts, in a few words."""
+    drafting = scenario.drafting
+    parts, title = drafting.parts, drafting.kind.title
+    if drafting.kind.unit == "head":
+        return f"{parts.heads} {title}"
+    if parts.draft is not None:
+        own = f" ({parts.draft_runtime.name})" if parts.draft_runtime is not None else ""
+        return f"{title} {parts.draft.name}{own}"
+    return title
+
+
+def acceptance_text(scenario: Scenario) -> str:
+    """`typical-ngram (workload coding)`: the profile, and what a reader of its name cannot see."""
+    profile, guessed = scenario.profile, scenario.guessed_from
+    marks = [
+        # counted against a text and not the model's output
+        *(["teacher-forced"] if profile.agreement == "teacher-forced" else []),
+        *([] if guessed is None else [f"guessed from draft {guessed} on"]),
+        *([] if profile.workload is None else [f"workload {profile.workload}"]),
+    ]
+    return profile.name + (f" ({', '.join(marks)})" if marks else "")
+
+
+def acceptance_facts(scenario: Scenario) -> Iterator[Fact]:
+    """The profile of acceptance, and what it counts where that is not what a running system accepts."""
+    yield Fact("Acceptance", acceptance_text(scenario))
+    for line in acceptance_basis(scenario.profile):
+        yield Fact("Acceptance", line, detail=True)
+
+
+def acceptance_basis(profile: AcceptanceProfile) -> list[str]:
+    """What a profile counts where that is not what a running system accepts."""
+    if profile.agreement != "teacher-forced":
+        return []
+    return ["agreement with a text, not what a running system accepts: measure it on the model's own output"]
+
+
+def kernel_facts(scenario: Scenario) -> Iterator[Fact]:
+    """Which kernels were timed and how, and why there are no trees."""
+    latency = scenario.latency.name
+    parts = [f"{scenario.kernels} kernels, {latency}" if latency == "calibrated" else latency]
+    if scenario.backend is not None:
+        parts.append(f"verification by {scenario.backend.name}")
+    if scenario.chain_only:
+        runtime = scenario.runtime
+        parts.append(
+            f"{runtime.name} has no tree attention: chains only" if runtime.chain_only else "chains only"
+        )
+    yield Fact("Kernels", "; ".join(parts), detail=True)
+    if errors := heldout_text(scenario):
+        yield Fact("Errors", errors, detail=True)
+
+
+def heldout_text(scenario: Scenario) -> str:
+    """The mean error of each kind of kernels of a step on shapes that its fit had not seen."""
+    errors: dict[str, list[float]] = {}
+    for name, fit in scenario.kernel_fits.by_key.items():
+        errors.setdefault(name.partition(".")[0], []).append(fit.heldout_error)
+    if not errors:
+        return ""
+    text = ", ".join(f"{section} {span_of_percents(values)}" for section, values in errors.items())
+    return f"of kernels on held-out shapes, in the mean: {text}"
+
+
+def span_of_percents(values: Sequence[float]) -> str:
+    """`5.2 %`, or `5.6-8.5 %`."""
+    low, high = percent(min(values)), percent(max(values))
+    return high if low == high else f"{low.removesuffix(' %')}-{high}"
