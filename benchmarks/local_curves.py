@@ -51,6 +51,12 @@ MODELS = {
     "gpt-oss 20B": "gpt-oss-20b", "gpt-oss-120b": "gpt-oss-120b", "gpt-oss 120B": "gpt-oss-120b",
 }  # fmt: skip
 """How names of models in the rows begin -> models of the same sizes."""
+UNSEEN_MODELS = {
+    "Llama-4-Scout": "llama-4-scout", "GLM-4.5-Air": "glm-4.5-air", "Qwen3-235B-A22B": "qwen3-235b-a22b",
+    "gemma-4-26B-A4B": "gemma-4-26b-a4b", "gemma4 26B-A4B": "gemma-4-26b-a4b", "gemma-4-31B": "gemma-4-31b",
+    "Llama 3.2:3b": "llama-3.2-3b", "DeepSeek R1 14b": "qwen2.5-14b", "Llama 3.1:70b": "llama-3.1-70b",
+}  # fmt: skip
+"""The same of models at whose plain speeds nobody looked when a constant was chosen."""
 FORMS = {"Q2_K_M": "q2_k", "BF16": "f16"}
 """Types that the rows call by another's name, or that are read as another."""
 REPLACED = (
@@ -80,9 +86,17 @@ class Curve(NamedTuple):
 
 def known(name: str) -> str | None:
     """The model of a row."""
-    return next(
-        (own for begins, own in MODELS.items() if name.startswith(begins) or f"/{begins}" in name), None
-    )
+    names = MODELS | UNSEEN_MODELS
+    return next((names[begins] for begins in names if _is_of(name, begins)), None)
+
+
+def is_unseen(name: str) -> bool:
+    """Whether the model of a row is one of UNSEEN_MODELS."""
+    return not any(_is_of(name, begins) for begins in MODELS)
+
+
+def _is_of(name: str, begins: str) -> bool:
+    return name.startswith(begins) or f"/{begins}" in name
 
 
 def form_of(quant: str, model: str) -> str:

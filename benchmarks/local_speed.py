@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from local_curves import (
+    UNSEEN_MODELS,
     curves,
     form_of,
+    is_unseen,
     known,
     left_out,
     own,
@@ -39,7 +41,8 @@ from medusa_sim.scenario.own_rows import (
     passes,
 )
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import gpu_name
+from medusa_sim.specs.gpu import device_names, gpu_name, load_gpu
+from medusa_sim.specs.local import runtimes_of
 from medusa_sim.step.compose import drafting_cost
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.step import decode_step, verification_step, work_time
@@ -50,7 +53,10 @@ START, END = "<!-- local: python benchmarks/local_speed.py --write -->", "<!-- /
 
 
 class Speed(NamedTuple):
-    """Tokens a second of plain decoding, predicted with its 80 % band and measured."""
+    """Tokens a second of plain decoding, predicted with its 80 % band and measured.
+
+    unseen: nobody looked at it when a constant was chosen.
+    """
 
     runtime: str
     gpu: str
@@ -60,6 +66,7 @@ class Speed(NamedTuple):
     low: float
     high: float
     measured: float
+    unseen: bool
 
 
 def plain_speeds() -> Iterator[Speed]:
@@ -74,26 +81,66 @@ def plain_speeds() -> Iterator[Speed]:
         name = known(str(model))
         if name is None or "AMDVLK" in str(backend):
             continue
-        gpu, runtime, form = gpu_name(str(device)), runtime_of(str(backend)), form_of(str(quant), str(model))
-        try:
-            latency, shape, engine = own(gpu, runtime, name, form)
-        except MedusaSimError:
-            continue
         newest = group[group["date"] == max(group["date"])]
         made, threads = float(newest["n"].iloc[0]), re.match(r"(\d+) threads", str(newest["note"].iloc[0]))
-        if threads:  # of a CPU, which has as much bandwidth and less arithmetic then
-            share = int(threads[1]) / latency.gpu.sms
-            latency = LocalLatency(latency.gpu, latency.law.backend, latency.law, share)
-        row = OwnRow(columns=1, depth=max(1.0, float(depth) + 0.5 * made), time_us=1.0)
-        (step,) = passes(latency, shape, engine, [row])
-        speed, low, high = (float(1e6 / us) for us in (step.time_us, step.high_us, step.low_us))
-        yield Speed(runtime, gpu, name, form, speed, low, high, float(newest["value"].median()))
+        place = gpu_name(str(device)), runtime_of(str(backend)), name, form_of(str(quant), str(model))
+        cached, tokens_per_s = float(depth) + 0.5 * made, float(newest["value"].median())
+        try:
+            yield speed(*place, cached, tokens_per_s, is_unseen(str(model)), threads and int(threads[1]))
+        except MedusaSimError:
+            continue
+
+
+def ollama_speeds() -> Iterator[Speed]:
+    """Speeds of cards and Macs under Ollama (llama.cpp inside), in the median over machines with the card.
+
+    Left out: Radeons, whose backend the rows do not tell, and gpt-oss, for which Ollama has its own engine.
+    """
+    rows: Any = pd.read_csv(measured("local/decode.csv"))
+    rows = rows[rows["backend"].eq("Ollama GPU") & rows["model"].isin(UNSEEN_MODELS)]
+    rows = rows.assign(card=[_card_of(str(device)) for device in rows["device"]])
+    for (card, model), group in rows[rows["card"].isin(device_names())].groupby(["card", "model"]):
+        place = card, runtimes_of(load_gpu(card).local)[0], UNSEEN_MODELS[model], "q4_k_m"
+        yield speed(*place, OLLAMA_DEPTH, float(group["value"].median()), unseen=True)
+
+
+def _card_of(device: str) -> str:
+    """The NVIDIA card or the Mac's chip of a machine's description; empty where it names neither."""
+    if found := re.search(r"\(Nvidia (?:RTX )?(\w+(?: Ti)?(?: Super)?)\)", device):
+        return gpu_name({"Spark": "GB10"}.get(found[1], f"RTX {found[1]}"))
+    found = re.search(r"\bM\d(?: (?:Pro|Max|Ultra))?\b", device)
+    return gpu_name(found[0]) if found else ""
+
+
+OLLAMA_DEPTH = 300.0
+"""Tokens in the cache, about: a short question and half of its answer."""
+
+
+def speed(
+    gpu: str,
+    runtime: str,
+    model: str,
+    form: str,
+    depth: float,
+    tokens_per_s: float,
+    unseen: bool,
+    threads: int | None = None,
+) -> Speed:
+    """A measured speed beside the predicted one. Raises MedusaSimError for a device or type not known."""
+    latency, shape, engine = own(gpu, runtime, model, form)
+    if threads:  # of a CPU, which has as much bandwidth and less arithmetic then
+        latency = LocalLatency(latency.gpu, latency.law.backend, latency.law, threads / latency.gpu.sms)
+    (step,) = passes(latency, shape, engine, [OwnRow(columns=1, depth=max(1.0, depth), time_us=1.0)])
+    predicted, low, high = (float(1e6 / us) for us in (step.time_us, step.high_us, step.low_us))
+    return Speed(runtime, gpu, model, form, predicted, low, high, tokens_per_s, unseen)
 
 
 def plain_table() -> str:
-    """Plain tokens a second by runtime."""
+    """Plain tokens a second by runtime, of models at which constants were chosen."""
     by: dict[str, dict[str, list[float]]] = {}
     for each in plain_speeds():
+        if each.unseen:
+            continue
         by.setdefault(each.runtime, {}).setdefault(each.gpu, []).append(each.predicted / each.measured - 1.0)
     shown = [
         (runtime, len(gpus), sum(map(len, gpus.values())), percent(np.concatenate(list(gpus.values()))),
@@ -101,6 +148,22 @@ def plain_table() -> str:
         for runtime, gpus in by.items()
     ]  # fmt: skip
     return table("runtime | devices | rows | error | of a device's mean | of a device left out", 1, shown)
+
+
+def unseen_table() -> str:
+    """Plain tokens a second of models and cards at which nobody looked when constants were chosen."""
+    by: dict[tuple[str, str], list[Speed]] = {}
+    for each in plain_speeds():
+        if each.unseen:
+            by.setdefault((each.gpu, each.model), []).append(each)
+    for each in ollama_speeds():
+        by.setdefault(("cards under Ollama", each.model), []).append(each)
+    shown = [
+        (*key, len(those), percent([each.predicted / each.measured - 1.0 for each in those]),
+         f"{100 * np.mean([each.low <= each.measured <= each.high for each in those]):.0f} %")
+        for key, those in by.items()
+    ]  # fmt: skip
+    return table("device | model | rows | error | held", 2, shown)
 
 
 def without_each(gpus: dict[str, list[float]]) -> list[float]:
@@ -163,19 +226,20 @@ def pairs() -> pd.DataFrame:
     ]  # fmt: skip
     speeds = [
         {"engine": each.runtime, "card": each.gpu, "model": each.model, "weights": each.form,
-         "measured": each.measured, "predicted": each.predicted, "low": each.low, "high": each.high}
-        for each in plain_speeds()
+         "measured": each.measured, "predicted": each.predicted, "low": each.low, "high": each.high,
+         "fitted": "no" if each.unseen else "yes"}
+        for each in (*plain_speeds(), *ollama_speeds())
     ]  # fmt: skip
     gains = [
         {"engine": runtime, "card": gpu, "model": name, "weights": form, "measured": told, "predicted": gain,
          "cell": f"{drafts} drafts"}
         for gpu, runtime, name, form, drafts, gain, told in speedups()
     ]  # fmt: skip
-    same = {"kind": "local", "fitted": "yes"}
+    seen = {"kind": "local", "fitted": "yes"}
     return joined([
-        pairs_of(pd.DataFrame(passes), what="pass of q tokens over one", data="local/tq.csv", **same),
-        pairs_of(pd.DataFrame(speeds), what="plain tokens/s", data="local/decode.csv", **same),
-        pairs_of(pd.DataFrame(gains), what="speedup", data="local/spec_runs.csv", **same),
+        pairs_of(pd.DataFrame(passes), what="pass of q tokens over one", data="local/tq.csv", **seen),
+        pairs_of(pd.DataFrame(speeds), what="plain tokens/s", data="local/decode.csv", kind="local"),
+        pairs_of(pd.DataFrame(gains), what="speedup", data="local/spec_runs.csv", **seen),
     ])  # fmt: skip
 
 
@@ -264,6 +328,9 @@ def page() -> str:
             verification_table(),
             "Plain tokens a second:",
             plain_table(),
+            "The same where nobody looked when a constant was chosen: other models, and cards under Ollama "
+            "(*held*: rows inside the 80 % band):",
+            unseen_table(),
             "Speedups with the model's own head, at the acceptance that each run reports:",
             runs_table(),
             "Rounds of Qwen3.8-27B (UD-Q4_K_XL) with its own head on an RTX 5090, in plain steps:",

@@ -192,7 +192,7 @@ def _group(part: pd.DataFrame) -> Group:
         held=_rounded(part.held.mean(), 3),
         half_width=_rounded(part.half_width.mean()),
         left_out=_rounded(part.left_out.abs().mean()),
-        fitted=" and ".join(fits) or "no",
+        fitted="in part" if {"no", "yes"} <= {*fits} else " and ".join(fits) or "no",
         source=source_of(str(first.data)),
     )  # fmt: skip
 
