@@ -7,7 +7,7 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import CoverageError, UsageError
-from medusa_sim.plan.check import EngineRun, Measured
+from medusa_sim.plan.check import CheckedPart, EngineRun, Measured, _position
 
 BATCH, SEQ, DRAFTS = 8, 600, 3
 
@@ -157,6 +157,11 @@ def test_a_longer_chain_than_the_profile_describes_is_checked_by_what_was_measur
         ({"itl_ms": 12.0, "drafts": 3, "tokens_per_step": 2.0}, 6000.0, 2.0, "gaps"),
         ({"tpot_ms": 5.0, "accepted_by_position": [0.5, 0.25]}, 5000.0, 1.75, "tpot"),
         ({"tpot_ms": 5.0, "drafts": 3, "tokens_per_step": 4.0}, 5000.0, 4.0, "tpot"),
+        # the gap between two steps over the time of a token, from one token to the drafts and one
+        ({"tpot_ms": 5.0, "itl_ms": 12.0, "drafts": 3}, 5000.0, 2.4, "tpot"),
+        ({"tpot_ms": 5.0, "itl_ms": 4.0, "drafts": 3}, 5000.0, 1.0, "tpot"),
+        ({"tpot_ms": 5.0, "itl_ms": 30.0, "drafts": 3}, 5000.0, 4.0, "tpot"),
+        ({"tpot_ms": 5.0, "drafts": 0}, 5000.0, 1.0, "tpot"),
     ],
 )
 def test_what_was_measured_is_a_time_a_token_and_tokens_a_step(given, time_us, tokens, timed_by):
@@ -168,3 +173,71 @@ def test_what_was_measured_is_a_time_a_token_and_tokens_a_step(given, time_us, t
 def test_no_step_gives_more_than_its_drafts_and_one():
     with pytest.raises(UsageError, match="at most 4 are possible"):
         EngineRun.of(Measured(batch=8, drafts=3, tokens_per_step=4.1, tpot_ms=5.0), 700)
+
+
+def test_a_part_is_off_outside_its_band_by_what_is_worth_a_word():
+    """Worth a word are 3 % of what was predicted: 97 to 103 of 100, or the band where that is wider."""
+
+    def is_off(measured: float, low: float, high: float) -> bool:
+        part = CheckedPart(
+            name="round", measured_us=measured, predicted_us=100.0, low_us=low, high_us=high, costs_us=0.0
+        )
+        assert part.is_slow == (measured > 100.0)
+        return part.is_off
+
+    assert [is_off(us, 99.0, 101.0) for us in (96.9, 97.1, 100.0, 102.9, 103.1)] == [True, *[False] * 3, True]
+    assert [is_off(us, 80.0, 130.0) for us in (79.9, 80.1, 129.9, 130.1)] == [True, False, False, True]
+
+
+def test_what_a_slow_plain_step_explains_is_no_fault_of_the_round():
+    """A plain step 20 % over its prediction makes the round 20 % longer; what is left is the round's own."""
+    given = _predicted()
+    slow = {"tpot_ms": 1.5 * given["tpot_ms"], "plain_tpot_ms": 1.2 * given["plain_tpot_ms"]}
+    acceptance, round_, plain = _checked(**slow).check.parts
+    assert acceptance.costs_us == pytest.approx(0.0, abs=1e-6)
+    assert plain.costs_us == pytest.approx(0.2 * round_.predicted_us)
+    assert round_.costs_us == pytest.approx(0.3 * round_.predicted_us)
+    assert round_.measured_us == pytest.approx(1.3 * round_.predicted_us)
+    # no more than the round is slower, and nothing where it is quicker
+    for share, explained in ((1.1, 0.1), (1.0, 0.0), (0.9, 0.0)):
+        slow = {"tpot_ms": share * given["tpot_ms"], "plain_tpot_ms": 1.2 * given["plain_tpot_ms"]}
+        _, round_, plain = _checked(**slow).check.parts
+        assert plain.costs_us == pytest.approx(explained * round_.predicted_us, abs=1e-3)
+    quick = {"tpot_ms": 0.7 * given["tpot_ms"], "plain_tpot_ms": 0.9 * given["plain_tpot_ms"]}
+    _, round_, plain = _checked(**quick).check.parts
+    assert plain.costs_us == pytest.approx(-0.1 * round_.predicted_us)
+
+
+def test_the_whole_is_as_sure_as_acceptance_and_round_together():
+    """In quadrature: fewer tokens and a longer round on one side, more and a shorter one on the other."""
+    found = _checked().check
+    acceptance, round_ = found.parts[:2]
+    low = (
+        (acceptance.predicted_us - acceptance.low_us) ** 2 + (round_.predicted_us - round_.low_us) ** 2
+    ) ** 0.5
+    high = (
+        (acceptance.high_us - acceptance.predicted_us) ** 2 + (round_.high_us - round_.predicted_us) ** 2
+    ) ** 0.5
+    assert found.low_us == pytest.approx(found.predicted_us - low)
+    assert found.high_us == pytest.approx(found.predicted_us + high)
+    assert found.few < found.tokens_per_step < found.many
+    assert acceptance.low_us == pytest.approx(
+        found.predicted_us * found.tokens_per_step / found.many, rel=0.02
+    )
+    assert acceptance.high_us == pytest.approx(
+        found.predicted_us * found.tokens_per_step / found.few, rel=0.02
+    )
+    assert list(found.accepted) == pytest.approx(_predicted()["accepted_by_position"])
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "position"),
+    [
+        ((0.8, 0.4), (0.6, 0.45), 0),  # with its own first rate 0.9 tokens of 1.2, with its second 1.4
+        ((0.8, 0.4), (0.7, 0.6), 1),  # 1.05 with the first, 0.8 + 0.8 x 6/7 = 1.49 with the second
+        ((0.8, 0.4), (0.0, 0.0), 0),  # nothing after a draft that never is
+        ((0.8, 0.4), (0.8,), None),
+    ],
+)
+def test_the_position_that_moves_most_is_named(predicted, measured, position):
+    assert _position(predicted, measured) == position

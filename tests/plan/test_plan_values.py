@@ -1,0 +1,154 @@
+"""What the parts of an answer give by hand: batches tried, what is slower with more, what would fit."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from medusa_sim.grid.cells import price
+from medusa_sim.plan.break_even import longest_context
+from medusa_sim.plan.capacity import batches_tried, capacities
+from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_counts, scheduled_row_at
+from medusa_sim.plan.shortfall import shortfall
+from medusa_sim.plan.slowdowns import slower_with_more
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.gpu import gpu_names, load_gpu
+
+SMALL = Scenario(
+    gpu="rtx-4090", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7,0.5,0.3", latency="roofline"
+)
+LONG = 4000
+"""Tokens of which an RTX 4090 holds few requests beside the model, so that every batch can be tried."""
+
+
+def test_every_batch_is_tried_to_64_and_every_twentieth_beyond():
+    """From 64 to 128 in steps of a twentieth: ln 2 / ln 1.05 = 14.2, so 15 steps."""
+    assert batches_tried(0).tolist() == []
+    assert batches_tried(3).tolist() == [1, 2, 3]
+    assert batches_tried(64).tolist() == list(range(1, 65))
+    beyond = batches_tried(128)
+    assert beyond[:64].tolist() == list(range(1, 65))
+    assert beyond[64:].tolist() == [round(64 * 2 ** (step / 15)) for step in range(1, 16)]
+
+
+@pytest.mark.parametrize("limit_ms", [None, 8.5, 12.0, 1.0])
+@pytest.mark.parametrize(
+    "traffic", [{}, {"prompt_tokens": 2000, "output_tokens": 200}], ids=["step", "server"]
+)
+def test_the_best_operating_point_is_that_of_every_batch_and_count(limit_ms, traffic):
+    scenario = SMALL.but(**traffic)
+    options = scenario.options(8)
+    every = price(scenario, range(1, 17), [LONG], options)
+    limit_us = None if limit_ms is None else 1e3 * limit_ms
+    (found,) = capacities(scenario, options, [(every, 0)], every, limit_us)
+    assert found.max_batch_without == int(every.surface.max_batch[0, 0]) < 16
+    allowed = every.fits[:, 0] & (every.tpot_us[:, 0] <= (limit_us or np.inf))
+    rate = np.where(allowed, every.tokens_per_s[:, 0], -np.inf)
+    for best, of in ((found.without_speculation, rate[:, :1]), (found.with_speculation, rate[:, 1:])):
+        if of.max() == -np.inf:
+            assert best is None
+        else:
+            assert best.tokens_per_s == pytest.approx(of.max())
+            assert best.batch == 1 + int(of.max(axis=1).argmax())
+    with np.errstate(invalid="ignore"):  # inf over inf where nothing is in time
+        gain = rate[:, 1:].max() / rate[:, 0].max()
+    assert found.gain == (pytest.approx(gain) if 0.0 < gain < np.inf else None)
+    best = found.with_speculation
+    assert found.max_batch_with == (0 if best is None else best.max_batch)
+
+
+def test_the_best_point_is_found_around_the_batches_that_were_looked_at():
+    """Looked at were 4 and 12 of the batches that fit; the best lies within four of the better one."""
+    scenario = SMALL.but(gpu="h100-sxm", prompt_tokens=4000, output_tokens=400)
+    options = scenario.options(4)
+    look = price(scenario, [4, 12], [LONG], options)
+    every = price(scenario, range(1, 17), [LONG], options)
+    (found,) = capacities(scenario, options, [(look, 0)], look)
+    assert every.fits[:, 0].all()
+    assert found.without_speculation.batch == 1 + int(every.tokens_per_s[:, 0, 0].argmax()) == 16
+    assert found.with_speculation.tokens_per_s == pytest.approx(every.tokens_per_s[:, 0, 1:].max())
+
+
+def rates(*by_batch: list[float], fits: bool = True, scope: str = "model") -> Any:
+    """Cells of plain decoding alone: rates by batch and length."""
+    rate = np.array(by_batch)[..., None]
+    plain = SimpleNamespace(tokens_per_s=rate, fits=np.full(rate.shape, fits))
+    surface = SimpleNamespace(batch=np.arange(1, len(rate) + 1))
+    return SimpleNamespace(scenario=SimpleNamespace(scope=scope), surface=surface, plain=plain)
+
+
+def test_what_is_slower_with_a_request_more_is_told_from_three_percent():
+    """100 to 96 tokens/s is 4 % less, 120 to 100 is 17 %; the largest fall leads."""
+    found = slower_with_more(rates([100.0], [96.0], [120.0], [100.0]))
+    assert [batch for batch, _ in found] == [3, 1]
+    assert [change for _, change in found] == pytest.approx([-1.0 / 6.0, -0.04])
+    assert slower_with_more(rates([100.0], [97.1])) == ()
+    ((batch, change),) = slower_with_more(rates([100.0], [96.9]))
+    assert (batch, change) == (1, pytest.approx(-0.031))
+    # of several lengths the one that falls most
+    assert slower_with_more(rates([100.0, 100.0], [101.0, 90.0])) == ((1, pytest.approx(-0.1)),)
+    assert slower_with_more(rates([100.0], [50.0], fits=False)) == ()
+    assert slower_with_more(rates([100.0], [50.0], scope="block")) == ()
+    assert slower_with_more(rates([100.0])) == ()
+
+
+def fits(scenario: Scenario, batch: int, length: int) -> bool:
+    return shortfall(scenario, batch, length) is None
+
+
+def test_a_change_that_would_fit_is_the_least_that_does():
+    """The largest batch or context, the fewest GPUs, the smallest card."""
+    options = [change.option.split() for change in shortfall(SMALL, 40, 8000).changes]
+    assert [words[0] for words in options] == ["--batch", "--tp", "--gpu"]
+    (_, batch), (_, gpus), (_, card) = options
+    assert [fits(SMALL, int(batch) + more, 8000) for more in (0, 1)] == [True, False]
+    assert [fits(SMALL.but(tp=int(gpus) // less), 40, 8000) for less in (1, 2)] == [True, False]
+    assert fits(SMALL.but(gpu=card), 40, 8000)
+    between = [load_gpu(name) for name in gpu_names()]
+    room = SMALL.gpu.memory_bytes, load_gpu(card).memory_bytes
+    assert not any(
+        fits(SMALL.but(gpu=gpu), 40, 8000) for gpu in between if room[0] < gpu.memory_bytes < room[1]
+    )
+    (*_, (option, length)) = [change.option.split() for change in shortfall(SMALL, 2, 120_000).changes]
+    assert option == "--seq"
+    assert [fits(SMALL, 2, int(length) + more) for more in (0, 1)] == [True, False]
+    # a format of half the bytes does at 60,000 tokens, and at none where the cache alone is too large
+    assert shortfall(SMALL, 1, 60_000).changes[0].option == "--weight-dtype fp8"
+
+
+def test_a_shortfall_is_weights_cache_and_activations():
+    """8.03 billion weights of 16 bits; 131,072 bytes a token of K and V, 8 heads of 128 in 32 layers."""
+    found = shortfall(SMALL, 40, 8000)
+    assert float(found.parts.weights) == pytest.approx(16.06e9, rel=1e-3)
+    assert float(found.parts.kv_cache) == pytest.approx(40 * 8001 * 131_072, rel=1e-3)
+    assert found.needed_bytes == pytest.approx(float(found.parts.weights + found.parts.kv_cache), rel=0.02)
+
+
+def test_the_longest_context_is_the_last_that_fits():
+    """One token more does not: 16 bits of K and V of 8 heads of 128 in 32 layers are 131,072 bytes each."""
+    options = SMALL.options(4)
+    for batch in (1, 4):
+        length = longest_context(SMALL, options, batch)
+        fits = price(SMALL, [batch], [length, length + 1], options).fits[0, :, 1:].any(axis=-1)
+        assert fits.tolist() == [True, False]
+
+
+def test_gains_batch_by_batch_are_those_of_the_schedule():
+    answer = recommend(SMALL, Question(batch_min=3, batch_max=12, seq_len=(LONG,)))
+    rows, counts = gains_by_batch(answer, LONG), scheduled_counts(answer, LONG)
+    assert [row["batch"] for row in rows] == list(range(3, 13)) == list(counts)
+    held = int(answer.cells.surface.max_batch[0, 0])
+    assert 3 < held < 12
+    for row in rows:
+        one = scheduled_row_at(answer, int(row["batch"]), LONG)
+        assert row["candidates"] == one.candidates == counts[int(row["batch"])]
+        assert row["drafts"] == one.drafts == row["candidates"] - 1  # a chain
+        assert row["speedup"] == pytest.approx(one.speedup)
+        assert (row["speedup_low"], row["speedup_high"]) == pytest.approx((one.speedup_low, one.speedup_high))
+        assert row["fits_memory"] == (row["batch"] <= held) or row["candidates"] > 1
+        assert row["no_room_to_draft"] == (row["candidates"] == 1 and one.verdict == "pays")
+    assert any(row["no_room_to_draft"] for row in rows)
+    assert any(row["candidates"] > 1 for row in rows)

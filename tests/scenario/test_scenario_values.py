@@ -1,0 +1,315 @@
+"""Numbers of a scenario by hand: what is searched, what pastes of rows say, laws in so many times as fast."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from one_line import one_line
+
+from medusa_sim.errors import CoverageError, DataError, UsageError
+from medusa_sim.latency.local import LocalLatency
+from medusa_sim.scenario.acceptance import (
+    _alike,
+    accepted_share,
+    constant_rate,
+    doubtful_shares,
+    matched,
+    mean_length,
+    rates_by_position,
+)
+from medusa_sim.scenario.own_rows import (
+    NOISE,
+    SPREAD,
+    OwnRow,
+    OwnRows,
+    _curve,
+    corrected,
+    least_squares,
+    pass_times,
+    replace_law,
+    rows_of,
+    scaled,
+)
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.local import laws
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.variants import with_dtypes
+from medusa_sim.step.drafter import drafter_kind
+
+PLACE = Path("paste.txt")
+
+
+def test_every_batch_is_searched_to_256_and_every_fiftieth_beyond():
+    """From 256 to 300 in steps of 2 %: ln(300 / 256) / ln 1.02 = 8.01, so nine steps."""
+    assert Question(batch_max=256).batches.tolist() == list(range(1, 257))
+    beyond = Question(batch_max=300).batches
+    assert beyond[:256].tolist() == list(range(1, 257))
+    assert beyond[256:].tolist() == [round(256 * (300 / 256) ** (step / 9)) for step in range(1, 10)]
+    later = Question(batch_min=300, batch_max=400).batches  # ln(4 / 3) / ln 1.02 = 14.5
+    assert later.tolist() == [round(300 * (4 / 3) ** (step / 15)) for step in range(16)]
+    assert Question(batch_min=7, batch_max=7).batches.tolist() == [7]
+
+
+# Acceptance.
+
+
+@pytest.mark.parametrize(
+    ("rates", "is_doubtful"),
+    [("0.5,0.45", False), ("0.5,0.4501", True), ([0.5, 0.3, 0.28], True), ("0.7", False), ("0,0", False)],
+)
+def test_shares_that_fall_by_less_than_a_tenth_are_doubted(rates, is_doubtful):
+    assert bool(doubtful_shares(rates)) is is_doubtful
+
+
+def test_a_rate_a_mean_length_and_a_share_of_all_drafts_are_one_chain():
+    """Two drafts at a rate of 0.8: 1 + 0.8 + 0.64 = 2.44 tokens a step, 1.44 of 2 drafts accepted, 72 %."""
+    for profile in (mean_length(2.44, 2), accepted_share(72.0, 2), constant_rate(0.8, 2)):
+        assert profile.heads.conditional()[:, 0].tolist() == pytest.approx([0.8, 0.8])
+    assert mean_length(3.0, 2).heads.conditional()[:, 0].tolist() == [1.0, 1.0]
+    assert accepted_share(100.0, 2).heads.conditional()[:, 0].tolist() == [1.0, 1.0]
+    given = rates_by_position([0.8, 0.4], conditional=True), rates_by_position([0.8, 0.32])
+    for profile in given:
+        assert profile.heads.conditional()[:, 0].tolist() == pytest.approx([0.8, 0.4])
+
+
+def test_rates_and_lengths_end_where_none_are_possible():
+    assert constant_rate(1.0).heads.heads == 16
+    for rate in (0.0, 1.0001):
+        with pytest.raises(UsageError, match="above 0"):
+            constant_rate(rate)
+    for percent in (0.0, 100.1):
+        with pytest.raises(UsageError, match="100 %"):
+            accepted_share(percent, 2)
+    assert mean_length(1.5, 16).heads.heads == rates_by_position([0.5] * 16).heads.heads == 16
+    for drafts in (0, 17):
+        with pytest.raises(UsageError, match="1 to 16"):
+            mean_length(1.5, drafts)
+    with pytest.raises(UsageError, match="at most 16"):
+        rates_by_position([0.5] * 17)
+
+
+def test_a_match_rate_scales_what_a_match_is_worth():
+    """A first draft in 0.265 of the steps is one in 0.265 / 0.53 = 0.5 where drafts are found."""
+    profile, kind = rates_by_position([0.265, 0.1]), drafter_kind("ngram")
+    share, same = matched(None, kind, profile)
+    assert share == pytest.approx(0.5)
+    assert same.ratio == 1.0
+    share, fewer = matched(0.3, kind, profile)
+    assert (share, fewer.ratio) == (0.3, pytest.approx(0.6))
+    assert matched(1.0, kind, profile)[1].ratio == pytest.approx(2.0)
+    assert matched(None, drafter_kind("eagle3"), profile) == (1.0, profile)
+    for rate in (0.0, 1.1, 0.264):
+        with pytest.raises(UsageError, match="match rate"):
+            matched(rate, kind, profile)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "count"),
+    [("qwen3-8b", "qwen3-32b", 6), ("a", "b", 0), ("glm", "glm-5", 3), ("", "x", 0)],
+)
+def test_names_are_alike_as_far_as_they_begin_alike(name, other, count):
+    assert _alike(name, other) == count
+
+
+def test_counts_are_those_that_some_draft_length_has():
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7,0.5,0.3")
+    chain = scenario.but(chain_only=True, max_drafts=3)
+    assert chain.covered([1, 2, 4, 4]).tolist() == [1, 2, 4, 4]
+    assert chain.covered([1]).tolist() == [1]
+    assert chain.covered([]).size == 0
+    assert chain.covered([2, 50]).tolist() == [2]
+    with pytest.raises(CoverageError, match=r"2\.\.4, given 50"):
+        chain.covered([50, 60])
+    assert chain.depth == 3
+    assert chain.but(max_drafts=2).depth == 2
+
+
+def test_a_curve_scales_its_accepted_drafts_to_all_of_them():
+    """A curve of 2.5 tokens for 8 candidates: 1.5 drafts accepted, half as many give 1.75, at most 8."""
+    scenario = Scenario(acceptance="paper-fig4-sparse")
+    (option,) = scenario.options(64)
+    for count in (2, 8, 64):
+        own = option.tokens(count)
+        assert option.scaled_tokens(count, 0.5) == pytest.approx(1.0 + 0.5 * (own - 1.0))
+        assert option.scaled_tokens(count, 1000.0) == count
+        assert option.factor_for(count, 0.5 + 0.5 * count) == pytest.approx(0.5 * (count - 1.0) / (own - 1.0))
+        assert option.factor_for(count, count + 0.01) is None
+        assert option.factor_for(count, 1.0) == 0.0
+    assert option.candidates.tolist() == list(range(2, 65))
+    assert scenario.options(8)[0].candidates.tolist() == list(range(2, 9))
+    with pytest.raises(UsageError, match="at least 2"):
+        scenario.options(1)
+
+
+def test_a_head_is_right_at_most_always():
+    """Rates of 0.5 and 0.25: at twice the rates 1 and 0.5, at four times 1 and 1; beyond nothing is left."""
+    (option,) = (
+        each
+        for each in Scenario(
+            gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="conditional:0.5,0.25",
+            max_drafts=2,
+        ).options()
+        if each.depth == 2
+    )  # fmt: skip
+    found = [option.scaled_tokens(3, factor) for factor in (0.0, 0.5, 1.0, 2.0, 4.0, 9.0)]
+    # 1 + r + r s: 1 + 0.25 + 0.03125, 1 + 0.5 + 0.125, 1 + 1 + 0.5, 3
+    assert found == pytest.approx([1.0, 1.28125, 1.625, 2.5, 3.0, 3.0])
+    assert option.factor_for(3, 2.5) == pytest.approx(2.0)
+    assert option.factor_for(3, 3.0) == pytest.approx(4.0)
+    assert option.factor_for(3, 3.001) is None
+    assert option.drafts(3) == 2
+
+
+# Rows of one's own machine.
+
+
+def entry(**more: object) -> dict[str, object]:
+    return {"n_prompt": 0, "n_gen": 0, "n_depth": 0, "avg_ts": 100.0, **more}
+
+
+def rows(*entries: dict[str, object]) -> list[tuple[int, float, float]]:
+    """(columns, depth, microseconds) of each row."""
+    return [(row.columns, row.depth, row.time_us) for row in rows_of(json.dumps(list(entries)), PLACE).rows]
+
+
+def test_a_generation_is_as_deep_as_half_of_what_it_makes():
+    """64 tokens behind 100: 132 in the mean, each 1 s / 100; a prompt of 8 at 400 tokens/s takes 20 ms."""
+    assert rows(entry(n_gen=64, n_depth=100)) == [(1, 132.0, 10_000.0)]
+    assert rows(entry(n_prompt=8, avg_ts=400.0)) == [(8, 1.0, 20_000.0)]
+    assert rows(entry(n_prompt=64), entry(n_prompt=65), entry(n_gen=64)) == [
+        (64, 1.0, 640_000.0),
+        (1, 32.0, 1e4),
+    ]
+    assert rows(entry(n_prompt=8, n_gen=8), entry(n_gen=64)) == [(1, 32.0, 10_000.0)]  # both: neither alone
+    # the median of three runs of 64 tokens, 0.8 s of 0.5, 0.8 and 9.0
+    assert rows(entry(n_gen=64, samples_ns=[8e8, 9e9, 5e8])) == [(1, 32.0, pytest.approx(12_500.0))]
+    (found,) = rows_of(json.dumps([entry(n_gen=64)]), PLACE).rows
+    assert found.passes == 64.0
+
+
+def test_a_servers_plain_run_is_as_deep_as_its_prompt_and_half_the_answer():
+    timings = {"prompt_n": 20, "predicted_n": 400, "predicted_per_second": 100.0}
+    assert rows({"timings": timings}) == [(1, 220.0, 10_000.0)]
+    drafted = rows_of(json.dumps({"timings": {**timings, "draft_n": 300, "draft_n_accepted": 240}}), PLACE)
+    assert (drafted.drafted, drafted.accepted, drafted.drafted_us) == (300.0, 240.0, 10_000.0)
+    both = rows_of(json.dumps([{"timings": {**timings, "draft_n": 300, "draft_n_accepted": 240}}] * 2), PLACE)
+    assert (both.drafted, both.accepted, both.rounds) == (600.0, 480.0, 318.0)
+
+
+def test_batches_of_llama_batched_bench_and_means_of_mlx():
+    head = "|    PP |     TG |    B |   N_KV |   T_PP s | T_TG s |\n"
+    of = [f"| 512 | 32 | {batch} | 0 | 0.1 | 0.64 |\n" for batch in (1, 64, 65)]
+    found = rows_of(head + "".join(of), PLACE).rows
+    # 32 steps in 0.64 s, at 512 + 16 tokens
+    assert [(row.columns, row.depth, row.time_us, row.is_batch) for row in found] == [
+        (1, 528.0, 20_000.0, False), (64, 528.0, 20_000.0, True),
+    ]  # fmt: skip
+    (mean,) = rows_of("generation_tps=40.0\nAverages: generation_tps=50.0\n", PLACE).rows
+    assert (mean.columns, mean.depth, mean.time_us) == (1, 256.0, 20_000.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "fits"), [(20_000.0, True), (20_001.0, False), (1 / 60, True), (1 / 61, False)]
+)
+def test_a_pass_takes_50_us_to_a_minute(rate, fits):
+    if fits:
+        assert rows(entry(n_gen=1, avg_ts=rate))
+    else:
+        with one_line(DataError, "not a time that a model takes"):
+            rows(entry(n_gen=1, avg_ts=rate))
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "rounds", "drafts"),
+    [(300, 240, 100, 3), (260, 240, 100, 3), (240, 100, 100, 2), (20, 0, 100, 1), (20, 0, 0, None)],
+)
+def test_a_rounds_drafts_are_those_of_most_and_no_fewer_than_accepted(drafted, accepted, rounds, drafts):
+    """2.6 drafts a round are 3; 2.4 are 2, but not where 2.4 of them are accepted."""
+    found = OwnRows(rows=(), told={}, drafted=drafted, accepted=accepted, rounds=rounds)
+    assert found.drafts == drafts
+    assert found.tokens_per_round == (pytest.approx(1.0 + accepted / rounds) if rounds else None)
+
+
+LAW = next(law for law in laws() if law.backend == "cuda" and law.half is not None)
+
+
+def test_a_law_is_so_many_times_as_fast_in_each():
+    """Bandwidth twice, arithmetic four times, what is fixed five times, tiles eight times."""
+    found = scaled(LAW, 2.0, 4.0, 5.0, 8.0)
+    for name in ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sorted_us"):
+        assert getattr(found, name) == pytest.approx(getattr(LAW, name) / 5.0)
+    assert found.attention_share == pytest.approx(2.0 * LAW.attention_share)
+    for kind, law in LAW.types.items():
+        own = found.types[kind]
+        assert own.share == pytest.approx(2.0 * law.share)
+        assert [own.unpack, own.column] == pytest.approx([law.unpack / 4.0, law.column / 4.0])
+        assert own.single == (None if law.single is None else pytest.approx(law.single / 4.0))
+        assert [ops for _, ops in own.blocks] == pytest.approx([ops / 4.0 for _, ops in law.blocks])
+    for name in ("matrix", "grouped", "half"):
+        own, tiles = getattr(found, name), getattr(LAW, name)
+        assert (own.share, own.peak) == (pytest.approx(2.0 * tiles.share), pytest.approx(8.0 * tiles.peak))
+        assert [own.unpack, own.column] == pytest.approx([tiles.unpack / 8.0, tiles.column / 8.0])
+
+
+def test_squares_are_least_where_they_are():
+    """A line is met at once, however far; a product of two unknowns in a few steps."""
+    target = np.array([0.5, -0.6])
+    found = least_squares(lambda place: 3.0 * (place - target), np.zeros(2))
+    assert found == pytest.approx(target, abs=1e-9)
+    far = least_squares(lambda place: place - 3.0, np.zeros(1))  # in moves of 0.7
+    assert far == pytest.approx([3.0], abs=1e-9)
+    curved = least_squares(
+        lambda place: np.array([np.exp(place[0]) - 2.0, place[0] * place[1] - 0.7]), np.zeros(2)
+    )
+    assert curved == pytest.approx([np.log(2.0), 0.7 / np.log(2.0)], abs=1e-3)
+
+
+def test_what_is_left_is_the_mean_over_passes_added_to_what_was():
+    """0.1 of one pass and 0.3 of three: 0.25; never beyond 0.7, a factor of two."""
+    rows = [OwnRow(columns=2, depth=1.0, time_us=1.0, passes=passes) for passes in (1.0, 3.0)]
+    rows.append(OwnRow(columns=4, depth=1.0, time_us=1.0))
+    assert _curve(rows, np.array([0.1, 0.3, 0.9]), ()) == ((2, pytest.approx(0.25)), (4, 0.7))
+    before = ((2, 0.3), (3, 0.2))
+    assert _curve(rows, np.array([0.1, 0.3, -0.9]), before) == ((2, pytest.approx(0.55)), (3, 0.2), (4, -0.7))
+
+
+def test_a_correction_is_the_likeliest_of_laws_near_the_class():
+    """(O1) beside scipy: rows err by 0.03 and a pass's own, devices by 0.12 and 0.35 from their law."""
+    from scipy.optimize import least_squares as scipys
+
+    runtime = load_runtime("llama.cpp-cuda")
+    model = with_dtypes(load_model("llama-3.1-8b"), None, "Q4_0")
+    own = LocalLatency(load_gpu("rtx-3090"), "cuda")
+    asked = [
+        OwnRow(columns=m, depth=512.0, time_us=1.0, passes=64.0 if m == 1 else 1.0) for m in (1, 2, 4, 8)
+    ]
+    true = pass_times(own, model, runtime, asked) * np.array([1.2, 1.3, 1.25, 1.1])
+    measured = [replace(row, time_us=us) for row, us in zip(asked, true.tolist(), strict=True)]
+    noise = 0.03 * np.sqrt(1.0 + 3.0 / np.array([64.0, 1.0, 1.0, 1.0]))
+
+    def residuals(factors: np.ndarray) -> np.ndarray:
+        law = replace_law(own, scaled(own.law, *np.exp(factors)))
+        return np.concatenate(
+            [
+                np.log(pass_times(law, model, runtime, measured) / true) / noise,
+                factors / [0.12, 0.35, 0.35, 0.35],
+            ]
+        )
+
+    found, expected = corrected(own, model, runtime, measured), scipys(residuals, np.zeros(4)).x
+    likeliest = scaled(own.law, *np.exp(expected))
+    for name in ("launch_us", "attention_share", "attention_us"):
+        assert getattr(found.law, name) == pytest.approx(getattr(likeliest, name), rel=2e-3)
+    assert found.law.types["q4_0"].share == pytest.approx(likeliest.types["q4_0"].share, rel=2e-3)
+    assert found.law.types["q4_0"].column == pytest.approx(likeliest.types["q4_0"].column, rel=2e-3)
+    assert pass_times(found, model, runtime, measured) == pytest.approx(true, rel=2e-3)
+    left = float(np.sqrt(np.mean(residuals(expected)[:4] ** 2))) * 0.03
+    assert found.law.band == pytest.approx(min(max(left, 0.03), own.law.band), rel=1e-2)
+    *_, (columns, factor) = found.law.curve
+    assert (columns, factor) == (own.law.limit + 1, 0.0)  # other kernels run behind the switch
+    assert (NOISE, SPREAD) == (0.03, (0.12, 0.35, 0.35, 0.35))

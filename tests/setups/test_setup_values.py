@@ -1,0 +1,220 @@
+"""Numbers of a comparison by hand: who is sent where, what copies carry, how sure a speed is."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medusa_sim.load.arrivals import Drawn, Lengths
+from medusa_sim.load.requests import Requests
+from medusa_sim.setups.comparison import Comparison, sureness
+from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
+from medusa_sim.setups.measured import Figure, Measured
+from medusa_sim.setups.question import Question
+from medusa_sim.setups.search import _gaps
+from medusa_sim.setups.setup import SET_UP, name_of
+
+# Requests of one token each that stay 1 s + 1 s.
+STREAM = Drawn(lengths=Lengths(prompt_tokens=10, output_tokens=1, prompt_cv=0, output_cv=0), count=6)
+
+
+def routes(router: Any, arrival_s: list[float], output: list[int], copies: int = 2) -> list[int]:
+    sent = Routed(stream=STREAM, copies=copies, router=router, first_s=1.0, token_s=1.0)
+    count = len(arrival_s)
+    whole = Requests(
+        arrival_s=np.array(arrival_s), prompt_tokens=np.full(count, 10), output_tokens=np.array(output)
+    )
+    return sent.places(whole).tolist()
+
+
+def test_a_request_goes_to_the_copy_with_the_fewest_outstanding():
+    """Each stays 1 s and 1 s a token: the first, of nine tokens, until 10 s, the second until 3 s."""
+    assert routes("least-load", [0.0, 1.0, 2.0, 4.0, 5.0], [9, 1, 1, 1, 1]) == [0, 1, 0, 1, 0]
+    # at 2.0 both hold one: the third in turn is copy 0; at 4.0 copy 1 is empty; at 5.0 both hold one again
+    assert routes("least-load", [0.0, 2.0], [1, 1]) == [0, 1]  # of two empty ones the next in turn
+    assert routes("least-load", [0.0, 0.5, 2.0, 2.5], [9, 1, 9, 1]) == [0, 1, 0, 1]
+    assert routes("least-load", [0.0, 0.5, 2.6, 2.7], [9, 1, 9, 1]) == [0, 1, 1, 1]
+    assert routes("round-robin", [0.0, 1.0, 2.0, 4.0, 5.0], [9, 1, 1, 1, 1]) == [0, 1, 0, 1, 0]
+    assert routes("round-robin", [0.0] * 5, [1] * 5, copies=3) == [0, 1, 2, 0, 1]
+    assert routes("least-load", [0.0] * 3, [1] * 3, copies=1) == [0, 0, 0]
+
+
+def test_copies_together_get_every_request_once_at_the_rate_of_all():
+    sent = Routed(stream=STREAM, copies=3, router="round-robin", first_s=1.0, token_s=1.0)
+    parts = [sent.requests(2.0, seed, 100) for seed in range(3)]
+    whole = STREAM.requests(6.0, 0, 100)  # three copies at 2 a second
+    assert sorted(np.concatenate([part.arrival_s for part in parts])) == whole.arrival_s.tolist()
+    assert [part.count for part in parts] == [2, 2, 2]
+    assert sum(part.warm for part in parts) == whole.warm
+
+
+@pytest.mark.parametrize(("copies", "shared", "seeds"), [(1, 1, 1), (3, 3, 3), (9, 9, 4), (40, 16, 4)])
+def test_of_many_copies_sixteen_share_a_stream_and_four_are_simulated(copies, shared, seeds):
+    """Each is as long outstanding as a steady request: 500 ms and 20 ms a token."""
+    from medusa_sim import Scenario
+    from medusa_sim.load.answer import load_test
+
+    test = load_test(
+        Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7), policies=["none"],
+        requests=50, seeds=1,
+    )  # fmt: skip
+    found = routed(test, copies, "least-load", {"ttft_ms": 500.0, "tpot_ms": 20.0})
+    assert isinstance(found.source, Routed)
+    assert (found.source.copies, found.seeds) == (shared, seeds)
+    assert found.source.stream.count == 50 * shared
+    assert (found.source.first_s, found.source.token_s) == (0.5, 0.02)
+
+
+def test_a_speed_is_as_sure_as_the_normal_law_of_its_interval():
+    """80 % lie between low and high: a tenth below low, a tenth above high; half way to an end 74 %."""
+    asked = Question(tokens_per_s_per_user=100.0)
+    halves = np.exp(0.2 * np.array([0.0, 1.0, -1.0, 0.5, -0.5]))
+    speed = 100.0 * halves
+    found = sureness(asked, speed, speed * np.exp(-0.2), speed * np.exp(0.2))
+    assert found == pytest.approx([0.5, 0.9, 0.1, 0.7392, 0.2608], abs=1e-3)  # Phi(1.2816 / 2) = 0.739
+    # each side is as wide as the interval is there: ahead of what is asked the lower, behind it the upper
+    lower, upper = (
+        sureness(asked, np.array([value]), np.array([value * np.exp(-0.2)]), np.array([value * np.exp(0.4)]))
+        for value in (100.0 * np.exp(0.2), 100.0 * np.exp(-0.2))
+    )
+    assert [*lower, *upper] == pytest.approx([0.9, 0.2608], abs=1e-3)
+    assert sureness(Question(), speed, speed, speed).tolist() == [1.0] * 5
+
+
+def test_the_stricter_limit_of_a_token_is_meant():
+    assert Question(tpot_ms=20.0).slowest_tpot_us == 20_000.0
+    assert Question(tokens_per_s_per_user=100.0).slowest_tpot_us == 10_000.0
+    assert Question(tpot_ms=20.0, tokens_per_s_per_user=100.0).slowest_tpot_us == 10_000.0
+    assert Question(tpot_ms=5.0, tokens_per_s_per_user=100.0).slowest_tpot_us == 5_000.0
+
+
+def test_users_are_shared_out_evenly_among_the_copies_that_hold_them():
+    """100 users at most 64 a copy take two copies of 50; at most 30 four of 25, at most 8 thirteen of 8."""
+    assert Question(users=100, batches=(8, 30, 64, 200)).tried == (8, 25, 50, 100)
+
+
+def row(**more: Any) -> dict[str, Any]:
+    """One row of a table: a card of its own, 16 requests, 1,000 tokens/s of one GPU for $2 a million."""
+    given = {
+        "gpu": "a", "tp": 1, "ep": 1, "dp_attention": False, "precision": "bf16", "kv_precision": "bf16",
+        "engine": "vllm", "drafter": "none", "batch": 16, "replicas": 1, "tokens_per_s_per_gpu": 1000.0,
+        "tokens_per_s_per_gpu_low": 900.0, "tokens_per_s_per_gpu_high": 1100.0, "joule_per_token": 1.0,
+        "usd_per_million_tokens": 2.0, "usd_per_million_tokens_low": 1.8, "usd_per_million_tokens_high": 2.2,
+        "tokens_per_s_per_user": 60.0, "meets_limits": True, "on_frontier": True,
+    }  # fmt: skip
+    return {**given, **more}
+
+
+def comparison(rows: list[dict[str, Any]], measure: Any = "cost", **asked: Any) -> Comparison:
+    return Comparison(
+        model=SimpleNamespace(name="made"), question=Question(**asked), measure=measure,
+        table=pd.DataFrame(rows), refused=(), scenarios={},
+    )  # fmt: skip  # type: ignore[arg-type]
+
+
+def test_a_copy_holds_the_largest_batch_within_the_limits_and_a_rate_fills_a_share_of_all():
+    """Two copies of two GPUs at 1,500 tokens/s each carry 6,000; 4 requests of 300 tokens need 1,200."""
+    rows = [
+        row(batch=16, tp=2, replicas=2), row(batch=8, tp=2, tokens_per_s_per_gpu=600.0),
+        row(batch=32, tp=2, tokens_per_s_per_gpu=1500.0), row(batch=64, tp=2, tokens_per_s_per_gpu=1800.0,
+                                                             meets_limits=False),
+        row(gpu="b", batch=256, tp=2, tokens_per_s_per_gpu=5000.0),
+    ]  # fmt: skip
+    rated = comparison(rows, rate=4.0, output_tokens=300)
+    assert rated.most_requests(rows[0]) == 32  # of its own set-up, within the limits
+    assert rated.most_requests(rows[3]) == 64  # never fewer than the row's own
+    assert rated.busy(rows[0]) == pytest.approx(4.0 * 300 / (1500.0 * 2 * 2))
+    users = comparison(rows, users=4)
+    assert (users.most_requests(rows[0]), users.busy(rows[0])) == (16, None)
+
+
+def test_runners_up_are_those_whose_interval_reaches_the_chosen():
+    """By cost low ends to the chosen's high one; by throughput high ends to its low one."""
+    rows = [
+        row(), row(gpu="b", usd_per_million_tokens=2.4, usd_per_million_tokens_low=2.19),
+        row(gpu="c", usd_per_million_tokens=2.5, usd_per_million_tokens_low=2.21),
+        row(gpu="d", usd_per_million_tokens=2.4, usd_per_million_tokens_low=2.1, meets_limits=False),
+    ]  # fmt: skip
+    assert comparison(rows).runners_up.gpu.tolist() == ["b"]
+    assert comparison(rows).chosen["gpu"] == "a"
+    fast = [
+        row(), row(gpu="b", tokens_per_s_per_gpu=830.0, tokens_per_s_per_gpu_high=901.0),
+        row(gpu="c", tokens_per_s_per_gpu=830.0, tokens_per_s_per_gpu_high=899.0),
+    ]  # fmt: skip
+    assert comparison(fast, "throughput").runners_up.gpu.tolist() == ["b"]
+    joules = [
+        row(),
+        row(gpu="b", joule_per_token=1.2, tokens_per_s_per_gpu_high=1090.0),  # -1.2 x 1.09 < -1 x 0.9
+        row(gpu="c", joule_per_token=0.99),
+    ]  # fmt: skip
+    assert comparison(joules, "energy").chosen["gpu"] == "c"
+
+
+def test_between_equal_costs_the_faster_stream_is_chosen():
+    rows = [row(tokens_per_s_per_user=50.0), row(gpu="b", tokens_per_s_per_user=70.0)]
+    assert comparison(rows).best.gpu.tolist() == ["b", "a"]
+    assert comparison(rows).frontier.gpu.tolist() == ["b", "a"]
+
+
+def test_at_most_six_fleets_are_simulated_the_best_first():
+    rows = [row(gpu=f"card {place}", usd_per_million_tokens=9.0 - place) for place in range(8)]
+    rows.append(row(gpu="card 7", batch=4, usd_per_million_tokens=8.5))  # one row of a set-up
+    found = [each["gpu"] for each in second_level(comparison(rows))]
+    assert found == [f"card {place}" for place in (7, 6, 5, 4, 3, 2)]
+    assert len(found) == MOST_FLEETS
+
+
+def gaps(measure: Any, **values: list[Any]) -> list[tuple[str, tuple[int, int]]]:
+    """Which set-ups have a gap looked into, and its first and last batch."""
+    count = len(values["gpu"])
+    rows = [row(**{name: value[place] for name, value in values.items()}) for place in range(count)]
+    answer = comparison(rows, measure)
+    return [(key[0], (batches[0], batches[-1])) for key, batches in _gaps(answer, answer.table)]
+
+
+def test_a_set_up_is_looked_into_where_its_next_batch_would_win():
+    """$3 at 8 requests may be 3 x 8/12 = $2 at 12, the next that was tried; the best so far is $2.1."""
+    asked = {"gpu": ["a", "b"], "batch": [8, 64]}
+    cost = "usd_per_million_tokens"
+    assert gaps("cost", **asked, **{cost: [3.0, 2.1]}) == [("b", (65, 79)), ("a", (9, 11))]
+    assert gaps("cost", **asked, **{cost: [3.2, 2.1]}) == [("b", (65, 79))]  # 3.2 x 8/12 = 2.13
+    rate = "tokens_per_s_per_gpu"
+    assert gaps("throughput", **asked, **{rate: [1000.0, 1400.0]}) == [("b", (65, 79)), ("a", (9, 11))]
+    assert gaps("throughput", **asked, **{rate: [900.0, 1400.0]}) == [("b", (65, 79))]
+    # the next batch was priced, and misses the limits: its own value is what may be hoped for
+    priced = {"gpu": ["a", "a", "b"], "batch": [8, 12, 512], "meets_limits": [True, False, True]}
+    assert gaps("cost", **priced, **{cost: [3.0, 2.0, 2.1]}) == [("a", (9, 11))]
+    assert gaps("cost", **priced, **{cost: [3.0, 2.2, 2.1]}) == []
+    assert gaps("cost", gpu=["a"], batch=[1], **{cost: [3.0]}) == []  # nothing lies between 1 and 2
+    assert gaps("cost", gpu=["a"], batch=[8], meets_limits=[False], **{cost: [3.0]}) == []
+
+
+def test_the_six_most_hopeful_gaps_are_looked_into():
+    cards = [f"card {place}" for place in range(8)]
+    found = gaps("cost", gpu=cards, batch=[8] * 8, usd_per_million_tokens=[2.0 + 0.1 * k for k in range(8)])
+    assert [card for card, _ in found] == cards[:6]
+    found = gaps("throughput", gpu=cards, batch=[8] * 8, tokens_per_s_per_gpu=[900.0 + k for k in range(8)])
+    assert [card for card, _ in found] == cards[:1:-1]
+
+
+def test_a_figure_beside_its_prediction():
+    """Predicted 110 tokens/s a user where 100 were measured: 10 % too fast, so that it costs 10 % more."""
+    figure = Figure(
+        model="made", set_up={}, drafts=0, batch=1, prompt_tokens=1.0, output_tokens=1.0,
+        tokens_per_s_per_user=100.0, source="made",
+    )  # fmt: skip
+    values = {"tokens_per_s_per_user": 110.0, "tokens_per_s_per_gpu": 55.0, "usd_per_million_tokens": 2.0}
+    found = Measured(figure=figure, row=values, near=True)
+    assert found.error == pytest.approx(0.1)
+    assert found.value("tokens_per_s_per_gpu") == pytest.approx(50.0)
+    assert found.value("usd_per_million_tokens") == pytest.approx(2.2)
+    assert np.isnan(found.value("joule_per_token"))
+
+
+def test_a_set_up_is_named_by_all_its_gpus_and_what_is_split():
+    plain = {name: row()[name] for name in SET_UP} | {"gpus": 1}
+    assert name_of(plain) == "1 x a, bf16, vllm"
+    spread = {**plain, "gpus": 8, "tp": 4, "ep": 4, "dp_attention": True, "kv_precision": "fp8"}
+    assert name_of(spread) == "8 x a, TP 4, EP 4, data-parallel attention, bf16, KV in fp8, vllm"
