@@ -48,6 +48,10 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Those of `weights` that project its output."""
         return self.output_width * hidden
 
+    def value_weights(self, hidden: int) -> int:
+        """Weights of a projection of its own for values; 0 where it has none."""
+        return 0
+
     def beside(self, hidden: int) -> int:
         """Its other parameters, never quantised: biases, norms, convolutions."""
         del hidden
@@ -164,6 +168,10 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
         """Outputs of the projections of queries, keys, values and gate, which engines fuse."""
         values = 0 if self.keys_are_values else self.value_width
         return self.query_width + self.gate_width + self.kv_width + values
+
+    def value_weights(self, hidden: int) -> int:
+        """V, where keys are not values."""
+        return 0 if self.keys_are_values else hidden * self.value_width
 
     def weights(self, hidden: int) -> int:
         """Q, K, V, the gate and O."""

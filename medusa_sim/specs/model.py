@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.file_types import FILES, bytes_per_weight
+from medusa_sim.file_types import FILES, Role, bytes_per_weight
 from medusa_sim.outside.limits import LAYERS, LENGTH, SIZE, VOCABULARY
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.mixers import Grouped, Mixer
@@ -266,7 +266,7 @@ class Model:
         """Parameters of all decoder layers."""
         return sum(
             group.count
-            * (self._norms(group) + sum(count + beside for _, count, beside in self._parts(group)))
+            * (self._norms(group) + sum(count + beside for _, _, count, beside in self._parts(group)))
             for group in self.groups
         )
 
@@ -291,8 +291,8 @@ class Model:
         total = 0.0
         for group in self.groups:
             layer = element * self._norms(group)
-            for form, count, beside in self._parts(group):
-                layer += self.in_form(form)._stored_bytes() * count + element * beside
+            for form, role, count, beside in self._parts(group):
+                layer += self.in_form(form)._stored_bytes(role) * count + element * beside
             total += group.count * layer
         return total
 
@@ -356,27 +356,33 @@ class Model:
         own = (experts.form for _, experts in self.blocks(MoE) if experts.form is not None)
         return next(own, self.form)
 
-    def _stored_bytes(self) -> float:
-        """Bytes of one stored weight with its share of scales and zero points."""
+    def _stored_bytes(self, role: Role) -> float:
+        """Bytes of one stored weight with its share of scales and zero points; files have types by role."""
+        if self.weight_dtype in FILES:
+            return bytes_per_weight(self.weight_dtype, role)
         stored = BYTES_PER_ELEMENT[self.weight_dtype]
         if self.dtype not in HALVES or self.weight_dtype not in ("int4", "int8"):
             return stored
         default = INT4_SCALE_BYTES if self.weight_dtype == "int4" else 0.0
         return stored + (default if self.scale_bytes is None else self.scale_bytes)
 
-    def _parts(self, group: LayerGroup) -> Iterator[tuple[str | None, int, int]]:
-        """(format, weights in it, parameters beside them) of the parts of one layer."""
+    def _parts(self, group: LayerGroup) -> Iterator[tuple[str | None, Role, int, int]]:
+        """(format, role, weights in it, parameters beside them) of the parts of one layer."""
         hidden = self.hidden
         for mixer in group.mixers:
-            output = mixer.output_weights(hidden)
-            yield mixer.form, mixer.weights(hidden) - output, mixer.beside(hidden)
-            yield mixer.out_form or mixer.form, output, 0
+            values, output = mixer.value_weights(hidden), mixer.output_weights(hidden)
+            yield mixer.form, "linear", mixer.weights(hidden) - values - output, mixer.beside(hidden)
+            yield mixer.form, "values", values, 0
+            yield mixer.out_form or mixer.form, "output", output, 0
         match group.feed_forward:
             case Mlp() as mlp:
-                yield mlp.form, mlp.weights(hidden), mlp.beside(hidden)
+                yield mlp.form, "linear", mlp.weights(hidden) - mlp.width * hidden, mlp.beside(hidden)
+                yield mlp.form, "down", mlp.width * hidden, 0
             case MoE() as experts:
-                yield experts.form, experts.held * experts.expert_weights(hidden), experts.beside(hidden)
-                yield experts.shared_form, experts.shared_weights(hidden), 0
+                routed, shared = experts.held * experts.expert_weights(hidden), experts.shared * hidden
+                yield experts.form, "experts", routed, experts.beside(hidden)
+                yield experts.shared_form, "linear", experts.shared_weights(hidden) - shared, 0
+                yield experts.shared_form, "down", shared, 0
 
     def _norms(self, group: LayerGroup) -> int:
         """Weights of one layer's norms over the whole width, and of its hyper-connections.

@@ -35,7 +35,32 @@ LLAMA_8B = {
 @pytest.mark.parametrize(("name", "gib"), LLAMA_8B.items())
 def test_a_file_is_as_large_as_published(name, gib):
     model = with_dtypes(load_model("llama-3.1-8b"), None, name)
-    assert model.weight_bytes / 2**30 == pytest.approx(gib, rel=0.035)
+    assert model.weight_bytes / 2**30 == pytest.approx(gib, rel=0.005)
+
+
+# GiB of published files of other shapes: values as wide as queries, experts beside dense layers, tied heads
+OTHER_FILES = [
+    ("llama-2-7b", "q4_k_m", 3.80),
+    ("llama-2-13b", "q8_0", 12.88),
+    ("qwen2.5-32b", "q4_k_m", 18.48),
+    ("qwen3-30b-a3b", "q4_k_m", 17.35),
+    ("qwen3.5-27b", "q6_k", 20.6),
+    ("llama-3-70b", "q4_k_m", 39.6),
+]
+
+
+@pytest.mark.parametrize(("model", "name", "gib"), OTHER_FILES)
+def test_a_file_has_the_types_of_every_role(model, name, gib):
+    assert with_dtypes(load_model(model), None, name).weight_bytes / 2**30 == pytest.approx(gib, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "gib"),
+    [("qwen3.5-35b-a3b", "ud-q8_k_xl", 36.4), ("qwen3.5-35b-a3b", "ud-q4_k_xl", 21.27),
+     ("gemma-4-26b-a4b", "ud-q8_k_xl", 25.9), ("qwen3.5-27b", "ud-q8_k_xl", 33.31)],
+)  # fmt: skip
+def test_experts_of_dynamic_files_have_types_of_their_own(model, name, gib):
+    assert with_dtypes(load_model(model), None, name).weight_bytes / 2**30 == pytest.approx(gib, rel=0.04)
 
 
 # GiB of published files of gpt-oss, whose experts nobody packs again (ggml-org and unsloth)
