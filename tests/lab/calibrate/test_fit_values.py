@@ -1,0 +1,374 @@
+"""What fits share, by hand: objectives, bands, held-out groups, thinned rows, and cuts of sizes."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from medusa_sim.errors import DataError
+from medusa_sim.lab.calibrate.attention import _is_seen, _rows_per_head
+from medusa_sim.lab.calibrate.collective import _cheapest, _may_end, _regime
+from medusa_sim.lab.calibrate.fit import (
+    UNFITTED,
+    Law,
+    Rows,
+    growth_mape,
+    heldout_groups,
+    least_log_errors,
+    ratio_mape,
+    require_rows,
+    residual_bands,
+    soft_cost,
+)
+from medusa_sim.lab.calibrate.gemm import (
+    _refined,
+    _resolution_us,
+    _thin,
+    _with_hot_weights,
+    _with_paces,
+    _with_penalties,
+    gemm_start,
+)
+from medusa_sim.lab.calibrate.rows import _item
+from medusa_sim.lab.calibrate.stream import _groups, _is_stepped
+from medusa_sim.lab.calibrate.transfer import _Evidence, _preferring
+from medusa_sim.latency.collective import collective_time
+from medusa_sim.latency.gemm import gemm_time
+from medusa_sim.operators.experts import Collective
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm
+from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.kernels import GemmKernel, GemmTile
+
+GPU = load_gpu("a100-80gb-pcie")
+
+
+def gemm(m: object, n: object = 4096.0, k: object = 4096.0) -> Gemm:
+    m, n, k = (np.asarray(each, dtype=float) for each in np.broadcast_arrays(m, n, k))
+    return Gemm(name="rows", m=m, n=n, k=k, dtype="fp16")
+
+
+def of(time_us: object, **sizes: object) -> Rows[Gemm]:
+    return Rows(gemm(**sizes), np.asarray(time_us, dtype=float))
+
+
+# Errors.
+
+
+def test_the_objective_counts_small_errors_by_their_square_and_large_ones_by_their_size():
+    """sqrt(1 + (0.3 / 0.1)^2) - 1 = 2.162; of 0.01 half of its square, 0.005."""
+    assert soft_cost(np.array([0.3])) == pytest.approx(10**0.5 - 1)
+    assert soft_cost(np.array([0.01, -0.01])) == pytest.approx(2 * (1.01**0.5 - 1))
+    assert soft_cost(np.array([0.3]), scale=0.3) == pytest.approx(2**0.5 - 1)
+
+
+def test_growth_is_compared_from_every_count_that_has_a_larger_one():
+    """From 1 to 2 half as much again as measured, from 2 to 4 right, 1 to 4 as from 1 to 2; 3 has no pair."""
+    tokens, shape = np.array([1, 2, 3, 4]), np.zeros(4, dtype=int)
+    measured = np.array([10.0, 12.0, 13.0, 16.0])
+    predicted = measured * np.array([1.0, 1.5, 9.0, 1.5])
+    assert growth_mape(predicted, measured, tokens, shape) == pytest.approx((0.5 + 0.0 + 0.5) / 3)
+    order = np.array([2, 0, 3, 1])
+    assert growth_mape(*(each[order] for each in (predicted, measured, tokens, shape))) == pytest.approx(
+        1 / 3
+    )
+    # 8 of one shape is not 2 x 4 of another
+    assert np.isnan(growth_mape(measured[:2], measured[:2], np.array([4, 8]), np.array([0, 1])))
+    eight = growth_mape(np.array([1.0, 1.1]), np.ones(2), np.array([4, 32]), np.zeros(2, dtype=int))
+    assert eight == pytest.approx(0.1)
+    assert np.isnan(growth_mape(np.ones(2), np.ones(2), np.array([4, 64]), np.zeros(2, dtype=int)))
+
+
+def test_a_ratio_is_to_the_median_of_one_token():
+    m, shape = np.array([1, 1, 1, 4]), np.zeros(4, dtype=int)
+    measured = np.array([10.0, 11.0, 99.0, 22.0])
+    assert ratio_mape(np.array([5.0, 5.5, 1.0, 11.0]), measured, m, shape) == pytest.approx(
+        abs(11.0 / 22.0 / (5.0 / 11.0) - 1.0)
+    )
+
+
+def test_bands_are_the_tenth_and_ninetieth_of_a_hundred():
+    """Measured over predicted from 0.5 to 1.5 in hundredths: 0.6 and 1.4. Few rows join the next range."""
+    ratio, size = np.linspace(0.5, 1.5, 101), np.full(101, 64.0)
+    (band,) = residual_bands(2.0 * ratio, 2.0, size, (64, 128))
+    assert (band.size_max, band.low, band.high) == (64.0, pytest.approx(0.6), pytest.approx(1.4))
+    (wide,) = residual_bands(2.0 * ratio, 2.0, size, (64, 128), widen=2.0)
+    assert wide.high / wide.low == pytest.approx((1.4 / 0.6) ** 2)
+    assert wide.high * wide.low == pytest.approx(1.4 * 0.6)
+    few = np.concatenate([[1.0] * 9, ratio]), np.concatenate([[32.0] * 9, size])
+    joined = residual_bands(few[0], 1.0, few[1], (32, 64), least_rows=10)
+    assert [each.size_max for each in joined] == [64.0]
+    apart = residual_bands(few[0], 1.0, few[1], (32, 64), least_rows=9)
+    assert [each.size_max for each in apart] == [32.0, 64.0]
+    # where no range has as many, the last holds all; a band holds the prediction itself
+    (alone,) = residual_bands(np.array([1.2, 1.3]), 1.0, np.array([1.0, 40.0]), (32, 64), least_rows=10)
+    assert (alone.size_max, alone.low) == (64.0, pytest.approx(1.0))
+    (below,) = residual_bands(np.array([0.7, 0.8]), 1.0, np.array([1.0, 2.0]), (32,))
+    assert below.high == pytest.approx(1.0)
+    assert [each.size_max for each in residual_bands(ratio, 1.0, np.arange(101.0), (50,))] == [50.0]
+
+
+def test_rows_are_held_out_by_the_remainder_of_their_group():
+    """A law that is the mean of its rows: of 1, 2 and 3 each is predicted by the mean of the other two."""
+    seen: list[int] = []
+
+    def time(gpu: object, kernel: GemmKernel, operator: Gemm) -> Any:
+        return SimpleNamespace(time_us=np.full(operator.m.shape, kernel.ramp_us))
+
+    def refit(kernel: GemmKernel, part: Rows[Gemm]) -> GemmKernel:
+        seen.append(part.time_us.size)
+        return msgspec.structs.replace(kernel, ramp_us=float(part.time_us.mean()))
+
+    start = msgspec.structs.replace(gemm_start("torch", "fp16", GPU), ramp_us=2.0)
+    rows = of([1.0, 2.0, 3.0], m=1.0, n=[64.0, 128.0, 256.0])
+    found = Law(GPU, time).with_fit(start, rows, refit, source="made up").fit
+    assert seen == [2, 2, 2]
+    assert found.rows == 3
+    assert found.fit_error == pytest.approx((1.0 + 0.0 + 1 / 3) / 3)
+    assert found.heldout_error == pytest.approx((1.5 + 0.0 + 0.5) / 3)
+    one = Law(GPU, time).with_fit(start, rows, refit, source="made up", groups=np.array([0, 1, 0])).fit
+    assert one.heldout_error == pytest.approx((1.0 + 0.0 + 1 / 3) / 3)  # 2 by the mean of 1 and 3, they by 2
+    halves = np.log(found.residuals[0].high / found.residuals[0].low)
+    wide = Law(GPU, time).with_fit(start, rows, refit, source="made up", unseen=3.0).fit.residuals[0]
+    assert np.log(wide.high / wide.low) == pytest.approx(2.0 * halves)  # 1 + 3 over three groups
+    folded = Law(GPU, time).with_fit(
+        start, of([1.0] * 6, m=[1.0] * 6), refit, source="made up", groups=np.arange(6), folds=2
+    )
+    assert seen[-2:] == [3, 3]
+    assert folded.fit.heldout_error == 0.0
+
+
+def test_least_squares_in_the_logarithm_stay_within_bounds():
+    """Rows of 2 and 8 have their middle at 4, as a mean of logarithms."""
+    rows = np.log([2.0, 8.0])
+    found = least_log_errors([1.0], [(0.1, 100.0)], lambda values: np.log(values[0]) - rows)
+    assert found == pytest.approx([4.0], rel=1e-4)
+    above = least_log_errors([1.0], [(0.1, 3.0)], lambda values: np.log(values[0]) - rows)
+    assert above == pytest.approx([3.0], rel=1e-4)
+    from_below = least_log_errors([0.0], [(5.0, 9.0)], lambda values: np.log(values[0]) - rows)
+    assert from_below == pytest.approx([5.0], rel=1e-4)
+
+
+# Rows.
+
+
+def test_rows_are_thinned_evenly_in_an_order():
+    """Every second of six by m; all where so many are asked for."""
+    rows = of([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], m=[6, 5, 4, 3, 2, 1])
+    assert rows.thin(3, "m").time_us.tolist() == [1.0, 3.0, 5.0]
+    assert rows.thin(6, "m").time_us.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert rows.thin(99, "m").time_us.size == 6
+    assert rows.thin(4, "m").time_us.tolist() == [1.0, 2.0, 4.0, 5.0]  # at 0, 1.5, 3 and 4.5
+    require_rows(of([1.0] * 20, m=1.0), "made up")
+    with pytest.raises(DataError, match="19 rows"):
+        require_rows(of([1.0] * 19, m=1.0), "made up")
+
+
+def test_groups_are_those_of_the_first_columns_that_tell_rows_apart():
+    assert heldout_groups(of([1.0] * 3, m=[1, 2, 3], n=[64, 64, 128])).tolist() == [0, 0, 1]
+    assert heldout_groups(of([1.0] * 2, m=[2, 1], n=64)).tolist() in ([0, 1], [1, 0])
+
+
+def test_of_large_m_every_64th_is_fitted_and_one_past_a_tile():
+    m = np.array([1, 16, 17, 18, 24, 25, 26, 512, 513, 514, 520, 576, 577, 1024, 1025])
+    assert m[_thin(of(np.ones(m.size), m=m))].tolist() == [1, 16, 17, 24, 25, 512, 513, 576, 1024, 1025]
+
+
+def test_times_are_whole_where_most_are_halves():
+    assert _resolution_us(of([3.0, 4.5, 7.25], m=1.0)) == 1.0
+    assert _resolution_us(of([3.0, 4.25, 7.25], m=1.0)) == 0.0
+
+
+def test_weights_that_were_read_too_fast_were_in_the_cache():
+    """16.8 MB of weights in less than 8.7 us (1.935 TB/s) were in a cache of 40 MB; larger ones were not."""
+    kernel = gemm_start("torch", "fp16", GPU)
+    kernel = msgspec.structs.replace(kernel, hot_copies=0)
+    slow, hot, large = 10.0, 5.0, 100.0
+    rows = of([slow, hot, large], m=1.0, n=[2048, 2048, 16384], k=4096)
+    found = _with_hot_weights(kernel, rows, GPU)
+    assert found.hot_share == pytest.approx(2 * 2048 * 4096 / GPU.l2_bytes)
+    assert found.hot_ratio == 3.0
+    assert _with_hot_weights(kernel, of([slow], m=1.0, n=2048), GPU) is kernel
+    copies = msgspec.structs.replace(kernel, hot_copies=2)
+    assert _with_hot_weights(copies, rows, GPU).hot_share == 1.0
+
+
+TILES = (GemmTile(m=64, n=64), GemmTile(m=128, n=128))
+
+
+def two_tiles(**more: object) -> GemmKernel:
+    start = gemm_start("torch", "fp16", GPU)
+    return msgspec.structs.replace(start, **{"tiles": TILES, "splits": (1,), **more})
+
+
+M = np.array([1, 32, 64, 96, 128, 192, 256, 384, 512, 1024], dtype=float)
+
+
+def test_a_penalty_that_the_library_has_is_found_among_those_tried():
+    """To like the large tile at 0.7 of its time is to dislike the small one at 1.43: 1.4 is tried first."""
+    likes = two_tiles(tiles=(TILES[0], GemmTile(m=128, n=128, selection_penalty=0.7)))
+    rows = Rows(gemm(M, 8192.0), gemm_time(GPU, likes, gemm(M, 8192.0), cold=False).time_us)
+    found = _with_penalties(two_tiles(), rows, GPU, np.ones(M.size))
+    assert [tile.selection_penalty for tile in found.tiles] == pytest.approx([1.4, 1.0])
+    own = Rows(gemm(M, 8192.0), gemm_time(GPU, two_tiles(), gemm(M, 8192.0), cold=False).time_us)
+    same = _with_penalties(two_tiles(), own, GPU, np.ones(M.size))
+    assert [tile.selection_penalty for tile in same.tiles] == [1.0, 1.0]  # a tie leaves it as it is
+
+
+def test_a_pace_that_the_library_has_is_found_among_those_tried():
+    paced = two_tiles(
+        fewest_waves=True, tiles=tuple(msgspec.structs.replace(tile, pace=1.25) for tile in TILES)
+    )
+    rows = Rows(gemm(M, 8192.0), gemm_time(GPU, paced, gemm(M, 8192.0), cold=False).time_us)
+    found = _with_paces(two_tiles(fewest_waves=True), rows, GPU, np.ones(M.size))
+    assert {tile.pace for tile in found.tiles} <= {1.0, 1.25}
+    assert 1.25 in {tile.pace for tile in found.tiles}
+    again = gemm_time(GPU, found, gemm(M, 8192.0), cold=False).time_us
+    assert again == pytest.approx(rows.time_us, rel=0.02)
+
+
+def test_whole_microseconds_weigh_short_kernels_by_their_rounding():
+    """Rounded to 1 us, 0.15 us beside 3 % of 5 us is as much as the model's own error: 1 / sqrt 2."""
+    weights: list[np.ndarray] = []
+    from medusa_sim.lab.calibrate import gemm as module
+
+    physics, penalties = module._with_physics, module._with_penalties
+    try:
+        module._with_physics = lambda kernel, rows, gpu, weight, pinned: weights.append(weight) or kernel
+        module._with_penalties = lambda kernel, rows, gpu, weight: kernel
+        _refined(two_tiles(), of([5.0, 500.0], m=[1, 1024]), GPU, rounds=1)
+        _refined(two_tiles(), of([5.1, 500.3], m=[1, 1024]), GPU, rounds=1)
+    finally:
+        module._with_physics, module._with_penalties = physics, penalties
+    assert weights[0] == pytest.approx([0.5**0.5, 1.0], abs=1e-3)
+    assert weights[1].tolist() == [1.0, 1.0]
+
+
+# Collectives.
+
+
+def test_sizes_are_cut_where_it_costs_least():
+    """Errors of 1 a size that spans 4 to 5, and 0.1 a range: two ranges of four and four."""
+    sizes = [2.0 ** np.arange(8), 2.0 ** np.arange(8)]
+    ways = _cheapest(
+        sizes, lambda low, high, a, b: 0.1 + (low < 4 < high) + (a < 4 < b), at_most_as_far=False
+    )
+    assert ways == [(0, 4, 0, 4), (4, 8, 4, 8)]
+    assert _cheapest(sizes, lambda *_: 0.1, at_most_as_far=False) == [(0, 8, 0, 8)]
+    # of one-shot kernels a range that ends at the same size for all ranks costs 0.02 more
+    either = _cheapest(
+        sizes, lambda low, high, a, b: 0.1 + (low < 4 < high) + (a < 3 < b and a < 4 < b), at_most_as_far=True
+    )
+    assert either == [(0, 4, 0, 3), (4, 8, 3, 8)]
+
+
+@pytest.mark.parametrize(
+    ("high", "high_most", "one_shot", "may"),
+    [
+        (8, 8, False, True), (8, 5, False, False), (5, 8, False, False),  # both at their last or neither
+        (4, 4, False, True), (7, 4, False, False), (4, 7, False, False),  # two sizes are left of each
+        (6, 6, False, True), (3, 5, False, True), (2, 5, False, False), (5, 2, False, False),  # a factor of 4
+        (3, 5, True, False), (5, 3, True, True), (4, 4, True, True),  # no later at the most ranks
+    ],
+)  # fmt: skip
+def test_where_a_range_may_end(high, high_most, one_shot, may):
+    sizes = [2.0 ** np.arange(8), 2.0 ** np.arange(8)]
+    assert _may_end(sizes, high, high_most, at_most_as_far=one_shot) is may
+
+
+def test_a_regime_is_the_exact_sum_of_its_parts():
+    """10 us, 2 us a rank beyond two, a pass of copies and two of the link are found again."""
+    gpu = load_gpu("h100-sxm")
+    true = {"start_us": 10.0, "rank_us": 2.0, "copy_passes": 1.0, "link_passes": 2.0}
+    kernel = CollectiveKernel(regimes=(CollectiveRegime(**true),), fit=UNFITTED)
+    message, ranks = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(12, 28, 2), [2.0, 4.0, 8.0]))
+    rows = Collective(name="g", kind="all_gather", dtype="bf16", message_bytes=message, ranks=ranks)
+    found = _regime(Rows(rows, collective_time(gpu, kernel, rows).time_us), gpu)
+    assert {name: getattr(found.regime, name) for name in true} == pytest.approx(true, rel=1e-6)
+    assert found.error == pytest.approx(0.0, abs=1e-9)
+    # of one number of ranks neither the time of a rank nor copies can be told from the rest
+    two = rows.with_columns(message_bytes=message[ranks == 2], ranks=ranks[ranks == 2])
+    alone = _regime(Rows(two, 7.0 * np.ones(8)), gpu).regime
+    assert (alone.start_us, alone.rank_us, alone.copy_passes) == (pytest.approx(7.0), 0.0, 0.0)
+
+
+# Attention, streams, passes.
+
+
+def attention(kind: str = "decode_attention", **sizes: object) -> Attention:
+    given = {"batch": 1.0, "q_len": 1.0, "kv_len": 1024.0, "heads": 32.0, "kv_heads": 8.0, "head_dim": 128.0}
+    columns = dict(zip([*given, *sizes], np.broadcast_arrays(*given.values(), *sizes.values()), strict=False))
+    columns |= {
+        name: np.broadcast_to(np.asarray(value, float), (2,)) for name, value in {**given, **sizes}.items()
+    }
+    return Attention(name=kind, kind=kind, dtype="bf16", **columns)
+
+
+def test_attention_rows_tell_a_parameter_or_leave_it():
+    path = next(iter(load_gpu("h100-sxm").kernels["sglang"].attention.values())).wide
+    small, large = attention(kv_len=64.0), attention(batch=256.0, kv_len=8192.0)
+    for name in ("bandwidth_fraction", "l2_fill", "l2_sharpness"):
+        assert [_is_seen(name, path, of_, GPU) for of_ in (small, large)] == [False, True]
+    for name in ("store_passes", "append_ratio"):
+        assert not _is_seen(name, path, small, GPU)
+    alone, shared = (msgspec.structs.replace(path, ctas_per_sm=count) for count in (1, 2))
+    assert [_is_seen("sharing", of_, small, GPU) for of_ in (alone, shared)] == [False, True]
+    assert _rows_per_head(attention(q_len=3.0)).tolist() == [12.0, 12.0]  # 3 x 32 / 8
+
+
+def elementwise(m: object, n: object) -> Elementwise:
+    m, n = np.broadcast_arrays(np.asarray(m, float), np.asarray(n, float))
+    return Elementwise(name="rms_norm", kind="rms_norm", dtype="bf16", m=m, n=n)
+
+
+def test_passes_of_one_width_are_held_out_in_sixteenths_of_their_rows():
+    many = Rows(elementwise(np.arange(32.0)[::-1], 4096.0), np.ones(32))
+    assert _groups(many).tolist() == [place // 2 for place in range(32)][::-1]
+    widths = Rows(elementwise([1.0, 2.0, 3.0], [64.0, 128.0, 64.0]), np.ones(3))
+    assert _groups(widths).tolist() == [0, 1, 0]
+
+
+def test_a_graph_ends_where_all_that_is_longer_takes_longer():
+    rows = of([1.0, 2.0, 5.0, 6.0], m=[64, 256, 257, 512])
+    assert _is_stepped(rows, 256)
+    assert not _is_stepped(of([1.0, 5.0, 5.0, 6.0], m=[64, 256, 257, 512]), 256)
+    assert not _is_stepped(rows, 512)  # nothing is longer
+    assert not _is_stepped(rows, 32)
+
+
+def test_what_is_stored_has_six_digits():
+    assert _item(3.14159265) == 3.14159
+    assert _item(1234567.8) == 1234570.0
+    assert _item(64) == 64
+
+
+# One weight shape.
+
+
+def test_layers_that_were_not_measured_hold_a_start_back_by_a_tenth():
+    start = two_tiles(ramp_us=5.0)
+    rows = Rows(gemm(M, 8192.0), gemm_time(GPU, start, gemm(M, 8192.0)).time_us)
+    evidence = _Evidence.of(GPU, rows, start)
+    assert evidence.errors(start) == pytest.approx(np.zeros(M.size + 9 * 14))
+    slower = msgspec.structs.replace(start, ramp_us=15.0)
+    found = evidence.errors(slower)
+    assert found[: M.size] == pytest.approx(np.log(1.0 + 10.0 / rows.time_us))
+    assert found[M.size :] == pytest.approx(np.zeros(9 * 14))  # beside its ramp it is the start
+    assert evidence.cost(start) == pytest.approx(0.0, abs=1e-9)
+    assert evidence.cost(slower) == pytest.approx(soft_cost(found, 0.02))
+
+
+def test_a_preference_is_tried_for_large_tiles_from_their_own_rows_to_twice_as_many():
+    """128 x 128 from m = 129, 193 (of 128, 192 measured) for outputs from half the width, at 0.8 and 0.67."""
+    tried = list(_preferring(two_tiles(split_penalty=1.5), of(np.ones(M.size), m=M, n=8191.0)))
+    entries = [
+        (kernel.tiles[-1].selection_penalty, kernel.split_penalty, kernel.tiles[-1].m_min) for kernel in tried
+    ]
+    assert entries == [
+        (penalty, pytest.approx(split), m)
+        for penalty in (0.8, 0.67) for split in (1.5, 1.8) for m in (129, 193)
+    ]  # fmt: skip
+    assert {kernel.tiles[-1].n_min for kernel in tried} == {4096}
+    assert {(kernel.tiles[-1].m, kernel.tiles[-1].n) for kernel in tried} == {(128, 128)}
