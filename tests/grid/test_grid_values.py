@@ -1,0 +1,295 @@
+"""Numbers of cells by hand: costs, energy, units, the pieces of a grid, requests, and where edges lie."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.errors import UsageError
+from medusa_sim.grid.cells import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, price
+from medusa_sim.grid.configurations import NO_LIMIT, Configurations
+from medusa_sim.grid.costs import joule_per_token, usd_per_million_tokens
+from medusa_sim.grid.quantities import BY_NAME, values
+from medusa_sim.grid.request_latency import RequestLatency, _mean, request_latency
+from medusa_sim.grid.surface import _doublings, in_groups, surface_at
+from medusa_sim.grid.sweep import Slices, sweep
+from medusa_sim.grid.tree_answer import best_tree, tree_answer
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.step import decode_step, prefill_step, verification_step
+from medusa_sim.step.watts import watts
+from medusa_sim.step.workload import Grid
+
+DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.3"}
+SERVED = Scenario(**DENSE, runtime="vllm", tp=2, price=1.8, prompt_tokens=2000, output_tokens=200)
+TREES = Scenario(runtime="cuda-graph", latency="roofline")
+
+
+def test_a_rate_costs_what_its_gpus_cost_an_hour_and_draw():
+    """2 GPUs at $1.8 an hour are $0.001 a second, at 1,000 tokens/s $1 a million; 700 W are 0.7 J a token."""
+    assert float(usd_per_million_tokens(1.8, 2, 1000.0)) == pytest.approx(1.0)
+    assert np.isnan(usd_per_million_tokens(None, 2, 1000.0))
+    assert float(joule_per_token(700.0, 1000.0)) == pytest.approx(0.7)
+
+
+def test_quantities_are_cells_in_the_units_of_their_names():
+    """One server of two GPUs: milliseconds are thousandths, rates are the batch over the time of a token."""
+    cells = price(SERVED, [4, 16], [SERVED.length]).by_count
+    batch = cells.batch
+    token_s, tpot_s = cells.token_us / 1e6, cells.tpot_us / 1e6
+    expected = {
+        "time_per_token_ms": 1e3 * token_s,
+        "itl_us": cells.served.itl_us,
+        "tpot_us": cells.tpot_us,
+        "tpot_ms": 1e3 * tpot_s,
+        "ttft_ms": cells.served.first_token_us / 1e3,
+        "benchmark_ttft_ms": cells.served.benchmark_first_token_us / 1e3,
+        "tokens_per_s": batch / token_s,
+        "tokens_per_s_per_gpu": batch / token_s / 2,
+        "tokens_per_s_per_user": 1 / tpot_s,
+        "usd_per_million_tokens": 2 * 1.8 / 3600 / (batch / token_s) * 1e6,
+        "joule_per_token": cells.watts * token_s / batch,
+        "tokens_per_s_per_mw": 1e6 / (cells.watts * token_s / batch),
+        "overhead": cells.step_us / cells.decode_us,
+        "baseline_overhead": cells.step_us / cells.decode_us,
+        "step_speedup": cells.tokens_per_step * cells.decode_us / cells.step_us,
+        "baseline_speedup": cells.tokens_per_step * cells.decode_us / cells.step_us,
+        "speedup": cells.token_us[..., :1] / cells.token_us,
+        "server_speedup": cells.token_us[..., :1] / cells.token_us,
+        "memory_bytes": cells.memory.total,
+    }
+    found = values(cells, expected)
+    for name, value in expected.items():
+        assert np.asarray(found[name]) == pytest.approx(np.asarray(value)), name
+    assert BY_NAME["batch"].digits == 3
+    faster, slower = cells.token_band
+    for name, low, high in (
+        ("tpot_us", faster, slower), ("usd_per_million_tokens", faster, slower), ("itl_us", faster, slower),
+        ("tokens_per_s", 1 / slower, 1 / faster), ("tokens_per_s_per_gpu", 1 / slower, 1 / faster),
+    ):  # fmt: skip
+        ends = values(cells, [f"{name}_low", f"{name}_high"])
+        assert ends[f"{name}_low"] == pytest.approx(found[name] * low)
+        assert ends[f"{name}_high"] == pytest.approx(found[name] * high)
+
+
+def test_energy_is_as_sure_as_a_cards_parameters_and_the_time_in_which_it_draws():
+    """A step takes longer by a factor: what the kernels draw stays, what is drawn idle grows with it."""
+    cells = price(SERVED, [4, 16], [SERVED.length]).by_count
+    power = SERVED.gpu.power
+    faster, slower = (np.abs(np.log(end)) for end in cells.token_band)
+    idle = np.minimum(2 * power.fit.idle_watts / cells.watts, 1.0)
+    low, high = cells.joule_band
+    assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, idle * faster)))
+    assert high == pytest.approx(np.exp(np.hypot(power.fit.error, idle * slower)))
+    low, high = cells.watts_band  # a longer step draws less while it runs
+    assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, (1 - idle) * slower)))
+    most = 2 * power.limit_watts / cells.watts
+    assert high == pytest.approx(np.minimum(np.exp(np.hypot(power.fit.error, (1 - idle) * faster)), most))
+    sooner, later = cells.first_token_band
+    assert sooner == pytest.approx(np.exp(-np.hypot(faster, 0.22)))
+    assert later == pytest.approx(np.exp(np.hypot(slower, 0.74)))
+    assert (FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER) == (0.22, 0.74)
+
+
+def test_watts_are_those_of_all_gpus_over_the_time_of_a_step():
+    """Without traffic a step's joules over its own time; a block has none."""
+    scenario = SERVED.but(prompt_tokens=None, output_tokens=None)
+    cells = price(scenario, [4], [1024]).by_count
+    assert cells.watts == pytest.approx(2 * watts(scenario.gpu.power, cells.joules, cells.step_us))
+    assert np.isnan(price(scenario.but(scope="block", tp=1), [4], [1024]).watts)
+
+
+def test_a_fixed_baseline_is_one_request_of_1024_tokens():
+    scenario = TREES.but(baseline="fixed")
+    cells = price(scenario, [8], [4096]).by_count
+    one = float(decode_step(scenario.setting, 1, 1024).time_us)
+    found = values(cells, ["baseline_overhead", "baseline_speedup"])
+    assert found["baseline_overhead"] == pytest.approx(cells.step_us / one)
+    assert found["baseline_speedup"] == pytest.approx(cells.tokens_per_step * one / cells.step_us)
+
+
+def test_a_look_up_that_finds_something_is_a_whole_verification():
+    """The mean of all steps counts those that find nothing; `verify_only_us` is of a step that finds some."""
+    scenario = Scenario(**{**DENSE, "drafter": "ngram", "acceptance": 0.2}, runtime="vllm-0.10")
+    assert scenario.match_rate == pytest.approx(0.2 / 0.53)
+    cells = price(scenario, [4], [512], scenario.options(4)).by_count
+    found = values(cells, ["verify_only_us"])["verify_only_us"]
+    always = scenario.but(match_rate=1.0).setting
+    whole = [float(verification_step(always, 4, 512, count).time_us) for count in (2, 3, 4)]
+    assert np.ravel(found) == pytest.approx([float(cells.decode_us[0, 0, 0]), *whole], rel=1e-6)
+
+
+# Pieces of a grid.
+
+
+def test_edges_are_doublings_of_what_was_measured():
+    assert _doublings(256, np.array([1, 2000])).tolist() == [256, 512, 1024]
+    assert _doublings(256, np.array([257])).tolist() == [256]
+    assert _doublings(256, np.array([256])).size == _doublings(0, np.array([99])).size == 0
+
+
+def test_lengths_are_priced_four_at_a_time():
+    assert [(group.start, group.stop) for group in in_groups(9)] == [(0, 4), (4, 8), (8, 9)]
+    assert in_groups(0) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "rows", "steps", "pieces"),
+    [
+        (5, 1000, (66, 3), 2),  # 15 rows a batch: 66 batches in 1,000 rows
+        (5, 15, (1, 3), 100), (5, 14, (1, 2), 200), (5, 4, (1, 1), 300),  # whole batches, then some lengths
+    ],
+)  # fmt: skip
+def test_a_piece_is_whole_batches_or_one_batch_with_some_lengths(counts, rows, steps, pieces):
+    slices = Slices.of(Grid.of(range(1, 101), [128, 256, 512], [1]), counts, rows)
+    assert (slices.batch_step, slices.length_step) == steps
+    assert slices.count == pieces
+    first, last = slices.at(0), slices.at(pieces - 1)
+    assert (first[0].start, first[1].start) == (0, 0)
+    assert (last[0].start + steps[0] >= 100, last[1].start + steps[1] >= 3) == (True, True)
+
+
+def test_a_search_that_is_too_large_is_refused():
+    """16 million batches at one length in 4 configurations are 64 million cells, 15 million are not."""
+    options = TREES.but(acceptance=0.7).options(4)
+    assert Configurations(options).candidates.size == 4
+    for million, fits in ((15, True), (16, False)):
+        batch = np.broadcast_to(np.int64(1), million * 10**6)
+        if fits:
+            assert surface_at(TREES, batch, [1], options).shape == (million * 10**6, 1)
+        else:
+            with pytest.raises(UsageError, match="too many"):
+                surface_at(TREES, batch, [1], options)
+
+
+def test_a_block_keeps_nothing_in_memory():
+    cells = price(TREES.but(scope="block"), [1], [64])
+    assert np.unique(cells.max_batch).tolist() == [NO_LIMIT] == [2**40]
+
+
+def test_configurations_are_found_by_how_they_draft_and_how_many():
+    """Chains of one to three drafts: sizes of a chain are the chains; plain decoding is the first."""
+    scenario = TREES.but(drafter="eagle", acceptance="0.7,0.5,0.3", chain_only=True, max_drafts=3)
+    of = Configurations(scenario.options())
+    assert of.candidates.tolist() == [1, 2, 3, 4]
+    assert of.depth.tolist() == [0, 1, 2, 3]
+    assert of.option.tolist() == [-1, 0, 1, 2]
+    assert of.with_count.tolist() == [[0], [1], [2], [3]]
+    assert of.sizes_of(2).tolist() == [1, 2, 3]
+    assert [of.find(option, int(option.candidates[0])) for option in of.options] == [1, 2, 3]
+    assert of.find(None, 1) == 0
+    with pytest.raises(ValueError, match="one size"):
+        of.sizes_of(0)
+    trees = Configurations(TREES.options(8))
+    (one,) = {trees.option_of(place) for place in trees.sizes_of(1)}
+    assert one is trees.options[0]
+    assert [trees.find(one, count) for count in one.candidates] == trees.sizes_of(1).tolist()
+    # of counts that several options have, the rows are filled up with their first
+    for row, count in zip(trees.with_count, trees.counts, strict=True):
+        assert set(trees.candidates[row]) == {count}
+
+
+def test_an_engine_with_an_idle_drafter_pays_one_pass_and_the_hidden_host():
+    """Beside the plain step: the pass that keeps the drafter's state, of the shortest chain."""
+    scenario = Scenario(**DENSE, runtime="vllm")
+    surface = surface_at(scenario, [1, 8], [1024], scenario.options(4))
+    shortest = min(
+        range(len(surface.configurations.options)), key=lambda i: surface.configurations.options[i].depth
+    )
+    loaded = surface.setting.runtime.drafting("eagle3")
+
+    plain = decode_step(replace(surface.setting, runtime=loaded), surface.batch[:, None, None], 1024).time_us
+    expected = (plain + surface.drafting[shortest].time_us)[:, 0, 0] / surface.decode.time_us[:, 0, 0] - 1.0
+    assert surface.idle_share[:, 0] == pytest.approx(expected)
+    assert (surface.idle_share > 0.0).all()
+    looked_up = surface_at(scenario.but(drafter="ngram", acceptance=0.5), [1], [64])
+    assert looked_up.idle_share.tolist() == [[0.0]]
+    assert surface_at(TREES.but(acceptance=0.5), [1], [64]).idle_share.tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize(("searched", "max_drafts", "ends"), [(8, 16, True), (3, 16, False), (8, 3, False)])
+def test_an_acceptance_ends_where_no_longer_draft_is_described(searched, max_drafts, ends):
+    """Rates of three drafts end at four candidates, unless the search or a limit on drafts ended before."""
+    scenario = Scenario(**DENSE, runtime="cuda-graph", chain_only=True, max_drafts=max_drafts)
+    assert surface_at(scenario, [1], [64], scenario.options(searched)).ends_profile is ends
+    assert not surface_at(scenario, [1], [64], ()).ends_profile
+
+
+# Requests.
+
+
+def steps(plain_us: float, step_us: float, tokens: float) -> Any:
+    """The same at all contexts of a batch of four."""
+    plain, own, per_step = (np.full((1, 1, 1), value) for value in (plain_us, step_us, tokens))
+    surface = SimpleNamespace(batch=np.array([4]))
+    return SimpleNamespace(step_us=own, decode_us=plain, tokens_per_step=per_step, surface=surface)
+
+
+def test_a_request_is_its_prompt_and_its_steps_but_one():
+    """100 tokens behind a prompt of 5 ms: 99 steps of 10 ms, or 99 / 2 of 12 ms."""
+    one = RequestLatency(steps=steps(10_000.0, 12_000.0, 2.0), prompt_tokens=500, output_tokens=100)
+    one.__dict__["plain_first_token_us"], one.__dict__["first_token_us"] = 5_000.0, 6_000.0
+    assert one.batch == 4
+    assert (one.plain_per_token_us, one.per_token_us) == (10_000.0, 6_000.0)
+    assert one.plain_total_us == 5_000.0 + 99 * 10_000.0
+    assert one.total_us == 6_000.0 + 99 * 6_000.0
+    assert one.speedup == pytest.approx(995 / 600)
+    assert one.decode_speedup == pytest.approx(10 / 6)
+
+
+def test_steps_along_a_request_are_averaged_by_the_trapezoid_rule():
+    """Of a line its middle; of a step at the end half of one part in 32."""
+    assert _mean(np.linspace(10.0, 20.0, 33).reshape(1, 33, 1)) == pytest.approx(15.0)
+    assert _mean(np.array([0.0] * 32 + [32.0]).reshape(1, 33, 1)) == pytest.approx(0.5)
+    assert _mean(np.full((1, 1, 1), 7.0)) == pytest.approx(7.0)
+
+
+def test_a_request_with_drafts_reads_its_prompt_twice():
+    """The layer of EAGLE-3 reads the prompt beside the model: a little more than the model alone."""
+    scenario = Scenario(**DENSE, runtime="cuda-graph")
+    option = next(each for each in scenario.options(4) if each.chain and each.depth == 3)
+    found = request_latency(scenario, option, 4, batch=2, prompt_tokens=1000, output_tokens=100)
+    assert found.plain_first_token_us == pytest.approx(float(prefill_step(scenario.setting, 2, 1000).time_us))
+    assert 1.01 < found.first_token_us / found.plain_first_token_us < 1.1
+    assert (found.candidates, found.depth) == (4, 3)
+    assert found.tokens_per_step == pytest.approx(1 + 0.7 + 0.5 + 0.3)
+    ends = price(scenario, [2], [1000, 1100], [option.only(np.array([4]))]).step_us[0, :, -1]
+    assert ends[0] < found.per_token_us * 2.5 < ends[1]
+    for sizes in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
+        with pytest.raises(UsageError, match="from 1"):
+            request_latency(scenario, None, 1, batch=sizes[0], prompt_tokens=sizes[1], output_tokens=sizes[2])
+
+
+# Trees.
+
+
+def test_a_tree_by_hand_emits_its_nodes_probabilities():
+    """A chain of the first head's and the second's best guesses, and of two guesses of the first head."""
+    heads = TREES.profile.heads.conditional()
+    chain, wide = CandidateTree.chain(2), CandidateTree.cartesian([2])
+    first, second = heads[0, 0], heads[0, 1]
+    found = tree_answer(TREES, chain, 1, 64)
+    assert found.probability.tolist() == pytest.approx([1.0, first, first * heads[1, 0]], rel=0.05)
+    assert found.tokens_per_step == pytest.approx(float(found.probability.sum()))
+    assert found.least == float(found.probability[-1])
+    assert found.share_of_best == found.tokens_per_step / found.best_tokens_per_step <= 1.0
+    found = tree_answer(TREES, wide, 1, 64)
+    assert found.probability.tolist() == pytest.approx([1.0, first, second])
+    assert best_tree(TREES, 3, 1, 64).candidates == 3
+
+
+def test_a_table_has_the_counts_that_were_asked_for_in_their_order():
+    (table,) = sweep([TREES], Grid.of([1, 2], [64], [4, 1, 2]))
+    assert (
+        table.numbers["candidates"].tolist() == [4, 1, 2] * 2
+        or table.numbers["candidates"].tolist() == [1, 2, 4] * 2
+    )
+    assert table.rows == 6
+    (whole,) = sweep([TREES], Grid.of([1, 2], [64], [1, 2, 3, 4]))
+    by_count = dict(zip(whole.numbers["candidates"][:4], whole.numbers["verify_step_us"][:4], strict=True))
+    assert table.numbers["verify_step_us"][:3].tolist() == pytest.approx(
+        [by_count[count] for count in table.numbers["candidates"][:3]]
+    )
+    assert table.lists(["batch", "bound"], 2)["batch"] == [1, 1]
