@@ -16,7 +16,7 @@ from medusa_sim.doubts.doubts import beyond_known
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import UNITS, Engine, Term
-from medusa_sim.step.compose import beyond, launching_us, pass_us
+from medusa_sim.step.compose import beyond, is_captured, launching_us, pass_us
 from medusa_sim.step.prompts import prompt_host_us, prompts_apart
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.step import StepTime, decode_step, drafting_steps, has_whole_graph, verification_step
@@ -38,6 +38,7 @@ WORDS = {
     "plan_us_per_pass": "planning of attention on the host",
     "pieces_us_per_layer": "launches between pieces of a graph",
     "prompt_us_per_launch": "launches of prompts, kernel by kernel",
+    "graph_us_per_layer": "launches of captured graphs in pieces",
     "eager_us_per_layer": "launches beyond the captured graphs",
     "layer_us": "time for each layer beside its kernels",
     "filter_bytes_per_logit": "the filter of logits",
@@ -131,12 +132,17 @@ def _charged(
         (pass_us(engine, each.works[0].layers, each.device_us).time_us for each in ran), np.zeros(())
     )
     planned = sum(not has_whole_graph(setting.latency, work) for each in ran for work in each.works)
+    launching, captured = (
+        launching_us(engine, layers, own, own * width).time_us,
+        is_captured(engine, own, width),
+    )
     experts_us = plain.parts_us.get("experts", np.zeros(()))
     found = {
         "host_us_per_step": np.asarray(shown),
         "host_us_per_request": value["host_us_per_request"] * own,
         "host_us_per_token": value["host_us_per_token"] * own,
-        "eager_us_per_layer": launching_us(engine, layers, own, own * width).time_us,
+        "graph_us_per_layer": np.where(captured, launching, 0.0),
+        "eager_us_per_layer": np.where(captured, 0.0, launching),
         "layer_us": np.asarray(value["layer_us"] * layers),
         "experts_share": experts_us * abs(1.0 / max(value["experts_share"], 1e-9) - 1.0),
         "plan_us_per_pass": np.asarray(value["plan_us_per_pass"] * planned),

@@ -242,16 +242,17 @@ def beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool =
         added = added.plus(pieces_us(engine, layers, query_tokens))
     launching = launching_us(engine, layers, batch, batch * query_tokens)
     host = host + engine.hidden_us_per_step.value + launching.time_us
-    own = _nothing()
+    shared, own = np.asarray(added.half_us**2), _nothing()
     if launching.half_us.any():
         whole = norm_max(device_us, host, HOST_OVERLAP)
-        # a plain step of as many requests may be in a graph: not what both steps share
-        own = np.asarray(((host / whole) ** (HOST_OVERLAP - 1.0) * launching.half_us) ** 2)
-    square = np.asarray(added.half_us**2)
+        square = np.asarray(((host / whole) ** (HOST_OVERLAP - 1.0) * launching.half_us) ** 2)
+        # beyond graphs not what both steps share: a plain step of as many requests may be in one
+        captured = is_captured(engine, batch, query_tokens)
+        shared, own = shared + np.where(captured, square, 0.0), np.where(captured, 0.0, square)
     return Cost(
         host_us=host,
         exposed_us=added.time_us,
-        step_square=square,
+        step_square=shared,
         draft_square=own,
         source_us=_source_us(engine, device_us + added.time_us),
     )
@@ -368,13 +369,18 @@ From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks 
 
 
 def launching_us(engine: Engine, layers: int, batch: Size, rows: Size) -> Added:
-    """(N3): the host in a pass of so many rows, while its kernels run; nothing where a graph holds it.
+    """(N3): the host in a pass of so many rows, while its kernels run; nothing where one graph holds it.
 
-    The same law for every step: rows of prompts that ride on one count as those of requests.
+    The same law for every step: rows of prompts that ride on one count as those of requests. Beyond graphs
+    the host launches no less than the pieces of one.
     """
     captured = is_captured(engine, batch, np.asarray(rows) / np.maximum(np.asarray(batch), 1e-9))
-    per_pass = np.where(captured, 0.0, layers * engine.eager_us_per_layer.value)
-    return Added(per_pass, per_pass * engine.eager_us_per_layer.band)
+    pieces = engine.graph_us_per_layer
+    beyond_graphs = max(pieces, engine.eager_us_per_layer, key=lambda term: term.value)
+    return Added(
+        layers * np.where(captured, pieces.value, beyond_graphs.value),
+        layers * np.where(captured, pieces.half_width, beyond_graphs.half_width),
+    )
 
 
 def _sum(
