@@ -32,9 +32,14 @@ LEFT_OUT = {"__main__.py", "py.typed"}
 TIMEOUT_S = 600.0
 """Seconds after which the tests of a mutation are ended; a loop without an end is noticed, too."""
 
-BESIDE = {"lab/calibrate": "latency", "scenario": "plan", "doubts": "plan", "grid": "plan"}
-"""Rooms that have tests in another's folder as well: fits are asked beside the laws that they fit, cells and
-what is doubtful about them through answers.
+BESIDE = {
+    "lab/calibrate": "latency", "scenario": "plan", "doubts": "plan", "grid": "plan",
+    "cli/train": "lab/decoder", "cli/decode": "lab/decoder", "cli/measure": "lab/measure",
+    "cli/validate": "lab/validate", "cli/reproduce": "lab/reproduce", "cli/calibrate": "lab/calibrate",
+    "cli/card": "report",
+}  # fmt: skip
+"""Rooms, and modules of one, that have tests in another's folder as well: fits are asked beside the laws that
+they fit, cells and what is doubtful about them through answers, commands of the laboratory where it is.
 """
 
 _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
@@ -48,8 +53,10 @@ _CALLS = {
     "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax",
     "argmax": "argmin", "floor": "ceil", "ceil": "floor",
 }  # fmt: skip
-_NO_NUMBERS = {"argument", "Quantity", "Literal", "significant", "lru_cache", "cache", "Kind"}
-"""Calls whose numbers are help, digits, sizes of caches or edges of bands."""
+_NO_NUMBERS = {
+    "argument", "Quantity", "Literal", "significant", "lru_cache", "cache", "Kind", "subplots", "savefig",
+}  # fmt: skip
+"""Calls whose numbers are help, digits, sizes of caches, edges of bands or sizes of pictures."""
 _SHAPES = {"ones_like", "zeros_like"}
 """Calls by which a product or a sum takes another shape and the same values."""
 _CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate", "lab/measure/shapes.py")
@@ -185,8 +192,8 @@ def tests_of(mutation: Mutation, copy: Path) -> list[str]:
         found = sorted(tests.glob(f"test_{stem}*.py")) or [tests / "test_api.py"]
     else:
         found = sorted((tests / mutation.room).rglob("test_*.py"))
-        if mutation.room in BESIDE:
-            found += sorted((tests / BESIDE[mutation.room]).rglob("test_*.py"))
+        for name in (mutation.room, f"{mutation.room}/{stem}"):
+            found += sorted((tests / BESIDE[name]).rglob("test_*.py")) if name in BESIDE else []
     module = ".".join(mutation.path.relative_to(ROOT).with_suffix("").parts)
     found.sort(key=lambda path: module not in path.read_text(encoding="utf-8"))
     return [str(path.relative_to(copy)) for path in found]
