@@ -157,7 +157,7 @@ def test_all_answers_about_a_scenario_agree(runtime):
         frame = frame_of(scenario)
         check_steps(scenario, frame.iloc[turn % 9 :: 9], monotone=True)
         assert (frame["overhead"] >= 1.0).all()
-        is_new = drafter not in asked and (turn + len(asked)) % 3 == 0
+        is_new = drafter not in asked and (turn + len(asked)) % 6 == 0
         if is_new or drafter == DRAFTERS[turn % len(DRAFTERS)]:
             check_recommendation(scenario, frame, monotone=True)
         asked.add(drafter)

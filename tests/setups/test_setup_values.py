@@ -1,5 +1,6 @@
 """Numbers of a comparison by hand: who is sent where, what copies carry, how sure a speed is."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,10 @@ from medusa_sim.load.requests import Requests
 from medusa_sim.setups.comparison import Comparison, sureness
 from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
 from medusa_sim.setups.measured import Figure, Measured
-from medusa_sim.setups.question import Question
+from medusa_sim.setups.question import Choices, Question
 from medusa_sim.setups.search import _gaps
-from medusa_sim.setups.setup import SET_UP, name_of
+from medusa_sim.setups.setup import SET_UP, name_of, setups
+from medusa_sim.specs.models import load_model
 
 # Requests of one token each that stay 1 s + 1 s.
 STREAM = Drawn(lengths=Lengths(prompt_tokens=10, output_tokens=1, prompt_cv=0, output_cv=0), count=6)
@@ -36,6 +38,8 @@ def test_a_request_goes_to_the_copy_with_the_fewest_outstanding():
     assert routes("least-load", [0.0, 2.0], [1, 1]) == [0, 1]  # of two empty ones the next in turn
     assert routes("least-load", [0.0, 0.5, 2.0, 2.5], [9, 1, 9, 1]) == [0, 1, 0, 1]
     assert routes("least-load", [0.0, 0.5, 2.6, 2.7], [9, 1, 9, 1]) == [0, 1, 1, 1]
+    # of copies that are equally empty the next in turn: of three, the first is busy until 10 s
+    assert routes("least-load", [0.0, 0.0, 0.0, 5.0], [9, 1, 1, 1], copies=3) == [0, 1, 2, 1]
     assert routes("round-robin", [0.0, 1.0, 2.0, 4.0, 5.0], [9, 1, 1, 1, 1]) == [0, 1, 0, 1, 0]
     assert routes("round-robin", [0.0] * 5, [1] * 5, copies=3) == [0, 1, 2, 0, 1]
     assert routes("least-load", [0.0] * 3, [1] * 3, copies=1) == [0, 0, 0]
@@ -218,3 +222,34 @@ def test_a_set_up_is_named_by_all_its_gpus_and_what_is_split():
     assert name_of(plain) == "1 x a, bf16, vllm"
     spread = {**plain, "gpus": 8, "tp": 4, "ep": 4, "dp_attention": True, "kv_precision": "fp8"}
     assert name_of(spread) == "8 x a, TP 4, EP 4, data-parallel attention, bf16, KV in fp8, vllm"
+
+
+def tried(model: str, **given: Any) -> set[tuple[int, int, bool]]:
+    """(GPUs, groups of experts, data-parallel attention) of the set-ups of a card and an engine."""
+    choices = Choices(gpus=("h200-sxm",), engines=("sglang",), weight_dtypes=("fp8",), **given)
+    return {(each.tp, each.ep, each.dp_attention) for each in setups(load_model(model), choices, ("none",))}
+
+
+def test_experts_are_spread_or_not_and_latent_attention_is_split_both_ways():
+    """Data-parallel attention goes with experts that are spread over all GPUs."""
+    both = {(1, 1, False), (4, 1, False), (4, 4, False)}
+    assert tried("deepseek-r1", counts=(1, 4)) == both | {(4, 4, True)}
+    assert tried("qwen3-30b-a3b", counts=(1, 4)) == both
+    assert tried("llama-3.1-8b", counts=(1, 4)) == {(1, 1, False), (4, 1, False)}
+    assert tried("deepseek-r1", counts=(1, 4), dp_attention=False) == both
+    assert tried("deepseek-r1", counts=(1, 4), dp_attention=True) == {
+        (1, 1, False), (4, 1, True), (4, 4, True),
+    }  # fmt: skip
+    assert tried("deepseek-r1", counts=(4,), eps=(2,)) == {(4, 2, False)}
+
+
+def test_what_is_tried_where_nothing_is_chosen():
+    assert {tp for tp, _, _ in tried("llama-3.1-8b")} == {1, 2, 4, 8}
+    usual = Question()
+    assert (usual.batches[0], usual.batches[-1], usual.drafts) == (1, 512, (1, 2, 3, 5))
+    assert all(1 < more / fewer <= 2 for fewer, more in pairwise(usual.batches))
+    assert (usual.sure, Question(sure=0.8).sure) == (0.7, 0.8)
+    model = load_model("llama-3.1-8b")
+    every = {each.gpu for each in setups(model, Choices(counts=(1,), engines=("vllm",)), ("none",))}
+    assert {"h100-sxm", "b200", "mi300x"} <= every
+    assert not [name for name in every if name.startswith(("rtx-", "cpu-", "gb10"))]

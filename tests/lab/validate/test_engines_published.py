@@ -49,7 +49,10 @@ def test_mean_error_of_a_source(rows, source, most):
     assert np.abs(fit.errors(fit.stored(fit.TERMS), own)).mean() <= most
 
 
-@pytest.mark.parametrize("model", ["qwen3-14b", "gemma-3-27b", "llama-3.1-8b"])
+AT_NIGHT = [pytest.param(name, marks=pytest.mark.nightly) for name in ("gemma-3-27b", "llama-3.1-8b")]
+
+
+@pytest.mark.parametrize("model", ["qwen3-14b", *AT_NIGHT])
 def test_a_served_model_that_was_left_out(rows, model):
     others = [row for row in rows if row.row.group != model]
     own = [row for row in rows if row.row.group == model]
