@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Drawn, Lengths
 from medusa_sim.load.requests import Requests
+from medusa_sim.setups import measured
 from medusa_sim.setups.comparison import Comparison, sureness
 from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
 from medusa_sim.setups.measured import Figure, Measured
@@ -243,6 +245,14 @@ def test_experts_are_spread_or_not_and_latent_attention_is_split_both_ways():
     assert tried("deepseek-r1", counts=(4,), eps=(2,)) == {(4, 2, False)}
 
 
+def test_a_rate_is_at_most_a_million_requests_a_second_and_a_number_a_billion():
+    assert Question(rate=10**6).rate == 10**6
+    assert Question(users=10**9, prompt_tokens=10**9, ttft_ms=10**9).users == 10**9
+    for given in ({"rate": 10**6 + 1}, {"users": 10**9 + 1}, {"prompt_tokens": 1e9 + 1}, {"sure": 0.995}):
+        with pytest.raises(UsageError):
+            Question(**given)
+
+
 def test_what_is_tried_where_nothing_is_chosen():
     assert {tp for tp, _, _ in tried("llama-3.1-8b")} == {1, 2, 4, 8}
     usual = Question()
@@ -253,3 +263,40 @@ def test_what_is_tried_where_nothing_is_chosen():
     every = {each.gpu for each in setups(model, Choices(counts=(1,), engines=("vllm",)), ("none",))}
     assert {"h100-sxm", "b200", "mi300x"} <= every
     assert not [name for name in every if name.startswith(("rtx-", "cpu-", "gb10"))]
+
+
+def figure(
+    speed: float, prompt: float = 600.0, output: float = 300.0, runtime: str = "", **named: Any
+) -> Figure:
+    set_up = {
+        name: value for name, value in row(**named).items() if name in SET_UP and name != "kv_precision"
+    }
+    return Figure(
+        model="made", set_up=set_up, drafts=0, batch=4, prompt_tokens=prompt, output_tokens=output,
+        tokens_per_s_per_user=speed, source="made", runtime=runtime,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("figures", "speed", "near"),
+    [  # asked are 600 + 300 tokens, chosen is card a without drafts
+        ([figure(1.0, 700), figure(2.0, 620), figure(3.0, 500)], 2.0, True),  # the nearest lengths
+        ([figure(1.0, 600, 420), figure(2.0, 800)], 2.0, True),  # 4/3 of the prompt, 1.4 of the output
+        ([figure(1.0, 901), figure(2.0, 899, gpu="b")], 2.0, True),  # more than 1.5 cannot be drawn
+        ([figure(1.0, 901), figure(2.0, 950)], 1.0, False),
+        ([figure(1.0, gpu="b"), figure(2.0, 890)], 2.0, True),  # the chosen card goes before lengths
+        ([figure(1.0, drafter="eagle3"), figure(2.0, 890)], 2.0, True),  # and so does its drafter
+        ([figure(1.0, runtime="vllm-0.14"), figure(2.0, 890)], 2.0, True),  # another version is drawn nowhere
+        ([figure(1.0, gpu="c")], None, None),  # a set-up that was not compared
+    ],
+)  # fmt: skip
+def test_the_nearest_figure_can_be_drawn_and_is_of_the_chosen_card(monkeypatch, figures, speed, near):
+    rows = [row(), row(gpu="b", usd_per_million_tokens=3.0)]
+    rows.append(row(drafter="eagle3", usd_per_million_tokens=3.0))
+    answer = comparison(rows, prompt_tokens=600, output_tokens=300)
+    made = SimpleNamespace(arguments=SimpleNamespace(data_dir=None), but=lambda **_: made)
+    answer.scenarios.update({tuple(each[name] for name in SET_UP): made for each in rows})
+    monkeypatch.setattr(measured, "figures", lambda data_dir: figures)
+    monkeypatch.setattr(measured, "_priced", lambda *_: {"tokens_per_s_per_user": [4.0]})
+    found = measured.nearest(answer)
+    assert (found and found.figure.tokens_per_s_per_user, found and found.near) == (speed, near)

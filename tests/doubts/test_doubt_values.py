@@ -1,0 +1,208 @@
+"""Numbers in doubts by hand: shares of a step that is carried elsewhere, formats that lose, what is near."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from medusa_sim.doubts.doubts import beyond_known, doubts, slow_link
+from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
+from medusa_sim.doubts.standing import Standing, _value, groups, span_of, standing, table_text, weights_of
+from medusa_sim.doubts.terms import _charged, _option, far_terms, limits_text
+from medusa_sim.operators.operator import Gemm
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.nearness import known_kinds
+from medusa_sim.step.prompts import prompt_host_us
+from medusa_sim.step.step import decode_step, drafting_steps, verification_step
+
+RATES = "0.7,0.5,0.35"
+"""Three drafts: 1 + 0.7 + 0.5 + 0.35 = 2.55 tokens a step."""
+SERVED = {"prompt_tokens": 512, "output_tokens": 256}
+
+
+def dense(runtime: str, **more: object) -> Scenario:
+    given = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": RATES, **more}
+    return Scenario(**given, runtime=runtime)
+
+
+def percent(line: str) -> tuple[int, float]:
+    """(requests, per cent of a step) that a sentence names."""
+    found = re.match(r"at (\d+) requests? (\d+) %", line)
+    assert found
+    return int(found[1]), float(found[2])
+
+
+def round_us(scenario: Scenario, batch: int, tokens: int) -> float:
+    """Drafting and verification of three drafts."""
+    option = _option(scenario)
+    setting = replace(scenario.setting, drafter=option.drafter, depth=option.depth)
+    steps = [verification_step(setting, batch, tokens, 4), *drafting_steps(setting, batch, tokens, 4)]
+    return float(sum(step.time_us for step in steps[1:])) + float(steps[0].time_us)
+
+
+def test_prompts_launched_one_by_one_take_their_share_of_the_steps_that_carry_some():
+    """Of 512 requests with outputs of 256 tokens every step carries prompts, of 64 some 64 x 2.55 / 256."""
+    scenario = dense("sglang", **SERVED)
+    (line,) = far_terms(scenario, (1, 512), 640)
+    host_us = prompt_host_us(scenario.setting)
+    requests, told = percent(line)
+    assert requests == 512
+    assert told == pytest.approx(100 * host_us / (round_us(scenario, 512, 640) + host_us), abs=0.6)
+    carrying = 64 * 2.55 / 256 * host_us
+    share = 100 * carrying / (round_us(scenario, 64, 640) + carrying)
+    found = [percent(each) for each in far_terms(scenario, (1, 64), 640)]
+    assert found == ([(64, pytest.approx(share, abs=0.6))] if share > 10 else [])
+
+
+def charged(scenario: Scenario, batch: int) -> dict[str, float]:
+    """Microseconds of a step, by the term that charges them."""
+    option, setting = _option(scenario), scenario.setting
+    engine = setting.runtime.engine
+    plain = decode_step(setting, np.array([float(batch)]), 640)
+    drafting = replace(setting, drafter=option.drafter, depth=option.depth)
+    passes = drafting_steps(drafting, np.array([float(batch)]), 640, option.depth + 1)
+    found = _charged(scenario, engine, option, passes, plain, np.array([float(batch)]))
+    return {name: float(np.ravel(us)[0]) for name, us in found.items()}
+
+
+def test_terms_charge_their_requests_layers_and_steps():
+    """16 requests in 32 layers: a term of a request sixteen times, of a layer 32 times, of a step once."""
+    scenario = dense("vllm", **SERVED)
+    value = {name: term.value for name, term in scenario.setting.runtime.engine.terms.items()}
+    found = charged(scenario, 16)
+    shown = max(value["host_us_per_step"] - value["hidden_us_per_step"], 0.0)
+    assert found["host_us_per_step"] == pytest.approx(shown)
+    assert found["host_us_per_request"] == pytest.approx(16 * value["host_us_per_request"])
+    assert found["host_us_per_token"] == pytest.approx(16 * value["host_us_per_token"])
+    assert found["draft_us_per_step"] == pytest.approx(value["draft_us_per_step"])
+    assert found["draft_us_per_request"] == pytest.approx(16 * value["draft_us_per_request"])
+    assert found["layer_us"] == pytest.approx(32 * value["layer_us"])
+    if (launch_us := value["prompt_us_per_launch"]) > 0.0:
+        assert found["prompt_us_per_launch"] == pytest.approx(
+            16 * 2.55 / 256 * prompt_host_us(scenario.setting)
+        )
+        assert launch_us < found["prompt_us_per_launch"]
+    looked_up = dense("vllm", drafter="ngram", acceptance="0.5")
+    found = charged(looked_up, 16)
+    assert found["lookup_us_per_request"] == pytest.approx(16 * value["lookup_us_per_request"])
+    assert "draft_us_per_step" not in found
+    # eight schedulers hold 16 requests in twos
+    spread = dense(
+        "sglang", gpu="h200-sxm", model="deepseek-r1", drafter="mtp", tp=8, ep=8, dp_attention=True
+    )
+    terms = spread.setting.runtime.engine.terms
+    found = charged(spread, 16)
+    assert found["host_us_per_request"] == pytest.approx(2 * terms["host_us_per_request"].value)
+    layers = spread.model.layers * terms["expert_parallel_us_per_layer"].value
+    assert found["expert_parallel_us_per_layer"] == pytest.approx(layers)
+
+
+def test_three_drafts_stand_for_all_and_chains_before_trees():
+    assert _option(dense("vllm")).depth == 3
+    longer = dense("vllm", acceptance="0.7,0.5,0.35,0.2,0.1")
+    assert (_option(longer).depth, _option(longer).chain) == (3, True)
+    assert _option(dense("vllm", max_drafts=2)).depth == 2
+
+
+def test_requests_beyond_what_a_drafter_leaves_are_told():
+    """SGLang admits 48 with a drafter."""
+    scenario = dense("sglang")
+    assert list(limits_text(scenario, 48)) == []
+    (line,) = limits_text(scenario, 49)
+    assert "at most 48 requests" in line
+    assert list(limits_text(dense("cuda-graph"), 4096)) == []
+
+
+def test_kernels_of_other_cards_are_shares_of_a_plain_step():
+    """Of a card with no row of its own all of a step, of a measured one nothing."""
+    lent = borrowed_shares(dense("vllm", gpu="b300"))
+    assert sum(lent.values()) == pytest.approx(1.0, rel=1e-9)
+    assert all(share > 0.0 for share in lent.values())
+    assert borrowed_shares(dense("vllm")) == {}
+    some = borrowed_shares(Scenario(gpu="l40s", model="qwen3-30b-a3b", drafter="eagle3", acceptance=RATES))
+    assert 0.0 < sum(some.values()) < 1.0
+
+
+def test_a_format_that_loses_is_told_at_the_rows_where_it_loses_most():
+    """Times of all linear layers of a step at 1, 64 and 256 rows, in the format over bf16."""
+    slow = dense("vllm", gpu="b200", tp=4, dtype="fp8")
+    form, rows, times = slower_than_halves(slow)
+    latency, taken = slow.latency, {}
+    for m in (1, 64, 256):
+        own = halves = 0.0
+        for launch in slow.kernel_fits.plain_launches:
+            if isinstance(launch.operator, Gemm) and launch.operator.dtype == "fp8":
+                layer = replace(launch.operator, m=np.asarray(m))
+                own += launch.count * float(latency.time(layer).time_us)
+                wide = replace(layer, dtype="bf16", weight_dtype=None)
+                halves += launch.count * float(latency.time(wide).time_us)
+        taken[m] = own / halves
+    assert form == "fp8"
+    assert (rows, times) == (max(taken, key=taken.__getitem__), pytest.approx(max(taken.values()), rel=0.02))
+    assert times > 1.0
+    assert slower_than_halves(dense("vllm")) is None
+
+
+def test_experts_of_another_format_are_named_where_formats_differ():
+    assert other_form(dense("vllm")) is None
+    assert (
+        other_form(Scenario(gpu="h100-sxm", model="qwen3-30b-a3b", drafter="eagle3", acceptance=RATES))
+        is None
+    )
+    assert taken_over(dense("cuda-graph")) == []
+
+
+# Where a set-up stands.
+
+
+def test_a_span_is_its_ends():
+    assert (span_of([8, 1, 4]), span_of(["8", 8.0]), span_of([np.nan])) == ("1 to 8", "8", "")
+
+
+def test_a_cell_is_a_number_where_its_column_has_numbers():
+    assert [_value(*cell) for cell in (("rows", "12"), ("error", "0.5"), ("held", ""), ("what", "7"))] == [
+        12, 0.5, None, "7",
+    ]  # fmt: skip
+    assert _value("rows", "x") == "x"
+
+
+def test_groups_are_written_as_they_are_read(tmp_path):
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    (folder / "accuracy.csv").write_text(table_text(groups()[:7]), encoding="utf-8")
+    assert groups(tmp_path) == groups()[:7]
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"), [("llama-3.1-8b", "bf16"), ("gpt-oss-120b", "mxfp4"), ("deepseek-r1", "fp8_block")]
+)
+def test_a_model_has_the_format_of_most_of_its_weights(model, weights):
+    assert weights_of(load_model(model)) == weights
+
+
+def test_an_expected_error_is_that_of_groups_as_new():
+    """Inside what was measured the class's own, of another version at least that of versions."""
+    kinds = known_kinds()
+    served = {"gpu": "h200-sxm", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4}
+    own = standing(dense("vllm-0.15", **served))
+    assert (own.kind, own.expected) == ("measured", kinds["measured"].error)
+    assert own.between == own.nearness.between_share
+    later = standing(dense("vllm-0.60", **served))
+    assert later.expected == max(later.nearness.near.error, kinds["version"].error)
+    assert later.between > own.between
+    assert own.nearest == "llama-3.1-70b in vllm-0.15 on h200-sxm, fp8"
+    none = Standing(nearness=None, near=(), half_width=0.1)
+    assert (none.kind, none.expected, none.between, none.nearest) == ("unserved", None, 0.0, "")
+
+
+def test_links_and_lengths_beyond_what_is_known_are_told():
+    """An H100 has links to eight; its model positions of 131,072 tokens."""
+    assert list(slow_link(dense("vllm", tp=8))) == []
+    (line,) = slow_link(dense("vllm", model="llama-3.1-405b", dtype="fp8", tp=16))
+    assert "one node" in line
+    plain = dense("vllm", drafter="ngram", acceptance="0.5")
+    positions = plain.model.max_seq_len
+    assert [len(beyond_known(plain, tokens)) for tokens in (positions, positions + 1)] == [0, 1]
+    assert not [each for each in doubts(plain) if "positions" in each]
