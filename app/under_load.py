@@ -9,8 +9,9 @@ import jobs
 from answers import LONG, scenario_of
 from chosen import SetUp
 
-from medusa_sim.load.answer import LoadAnswer, load_test, run_load
+from medusa_sim.load.answer import LoadAnswer, run_load
 from medusa_sim.load.arguments import LoadArguments
+from medusa_sim.load.load_test import load_test
 
 
 def load(set_up: SetUp, asked: LoadArguments, watch: jobs.Watch = jobs.NOBODY) -> LoadAnswer:

@@ -28,8 +28,9 @@ from validate_engine import run_engine, shipped_pair, shipped_plan
 from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spread
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
-from medusa_sim.load.arrivals import Lengths, open_loop
-from medusa_sim.load.limits import Limits
+from medusa_sim.load.arrivals import open_loop
+from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.requests import Requests, checked_requests
@@ -184,7 +185,7 @@ def compared(
     found: list[dict[str, Any]], asked: dict[str, Requests], rates: FloatArray, spread: float
 ) -> list[dict[str, Any]]:
     """Of each rate and server: what was measured, median of passes, and predicted; in seconds of this machine."""
-    limits = Limits(
+    limits = SchedulerLimits(
         max_requests=max(BATCHES), token_budget=4000, block_tokens=32, kv_blocks=1 << 16, positions=MAX_TOKENS
     )
     unit_s = statistics.median(row["reference_us"] for row in counted(found, "ramp", 0)) / US_PER_S

@@ -111,15 +111,14 @@ def search(model: str = "vicuna-7b") -> Act:
 
 def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
     """Drawn requests under load, or those of a trace ($MEDUSA_SIM_DATA)."""
-    from medusa_sim.load.arrivals import Drawn, Lengths, Traced
     from medusa_sim.load.trace import read_trace
 
-    lengths = Lengths(prompt_tokens=1155, output_tokens=211)
-    source = (
-        Traced(read_trace(import_module("study").measured(trace)))
-        if trace
-        else Drawn(lengths=lengths, count=count)
-    )
+    if trace:
+        traced = found("Traced", "load.sources", "load.arrivals")
+        source = traced(read_trace(import_module("study").measured(trace)))
+    else:
+        lengths = found("Lengths", "load.lengths", "load.arrivals")(prompt_tokens=1155, output_tokens=211)
+        source = found("Drawn", "load.sources", "load.arrivals")(lengths=lengths, count=count)
     served = scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
     load_test = found("LoadTest", "load.load_test", "load.simulate")
     test = load_test(scenario=served, source=source, policies=(policy,), seeds=1)

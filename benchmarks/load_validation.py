@@ -23,12 +23,13 @@ from study import mean_bias_worst, measured_rows, named_rows, table
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.load.arguments import BLOCK_TOKENS
-from medusa_sim.load.arrivals import Lengths, Traced
-from medusa_sim.load.limits import Server
+from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.limits import ServerSettings
 from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.metrics import Metrics
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.sources import Traced
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import Runtime, load_runtime
 
@@ -151,7 +152,7 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
         scenario=scenario,
         source=Traced(sent),
         policies=("none",),
-        server=Server(max_requests=most, prefix_hit_rate=ALL_FOUND, prefix="session"),
+        server=ServerSettings(max_requests=most, prefix_hit_rate=ALL_FOUND, prefix="session"),
         seeds=1,
     )
     point = test.point(test.served[0], None)

@@ -137,7 +137,8 @@ class Scenario(plan_scenario.Scenario):
         `medusa_sim.load.arguments.LoadArguments`: trace, users, requests, prompt_tokens, tpot_ms, seeds, ...
         Raises UsageError or DataError for what makes no sense.
         """
-        from medusa_sim.load.answer import load_test, run_load
+        from medusa_sim.load.answer import run_load
+        from medusa_sim.load.load_test import load_test
         from medusa_sim.report.load.python import Simulation
 
         several = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]

@@ -15,7 +15,7 @@ from chosen import SetUp
 
 from medusa_sim.grid.columns import AGAINST_RATE, OVER_TIME
 from medusa_sim.load.answer import LoadAnswer
-from medusa_sim.load.arguments import LOAD, PLAIN, LoadArguments
+from medusa_sim.load.arguments import LOAD, NO_DRAFTS, LoadArguments
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.report.charts.load import rate_chart, time_chart
@@ -101,7 +101,7 @@ def _asked(set_up: SetUp, recommended: int) -> LoadArguments:
     help_text = "1: Poisson; larger: in bursts (burstiness 1 / that)."
     bursts = inputs.step_of(row, "bursts", "Bursts", (1, 2, 4, 8), 1, help_text)
     return LoadArguments(
-        policies=(PLAIN, str(drafts) if policy == _FIXED else policy), prompt_tokens=float(prompt),
+        policies=(NO_DRAFTS, str(drafts) if policy == _FIXED else policy), prompt_tokens=float(prompt),
         output_tokens=float(output), tpot_ms=float(tpot), ttft_ms=None if ttft is None else float(ttft),
         max_num_seqs=most, burstiness=1.0 / bursts,
     )  # fmt: skip

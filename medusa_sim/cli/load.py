@@ -97,7 +97,8 @@ def load(
     parts of a data set, for lists of GPUs, models and drafters, by any number of processes.
     """
     from medusa_sim.cli.progress import progress
-    from medusa_sim.load.answer import load_test, run_load
+    from medusa_sim.load.answer import run_load
+    from medusa_sim.load.load_test import load_test
 
     parts.check(output)
     several = take.scenarios(given)

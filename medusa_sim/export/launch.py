@@ -17,7 +17,7 @@ from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export import exports
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineExport, EngineSettings
-from medusa_sim.load.limits import Server, limits_of
+from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question as Recommended
@@ -59,7 +59,7 @@ def _longest_request(scenario: Scenario, drafts: int, requests: int) -> int | No
     """
     loaded = (each for each in (scenario.options(drafts + 1) if drafts else ()) if each.depth == drafts)
     try:
-        limits = limits_of(scenario, next(loaded, None), Server(max_requests=requests))
+        limits = limits_of(scenario, next(loaded, None), ServerSettings(max_requests=requests))
     except UsageError:
         return None
     longest = limits.longest_request(drafts)

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from medusa_sim.errors import UsageError
-from medusa_sim.load.arguments import LOAD, LoadArguments
-from medusa_sim.load.arrivals import Drawn, Lengths, Source, Traced
 from medusa_sim.load.carried import (
     BELOW_FULL,
     SURELY_STEADY,
@@ -22,17 +18,12 @@ from medusa_sim.load.carried import (
     saturation,
     usual_requests,
 )
-from medusa_sim.load.limits import Server
-from medusa_sim.load.load_test import LoadPoint, LoadTest
-from medusa_sim.load.metrics import Goals
+from medusa_sim.load.load_test import LoadTest
+from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.requests import check_rate
+from medusa_sim.load.sources import Drawn
 from medusa_sim.load.step_table import chains
-from medusa_sim.load.trace import read_trace
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_asked
-from medusa_sim.scenario.declare import check, takes
-from medusa_sim.scenario.defaults import LOAD_SEEDS
-from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.units import KILO
 
 _USUAL_RATES = 4
 """Rates of an answer that were not asked for, before it is known which."""
@@ -90,59 +81,6 @@ class LoadAnswer:
     def beside(self, point: LoadPoint) -> tuple[LoadPoint, ...]:
         """Every policy at the rate of a point."""
         return tuple(other for other in self.points if other.rate_per_s == point.rate_per_s)
-
-
-@takes(LoadArguments)
-def load_test(scenario: Scenario, **given: Any) -> LoadTest:
-    """The test of a scenario, from plain values: the arguments of `LoadArguments`.
-
-    Raises UsageError or DataError for values that make no sense, alone or together.
-    """
-    check(given, LOAD, "argument of a load")
-    asked = LoadArguments(**given)
-    if asked.trace is not None and asked.users is not None:
-        raise UsageError("--trace has its own arrivals and --users a closed loop: give one of them")
-    lengths = Lengths(
-        prompt_tokens=asked.prompt_tokens,
-        output_tokens=asked.output_tokens,
-        prompt_cv=asked.length_cv,
-        output_cv=asked.length_cv,
-    )
-    source: Source = (
-        Drawn(
-            lengths=lengths,
-            count=asked.requests,
-            burstiness=asked.burstiness,
-            ramp_to=asked.ramp,
-            users=asked.users,
-            think_s=asked.think_s,
-        )
-        if asked.trace is None
-        else Traced(read_trace(Path(asked.trace).expanduser()))
-    )
-    if scenario.profile.by_output:
-        mean = float(source.trace.output_tokens.mean()) if isinstance(source, Traced) else asked.output_tokens
-        scenario = scenario.but(acceptance=scenario.profile.of_outputs(mean))
-    limits_ms = {"ttft_s": asked.ttft_ms, "tpot_s": asked.tpot_ms, "e2e_s": asked.e2e_ms}
-    return LoadTest(
-        scenario=scenario,
-        source=source,
-        policies=tuple(asked.policies),
-        server=Server(
-            max_requests=asked.max_num_seqs,
-            token_budget=asked.max_num_batched_tokens,
-            block_tokens=asked.block_size,
-            prompt_interval=asked.prompt_interval,
-            prefix_hit_rate=asked.prefix_hit_rate,
-            prefix=asked.prefix,
-        ),
-        goals=Goals(
-            **{name: None if ms is None else ms / KILO for name, ms in limits_ms.items()}, share=asked.share
-        ),
-        seeds=(LOAD_SEEDS if asked.trace is None else 1) if asked.seeds is None else asked.seeds,
-        drop_long=asked.drop_long,
-        cancelled=asked.cancelled,
-    )
 
 
 def run_load(

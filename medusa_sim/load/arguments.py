@@ -18,8 +18,8 @@ from medusa_sim.scenario.defaults import (
     LOAD_SHARE,
 )
 
-PLAIN = "none"
-DEFAULT_POLICIES = (PLAIN, "schedule")
+NO_DRAFTS = "none"
+DEFAULT_POLICIES = (NO_DRAFTS, "schedule")
 BLOCK_TOKENS = 16
 """vLLM's block size."""
 _REQUESTS, _SERVER, _ASKED = "Requests", "The server", "What is asked for"

@@ -1,69 +1,17 @@
-"""Arrivals and lengths that are drawn: Poisson, bursty, ramps, closed loops."""
+"""Arrivals of requests: open loops (Poisson, bursty, ramps) and closed ones."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
-
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
+from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.requests import LEAST_RATE, MOST_REQUESTS, Requests, check_rate
-from medusa_sim.scenario.defaults import LENGTH_CV, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, LOAD_REQUESTS
 
 _WARM = 10
 _LEAST_TO_WARM = 200
 """One request in so many comes before measuring begins, where there are enough; a ramp is measured whole."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """Lengths of prompts and outputs: log-normal around a mean, with a coefficient of variation (0: equal).
-
-    Drawn lengths are whole numbers from 1, and shortened where prompt and output exceed `most` tokens.
-    """
-
-    prompt_tokens: float = LOAD_PROMPT_TOKENS
-    output_tokens: float = LOAD_OUTPUT_TOKENS
-    prompt_cv: float = LENGTH_CV
-    output_cv: float = LENGTH_CV
-
-    def __post_init__(self) -> None:
-        for name, mean in (("prompt tokens", self.prompt_tokens), ("output tokens", self.output_tokens)):
-            if not 1.0 <= mean <= 1e8:
-                raise UsageError(f"{name} {mean:g}: a mean from 1 to 1e8 is needed")
-        for name, cv in (("prompt", self.prompt_cv), ("output", self.output_cv)):
-            if not 0.0 <= cv <= 10.0:
-                raise UsageError(
-                    f"coefficient of variation of {name} lengths {cv:g}: from 0 (all equal) to 10 is allowed"
-                )
-
-    def drawn(self, count: int, seed: int, most: int | None = None) -> tuple[IntArray, IntArray]:
-        """(prompt_tokens, output_tokens), each (count,).
-
-        Raises UsageError where even the means do not fit into `most` tokens.
-        """
-        if most is not None and self.prompt_tokens + self.output_tokens > most:
-            raise UsageError(
-                f"requests of {self.prompt_tokens:.10g} prompt and {self.output_tokens:.10g} output tokens "
-                f"in the mean do not fit: model and KV cache hold {most} tokens of one request; ask for "
-                "shorter ones, or choose another model or card"
-            )
-        random = np.random.default_rng([seed, 1])
-        prompt = _log_normal(random, self.prompt_tokens, self.prompt_cv, count)
-        output = _log_normal(random, self.output_tokens, self.output_cv, count)
-        if most is not None:
-            prompt = np.minimum(prompt, max(most - 1, 1))
-            output = np.minimum(output, np.maximum(most - prompt, 1))
-        return prompt, output
-
-
-def _log_normal(random: np.random.Generator, mean: float, cv: float, count: int) -> IntArray:
-    variance = np.log1p(cv**2)
-    normal = random.standard_normal(count)
-    drawn = mean * np.exp(np.sqrt(variance) * normal - variance / 2.0)
-    return np.asarray(np.maximum(np.rint(drawn), 1.0), dtype=np.int64)
 
 
 def open_loop(
@@ -141,69 +89,6 @@ def closed_loop(
         think_s=think_s,
         source=f"{users} users",
     )
-
-
-class Source(Protocol):
-    """Where requests come from, at any rate and for any seed."""
-
-    @property
-    def has_own_rate(self) -> bool:
-        """Whether it needs none to be given."""
-
-    def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
-        """Those at a mean rate (None: their own), none longer than `most` tokens where lengths are drawn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """Requests that are drawn. ramp_to: the rate goes to so many times the first. users: in a closed loop."""
-
-    lengths: Lengths = field(default_factory=Lengths)
-    count: int = LOAD_REQUESTS
-    burstiness: float = 1.0
-    ramp_to: float = 1.0
-    users: int | None = None
-    think_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.ramp_to < np.inf:
-            raise UsageError(f"ramp {self.ramp_to:g}: a number above 0 is allowed")
-
-    @property
-    def has_own_rate(self) -> bool:
-        """A closed loop has."""
-        return self.users is not None
-
-    def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
-        """As drawn by the seed; one seed has the same pattern and lengths at every rate."""
-        if self.users is not None:
-            return closed_loop(
-                self.users, self.lengths, count=self.count, think_s=self.think_s, seed=seed, most=most
-            )
-        if rate_per_s is None:
-            raise UsageError("drawn requests need a rate: give --rate, or --users for a closed loop")
-        first = 2.0 * rate_per_s / (1.0 + self.ramp_to)
-        rate = rate_per_s if self.ramp_to == 1.0 else (first, first * self.ramp_to)
-        return open_loop(
-            rate, self.lengths, count=self.count, burstiness=self.burstiness, seed=seed, most=most
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """Requests of a trace; the seed changes nothing about them."""
-
-    trace: Requests
-
-    @property
-    def has_own_rate(self) -> bool:
-        """A trace has."""
-        return True
-
-    def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
-        """The trace, in its own time or with time stretched to another mean rate."""
-        del seed, most
-        return self.trace if rate_per_s is None else self.trace.at_rate(rate_per_s)
 
 
 def _check_count(count: int) -> None:

@@ -1,17 +1,19 @@
-"""Speculation in a run: what a policy chose, as long as its answer holds, and what became of its drafts."""
+"""A policy in a run: what it chose, as long as its answer holds, and what became of its drafts."""
 
 from __future__ import annotations
 
 from medusa_sim.load.batch import Batch
 from medusa_sim.load.cache import Cache
-from medusa_sim.load.limits import Limits
+from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import Policy, State, checked
 
 
-class Speculation:
-    """Asks a policy for the drafts of the next step, again when its answer has grown old."""
+class AskedPolicy:
+    """A policy that is asked for the drafts of the next step, again when its answer has grown old."""
 
-    def __init__(self, policy: Policy, batch: Batch, cache: Cache, limits: Limits, drafts_max: int) -> None:
+    def __init__(
+        self, policy: Policy, batch: Batch, cache: Cache, limits: SchedulerLimits, drafts_max: int
+    ) -> None:
         self._policy, self._batch, self._cache, self._limits = policy, batch, cache, limits
         self._drafts_max = drafts_max
         self._answer: int | None = None
@@ -54,7 +56,7 @@ class Speculation:
         )
 
     def count(self, steps: int, accepted: int) -> None:
-        """So many steps have verified drafts of all requests, and accepted so many of them."""
+        """Add steps that verified drafts of all requests, and how many drafts these accepted."""
         self._steps += steps
         self._verified += steps * len(self._batch)
         self._accepted += accepted

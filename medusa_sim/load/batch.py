@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 
-from medusa_sim.load.draws import Luck
+from medusa_sim.load.draws import Draws
 from medusa_sim.load.requests import Request
 
 
@@ -15,16 +15,16 @@ class Batch:
     drafts: of every request in a step. step: steps made so far. tokens: in the KV cache, of all requests;
     shared: KV blocks that they share with others, summed over them.
 
-    In step n a request is at the cell `start + n` of `Luck`. With t the tokens of all cells before that one,
+    In step n a request is at place `start + n` of `Draws`. With t the tokens of all draws before that one,
     base + t tokens of it are in the KV cache, and it has emitted everything when t reaches its goal, in its
     last_step. So a request changes only when it joins or gets other drafts, however many steps lie between.
     """
 
-    def __init__(self, luck: Luck) -> None:
+    def __init__(self, draws: Draws) -> None:
         self.requests: dict[int, Request] = {}
         self.drafts = self.step = self.tokens = self.shared = 0
-        self._luck, self._found = luck, luck.found_before()
-        self._before = luck.tokens_before(0)
+        self._draws, self._found = draws, draws.found_before()
+        self._before = draws.tokens_before(0)
         self._passed = 0
         self._ends: list[tuple[int, int]] = []
 
@@ -32,8 +32,8 @@ class Batch:
         return len(self.requests)
 
     def join(self, request: Request) -> None:
-        """A request whose prompt has been read decodes from the next step on."""
-        request.start = self._luck.first_cells[request.number] - self.step
+        """Take in a request whose prompt has been read: it decodes from the next step on."""
+        request.start = self._draws.first[request.number] - self.step
         self.requests[request.number] = request
         self.tokens += request.cached
         self.shared += request.shared
@@ -41,14 +41,14 @@ class Batch:
         self._set_goal(request)
         heappush(self._ends, (request.last_step, request.number))
 
-    def draft(self, drafts: int) -> None:
-        """So many drafts of every request from now on."""
+    def set_drafts(self, drafts: int) -> None:
+        """Every request makes so many drafts a step from now on."""
         if drafts == self.drafts:
             return
         requests = self.requests.values()
         for request in requests:
             request.left = self._left(request)
-        self.drafts, self._before = drafts, self._luck.tokens_before(drafts)
+        self.drafts, self._before = drafts, self._draws.tokens_before(drafts)
         for request in requests:
             self._set_goal(request)
         self._passed = sum([self._before[request.start + self.step] for request in requests])
@@ -56,10 +56,10 @@ class Batch:
         heapify(self._ends)
 
     def _set_goal(self, request: Request) -> None:
-        """Where a request with so much left ends, with the drafts of now."""
-        before, cell = self._before, request.start + self.step
-        request.goal, request.base = before[cell] + request.left, request.cached - before[cell]
-        request.last_step = bisect_left(before, request.goal, cell, cell + request.left) - request.start
+        """Find where a request ends, with what is left of it and the drafts of now."""
+        before, place = self._before, request.start + self.step
+        request.goal, request.base = before[place] + request.left, request.cached - before[place]
+        request.last_step = bisect_left(before, request.goal, place, place + request.left) - request.start
 
     def _left(self, request: Request) -> int:
         """Tokens still to emit, below 0 where a request emitted more than it asked for."""
@@ -79,7 +79,7 @@ class Batch:
         return ends[0][0] - self.step
 
     def advance(self, steps: int) -> int:
-        """Tokens that all requests emit in so many steps, at most `steps_to_an_end`."""
+        """Take so many steps, at most `steps_to_an_end`; the tokens that all requests emit in them."""
         self.step += steps
         emitted = steps * len(self.requests)
         if self.drafts:
@@ -95,18 +95,18 @@ class Batch:
         found = self._found
         if found is None:
             return 1.0
-        cells = [request.start + self.step for request in self.requests.values()]
-        return sum([found[cell] - found[cell - steps] for cell in cells]) / (steps * len(cells))
+        places = [request.start + self.step for request in self.requests.values()]
+        return sum([found[place] - found[place - steps] for place in places]) / (steps * len(places))
 
-    def leave(self) -> list[Request]:
-        """Requests that have emitted everything leave."""
+    def drop_finished(self) -> list[Request]:
+        """Drop the requests that have emitted everything, and return them."""
         gone = []
         while self.requests and self.steps_to_an_end <= 0:
             gone.append(self._drop(self._ends[0][1]))
         return gone
 
     def drop_last(self) -> Request:
-        """The request that was admitted last leaves before its end."""
+        """Drop the request that was admitted last, before its end."""
         return self._drop(next(reversed(self.requests)))
 
     def _drop(self, number: int) -> Request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from medusa_sim.load.batch import Batch
-from medusa_sim.load.limits import Limits
+from medusa_sim.load.limits import SchedulerLimits
 
 _ROUNDING = 1e-9
 """Of sums of parts of blocks."""
@@ -23,7 +23,7 @@ class Cache:
     it fills grows ever slower (windows), so no other lengths of the same mean hold more.
     """
 
-    def __init__(self, limits: Limits, batch: Batch, longest_prompt: int) -> None:
+    def __init__(self, limits: SchedulerLimits, batch: Batch, longest_prompt: int) -> None:
         self.blocks = limits.kv_blocks - limits.shared_blocks(longest_prompt)
         self.reserved = self.most = 0
         self._limits, self._batch = limits, batch
@@ -66,8 +66,8 @@ class Cache:
         free_tokens = room - self._tokens_at_most(drafts, steps=1)
         return 1 + max(free_tokens // (len(self._batch) * (drafts + 1)), 0)
 
-    def use(self, drafts: int, steps: int) -> None:
-        """So many steps are made."""
+    def record_use(self, drafts: int, steps: int) -> None:
+        """Remember the most blocks that so many steps may use."""
         self.most = max(self.most, min(self.at_most(drafts, steps), self.blocks))
 
     @property

@@ -13,8 +13,9 @@ from decimal import ROUND_DOWN, Context
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.load.load_test import LoadTest, ServedPolicy, half_width
+from medusa_sim.load.load_test import LoadTest, ServedPolicy
 from medusa_sim.load.metrics import Metrics, metrics_of
+from medusa_sim.load.point import half_width
 from medusa_sim.load.policies import Fixed, Policy
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.serving_loop import Advance

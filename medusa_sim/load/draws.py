@@ -1,13 +1,13 @@
-"""Luck: how many tokens a request emits in each of its steps, drawn before the run begins.
+"""Draws: how many tokens a request emits in each of its steps, drawn before the run begins.
 
     (L3)  accepted = the number of i <= K with u < r_i,  u uniform
     (L4)  logit a_k(request) = logit a_k + m + s z,  z normal
     (L5)  P(found after found) = 1 - (1 - z) / r,  P(found after none) = z / r
 
-Cells stand in a long row: a cell is one step, and holds the tokens that it emits with the longest draft; each
-number of tokens is there as often as the profile says, in random order. A request starts at a cell of its own
-and goes on by one cell a step; with K drafts a cell emits at most K + 1. So the luck of a request depends
-neither on who is served beside it nor on the policy, and policies can be compared request by request.
+Draws stand in a long row: each is one step, and holds the tokens that it emits with the longest draft; each
+number of tokens is there as often as the profile says, in random order. A request starts at a draw of its own
+and goes on by one a step; with K drafts a draw emits at most K + 1. So what a request draws depends neither
+on who is served beside it nor on the policy, and policies can be compared request by request.
 
 In (L4) a_k is the profile's probability that draft k is accepted where those before it were, s its
 `request_spread`. Profiles count by step, and a hard request takes more steps: m is chosen so that the
@@ -28,14 +28,14 @@ from medusa_sim.load.step_table import StepTable
 
 KINDS = 64
 """Kinds of requests, equally many of each, that stand for the normal distribution of (L4)."""
-_LEAST_CELLS, _MOST_CELLS = 1 << 12, 1 << 18
-"""There are as many cells as the requests take steps, within these."""
-_LEAST_CELLS_OF_KIND = 1 << 11
+_LEAST_DRAWS, _MOST_DRAWS = 1 << 12, 1 << 18
+"""There are as many draws as the requests take steps, within these."""
+_LEAST_DRAWS_OF_KIND = 1 << 11
 _EDGE = 1e-9
 
 
-class Luck:
-    """Cells of every request. first_cells: (requests,) the cell of each one's first step.
+class Draws:
+    """Draws of every request. first: (requests,) the place of each one's first step.
 
     output_tokens: (requests,) tokens to emit; spread: s of (L4). A request whose first draft is accepted more
     often than others' are found finds more.
@@ -43,8 +43,8 @@ class Luck:
 
     def __init__(self, table: StepTable, output_tokens: IntArray, seed: int, spread: float) -> None:
         longest = int(output_tokens.max())
-        self.first_cells = [0] * output_tokens.size
-        self._cells = np.ones(longest + 1, dtype=np.int64)
+        self.first = [0] * output_tokens.size
+        self._tokens = np.ones(longest + 1, dtype=np.int64)
         self._found: IntArray | None = None
         self._sums: dict[int, Sequence[int]] = {}
         if not table.drafts_max:
@@ -53,35 +53,33 @@ class Luck:
         rates = rates_by_kind(table.rates, spread)
         kinds = len(rates)
         steps = round(float(output_tokens.sum() / table.tokens_per_step[-1]))
-        cells = max(
-            min(max(steps, _LEAST_CELLS), _MOST_CELLS) // kinds, _LEAST_CELLS_OF_KIND if kinds > 1 else 0
-        )
-        first = random.integers(0, cells, output_tokens.size)
+        draws = min(max(steps, _LEAST_DRAWS), _MOST_DRAWS) // kinds
         if kinds > 1:
-            first += kinds_of(output_tokens.size, seed) * (cells + longest)
-        self.first_cells = first.tolist()
+            draws = max(draws, _LEAST_DRAWS_OF_KIND)
+        first = random.integers(0, draws, output_tokens.size)
+        if kinds > 1:
+            first += kinds_of(output_tokens.size, seed) * (draws + longest)
+        self.first = first.tolist()
         found = None
         if table.match_rate < 1.0:
             match_rate = np.maximum(rates[:, :1], table.match_rate)
             rates = rates / match_rate
-            found = _in_runs(match_rate, table.match_runs, cells, random)
-        tokens = random.permuted(_evenly(rates, cells), axis=1)
+            found = _in_runs(match_rate, table.match_runs, draws, random)
+        tokens = random.permuted(_evenly(rates, draws), axis=1)
         if found is not None:
             tokens = np.where(found, tokens, 1)
             self._found = _in_a_row(found, longest)
-        self._cells = _in_a_row(tokens, longest)
+        self._tokens = _in_a_row(tokens, longest)
 
     def tokens_before(self, drafts: int) -> Sequence[int]:
-        """(cells + 1,) tokens of all cells before each, where every step has so many drafts."""
+        """(draws + 1,) tokens of all draws before each, where every step has so many drafts."""
         if drafts not in self._sums:
-            cells = self._cells.size
-            self._sums[drafts] = (
-                [0, *np.cumsum(np.minimum(self._cells, drafts + 1)).tolist()] if drafts else range(cells + 1)
-            )
+            tokens = np.minimum(self._tokens, drafts + 1)
+            self._sums[drafts] = [0, *np.cumsum(tokens).tolist()] if drafts else range(tokens.size + 1)
         return self._sums[drafts]
 
     def found_before(self) -> Sequence[int] | None:
-        """(cells + 1,) cells before each in which drafts were found; None where they always are."""
+        """(draws + 1,) draws before each in which drafts were found; None where they always are."""
         return None if self._found is None else [*accumulate(self._found.tolist(), initial=0)]
 
 
@@ -113,26 +111,26 @@ def kinds_of(count: int, seed: int) -> IntArray:
     return np.random.default_rng([seed, 3]).integers(0, KINDS, count)
 
 
-def _evenly(rates: FloatArray, cells: int) -> IntArray:
-    """(kinds, cells) tokens of a step, each number as often as the rates (kinds, K) say, the most first."""
-    share = (np.arange(cells) + 0.5) / cells
-    tokens = np.ones((len(rates), cells), dtype=np.int64)
+def _evenly(rates: FloatArray, draws: int) -> IntArray:
+    """(kinds, draws) tokens of a step, each number as often as the rates (kinds, K) say, the most first."""
+    share = (np.arange(draws) + 0.5) / draws
+    tokens = np.ones((len(rates), draws), dtype=np.int64)
     for rate in rates.T:
         tokens += share < rate[:, None]
     return tokens
 
 
-def _in_runs(match_rate: FloatArray, runs: float, cells: int, random: np.random.Generator) -> BoolArray:
-    """(kinds, cells) whether drafts are found (L5). match_rate: (kinds, 1)."""
-    drawn = random.random((len(match_rate), cells))
+def _in_runs(match_rate: FloatArray, runs: float, draws: int, random: np.random.Generator) -> BoolArray:
+    """(kinds, draws) whether drafts are found (L5). match_rate: (kinds, 1)."""
+    drawn = random.random((len(match_rate), draws))
     goes_on = 1.0 - 1.0 / runs
     begins = drawn >= goes_on
     begins[:, 0] = True
     drawn[:, 0] = goes_on + drawn[:, 0] / runs
-    begin = np.maximum.accumulate(np.where(begins, np.arange(cells), 0), axis=1)
+    begin = np.maximum.accumulate(np.where(begins, np.arange(draws), 0), axis=1)
     return np.asarray(np.take_along_axis(drawn < goes_on + match_rate / runs, begin, axis=1))
 
 
-def _in_a_row(cells: IntArray | BoolArray, longest: int) -> IntArray:
-    """All kinds in a row, each followed by its beginning, so that a request of any cell finds enough."""
-    return np.pad(cells, ((0, 0), (0, longest)), mode="wrap").astype(np.int64).ravel()
+def _in_a_row(draws: IntArray | BoolArray, longest: int) -> IntArray:
+    """All kinds in a row, each followed by its beginning: no request runs out of draws."""
+    return np.pad(draws, ((0, 0), (0, longest)), mode="wrap").astype(np.int64).ravel()

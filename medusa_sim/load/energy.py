@@ -26,8 +26,9 @@ from medusa_sim.units import US_PER_S
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Energy:
-    """above_w: (K, b) watts above idle of one GPU in steps of K drafts for b requests, without prompts.
+    """What steps and prompts of a scenario draw.
 
+    above_w: (K, b) watts above idle of one GPU in steps of K drafts for b requests, without prompts.
     prompt_token_joule: above idle, of one GPU. gpus: that run the model together.
     """
 

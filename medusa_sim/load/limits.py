@@ -34,8 +34,8 @@ def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """Settings of the engine, as `Limits` explains them; None: its own default on the card.
+class ServerSettings:
+    """Settings of the engine, as `SchedulerLimits` explains them; None: its own default on the card.
 
     prefix: whose the found part of a prompt is, one of `LOAD_PREFIXES`.
     """
@@ -54,7 +54,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Limits:
+class SchedulerLimits:
     """Limits of the scheduler.
 
     max_requests: in one step (`max_num_seqs`). token_budget: tokens of one step, those of prompts among them
@@ -129,12 +129,14 @@ class Limits:
         return min(self.positions, blocks * self.block_tokens - drafts - 1 - self.lookahead)
 
 
-def limits_of(scenario: Scenario, option: DraftOption | None, server: Server | None = None) -> Limits:
+def limits_of(
+    scenario: Scenario, option: DraftOption | None, server: ServerSettings | None = None
+) -> SchedulerLimits:
     """The limits of a scenario's card: what weights, the drafter and the widest step leave is KV cache.
 
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
-    server = server or Server()
+    server = server or ServerSettings()
     requests, tokens = step_limits(scenario.runtime, scenario.gpu, drafts=option is not None)
     requests, block_tokens = server.max_requests or requests, server.block_tokens
     tokens = server.token_budget or max(tokens, requests)
@@ -156,7 +158,7 @@ def limits_of(scenario: Scenario, option: DraftOption | None, server: Server | N
             f"{scenario.gpu.name}; lower --max-num-seqs, or choose a larger card or smaller weights"
         )
     held = bytes_held / unit
-    return Limits(
+    return SchedulerLimits(
         max_requests=requests,
         token_budget=tokens,
         block_tokens=block_tokens,

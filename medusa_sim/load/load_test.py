@@ -6,25 +6,32 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.grid.costs import usd_per_million_tokens
-from medusa_sim.load.arguments import DEFAULT_POLICIES
-from medusa_sim.load.arrivals import Drawn, Source
+from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD, LoadArguments
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.limits import Limits, Server, limits_of
-from medusa_sim.load.metrics import Goals, Metrics, metrics_of
+from medusa_sim.load.goals import Goals
+from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.limits import SchedulerLimits, ServerSettings, limits_of
+from medusa_sim.load.metrics import Metrics, metrics_of
+from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Policy
 from medusa_sim.load.policy_names import ENGINE_NAMES, drafts_asked, never_drafts, policy_of
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.serving_loop import Advance, run
+from medusa_sim.load.sources import Drawn, Source, Traced
 from medusa_sim.load.step_table import StepTable, chains, step_table
+from medusa_sim.load.trace import read_trace
+from medusa_sim.scenario.declare import check, takes
 from medusa_sim.scenario.defaults import LOAD_SEEDS
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.units import KILO
 
 _MOST_SEEDS = 100
 
@@ -36,88 +43,12 @@ class ServedPolicy:
     policy: Callable[[], Policy]
     name: str
     table: StepTable
-    limits: Limits
+    limits: SchedulerLimits
     spread: float = 0.0
 
     def run(self, requests: Requests, seed: int, advance: Advance | None = None) -> Record:
         """One run from a fresh policy."""
         return run(requests, self.table, self.limits, self.policy(), seed, advance, self.spread)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LoadPoint:
-    """One policy at one rate (None: the source's own), over its seeds.
-
-    values: every seed's metrics. first: the record of the first seed. dropped: requests that were too long.
-    """
-
-    policy: str
-    rate_per_s: float | None
-    offered_per_s: float
-    values: tuple[Metrics, ...]
-    first: Record
-    dropped: int = 0
-
-    @property
-    def rate(self) -> float:
-        """Requests a second that come: those asked for, else the source's own; nan where they have none."""
-        return self.offered_per_s if self.rate_per_s is None else self.rate_per_s
-
-    @cached_property
-    def mean(self) -> Metrics:
-        """Means over the seeds."""
-        return {name: float(np.mean([metrics[name] for metrics in self.values])) for name in self.values[0]}
-
-    def half_width(self, name: str, end: float = 0.975) -> float:
-        """Half of the confidence interval of the mean over the seeds up to `end` (95 %); nan for one seed."""
-        return half_width(np.asarray([metrics[name] for metrics in self.values]), end)
-
-    def band(self, name: str) -> tuple[float, float]:
-        """80 % interval of a mean latency: the step's band through the queue, the server's, the seeds'.
-
-        name: tpot_mean_s, e2e_mean_s or ttft_mean_s. A queue that grows has no upper end.
-        """
-        mean = self.mean
-        value, through = mean[name], 1.0 / (1.0 - mean["queue_share"])
-        server = mean["server_share"] if name == "ttft_mean_s" else 0.0
-        chance = self.half_width(name, 0.9) / value
-        ends = []
-        for half in (-mean["step_faster"], mean["step_slower"]):
-            parts = (half * through * (1.0 - server), mean["server_band"] * server, np.nan_to_num(chance))
-            ends.append(value * float(np.exp(np.copysign(np.sqrt(sum(part**2 for part in parts)), half))))
-        return ends[0], ends[1] if self.is_steady else float("nan")
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether requests in the system rise no more over the run than chance lets them.
-
-        Arrivals and departures of n requests differ by chance by sqrt(2 n), less where queues are short; a
-        rise of twice that, pooled over the seeds, is a queue that grows. Runs that may drift pass.
-        """
-        growth = self.mean["queue_growth_per_s"]
-        if not np.isfinite(growth):
-            return True
-        count = self.mean["requests"]
-        rise = growth * count / self.rate
-        return bool(rise <= 2.0 * np.sqrt(2.0 * count / len(self.values)))
-
-    def ratio_to(self, other: LoadPoint, name: str) -> tuple[float, float, float]:
-        """(ratio, low, high) of a metric to another policy's, pairs with the same seed; 95 % interval."""
-        pairs = zip(self.values, other.values, strict=True)
-        logs = np.log([mine[name] / their[name] for mine, their in pairs])
-        half = half_width(logs)
-        middle = float(logs.mean())
-        return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
-
-
-def half_width(values: FloatArray, end: float = 0.975) -> float:
-    """Half of the confidence interval of a mean of independent values up to `end`; nan for one value."""
-    if values.size < 2:
-        return float("nan")
-    from scipy.special import stdtrit
-
-    spread = float(values.std(ddof=1)) / np.sqrt(values.size)
-    return float(stdtrit(values.size - 1, end) * spread)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -132,7 +63,7 @@ class LoadTest:
     scenario: Scenario
     source: Source = field(default_factory=Drawn)
     policies: Sequence[str | Policy] = DEFAULT_POLICIES
-    server: Server = field(default_factory=Server)
+    server: ServerSettings = field(default_factory=ServerSettings)
     goals: Goals = field(default_factory=Goals)
     seeds: int = LOAD_SEEDS
     drop_long: bool = False
@@ -173,7 +104,7 @@ class LoadTest:
         asked = drafts_asked(named, known)
         return known if len(named) < len(self.policies) else asked
 
-    def limits(self, drafts: int) -> Limits:
+    def limits(self, drafts: int) -> SchedulerLimits:
         """Of a server that loads a drafter of so many drafts; 0: none."""
         return limits_of(self.scenario, chains(self.scenario)[drafts - 1] if drafts else None, self.server)
 
@@ -267,3 +198,56 @@ class LoadTest:
     def points(self, rates: Iterable[float | None], advance: Advance | None = None) -> tuple[LoadPoint, ...]:
         """Every policy at every rate, rate by rate."""
         return tuple(self.point(served, rate, advance=advance) for rate in rates for served in self.served)
+
+
+@takes(LoadArguments)
+def load_test(scenario: Scenario, **given: Any) -> LoadTest:
+    """The test of a scenario, from plain values: the arguments of `LoadArguments`.
+
+    Raises UsageError or DataError for values that make no sense, alone or together.
+    """
+    check(given, LOAD, "argument of a load")
+    asked = LoadArguments(**given)
+    if asked.trace is not None and asked.users is not None:
+        raise UsageError("--trace has its own arrivals and --users a closed loop: give one of them")
+    lengths = Lengths(
+        prompt_tokens=asked.prompt_tokens,
+        output_tokens=asked.output_tokens,
+        prompt_cv=asked.length_cv,
+        output_cv=asked.length_cv,
+    )
+    source: Source = (
+        Drawn(
+            lengths=lengths,
+            count=asked.requests,
+            burstiness=asked.burstiness,
+            ramp_to=asked.ramp,
+            users=asked.users,
+            think_s=asked.think_s,
+        )
+        if asked.trace is None
+        else Traced(read_trace(Path(asked.trace).expanduser()))
+    )
+    if scenario.profile.by_output:
+        mean = float(source.trace.output_tokens.mean()) if isinstance(source, Traced) else asked.output_tokens
+        scenario = scenario.but(acceptance=scenario.profile.of_outputs(mean))
+    limits_ms = {"ttft_s": asked.ttft_ms, "tpot_s": asked.tpot_ms, "e2e_s": asked.e2e_ms}
+    return LoadTest(
+        scenario=scenario,
+        source=source,
+        policies=tuple(asked.policies),
+        server=ServerSettings(
+            max_requests=asked.max_num_seqs,
+            token_budget=asked.max_num_batched_tokens,
+            block_tokens=asked.block_size,
+            prompt_interval=asked.prompt_interval,
+            prefix_hit_rate=asked.prefix_hit_rate,
+            prefix=asked.prefix,
+        ),
+        goals=Goals(
+            **{name: None if ms is None else ms / KILO for name, ms in limits_ms.items()}, share=asked.share
+        ),
+        seeds=(LOAD_SEEDS if asked.trace is None else 1) if asked.seeds is None else asked.seeds,
+        drop_long=asked.drop_long,
+        cancelled=asked.cancelled,
+    )

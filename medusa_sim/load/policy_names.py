@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from medusa_sim.errors import UsageError, shown
-from medusa_sim.load.arguments import PLAIN
+from medusa_sim.load.arguments import NO_DRAFTS
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
@@ -40,7 +40,7 @@ _COMPUTED: dict[str, Callable[[StepTable, float], Policy]] = {
 }
 """Policies by name, made from a table and a typical length."""
 _SCHEDULE, *_OTHERS = _COMPUTED
-NAMES = (PLAIN, "K", _SCHEDULE, "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", *_OTHERS)
+NAMES = (NO_DRAFTS, "K", _SCHEDULE, "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", *_OTHERS)
 """Forms of a policy's name; K is a whole number."""
 _UP_TO = "draft_len_schedule"
 """TensorRT-LLM's form: drafts up to so many requests, none beyond the last (pull request 10860)."""
@@ -90,7 +90,7 @@ def _given(name: str) -> Fixed | BySize | None:
     if name in _COMPUTED:
         return None
     text = name.strip().removeprefix("K=").removeprefix("k=")
-    if text == PLAIN:
+    if text == NO_DRAFTS:
         return Fixed(0)
     if text.isascii() and text.isdigit() and len(text) < 4:
         return Fixed(int(text))

@@ -15,7 +15,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, distinct
 from medusa_sim.load.interpolation import between, geometric
-from medusa_sim.load.limits import Limits
+from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
@@ -106,8 +106,10 @@ class PromptTable:
         return self.chunk_tokens.tolist(), self.chunk_ends.tolist(), self.attention_s.tolist()
 
 
-def prompt_table(setting: Setting, drafter: Drafter | None, limits: Limits, longest: int) -> PromptTable:
-    """Of prompts in steps of at most `Limits.token_budget` tokens; no request is longer than `longest`.
+def prompt_table(
+    setting: Setting, drafter: Drafter | None, limits: SchedulerLimits, longest: int
+) -> PromptTable:
+    """The table of prompts within the token budget of a step; no request is longer than `longest`.
 
     drafter: that of the longest draft, which reads prompts too; None: none is loaded.
     """

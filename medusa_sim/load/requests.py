@@ -9,7 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.load.limits import Limits
+from medusa_sim.load.limits import SchedulerLimits
 
 MOST_REQUESTS = 20_000_000
 """Requests of one run: some 64 bytes each are kept."""
@@ -126,7 +126,7 @@ class Requests:
             pause_s=None if self.pause_s is None else self.pause_s[chosen],
         )
 
-    def fitting(self, limits: Limits, drafts: int, *, drop_long: bool) -> tuple[Requests, int]:
+    def fitting(self, limits: SchedulerLimits, drafts: int, *, drop_long: bool) -> tuple[Requests, int]:
         """(the requests that can be served, how many were left out).
 
         Raises UsageError naming the first that the model's positions or the card's KV cache cannot hold,

@@ -3,7 +3,7 @@
 As vLLM's V1 scheduler: a step carries all decoding requests with their drafts, then chunks of prompts within
 the token budget, first come, first served. A prompt is admitted when the KV cache has room for all of it;
 where decoding runs out of blocks the request that was admitted last is preempted: its KV is dropped, and
-computed again later. Steps that carry prompts may have to lie so many apart (`Limits.prompt_interval`).
+computed again later. Steps that carry prompts may have to lie apart (`SchedulerLimits.prompt_interval`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from medusa_sim.load.batch import Batch
 from medusa_sim.load.cache import Cache
-from medusa_sim.load.limits import Limits
+from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.requests import Request
 
 
@@ -25,17 +25,17 @@ class Chunk(NamedTuple):
 
 
 class Scheduler:
-    """waiting: not yet admitted; reading: whose prompts are being computed; batch: that decode.
+    """Three queues of requests: waiting to be admitted, reading their prompts, and the batch that decodes.
 
-    drafts_max: most drafts that a request may have in a step: its prompt reserves room for them. to_prompts:
-    steps that carry none before the next that may.
+    drafts_max: most drafts that a request may have in a step: its prompt reserves room for them.
+    steps_to_prompts: steps that carry no prompts before the next that may.
     """
 
-    def __init__(self, limits: Limits, batch: Batch, cache: Cache, drafts_max: int) -> None:
+    def __init__(self, limits: SchedulerLimits, batch: Batch, cache: Cache, drafts_max: int) -> None:
         self.waiting: deque[Request] = deque()
         self.reading: list[Request] = []
         self.batch, self.cache = batch, cache
-        self.preemptions = self.to_prompts = 0
+        self.preemptions = self.steps_to_prompts = 0
         self._limits, self._drafts_max = limits, drafts_max
         self._unread = 0
         self._is_blocked = False
@@ -60,7 +60,7 @@ class Scheduler:
         had_room = self._make_room(drafts, now_s)
         if not self.batch.requests and not self.reading:
             self._is_blocked = False
-        if self.to_prompts and self.batch.requests:
+        if self.steps_to_prompts and self.batch.requests:
             return []
         if self.waiting and had_room and not self._is_blocked:
             self._admit(drafts)
@@ -74,13 +74,13 @@ class Scheduler:
             chunks.append(Chunk(tokens, request.committed - request.unread + tokens))
         return chunks
 
-    def passed(self, steps: int, *, carried: bool) -> None:
-        """So many steps have passed, of which the one carried prompts."""
+    def count_steps(self, steps: int, *, carried: bool) -> None:
+        """Count steps that have been taken; carried: the one carried prompts."""
         interval = self._limits.prompt_interval
-        self.to_prompts = interval - 1 if carried else max(self.to_prompts - steps, 0)
+        self.steps_to_prompts = interval - 1 if carried else max(self.steps_to_prompts - steps, 0)
 
     def _make_room(self, drafts: int, now_s: float) -> bool:
-        """Preempt until the next step has room. Whether it had."""
+        """Preempt until the next step has room; whether it had room without."""
         had_room = True
         while not self.cache.fits(drafts):
             self._preempt(now_s)
@@ -88,7 +88,7 @@ class Scheduler:
         return had_room
 
     def _preempt(self, now_s: float) -> None:
-        """The request that was admitted last goes back to the head of the queue."""
+        """Put the request that was admitted last back at the head of the queue."""
         self.preemptions += 1
         if self.reading:
             request = self.reading.pop()
@@ -120,8 +120,8 @@ class Scheduler:
             budget -= request.unread
             slots -= 1
 
-    def read(self, chunks: list[Chunk]) -> list[Request]:
-        """The chunks have been computed; requests whose prompts are at their end, which the caller starts."""
+    def complete(self, chunks: list[Chunk]) -> list[Request]:
+        """Count computed chunks; the requests whose prompts they end, which the caller starts."""
         ended = []
         for request, chunk in zip(self.reading, chunks, strict=False):
             request.unread -= chunk.tokens
@@ -134,15 +134,15 @@ class Scheduler:
         return ended
 
     def start(self, request: Request) -> None:
-        """The first token behind a prompt has been emitted: the request decodes, or that was all."""
+        """Let a request decode whose first token has been emitted, unless that was all."""
         if request.left:
             self.batch.join(request)
         else:
             self._is_blocked = False
 
-    def leave(self) -> list[Request]:
-        """Requests that have emitted everything leave the batch."""
-        gone = self.batch.leave()
+    def drop_finished(self) -> list[Request]:
+        """Drop the requests that have emitted everything, and return them."""
+        gone = self.batch.drop_finished()
         if gone:
             self._is_blocked = False
         return gone

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from math import ceil, inf
 
 from medusa_sim.errors import UsageError
-from medusa_sim.load.asked_policy import Speculation
+from medusa_sim.load.asked_policy import AskedPolicy
 from medusa_sim.load.batch import Batch
 from medusa_sim.load.cache import Cache
 from medusa_sim.load.clients import Clients
-from medusa_sim.load.draws import Luck
-from medusa_sim.load.limits import Limits
+from medusa_sim.load.draws import Draws
+from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import Policy
 from medusa_sim.load.record import Record, Recorder, Span
 from medusa_sim.load.requests import Request, Requests
@@ -38,7 +38,7 @@ Advance = Callable[[int], None]
 def run(
     requests: Requests,
     table: StepTable,
-    limits: Limits,
+    limits: SchedulerLimits,
     policy: Policy,
     seed: int = 0,
     advance: Advance | None = None,
@@ -48,10 +48,10 @@ def run(
 
     Raises UsageError for a request that never fits, or a policy that returns nonsense.
     """
-    return Engine(requests, table, limits, policy, seed, spread).run(advance)
+    return ServingLoop(requests, table, limits, policy, seed, spread).run(advance)
 
 
-class Engine:
+class ServingLoop:
     """Clients, scheduler, batch and cache at one moment.
 
     now_s: when the next step begins; seen_s: what has come until then is in it. found_share: share of the
@@ -59,11 +59,17 @@ class Engine:
     """
 
     def __init__(
-        self, requests: Requests, table: StepTable, limits: Limits, policy: Policy, seed: int, spread: float
+        self,
+        requests: Requests,
+        table: StepTable,
+        limits: SchedulerLimits,
+        policy: Policy,
+        seed: int,
+        spread: float,
     ) -> None:
         self.requests, self.table, self.limits = requests, table, limits
         self.clients = Clients(requests, table.server_s)
-        self.batch = Batch(Luck(table, requests.output_tokens, seed, spread))
+        self.batch = Batch(Draws(table, requests.output_tokens, seed, spread))
         self.cache = Cache(limits, self.batch, int(requests.prompt_tokens.max()))
         self.scheduler = Scheduler(limits, self.batch, self.cache, table.drafts_max)
         if limits.blocks_of(requests.longest + table.drafts_max) > self.cache.blocks:
@@ -71,7 +77,7 @@ class Engine:
                 f"a request of {requests.longest} tokens and {table.drafts_max} drafts does not fit into "
                 f"{limits.kv_tokens} tokens of KV cache; leave it out or choose a larger card"
             )
-        self.speculation = Speculation(policy, self.batch, self.cache, limits, table.drafts_max)
+        self.policy = AskedPolicy(policy, self.batch, self.cache, limits, table.drafts_max)
         self.recorder = Recorder(requests, table.drafts_max, table.requests_max)
         self.window = Window(requests, self.recorder)
         self.now_s = self.seen_s = 0.0
@@ -79,7 +85,7 @@ class Engine:
         self.found_share = table.match_rate
 
     def run(self, advance: Advance | None = None) -> Record:
-        """Until every request has finished."""
+        """Serve until every request has finished."""
         reported = 0
         while self.finished < self.requests.count:
             self._receive()
@@ -100,7 +106,7 @@ class Engine:
         )
 
     def _receive(self) -> None:
-        """Requests that had come when the next step was put together queue."""
+        """Queue the requests that had come when the next step was put together."""
         clients = self.clients
         seen_s = self.seen_s if self.table.steps_ahead else self.now_s
         while clients.next_s <= seen_s:
@@ -111,9 +117,9 @@ class Engine:
                 self.window.pass_request(clients.sent, self.now_s)
 
     def _step(self) -> None:
-        """The next step, with those after it that are equal."""
+        """Take the next step, with those after it that are equal."""
         batch, scheduler, start_s = self.batch, self.scheduler, self.now_s
-        batch.draft(self.speculation.drafts(start_s, len(scheduler.waiting)))
+        batch.set_drafts(self.policy.drafts(start_s, len(scheduler.waiting)))
         chunks = scheduler.schedule(batch.drafts if batch.requests else 0, start_s)
         requests = len(batch)
         drafts = batch.drafts if requests else 0
@@ -121,13 +127,13 @@ class Engine:
             return
         waiting, length, held = scheduler.in_queue, batch.tokens / max(requests, 1), self.cache.tokens
         steps = 1 if chunks else self._equal_steps(drafts, length)
-        scheduler.passed(steps, carried=bool(chunks))
-        self.cache.use(drafts, steps)
+        scheduler.count_steps(steps, carried=bool(chunks))
+        self.cache.record_use(drafts, steps)
         emitted = batch.advance(steps) if requests else 0
         accepted = emitted - steps * requests
         if drafts:
             self.found_share = batch.found_share(steps)
-            self.speculation.count(steps, accepted)
+            self.policy.count(steps, accepted)
         if not chunks:
             held = (held + self.cache.tokens) // 2
             length += emitted * (steps - 1) / (2 * steps) / requests
@@ -159,10 +165,12 @@ class Engine:
             _MOST_STEPS,
             self.batch.steps_to_an_end,
             self.cache.steps_that_fit(drafts),
-            self.speculation.steps_left,
+            self.policy.steps_left,
         )
-        if self.scheduler.to_prompts:  # prompts that wait, or come meanwhile, ride on the step after these
-            steps = min(steps, self.scheduler.to_prompts)
+        if (
+            self.scheduler.steps_to_prompts
+        ):  # prompts that wait, or come meanwhile, ride on the step after these
+            steps = min(steps, self.scheduler.steps_to_prompts)
         until_s = self.clients.next_s - self.now_s
         if self.scheduler.has_room and until_s < inf:
             step_s = self._step_s(drafts, len(self.batch), length)
@@ -180,22 +188,22 @@ class Engine:
         return step_s
 
     def _finish_requests(self) -> int:
-        """Requests at their end leave; tokens that the step emitted beyond what these asked for."""
+        """Finish requests at their end; the tokens that the step emitted beyond what these asked for."""
         beyond = 0
-        for request in self.scheduler.leave():
+        for request in self.scheduler.drop_finished():
             beyond -= request.left
             self._finish(request)
         return beyond
 
     def _start_requests(self, chunks: list[Chunk]) -> int:
-        """Requests whose prompts have been read emit their first token; how many these are."""
-        started = self.scheduler.read(chunks)
+        """Start requests whose prompts have been read, which emits their first token; how many these are."""
+        started = self.scheduler.complete(chunks)
         for request in started:
             self._start(request)
         return len(started)
 
     def _start(self, request: Request) -> None:
-        """The first token behind a prompt is there."""
+        """Emit the first token behind a prompt."""
         if request.stopped_s is None:
             self.recorder.first_token_s[request.number] = self.now_s + self._sending_s
         else:
@@ -212,7 +220,7 @@ class Engine:
         return self.table.server_s_per_request * len(self.batch)
 
     def _finish(self, request: Request) -> None:
-        """The last token has been sent."""
+        """Send the last token."""
         finish_s = self.recorder.finish_s[request.number] = self.now_s + self._sending_s
         self.finished += 1
         self.clients.finished(request.number, finish_s)

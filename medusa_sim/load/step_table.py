@@ -21,7 +21,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.load.interpolation import between, geometric
-from medusa_sim.load.limits import Limits
+from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.prompt_table import PromptTable, prompt_table
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
@@ -42,7 +42,7 @@ class StepTable:
     drafts are accepted. match_rate: share of the steps in which drafts are found, in runs so many times as
     long as of independent steps (`match_runs`). drafting_share: (K, b) of a step's time. idle_share: (b,) by
     which a plain step is longer where a drafter is loaded. steps_ahead (of a server that loads no drafter:
-    plain_steps_ahead), server_s, server_s_per_request: of the engine (`Engine`); server_band: of its 80 %
+    plain_steps_ahead), server_s, server_s_per_request: of `specs.engine.Engine`; server_band: of its 80 %
     interval, relative. faster, slower: (K, b) half-widths of a step's 80 % band at the middle length, on its
     logarithm.
     """
@@ -150,7 +150,9 @@ def chains(scenario: Scenario, drafts_max: int | None = None) -> tuple[DraftOpti
     return tuple(option for option in by_depth if drafts_max is None or option.depth <= drafts_max)
 
 
-def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limits, longest: int) -> StepTable:
+def step_table(
+    scenario: Scenario, options: Sequence[DraftOption], limits: SchedulerLimits, longest: int
+) -> StepTable:
     """The table of a scenario for requests of at most `longest` committed tokens.
 
     options: chains of 1, 2, ... drafts (none: plain decoding alone).

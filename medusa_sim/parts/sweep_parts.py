@@ -18,8 +18,8 @@ import numpy as np
 from medusa_sim import __version__
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.grid.sweep import Slices, SweepTable, sweep
-from medusa_sim.load.answer import load_test, run_load
-from medusa_sim.load.load_test import LoadTest
+from medusa_sim.load.answer import run_load
+from medusa_sim.load.load_test import LoadTest, load_test
 from medusa_sim.parts.folder import Case, Description, Frozen, case_of, digests, frozen, plain, scenario_of
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
@@ -174,7 +174,7 @@ def best_rows(table: SweepTable, counts: int) -> pa.Table:
 class LoadParts:
     """Cases (arguments of `Scenario`) x rates, each with every policy.
 
-    asked: further arguments of `load.answer.load_test`; rates: requests a second (None: the source's own).
+    asked: further arguments of `load.load_test.load_test`; rates: requests a second (None: the source's own).
     requests: that one cell simulates, of all policies and seeds.
     """
 

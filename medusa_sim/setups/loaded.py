@@ -18,10 +18,10 @@ import numpy as np
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.grid.costs import usd_per_million_tokens
-from medusa_sim.load.answer import load_test
-from medusa_sim.load.arrivals import Drawn
-from medusa_sim.load.load_test import LoadPoint, LoadTest
+from medusa_sim.load.load_test import LoadTest, load_test
+from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.sources import Drawn
 from medusa_sim.scenario.defaults import LOAD_SHARE
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import LOWER_IS_BETTER
@@ -135,7 +135,7 @@ def routed(test: LoadTest, copies: int, router: Router, row: Mapping[str, Any]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """The share of one copy of the requests of all, a `load.arrivals.Source`: the seed says which copy.
+    """The share of one copy of the requests of all, a `load.sources.Source`: the seed says which copy.
 
     stream: requests of all copies together. router: least-load sends a request to the copy with the fewest
     outstanding ones, round-robin to each in turn. A request is taken to be outstanding for first_s and

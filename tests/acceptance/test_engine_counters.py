@@ -30,7 +30,7 @@ from medusa_sim.acceptance.profile import ACCEPTED_OF_MATCHES, load_acceptance
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import DataError, SpecError, UsageError
 from medusa_sim.grid.cells import price
-from medusa_sim.load.answer import load_test
+from medusa_sim.load.load_test import load_test
 from medusa_sim.scenario.scenario import Scenario
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "engine"

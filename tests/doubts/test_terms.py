@@ -11,7 +11,7 @@ from medusa_sim.doubts.doubts import (
     typed_acceptance,
 )
 from medusa_sim.doubts.terms import WORDS, beyond_measured, far_terms
-from medusa_sim.load.limits import Server, limits_of
+from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.words.caveats import caveats
@@ -105,7 +105,7 @@ def test_a_drafter_leaves_fewer_requests_where_an_engine_says_so():
         assert step_limits(scenario.runtime, scenario.gpu, drafts=True)[0] == min(most, plain)
         limits = limits_of(scenario, scenario.options()[0])
         assert limits.max_requests == min(most, plain)
-        assert limits_of(scenario, scenario.options()[0], Server(max_requests=96)).max_requests == 96
+        assert limits_of(scenario, scenario.options()[0], ServerSettings(max_requests=96)).max_requests == 96
 
 
 def test_layers_that_fit_stay_on_the_card_and_the_others_are_counted():

@@ -13,7 +13,7 @@ import pytest
 import readers
 
 import medusa_sim as ms
-from medusa_sim.load.answer import load_test
+from medusa_sim.load.load_test import load_test
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.question import Question
 

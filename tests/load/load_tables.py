@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.load.limits import Limits
+from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.requests import Requests, checked_requests
 from medusa_sim.load.step_table import StepTable
@@ -37,8 +37,8 @@ def prompt_times(**other: Any) -> PromptTable:
     return PromptTable(**{**given, **other})
 
 
-def limits(**given: Any) -> Limits:
-    return Limits(**{"kv_blocks": 1 << 20, "positions": 1 << 20, **given})
+def limits(**given: Any) -> SchedulerLimits:
+    return SchedulerLimits(**{"kv_blocks": 1 << 20, "positions": 1 << 20, **given})
 
 
 def requests(arrival_s: Sequence[float], prompt: Sequence[int], output: Sequence[int]) -> Requests:

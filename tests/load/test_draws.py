@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 from load_tables import constant_table, limits
 
 import medusa_sim as ms
-from medusa_sim.load.arrivals import Drawn, Lengths, closed_loop
-from medusa_sim.load.draws import KINDS, Luck, rates_by_kind
-from medusa_sim.load.limits import Server
-from medusa_sim.load.load_test import LoadPoint, LoadTest
+from medusa_sim.load.arrivals import closed_loop
+from medusa_sim.load.draws import KINDS, Draws, rates_by_kind
+from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.limits import ServerSettings
+from medusa_sim.load.load_test import LoadTest
+from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Budget, Fixed
 from medusa_sim.load.record import Record
 from medusa_sim.load.serving_loop import run
+from medusa_sim.load.sources import Drawn
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.scenario.scenario import Scenario
 
@@ -40,7 +43,7 @@ def served(table: StepTable, users: int, drafts: int = 3, count: int = 8, spread
 
 @given(rate=st.floats(0.25, 0.95), runs=st.floats(1.0, 6.0), seed=st.integers(0, 99))
 def test_drafts_are_found_as_often_as_said_in_runs_as_long_as_said(rate, runs, seed):
-    luck = Luck(looked_up(runs, rate), np.full(400, 100), seed, spread=0.0)
+    luck = Draws(looked_up(runs, rate), np.full(400, 100), seed, spread=0.0)
     found = np.diff(luck.found_before()) > 0
     assert found.mean() == pytest.approx(rate, abs=0.02 * np.sqrt(runs))
     after = found[1:][found[:-1]]
@@ -52,7 +55,7 @@ def test_tokens_of_the_cells_are_those_of_the_profile(spread):
     # each number as often as it is probable: no chance in the mean
     rates, longest = (0.7, 0.5, 0.1), 50
     output = np.full(3000, longest)
-    luck = Luck(constant_table(STEP_S, rates=rates), output, seed=3, spread=spread)
+    luck = Draws(constant_table(STEP_S, rates=rates), output, seed=3, spread=spread)
     kinds = KINDS if spread else 1
     sums = np.array([luck.tokens_before(drafts) for drafts in range(len(rates) + 1)])
     cells = np.diff(sums, axis=1).reshape(len(rates) + 1, kinds, -1)[:, :, :-longest]
@@ -129,7 +132,7 @@ def point(
         scenario=scenario,
         source=Drawn(lengths=LENGTHS, **{"count": 300, **source}),
         policies=(policy,),
-        server=Server(max_requests=users or 64),
+        server=ServerSettings(max_requests=users or 64),
         seeds=1,
     )
     return test.point(test.served[0], rate)

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from load_tables import constant_table, limits, requests
 
 from medusa_sim.errors import UsageError
-from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
-from medusa_sim.load.limits import Limits
+from medusa_sim.load.arrivals import closed_loop, open_loop
+from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
@@ -20,7 +21,7 @@ from medusa_sim.load.policies import (
 )
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
-from medusa_sim.load.serving_loop import Engine, run
+from medusa_sim.load.serving_loop import ServingLoop, run
 from medusa_sim.scenario.defaults import LENGTH_CV
 
 STEP_S = 0.01
@@ -150,7 +151,7 @@ class Unsure(Policy):
         return (state.requests + state.steps) % 3
 
 
-class Checked(Engine):
+class Checked(ServingLoop):
     """Checks the engine's own limits, and sums that are kept in step, with every step."""
 
     def _step(self) -> None:
@@ -175,7 +176,7 @@ class Checked(Engine):
     def _equal_steps(self, drafts: int, length: float) -> int:
         steps = super()._equal_steps(drafts, length)
         assert steps >= 1
-        assert steps <= self.speculation.steps_left
+        assert steps <= self.policy.steps_left
         return steps
 
 
@@ -322,7 +323,7 @@ def test_lengths_have_their_means_and_limits_say_what_is_wrong():
         ({"prefix_hit_rate": 1.0}, "prefix hit rate 1"),
     ):
         with pytest.raises(UsageError, match=told):
-            Limits(kv_blocks=10, positions=100, **arguments)
+            SchedulerLimits(kv_blocks=10, positions=100, **arguments)
 
 
 def independent_preemptions(

@@ -7,12 +7,14 @@ import pytest
 from load_tables import MOST_TOKENS, constant_table, limits, prompt_times, requests
 
 from medusa_sim.grid.cells import price
-from medusa_sim.load.answer import load_test
-from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
+from medusa_sim.load.arrivals import closed_loop, open_loop
 from medusa_sim.load.carried import Carried, find_carried, rates_to_try
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.load_test import LoadPoint, half_width
-from medusa_sim.load.metrics import Goals, metrics_of
+from medusa_sim.load.goals import Goals
+from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.load_test import load_test
+from medusa_sim.load.metrics import metrics_of
+from medusa_sim.load.point import LoadPoint, half_width
 from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, State, ThroughputAware
 from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.record import Record

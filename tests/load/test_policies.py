@@ -5,7 +5,8 @@ import pytest
 from load_tables import constant_table, limits, requests
 
 from medusa_sim.errors import UsageError
-from medusa_sim.load.arrivals import Lengths, closed_loop
+from medusa_sim.load.arrivals import closed_loop
+from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from one_line import one_line
 
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.load.answer import LoadAnswer, load_test, run_load
+from medusa_sim.load.answer import LoadAnswer, run_load
 from medusa_sim.load.carried import (
     SEARCH_REQUESTS,
     Carried,
@@ -20,7 +20,8 @@ from medusa_sim.load.carried import (
     saturation,
     search_requests,
 )
-from medusa_sim.load.load_test import LoadPoint
+from medusa_sim.load.load_test import load_test
+from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Adaptive, State
 from medusa_sim.load.policy_names import policy_of
 from medusa_sim.report.charts.load import rate_chart

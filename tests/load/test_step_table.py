@@ -8,8 +8,9 @@ import pytest
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.latency.waves import norm_max
-from medusa_sim.load.arrivals import Lengths, closed_loop
-from medusa_sim.load.limits import Server, limits_of
+from medusa_sim.load.arrivals import closed_loop
+from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.serving_loop import run
@@ -28,7 +29,7 @@ from medusa_sim.step.step import prefill_step
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3", max_drafts=3)
 CHAINS = chains(SCENARIO)
-LIMITS = limits_of(SCENARIO, CHAINS[-1], Server(max_requests=96))
+LIMITS = limits_of(SCENARIO, CHAINS[-1], ServerSettings(max_requests=96))
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
 def test_the_cache_is_what_weights_leave_or_no_room_is_said(table):
     # a full cache with its requests fits on the card, and one request's block more does not
     # (slots for the look-ahead lie in both)
-    own = limits_of(SCENARIO, CHAINS[-1], Server(max_requests=96, token_budget=96))
+    own = limits_of(SCENARIO, CHAINS[-1], ServerSettings(max_requests=96, token_budget=96))
     tokens = own.kv_tokens / own.max_requests - own.lookahead
     drafter, candidates = CHAINS[-1].drafter, CHAINS[-1].depth + 1
     # what choosing tokens takes when the server starts is more than the logits of its steps
@@ -136,8 +137,8 @@ def test_the_cache_is_what_weights_leave_or_no_room_is_said(table):
             SCENARIO.model, drafter, own.max_requests, tokens - candidates + more, candidates
         )
         assert bool(needed <= room) is fits
-    plain = limits_of(SCENARIO, None, Server(max_requests=96))
-    assert plain.kv_blocks > limits_of(SCENARIO, CHAINS[-1], Server(max_requests=96)).kv_blocks
+    plain = limits_of(SCENARIO, None, ServerSettings(max_requests=96))
+    assert plain.kv_blocks > limits_of(SCENARIO, CHAINS[-1], ServerSettings(max_requests=96)).kv_blocks
     assert table.requests_max == 96
     with pytest.raises(UsageError, match="leaves no room for a KV cache"):
         limits_of(Scenario(gpu="a40", model="llama-2-70b", runtime="cuda-graph"), None)
@@ -150,7 +151,9 @@ def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step():
             max_drafts=2,
         )  # fmt: skip
         options = chains(scenario)
-        found = step_table(scenario, options, limits_of(scenario, options[-1], Server(max_requests=4)), 64)
+        found = step_table(
+            scenario, options, limits_of(scenario, options[-1], ServerSettings(max_requests=4)), 64
+        )
         assert (found.steps_ahead, found.upto(0).steps_ahead) == (ahead, 1)
 
 

@@ -13,9 +13,11 @@ from one_line import one_line
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.grid.cells import price
-from medusa_sim.load.answer import load_test, run_load
-from medusa_sim.load.arrivals import Lengths, open_loop
-from medusa_sim.load.limits import Limits, Server, limits_of
+from medusa_sim.load.answer import run_load
+from medusa_sim.load.arrivals import open_loop
+from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.limits import SchedulerLimits, ServerSettings, limits_of
+from medusa_sim.load.load_test import load_test
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.serving_loop import run
@@ -62,7 +64,7 @@ def test_a_trace_with_sessions_keeps_who_follows_whom(tmp_path):
     assert found.said.tolist() == [0, 0, 13, 0, 35, 0]
     assert found.pause_s.tolist() == [0.0, 0.0, 0.5, 0.0, 0.0, 0.0]
     assert found.first(4).before.tolist() == [-1, -1, 0, -1]
-    few = Limits(kv_blocks=1000, positions=56)  # the last two are too long
+    few = SchedulerLimits(kv_blocks=1000, positions=56)  # the last two are too long
     assert found.fitting(few, 0, drop_long=True)[0].before.tolist() == [-1, -1, 0, -1]
     assert read_trace(written(tmp_path, text.replace(",a,", ",,"))).session is None  # nobody follows another
     with pytest.raises(DataError, match="think_ms of request 2 is below 0"):
@@ -142,7 +144,7 @@ def test_times_of_any_kind_are_seconds(tmp_path):
 
 def test_long_requests_are_refused_or_left_out(tmp_path):
     asked = read_trace(written(tmp_path, GOOD))
-    model, card = Limits(kv_blocks=100, positions=16), Limits(kv_blocks=1, positions=100)
+    model, card = SchedulerLimits(kv_blocks=100, positions=16), SchedulerLimits(kv_blocks=1, positions=100)
     with pytest.raises(UsageError, match=r"1 of 3 requests .* request 1 with 20 prompt .* 16 positions"):
         asked.fitting(model, 0, drop_long=False)
     with pytest.raises(UsageError, match="KV cache holds 16 tokens"):
@@ -151,7 +153,7 @@ def test_long_requests_are_refused_or_left_out(tmp_path):
     assert dropped == 1
     assert left.prompt_tokens.tolist() == [10, 5]
     with pytest.raises(UsageError, match="3 of 3"):
-        asked.fitting(Limits(kv_blocks=100, positions=2), 0, drop_long=True)
+        asked.fitting(SchedulerLimits(kv_blocks=100, positions=2), 0, drop_long=True)
 
 
 def test_the_azure_hours_are_read(shared_data):
@@ -262,7 +264,7 @@ def test_the_limits_of_a_run_are_printed_with_whose_they_are():
 @pytest.mark.parametrize("length", [2048, 16384, 30000])
 def test_load_holds_as_many_requests_as_a_sweep_fits(model, length):
     scenario = Scenario(gpu="h100-sxm", model=model, runtime="vllm", drafter="ngram", acceptance=0.5)
-    found = limits_of(scenario, None, Server(max_requests=16, token_budget=16))
+    found = limits_of(scenario, None, ServerSettings(max_requests=16, token_budget=16))
     swept = int(price(scenario, [1], [length], ()).surface.max_batch[0, 0])
     # a sweep's activations are those of its own batch, a block is the last one's rounding
     assert found.kv_blocks / found.blocks_of(length) == pytest.approx(swept, rel=0.03, abs=1.0)
@@ -290,7 +292,9 @@ def test_the_cache_is_as_large_as_an_engine_logs(model, dtype, tp, logged_gib):
 def test_more_requests_in_a_step_leave_less_cache():
     """The profile run draws for all of them: 38.8 bytes a logit, of which the widest step hides the first."""
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3")
-    few, many, most = (limits_of(scenario, None, Server(max_requests=n)).kv_tokens for n in (16, 512, 1024))
+    few, many, most = (
+        limits_of(scenario, None, ServerSettings(max_requests=n)).kv_tokens for n in (16, 512, 1024)
+    )
     assert few > many > most
     assert (many - most) * 131072 == pytest.approx(38.8 * 128256 * 512, rel=0.01)
 
@@ -329,6 +333,6 @@ def test_windows_are_not_held_as_full_layers():
 
 def test_a_shared_prefix_is_held_once():
     given = {"kv_blocks": 100, "positions": 4096, "prefix_hit_rate": 0.75}
-    shared, own = (Limits(**given, shares_prefix=kind) for kind in (True, False))
+    shared, own = (SchedulerLimits(**given, shares_prefix=kind) for kind in (True, False))
     assert (shared.found_tokens(640), shared.shared_blocks(640), own.shared_blocks(640)) == (480, 30, 0)
     assert shared.found_tokens(1) == 0  # a token at least is computed

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import medusa_sim as ms
-from medusa_sim.load.answer import load_test, run_load
+from medusa_sim.load.answer import run_load
+from medusa_sim.load.load_test import load_test
 from medusa_sim.report.compare.page import compare_blocks
 from medusa_sim.report.compare.screen import compare_screen
 from medusa_sim.report.document import Appendix, Heading, Picture, markdown_page

@@ -9,7 +9,8 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
-from medusa_sim.load.arrivals import Drawn, Lengths
+from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.sources import Drawn
 from medusa_sim.report.charts.setups import (
     ANSWER,
     CARDS,

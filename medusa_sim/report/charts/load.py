@@ -13,7 +13,7 @@ from medusa_sim.units import KILO
 
 if TYPE_CHECKING:
     from medusa_sim.load.answer import LoadAnswer
-    from medusa_sim.load.load_test import LoadPoint
+    from medusa_sim.load.point import LoadPoint
 
 _MOST_POINTS = 400
 _POLICY: Tip = ("policy", "policy", "")

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from medusa_sim.load.answer import LoadAnswer
-from medusa_sim.load.arrivals import Drawn
+from medusa_sim.load.arguments import NO_DRAFTS
 from medusa_sim.load.carried import Carried, search_requests
-from medusa_sim.load.load_test import LoadPoint, LoadTest
+from medusa_sim.load.load_test import LoadTest
+from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import BySize
+from medusa_sim.load.sources import Drawn
 from medusa_sim.report.load.tables import carried_table, load_table
 from medusa_sim.report.load.warnings import warnings
 from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_text
@@ -85,8 +87,8 @@ def only_chains(test: LoadTest) -> str:
 
 def sentence(answer: LoadAnswer) -> str:
     """What speculation is worth under this load: the rates that are carried, or the times at a rate."""
-    every = sorted(answer.carried, key=lambda each: each.policy == "none")
-    plain = next((each for each in every if each.policy == "none"), None)
+    every = sorted(answer.carried, key=lambda each: each.policy == NO_DRAFTS)
+    plain = next((each for each in every if each.policy == NO_DRAFTS), None)
     if not every:
         return _compared(answer.last)
     if any(each.largest_per_s is not None for each in every):

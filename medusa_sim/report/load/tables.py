@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim.grid.columns import LOAD, run_values
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.load.answer import LoadAnswer
+from medusa_sim.load.arguments import NO_DRAFTS
 from medusa_sim.load.carried import Carried
-from medusa_sim.load.load_test import LoadPoint
+from medusa_sim.load.point import LoadPoint
 from medusa_sim.report.load.words import rate_text
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.table import TextTable
@@ -56,7 +57,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     rate, gpus = answer.target_rate, answer.test.scenario.gpus
 
     def never(each: Carried, value: str | None) -> str:
-        return NOTHING if each.policy == "none" else "never" if value is None else value
+        return NOTHING if each.policy == NO_DRAFTS else "never" if value is None else value
 
     def within(each: Carried) -> str:
         """`19.1 (17.4-20.9)`: what is carried with its 80 % interval."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim.grid.columns import run_values
 from medusa_sim.grid.quantities import scenario_values
 from medusa_sim.load.answer import LoadAnswer
-from medusa_sim.load.load_test import LoadPoint
+from medusa_sim.load.point import LoadPoint
 from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.recommend.values import break_even_values
 

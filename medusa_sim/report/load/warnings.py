@@ -8,7 +8,7 @@ from medusa_sim.doubts.doubts import doubts, first_token_doubts
 from medusa_sim.doubts.terms import beyond_measured
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.carried import SURELY_STEADY
-from medusa_sim.load.load_test import LoadPoint
+from medusa_sim.load.point import LoadPoint
 from medusa_sim.report.load.words import at_rate, policy_text, rate_text
 from medusa_sim.report.words.numbers import percent, significant
 

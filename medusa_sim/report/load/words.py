@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from medusa_sim.load.load_test import LoadPoint
+from medusa_sim.load.point import LoadPoint
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.units import KILO
 

@@ -1,0 +1,60 @@
+"""Lengths of prompts and outputs, drawn around their means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import IntArray
+from medusa_sim.errors import UsageError
+from medusa_sim.scenario.defaults import LENGTH_CV, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Lengths of prompts and outputs: log-normal around a mean, with a coefficient of variation (0: equal).
+
+    Drawn lengths are whole numbers from 1, and shortened where prompt and output exceed `most` tokens.
+    """
+
+    prompt_tokens: float = LOAD_PROMPT_TOKENS
+    output_tokens: float = LOAD_OUTPUT_TOKENS
+    prompt_cv: float = LENGTH_CV
+    output_cv: float = LENGTH_CV
+
+    def __post_init__(self) -> None:
+        for name, mean in (("prompt tokens", self.prompt_tokens), ("output tokens", self.output_tokens)):
+            if not 1.0 <= mean <= 1e8:
+                raise UsageError(f"{name} {mean:g}: a mean from 1 to 1e8 is needed")
+        for name, cv in (("prompt", self.prompt_cv), ("output", self.output_cv)):
+            if not 0.0 <= cv <= 10.0:
+                raise UsageError(
+                    f"coefficient of variation of {name} lengths {cv:g}: from 0 (all equal) to 10 is allowed"
+                )
+
+    def drawn(self, count: int, seed: int, most: int | None = None) -> tuple[IntArray, IntArray]:
+        """(prompt_tokens, output_tokens), each (count,).
+
+        Raises UsageError where even the means do not fit into `most` tokens.
+        """
+        if most is not None and self.prompt_tokens + self.output_tokens > most:
+            raise UsageError(
+                f"requests of {self.prompt_tokens:.10g} prompt and {self.output_tokens:.10g} output tokens "
+                f"in the mean do not fit: model and KV cache hold {most} tokens of one request; ask for "
+                "shorter ones, or choose another model or card"
+            )
+        random = np.random.default_rng([seed, 1])
+        prompt = _log_normal(random, self.prompt_tokens, self.prompt_cv, count)
+        output = _log_normal(random, self.output_tokens, self.output_cv, count)
+        if most is not None:
+            prompt = np.minimum(prompt, max(most - 1, 1))
+            output = np.minimum(output, np.maximum(most - prompt, 1))
+        return prompt, output
+
+
+def _log_normal(random: np.random.Generator, mean: float, cv: float, count: int) -> IntArray:
+    variance = np.log1p(cv**2)
+    normal = random.standard_normal(count)
+    drawn = mean * np.exp(np.sqrt(variance) * normal - variance / 2.0)
+    return np.asarray(np.maximum(np.rint(drawn), 1.0), dtype=np.int64)

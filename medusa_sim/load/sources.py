@@ -1,0 +1,77 @@
+"""Where the requests of a load test come from: drawn, or a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from medusa_sim.errors import UsageError
+from medusa_sim.load.arrivals import closed_loop, open_loop
+from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.requests import Requests
+from medusa_sim.scenario.defaults import LOAD_REQUESTS
+
+
+class Source(Protocol):
+    """Where requests come from, at any rate and for any seed."""
+
+    @property
+    def has_own_rate(self) -> bool:
+        """Whether it needs none to be given."""
+
+    def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
+        """Those at a mean rate (None: their own), none longer than `most` tokens where lengths are drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Requests that are drawn. ramp_to: the rate goes to so many times the first. users: in a closed loop."""
+
+    lengths: Lengths = field(default_factory=Lengths)
+    count: int = LOAD_REQUESTS
+    burstiness: float = 1.0
+    ramp_to: float = 1.0
+    users: int | None = None
+    think_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.ramp_to < np.inf:
+            raise UsageError(f"ramp {self.ramp_to:g}: a number above 0 is allowed")
+
+    @property
+    def has_own_rate(self) -> bool:
+        """A closed loop has."""
+        return self.users is not None
+
+    def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
+        """As drawn by the seed; one seed has the same pattern and lengths at every rate."""
+        if self.users is not None:
+            return closed_loop(
+                self.users, self.lengths, count=self.count, think_s=self.think_s, seed=seed, most=most
+            )
+        if rate_per_s is None:
+            raise UsageError("drawn requests need a rate: give --rate, or --users for a closed loop")
+        first = 2.0 * rate_per_s / (1.0 + self.ramp_to)
+        rate = rate_per_s if self.ramp_to == 1.0 else (first, first * self.ramp_to)
+        return open_loop(
+            rate, self.lengths, count=self.count, burstiness=self.burstiness, seed=seed, most=most
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """Requests of a trace; the seed changes nothing about them."""
+
+    trace: Requests
+
+    @property
+    def has_own_rate(self) -> bool:
+        """A trace has."""
+        return True
+
+    def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
+        """The trace, in its own time or with time stretched to another mean rate."""
+        del seed, most
+        return self.trace if rate_per_s is None else self.trace.at_rate(rate_per_s)
