@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from medusa_sim.errors import UsageError
-from medusa_sim.load.arrivals import Drawn, Lengths
+from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.sources import Drawn
 from medusa_sim.setups import measured
 from medusa_sim.setups.comparison import Comparison, sureness
 from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
@@ -60,7 +61,7 @@ def test_copies_together_get_every_request_once_at_the_rate_of_all():
 def test_of_many_copies_sixteen_share_a_stream_and_four_are_simulated(copies, shared, seeds):
     """Each is as long outstanding as a steady request: 500 ms and 20 ms a token."""
     from medusa_sim import Scenario
-    from medusa_sim.load.answer import load_test
+    from medusa_sim.load.load_test import load_test
 
     test = load_test(
         Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7), policies=["none"],
