@@ -8,6 +8,7 @@ best of these `best`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -37,8 +38,14 @@ _ALWAYS_LAST = 1e9
 """Moves what does not fit behind whatever does, in the same order."""
 
 
+@dataclass(frozen=True, eq=False)
 class Cells(CellSteps):
-    """Configurations of a surface, `index` of each, and all that is known about them."""
+    """Configurations of a surface, `index` of each, and all that is known about them.
+
+    whole: the cells that these were chosen from, if any.
+    """
+
+    whole: Cells | None = None
 
     @classmethod
     def every(cls, surface: Surface) -> Cells:
@@ -46,12 +53,16 @@ class Cells(CellSteps):
         return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
 
     def with_index(self, index: IntArray) -> Cells:
-        """The cells of other configurations of the same surface. index: (B or 1, S or 1, K)."""
+        """The cells of other configurations of the same surface; these, where they are the same.
+
+        index: (B or 1, S or 1, K).
+        """
         for axis in (0, 1):  # once where all batches or lengths have the same
             first = index.take([0], axis) if index.shape[axis] > 1 else index
             if np.array_equal(np.broadcast_to(first, index.shape), index):
                 index = first
-        return Cells(self.surface, index)
+        whole = self.whole or self
+        return self if np.array_equal(index, self.index) else Cells(self.surface, index, whole)
 
     # Which configurations.
 
@@ -63,9 +74,9 @@ class Cells(CellSteps):
         """
         configurations = self.configurations
         members = configurations.with_count
-        if members.shape[1] == 1:
-            return self.with_index(members[None, None, :, 0])
         every = self if self.index.shape[-1] == configurations.candidates.size else Cells.every(self.surface)
+        if members.shape[1] == 1:
+            return every.with_index(members[None, None, :, 0])
         per_token = every.step_us * ((1.0 + _TIE * configurations.option) / configurations.tokens_per_step)
         if not every.fits.all():
             per_token = np.where(every.fits, per_token, _ALWAYS_LAST * per_token)
@@ -97,7 +108,7 @@ class Cells(CellSteps):
     @cached_property
     def plain(self) -> Cells:
         """Plain decoding, one cell at each batch and length."""
-        return Cells(self.surface, np.full((1, 1, 1), PLAIN))
+        return self.with_index(np.full((1, 1, 1), PLAIN)) if self.whole is None else self.whole.plain
 
     @cached_property
     def in_flight(self) -> Cells:
