@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
 from medusa_sim.grid.cell_steps import CellSteps, picked
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import Surface, surface_at
@@ -99,9 +99,10 @@ class Cells(CellSteps):
         fits = np.broadcast_to(self.fits, self.shape)
         return np.asarray(np.argmax(np.where(fits, values, -np.inf), axis=-1))
 
-    def best_speculative(self, b: int, s: int) -> int:
-        """The configuration that gains most of those that speculate; of every configuration's cells."""
-        return 1 + int(np.argmax(self.speedup[b, s, 1:]))
+    @cached_property
+    def contenders(self) -> Cells:
+        """The configurations that are the best of their count at some batch and length; of every cell."""
+        return self.with_index(distinct(self.by_count.index.ravel())[None, None, :])
 
     # The same elsewhere.
 
@@ -177,6 +178,17 @@ class Cells(CellSteps):
             return self.step_band
         return self._unless_exact(self.speedup, *self._opened(Cells._speedup_halves))
 
+    def speedup_at(self, b: int, s: int) -> FloatArray:
+        """(K,) `speedup` at one batch and length; of every cell, or others with plain decoding first."""
+
+        def here(values: FloatArray | IntArray) -> FloatArray:
+            return np.broadcast_to(np.asarray(values, dtype=np.float64), self.shape)[b, s]
+
+        if self.scenario.traffic is None:
+            return here(self.step_speedup)
+        token_us = self._served_where(here).token_us
+        return np.asarray(token_us[0] / token_us)
+
     def _speedup_halves(self) -> Halves:
         """(low, high) half-widths of a server's speedup, on the logarithm.
 
@@ -208,15 +220,19 @@ class Cells(CellSteps):
     @cached_property
     def served(self) -> Served:
         """Steps seen through a server that stays full with the scenario's traffic (`step/server.py`)."""
+        return self._served_where(np.asarray)
+
+    def _served_where(self, here: Callable[[FloatArray | IntArray], FloatArray]) -> Served:
+        """`served` of the cells whose numbers `here` takes."""
         steps = self.in_flight
         return served(
             self.surface.setting,
-            steps.step_us,
-            self.batch,
-            self.candidates,
-            self.tokens_per_step,
+            here(steps.step_us),
+            here(self.batch),
+            here(self.candidates),
+            here(self.tokens_per_step),
             self.scenario.traffic,
-            attention_us=steps.attention_us,
+            attention_us=here(steps.attention_us),
             drafter=self.surface.loaded_drafter,
         )
 

@@ -59,7 +59,7 @@ class BatchRow(Cell):
     @cached_property
     def _speedups(self) -> FloatArray:
         """(J,) of every configuration at the fullest batch."""
-        return np.asarray(self.every.speedup[self.b, self.s])
+        return self.every.speedup_at(self.b, self.s)
 
     @cached_property
     def _steps_us(self) -> FloatArray:
@@ -87,7 +87,7 @@ class BatchRow(Cell):
     @cached_property
     def _speedup_by_batch(self) -> FloatArray:
         """(batches,) speedup of the configuration at each batch of the row."""
-        return np.asarray(self.every.speedup[self._places, self.s, self._configuration])
+        return np.asarray(self.cells.speedup[self._places, self.s, 0])
 
     @property
     def speedup_lowest(self) -> float:
@@ -166,7 +166,7 @@ class BatchRow(Cell):
     @property
     def _best_speculative(self) -> int:
         """The configuration that gains most of those that speculate."""
-        return self.every.best_speculative(self.b, self.s)
+        return 1 + int(np.argmax(self._speedups[1:]))
 
     @cached_property
     def _speculative(self) -> int:

@@ -122,12 +122,12 @@ def best_operating_point(
 
     rows: (B,) batches that count.
     """
-    place = slice(1, None) if speculate else slice(0, 1)
-    allowed = every.fits[:, s, place] & np.reshape(rows, (-1, 1))
+    place, by_count = slice(1, None) if speculate else slice(0, 1), every.by_count
+    allowed = by_count.fits[:, s, place] & np.reshape(rows, (-1, 1))
     if max_latency_us is not None:
-        allowed = allowed & (every.tpot_us[:, s, place] <= max_latency_us)
+        allowed = allowed & (by_count.tpot_us[:, s, place] <= max_latency_us)
     if not allowed.any():
         return None
-    rate = every.tokens_per_s[:, s, place]
+    rate = by_count.tokens_per_s[:, s, place]
     row, column = np.unravel_index(int(np.argmax(np.where(allowed, rate, -np.inf))), rate.shape)
-    return Cell(cells=every, b=int(row), s=s, k=int(place.start or 0) + int(column))
+    return Cell(cells=by_count, b=int(row), s=s, k=int(place.start or 0) + int(column))

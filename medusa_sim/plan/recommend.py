@@ -126,38 +126,43 @@ def batch_ranges(cells: Cells, s: int, question: Question, paying: BreakEven) ->
 
     Drafts are made where `paying` says; nowhere, where none of the batches asked about has a predicted gain.
     """
-    speedup, fits = cells.speedup[:, s], cells.fits[:, s]
+    contenders = cells.contenders
+    speedup, fits = contenders.speedup[:, s], contenders.fits[:, s]
     gains = bool((fits & (speedup > 1.0))[:, 1:].any())
     drafted = paying.drafts_at(cells.surface.batch) & gains
-    in_time = _in_time(cells, question)[:, s]
-    return _merged(speedup, fits, in_time, question.switching_gain, drafted, _halves(cells)[:, s])
+    in_time = _in_time(contenders, question)[:, s]
+    return _merged(contenders, question, speedup, fits, in_time, drafted, _halves(contenders)[:, s])
 
 
-def _halves(cells: Cells) -> FloatArray:
-    """(B, S, J) half-width of each configuration's speedup: that of its count."""
-    return halves(cells.by_count)[..., cells.configurations.column]
+def _halves(contenders: Cells) -> FloatArray:
+    """(B, S, K) half-width of each speedup: that of its count."""
+    columns = contenders.configurations.column[contenders.index[0, 0]]
+    return halves(contenders.by_count)[..., columns]
 
 
-def _in_time(cells: Cells, question: Question) -> BoolArray:
-    """(B, S, J) whether a configuration keeps the time per token that was asked for."""
+def _in_time(contenders: Cells, question: Question) -> BoolArray:
+    """(B, S, K) whether a configuration keeps the time per token that was asked for."""
     limit_us = np.inf if question.max_latency_us is None else question.max_latency_us
-    return np.asarray(cells.tpot_us <= limit_us)
+    return np.asarray(contenders.tpot_us <= limit_us)
 
 
 def _merged(
+    contenders: Cells,
+    question: Question,
     speedup: FloatArray,
     fits: BoolArray,
     in_time: BoolArray,
-    gain: float,
-    drafted: BoolArray | None,
+    drafted: BoolArray,
     halves: FloatArray,
 ) -> tuple[BatchRange, ...]:
-    """Ranges of (B, J) cells; a batch at which nothing is in time takes what is fastest all the same."""
+    """Ranges of (B, K) cells; a batch at which nothing is in time takes what is fastest all the same."""
     kept = fits & in_time
     late = np.asarray(~kept.any(axis=1))
     allowed = np.where(late[:, None], fits, kept)
     apart = late + 2 * ~fits[:, PLAIN]
-    return merge_batches(speedup, allowed, gain, apart, drafted=drafted, halves=halves)
+    merged = merge_batches(speedup, allowed, question.switching_gain, apart, drafted=drafted, halves=halves)
+    configurations = contenders.index[0, 0]
+    return tuple(replace(span, configuration=int(configurations[span.configuration])) for span in merged)
 
 
 def _all_lengths(cells: Cells, question: Question, paying: Sequence[BreakEven]) -> tuple[ScheduleRow, ...]:
@@ -165,15 +170,16 @@ def _all_lengths(cells: Cells, question: Question, paying: Sequence[BreakEven]) 
 
     Drafts are made where they are at every length, and where lengths differ by the sign of the mean.
     """
-    mean = np.exp(np.log(cells.speedup).mean(axis=1))
-    fits, in_time = (np.asarray(of.all(axis=1)) for of in (cells.fits, _in_time(cells, question)))
+    contenders = cells.contenders
+    mean = np.exp(np.log(contenders.speedup).mean(axis=1))
+    fits, in_time = (np.asarray(of.all(axis=1)) for of in (contenders.fits, _in_time(contenders, question)))
     gains = np.where(fits, mean, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
     each = np.asarray([one.drafts_at(cells.surface.batch) for one in paying])
     drafted = (each.all(axis=0) & gains.any()) | (each.any(axis=0) & gains)
     rows = []
-    ranges = _merged(mean, fits, in_time, question.switching_gain, drafted, _halves(cells).mean(axis=1))
+    ranges = _merged(contenders, question, mean, fits, in_time, drafted, _halves(contenders).mean(axis=1))
     for row in schedule_rows(cells, 0, ranges, question):
-        worst = np.argmin(cells.speedup[row.batches.last, :, row.batches.configuration])
+        worst = np.argmin(row.cells.speedup[row.batches.last, :, 0])
         rows.append(replace(row, s=int(worst)))
     return tuple(rows)
 
@@ -182,10 +188,12 @@ def _where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tupl
     """For each length with a batch where speculation pays but has no room: the largest that gains."""
     largest, surface = {}, cells.surface
     for s in range(surface.seq_len.size):
-        pays = cells.speedup[:, s, 1:] > 1.0
-        shut = np.flatnonzero(pays.any(axis=-1) & ~cells.fits[:, s, 1:].any(axis=-1))
-        if shut.size and (most := int(surface.max_batch[s, 1:][pays[shut[0]]].max())) > 0:
-            largest[s] = most
+        pays = (cells.contenders.speedup[:, s, 1:] > 1.0).any(axis=-1)
+        shut = np.flatnonzero(pays & ~cells.fits[:, s, 1:].any(axis=-1))
+        if shut.size:
+            gaining = cells.speedup_at(int(shut[0]), s)[1:] > 1.0
+            largest[s] = int(surface.max_batch[s, 1:][gaining].max())
+    largest = {s: most for s, most in largest.items() if most > 0}
     rows = []
     for group in in_groups(len(largest)):
         places = list(largest)[group]
@@ -193,7 +201,7 @@ def _where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tupl
         fitting = price(scenario, batches, surface.seq_len[places], cells.configurations.options)
         for at, s in enumerate(places):
             row = int(np.searchsorted(batches, largest[s]))
-            gain = np.where(fitting.fits[row, at, 1:], fitting.speedup[row, at, 1:], -np.inf)
+            gain = np.where(fitting.fits[row, at, 1:], fitting.speedup_at(row, at)[1:], -np.inf)
             if gain.max() <= 1.0:  # no reason to run fewer
                 continue
             chosen = BatchRange(first=row, last=row, configuration=1 + int(np.argmax(gain)), alone=True)
@@ -213,13 +221,11 @@ def _best(cells: Cells, question: Question, *, speculate: bool) -> Cell | None:
 
 def by_drafts(cells: Cells, b: int, s: int) -> tuple[Cell, ...]:
     """For each draft length the best count and its speedup at one batch and length."""
-    depth = cells.configurations.depth
-    gains = []
-    for drafts in distinct(depth[1:]):
-        members = np.flatnonzero(depth == drafts)
-        best = int(members[np.argmax(cells.speedup[b, s, members])])
-        gains.append(Cell(cells=cells, b=b, s=s, k=best))
-    return tuple(gains)
+    depth, speedup = cells.configurations.depth, cells.speedup_at(b, s)
+    members = [np.flatnonzero(depth == drafts) for drafts in distinct(depth)]
+    best = np.asarray([own[np.argmax(speedup[own])] for own in members], dtype=np.int64)
+    chosen = cells.with_index(best[None, None, :])
+    return tuple(Cell(cells=chosen, b=b, s=s, k=place) for place in range(1, best.size))
 
 
 def _requests(

@@ -94,7 +94,7 @@ def steps_at(answer: Recommendation, batch: int, seq_len: int, *, scheduled: boo
     """
     cells, (b, s) = answer.cells, _place(answer, batch, seq_len)
     chosen = configuration_at(answer.ranges[s], b) if scheduled else PLAIN
-    best = cells.best_speculative(b, s) if chosen == PLAIN else chosen
+    best = 1 + int(np.argmax(cells.speedup_at(b, s)[1:])) if chosen == PLAIN else chosen
     option = cells.configurations.option_of(best)
     assert option is not None  # noqa: S101  # it speculates
     setting = replace(answer.setting, drafter=option.drafter)
