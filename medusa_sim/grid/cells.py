@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float, distinct, in_quadrature
 from medusa_sim.grid.cell_steps import CellSteps, picked
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import Surface, surface_at
@@ -182,7 +182,7 @@ class Cells(CellSteps):
         """(K,) `speedup` at one batch and length; of every cell, or others with plain decoding first."""
 
         def here(values: FloatArray | IntArray) -> FloatArray:
-            return np.broadcast_to(np.asarray(values, dtype=np.float64), self.shape)[b, s]
+            return as_float(np.broadcast_to(values, self.shape)[b, s])
 
         if self.scenario.traffic is None:
             return here(self.step_speedup)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct
+from medusa_sim.arrays import IntArray, distinct
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.request_latency import RequestLatency, request_with
 from medusa_sim.grid.surface import in_groups
-from medusa_sim.plan.batch_ranges import BatchRange, configuration_at, merge_batches
+from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.break_even import (
     BreakEven,
     break_even_batches,
@@ -25,8 +25,8 @@ from medusa_sim.plan.break_even import (
 from medusa_sim.plan.capacity import batches_tried, best_operating_point, capacities, fastest
 from medusa_sim.plan.counts import free_budget
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule_row import ScheduleRow, schedule_rows
-from medusa_sim.plan.verdict import halves
+from medusa_sim.plan.schedule import ranges_over, schedule_rows
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.scenario.defaults import request_length
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
@@ -52,7 +52,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         # a row that stands for batches between two searched ones must not cross break-even either
         cells = price(scenario, distinct(cells.surface.batch, beside), lengths, options)
         paying = break_even_batches(scenario, options, lengths, cells, first)
-    ranges = tuple(batch_ranges(cells, s, asked, paying[s]) for s in range(lengths.size))
+    ranges = tuple(ranges_over([s], cells, asked, paying) for s in range(lengths.size))
     schedule = tuple(row for s, those in enumerate(ranges) for row in schedule_rows(cells, s, those, asked))
     best_with, best_without = (_best(cells, asked, speculate=speculate) for speculate in (True, False))
     return Recommendation(
@@ -67,7 +67,6 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         free_candidates=_free_candidates(cells, asked.free_within),
         schedule=schedule,
         ranges=ranges,
-        schedule_all_lengths=_all_lengths(cells, asked, paying),
         by_drafts=by_drafts(cells, 0, 0),
         best_with=best_with,
         best_without=best_without,
@@ -119,69 +118,6 @@ def _free_candidates(cells: Cells, within: float) -> tuple[tuple[int, int, int],
         for s, seq_len in enumerate(surface.seq_len)
         for b, batch in enumerate(surface.batch)
     )
-
-
-def batch_ranges(cells: Cells, s: int, question: Question, paying: BreakEven) -> tuple[BatchRange, ...]:
-    """Ranges of one length; batches that do not fit, or keep no limit of latency, stand apart.
-
-    Drafts are made where `paying` says; nowhere, where none of the batches asked about has a predicted gain.
-    """
-    contenders = cells.contenders
-    speedup, fits = contenders.speedup[:, s], contenders.fits[:, s]
-    gains = bool((fits & (speedup > 1.0))[:, 1:].any())
-    drafted = paying.drafts_at(cells.surface.batch) & gains
-    in_time = _in_time(contenders, question)[:, s]
-    return _merged(contenders, question, speedup, fits, in_time, drafted, _halves(contenders)[:, s])
-
-
-def _halves(contenders: Cells) -> FloatArray:
-    """(B, S, K) half-width of each speedup: that of its count."""
-    columns = contenders.configurations.column[contenders.index[0, 0]]
-    return halves(contenders.by_count)[..., columns]
-
-
-def _in_time(contenders: Cells, question: Question) -> BoolArray:
-    """(B, S, K) whether a configuration keeps the time per token that was asked for."""
-    limit_us = np.inf if question.max_latency_us is None else question.max_latency_us
-    return np.asarray(contenders.tpot_us <= limit_us)
-
-
-def _merged(
-    contenders: Cells,
-    question: Question,
-    speedup: FloatArray,
-    fits: BoolArray,
-    in_time: BoolArray,
-    drafted: BoolArray,
-    halves: FloatArray,
-) -> tuple[BatchRange, ...]:
-    """Ranges of (B, K) cells; a batch at which nothing is in time takes what is fastest all the same."""
-    kept = fits & in_time
-    late = np.asarray(~kept.any(axis=1))
-    allowed = np.where(late[:, None], fits, kept)
-    apart = late + 2 * ~fits[:, PLAIN]
-    merged = merge_batches(speedup, allowed, question.switching_gain, apart, drafted=drafted, halves=halves)
-    configurations = contenders.index[0, 0]
-    return tuple(replace(span, configuration=int(configurations[span.configuration])) for span in merged)
-
-
-def _all_lengths(cells: Cells, question: Question, paying: Sequence[BreakEven]) -> tuple[ScheduleRow, ...]:
-    """Rows that share a configuration over all lengths: geometric mean of the speedups.
-
-    Drafts are made where they are at every length, and where lengths differ by the sign of the mean.
-    """
-    contenders = cells.contenders
-    mean = np.exp(np.log(contenders.speedup).mean(axis=1))
-    fits, in_time = (np.asarray(of.all(axis=1)) for of in (contenders.fits, _in_time(contenders, question)))
-    gains = np.where(fits, mean, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
-    each = np.asarray([one.drafts_at(cells.surface.batch) for one in paying])
-    drafted = (each.all(axis=0) & gains.any()) | (each.any(axis=0) & gains)
-    rows = []
-    ranges = _merged(contenders, question, mean, fits, in_time, drafted, _halves(contenders).mean(axis=1))
-    for row in schedule_rows(cells, 0, ranges, question):
-        worst = np.argmin(row.cells.speedup[row.batches.last, :, 0])
-        rows.append(replace(row, s=int(worst)))
-    return tuple(rows)
 
 
 def _where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tuple[ScheduleRow, ...]:

@@ -31,9 +31,8 @@ class Recommendation:
     row that speculation helps least. free_candidates: (batch, seq_len, count) of the options scheduled.
     ranges: of the schedule, by length.
     best_with, best_without: largest throughput among the question's batches that fit and keep the latency.
-    by_drafts: at batch_min and the first length. schedule_all_lengths: one schedule for all lengths, as
-    engines that do not look at the context take it, each row at the length it helps least. where_it_fits: for
-    each length at which speculation would pay but some batch leaves no room, the largest batch that does.
+    by_drafts: at batch_min and the first length. where_it_fits: for each length at which speculation would
+    pay but some batch leaves no room, the largest batch that does.
     """
 
     question: Question
@@ -45,7 +44,6 @@ class Recommendation:
     free_candidates: tuple[tuple[int, int, int], ...]
     schedule: tuple[ScheduleRow, ...]
     ranges: tuple[tuple[BatchRange, ...], ...]
-    schedule_all_lengths: tuple[ScheduleRow, ...]
     by_drafts: tuple[Cell, ...]
     best_with: Cell | None
     best_without: Cell | None

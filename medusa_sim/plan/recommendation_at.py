@@ -11,7 +11,8 @@ from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.request_latency import RequestLatency, request_with
 from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule_row import ScheduleRow, schedule_rows
+from medusa_sim.plan.schedule import schedule_rows
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 
 

@@ -11,10 +11,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray, among
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.plan.batch_ranges import BatchRange
 from medusa_sim.plan.batch_row import BatchRow
 from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
-from medusa_sim.scenario.question import Question
 from medusa_sim.step.drafter.base import Medusa
 
 _NEIGHBOURS = 5
@@ -209,17 +207,3 @@ class ScheduleRow(BatchRow):
     def cheaper_larger(self) -> tuple[tuple[int, int], ...]:
         """Pairs (count, larger count whose step is shorter) of plain decoding and the family."""
         return tuple(cheaper_pairs(*self._counts))
-
-
-def schedule_rows(
-    every: Cells, s: int, ranges: tuple[BatchRange, ...], question: Question
-) -> list[ScheduleRow]:
-    """The rows of these ranges of batches at the `s`-th length of a search."""
-    index = np.zeros((every.shape[0], 1, 1), dtype=np.int64)
-    for batches in ranges:
-        index[batches.first : batches.last + 1] = batches.configuration
-    run = every.with_index(index)
-    return [
-        ScheduleRow(cells=run, b=each.last, s=s, every=every, batches=each, question=question)
-        for each in ranges
-    ]

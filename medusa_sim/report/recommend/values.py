@@ -14,6 +14,7 @@ from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import steps_at
+from medusa_sim.plan.schedule import schedule_all_lengths
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.formats import json_value
 from medusa_sim.report.recommend.sentences import reason
@@ -62,7 +63,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
             for batch, seq_len, count in answer.free_candidates
         ],
         "schedule": [row_values(row) for row in answer.schedule],
-        "schedule_all_lengths": [row_values(row) for row in answer.schedule_all_lengths],
+        "schedule_all_lengths": [row_values(row) for row in schedule_all_lengths(answer)],
         "by_drafts": [entry.quantities(BY_DRAFTS) for entry in answer.by_drafts],
         "steps": _steps_values(answer),
         "best_with_speculation": best and best.quantities(POINT),

@@ -1,0 +1,76 @@
+"""A schedule: which configuration runs which batches, at each length or over several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
+from medusa_sim.plan.break_even import BreakEven
+from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.verdict import halves
+from medusa_sim.scenario.question import Question
+
+if TYPE_CHECKING:
+    from medusa_sim.plan.recommendation import Recommendation
+
+
+def ranges_over(
+    places: Sequence[int], cells: Cells, question: Question, paying: Sequence[BreakEven]
+) -> tuple[BatchRange, ...]:
+    """Ranges that share a configuration over some lengths: by the geometric mean of its speedups.
+
+    Drafts are made at the batches where `paying` says so of every length, unless none of them has a
+    predicted gain; where lengths differ the gain decides. Batches that do not fit, or keep no limit of
+    latency, stand apart; where no configuration keeps it the fastest runs all the same.
+    places: of the lengths; paying: of every length.
+    """
+    contenders = cells.contenders
+    speedup = np.exp(np.log(contenders.speedup[:, places]).mean(axis=1))
+    fits = np.asarray(contenders.fits[:, places].all(axis=1))
+    limit_us = np.inf if question.max_latency_us is None else question.max_latency_us
+    kept = fits & (contenders.tpot_us[:, places] <= limit_us).all(axis=1)
+    late = np.asarray(~kept.any(axis=1))
+    gains = np.where(fits, speedup, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
+    drafts = np.asarray([paying[s].drafts_at(cells.surface.batch) for s in places])
+    columns = contenders.configurations.column[contenders.index[0, 0]]
+    merged = merge_batches(
+        speedup,
+        np.where(late[:, None], fits, kept),
+        question.switching_gain,
+        apart=late + 2 * ~fits[:, PLAIN],
+        drafted=(drafts.all(axis=0) & gains.any()) | (drafts.any(axis=0) & gains),
+        halves=halves(cells.by_count)[:, places].mean(axis=1)[:, columns],
+    )
+    configurations = contenders.index[0, 0]
+    return tuple(replace(span, configuration=int(configurations[span.configuration])) for span in merged)
+
+
+def schedule_rows(
+    every: Cells, s: int, ranges: tuple[BatchRange, ...], question: Question
+) -> list[ScheduleRow]:
+    """The rows of these ranges of batches at the `s`-th length of a search."""
+    index = np.zeros((every.shape[0], 1, 1), dtype=np.int64)
+    for batches in ranges:
+        index[batches.first : batches.last + 1] = batches.configuration
+    run = every.with_index(index)
+    return [
+        ScheduleRow(cells=run, b=each.last, s=s, every=every, batches=each, question=question)
+        for each in ranges
+    ]
+
+
+def schedule_all_lengths(answer: Recommendation) -> tuple[ScheduleRow, ...]:
+    """One schedule for all lengths, as engines that do not look at the context take it.
+
+    Each row stands at the length that it helps least.
+    """
+    places = range(len(answer.question.seq_len))
+    ranges = ranges_over(places, answer.cells, answer.question, answer.break_even_batches)
+    rows = schedule_rows(answer.cells, 0, ranges, answer.question)
+    return tuple(replace(row, s=int(np.argmin(row.cells.speedup[row.batches.last, :, 0]))) for row in rows)
