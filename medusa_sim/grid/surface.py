@@ -169,11 +169,6 @@ class Surface:
         runtime = self.setting.runtime
         return None if runtime.engine is None else self.run_by(runtime.kernels_alone)
 
-    @cached_property
-    def on_accepted_rows(self) -> Surface:
-        """The same with Medusa heads on accepted rows alone."""
-        return self.run_by(replace(self.setting.runtime, head_rows="accepted"))
-
     def run_by(self, runtime: Runtime) -> Surface:
         """The same under another runtime."""
         return replace(self, setting=replace(self.setting, runtime=runtime), nominal=None, sibling=None)

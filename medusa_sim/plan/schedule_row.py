@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, among
-from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.plan.batch_row import BatchRow
 from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.step.drafter.base import Medusa
+from medusa_sim.step.step import verify_step
 
 _NEIGHBOURS = 5
 """A cliff stands out from the counts around it; a few chain lengths have none."""
@@ -138,7 +138,12 @@ class ScheduleRow(BatchRow):
         on_accepted = self._surface.setting.runtime.head_rows == "accepted"
         if self._option is None or not isinstance(self._option.drafter, Medusa) or on_accepted:
             return None
-        step_us = Cells(self._surface.on_accepted_rows, self.cells.index).step_us[self.b, self.s, 0]
+        setting = replace(
+            self._surface.setting,
+            drafter=self._option.drafter,
+            runtime=replace(self._surface.setting.runtime, head_rows="accepted"),
+        )
+        step_us = verify_step(setting, self.batch_max, self.seq_len, self.candidates).time_us
         return self._speedup_if(float(step_us / self._steps_us[self._configuration]))
 
     @property

@@ -19,7 +19,7 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, distinct
+from medusa_sim.arrays import FloatArray, IntArray, among, distinct
 from medusa_sim.grid.cells import Cells
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def refined(values: IntArray, codes: IntArray, verdicts_at: CodesAt) -> tuple[In
                 for place in places
             )
         )
-        between = np.setdiff1d(between, values)
+        between = between[~among(between, values)]
         together = np.concatenate([values, between])
         order = np.argsort(together, kind="stable")
         codes = np.concatenate([codes, verdicts_at(between)])[order]

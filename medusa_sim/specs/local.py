@@ -221,7 +221,7 @@ def with_backend(engine: str, device: LocalDevice | None) -> str:
 
 def laws_of(device: LocalDevice | None) -> tuple[Law, ...]:
     """The laws of a device, one for each backend that runs there."""
-    return tuple(law for law in laws() if device is not None and device.target.startswith(law.targets))
+    return () if device is None else tuple(law for law in laws() if device.target.startswith(law.targets))
 
 
 UNOPENED = "published figures, no sheet was opened"
