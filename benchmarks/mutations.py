@@ -63,6 +63,8 @@ _CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate", "lab/measure/
 """Where constants of a module were chosen freely: what is taken from a file, sizes of pictures, where a fit's
 search begins and ends, shapes to measure. A tenth more of one is as right, so that no test should notice.
 """
+_AXIS = 8
+"""More ascending sizes than this in a constant are an axis that is tried: another one is as right."""
 _NOTHING = 1e-9
 """Numbers below this only keep a division from one by zero."""
 
@@ -161,9 +163,17 @@ def mutations_of(path: Path) -> list[Mutation]:
     return [
         mutation
         for node in ast.parse(reader.text).body
-        if not (is_chosen and isinstance(node, (ast.Assign, ast.AnnAssign)))
+        if not (isinstance(node, (ast.Assign, ast.AnnAssign)) and (is_chosen or _is_axis(node)))
         for mutation in reader.below(node)
     ]
+
+
+def _is_axis(node: ast.stmt) -> bool:
+    """Whether a constant lists sizes that are tried."""
+    every = [each for each in ast.walk(node) if isinstance(each, ast.Constant)]
+    placed_so = sorted(every, key=lambda each: (each.lineno, each.col_offset))
+    sizes = [each.value for each in placed_so if isinstance(each.value, int)]
+    return len(every) == len(sizes) > _AXIS and sizes == sorted(sizes)
 
 
 def _is_words(node: ast.expr) -> bool:
