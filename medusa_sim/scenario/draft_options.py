@@ -171,13 +171,14 @@ class DraftOption:
     @cached_property
     def _most_factors(self) -> list[float]:
         """Of each head, the factor at which its total probability reaches 1."""
-        coverage = np.ones(0) if self.heads is None else self.heads.conditional().sum(axis=1)
-        return list((1.0 / np.maximum(coverage, _LEAST)).tolist())
+        assert self.heads is not None  # noqa: S101  # a curve knows none, and scales otherwise
+        return list((1.0 / np.maximum(self.heads.conditional().sum(axis=1), _LEAST)).tolist())
 
     @cached_property
     def _gains_of_levels(self) -> list[list[float]]:
         """(nodes + 1, heads) tokens that each level of a tree of 0, 1, ... nodes adds."""
-        paths, gains = ((), np.zeros(0)) if self.order is None else (self.order.paths, self.order.gains)
+        assert self.order is not None  # noqa: S101  # likewise
+        paths, gains = self.order.paths, self.order.gains
         by_level = np.zeros((len(paths) + 1, len(self._most_factors)))
         by_level[np.arange(1, len(paths) + 1), [len(path) - 1 for path in paths]] = gains
         return list(by_level.cumsum(axis=0).tolist())
