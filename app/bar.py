@@ -31,12 +31,11 @@ from chosen import (
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
 from medusa_sim.outside.limits import SENT_HEADER_BYTES
-from medusa_sim.plan.sweep_answer import LIMIT
 from medusa_sim.report.words.numbers import with_prefix
 from medusa_sim.scenario.acceptance import CONDITIONAL, LETTERS, NUMBERS
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument
-from medusa_sim.scenario.defaults import request_length
+from medusa_sim.scenario.defaults import KERNELS_ALONE, request_length
 from medusa_sim.specs.gpu import device_names, gpu_names, load_gpu, local_names
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import (
@@ -163,7 +162,7 @@ def _line(*, searched: bool) -> str:
 
 def _beside(gpu: str, engine: str) -> str:
     """What stands behind the names of card and engine."""
-    untimed = f"its time between kernels is not known: kernels alone ({LIMIT}) are counted"
+    untimed = f"its time between kernels is not known: kernels alone ({KERNELS_ALONE}) are counted"
     about = untimed if engine in UNTIMED else load_runtime(engine).title
     return f"{gpu}: {card_text(gpu)}. {engine}: {about}."
 

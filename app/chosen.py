@@ -13,7 +13,6 @@ from medusa_sim import data
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.export import ENGINES
 from medusa_sim.export.engines import METHODS
-from medusa_sim.plan.sweep_answer import LIMIT
 from medusa_sim.scenario.arguments import ARGUMENTS, Arguments, words_of
 from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.scenario.defaults import (
@@ -21,6 +20,7 @@ from medusa_sim.scenario.defaults import (
     DEFAULT_GPU,
     DEFAULT_MODEL,
     DEFAULT_SEQ_LEN,
+    KERNELS_ALONE,
     LOAD_OUTPUT_TOKENS,
     LOAD_PROMPT_TOKENS,
     default_drafter,
@@ -120,7 +120,7 @@ class SetUp(Arguments):
     @property
     def launched(self) -> str:
         """The runtime that its steps are priced with."""
-        return LIMIT if self.is_untimed else self.engine
+        return KERNELS_ALONE if self.is_untimed else self.engine
 
     @property
     def own_code(self) -> bool:

@@ -160,7 +160,7 @@ def named_file(given: str) -> str:
     >>> [named_file(each) for each in ("Q4_K_M", "Q4_K - Medium", "MXFP4 MoE", "4-bit", "FP8")]
     ['q4_k_m', 'q4_k_m', 'mxfp4_moe', 'mlx-4bit', 'fp8']
     """
-    name = re.sub(r"[ _]*[ -]+(small|medium|large)$", lambda size: f"_{size[1][0]}", given.lower())
+    name = re.sub(r"[ _-]+(small|medium|large)$", lambda size: f"_{size[1][0]}", given.lower())
     name = name.replace(" ", "_")
     return OTHER_NAMES.get(name, name)
 

@@ -12,7 +12,7 @@ from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.values import BATCH, Axis, grid
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES
-from medusa_sim.scenario.defaults import DEFAULT_BATCHES
+from medusa_sim.scenario.defaults import DEFAULT_BATCHES, KERNELS_ALONE
 from medusa_sim.scenario.question import EVERY_BATCH_TO, QUESTION, Question
 
 if TYPE_CHECKING:
@@ -163,16 +163,15 @@ def runtime_of(engine: str, drafter: str | None) -> str | None:
     None for settings of no engine: the default of the drafter. An engine that does not run the drafter says
     so itself, when the settings are written.
     """
-    from medusa_sim.plan.sweep_answer import LIMIT
     from medusa_sim.specs.runtime import load_runtime, runtime_aliases
 
     if engine == "json":
         return None
     if engine not in runtime_aliases():
-        return LIMIT
+        return KERNELS_ALONE
     terms = load_runtime(engine).engine
     runs = terms is not None and (drafter is None or drafter in terms.drafters)
-    return engine if runs else LIMIT
+    return engine if runs else KERNELS_ALONE
 
 
 def _show(output: Output, answer: Recommendation) -> None:

@@ -22,7 +22,7 @@ from medusa_sim.grid.quantities import values
 from medusa_sim.grid.sweep import grid_options
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.counts import cheaper_pairs, free_budget, near_best
-from medusa_sim.scenario.defaults import CANDIDATES_MAX, RUNS_CHAINS, RUNS_TREES
+from medusa_sim.scenario.defaults import CANDIDATES_MAX, KERNELS_ALONE, RUNS_CHAINS
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.memory import MemoryParts
@@ -30,9 +30,6 @@ from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:
     from medusa_sim.plan.shortfall import Shortfall
-
-LIMIT = RUNS_TREES
-"""The runtime of kernels without an engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +156,12 @@ def in_engine(scenario: Scenario, batch: IntArray, seq_len: IntArray) -> Cells |
     """(B, S, 1) the best of the newest engine of chains; None unless kernels alone run what it could run."""
     engine = load_runtime(RUNS_CHAINS)
     is_known = engine.engine is not None and scenario.drafting.method in engine.engine.drafters
-    if scenario.runtime.name != LIMIT or scenario.scope != "model" or not is_known or scenario.chain_only:
+    if (
+        scenario.runtime.name != KERNELS_ALONE
+        or scenario.scope != "model"
+        or not is_known
+        or scenario.chain_only
+    ):
         return None
     if scenario.profile.heads is None:
         return None  # a curve of tree sizes knows no chains

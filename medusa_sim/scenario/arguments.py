@@ -34,13 +34,13 @@ from medusa_sim.scenario.defaults import (
     DEFAULT_DRAFTERS,
     DEFAULT_GPU,
     DEFAULT_MODEL,
+    KERNELS_ALONE,
     LENGTH_CV,
     LOAD_OUTPUT_TOKENS,
     LOAD_PROMPT_TOKENS,
     LONGEST_DRAFT,
     MAX_DRAFTS,
     RUNS_CHAINS,
-    RUNS_TREES,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Arguments(Declared):
     )
     runtime: str | Runtime | None = argument(
         None, RUNTIME,
-        f"The engine, or how kernels launch [by the drafter: medusa {RUNS_TREES}, others {RUNS_CHAINS}].",
+        f"The engine, or how kernels launch [by the drafter: medusa {KERNELS_ALONE}, others {RUNS_CHAINS}].",
         _MACHINE, names="runtime", label="Engine",
     )  # fmt: skip
     drafter: str | None = argument(

@@ -27,8 +27,8 @@ FREE_WITHIN = 1.10
 """Overhead up to which candidates count as free."""
 SWITCHING_GAIN = 0.03
 """A gain below this is not worth another row (docs/method.md, schedule)."""
-RUNS_TREES = "cuda-graph"
-"""Kernels in a graph, without an engine: no current engine runs the trees of Medusa's heads."""
+KERNELS_ALONE = "cuda-graph"
+"""Kernels in a graph, without an engine; it runs the trees of Medusa's heads, as no current engine does."""
 RUNS_CHAINS = "vllm"
 """The engine of everything that drafts chains: its newest version."""
 

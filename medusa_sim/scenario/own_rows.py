@@ -58,7 +58,6 @@ _BACKENDS = {
     "cuda": "cuda", "metal": "metal", "mtl": "metal", "vulkan": "vulkan", "rocm": "rocm", "hip": "rocm",
     "cpu": "cpu", "blas": "cpu",
 }  # fmt: skip
-_SIZES = {"small": "S", "medium": "M", "large": "L"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,10 +292,8 @@ def _told(device: str, backend: str, file: str, model: str) -> dict[str, str]:
     form = re.search(
         r"(i?q\d_(?:k(?:[ _-]+(?:small|medium|large|[sml])\b)?|0|1|xxs|xs|nl|s|m))|\b(b?f16)\b|mxfp4", name
     )
-    if form:
-        asked = re.sub(r"[ _-]+(small|medium|large)", lambda size: f"_{_SIZES[size[1]]}", form[0])
-        if (known := named_file(asked.replace(" ", "_"))) in FILES:
-            told["weight_dtype"] = known
+    if form and (known := named_file(form[0])) in FILES:
+        told["weight_dtype"] = known
     return told
 
 

@@ -22,7 +22,7 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.report.words.scenario import acceptance_text
 from medusa_sim.scenario.acceptance import both_kinds, constant_rate, mean_length, rates_by_position
-from medusa_sim.scenario.defaults import DEFAULT_DRAFTERS, RUNS_CHAINS, RUNS_TREES
+from medusa_sim.scenario.defaults import DEFAULT_DRAFTERS, KERNELS_ALONE, RUNS_CHAINS
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
@@ -46,7 +46,7 @@ def test_defaults_are_those_of_the_command_line():
 def test_where_no_runtime_is_named_the_drafter_decides(drafter):
     runtime = load_runtime(drafters()[drafter].default_runtime)
     assert runtime.engine is None or drafter in runtime.engine.drafters
-    assert drafters()[drafter].default_runtime == (RUNS_TREES if drafter == "medusa" else RUNS_CHAINS)
+    assert drafters()[drafter].default_runtime == (KERNELS_ALONE if drafter == "medusa" else RUNS_CHAINS)
     assert runtime.chain_only is (drafter != "medusa")
     assert Scenario(runtime="hf-eager").but(runtime=None, drafter="eagle").runtime.name == "vllm-0.33"
 

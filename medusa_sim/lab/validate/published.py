@@ -44,8 +44,8 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.plan.sweep_answer import LIMIT
 from medusa_sim.reading import read_csv_table
+from medusa_sim.scenario.defaults import KERNELS_ALONE
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.layer import Eagle, Eagle3, LayerDrafter
 from medusa_sim.step.step import decode_step, drafting_steps, verification_step
@@ -117,7 +117,7 @@ def _curve(
     tokens = float(chain_tokens_per_step(heads)[drafts])
     # kernels alone: what the published curves hold beyond them is the engine's
     base = Scenario(
-        gpu=gpu, model=MODEL, runtime=LIMIT, latency=latency, kernels=KERNELS, data_dir=data_dir
+        gpu=gpu, model=MODEL, runtime=KERNELS_ALONE, latency=latency, kernels=KERNELS, data_dir=data_dir
     ).setting
     drafter = known.drafter(depth=drafts, draft_vocab=known.draft_vocab)
     setting = replace(base, drafter=drafter, depth=drafts)
