@@ -31,8 +31,9 @@ from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.scenario.question import Objective, Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.measured import Beside, as_measured, by_nearness, differences, figures
+from medusa_sim.setups.measured import Beside, as_measured
 from medusa_sim.setups.question import BATCHES
+from medusa_sim.setups.served_figures import by_nearness, differences, figures
 from medusa_sim.setups.setup import ENGINES
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model

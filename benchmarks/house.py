@@ -87,7 +87,7 @@ HOUSE = (
     Room(
         ("setups",),
         "which set-up: all that model, card and engine allow, the frontier, the one for a target",
-        in_order("question setup columns pricing comparison search measured loaded"),
+        in_order("question setup served_figures columns pricing comparison search measured loaded"),
     ),
     Room(("export",), "launch settings of engines"),
     Room(("report",), "tables, JSON, Markdown, HTML, figures/: the only places that round or format"),

@@ -38,7 +38,6 @@ from medusa_sim.scenario.defaults import (
 )
 from medusa_sim.scenario.draft_options import Drafting, DraftOption, draft_options
 from medusa_sim.scenario.kernel_fits import KernelFits
-from medusa_sim.scenario.own_rows import corrected, read_rows
 from medusa_sim.specs.costs import Price, given_price, price_of
 from medusa_sim.specs.engine_facts import Backend, backend_of_model, case_of
 from medusa_sim.specs.gpu import Gpu, load_gpu
@@ -436,6 +435,8 @@ class Scenario:
         if self.runtime.local and asked.latency == "calibrated":
             own = LocalLatency(self.gpu, self.runtime.local)
             if asked.bench is not None:
+                from medusa_sim.scenario.own_rows import corrected, read_rows
+
                 own = corrected(own, self.shard, self.runtime, read_rows(Path(asked.bench)).rows)
             clock = clock_under(asked.power_limit, self.gpu)  # rows are taken as measured without a limit
             return LocalLatency(own.gpu, own.law.backend, own.law, clock)

@@ -1,62 +1,28 @@
-"""Single public measurements of served set-ups; the one nearest to a comparison, and the error there.
+"""What is predicted for a public measurement, and the one nearest to a comparison.
 
-`profiles/served.toml` holds them, each with its source. The error is that of the set-up as it was measured:
-priced at the measurement's own lengths, requests and drafts.
+The error is that of the set-up as it was measured: priced at the measurement's own lengths, requests and
+drafts.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-from msgspec import Meta
-
-from medusa_sim import data
-from medusa_sim.data import DataDir
-from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import any_drafter, surface_of
 from medusa_sim.setups.question import Question
+from medusa_sim.setups.served_figures import Figure, figures
 from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.strict import Schema, Text, convert
 
-SERVED = "served.toml"
 NEAR = 1.5
 """Largest ratio of lengths at which a measurement stands beside a curve."""
 _NAMED = tuple(name for name in SET_UP if name != "kv_precision")
 """What sources say of a set-up."""
-
-Positive = Annotated[float, Meta(gt=0.0)]
-
-
-class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One measurement. set_up: columns of SET_UP that sources name.
-
-    runtime: of the version that was measured; empty where it is the engine's present one.
-    """
-
-    model: Text
-    set_up: dict[str, Any]
-    drafts: Annotated[int, Meta(ge=0)]
-    batch: Annotated[int, Meta(ge=1)]
-    prompt_tokens: Positive
-    output_tokens: Positive
-    tokens_per_s_per_user: Positive
-    source: Text
-    runtime: str = ""
-
-
-class _ServedToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`profiles/served.toml` as it stands there."""
-
-    schema: Schema
-    figure: tuple[Figure, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +42,6 @@ class Measured:
         """What a column of the comparison would hold, as measured: rate and cost follow the speed."""
         share = {"tokens_per_s_per_gpu": 1.0 / (1.0 + self.error), "usd_per_million_tokens": 1.0 + self.error}
         return float(self.row[column]) * share[column] if column in share else math.nan
-
-
-def figures(data_dir: DataDir = None) -> tuple[Figure, ...]:
-    """Every figure. Raises SpecError for a malformed file."""
-    path = data.find("profiles", SERVED, data_dir)
-    return () if path is None else _read(file_state(path))
-
-
-@lru_cache(maxsize=8)
-def _read(state: FileState) -> tuple[Figure, ...]:
-    return convert(read_toml(state.path, "a table of figures"), _ServedToml, state.path).figure
 
 
 def nearest(answer: Comparison) -> Measured | None:
@@ -152,36 +107,6 @@ class Beside:
         return speed / self.figure.tokens_per_s_per_user - 1.0
 
 
-_FIRST = ("engine", "card", "model", "precision")
-"""What counts most of the figures near a scenario, in this order."""
-
-
-def by_nearness(scenario: Scenario) -> list[Figure]:
-    """Every figure, those of the scenario's engine first, then of its card, its model and its precision."""
-
-    def away(figure: Figure) -> tuple[list[bool], int]:
-        other = differences(figure, scenario)
-        return [word in other for word in _FIRST], len(other)
-
-    return sorted(figures(scenario.arguments.data_dir), key=away)
-
-
-def differences(figure: Figure, scenario: Scenario) -> tuple[str, ...]:
-    """In what a figure's set-up is another than a scenario's, in words.
-
-    Plain decoding counts as no other drafter, since it stands beside every drafter.
-    """
-    own = {
-        "model": scenario.model.name, "gpu": scenario.gpu.name, "tp": scenario.parallel.tp,
-        "ep": scenario.parallel.ep, "dp_attention": scenario.parallel.dp_attention,
-        "precision": scenario.model.precision, "engine": scenario.runtime.name.rpartition("-")[0],
-        "drafter": scenario.drafting.method,
-    }  # fmt: skip
-    said = {"model": figure.model, **figure.set_up}
-    same = {**own, "drafter": said["drafter"]} if said["drafter"] == PLAIN else own
-    return tuple(_WORDS[name] for name in _WORDS if said[name] != same[name])
-
-
 def as_measured(figure: Figure, batches: tuple[int, ...] = ()) -> dict[str, Any]:
     """What is predicted for a figure's set-up as it was measured: columns by batch, its own among them."""
     set_up, plain = figure.set_up, figure.set_up["drafter"] == PLAIN
@@ -195,10 +120,3 @@ def as_measured(figure: Figure, batches: tuple[int, ...] = ()) -> dict[str, Any]
         model=model, drafter=drafter, chain_only=True, **{**launched.arguments(model), **version}
     )
     return _priced(figure, as_served, tuple(sorted({figure.batch, *batches})))
-
-
-_WORDS = {
-    "model": "model", "gpu": "card", "engine": "engine", "precision": "precision", "tp": "number of GPUs",
-    "ep": "split of experts", "dp_attention": "data-parallel attention", "drafter": "drafter",
-}  # fmt: skip
-"""What a set-up may differ in, what counts most first: another model outweighs all that follows it."""

@@ -26,7 +26,8 @@ from medusa_sim.report.figures import render
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.words.measured import beside_text, measured_text
 from medusa_sim.setups.loaded import MOST_FLEETS, ROUTERS, Routed, Router, second_level, under_load
-from medusa_sim.setups.measured import Beside, Measured, as_measured, by_nearness, differences, nearest
+from medusa_sim.setups.measured import Beside, Measured, as_measured, nearest
+from medusa_sim.setups.served_figures import by_nearness, differences
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ from medusa_sim.load.sources import Drawn
 from medusa_sim.setups import measured
 from medusa_sim.setups.comparison import Comparison, sureness
 from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
-from medusa_sim.setups.measured import Figure, Measured
+from medusa_sim.setups.measured import Measured
 from medusa_sim.setups.question import Choices, Question
 from medusa_sim.setups.search import _gaps
+from medusa_sim.setups.served_figures import Figure
 from medusa_sim.setups.setup import SET_UP, name_of, setups
 from medusa_sim.specs.models import load_model
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.report.words.standing import standing_fact
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.measured import Beside, Figure, as_measured, by_nearness, differences, nearest
+from medusa_sim.setups.served_figures import Figure, by_nearness, differences
 from medusa_sim.setups.setup import name_of
+
+if TYPE_CHECKING:
+    from medusa_sim.setups.comparison import Comparison
+    from medusa_sim.setups.measured import Beside
 
 
 def measured_facts(scenario: Scenario) -> Iterator[Fact]:
@@ -21,6 +25,8 @@ def measured_facts(scenario: Scenario) -> Iterator[Fact]:
     for figure in by_nearness(scenario):
         differs = differences(figure, scenario)
         if not {"model", "card"} <= set(differs):
+            from medusa_sim.setups.measured import Beside, as_measured
+
             found = Beside(figure=figure, differs=differs, curve=as_measured(figure))
             yield Fact("Measured", beside_text(found))
             return
@@ -28,6 +34,8 @@ def measured_facts(scenario: Scenario) -> Iterator[Fact]:
 
 def measured_text(answer: Comparison) -> str:
     """The public measurement nearest to what was asked, and what is predicted there."""
+    from medusa_sim.setups.measured import nearest
+
     beside = nearest(answer)
     if beside is None:
         return (
