@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from one_line import one_line
@@ -12,6 +13,7 @@ from medusa_sim.errors import CoverageError, DataError, UsageError
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.acceptance import (
     _alike,
+    _of_the_family,
     accepted_share,
     constant_rate,
     doubtful_shares,
@@ -19,6 +21,7 @@ from medusa_sim.scenario.acceptance import (
     mean_length,
     rates_by_position,
 )
+from medusa_sim.scenario.defaults import request_length
 from medusa_sim.scenario.own_rows import (
     NOISE,
     SPREAD,
@@ -40,6 +43,7 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.step import decode_step
 
 PLACE = Path("paste.txt")
 
@@ -53,6 +57,10 @@ def test_every_batch_is_searched_to_256_and_every_fiftieth_beyond():
     later = Question(batch_min=300, batch_max=400).batches  # ln(4 / 3) / ln 1.02 = 14.5
     assert later.tolist() == [round(300 * (4 / 3) ** (step / 15)) for step in range(16)]
     assert Question(batch_min=7, batch_max=7).batches.tolist() == [7]
+
+
+def test_a_step_is_half_way_through_its_request():
+    assert [request_length(*of) for of in ((896, 256), (100, 1001), (0.0, 1.0))] == [1024, 600, 1]
 
 
 # Acceptance.
@@ -114,6 +122,19 @@ def test_a_match_rate_scales_what_a_match_is_worth():
 )
 def test_names_are_alike_as_far_as_they_begin_alike(name, other, count):
     assert _alike(name, other) == count
+
+
+@pytest.mark.parametrize(
+    ("model", "taken"),
+    [
+        ("glm-4.6", "glm-4.5"), ("glm-5", "glm-4"), ("qwen3-14b", "qwen3-8b"),
+        ("llama-9", None), ("9b", None),
+    ],
+)  # fmt: skip
+def test_a_profile_is_borrowed_from_the_nearest_of_the_family(model, taken):
+    """The longest common beginning; of equals the shorter name, so no variant that nobody asked for."""
+    known = [f"eagle-{name}" for name in ("glm-4.5-no-thinking", "glm-4.5", "glm-4", "qwen3-8b", "qwen3-32b")]
+    assert _of_the_family("eagle-", model, known) == (taken and f"eagle-{taken}")
 
 
 def test_counts_are_those_that_some_draft_length_has():
@@ -199,6 +220,32 @@ def test_a_servers_plain_run_is_as_deep_as_its_prompt_and_half_the_answer():
     assert (drafted.drafted, drafted.accepted, drafted.drafted_us) == (300.0, 240.0, 10_000.0)
     both = rows_of(json.dumps([{"timings": {**timings, "draft_n": 300, "draft_n_accepted": 240}}] * 2), PLACE)
     assert (both.drafted, both.accepted, both.rounds) == (600.0, 480.0, 318.0)
+
+
+def test_what_drafts_nothing_counts_no_drafts():
+    found = rows_of(json.dumps([entry(n_gen=64)]), PLACE)
+    assert (found.drafted, found.accepted, found.rounds, found.drafted_us) == (0.0, 0.0, 0.0, 0.0)
+    assert (found.accepted_share, found.drafts, found.tokens_per_round, found.acceptance()) == (None,) * 4
+
+
+def test_columns_are_tokens_of_one_sequence_or_sequences():
+    """Four sequences of 8,192 tokens read four caches, four tokens of one sequence read one."""
+    setting = Scenario(
+        gpu="rtx-3090", model="llama-3.1-8b", weight_dtype="Q4_0", runtime="llama.cpp-cuda", drafter="ngram",
+        acceptance=0.5,
+    ).setting  # fmt: skip
+    latency = LocalLatency(load_gpu("rtx-3090"), "cuda")
+    latency = replace_law(latency, msgspec.structs.replace(latency.law, row_us_per_million=0.0))
+    plain = replace(setting, latency=latency, runtime=setting.runtime.kernels_alone)
+    asked = [
+        OwnRow(columns=m, depth=8192.0, time_us=1.0, is_batch=batch)
+        for m, batch in ((1, False), (4, True), (4, False))
+    ]
+    one, four, verified = pass_times(latency, setting.model, setting.runtime, asked)
+    assert one == pytest.approx(float(decode_step(plain, 1, 8192).time_us), rel=1e-6)
+    assert four == pytest.approx(float(decode_step(plain, 4, 8192).time_us), rel=1e-6)
+    cache_us = 3 * 8192 * 131_072 / 936.2e9 * 1e6  # of three sequences, at the card's bandwidth
+    assert four - verified > cache_us
 
 
 def test_batches_of_llama_batched_bench_and_means_of_mlx():

@@ -1,0 +1,277 @@
+"""Errors, floors and choices by hand: of passes, ranges of sizes, generations and runs of a server."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.errors import CoverageError, DataError
+from medusa_sim.lab.measure.cells import RunRow, StepRow
+from medusa_sim.lab.validate.comparison import choice_of, comparison, disagreement, halves_differ
+from medusa_sim.lab.validate.generations import _cells as run_cells
+from medusa_sim.lab.validate.generations import _comparisons as run_comparisons
+from medusa_sim.lab.validate.operators import _kv_ranges, _m_ranges, _score, _token_ranges, regrets
+from medusa_sim.lab.validate.served import _setup, scenario_of
+from medusa_sim.lab.validate.steps import (
+    Gaps,
+    StepCell,
+    _baseline,
+    _choices,
+    _comparisons,
+    _fitted_gaps,
+    _floor,
+    decoder_step,
+    speedups_differ,
+)
+from medusa_sim.latency.by_name import latency_model
+from medusa_sim.operators.operator import Attention, Gemm
+from medusa_sim.scenario.acceptance import constant_rate
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.models import load_model
+
+GPU = load_gpu("h100-sxm")
+
+
+def test_deviations_are_shares_of_what_was_measured():
+    """Ratios of 1.2, 0.9 and 1.0: 10 % in the mean, 3.3 % too long, two of three within 2 + 10 %."""
+    found = comparison("step", np.array([1.2, 0.9, 1.0]), [0.01, 0.03, math.nan], ["a", "b", "c"])
+    assert (found.cells, found.worst_at) == (3, "a")
+    assert [found.mean, found.worst, found.bias] == pytest.approx([0.1, 0.2, 0.1 / 3])
+    assert (found.floor, found.within) == (pytest.approx(0.02), pytest.approx(2 / 3))
+    assert comparison("step", np.array([1.05]), [math.nan], ["a"]).floor == 0.0
+
+
+def test_passes_disagree_by_their_spread_and_halves_by_their_difference():
+    assert disagreement((9.0, 11.0)) == pytest.approx(0.2)
+    assert disagreement((9.0,)) == 0.0
+    assert halves_differ([9.0, 11.0, 9.0, 11.0], np.mean) == pytest.approx(0.2)
+    assert math.isnan(halves_differ([9.0], np.mean))
+
+
+def test_a_choice_gives_away_what_the_best_would_have_gained():
+    """Chosen by prediction 4, best 16: 1.5 of 2.0 is kept, two places further on the grid."""
+    found = choice_of("m", 2, (1, 4, 8, 16), np.array([1.0, 1.5, 1.8, 2.0]), np.array([1.0, 3.0, 2.0, 1.0]))
+    assert (found.predicted, found.measured, found.grid_steps) == (4, 16, 2)
+    assert found.regret == pytest.approx(0.25)
+
+
+# Steps of the decoder.
+
+
+def cell(count: int, passes: tuple[float, ...], predicted: float, tokens: float = 1.0, **more: Any) -> Any:
+    """A step of length 64; measured is the lower quartile of its passes."""
+    given = {"model": "m", "batch": 1, "seq_len": 64, "is_fitted": False, **more}
+    return StepCell(
+        **given, candidates=count, tokens_per_step=tokens, measured_us=float(np.quantile(passes, 0.25)),
+        passes_us=passes, predicted_us=predicted,
+    )  # fmt: skip
+
+
+PLAIN = cell(1, (100.0, 100.0), 110.0)
+TREE = cell(8, (150.0, 150.0), 120.0, tokens=3.0)
+WIDE = cell(16, (200.0, 200.0), 220.0, tokens=3.2)
+
+
+def test_steps_and_speedups_are_scored_by_hand():
+    """Decoding 10 % too long, verification 20 % too short and 10 % too long."""
+    plain, verify, speedup = _comparisons([PLAIN, TREE, WIDE])
+    assert (plain.mean, verify.mean) == (pytest.approx(0.1), pytest.approx(0.15))
+    assert (verify.worst, verify.bias) == (pytest.approx(0.2), pytest.approx(-0.05))
+    ratios = [110 / 120 / (100 / 150), 110 / 220 / (100 / 200)]
+    assert speedup.mean == pytest.approx(np.mean(np.abs(np.array(ratios) - 1.0)))
+    assert [each.quantity for each in _comparisons([PLAIN])] == ["decode step"]
+    fitted = cell(1, (100.0, 100.0), 110.0, is_fitted=True)
+    assert [each.quantity for each in _comparisons([fitted, TREE])] == ["verify step", "speedup"]
+
+
+def test_the_best_count_is_that_of_tokens_over_time():
+    """3 tokens in 150 us gain 2.0 over one in 100, 3.2 in 200 gain 1.6."""
+    (found,) = _choices([WIDE, PLAIN, TREE])
+    assert (found.measured, found.predicted) == (8, 8)
+    assert found.gain == pytest.approx(2.0)
+    assert (found.regret, found.floor) == (0.0, 0.0)
+    assert _choices([PLAIN]) == []
+    with pytest.raises(CoverageError, match="no decoding step"):
+        _baseline([cell(1, (1.0,), 1.0, batch=2), cell(1, (1.0,), 1.0, seq_len=8)], TREE)
+
+
+def test_gains_are_known_as_far_as_halves_of_the_passes_agree():
+    """Plain steps of 100 in one half and 110 in the other: gains differ by a tenth of their mean."""
+    plain = cell(1, (100.0, 110.0), 100.0)
+    floor = 2.0 * (110 - 100) / (110 + 100)
+    assert _floor([plain, TREE], plain, TREE) == pytest.approx(floor)
+    # of all trees in the mean, if that is more
+    odd = cell(16, (200.0, 110.0), 200.0)
+    other = 2.0 * abs(100 / 200 - 110 / 110) / (100 / 200 + 110 / 110)
+    assert _floor([plain, TREE, odd], plain, TREE) == pytest.approx((floor + other) / 2)
+    assert _floor([plain, TREE], plain, cell(8, (150.0,), 120.0)) is None
+    rows = [
+        StepRow(model="m", dtype="fp32", batch=1, seq_len=64, candidates=count, depth=0, repetition=place,
+                tokens_per_step=1.0, time_us=us, p10_us=us, p90_us=us, repeats=1)
+        for count, passes in ((1, (100.0, 110.0)), (8, (150.0, 150.0)), (16, (200.0, 110.0)))
+        for place, us in enumerate(passes)
+    ]  # fmt: skip
+    assert speedups_differ(rows) == pytest.approx((floor + other) / 2)
+
+
+def test_gaps_are_what_the_first_steps_take_beside_their_kernels():
+    """60 us beside 30 launches of a graph are 2 us each; without a graph 60 us a plain step, 90 a tree's."""
+    keys = [(1, 64, 1, 0, 1.0), (1, 64, 8, 3, 2.0)]
+    base = {keys[0]: (100.0, 30.0), keys[1]: (140.0, 50.0)}
+    graph = _fitted_gaps(keys[:1], [60.0], base, graphed=True)
+    assert (graph.launch_us, graph.of_step(50.0, 8)) == (2.0, 100.0)
+    eager = _fitted_gaps(keys, [60.0, 90.0], base, graphed=False)
+    assert (eager.of_step(30.0, 1), eager.of_step(50.0, 8)) == (60.0, 90.0)
+    assert _fitted_gaps(keys, [-5.0, -1.0], base, graphed=False) == Gaps()
+    assert _fitted_gaps(keys[:1], [-5.0], base, graphed=True) == Gaps()
+    assert _fitted_gaps(keys[:1], [60.0], base, graphed=False).speculative_us == 60.0
+
+
+def test_a_verification_step_makes_its_mask_in_three_passes_over_all_keys():
+    """Batch x candidates x (length + candidates) of them, in rows of the width of the model; else none."""
+    model, asked = load_model("llama-160m"), []
+    latency = latency_model(GPU, "roofline", "torch")
+
+    class Asked:
+        gpu, name = latency.gpu, latency.name
+
+        def time(self, operator: object) -> object:
+            asked.append(operator)
+            return latency.time(operator)
+
+    decoder_step(model, Asked(), 2, 100, 8, 3)
+    (mask,) = [each for each in asked if each.name == "mask"]
+    assert (int(mask.m), int(mask.n)) == (-(-2 * 8 * 108 // model.hidden), model.hidden)
+    asked.clear()
+    decoder_step(model, Asked(), 2, 100, 1, 0)
+    assert not [each for each in asked if each.name == "mask"]
+
+
+# Whole generations.
+
+
+def run(candidates: int, step_us: float, tokens: float = 1.0, batch: int = 1, repetition: int = 0) -> RunRow:
+    return RunRow(
+        model="m", dtype="fp32", acceptance="made", batch=batch, candidates=candidates, depth=1, seq_len=64,
+        repetition=repetition, steps=10, tokens_per_step=tokens, step_us=step_us,
+    )  # fmt: skip
+
+
+def test_a_generations_speedup_is_tokens_times_the_plain_step_over_its_own():
+    """Kernels of 80 and 100 us beside fastest steps of 100 and 150 leave 20 and 50 us for the others."""
+    rows = [run(1, 100.0), run(2, 150.0, 1.5), run(4, 190.0, 2.0)]
+    rows += [run(1, 110.0, repetition=1), run(2, 165.0, 1.7, repetition=1), run(4, 200.0, 2.2, repetition=1)]
+    heads = constant_rate(0.5, 3).heads
+    kernels = {(1, 1): 80.0, (1, 2): 100.0, (1, 4): 130.0}
+    plain, two, four = run_cells(rows, kernels, heads)
+    assert (plain.is_fitted, two.is_fitted, four.is_fitted) == (True, True, False)
+    assert [each.predicted_step_us for each in (plain, two, four)] == [100.0, 150.0, 180.0]
+    assert [each.predicted_tokens_per_step for each in (plain, two, four)] == [1.0, 1.5, 1.875]
+    assert (four.step_us, four.tokens_per_step) == (190.0, pytest.approx(2.1))
+    assert four.speedup == pytest.approx(2.1 * 100 / 190)
+    assert four.speedups == pytest.approx((2.0 * 100 / 190, 2.2 * 110 / 200))
+    assert four.predicted_speedup == pytest.approx(1.875 * 100 / 180)
+    tokens, speedup = run_comparisons([plain, two, four])
+    assert tokens.mean == pytest.approx((abs(1.5 / 1.6 - 1) + abs(1.875 / 2.1 - 1)) / 2)
+    assert speedup.cells == 1
+    assert speedup.mean == pytest.approx(abs(1.875 * 100 / 180 / (2.1 * 100 / 190) - 1))
+    with pytest.raises(DataError, match="plain ones"):
+        run_cells([run(1, 1.0)], kernels, heads)
+    with pytest.raises(DataError, match="plain ones"):
+        run_cells([run(1, 1.0), run(2, 1.0, batch=2)], kernels, heads)
+    (faster, *_) = run_cells([run(1, 70.0), run(2, 90.0)], kernels, heads)
+    assert faster.predicted_step_us == 80.0  # kernels that take longer than the step leave nothing beside
+
+
+# Rows of operators.
+
+
+def kept(ranges: list[tuple[str, np.ndarray]], sizes: np.ndarray) -> dict[str, list[int]]:
+    return {label: sizes[mask].tolist() for label, mask in ranges}
+
+
+def test_ranges_of_sizes_hold_their_ends():
+    m = np.array([1, 16, 17, 128, 129, 512, 513, 1024, 2000])
+    operator = Gemm(name="rows", m=m, n=np.full(9, 64), k=np.full(9, 64), dtype="fp16")
+    found = kept(_m_ranges(operator, GPU), m)
+    apart = [size for label, sizes in found.items() if ".." in label or ">" in label for size in sizes]
+    assert sorted(apart) == m.tolist()  # each once
+    assert found["m <= 512"] == [1, 16, 17, 128, 129, 512]
+    for label, sizes in found.items():
+        if ".." in label:
+            low, high = map(int, label.removeprefix("m ").split(".."))
+            assert sizes == [size for size in m if low <= size <= high]
+    labels = [label for label, _ in _token_ranges(operator, GPU)]
+    assert labels[-1] == "tokens <= 512"
+    kv = GPU.l2_bytes / (2 * 2 * 128)  # tokens of one head in 16 bits, K and V, that fill the cache
+    lengths = np.array([kv, kv + 8, 2 * kv, 2 * kv + 8])
+    one = np.ones(4)
+    attention = Attention(
+        name="a", kind="decode_attention", dtype="bf16", batch=one, q_len=one, kv_len=lengths, heads=one,
+        kv_heads=one, head_dim=np.full(4, 128),
+    )  # fmt: skip
+    assert [mask.tolist() for _, mask in _kv_ranges(attention, GPU)] == [
+        [True, False, False, False], [False, True, True, False], [False, False, False, True],
+    ]  # fmt: skip
+
+
+def test_a_score_is_mean_median_ninth_decile_and_share_in_the_band():
+    """Errors of 0 to 10 % over eleven rows: 5 % in mean and median, 9 % at nine tenths."""
+    predicted = 100.0 * (1.0 + np.arange(11) / 100)
+    sizes = {"m": 1, "n": 8, "k": 8}
+    times = {"time_us": 100.0, "predicted_us": predicted, "low_us": predicted - 4, "high_us": 200.0}
+    frame = pd.DataFrame({**times, **sizes})
+    found = _score(frame, "linear", "fp16", "all")
+    assert [found.mean, found.median, found.p90, found.worst, found.bias] == pytest.approx(
+        [0.05, 0.05, 0.09, 0.1, 0.05]
+    )
+    assert found.within_band == pytest.approx(5 / 11)  # to 4 % of error the lower end lies below
+    assert found.rows == 11
+
+
+def test_regret_of_linear_layers_is_what_the_chosen_count_gives_away():
+    """A layer of two products. Measured 64 rows cost twice as much as one, predicted they are free."""
+    sizes = [1, 8, *range(16, 129, 8)]
+    rows = [
+        {"model": "made", "op": op, "m": m, "n": 64, "k": 64, "time_us": 5.0 if m < 64 else 10.0,
+         "predicted_us": 5.0}
+        for op in ("up", "down") for m in sizes
+    ]  # fmt: skip
+    curve = load_acceptance("paper-fig4-sparse")
+    (found,) = regrets(pd.DataFrame(rows), curve)
+    tokens = {count: float(curve.tokens_per_step(count)) for count in sizes}
+    best = tokens[56] / 10.0  # the largest count that is still free
+    assert found.cases == 1
+    assert found.worst_at == "batch 1: 128 for 56"
+    assert found.mean == found.worst == pytest.approx(1.0 - tokens[128] / 20.0 / best)
+    assert found.always_64 == pytest.approx(1.0 - tokens[64] / 20.0 / best)
+    assert regrets(pd.DataFrame(rows[:4]), curve) == []  # one product is no layer
+    few = pd.DataFrame([row for row in rows if row["m"] in (1, 8, 16)])
+    assert regrets(few, curve) == []
+
+
+# Runs of one's own server.
+
+
+def test_a_set_up_is_read_cell_by_cell():
+    assert _setup("tp", "8", "x") == _setup("tp", "8.0", "x") == 8
+    assert [_setup("tp", text, "x") for text in ("1", "1024", "")] == [1, 1024, None]
+    assert [_setup("dp_attention", text, "x") for text in ("true", "")] == [True, False]
+    for name, text in (("tp", "0"), ("tp", "1025"), ("tp", "1.5"), ("dp_attention", "perhaps"), ("gpu", "")):
+        with pytest.raises(DataError):
+            _setup(name, text, "x")
+
+
+def test_a_run_with_drafts_is_priced_at_the_acceptance_that_it_had():
+    given = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "runtime": "vllm-0.15"}
+    run_ = {**given, "prompt": 512.0, "output": 256.0}
+    drafted = scenario_of({**run_, "drafter": "eagle3", "drafts": 3, "acceptance_length": 2.5})
+    assert (drafted.profile.name, drafted.depth) == ("2.5@3", 3)
+    assert (drafted.traffic.prompt_tokens, drafted.traffic.output_tokens) == (512.0, 256.0)
+    # all drafts accepted in every step is as near as a rate below one comes
+    always = scenario_of({**run_, "drafter": "eagle3", "drafts": 3, "acceptance_length": 4.0})
+    assert always.profile.name == "3.999@3"
+    assert scenario_of(run_).drafting.method == "ngram"
