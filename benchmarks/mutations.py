@@ -110,6 +110,8 @@ class _Reader:
             return
         if isinstance(node, ast.IfExp) and (_is_words(node.body) or _is_words(node.orelse)):
             return
+        if isinstance(node, ast.BinOp) and _is_letters(node.left) and isinstance(node.right, ast.Compare):
+            return
         yield from self._of(node)
         for name, child in ast.iter_fields(node):
             if name not in ("annotation", "returns", "decorator_list", "slice"):
@@ -179,6 +181,11 @@ def _is_axis(node: ast.stmt) -> bool:
 def _is_words(node: ast.expr) -> bool:
     """Whether a text with numbers in it, a sentence."""
     return isinstance(node, ast.JoinedStr)
+
+
+def _is_letters(node: ast.expr) -> bool:
+    """Whether a text that stands or not, as the s of a plural does."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _name(called: ast.expr) -> str:

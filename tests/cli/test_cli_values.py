@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from asking import answered, run
 from click.testing import CliRunner
@@ -20,11 +22,14 @@ from medusa_sim.acceptance import engine_records
 from medusa_sim.cli import LazyGroup, cli, main, options, parsed, prepare_streams, train
 from medusa_sim.cli import progress as progress_of
 from medusa_sim.cli.options import Counters
+from medusa_sim.cli.output import _whole
 from medusa_sim.cli.progress import time_left
 from medusa_sim.cli.sweep import left_out
 from medusa_sim.cli.validate import _check_mean
 from medusa_sim.errors import ThresholdError, UsageError
+from medusa_sim.report.sweep.screen import sweep_screen
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.workload import Grid
 
 
@@ -208,3 +213,42 @@ def test_rows_of_a_comparison_tell_its_warnings_by_number():
     told = run("compare", *words.split()).stderr.splitlines()
     numbers = [int(found[1]) for line in told if (found := re.match(r"warning: \((\d+)\)", line))]
     assert numbers == list(range(1, len(numbers) + 1)) != []
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(200_000, True), (200_001, False)])
+def test_a_table_for_people_has_at_most_two_hundred_thousand_rows(rows, fits):
+    """Whatever chunks it comes in."""
+    chunks = iter([pa.table({"x": np.zeros(count, dtype=np.int8)}) for count in (rows - 10, 10)])
+    if fits:
+        assert _whole(chunks).num_rows == rows
+    else:
+        with pytest.raises(UsageError, match="200,000 rows"):
+            _whole(chunks)
+
+
+@pytest.mark.parametrize(("cards", "several"), [("h100-sxm", [False]), ("h100-sxm,l40s", [True, True])])
+def test_an_answer_is_named_where_there_are_several(monkeypatch, cards, several):
+    told: list[bool] = []
+
+    def shown(answer: Any, warned: Any, **given: bool) -> Any:
+        told.append(given["several"])
+        return sweep_screen(answer, warned, **given)
+
+    monkeypatch.setattr("medusa_sim.report.sweep.screen.sweep_screen", shown)
+    answered("sweep", "--gpu", cards, "--latency", "roofline", "--batch", "1")
+    assert told == several
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_rows_are_predicted_with_the_cache_that_is_said(monkeypatch, tmp_path, cache):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("op,m,n,k,dtype,time_us\nup_proj,1,4096,4096,fp16,20.0\n")
+    asked: list[bool] = []
+
+    def predicted(*given: Any, **more: Any) -> Any:
+        asked.append(more["cold"])
+        return predicted_rows(*given, **more)
+
+    monkeypatch.setattr("medusa_sim.step.rows.predicted_rows", predicted)
+    answered("validate", "rows", "--gpu", "a100-80gb-pcie", "--cache", cache, rows)
+    assert asked == [cache == "cold"]

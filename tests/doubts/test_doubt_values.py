@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from medusa_sim.doubts import doubts as rules
 from medusa_sim.doubts.doubts import beyond_known, doubts, slow_link
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
 from medusa_sim.doubts.standing import Standing, _value, groups, span_of, standing, table_text, weights_of
@@ -88,13 +89,16 @@ def test_terms_charge_their_requests_layers_and_steps():
     found = charged(looked_up, 16)
     assert found["lookup_us_per_request"] == pytest.approx(16 * value["lookup_us_per_request"])
     assert "draft_us_per_step" not in found
-    # eight schedulers hold 16 requests in twos
+    # eight schedulers hold 16 requests in twos, 17 in threes at most
     spread = dense(
         "sglang", gpu="h200-sxm", model="deepseek-r1", drafter="mtp", tp=8, ep=8, dp_attention=True
     )
     terms = spread.setting.runtime.engine.terms
     found = charged(spread, 16)
     assert found["host_us_per_request"] == pytest.approx(2 * terms["host_us_per_request"].value)
+    assert charged(spread, 17)["host_us_per_request"] == pytest.approx(1.5 * found["host_us_per_request"])
+    hidden = terms["host_us_per_step"].value - terms["hidden_us_per_step"].value
+    assert found["host_us_per_step"] == pytest.approx(max(hidden, 0.0))
     layers = spread.model.layers * terms["expert_parallel_us_per_layer"].value
     assert found["expert_parallel_us_per_layer"] == pytest.approx(layers)
 
@@ -206,3 +210,19 @@ def test_links_and_lengths_beyond_what_is_known_are_told():
     positions = plain.model.max_seq_len
     assert [len(beyond_known(plain, tokens)) for tokens in (positions, positions + 1)] == [0, 1]
     assert not [each for each in doubts(plain) if "positions" in each]
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.0099, "under 1 %"), (0.0101, "1 %"), (0.5, "50 %")])
+def test_a_borrowed_share_below_a_hundredth_is_under_one_percent(monkeypatch, share, told):
+    monkeypatch.setattr(rules, "borrowed_shares", lambda scenario: {"norms": share})
+    (line,) = rules.borrowed_kernels(dense("vllm", gpu="b300"))
+    assert f"norms ({told} of a plain step)" in line
+
+
+def test_terms_that_were_taken_over_are_counted_beside_all_that_count():
+    scenario = dense("sglang", model="llama-3.1-70b", tp=4)
+    terms = scenario.runtime.engine.terms
+    every = [name for name, term in terms.items() if term.value != 0.0]
+    (line,) = rules.engine_on_other_gpus(scenario)
+    assert line.startswith(f"{len(taken_over(scenario))} of the {len(every)} terms")
+    assert 0 < len(taken_over(scenario)) < len(every)
