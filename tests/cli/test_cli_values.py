@@ -19,16 +19,19 @@ from click.testing import CliRunner
 
 from medusa_sim import cli as frame_of_commands
 from medusa_sim.acceptance import engine_records
-from medusa_sim.cli import LazyGroup, cli, main, options, parsed, prepare_streams, train
+from medusa_sim.cli import LazyGroup, calibrate, cli, main, options, parsed, prepare_streams, train
 from medusa_sim.cli import progress as progress_of
 from medusa_sim.cli.options import Counters
 from medusa_sim.cli.output import _whole
 from medusa_sim.cli.progress import time_left
 from medusa_sim.cli.sweep import left_out
 from medusa_sim.cli.validate import _check_mean
+from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import ThresholdError, UsageError
+from medusa_sim.lab.calibrate.engine_fit import FittedRow, FittedRuntime
 from medusa_sim.report.sweep.screen import sweep_screen
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.workload import Grid
 
@@ -239,7 +242,7 @@ def test_an_answer_is_named_where_there_are_several(monkeypatch, cards, several)
     assert told == several
 
 
-@pytest.mark.parametrize("cache", ["cold", "warm"])
+@pytest.mark.parametrize("cache", ["cold", "as-measured"])
 def test_rows_are_predicted_with_the_cache_that_is_said(monkeypatch, tmp_path, cache):
     rows = tmp_path / "rows.csv"
     rows.write_text("op,m,n,k,dtype,time_us\nup_proj,1,4096,4096,fp16,20.0\n")
@@ -252,3 +255,24 @@ def test_rows_are_predicted_with_the_cache_that_is_said(monkeypatch, tmp_path, c
     monkeypatch.setattr("medusa_sim.step.rows.predicted_rows", predicted)
     answered("validate", "rows", "--gpu", "a100-80gb-pcie", "--cache", cache, rows)
     assert asked == [cache == "cold"]
+
+
+def test_a_line_of_kilobytes_loses_its_middle(monkeypatch):
+    """A thousand characters are told, of more the first half of a thousand and the last third."""
+    whole = "x" * 1_000
+    assert ending(monkeypatch, UsageError(whole))[1] == f"Error: {whole}\n"
+    _, line = ending(monkeypatch, UsageError("a" * 900 + "b" * 101))
+    assert line == f"Error: {'a' * 500} ... {'a' * 233 + 'b' * 101}\n"
+
+
+def test_a_fit_tells_its_worst_run_and_those_that_it_left_out(capsys):
+    """Runs of 10 ms given as 10.5 and 12.0: within 20 %; left out as 9.0 and 10.6: 10 and 6 %."""
+    runs = [BenchRow(source=name, tool="csv", concurrency=1.0, itl_us=10_000.0) for name in ("one", "two")]
+    rows = [
+        FittedRow(row=run, fitted_us=us, leave_one_out_us=other)
+        for run, us, other in zip(runs, (10_500.0, 12_000.0), (9_000.0, 10_600.0), strict=True)
+    ]
+    calibrate._tell(FittedRuntime(runtime=load_runtime("vllm"), terms={}, rows=tuple(rows)))
+    first, *others = capsys.readouterr().err.splitlines()
+    assert re.findall(r"[\d.]+%", first) == ["20.0%", "10.0%", "8.0%"]
+    assert [line for line in others if "two" in line and "+20%" in line]

@@ -13,6 +13,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_counts, scheduled_row_at
 from medusa_sim.plan.shortfall import shortfall
 from medusa_sim.plan.slowdowns import slower_with_more
+from medusa_sim.plan.verdict import halves
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
@@ -152,3 +153,10 @@ def test_gains_batch_by_batch_are_those_of_the_schedule():
         assert row["no_room_to_draft"] == (row["candidates"] == 1 and one.verdict == "pays")
     assert any(row["no_room_to_draft"] for row in rows)
     assert any(row["candidates"] > 1 for row in rows)
+
+
+def test_a_half_width_is_half_of_the_interval_on_the_logarithm():
+    """From 1.5 / 1.2 to 1.5 x 1.2 by 1.2; of plain decoding nothing."""
+    band = np.array([[[1.0, 1.25]]]), np.array([[[1.0, 1.8]]])
+    found = halves(SimpleNamespace(band=band, shape=(1, 1, 2)))
+    assert found.tolist() == [[[0.0, pytest.approx(np.log(1.2))]]]

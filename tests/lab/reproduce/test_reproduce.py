@@ -52,6 +52,27 @@ def test_goals(errors, key):
     assert errors.loc[key, "mean_error"] < GOALS[key]
 
 
+def test_a_score_is_the_mean_and_the_worst_of_its_cells(errors):
+    frame = reproduction("table8").frame
+    row = errors.loc[("table8", "time", "")]
+    assert (row.cells, row.mean_error) == (len(frame), pytest.approx(frame.error.abs().mean()))
+    worst = frame.loc[frame.error.abs().idxmax()]
+    assert row.worst_error == pytest.approx(abs(worst.error))
+    assert row.worst_cell == f"batch {worst.batch}, candidates {worst.candidates}"
+    several = frame[frame.candidates > 1]
+    row = errors.loc[("table8", "T(candidates) / T(1)", "")]
+    assert (row.cells, row.mean_error) == (len(several), pytest.approx(several.ratio_error.abs().mean()))
+    drawn = reproduction("figure22").frame.dropna(subset="published_speedup")
+    drawn = drawn[drawn.candidates > 1]
+    readable = drawn[drawn.published_speedup >= 0.5]
+    for kept, quantity, column in (
+        (drawn, "speedup difference", "difference_fixed"), (readable, "speedup from 0.5", "error_fixed"),
+    ):  # fmt: skip
+        row = errors.loc[("figure22", quantity, "fixed")]
+        assert (row.cells, row.mean_error) == (len(kept), pytest.approx(kept[column].abs().mean()))
+    assert 0 < len(readable) < len(drawn)
+
+
 def test_equal_batch_and_length_is_not_what_the_figure_divides_by(errors):
     fixed, same = (
         errors.loc[("figure22", "speedup difference", name), "mean_error"] for name in ("fixed", "same")

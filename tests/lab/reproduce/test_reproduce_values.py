@@ -1,0 +1,160 @@
+"""What the papers print, and how predictions are counted beside it, by hand."""
+
+import numpy as np
+import pytest
+
+from medusa_sim.acceptance.heads import chain_tokens_per_step
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.lab.reproduce import reproduction
+from medusa_sim.lab.reproduce.charts import _both, reproduction_charts
+from medusa_sim.lab.reproduce.decoding import _setting, overhead, table1, table3
+from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, SEQ_LENS, paper_latency
+from medusa_sim.lab.reproduce.recursive import mbsu
+from medusa_sim.lab.reproduce.targets import TARGETS
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.step.step import decode_step, prefill_step, verify_step
+
+
+def test_the_grids_are_the_papers():
+    """Tables 6 to 8: powers of two from 1 to 64 sequences and 128 to 8,192 keys, 1 and 16 to 112 by 16."""
+    assert tuple(2**power for power in range(7)) == BATCHES
+    assert tuple(2**power for power in range(7, 14)) == SEQ_LENS
+    assert (1, *range(16, 113, 16)) == CANDIDATES
+    table7 = reproduction("table7").frame
+    # one attention product of the paper's 52 heads of 128: 2 x 52 x 128 x 1024 x rows FLOP
+    flops = table7.predicted_flops_per_s * table7.predicted_us / 1e6
+    assert flops.to_numpy() == pytest.approx(
+        2.0 * 52 * 128 * 1024 * (table7.batch * table7.candidates).to_numpy()
+    )
+    assert table7.seq_len.unique().tolist() == [1024]
+
+
+@pytest.mark.parametrize("name", ["table6", "table8"])
+def test_ratios_are_to_one_candidate_and_errors_to_what_is_printed(name):
+    frame = reproduction(name).frame
+    axis = "seq_len" if name == "table6" else "batch"
+    first = frame[frame.candidates == 1].set_index(axis)
+    for kind in ("published", "predicted"):
+        ratio = frame[f"{kind}_us"].to_numpy() / first.loc[frame[axis], f"{kind}_us"].to_numpy()
+        assert frame[f"{kind}_ratio"].to_numpy() == pytest.approx(ratio)
+    assert frame.error.to_numpy() == pytest.approx((frame.predicted_us / frame.published_us - 1).to_numpy())
+    ratio_error = frame.predicted_ratio / frame.published_ratio - 1
+    assert frame.ratio_error.to_numpy() == pytest.approx(ratio_error.to_numpy())
+    # what is printed are TFLOP/s: times and speeds of a row make the same FLOP
+    printed, own = (frame[f"{kind}_flops_per_s"] * frame[f"{kind}_us"] for kind in ("published", "predicted"))
+    assert (printed / own).to_numpy() == pytest.approx(1.0, rel=1e-5)
+
+
+def test_differences_and_errors_of_speedups_are_signed():
+    frame = reproduction("figure21").frame
+    for name in ("fixed", "same"):
+        speedup = frame[f"speedup_{name}"]
+        assert frame[f"difference_{name}"].equals(speedup - frame.published_speedup)
+        assert frame[f"error_{name}"].equals(speedup / frame.published_speedup - 1.0)
+    assert (frame.batch.unique().tolist(), frame.seq_len.unique().tolist()) == ([1], [1024])
+    figure23 = reproduction("figure23").frame
+    assert figure23.batch.unique().tolist() == [4]
+    plain = figure23.predicted_tokens_per_step * figure23.decode_step_us / figure23.verify_step_us
+    assert plain.to_numpy() == pytest.approx(figure23.speedup_same.to_numpy())
+
+
+def test_an_overhead_is_counted_as_the_paper_counts_it():
+    """300 tokens behind a prompt of 200: 300 plain steps, or 300 / 3 and one more of 64 candidates."""
+    setting = _setting("vicuna-7b", None)
+    found = overhead(setting, 3.0)
+    plain, whole = decode_step(setting, 1, 512), verify_step(setting, 1, 512, 64)
+    prompt_us = float(prefill_step(setting, 1, 200).time_us)
+    decode_us, step_us = float(plain.time_us), float(whole.time_us)
+    speedup = (prompt_us + 300 * decode_us) / (prompt_us + (300 / 3 + 1) * step_us)
+    assert found["predicted_overhead"] == pytest.approx(3.0 / speedup)
+    assert found["step_overhead"] == pytest.approx(step_us / decode_us)
+    assert found["device_overhead"] == pytest.approx(float(whole.device_us / plain.device_us))
+    assert found["decode_step_us"] == decode_us
+
+
+def test_table_1_and_3_are_as_printed():
+    frame = table1()
+    assert list(frame.columns) == [
+        "model", "published_overhead", "predicted_overhead", "difference", "device_overhead", "step_overhead",
+        "decode_step_us", "published_tokens_per_s", "host_bound",
+    ]  # fmt: skip
+    assert frame.difference.equals(frame.predicted_overhead - frame.published_overhead)
+    found = table3()
+    assert found.published_speedup.tolist() == [1.5, 1.9, 2.2, 2.8]
+    assert found.candidates.tolist()[0] == 6  # a chain of five heads
+    assert found.candidates.tolist()[2:] == [64, 64]
+    assert found.candidates[1] <= 64
+    heads = load_acceptance("medusa1-vicuna-7b").heads
+    assert found.tokens_per_step[0] == pytest.approx(float(chain_tokens_per_step(heads)[-1]))
+    assert found.predicted_speedup.to_numpy() == pytest.approx(
+        (found.tokens_per_step / found.predicted_overhead).to_numpy()
+    )
+
+
+def test_rates_of_one_table_follow_from_their_steps():
+    """Draft lengths: (1 - a^(g + 1)) / (1 - a) tokens over the target's step and g draft steps."""
+    frame = reproduction("figure7b").frame
+    assert sorted(frame[frame.is_fitted].gamma.unique()) == [1, 3, 8]
+    alpha, gamma = frame.acceptance_rate, frame.gamma
+    tokens = (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    step_us = tokens / frame.predicted_tokens_per_s * 1e6
+    for _, of_draft in frame.assign(step_us=step_us).groupby("draft"):
+        draft_us, target_us = np.polyfit(of_draft.gamma, of_draft.step_us, 1)
+        assert of_draft.step_us.to_numpy() == pytest.approx(
+            (target_us + of_draft.gamma * draft_us).to_numpy()
+        )
+        assert 0.0 < draft_us < target_us
+    assert frame.error.to_numpy() == pytest.approx(
+        (frame.predicted_tokens_per_s / frame.published_tokens_per_s - 1).to_numpy()
+    )
+    plain = reproduction("table4").frame
+    assert plain.error.to_numpy() == pytest.approx(
+        (plain.predicted_tokens_per_s / plain.published_tokens_per_s - 1).to_numpy()
+    )
+    assert plain[plain.is_fitted].model.tolist() == ["vicuna-7b", "vicuna-13b"]
+
+
+def test_rates_of_recursive_decoding_follow_from_two_times_a_target():
+    frame = reproduction("rsd-token-rates").frame
+    step_us = frame.target_step_us + frame.depth * frame.draft_step_us
+    published = frame.published_tokens_per_s
+    assert frame.error.to_numpy() == pytest.approx((frame.predicted_tokens_per_s / published - 1).to_numpy())
+    # block efficiency over the step: the same in the prediction and in what was printed
+    efficiency = frame.predicted_tokens_per_s * step_us / 1e6
+    assert efficiency[frame.decoder == "AR"].to_numpy() == pytest.approx(1.0, rel=0.01)
+    fitted = frame[frame.is_fitted]
+    assert set(fitted.decoder) == {"SD"}
+    assert set(fitted.depth) == {2, 4}
+    assert mbsu(3.0, 4.0, 0.05) == pytest.approx(3.0 / 1.2)
+
+
+def test_other_gpus_have_their_own_layers_and_the_a100s_cost_of_a_launch():
+    a100, gpu = load_gpu("a100-80gb-pcie"), load_gpu("a40")
+    launch_us = a100.kernel_set("paper").gemm["fp16"].ramp_us - a100.kernel_set("torch").gemm["fp16"].ramp_us
+    found = paper_latency(gpu).gpu.kernel_set("paper").gemm["fp16"]
+    own = gpu.kernel_set("torch").gemm["fp16"]
+    assert launch_us > 0.0
+    assert found.ramp_us == pytest.approx(own.ramp_us + launch_us)
+    assert found.bandwidth_fraction == own.bandwidth_fraction
+
+
+@pytest.mark.parametrize(
+    ("target", "panels"),
+    [("figure21", 1), ("figure22", 2), ("figure23", 2), ("table6", 2), ("table7", 2), ("rsd-figure1", 5)],
+)
+def test_panels_of_a_figure(target, panels):
+    """Figures 22 and 23 over both baselines; tables as times and on the roofline."""
+    charts = reproduction_charts(reproduction(target), load_gpu("a100-80gb-pcie"))
+    assert len(charts) == panels
+    assert target in TARGETS
+
+
+def test_open_marks_stand_where_values_are_published():
+    import pandas as pd
+
+    rows = pd.DataFrame({"candidates": [1, 2, 4], "own": [1.0, 2.0, 3.0], "printed": [1.1, np.nan, 3.3]})
+    chart = _both("t", "y", [("one", rows, "own", "printed")])
+    line, marks = chart.series
+    assert line.y.tolist() == [1.0, 2.0, 3.0]
+    assert (marks.x.tolist(), marks.y.tolist()) == ([1, 4], [1.1, 3.3])
+    assert [row.get("published") for row in line.rows] == [1.1, None, 3.3]
