@@ -146,10 +146,12 @@ def own_machine(names: dict[str, Any]) -> None:
 
 def narrowed(one: Scenario) -> Iterator[str]:
     """How much better a machine is known by its own rows."""
+    if one.arguments.bench is None:
+        return
     from medusa_sim.latency.local import LocalLatency
     from medusa_sim.scenario.own_rows import band_without_rows
 
-    if one.arguments.bench is not None and isinstance(one.latency, LocalLatency):
+    if isinstance(one.latency, LocalLatency):
         before, after = band_without_rows(one.latency), one.latency.law.band
         yield (
             f"80 % of steps lie within {after:.0%} of what is predicted for your {one.gpu.name}, without its "

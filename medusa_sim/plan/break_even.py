@@ -91,7 +91,7 @@ def crossing(values: IntArray, codes_at: CodesAt, codes: IntArray | None = None)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FirstLook:
-    """Few counts at many batches of one length, priced once for all that look for a batch.
+    """Few counts at batches of one length that are not searched, priced once for all that look for a batch.
 
     batches: where speculation may change between paying and not. cells: at those, and at what else was
     asked for, with the length at place s. largest: batch that fits with some drafting, BATCHES_SEARCHED (or
@@ -116,21 +116,24 @@ def first_looks(
     searched: IntArray,
     more: Callable[[int], IntArray] = lambda s: np.empty(0, dtype=np.int64),
 ) -> tuple[FirstLook, ...]:
-    """The batches to look at first, of each length. searched: those that will be; more: others, by length."""
+    """The batches to look at first, of each length.
+
+    searched: those that every count is priced at anyway, so that no look is needed; more: others, by length.
+    """
     few = at_counts(options, _FEW_COUNTS)
     end = max(BATCHES_SEARCHED, int(searched.max(initial=0)))
     beyond = np.geomspace(
         _EVERY_BATCH_TO, end, 1 + round(float(np.log(end / _EVERY_BATCH_TO) / np.log(_RATIO)))
     )
-    tried = np.concatenate([np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64), searched])
     largest = Configurations(few).max_batch(scenario, seq_len)[:, 1:].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
-    every = distinct(tried, largest[largest > 0])
+    tried = distinct(np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64), largest[largest > 0])
+    every = tried[~among(tried, searched)]
     steps = []
     for group in in_groups(seq_len.size):
         places = range(seq_len.size)[group]
         asked = distinct(every[every <= largest[group].max()], *(more(s) for s in places))
-        cells = price(scenario, asked, seq_len[group], few)
+        cells = price(scenario, asked[~among(asked, searched)], seq_len[group], few)
         steps += [
             FirstLook(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
             for at, s in enumerate(places)

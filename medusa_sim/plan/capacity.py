@@ -63,9 +63,9 @@ def capacities(
 ) -> tuple[Capacity, ...]:
     """For each length of `searched` the best operating points among all batches that fit.
 
-    first: of few counts, with the place of each length in it, at its `batches_tried` among others. Those
-    around the best and those that were searched are looked at with every count. max_latency_us: longest time
-    per output token of one user.
+    first: of few counts, with the place of each length in it, at those of its `batches_tried` that were not
+    searched, among others. Those around the best and those that were searched are looked at with every count.
+    max_latency_us: longest time per output token of one user.
     """
     surface = searched.surface
 

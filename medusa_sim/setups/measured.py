@@ -72,17 +72,14 @@ def nearest(answer: Comparison) -> Measured | None:
         return None
     figure, key = min(known, key=lambda pair: away(pair[0]))
     version = {"runtime": figure.runtime, "latency": "calibrated"} if figure.runtime else {}
-    rows = _priced(figure, answer.scenarios[key].but(**version), (figure.batch,))
+    rows = _priced(figure, answer.scenarios[key].but(**figure.request, **version), (figure.batch,))
     row = {**{name: values[0] for name, values in rows.items()}, "engine": figure.set_up["engine"]}
     return Measured(figure=figure, row=row, near=not away(figure)[0])
 
 
-def _priced(figure: Figure, scenario: Scenario, batches: tuple[int, ...]) -> dict[str, Any]:
-    prompt, output = figure.prompt_tokens, figure.output_tokens
-    asked = Question(
-        batches=batches, drafts=(figure.drafts or 1,), prompt_tokens=prompt, output_tokens=output
-    )
-    served = scenario.but(prompt_tokens=prompt, output_tokens=output)
+def _priced(figure: Figure, served: Scenario, batches: tuple[int, ...]) -> dict[str, Any]:
+    """Columns by batch of a scenario with the figure's requests."""
+    asked = Question(batches=batches, drafts=(figure.drafts or 1,), **figure.request)
     plain = figure.set_up["drafter"] == PLAIN
     return Priced.every(surface_of(served, asked, plain=plain), plain=plain).rows(asked)
 
@@ -116,7 +113,6 @@ def as_measured(figure: Figure, batches: tuple[int, ...] = ()) -> dict[str, Any]
     )
     drafter = any_drafter(set_up["engine"]) if plain else set_up["drafter"]
     version = {"runtime": figure.runtime} if figure.runtime else {}
-    as_served = Scenario(
-        model=model, drafter=drafter, chain_only=True, **{**launched.arguments(model), **version}
-    )
+    launch = {**launched.arguments(model), **version, **figure.request}
+    as_served = Scenario(model=model, drafter=drafter, chain_only=True, **launch)
     return _priced(figure, as_served, tuple(sorted({figure.batch, *batches})))

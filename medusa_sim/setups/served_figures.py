@@ -38,6 +38,11 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     source: Text
     runtime: str = ""
 
+    @property
+    def request(self) -> dict[str, Any]:
+        """Its tokens, as scenarios and questions take them."""
+        return {"prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
+
 
 class _ServedToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`profiles/served.toml` as it stands there."""
