@@ -52,26 +52,46 @@ PUBLISHED_BY = (
     "InferenceX golden acceptance lengths (github SemiAnalysisAI/InferenceX, 843c6254f), vLLM, B300"
 )
 PUBLISHED_STRICT = "published mean acceptance lengths of 1 to 5 MTP drafts, strict acceptance"
+BUNDLE = {
+    ("Llama-3.1-8B-Instruct", "SpecForge"): "eagle3-specforge-llama-3.1-8b",
+    ("Qwen3-30B-A3B-Instruct-2507", "SpecForge"): "eagle3-qwen3-30b-a3b",
+}
+"""Model and drafter of SGLang's SpecBundle, of which chains of 3, 5 and 7 drafts are published."""
+BUNDLE_TASK = "mtbench"
+"""That of the other profiles of EAGLE-3."""
+MT_BENCH_TOKENS = 1024
+"""Contexts of its turns, as of the other profiles of EAGLE-3."""
+PUBLISHED_BUNDLE = (
+    "mean acceptance lengths of chains of 3, 5 and 7 drafts on MT-bench in SGLang's SpecBundle "
+    "(github sgl-project/SpecForge, a6b6b023), H200"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A profile and the lengths from which it was made."""
+    """A profile and the lengths from which it was made, with so many drafts."""
 
     name: str
     file: PositionFile
     lengths: FloatArray
+    drafts: IntArray
 
     @property
     def predicted(self) -> FloatArray:
         """Mean lengths that its rates give."""
         rates = np.array([row.rate for row in self.file.positions])
-        return 1.0 + np.cumsum(np.cumprod(rates) if self.file.rates == "conditional" else rates)
+        every = 1.0 + np.cumsum(np.cumprod(rates) if self.file.rates == "conditional" else rates)
+        return np.asarray(every[self.drafts - 1])
+
+
+def one_by_one(lengths: FloatArray) -> IntArray:
+    """Drafts of lengths with 1, 2, ... of them."""
+    return np.arange(1, lengths.size + 1)
 
 
 def smooth_rates(lengths: FloatArray, drafts: IntArray | None = None) -> FloatArray:
     """Unconditional rates by position from mean lengths with so many `drafts`; None: with 1, 2, ..."""
-    places = np.arange(lengths.size) if drafts is None else drafts - 1
+    places = (one_by_one(lengths) if drafts is None else drafts) - 1
 
     def residuals(conditional: FloatArray) -> FloatArray:
         predicted = 1.0 + np.cumsum(np.cumprod(conditional))
@@ -82,12 +102,13 @@ def smooth_rates(lengths: FloatArray, drafts: IntArray | None = None) -> FloatAr
     return np.asarray(np.cumprod(found.x))
 
 
-def left_out(lengths: FloatArray) -> FloatArray:
+def left_out(lengths: FloatArray, drafts: IntArray | None = None) -> FloatArray:
     """Error of accepted drafts at each length between the ends, predicted from the others."""
-    drafts = np.arange(1, lengths.size + 1)
-    kept = [drafts[drafts != left] for left in drafts[1:-1]]
-    found = [1.0 + smooth_rates(lengths[each - 1], each).cumsum() for each in kept]
-    return np.array([one[i + 1] - lengths[i + 1] for i, one in enumerate(found)]) / (lengths[1:-1] - 1.0)
+    every = one_by_one(lengths) if drafts is None else drafts
+    kept = [every != left for left in every[1:-1]]
+    found = [1.0 + smooth_rates(lengths[each], every[each]).cumsum() for each in kept]
+    inner = np.array([one[left - 1] for one, left in zip(found, every[1:-1], strict=True)])
+    return np.asarray((inner - lengths[1:-1]) / (lengths[1:-1] - 1.0))
 
 
 def trained_depth(lengths: FloatArray) -> int:
@@ -116,7 +137,24 @@ def golden() -> Iterator[Fitted]:
         wide = max(LEAST_ERROR, NORMAL_90TH * float(np.sqrt(np.mean(error**2))))
         name = GOLDEN[model, drafter] + ("-no-thinking" if thinking == "off" else "")
         file = profile(f"{drafter} on {model}{HOW[thinking]}", told, rates, wide)
-        yield Fitted(name=name, file=file, lengths=lengths)
+        yield Fitted(name=name, file=file, lengths=lengths, drafts=one_by_one(lengths))
+
+
+def bundle() -> Iterator[Fitted]:
+    """A profile for each drafter of BUNDLE."""
+    table = measured_rows("specbundle_eagle3").query("shape == 'chain' and benchmark == @BUNDLE_TASK")
+    for (model, maker), name in BUNDLE.items():
+        rows = table[(table.model == model) & table.drafter.str.endswith(maker)].sort_values("steps")
+        drafts, lengths = rows.steps.to_numpy(), rows.accept_length.to_numpy(dtype=np.float64)
+        rates = smooth_rates(lengths, drafts)
+        error = (1.0 + np.cumsum(rates)[drafts - 1] - lengths) / (lengths - 1.0)
+        told = (
+            f"fitted (benchmarks/depth_profiles.py) to the {PUBLISHED_BUNDLE}; rates that fall smoothly with "
+            f"depth and meet them within {np.ceil(100.0 * abs(error).max()):.0f} %. model_error: another task"
+        )
+        file = profile(f"EAGLE-3 chain ({maker}) on {model}, MT-bench", told, rates, LEAST_ERROR)
+        file = structs.replace(file, longest_context=MT_BENCH_TOKENS)
+        yield Fitted(name=name, file=file, lengths=lengths, drafts=drafts)
 
 
 def profile(
@@ -155,24 +193,26 @@ def single() -> Iterator[Fitted]:
             rates = constant(given["length"], first, given["drafts"])
             reached = np.cumprod(rates)
             file = profile(given["title"], told, rates, MEAN_LENGTH_ERROR, of_mean=True)
-        yield Fitted(name=given["name"], file=file, lengths=1.0 + np.cumsum(reached))
+        lengths = 1.0 + np.cumsum(reached)
+        yield Fitted(name=given["name"], file=file, lengths=lengths, drafts=one_by_one(lengths))
 
 
 def main() -> None:
     """Print the profiles; with --write, write them."""
     worst, apart = 0.0, []
-    for found in (*golden(), *single()):
+    for found in (*golden(), *bundle(), *single()):
         error = np.abs(found.predicted - found.lengths) / (found.lengths - 1.0)
         worst = max(worst, float(error.max()))
-        if found.lengths.size > 3 and error.max() > 1e-6:  # not made of one mean
-            apart.append(np.abs(left_out(found.lengths)))
+        if found.lengths.size > 2 and error.max() > 1e-6:  # not made of one mean
+            apart.append(np.abs(left_out(found.lengths, found.drafts)))
         told = " ".join(f"{length:.2f}" for length in found.predicted)
         print(f"{found.name:42} {told:45} mean error {error.mean():.1%}, worst {error.max():.1%}")
         if "--write" in sys.argv:
             path = ROOT / "profiles" / "acceptance" / f"{found.name}.toml"
             known = read_profile(path) if path.exists() else found.file
-            kept = getattr(known, "by_output", ())  # fitted by acceptance_by_output.py
-            path.write_text(encoded_profile(structs.replace(found.file, by_output=kept)))
+            # by_output is fitted by acceptance_by_output.py; contexts are no part of these lengths
+            kept = {name: getattr(known, name) for name in ("by_output", "longest_context")}
+            path.write_text(encoded_profile(structs.replace(found.file, **kept)))
     out = np.concatenate(apart).mean()
     print(f"worst error of accepted drafts {worst:.1%}, of lengths left out {out:.1%}")
 

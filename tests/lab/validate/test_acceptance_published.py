@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from depth_profiles import constant, left_out, smooth_rates, trained_depth
+from depth_profiles import bundle, constant, left_out, smooth_rates, trained_depth
 from hypothesis import given
 from hypothesis import strategies as st
 from public_trees import RANKS, compact_profile, fitted_rows, medusa_1_profile, read_public_trees
@@ -280,6 +280,7 @@ def test_a_further_draft_gives_less_and_none_is_invented(name):
         ("mtp", "minimax-m2", "mtp-deepseek-r1"), ("eagle3", "kimi-k2", "eagle3-kimi-k2.5"),
         ("eagle3", "gpt-oss-120b", "eagle3-gpt-oss-20b"), ("eagle3", "llama-3.3-70b", "eagle3-llama-3.1-8b"),
         ("eagle3", "opt-13b", "eagle3-llama-3.1-8b"), ("eagle", "llama-2-7b", "eagle1-vicuna-7b"),
+        ("eagle3", "qwen3-30b-a3b", "eagle3-qwen3-30b-a3b"), ("eagle3", "qwen3-14b", "eagle3-qwen3-8b"),
         ("dflash", "qwen3-30b-a3b", "dflash-qwen3-8b"), ("medusa", "zephyr-7b", "medusa1-vicuna-7b"),
     ],
 )  # fmt: skip
@@ -292,6 +293,9 @@ def test_rates_fall_smoothly_and_a_mean_length_becomes_one():
     lengths = 1.0 + np.cumsum(np.cumprod(conditional))
     assert smooth_rates(lengths) == pytest.approx(np.cumprod(conditional), abs=1e-6)
     assert left_out(lengths) == pytest.approx(0.0, abs=1e-6)
+    some = np.array([1, 3, 4, 6])  # lengths with other drafts left out lie on it as well
+    assert smooth_rates(lengths[some - 1], some) == pytest.approx(np.cumprod(conditional), abs=1e-6)
+    assert left_out(lengths[some - 1], some) == pytest.approx(0.0, abs=1e-6)
     assert smooth_rates(np.array([1.8])) == pytest.approx([0.8], abs=1e-6)
     noisy = smooth_rates(np.array([1.9, 2.6, 2.5, 2.7]))
     assert (np.diff(noisy) <= 1e-12).all()
@@ -306,3 +310,13 @@ def test_rates_fall_smoothly_and_a_mean_length_becomes_one():
     assert np.ptp(rates) == 0.0
     assert 1.0 + np.cumprod(rates).sum() == pytest.approx(2.68)
     assert constant(3.2, 0.875, 7)[0] == 0.875
+
+
+@HAS_DATA
+def test_profiles_of_the_bundle_meet_every_published_chain():
+    found = list(bundle())
+    assert len(found) == 2
+    for fitted in found:
+        shipped = load_acceptance(fitted.name)
+        assert shipped.tokens_per_step(fitted.drafts + 1) == pytest.approx(fitted.lengths, rel=0.01)
+        assert shipped.heads.heads == fitted.drafts[-1]
