@@ -125,9 +125,13 @@ def served_table(folders: dict[str, Path]) -> str:
         both = pd.concat([others, own], ignore_index=True)
         seen = np.arange(len(both)) < len(others)
         fit = Fit(both)
-        errors, left = fit.errors(fit.solve(seen).x)[~seen], both[~seen]
-        rest = set(others.place)
-        share = np.array([known[nearest_kind(place, rest)[0]].between_share for place in left.place])
+        values, left, rest = fit.solve(seen).x, both[~seen], set(others.place)
+        errors, experts = fit.errors(values)[~seen], fit.experts_of_step(values)[~seen]
+        near = [known[nearest_kind(place, rest)[0]] for place in left.place]
+        whole, of_experts = (
+            np.array(each) for each in zip(*((n.between_share, n.experts_share) for n in near), strict=True)
+        )
+        share = np.hypot(whole, of_experts * experts)
         short = -np.log1p(errors)
         held = (short <= np.hypot(left.slower, share)) & (short >= -np.hypot(left.faster, share))
         by_group = held.groupby(left[GROUP].agg(", ".join, axis=1)).mean()

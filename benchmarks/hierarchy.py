@@ -23,8 +23,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, NamedTuple
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -400,6 +401,13 @@ class Fit:
         del name
         return effect.plus and "host" not in effect.term and ("card" not in keys or effect.by_card)
 
+    def only_model(self, place: int) -> str:
+        """The model whose cells alone tell a value; empty where models of several shapes do."""
+        effect = self.names[place][0]
+        told = (self.levels[effect.term][:, place] > 0.0) & (self.cells[effect.part].to_numpy() != 0.0)
+        cells = self.cells[told]
+        return str(cells.model.mode()[0]) if len({each.sizes for each in cells.place}) == 1 else ""
+
     def predicted(self, values: FloatArray) -> FloatArray:
         """Microseconds per token of every cell."""
         return self._with_slopes(values)[0]
@@ -443,7 +451,7 @@ class Fit:
             jacobian = jacobian + (added_us >= 0.0)[:, None] * levels[term]
         return np.asarray(time_us), np.asarray(jacobian)
 
-    def solve(self, keep: BoolArray, start: FloatArray | None = None) -> Found:
+    def solve(self, keep: BoolArray) -> Found:
         """Least squares of robust log errors with what draws levels to nothing."""
         cells = self.cells
         size = cells.groupby(["engine", "gpu", "weights", "family"]).rest.transform("size").to_numpy()
@@ -475,8 +483,7 @@ class Fit:
             by_own = weight * (inside**-0.5 - 0.5 * np.abs(own) / ROBUST**2 * inside**-1.5)
             return np.concatenate([by_own[:, None] * jacobian, np.diag(1.0 / self.spreads)])
 
-        first = np.zeros(self.spreads.size) if start is None else start
-        return least_squares_above(residuals, slopes, first, self.low)
+        return least_squares_above(residuals, slopes, np.zeros(self.spreads.size), self.low)
 
     def errors(self, values: FloatArray) -> FloatArray:
         """Relative errors of every cell."""
@@ -487,30 +494,55 @@ class Fit:
         time_us, _ = self.first(values, self.predicted(values))
         return np.asarray(time_us / self.cells.first_measured.to_numpy() - 1.0)
 
+    def experts_of_step(self, values: FloatArray) -> FloatArray:
+        """Which part of the step of every cell layers of experts take, without what prompts add to it."""
+        cells, of = self.cells, {term: levels @ values for term, levels in self.levels.items()}
+        slower = np.exp(of["kernels_share"])
+        experts = slower * cells.experts * np.exp(of["experts_share"])
+        for term, part in (
+            ("experts_us_per_layer", "expert_layers"), ("expert_parallel_us_per_layer", "spread_layers"),
+        ):  # fmt: skip
+            experts = experts + np.maximum(of[term], 0.0) * cells[part]
+        prompts = slower * cells.prompt * np.exp(of["prompt_share"] + of["linear_share"] / 2.0)
+        return np.asarray(experts / (self.predicted(values) - prompts))
 
-def held_out(fit: Fit, found: Found) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    """Errors of every cell and of its first token by a fit without its group, for each way of grouping."""
-    outs, firsts = dict[str, FloatArray](), dict[str, FloatArray]()
+
+class LeftOut(NamedTuple):
+    """Of every cell by a fit without its group: relative errors, those of first tokens, experts' part."""
+
+    errors: FloatArray
+    firsts: FloatArray
+    experts: FloatArray
+
+    @classmethod
+    def of(cls, fit: Fit, values: FloatArray) -> LeftOut:
+        """By these values."""
+        return cls(fit.errors(values), fit.first_errors(values), fit.experts_of_step(values))
+
+
+def held_out(fit: Fit) -> dict[str, LeftOut]:
+    """What each way of grouping says of every cell."""
+    outs = {}
     for title, keys in HELD_OUT:
         groups = fit.cells[list(keys)].agg("|".join, axis=1).to_numpy()
-        outs[title], firsts[title] = np.zeros(groups.size), np.zeros(groups.size)
+        outs[title] = LeftOut(*np.zeros((3, groups.size)))
         for group in dict.fromkeys(groups.tolist()):
             own = groups == group
-            values = fit.solve(~own, found.x).x
-            outs[title][own] = fit.errors(values)[own]
-            firsts[title][own] = fit.first_errors(values)[own]
-    return outs, firsts
+            values = fit.solve(~own).x  # not from the whole fit's values: it would stay where those bend
+            for every, found in zip(outs[title], LeftOut.of(fit, values), strict=True):
+                every[own] = found[own]
+    return outs
 
 
-def errors_by_kind(fit: Fit, outs: dict[str, FloatArray]) -> pd.DataFrame:
+def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
     """A line of every cell and way of holding out: what was new about it for the fit, and its error.
 
-    outs: errors by way; the fit to all is the way of no keys. The kind is that by which a set-up's band is
+    outs: by way; the fit to all is the way of no keys. The kind is that by which a set-up's band is
     chosen (`specs/nearness.py`), from the groups that the fit saw.
     """
     cells, found = fit.cells, []
     group = cells[GROUP].agg(", ".join, axis=1)
-    for title, errors in outs.items():
+    for title, out in outs.items():
         keys = dict(HELD_OUT).get(title, ())
         held = cells[list(keys)].agg("|".join, axis=1) if keys else pd.Series("", index=cells.index)
         kinds: Any = pd.Series("measured", index=cells.index)
@@ -523,7 +555,8 @@ def errors_by_kind(fit: Fit, outs: dict[str, FloatArray]) -> pd.DataFrame:
                     "way": title,
                     "group": group,
                     "kind": kinds,
-                    "short": -np.log1p(errors),
+                    "short": -np.log1p(out.errors),
+                    "experts": out.experts,
                     "faster": cells.faster,
                     "slower": cells.slower,
                 }
@@ -532,50 +565,82 @@ def errors_by_kind(fit: Fit, outs: dict[str, FloatArray]) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
-def held(lines: pd.DataFrame, share: float) -> pd.Series:
+Half: TypeAlias = float | FloatArray
+
+
+def held(lines: pd.DataFrame, share: Half) -> pd.Series:
     """Which cells lie in bands that hold so much more, in quadrature."""
     return (lines.short <= np.hypot(lines.slower, share)) & (lines.short >= -np.hypot(lines.faster, share))
 
 
-def by_group(lines: pd.DataFrame, share: float) -> pd.Series:
+def by_group(lines: pd.DataFrame, share: Half) -> pd.Series:
     """Share of the cells of each group and way that their bands hold; small groups left out."""
     places = [lines.way, lines.group]
     means = held(lines, share).groupby(places).mean()
     return means[lines.groupby(places).size() >= SMALL]
 
 
-def large_below(lines: pd.DataFrame, share: float) -> bool:
+def large_below(lines: pd.DataFrame, share: Half) -> bool:
     """Whether any group of LARGE_GROUP cells or more holds less than LEAST_HELD."""
     groups = by_group(lines, share)
     sizes = lines.groupby(["way", "group"]).size()[groups.index]
     return bool((groups[sizes >= LARGE_GROUP] < LEAST_HELD).any())
 
 
-def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
-    """What `specs/nearness.toml` says of each kind: none narrower than one before it.
+def between(lines: pd.DataFrame, whole: float, of_experts: float) -> FloatArray:
+    """What bands of cells have for what is new: of the whole step, and of what experts take of it."""
+    return np.asarray(np.hypot(whole, of_experts * lines.experts.to_numpy()))
 
-    Bands hold PROMISED in the mean over groups, and what a server's own nights differ by (NIGHTS). They are
-    wider while a large group holds too little, as far as neither this kind nor a later one holds more than
-    MOST_HELD by it.
+
+def needed(lines: pd.DataFrame, half: Callable[[float], Half], least: float) -> float:
+    """The least share from which bands of such half-widths hold PROMISED in the mean over groups.
+
+    More where no large group then holds less than LEAST_HELD, and all in the mean no more than MOST_HELD.
+    """
+
+    def mean(share: float) -> float:
+        return float(by_group(lines, half(share)).mean())
+
+    if not len(by_group(lines, half(least))):
+        return least
+    enough = least
+    if mean(least) < PROMISED:
+        enough = float(brentq(lambda share: mean(share) - PROMISED, least, 2.0, xtol=1e-4))
+    enough = further = float(np.ceil(1e3 * enough) / 1e3)
+    while large_below(lines, half(further)) and mean(further + WIDER) <= MOST_HELD:
+        further = round(further + WIDER, 3)
+    return enough if large_below(lines, half(further)) else further
+
+
+def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
+    """What `specs/nearness.toml` says of each kind: none narrower than one before it, a version's apart.
+
+    Steps of dense models tell what all steps differ by, at least a server's own nights (NIGHTS); mixtures
+    what layers of experts differ by besides. Versions are of mixtures alone: of whole steps. What one engine
+    alone shows is not another's: such a kind has what the next one has.
     """
     found: dict[Kind, dict[str, Any]] = {}
-    least = NIGHTS
+    least, of_experts = NIGHTS, 0.0
     for kind in KINDS:
         own = lines[lines.kind == kind]
-        share = least
-        if len(own) and by_group(own, least).mean() < PROMISED:
-            share = float(
-                brentq(lambda more, own=own: by_group(own, more).mean() - PROMISED, least, 2.0, xtol=1e-4)
-            )
-        least = float(np.ceil(1e3 * share) / 1e3)
-        others = [lines[lines.kind == later] for later in KINDS[KINDS.index(kind) :]]
-        while large_below(own, least) and all(
-            by_group(other, least + WIDER).mean() <= MOST_HELD for other in others if len(other)
-        ):
-            least = round(least + WIDER, 3)
-        groups = by_group(own, least)
-        found[kind] = {
-            "between_share": least,
+        dense, mixed = own[own.experts == 0.0], own[own.experts > 0.0]
+        if kind == "version":
+            found[kind] = {"between_share": needed(own, float, NIGHTS), "experts_share": 0.0}
+            continue
+        least = needed(dense, float, least)
+        of_experts = needed(mixed, partial(between, mixed, least), of_experts)
+        found[kind] = {"between_share": least, "experts_share": of_experts}
+    for kind, following in reversed(
+        list(pairwise(kind for kind in KINDS if kind not in ("measured", "version")))
+    ):
+        own = lines[lines.kind == kind]
+        for share, part in (("between_share", own.experts == 0.0), ("experts_share", own.experts > 0.0)):
+            if len({group.partition(",")[0] for group in own.group[part]}) < 2:
+                found[kind][share] = found[following][share]
+    for kind, known in found.items():
+        own = lines[lines.kind == kind]
+        groups = by_group(own, between(own, known["between_share"], known["experts_share"]))
+        known |= {
             "error": round(float(np.expm1(own.short.abs()).mean()), 3) if len(own) else 0.0,
             "cells": len(own),
             "groups": len(groups),
@@ -588,12 +653,35 @@ def kinds_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     """What was new, how far steps erred, what their bands hold."""
     rows = []
     for kind, own in kinds.items():
-        groups = by_group(lines[lines.kind == kind], own["between_share"])
+        cells = lines[lines.kind == kind]
+        shares = own["between_share"], own["experts_share"]
+        groups = by_group(cells, between(cells, *shares))
         least: Any = None if groups.empty else groups.idxmin()
         words = "" if least is None else f"{groups.min():.0%} ({least[1]})"
         below = f"{(groups < LEAST_HELD).sum()} of {len(groups)}"
-        rows.append((kind, own["cells"], own["error"], own["between_share"], own["held"], below, words))
-    return table("new | cells | error | between | held | groups below 60 % | least", 1, rows)
+        rows.append((kind, own["cells"], own["error"], *shares, own["held"], below, words))
+    return table("new | cells | error | between | of experts | held | groups below 60 % | least", 1, rows)
+
+
+def ends_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
+    """Cells left out that took longer than the slow end of their band, by engine: `--sure 0.9` rests on it.
+
+    In the mean over groups, those that were not left out apart.
+    """
+    share = np.zeros(len(lines))
+    for kind, own in kinds.items():
+        new = (lines.kind == kind).to_numpy()
+        share[new] = between(lines[new], own["between_share"], own["experts_share"])
+    late = lines.short > np.hypot(lines.slower, share)
+    beyond = lines.assign(beyond=late, is_out=lines.kind != "measured")
+    means = beyond.groupby(["is_out", "way", "group"]).beyond.mean().reset_index()
+    means["engine"] = means.group.str.partition(",")[0]
+    found = means.pivot_table(index="engine", columns="is_out", values="beyond")
+    rows = [
+        (engine, *(f"{value:.0%}" for value in row))
+        for engine, row in zip(found.index, found.to_numpy(), strict=True)
+    ]
+    return table("engine | slower than the slow end: seen | left out", 1, rows)
 
 
 def spread_of(found: Found) -> FloatArray:
@@ -669,8 +757,8 @@ def written_terms(
     for effect in EFFECTS:
         deviations, old = list[str](), list[str]()
         own, variance, size = 0.0, 0.0, 0.0
-        for (of, keys, name), value, left in zip(fit.names, found.x, spread, strict=True):
-            at = dict(zip(keys, name, strict=True))
+        for place, (of, keys, name) in enumerate(fit.names):
+            value, left, at = found.x[place], spread[place], dict(zip(keys, name, strict=True))
             if of is not effect or at.get("engine", engine) != engine:
                 continue
             variance, size = max(variance, left), max(size, abs(value))
@@ -681,8 +769,10 @@ def written_terms(
             if abs(value) < (0.02 * min(prior for _, prior in effect.levels) if effect.plus else LEAST):
                 continue
             fields = [FIELDS[key].format(each) for key, each in at.items() if key in FIELDS]
-            change = f"plus = {shown:g}" if effect.plus else f"times = {shown:g}"
-            (old if "version" in at else deviations).append(f"{{ {', '.join([*fields, change])} }}")
+            fields.append(f"plus = {shown:g}" if effect.plus else f"times = {shown:g}")
+            if model := fit.only_model(place):
+                fields.append(f'only = "{model}"')
+            (old if "version" in at else deviations).append(f"{{ {', '.join(fields)} }}")
         least = 0.02 * min(prior for _, prior in effect.levels)
         base = (own if abs(own) > least else 0.0) if effect.plus else float(np.exp(own))
         band = 1.28 * variance / max(abs(base), size, 1e-9) if effect.plus else 1.28 * variance
@@ -806,13 +896,14 @@ def main() -> None:
     asked = parser.parse_args()
     fit = Fit(parts_of(chain(set_ups(served_cells()), deepseek_set_ups())))
     found = fit.solve(np.ones(len(fit.cells), dtype=bool))
-    outs, firsts = ({}, {}) if asked.fit else held_out(fit, found)
-    print(error_table(fit, found, outs))
+    outs = {} if asked.fit else held_out(fit)
+    print(error_table(fit, found, {title: out.errors for title, out in outs.items()}))
     print("First tokens:\n")
-    print(error_table(fit, found, firsts, of_first=True))
-    lines = errors_by_kind(fit, {"fit": fit.errors(found.x), **outs})
+    print(error_table(fit, found, {title: out.firsts for title, out in outs.items()}, of_first=True))
+    lines = errors_by_kind(fit, {"fit": LeftOut.of(fit, found.x), **outs})
     kinds = kinds_of(lines)
     print(kinds_table(lines, kinds))
+    print(ends_table(lines, kinds))
     print(terms_table(fit, found))
     if asked.write:
         write(fit, found)

@@ -52,7 +52,7 @@ HOUSE = (
     Room(
         ("doubts",),
         "what a scenario rests on that was not measured for it, in sentences",
-        in_order("standing stand_ins doubts terms"),
+        in_order("standing stand_ins doubts one_model terms"),
     ),
     Room(
         ("grid",),

@@ -1,6 +1,6 @@
 r"""Plain decoding as servers were measured by others (serving/plain_serving): errors by engine, card, format.
 
-    python benchmarks/served_rows.py             # mean error, bias, worst, and what 80 % bands hold
+    python benchmarks/served_rows.py             # mean error, bias, worst, what 80 % bands hold, their ends
     python benchmarks/served_rows.py --rows      # every cell as well
 
 Rows: outputs of 500 tokens and more, a first token within 3 s, one replica. Requests are priced at the
@@ -163,6 +163,17 @@ def group_table(cells: pd.DataFrame) -> str:
     return table("engine | card | weights | model | cells | mean % | bias % | worst cell | held %", 4, lines)
 
 
+def ends_table(cells: pd.DataFrame) -> str:
+    """Cells beyond each end of their bands, by engine: on the slow one rests what `--sure 0.9` promises."""
+    lines = [
+        (engine, len(part), *(f"{100 * beyond.mean():.0f}" for beyond in (
+            part.measured_ms > part.high_ms, part.measured_ms < part.low_ms,
+        )))
+        for engine, part in cells.groupby("engine")
+    ]  # fmt: skip
+    return table("engine | cells | slower than the slow end % | faster than the fast end %", 1, lines)
+
+
 def main() -> None:
     """Print what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -172,6 +183,7 @@ def main() -> None:
     if asked.rows:
         print(cells.round(3).to_string())
     print(group_table(cells))
+    print(ends_table(cells))
     cells["size"] = cells.error.abs()
     means = 100.0 * cells.groupby(GROUP)[["size", "held"]].mean()
     print(f"{len(cells)} cells: {100 * cells['size'].mean():.1f} %, bias {100 * cells.error.mean():+.1f} %")

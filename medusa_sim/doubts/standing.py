@@ -137,12 +137,14 @@ class Standing:
     """How near a set-up lies to servers that were measured.
 
     nearness: as its bands have it; None where no engine serves, or one of a machine of one's own. near:
-    groups of the nearest measured set-up. half_width: of the 80 % band of a plain step (REQUESTS).
+    groups of the nearest measured set-up. half_width: of the 80 % band of a plain step (REQUESTS); between:
+    what of that is for how near it lies, in quadrature.
     """
 
     nearness: Nearness | None
     near: tuple[Group, ...]
     half_width: float
+    between: float = 0.0
 
     @property
     def kind(self) -> str:
@@ -160,11 +162,6 @@ class Standing:
         near, version = self.nearness.near, known_kinds()["version"]
         is_other = self.nearness.between_share > near.between_share
         return max(near.error, version.error) if is_other else near.error
-
-    @property
-    def between(self) -> float:
-        """Half-width that the band of a step has for that, on its logarithm."""
-        return 0.0 if self.nearness is None else self.nearness.between_share
 
     @property
     def nearest(self) -> str:
@@ -188,8 +185,8 @@ def weights_of(model: Model) -> str:
 def standing(scenario: Scenario) -> Standing:
     """How near a scenario lies to servers that were measured: what its bands go by (`Runtime.nearness`)."""
     requests = 1 if scenario.runtime.local else REQUESTS
-    cost = decode_step(scenario.setting, np.asarray(requests), np.asarray(scenario.length)).cost
-    half_width = float(0.5 * np.log(cost.high_us / cost.low_us))
+    step = decode_step(scenario.setting, np.asarray(requests), np.asarray(scenario.length))
+    half_width = float(0.5 * np.log(step.high_us / step.low_us))
     if scenario.runtime.engine is None or scenario.runtime.local:
         return Standing(nearness=None, near=(), half_width=half_width)
     nearness = scenario.runtime.nearness(scenario.case)
@@ -200,4 +197,6 @@ def standing(scenario: Scenario) -> Standing:
         if (group.engine, group.card) == (engine, known.gpu) and group.weights in known.formats
         and group.model in (known.model, scenario.model.name)
     )  # fmt: skip
-    return Standing(nearness=nearness, near=near, half_width=half_width)
+    experts = float(step.parts_us.get("experts", np.zeros(())) / step.time_us)
+    between = math.hypot(nearness.between_share, nearness.near.experts_share * experts)
+    return Standing(nearness=nearness, near=near, half_width=half_width, between=between)

@@ -13,6 +13,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.doubts.doubts import beyond_known
+from medusa_sim.doubts.one_model import told_by_another_model
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import UNITS, Engine, Term
@@ -47,6 +48,17 @@ WORDS = {
     "expert_parallel_us_per_layer": "spreading experts over GPUs",
 }
 """What the terms are that may carry so much."""
+WORDS_OF_FITTED = {
+    "kernels_share": "the engine's own kernels",
+    "linear_share": "the engine's own linear layers",
+    "attention_share": "the engine's own attention",
+    "exchange_share": "the engine's own collectives",
+    "prompt_share": "the engine's own kernels of prompts",
+    "experts_us_per_layer": "time for each layer of experts beside its kernels",
+    "prompt_us_per_request": "the host's work for each prompt",
+    "load_test_us": "the constant of load tests",
+}
+"""What those are that served steps alone tell (`one_model.py`)."""
 
 
 def beyond_measured(scenario: Scenario, tokens: float, requests: tuple[int, int]) -> list[str]:
@@ -54,6 +66,7 @@ def beyond_measured(scenario: Scenario, tokens: float, requests: tuple[int, int]
     return [
         *beyond_known(scenario, tokens),
         *far_terms(scenario, requests, tokens),
+        *told_by_another_model(scenario, requests, tokens, WORDS | WORDS_OF_FITTED),
         *limits_text(scenario, requests[1]),
     ]
 

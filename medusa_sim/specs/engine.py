@@ -135,7 +135,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     prompt_share of what prompts add to a step; experts_us_per_layer: beside each layer of experts, and
     expert_parallel_us_per_layer where they are spread over GPUs. prompt_us_per_request: of the host, for each
     prompt that begins. between_share: 80 % half-width of a step beside those that were served elsewhere,
-    beyond what `specs/nearness.py` knows of the set-up. gain_share: 80 % half-width of a speedup by drafting
+    beyond what `specs/nearness.py` knows of the set-up; experts_between: what it knows of layers of experts
+    besides, as a share of what they take. gain_share: 80 % half-width of a speedup by drafting
     passes beside the bands of its steps, lookup_gain_share by look-ups: what published speedups miss by.
     eager_us_per_layer: of the host beyond the captured graphs; graph_us_per_layer: within them, where they
     are launched in pieces. steps_ahead: steps that are scheduled
@@ -218,6 +219,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)]
     limits_source: Text
     measured: Measured = Measured()
+    experts_between: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.0
     free_memory_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     memory_source: str = ""
     several_gpus: str = ""
@@ -275,11 +277,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """The engine in a set-up: every term by where it was measured."""
         return self.with_terms({name: term.at(case) for name, term in self.terms.items()})
 
-    def with_between(self, half: float) -> Engine:
-        """The engine with steps that lie so far beside those of others as well."""
+    def with_between(self, half: float, of_experts: float = 0.0) -> Engine:
+        """The engine with steps that lie so far beside those of others as well, layers of experts besides."""
         own = self.between_share
-        value = math.hypot(own.value, half)
-        return self.with_terms({"between_share": msgspec.structs.replace(own, value=value)})
+        share = msgspec.structs.replace(own, value=math.hypot(own.value, half))
+        return msgspec.structs.replace(self, between_share=share, experts_between=of_experts)
 
     @property
     def measured_requests(self) -> int:
@@ -311,7 +313,7 @@ _FORMS: dict[str, Any] = {
 }
 """What an `engine` table may say."""
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Engine) if not field.required}
-_OWN = ("measured", "measured_drafters", "free_memory_share", "memory_source")
+_OWN = ("measured", "measured_drafters", "experts_between", "free_memory_share", "memory_source")
 """Settings that are no other version's."""
 EngineToml: TypeAlias = dict[str, Any]
 """An `engine` table as it stands in a file."""

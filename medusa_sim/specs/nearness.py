@@ -19,6 +19,7 @@ near as the nearest group: the one of whose differences the worst is the least (
 
     [kinds.model]
     between_share = 0.12
+    experts_share = 0.3
     error = 0.08
     cells = 900
     groups = 27
@@ -67,11 +68,14 @@ class Near(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """What is known of one kind of nearness, from groups of cells that a fit did not see.
 
     between_share: half-width, beside the band of kernels and of the engine, with which 80 % bands of the
-    step hold (in the mean over groups). error: mean relative error. cells, groups: by which it was told.
-    held: share of the cells in their bands, in the mean over groups.
+    step hold (in the mean over groups). experts_share: that of layers of experts besides, as a share of what
+    they take: engines have kernels of their own there, of which dense models tell nothing. error: mean
+    relative error. cells, groups: by which it was told. held: share of the cells in their bands, in the mean
+    over groups.
     """
 
     between_share: _Share
+    experts_share: _Share
     error: _Share
     cells: Annotated[int, Meta(ge=0)]
     groups: Annotated[int, Meta(ge=0)]
@@ -102,6 +106,7 @@ class Nearness(NamedTuple):
 
     between_share: what the band of a step has beside those of kernels and engine, 80 % half-width. Versions
     were held out apart from the rest: where one is new beside something worse, both count, in quadrature.
+    What layers of experts have besides is `near.experts_share`.
     """
 
     kind: Kind
@@ -166,7 +171,7 @@ def nearest_kind(place: Place, others: Iterable[Place]) -> tuple[Kind, int]:
 def nearness(place: Place) -> Nearness:
     """How near a set-up lies to what was measured: the one place where a band's kind is chosen.
 
-    The band of a step holds `between_share` in quadrature (`Runtime.at`), `near.error` is what to expect.
+    The band of a step holds both shares in quadrature (`Runtime.at`), `near.error` is what to expect.
     """
     groups, kinds = served_groups(), _file().kinds
     kind, nearest = nearest_kind(place, (group.place for group in groups))

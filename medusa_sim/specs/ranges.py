@@ -131,7 +131,8 @@ class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """By how much a term differs in some set-ups from its value: so many times it, then so much more.
 
-    formats: of weights in any part of the model. What is not named asks nothing.
+    formats: of weights in any part of the model. What is not named asks nothing. only: the model by whose
+    rows alone it was told, as `specs/nearness.toml` names it; empty: several models' rows tell it.
     """
 
     times: Annotated[float, Meta(gt=0.0, le=10.0)] = 1.0
@@ -140,6 +141,7 @@ class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     gpus: tuple[_Count, _Count] | None = None
     cards: tuple[Text, ...] = ()
     formats: tuple[Text, ...] = ()
+    only: str = ""
 
     def holds(self, case: Case) -> bool:
         """Whether it counts in a set-up."""
@@ -149,11 +151,11 @@ class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def text(self) -> str:
-        """In words: `x 0.88 with fp8; blackwell`."""
+        """In words: `x 0.88 for fp8; blackwell (llama-3.1-70b alone)`."""
         gpus = "" if self.gpus is None else f"{self.gpus[0]} to {self.gpus[1]} GPUs"
         where = "; ".join(filter(None, [*map(", ".join, (self.formats, self.forms, self.cards)), gpus]))
         parts = [f"x {self.times:g}"] * (self.times != 1.0) + [f"{self.plus:+g}"] * (self.plus != 0.0)
-        return f"{' '.join(parts)} for {where}"
+        return f"{' '.join(parts)} for {where}" + (f" ({self.only} alone)" if self.only else "")
 
 
 def form_of(model: Model) -> Form:

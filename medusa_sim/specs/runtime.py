@@ -123,7 +123,8 @@ class Runtime:
             return self
         engine = self.engine.at(case)
         if case.gpu and not self.local:
-            engine = engine.with_between(self.nearness(case).between_share)
+            near = self.nearness(case)
+            engine = engine.with_between(near.between_share, near.near.experts_share)
         return replace(self, engine=engine)
 
     def nearness(self, case: Case) -> Nearness:

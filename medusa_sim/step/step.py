@@ -196,11 +196,19 @@ def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> Ste
     cost = replace(
         beside,
         device_us=device_us,
-        source_us=beside.source_us + kernels.device_half_us,
+        source_us=_of_experts(work.runtime, kernels, beside.source_us) + kernels.device_half_us,
         below_square=below + shared_below**2 if shared_below.any() else below,
         above_square=above + shared_above**2 if shared_above.any() else above,
     )
     return StepTime(cost=cost, passes=((work, kernels),))
+
+
+def _of_experts(runtime: Runtime, kernels: Kernels, source_us: FloatArray) -> FloatArray:
+    """Half-width by which a set-up's steps lie beside those of others, that of layers of experts with it."""
+    share = 0.0 if runtime.engine is None else runtime.engine.experts_between
+    if not share or (experts_us := kernels.parts_us.get("experts")) is None:
+        return source_us
+    return np.asarray(np.hypot(source_us, share * experts_us))
 
 
 def step_kernels(gpu: Gpu, runtime: Runtime, dtype: str) -> str:

@@ -2,6 +2,9 @@
 
 import itertools
 
+import hierarchy
+import numpy as np
+import pandas as pd
 import pytest
 
 import medusa_sim as ms
@@ -31,8 +34,10 @@ def test_every_measured_group_is_measured_and_what_is_new_is_named_by_its_worst(
 
 
 def test_what_lies_further_off_is_never_known_better():
-    shares = [near.between_share for near in known_kinds().values()]
-    assert shares == sorted(shares)
+    kinds = [near for kind, near in known_kinds().items() if kind != "version"]  # it adds to the others
+    for share in ("between_share", "experts_share"):
+        shares = [getattr(near, share) for near in kinds]
+        assert shares == sorted(shares)
     for changed in CHANGES.values():
         place = HOME._replace(**changed)
         assert nearness(place._replace(runtime="vllm-0.33")).between_share >= nearness(place).between_share
@@ -49,3 +54,54 @@ def test_the_band_of_a_step_opens_with_what_is_new(changed):
         return engine.between_share.value
 
     assert share(**asked | changed) > share(**asked)
+
+
+def left_out(kind, engine, off, *, experts=0.0):
+    """Cells of one group whose errors are spread evenly to `off` either way."""
+    return pd.DataFrame(
+        {
+            "way": "a card", "group": f"{engine}, {off:g}, {experts:g}", "kind": kind, "faster": 0.01,
+            "slower": 0.01, "experts": experts, "short": np.linspace(-off, off, 41),
+        }
+    )  # fmt: skip
+
+
+def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_do():
+    lines = pd.concat(
+        [
+            *(left_out("generation", engine, 0.1) for engine in ("vllm", "sglang")),
+            *(left_out("generation", engine, 0.3, experts=0.5) for engine in ("vllm", "sglang")),
+            *(left_out("engine", engine, 0.05) for engine in ("vllm", "sglang")),
+            left_out("card", "vllm", 0.02), left_out("version", "trtllm", 0.2, experts=0.5),
+        ],
+        ignore_index=True,
+    )  # fmt: skip
+    found = hierarchy.kinds_of(lines)
+    generation = found["generation"]
+    assert generation["between_share"] == pytest.approx(0.08, abs=0.006)
+    both = np.hypot(generation["between_share"], 0.5 * generation["experts_share"])
+    assert both == pytest.approx(0.24, abs=0.02)
+    # a farther kind is never known better, and one engine's cards tell nothing of another's
+    for share in ("between_share", "experts_share"):
+        assert found["engine"][share] == found["card"][share] == generation[share]
+    assert found["measured"] | {"between_share": hierarchy.NIGHTS, "experts_share": 0.0} == found["measured"]
+    assert found["version"]["between_share"] == pytest.approx(0.16, abs=0.012)
+    assert found["generation"]["held"] == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_value_knows_the_model_whose_cells_alone_tell_it():
+    small, large = "32 layers of 4096", "80 layers of 8192"
+    cells = pd.DataFrame(
+        [
+            {"model": model, "place": HOME._replace(sizes=sizes), "part": part}
+            for model, sizes, part in (("llama-3.1-8b", small, 0.0), ("llama-3.1-70b", large, 2.0),
+                                       ("llama-3.3-70b", large, 1.0), ("llama-3.1-70b", large, 1.0))
+        ]
+    )  # fmt: skip
+    fit = object.__new__(hierarchy.Fit)
+    fit.cells = cells
+    fit.names = [(hierarchy.Effect("term", "part", ()), ("engine",), ("vllm",))]
+    fit.levels = {"term": np.ones((4, 1))}
+    assert fit.only_model(0) == "llama-3.1-70b"  # the 8B's cells have no such part
+    cells.loc[0, "part"] = 1.0
+    assert fit.only_model(0) == ""

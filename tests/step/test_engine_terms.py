@@ -359,6 +359,20 @@ def test_a_server_that_is_set_up_for_a_batch_has_a_graph_of_it():
     assert is_captured(older, requests, 1).all()
 
 
+def test_what_is_known_of_experts_widens_what_they_take_of_a_step():
+    """In quadrature to what the whole step has; a dense model has none."""
+    for model, has in (("qwen3-30b-a3b", True), ("llama-3.1-8b", False)):
+        of = setting("vllm-0.15", model=load_model(model))
+        steps = [
+            decode_step(with_terms(of, of.runtime.engine.with_between(0.1, share)), 16, 512)
+            for share in (0.0, 0.4)
+        ]
+        bare, wide = (float(step.cost.source_us / step.time_us) for step in steps)
+        part = float(steps[0].parts_us["experts"] / steps[0].time_us) if has else 0.0
+        assert wide == pytest.approx(np.hypot(bare, 0.4 * part))
+        assert (part > 0.1) == has
+
+
 def test_what_steps_lie_beside_others_widens_a_step_and_no_speedup():
     asked = {"gpu": "h200-sxm", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4, "drafter": "ngram"}
     runtime = load_runtime("vllm-0.15")

@@ -69,6 +69,7 @@ def kinds_table() -> TextTable:
         "": lambda pair: KINDS[pair[0]],
         "error to expect": lambda pair: percent(pair[1].error),
         "band for it": lambda pair: percent(pair[1].between_share),
+        "of experts": lambda pair: percent(pair[1].experts_share),
         "in band": lambda pair: percent(pair[1].held, 0),
         "cells": lambda pair: f"{pair[1].cells:,}",
         "groups": lambda pair: str(pair[1].groups),

@@ -1,0 +1,69 @@
+"""Terms of an engine that one other model's rows alone have told, in sentences.
+
+Whatever such a term is charged for (layers, requests, prompts, kernels): a plain step is priced with what was
+told and without it, in the server that is asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.engine import Term
+from medusa_sim.specs.nearness import served_groups
+from medusa_sim.step.server import served
+from medusa_sim.step.step import Setting, decode_step
+
+MUCH = 0.05
+"""Change of the time per token from which a term is named."""
+
+
+def told_by_another_model(
+    scenario: Scenario, requests: tuple[int, int], tokens: float, words: dict[str, str]
+) -> Iterator[str]:
+    """A sentence for each term that moves a plain step much, by rows of one model that is not this one.
+
+    requests: fewest and most in a step. tokens: length. words: what the terms are, by name.
+    """
+    setting, batch = scenario.setting, np.unique(np.asarray(requests, dtype=np.float64))
+    without = list(_without(scenario))
+    if not without or setting.runtime.engine is None or scenario.scope == "block":
+        return
+    with_all_us = _token_us(scenario, setting, batch, tokens)
+    for name, model, term in without:
+        engine = setting.runtime.engine.with_terms({name: term})
+        changed = replace(setting, runtime=replace(setting.runtime, engine=engine))
+        share = np.abs(1.0 - _token_us(scenario, changed, batch, tokens) / with_all_us)
+        place = int(np.argmax(share))
+        if share[place] > MUCH:
+            many = int(batch[place])
+            yield (
+                f"{words.get(name, name)}: {100.0 * share[place]:.0f} % of the time per token at {many} "
+                f"request{'s' * (many > 1)}, told by rows of {model} alone in {scenario.runtime.name} on "
+                f"{scenario.gpu.architecture}; another model may differ"
+            )
+
+
+def _without(scenario: Scenario) -> Iterator[tuple[str, str, Term]]:
+    """(name, model, the term in this set-up without what that model alone has told), for other models."""
+    engine, case = scenario.runtime.engine, scenario.case
+    alike = {group.model for group in served_groups() if group.sizes == case.sizes}
+    for name, term in ({} if engine is None else engine.terms).items():
+        told = {each.only for each in term.deviations if each.only and each.holds(case)}
+        for model in sorted(told - alike):
+            others = tuple(each for each in term.deviations if each.only != model)
+            yield name, model, msgspec.structs.replace(term, deviations=others).at(case)
+
+
+def _token_us(scenario: Scenario, setting: Setting, batch: FloatArray, tokens: float) -> FloatArray:
+    """Time per token of plain decoding in the server."""
+    step = decode_step(setting, batch, tokens)
+    attention_us = step.parts_us.get("attention", 0.0)
+    return served(
+        setting, step.time_us, batch, 1, np.ones(()), scenario.traffic, attention_us=attention_us
+    ).token_us
