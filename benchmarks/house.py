@@ -66,8 +66,9 @@ HOUSE = (
         ("plan",),
         "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
         in_order(
-            "verdict check woken_experts slowdowns counts break_even capacity shortfall sweep_answer "
-            "batch_ranges batch_row schedule_row recommendation schedule recommendation_at recommend"
+            "verdict engine_run check woken_experts slowdowns counts break_even capacity shortfall "
+            "sweep_answer batch_ranges batch_row schedule_row recommendation schedule recommendation_at "
+            "recommend"
         ),
     ),
     Room(

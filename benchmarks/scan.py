@@ -28,7 +28,7 @@ from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.sweep import grid_options
-from medusa_sim.plan.verdict import drafted, stretches, verdicts
+from medusa_sim.plan.verdict import codes_of, drafting_spans, stretches
 from medusa_sim.step.workload import Grid
 
 CARDS = ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")
@@ -122,7 +122,7 @@ def scanned(each: SetUp) -> dict[str, float]:
     last = int(fits.all(axis=1).sum())
     gain, rate = cells.speedup[:last, 0], cells.tokens_per_s[:last, 0]
     best = gain[:, 1:].max(axis=1)
-    batches, codes = cells.surface.batch[:last], verdicts(cells)[:last, 0]
+    batches, codes = cells.surface.batch[:last], codes_of(cells)[:last, 0]
     low, high = (ends[:last, 0] for ends in cells.band)
     falls = np.diff(rate[:, 0]) / rate[:-1, 0]
     longer = by_count_of(each.scenario(prompt=1.02 * PROMPT))
@@ -135,7 +135,7 @@ def scanned(each: SetUp) -> dict[str, float]:
     )
     return {
         "batches": last,
-        "ranges": len(drafted(batches, codes, stretches(batches, codes))),
+        "ranges": len(drafting_spans(batches, codes, stretches(batches, codes))),
         "gaining": ranges(best > 1.0),
         "falls": float((falls < -0.03).sum()),
         "worst fall": float(falls.min(initial=0.0)),

@@ -12,7 +12,7 @@ from medusa_sim.engine_runs.bench import logged_counts, read_bench
 from medusa_sim.engine_runs.bench_row import LOG, WANTED, BenchRow, Shape
 from medusa_sim.errors import DataError, MedusaSimError, UsageError
 from medusa_sim.outside.limits import TABLE_BYTES
-from medusa_sim.plan.check import EngineRun, described
+from medusa_sim.plan.engine_run import EngineRun, with_known_acceptance
 from medusa_sim.reading import read_text
 from medusa_sim.scenario.own_rows import is_own, rows_of
 from medusa_sim.scenario.question import Measured
@@ -38,7 +38,7 @@ def engine_run(
 ) -> tuple[Scenario, EngineRun]:
     """The scenario with the requests that were served, and the run, for `plan.check.check`.
 
-    Where the acceptance describes fewer drafts than were run, the measured one takes its place (`described`).
+    Where the acceptance describes fewer drafts than were run, the measured one takes its place.
 
     files: results of benchmarks; the one that speculates is checked, one at as many requests without drafts
     is its plain decoding. counts: what the engine counted. given: by hand, which goes
@@ -82,7 +82,9 @@ def engine_run(
             measured.pop(name, None)
     if "seq_len" not in asked:
         scenario = scenario.served()
-    return described(scenario, EngineRun.of(Measured(**measured | asked), scenario.length))
+    return with_known_acceptance(
+        scenario, EngineRun.from_measured(Measured(**measured | asked), scenario.length)
+    )
 
 
 def told_by(files: Sequence[Path], asked: Measured | None = None) -> dict[str, str]:

@@ -19,7 +19,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_counts
-from medusa_sim.plan.verdict import runs
+from medusa_sim.plan.verdict import runs_of_equals
 from medusa_sim.specs.runtime import load_runtime
 
 _NEVER = -1e9
@@ -270,7 +270,7 @@ def speculates(answer: Recommendation, batch: IntArray) -> BoolArray:
 
 def _spans(batch: IntArray, where: BoolArray) -> tuple[tuple[int, int], ...]:
     """(first, last) of neighbouring batches at which `where` holds."""
-    return tuple((first, last) for holds, first, last in runs(batch, where.tolist()) if holds)
+    return tuple((first, last) for holds, first, last in runs_of_equals(batch, where.tolist()) if holds)
 
 
 def graph_sizes(engine: str) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.requests import check_rate
 from medusa_sim.load.sources import Drawn
 from medusa_sim.load.step_table import chains
-from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_asked
+from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_searched
 
 _USUAL_RATES = 4
 """Rates of an answer that were not asked for, before it is known which."""
@@ -69,7 +69,7 @@ class LoadAnswer:
         if not busy:
             return None
         requests = max(round(max(busy)), 1)
-        longest = longest_asked(self.test.scenario, int(self.test.table.lengths[-1]))
+        longest = longest_searched(self.test.scenario, int(self.test.table.lengths[-1]))
         options = chains(self.test.scenario, self.test.drafts_max)
         return requests, break_even_context(self.test.scenario, options, requests, longest)
 

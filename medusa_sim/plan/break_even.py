@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from medusa_sim.arrays import BoolArray, IntArray, among, distinct
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import Configurations, at_counts
 from medusa_sim.grid.surface import in_groups
-from medusa_sim.plan.verdict import CodesAt, Stretch, drafted, refined, stretches, verdicts
+from medusa_sim.plan.verdict import CodesAt, Stretch, codes_of, drafting_spans, stretches, with_edges_found
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import step_memory_bytes
@@ -69,14 +70,14 @@ class BreakEven:
 NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, searched_to=0)
 
 
-def crossing(values: IntArray, codes_at: CodesAt, codes: IntArray | None = None) -> BreakEven:
-    """Every crossing over ascending whole `values`, to the whole number; the last one leads.
+def find_break_even(values: IntArray, codes_at: CodesAt, codes: IntArray | None = None) -> BreakEven:
+    """Where drafts begin and end over ascending whole `values`, to the whole number; the last edge leads.
 
     codes: of the values (`plan.verdict`), where they are known already.
     """
-    values, codes = refined(values, codes_at(values) if codes is None else codes, codes_at)
+    values, codes = with_edges_found(values, codes_at(values) if codes is None else codes, codes_at)
     known = stretches(values, codes)
-    spans = drafted(values, codes, known)
+    spans = drafting_spans(values, codes, known)
     first, last = int(values[0]), int(values[-1])
     # where drafts begin or end, from the second value on
     edges = sorted({edge for span in spans for edge in (span[0], span[1] + 1) if first < edge <= last})
@@ -94,8 +95,7 @@ class FirstLook:
     """Few counts at batches of one length that are not searched, priced once for all that look for a batch.
 
     batches: where speculation may change between paying and not. cells: at those, and at what else was
-    asked for, with the length at place s. largest: batch that fits with some drafting, BATCHES_SEARCHED (or
-    what is searched) at most.
+    asked for, with the length at place s. largest: batch that fits with some drafting, within the search.
     """
 
     batches: IntArray
@@ -104,41 +104,41 @@ class FirstLook:
     largest: int
 
     @property
-    def verdicts(self) -> IntArray:
+    def codes(self) -> IntArray:
         """What is known at each of `batches`."""
-        return np.asarray(verdicts(self.cells)[among(self.cells.surface.batch, self.batches), self.s])
+        return np.asarray(codes_of(self.cells)[among(self.cells.surface.batch, self.batches), self.s])
 
 
 def first_looks(
     scenario: Scenario,
     options: Sequence[DraftOption],
     seq_len: IntArray,
-    searched: IntArray,
+    priced: IntArray,
     more: Callable[[int], IntArray] = lambda s: np.empty(0, dtype=np.int64),
 ) -> tuple[FirstLook, ...]:
-    """The batches to look at first, of each length.
+    """A first look at each length.
 
-    searched: those that every count is priced at anyway, so that no look is needed; more: others, by length.
+    priced: batches that need none, as every count is priced there anyway. more: others, by place of length.
     """
     few = at_counts(options, _FEW_COUNTS)
-    end = max(BATCHES_SEARCHED, int(searched.max(initial=0)))
+    end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
     beyond = np.geomspace(
         _EVERY_BATCH_TO, end, 1 + round(float(np.log(end / _EVERY_BATCH_TO) / np.log(_RATIO)))
     )
     largest = Configurations(few).max_batch(scenario, seq_len)[:, 1:].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
     tried = distinct(np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64), largest[largest > 0])
-    every = tried[~among(tried, searched)]
-    steps = []
+    every = tried[~among(tried, priced)]
+    looks = []
     for group in in_groups(seq_len.size):
         places = range(seq_len.size)[group]
         asked = distinct(every[every <= largest[group].max()], *(more(s) for s in places))
-        cells = price(scenario, asked[~among(asked, searched)], seq_len[group], few)
-        steps += [
+        cells = price(scenario, asked[~among(asked, priced)], seq_len[group], few)
+        looks += [
             FirstLook(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
             for at, s in enumerate(places)
         ]
-    return tuple(steps)
+    return tuple(looks)
 
 
 def break_even_batches(
@@ -146,39 +146,37 @@ def break_even_batches(
     options: Sequence[DraftOption],
     seq_len: IntArray,
     searched: Cells | None = None,
-    first: Sequence[FirstLook] | None = None,
+    looks: Sequence[FirstLook] | None = None,
 ) -> tuple[BreakEven, ...]:
     """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED.
 
     searched: every count at some batches of these lengths. It decides there, and between them every count is
-    looked at, so that no crossing contradicts a schedule of it. first: where to look first, if that is known.
+    looked at, so that no break-even contradicts a schedule of it. looks: the first ones, if they are known.
     """
     few = at_counts(options, _FEW_COUNTS)
     own = np.empty(0, dtype=np.int64) if searched is None else searched.surface.batch
-    known = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else verdicts(searched)
+    own_codes = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else codes_of(searched)
 
-    def at_length(s: int) -> CodesAt:
-        def verdicts_at(batch: IntArray) -> IntArray:
-            codes = np.empty(batch.size, dtype=np.int64)
-            within = (batch >= own[0]) & (batch <= own[-1]) if own.size else np.zeros(batch.size, np.bool_)
-            for inside, counts in ((within, options), (~within, few)):
-                if inside.any():
-                    codes[inside] = verdicts(price(scenario, batch[inside], seq_len[s : s + 1], counts))[:, 0]
-            return codes
+    def codes_at(s: int, batch: IntArray) -> IntArray:
+        codes = np.empty(batch.size, dtype=np.int64)
+        within = (batch >= own[0]) & (batch <= own[-1]) if own.size else np.zeros(batch.size, np.bool_)
+        for inside, counts in ((within, options), (~within, few)):
+            if inside.any():
+                codes[inside] = codes_of(price(scenario, batch[inside], seq_len[s : s + 1], counts))[:, 0]
+        return codes
 
-        return verdicts_at
-
-    crossings = []
-    looks = first_looks(scenario, options, seq_len, own) if first is None else first
-    for s, look in enumerate(looks):
-        is_own = own <= look.largest
-        batches = distinct(look.batches, own[is_own])
+    found = []
+    for s, look in enumerate(looks or first_looks(scenario, options, seq_len, own)):
+        if look.largest < 1:
+            found.append(NOTHING_FITS)
+            continue
+        fits = own <= look.largest
+        batches = distinct(look.batches, own[fits])
         codes = np.zeros(batches.size, dtype=np.int64)
-        codes[among(batches, look.batches)] = look.verdicts
-        codes[among(batches, own)] = known[is_own, s]
-        fits = look.largest > 0
-        crossings.append(crossing(batches, at_length(s), codes) if fits else NOTHING_FITS)
-    return tuple(crossings)
+        codes[among(batches, look.batches)] = look.codes
+        codes[among(batches, own)] = own_codes[fits, s]
+        found.append(find_break_even(batches, partial(codes_at, s), codes))
+    return tuple(found)
 
 
 def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:
@@ -203,8 +201,8 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
     return max(lengths)
 
 
-def longest_asked(scenario: Scenario, length: int) -> int:
-    """The model's own positions, or the question's where they go beyond."""
+def longest_searched(scenario: Scenario, length: int) -> int:
+    """The longest context that is searched: the model's positions, or the question's where that is longer."""
     return max(scenario.model.max_seq_len, length)
 
 
@@ -229,13 +227,13 @@ def break_even_context(
     lengths = np.rint(np.geomspace(SHORTEST_CONTEXT, end, steps)).astype(np.int64)
     one = np.asarray([batch])
 
-    def verdicts_at(length: IntArray) -> IntArray:
-        return np.asarray(verdicts(price(scenario, one, length, few))[0])
+    def codes_at(length: IntArray) -> IntArray:
+        return np.asarray(codes_of(price(scenario, one, length, few))[0])
 
     if searched is None:
-        return crossing(distinct(lengths), verdicts_at)
-    own, known = np.unique(searched.surface.seq_len, return_index=True)
+        return find_break_even(distinct(lengths), codes_at)
+    own, places = np.unique(searched.surface.seq_len, return_index=True)
     lengths = distinct(lengths, own[(own >= SHORTEST_CONTEXT) & (own <= end)])
-    codes = verdicts_at(lengths)
-    codes[among(lengths, own)] = verdicts(searched)[-1, known][among(own, lengths)]
-    return crossing(lengths, verdicts_at, codes)
+    codes = codes_at(lengths)
+    codes[among(lengths, own)] = codes_of(searched)[-1, places][among(own, lengths)]
+    return find_break_even(lengths, codes_at, codes)

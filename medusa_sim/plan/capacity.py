@@ -13,6 +13,7 @@ from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import in_groups
+from medusa_sim.plan.break_even import FirstLook
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 
@@ -57,15 +58,15 @@ def batches_tried(largest: int) -> IntArray:
 def capacities(
     scenario: Scenario,
     options: Sequence[DraftOption],
-    first: Sequence[tuple[Cells, int]],
+    looks: Sequence[FirstLook],
     searched: Cells,
     max_latency_us: float | None = None,
 ) -> tuple[Capacity, ...]:
     """For each length of `searched` the best operating points among all batches that fit.
 
-    first: of few counts, with the place of each length in it, at those of its `batches_tried` that were not
-    searched, among others. Those around the best and those that were searched are looked at with every count.
-    max_latency_us: longest time per output token of one user.
+    looks: the first one at each length, at those of its `batches_tried` that were not searched, among others.
+    Batches around the best, and those that were searched, are looked at with every count. max_latency_us:
+    longest time per output token of one user.
     """
     surface = searched.surface
 
@@ -73,15 +74,14 @@ def capacities(
         best = partial(best_operating_point, max_latency_us=max_latency_us, speculate=speculate)
         found, near = [], []
         for s in range(surface.seq_len.size)[group]:
-            (look, s_look), largest = first[s], int(surface.max_batch[s, PLAIN])
-            rows = among(look.surface.batch, batches_tried(largest))
-            found.append(fastest(best(look, s_look, rows=rows), best(searched, s)))
-            middle = 0 if found[-1] is None else found[-1].batch
-            near.append(np.arange(max(1, middle - _NEAR), min(largest, middle + _NEAR) + 1) * (middle > 0))
+            look, largest = looks[s], int(surface.max_batch[s, PLAIN])
+            rows = among(look.cells.surface.batch, batches_tried(largest))
+            found.append(fastest(best(look.cells, look.s, rows=rows), best(searched, s)))
+            near.append(_batches_near(found[-1], largest))
         every = distinct(*near)
-        if not (every > 0).any():
+        if not every.size:
             return found
-        fine = price(scenario, every[every > 0], surface.seq_len[group], options if speculate else ())
+        fine = price(scenario, every, surface.seq_len[group], options if speculate else ())
         return [
             fastest(point, point and best(fine, s, rows=among(fine.surface.batch, near[s])))
             for s, point in enumerate(found)
@@ -102,6 +102,13 @@ def capacities(
         )
         for s, (without, best) in enumerate(pairs)
     )
+
+
+def _batches_near(point: Cell | None, largest: int) -> IntArray:
+    """Every batch around that of a point, up to the largest; none without a point."""
+    if point is None:
+        return np.empty(0, dtype=np.int64)
+    return np.arange(max(1, point.batch - _NEAR), min(largest, point.batch + _NEAR) + 1)
 
 
 def fastest(*points: Cell | None) -> Cell | None:

@@ -14,117 +14,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from medusa_sim.doubts.doubts import doubts
-from medusa_sim.errors import CoverageError, UsageError
+from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.scenario.defaults import MAX_DRAFTS
+from medusa_sim.plan.engine_run import EngineRun, TimedBy, chain_of
 from medusa_sim.scenario.draft_options import DraftOption
-from medusa_sim.scenario.question import Measured
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.units import US_PER_MS, US_PER_S
 
 NOTICEABLE = 0.03
 """Of the time per token: what moves it by less is no fault, however narrow a band (rates without trials have
 none); as the gain below which a schedule does not switch."""
-_RISING = 1e-6
 
 
-TimedBy = Literal["tpot", "rate", "gaps"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRun:
-    """What a running engine gave at a number of requests in flight.
-
-    seq_len: mean committed tokens of a request. drafts: draft tokens a step, 0: no speculation. time_us: per
-    token of a request; timed_by: the mean after the first token, the rate of all requests, or the
-    median gap between chunks over the tokens of a step. accepted: share of the steps in which each draft was
-    accepted, () where unknown. plain_us: per token without drafts, after the first. undescribed: the
-    acceptance that describes fewer drafts, so that what was measured stands for it.
-    """
-
-    batch: int
-    seq_len: int
-    drafts: int
-    time_us: float
-    tokens_per_step: float
-    timed_by: TimedBy = "tpot"
-    accepted: tuple[float, ...] = ()
-    plain_us: float | None = None
-    undescribed: str = ""
-
-    @property
-    def acceptance(self) -> str:
-        """What was measured, as an acceptance of a scenario."""
-        shares = ",".join(f"{share:.6g}" for share in self.accepted)
-        return shares or f"{self.tokens_per_step:.6g}@{self.drafts}"
-
-    @classmethod
-    def of(cls, given: Measured, length: int) -> EngineRun:
-        """From what was measured; length: where that says none. Raises UsageError for what is missing."""
-        batch, drafts, tpot_ms, itl_ms = given.batch, given.drafts, given.tpot_ms, given.itl_ms
-        accepted = tuple(float(share) for share in given.accepted_by_position or ())
-        _check_shares(accepted, drafts)
-        drafts = drafts if drafts is not None else len(accepted) or None
-        if batch is None or drafts is None:
-            asked = {"--batch (requests in flight)": batch, "--drafts (0: none)": drafts}
-            raise UsageError(f"give {' and '.join(name for name, of in asked.items() if of is None)}")
-        tokens = given.tokens_per_step or _tokens(accepted, drafts, tpot_ms, itl_ms)
-        if tokens > drafts + 1.0 + _RISING:
-            raise UsageError(
-                f"{tokens:g} tokens a step with {drafts} drafts: at most {drafts + 1} are possible"
-            )
-        timed_by: TimedBy = "tpot"
-        if tpot_ms is not None:
-            time_us = tpot_ms * US_PER_MS
-        elif given.tokens_per_s is not None:
-            timed_by, time_us = "rate", batch / given.tokens_per_s * US_PER_S
-        elif itl_ms is not None:
-            timed_by, time_us = "gaps", itl_ms * US_PER_MS / tokens
-        else:
-            raise UsageError(
-                "no speed was given: a benchmark file (--bench), --measured-tpot-ms, "
-                "--measured-tokens-per-s or --measured-itl-ms is needed"
-            )
-        return cls(
-            batch=int(batch),
-            seq_len=int(given.seq_len or length),
-            drafts=int(drafts),
-            time_us=float(time_us),
-            tokens_per_step=float(tokens),
-            timed_by=timed_by,
-            accepted=accepted,
-            plain_us=None if given.plain_tpot_ms is None else float(given.plain_tpot_ms * US_PER_MS),
-        )
-
-
-def _tokens(accepted: tuple[float, ...], drafts: int, tpot_ms: float | None, itl_ms: float | None) -> float:
-    """Tokens of a step from what was accepted, else from the time of a step over that of a token."""
-    if accepted or drafts == 0:
-        return 1.0 + sum(accepted)
-    if tpot_ms and itl_ms:
-        return min(max(itl_ms / tpot_ms, 1.0), drafts + 1.0)
-    raise UsageError(
-        "how many tokens a step gave is missing: give --accepted-by-position, --tokens-per-step, --counters, "
-        "or both --measured-itl-ms and --measured-tpot-ms"
-    )
-
-
-def _check_shares(accepted: tuple[float, ...], drafts: int | None) -> None:
-    """Refuse shares that rise or are not one a draft. Raises UsageError."""
-    if accepted and drafts is not None and len(accepted) != drafts:
-        raise UsageError(f"{len(accepted)} accepted shares with {drafts} drafts: one share a draft is needed")
-    for k, share in enumerate(accepted):
-        before = accepted[k - 1] if k else 1.0
-        if not 0.0 <= share <= before + _RISING:
-            raise UsageError(
-                f"accepted {share:g} at position {k} after {before:g}: shares of the steps lie in 0..1 and "
-                "never rise; multiply conditional rates"
-            )
+PartName = Literal["acceptance", "round", "plain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +40,7 @@ class CheckedPart:
     costs_us: what it adds to the time per token beside the prediction; below 0 it is faster.
     """
 
-    name: Literal["acceptance", "round", "plain"]
+    name: PartName
     measured_us: float
     predicted_us: float
     low_us: float
@@ -162,8 +68,9 @@ class EngineCheck:
     """A run beside its prediction.
 
     predicted_us, low_us, high_us: per token, 80 %. parts: acceptance and round where drafts were run, plain
-    where it was measured. tokens_per_step, few, many: predicted, 80 %. accepted: predicted shares by
-    position. position: where acceptance parts most from the profile; None where positions are not known.
+    where it was measured. tokens_per_step, tokens_low, tokens_high: predicted, 80 %. accepted: predicted
+    shares by position. position: where acceptance parts most from the profile; None where positions are not
+    known.
     """
 
     scenario: Scenario
@@ -173,8 +80,8 @@ class EngineCheck:
     high_us: float
     parts: tuple[CheckedPart, ...]
     tokens_per_step: float = 1.0
-    few: float = 1.0
-    many: float = 1.0
+    tokens_low: float = 1.0
+    tokens_high: float = 1.0
     accepted: tuple[float, ...] = ()
     position: int | None = None
 
@@ -198,6 +105,22 @@ class EngineCheck:
         return not self.off
 
 
+class _Band(NamedTuple):
+    """A predicted time per token between the ends of its 80 % interval."""
+
+    low_us: float
+    predicted_us: float
+    high_us: float
+
+    def beside(self, name: PartName, measured_us: float, costs_us: float | None = None) -> CheckedPart:
+        """The part of this prediction; costs_us: what it adds, None: all that it differs by."""
+        own_us = measured_us - self.predicted_us
+        return CheckedPart(
+            name=name, measured_us=measured_us, predicted_us=self.predicted_us, low_us=self.low_us,
+            high_us=self.high_us, costs_us=own_us if costs_us is None else costs_us,
+        )  # fmt: skip
+
+
 def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     """The run beside what the scenario predicts for it.
 
@@ -206,96 +129,64 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     """
     if scenario.scope == "block":
         raise UsageError("scope block is no engine: check a scenario of scope model")
-    option = option_of(scenario, run.drafts)
-    cells = price(scenario, [run.batch], [run.seq_len], [option]).by_count
-    if run.drafts == 0:
-        alone = _plain(cells, run.time_us, run.timed_by)
-        return EngineCheck(
-            scenario=scenario, run=run, parts=(alone,),
-            predicted_us=alone.predicted_us, low_us=alone.low_us, high_us=alone.high_us,
-        )  # fmt: skip
-    tokens = option.tokens(run.drafts + 1)
-    few, many = (float(end[-1]) for end in option.band)
+    chain = chain_of(scenario, run.drafts)
+    cells = price(scenario, [run.batch], [run.seq_len], [chain]).by_count
+    if run.drafts:
+        return _check_drafting(scenario, run, chain, cells)
+    plain = _plain(cells, run.timed_by)
+    return EngineCheck(
+        scenario=scenario, run=run, parts=(plain.beside("plain", run.time_us),),
+        predicted_us=plain.predicted_us, low_us=plain.low_us, high_us=plain.high_us,
+    )  # fmt: skip
+
+
+def _check_drafting(scenario: Scenario, run: EngineRun, chain: DraftOption, cells: Cells) -> EngineCheck:
+    """A run with drafts. cells: the plain step and the one of the chain."""
+    tokens, (tokens_low, tokens_high) = chain.tokens(run.drafts + 1), (float(end[-1]) for end in chain.band)
     steps = cells.in_flight
-    step, low, high = (float(ends[0, 0, 1]) for ends in (steps.step_us, steps.low_us, steps.high_us))
+    low_us, step_us, high_us = (float(ends[0, 0, 1]) for ends in (steps.low_us, steps.step_us, steps.high_us))
 
     def per_token(step_us: float, tokens: float) -> float:
         return _per_token_us(cells, step_us, run.drafts + 1, tokens, run.timed_by)
 
-    predicted, quick, late = (per_token(step, each) for each in (tokens, many, few))
-    at_measured, fast, slow = (per_token(each, run.tokens_per_step) for each in (step, low, high))
-    plain = None if run.plain_us is None else _plain(cells, run.plain_us)
-    explained = 0.0
-    if plain is not None:
-        # what a plain step off by a factor adds to the round, of the rest at most
-        same_us, rest_us = (
-            at_measured * (plain.measured_us / plain.predicted_us - 1.0),
-            run.time_us - at_measured,
-        )
-        if same_us * rest_us > 0.0:
-            explained = math.copysign(min(abs(same_us), abs(rest_us)), rest_us)
-        plain = replace(plain, costs_us=explained)
-    parts = [
-        CheckedPart(
-            name="acceptance", measured_us=at_measured, predicted_us=predicted, low_us=quick, high_us=late,
-            costs_us=at_measured - predicted,
-        ),
-        CheckedPart(
-            name="round", measured_us=run.time_us - explained, predicted_us=at_measured, low_us=fast,
-            high_us=slow, costs_us=run.time_us - explained - at_measured,
-        ),
-    ]  # fmt: skip
+    by_tokens = _Band(*(per_token(step_us, each) for each in (tokens_high, tokens, tokens_low)))
+    by_step = _Band(*(per_token(each, run.tokens_per_step) for each in (low_us, step_us, high_us)))
+    explained_us = 0.0
+    plain_parts: tuple[CheckedPart, ...] = ()
+    if run.plain_us is not None:
+        plain = _plain(cells).beside("plain", run.plain_us)
+        explained_us = _explained_us(plain, by_step.predicted_us, run.time_us - by_step.predicted_us)
+        plain_parts = (replace(plain, costs_us=explained_us),)
     shares: tuple[float, ...] = ()  # of the steps in which each draft is accepted, where the profile says
-    if option.heads is not None:
-        reached = np.cumprod(option.heads.conditional()[: option.depth, 0])
-        shares = tuple(np.minimum(option.profile.ratio * reached, 1.0).tolist())
+    if chain.heads is not None:
+        reached = np.cumprod(chain.heads.conditional()[: chain.depth, 0])
+        shares = tuple(np.minimum(chain.profile.ratio * reached, 1.0).tolist())
+    predicted_us = by_tokens.predicted_us
     return EngineCheck(
         scenario=scenario,
         run=run,
-        predicted_us=predicted,
-        low_us=predicted - math.hypot(predicted - quick, at_measured - fast),
-        high_us=predicted + math.hypot(late - predicted, slow - at_measured),
-        parts=tuple(parts if plain is None else [*parts, plain]),
+        predicted_us=predicted_us,
+        low_us=predicted_us
+        - math.hypot(predicted_us - by_tokens.low_us, by_step.predicted_us - by_step.low_us),
+        high_us=predicted_us
+        + math.hypot(by_tokens.high_us - predicted_us, by_step.high_us - by_step.predicted_us),
+        parts=(
+            by_tokens.beside("acceptance", by_step.predicted_us),
+            by_step.beside("round", run.time_us - explained_us),
+            *plain_parts,
+        ),
         tokens_per_step=tokens,
-        few=few,
-        many=many,
+        tokens_low=tokens_low,
+        tokens_high=tokens_high,
         accepted=shares,
         position=_position(shares, run.accepted) if run.accepted else None,
     )
 
 
-def described(scenario: Scenario, run: EngineRun) -> tuple[Scenario, EngineRun]:
-    """The scenario, with the measured acceptance where its own ends, or is a guess, before the last draft."""
-    try:
-        option_of(scenario, run.drafts)
-        is_measured = scenario.guessed_from is None or run.drafts < scenario.guessed_from
-    except CoverageError:
-        if scenario.drafting.kind.looks_up or run.drafts > MAX_DRAFTS or run.tokens_per_step <= 1.0:
-            raise
-        is_measured = False
-    if not is_measured and run.tokens_per_step > 1.0:
-        longest = max(run.drafts, scenario.arguments.max_drafts)
-        own = scenario.but(acceptance=run.acceptance, max_drafts=longest)
-        return own, replace(run, undescribed=scenario.profile.name)
-    return scenario, run
-
-
-def option_of(scenario: Scenario, drafts: int) -> DraftOption:
-    """The chain of so many drafts; any for none, which prices the plain step alike.
-
-    Raises CoverageError where the acceptance describes none of so many.
-    """
-    options = scenario.options(max(drafts + 1, 2))
-    if drafts == 0:
-        return options[0]
-    option = next((each for each in options if each.chain and each.depth == drafts), None)
-    if option is None:
-        longest = max((each.depth for each in scenario.options() if each.chain), default=0)
-        raise CoverageError(
-            f"acceptance {scenario.profile.name} with drafter {scenario.drafting.method} describes no chain "
-            f"of {drafts} drafts (at most {longest}); give --acceptance of so many, or a larger --max-drafts"
-        )
-    return option
+def _explained_us(plain: CheckedPart, round_us: float, rest_us: float) -> float:
+    """What a round takes longer where it is off by the plain step's factor; of the rest at most."""
+    same_us = round_us * (plain.measured_us / plain.predicted_us - 1.0)
+    return math.copysign(min(abs(same_us), abs(rest_us)), rest_us) if same_us * rest_us > 0.0 else 0.0
 
 
 def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed_by: TimedBy) -> float:
@@ -306,17 +197,15 @@ def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed
     return float(ways[timed_by])
 
 
-def _plain(cells: Cells, measured_us: float, timed_by: TimedBy = "tpot") -> CheckedPart:
+def _plain(cells: Cells, timed_by: TimedBy = "tpot") -> _Band:
     """Plain decoding, as if it alone was run."""
     steps = cells.in_flight
-    low, predicted, high = (
-        _per_token_us(cells, float(ends[0, 0, 0]), 1, 1.0, timed_by)
-        for ends in (steps.low_us, steps.step_us, steps.high_us)
+    return _Band(
+        *(
+            _per_token_us(cells, float(ends[0, 0, 0]), 1, 1.0, timed_by)
+            for ends in (steps.low_us, steps.step_us, steps.high_us)
+        )
     )
-    return CheckedPart(
-        name="plain", measured_us=measured_us, predicted_us=predicted, low_us=low, high_us=high,
-        costs_us=measured_us - predicted,
-    )  # fmt: skip
 
 
 def _position(predicted: Sequence[float], measured: Sequence[float]) -> int | None:

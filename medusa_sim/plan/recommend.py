@@ -20,7 +20,7 @@ from medusa_sim.plan.break_even import (
     break_even_batches,
     break_even_context,
     first_looks,
-    longest_asked,
+    longest_searched,
 )
 from medusa_sim.plan.capacity import batches_tried, best_operating_point, capacities, fastest
 from medusa_sim.plan.counts import free_budget
@@ -46,13 +46,13 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     lengths = np.asarray(asked.seq_len, dtype=np.int64)
     cells = price(scenario, asked.batches, lengths, options)
     largest = cells.surface.max_batch[:, PLAIN].tolist()
-    first = first_looks(scenario, options, lengths, cells.surface.batch, lambda s: batches_tried(largest[s]))
-    paying = break_even_batches(scenario, options, lengths, cells, first)
-    if beside := _batches_beside_crossings(cells.surface.batch, paying):
+    looks = first_looks(scenario, options, lengths, cells.surface.batch, lambda s: batches_tried(largest[s]))
+    break_evens = break_even_batches(scenario, options, lengths, cells, looks)
+    if beside := _batches_beside(break_evens, cells.surface.batch):
         # a row that stands for batches between two searched ones must not cross break-even either
         cells = price(scenario, distinct(cells.surface.batch, beside), lengths, options)
-        paying = break_even_batches(scenario, options, lengths, cells, first)
-    ranges = tuple(ranges_over([s], cells, asked, paying) for s in range(lengths.size))
+        break_evens = break_even_batches(scenario, options, lengths, cells, looks)
+    ranges = tuple(ranges_over([s], cells, asked, break_evens) for s in range(lengths.size))
     schedule = tuple(row for s, those in enumerate(ranges) for row in schedule_rows(cells, s, those, asked))
     best_with, best_without = (_best(cells, asked, speculate=speculate) for speculate in (True, False))
     return Recommendation(
@@ -60,9 +60,9 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         scenario=scenario,
         cells=cells,
         enable=_is_worth_it(asked, schedule, best_with, best_without),
-        break_even_batches=paying,
+        break_even_batches=break_evens,
         break_even_context=break_even_context(
-            scenario, options, asked.batch_max, longest_asked(scenario, int(lengths.max())), cells
+            scenario, options, asked.batch_max, longest_searched(scenario, int(lengths.max())), cells
         ),
         free_candidates=_free_candidates(cells, asked.free_within),
         schedule=schedule,
@@ -70,9 +70,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         by_drafts=by_drafts(cells, 0, 0),
         best_with=best_with,
         best_without=best_without,
-        capacities=capacities(
-            scenario, options, [(each.cells, each.s) for each in first], cells, asked.max_latency_us
-        ),
+        capacities=capacities(scenario, options, looks, cells, asked.max_latency_us),
         requests=_requests(cells, asked, ranges),
         where_it_fits=_where_it_fits(scenario, cells, asked),
     )
@@ -92,9 +90,9 @@ def _with_traffic(scenario: Scenario, question: Question) -> tuple[Scenario, Que
     return scenario, replace(question, seq_len=question.seq_len or (scenario.length,))
 
 
-def _batches_beside_crossings(searched: IntArray, paying: Sequence[BreakEven]) -> list[int]:
-    """The last batch before each crossing that lies between two searched ones, and the first behind it."""
-    starts = {edge for crossing in paying for first, last in crossing.spans for edge in (first, last + 1)}
+def _batches_beside(break_evens: Sequence[BreakEven], searched: IntArray) -> list[int]:
+    """The last batch before each break-even that lies between two searched ones, and the first behind it."""
+    starts = {edge for each in break_evens for first, last in each.spans for edge in (first, last + 1)}
     near = {batch for start in starts for batch in (start - 1, start)}
     return sorted(near.intersection(range(int(searched[0]) + 1, int(searched[-1]))) - {*searched.tolist()})
 

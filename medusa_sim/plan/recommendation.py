@@ -101,7 +101,7 @@ class Recommendation:
     @property
     def break_even_batch(self) -> int | None:
         """Smallest batch from which speculation stays a loss at any of the lengths; None if at none."""
-        ends = [crossing.loses_from for crossing in self.break_even_batches]
+        ends = [break_even.loses_from for break_even in self.break_even_batches]
         return min((batch for batch in ends if batch is not None), default=None)
 
     @property

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def ranges_over(
-    places: Sequence[int], cells: Cells, question: Question, paying: Sequence[BreakEven]
+    places: Sequence[int], cells: Cells, question: Question, break_evens: Sequence[BreakEven]
 ) -> tuple[BatchRange, ...]:
     """Ranges that share a configuration over some lengths: by the geometric mean of its speedups.
 
-    Drafts are made at the batches where `paying` says so of every length, unless none of them has a
+    Drafts are made at the batches where `break_evens` say so of every length, unless none of them has a
     predicted gain; where lengths differ the gain decides. Batches that do not fit, or keep no limit of
     latency, stand apart; where no configuration keeps it the fastest runs all the same.
-    places: of the lengths; paying: of every length.
+    places: of the lengths; break_evens: of every length.
     """
     contenders = cells.contenders
     speedup = np.exp(np.log(contenders.speedup[:, places]).mean(axis=1))
@@ -37,7 +37,7 @@ def ranges_over(
     kept = fits & (contenders.tpot_us[:, places] <= limit_us).all(axis=1)
     late = np.asarray(~kept.any(axis=1))
     gains = np.where(fits, speedup, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
-    drafts = np.asarray([paying[s].drafts_at(cells.surface.batch) for s in places])
+    drafts = np.asarray([break_evens[s].drafts_at(cells.surface.batch) for s in places])
     columns = contenders.configurations.column[contenders.index[0, 0]]
     merged = merge_batches(
         speedup,

@@ -14,6 +14,9 @@ from medusa_sim.step.memory import MemoryParts, memory_parts
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import BYTES_PER_ELEMENT
 
+_MOST_CHANGES = 3
+"""Changes that are told."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -41,30 +44,31 @@ class Shortfall:
 
 
 def shortfall(scenario: Scenario, batch: int, seq_len: int) -> Shortfall | None:
-    """What is missing for a batch and length, and up to three changes that would do; None where both fit.
+    """What is missing for a batch and length, and a few changes that would do; None where both fit.
 
     Every change was tried: a smaller batch or context, narrower weights or KV cache, more GPUs, another GPU,
     several of another.
     """
-    parts, room = _plain(scenario, batch, seq_len), scenario.usable_memory_bytes
+    parts, room = _plain_memory(scenario, batch, seq_len), scenario.usable_memory_bytes
     if scenario.scope == "block" or float(parts.total) <= room:
         return None
-    firsts = (next(filter(None, kind), None) for kind in _changes(scenario, batch, seq_len))
-    changes = tuple(islice(filter(None, firsts), 3))
+    least = (next(filter(None, kind), None) for kind in _kinds_of_changes(scenario, batch, seq_len))
+    changes = tuple(islice(filter(None, least), _MOST_CHANGES))
     return Shortfall(batch=batch, seq_len=seq_len, parts=parts, usable_bytes=room, changes=changes)
 
 
-def _plain(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
+def _plain_memory(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
+    """What a plain step keeps on one GPU."""
     return memory_parts(scenario.shard, 0.0, 0.0, 0.0, batch, seq_len, 1)
 
 
-def _changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[Change | None]]:
-    """Kinds of changes, each with its alternatives from the least; None: it would not do."""
+def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[Change | None]]:
+    """Each kind of change with its alternatives, the least first; None: it would not do."""
 
     def tried(option: str, size: int = batch, length: int = seq_len, **changes: Any) -> Change | None:
         try:
             other = scenario.but(**changes) if changes else scenario
-            needed, room = float(_plain(other, size, length).total), other.usable_memory_bytes
+            needed, room = float(_plain_memory(other, size, length).total), other.usable_memory_bytes
             if needed > room:
                 return None
             decode_step(other.setting, 1, 1)
@@ -94,7 +98,7 @@ def _changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[
     yield (tried(f"--tp {tp}", tp=tp) for tp in tps)
     yield (tried(f"--gpu {gpu.name}", gpu=gpu.name) for gpu in larger)
     if scenario.model.kv_dtype != "fp8":
-        yield (tried("--kv-dtype fp8", kv_dtype=form) for form in ("fp8",))
+        yield iter([tried("--kv-dtype fp8", kv_dtype="fp8")])
     yield largest(1, seq_len, lambda length: tried(f"--seq {length}", length=length))
     yield (
         tried(f"--gpu {gpu.name} --tp {tp}", gpu=gpu.name, tp=tp) for tp in tps for gpu in reversed(larger)

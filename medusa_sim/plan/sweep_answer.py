@@ -1,17 +1,10 @@
-"""What a sweep says first: the best count per batch and length, the free budget, where it stops paying.
-
-Beside an engine's answer stand its kernels alone, and beside kernels alone what an engine would give. The
-limit of an engine is its own kernels, merged and padded as it runs them, without the time of its host: no
-step of it is shorter, and the distance is what the engine takes of the gain. The runtime `cuda-graph` is no
-such limit: it launches norms, rope and activation one by one with a gap before each, and an engine that
-merges them is up to 12 % quicker at batch 1.
-"""
+"""What a sweep says first: the best count per batch and length, the free budget, where it stops paying."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +15,12 @@ from medusa_sim.grid.quantities import values
 from medusa_sim.grid.sweep import grid_options
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.counts import cheaper_pairs, free_budget, near_best
+from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, KERNELS_ALONE, RUNS_CHAINS
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.memory import MemoryParts
 from medusa_sim.step.workload import Grid
-
-if TYPE_CHECKING:
-    from medusa_sim.plan.shortfall import Shortfall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +49,7 @@ class SweepAnswer:
     """What one scenario gives over a grid.
 
     by_count: every count at every batch and length. best: (B, S, 1) the best of those that fit; best_on_grid:
-    of the counts of the grid alone. paying: where speculation pays, one a length. drafting_share: what
+    of the counts of the grid alone. break_evens: where speculation pays, one a length. drafting_share: what
     drafting for two candidates adds to a plain step at the first batch and length (0 where the scope has no
     drafter). ends_profile: whether the best count anywhere is the largest that the acceptance describes, so
     that more may pay. in_engine: (B, S, 1) the best chains of the engine that runs this drafter, where
@@ -72,7 +63,7 @@ class SweepAnswer:
     best: Cells
     best_on_grid: Cells
     free: Free
-    paying: tuple[BreakEven, ...]
+    break_evens: tuple[BreakEven, ...]
     drafting_share: float
     cheaper: tuple[CheaperCount, ...]
     ends_profile: bool
@@ -101,9 +92,9 @@ class SweepAnswer:
             found.append(near_best(counts, gain[place], fits[place], best))
         return found
 
-    def memory(self, case: int) -> tuple[MemoryParts, int]:
-        """What one GPU holds in a case with its best count, and the largest batch that would fit so."""
-        at = (*divmod(case, self.best.shape[1]), 0)
+    def memory(self, place: int) -> tuple[MemoryParts, int]:
+        """What one GPU holds with the best count at a place of `fits`, and the largest batch that fits so."""
+        at = (*divmod(place, self.best.shape[1]), 0)
         parts = (np.broadcast_to(part, self.best.shape)[at] for part in self.best.memory)
         return MemoryParts(*parts), int(np.broadcast_to(self.best.max_batch, self.best.shape)[at])
 
@@ -120,11 +111,6 @@ def sweep_answer(scenario: Scenario, grid: Grid) -> SweepAnswer:
     largest = max(CANDIDATES_MAX, int(grid.candidates.max()))
     by_count = price(scenario, grid.batch, grid.seq_len, scenario.options(largest)).by_count
     best, counts = by_count.best(), by_count.configurations.counts
-    missing, lacking = np.argwhere(~by_count.fits[..., 0]).tolist(), None
-    if missing:
-        from medusa_sim.plan.shortfall import shortfall
-
-        lacking = shortfall(scenario, int(grid.batch[missing[0][0]]), int(grid.seq_len[missing[0][1]]))
     on_grid = np.where(among(counts, grid.candidates), by_count.speedup, -np.inf)
     return SweepAnswer(
         scenario=scenario,
@@ -133,16 +119,26 @@ def sweep_answer(scenario: Scenario, grid: Grid) -> SweepAnswer:
         best=best,
         best_on_grid=by_count.best(on_grid),
         free=_free(by_count),
-        paying=break_even_batches(scenario, scenario.options(), grid.seq_len),
+        break_evens=break_even_batches(scenario, scenario.options(), grid.seq_len),
         drafting_share=_drafting_share(by_count),
         cheaper=tuple(_cheaper(scenario, grid)),
         ends_profile=bool((best.candidates == counts[-1]).any()) and largest > int(counts[-1]),
         in_engine=in_engine(scenario, grid.batch, grid.seq_len),
-        shortfall=lacking,
+        shortfall=_shortfall(by_count),
     )
 
 
+def _shortfall(by_count: Cells) -> Shortfall | None:
+    """What is missing at the first batch and length that do not fit even without speculation."""
+    unfit = np.argwhere(~by_count.fits[..., 0]).tolist()
+    if not unfit:
+        return None
+    (b, s), surface = unfit[0], by_count.surface
+    return shortfall(by_count.scenario, int(surface.batch[b]), int(surface.seq_len[s]))
+
+
 def _free(by_count: Cells) -> Free:
+    """What is free of every count, at each batch and length."""
     counts, surface = by_count.configurations.counts, by_count.surface
     alone = np.array(np.broadcast_to(surface.verify.time_us / by_count.decode_us, by_count.shape))
     alone[..., 0] = 1.0
@@ -154,17 +150,14 @@ def _free(by_count: Cells) -> Free:
 
 def in_engine(scenario: Scenario, batch: IntArray, seq_len: IntArray) -> Cells | None:
     """(B, S, 1) the best of the newest engine of chains; None unless kernels alone run what it could run."""
-    engine = load_runtime(RUNS_CHAINS)
-    is_known = engine.engine is not None and scenario.drafting.method in engine.engine.drafters
-    if (
-        scenario.runtime.name != KERNELS_ALONE
-        or scenario.scope != "model"
-        or not is_known
-        or scenario.chain_only
-    ):
+    is_without_engine = scenario.runtime.name == KERNELS_ALONE and scenario.scope == "model"
+    if not is_without_engine or scenario.chain_only:
         return None
     if scenario.profile.heads is None:
         return None  # a curve of tree sizes knows no chains
+    engine = load_runtime(RUNS_CHAINS).engine
+    if engine is None or scenario.drafting.method not in engine.drafters:
+        return None
     served = scenario.but(runtime=RUNS_CHAINS, chain_only=True)
     return price(served, batch, seq_len).by_count.best()
 

@@ -1,4 +1,4 @@
-"""What is known of whether speculation pays, batch by batch: it pays, it loses, or nobody can tell.
+"""Whether speculation pays, batch by batch, as far as that is known: it pays, it loses, or nobody can tell.
 
 A batch pays where the 80 % interval of the best speedup lies above 1, loses where it lies at or below, and is
 uncertain between. What a range says follows from its ends:
@@ -35,7 +35,7 @@ _POINTS = 12
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Neighbouring whole numbers, `first` to `last`, about which the same is known."""
+    """Neighbouring whole numbers, `first` to `last`, with one verdict."""
 
     first: int
     last: int
@@ -46,8 +46,8 @@ CodesAt = Callable[[IntArray], IntArray]
 """Codes of ascending whole numbers."""
 
 
-def verdicts(cells: Cells) -> IntArray:
-    """(B, S) code of the best count that speculates and fits, by the server where there are requests."""
+def codes_of(cells: Cells) -> IntArray:
+    """(B, S) code of the best count that speculates and fits; of the server where there are requests."""
     by_count = cells.by_count
     if by_count.shape[-1] == 1 or not by_count.shape[0]:
         return np.full(by_count.shape[:2], LOSES)
@@ -63,8 +63,8 @@ def verdicts(cells: Cells) -> IntArray:
     return np.where(of_best > 0.0, codes, LOSES)
 
 
-def refined(values: IntArray, codes: IntArray, verdicts_at: CodesAt) -> tuple[IntArray, IntArray]:
-    """Values and codes with every change between two of them found to the whole number."""
+def with_edges_found(values: IntArray, codes: IntArray, codes_at: CodesAt) -> tuple[IntArray, IntArray]:
+    """More values and codes, until every change of code is found to the whole number."""
     while True:
         places = np.flatnonzero((codes[1:] != codes[:-1]) & (values[1:] - values[:-1] > 1))
         if not places.size:
@@ -78,14 +78,14 @@ def refined(values: IntArray, codes: IntArray, verdicts_at: CodesAt) -> tuple[In
         between = between[~among(between, values)]
         together = np.concatenate([values, between])
         order = np.argsort(together, kind="stable")
-        codes = np.concatenate([codes, verdicts_at(between)])[order]
+        codes = np.concatenate([codes, codes_at(between)])[order]
         values = together[order]
 
 
 def stretches(values: IntArray, codes: IntArray) -> tuple[Stretch, ...]:
-    """What is known over ascending values whose changes are known to the whole number."""
+    """Stretches of ascending values whose changes are found to the whole number."""
     kinds = [_KIND[code] for code in codes.tolist()]
-    merged = [Stretch(first, last, kind) for kind, first, last in runs(values, kinds)]
+    merged = [Stretch(first, last, kind) for kind, first, last in runs_of_equals(values, kinds)]
     at = 1
     while at < len(merged) - 1:
         before, here, after = merged[at - 1 : at + 2]
@@ -96,11 +96,13 @@ def stretches(values: IntArray, codes: IntArray) -> tuple[Stretch, ...]:
     return tuple(merged)
 
 
-def drafted(values: IntArray, codes: IntArray, known: Sequence[Stretch]) -> tuple[tuple[int, int], ...]:
+def drafting_spans(
+    values: IntArray, codes: IntArray, known: Sequence[Stretch]
+) -> tuple[tuple[int, int], ...]:
     """Every (first, last) in which drafts are made, one range where stretches adjoin."""
     kinds = [None, *(stretch.kind for stretch in known), None]
     paying = [(stretch.first, stretch.last) for stretch in known if stretch.kind == "pays"]
-    gaining = [(first, last) for code, first, last in runs(values, codes.tolist()) if code == GAIN]
+    gaining = [(first, last) for code, first, last in runs_of_equals(values, codes.tolist()) if code == GAIN]
     if not paying:
         unsure = [stretch for stretch in known if stretch.kind == "uncertain"]
         return tuple(run for run in gaining if any(one.first <= run[0] <= one.last for one in unsure))[:1]
@@ -120,7 +122,7 @@ def drafted(values: IntArray, codes: IntArray, known: Sequence[Stretch]) -> tupl
     return tuple(joined)
 
 
-def runs(values: IntArray, codes: Sequence[T]) -> Iterator[tuple[T, int, int]]:
+def runs_of_equals(values: IntArray, codes: Sequence[T]) -> Iterator[tuple[T, int, int]]:
     """(code, first, last) of neighbours that are alike."""
     for code, group in groupby(zip(values.tolist(), codes, strict=True), key=lambda pair: pair[1]):
         members = [value for value, _ in group]

@@ -19,7 +19,7 @@ DEAR = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waking:
+class WokenExperts:
     """The searched batches at which one draft is dear because of the experts that it wakes.
 
     first, last: the range; worst: the batch of it where a draft costs most. plain, woken: experts of a layer
@@ -38,7 +38,7 @@ class Waking:
     capped: bool
 
 
-def waking(cells: Cells) -> Waking | None:
+def woken_experts(cells: Cells) -> WokenExperts | None:
     """The range at the first searched length; None for a model without experts, or where none is dear."""
     surface = cells.surface
     experts = surface.setting.model.experts
@@ -58,7 +58,7 @@ def waking(cells: Cells) -> Waking | None:
     if dear.size == 0:
         return None
     worst = int(dear[np.argmax(cost[dear])])
-    return Waking(
+    return WokenExperts(
         seq_len=int(surface.seq_len[0]),
         first=int(batch[dear[0]]),
         last=int(batch[dear[-1]]),

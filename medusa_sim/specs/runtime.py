@@ -94,7 +94,10 @@ class Runtime:
 
     @property
     def kernels_alone(self) -> Runtime:
-        """The same kernels without what the engine adds to them; itself where it is no engine."""
+        """The same kernels without what the engine adds to them; itself where it is no engine.
+
+        The limit of the engine: merged and padded as it runs them, which `cuda-graph` does not.
+        """
         if self.engine is None:
             return self
         return replace(self, name=f"{self.name}, kernels alone", engine=self.engine.kernels_alone)

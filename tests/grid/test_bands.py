@@ -8,7 +8,7 @@ import pytest
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.grid.single_step import _undescribed
-from medusa_sim.plan.verdict import LOSES, verdicts
+from medusa_sim.plan.verdict import LOSES, codes_of
 from medusa_sim.scenario.defaults import (
     DEFAULT_SEQ_LEN,
     LOAD_OUTPUT_TOKENS,
@@ -59,7 +59,7 @@ def test_a_tokens_time_is_as_sure_as_steps_tokens_and_server(cells, count):
 def test_plain_decoding_gains_nothing_for_certain(cells):
     assert at(cells.speedup, 1) == at(cells.band[0], 1) == at(cells.band[1], 1) == 1.0
     assert at(cells.band[0], 2) < at(cells.speedup, 2) < at(cells.band[1], 2)
-    assert verdicts(price(SERVED, [1, 2], [512], ())).tolist() == [[LOSES], [LOSES]]
+    assert codes_of(price(SERVED, [1, 2], [512], ())).tolist() == [[LOSES], [LOSES]]
 
 
 def test_a_request_of_a_load_is_as_long_as_a_step_half_way_through_its_output():

@@ -29,7 +29,7 @@ from medusa_sim.report.load.screen import context_text, runs_text, sentence
 from medusa_sim.report.load.tables import load_table
 from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import _unsteady, warnings
-from medusa_sim.report.words.break_even import crossing_text
+from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.scenario.scenario import Scenario
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", max_drafts=3)
@@ -329,7 +329,7 @@ def test_contexts_that_pay_are_those_of_the_recommendation():
     told = context_values(answer)
     assert told["requests"] == requests
     assert told["at"] == found.at
-    said = f"speculation {crossing_text(found, 'context')}"
+    said = f"speculation {break_even_text(found, 'context')}"
     assert f"with a predicted gain to context {found.at - 1} " in said
     many = "1 request" if requests == 1 else f"{requests} requests"
     assert context_text(answer) == [f"with {many} in a step {said}"]

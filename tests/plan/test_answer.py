@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.request_latency import RequestLatency, request_latency
-from medusa_sim.plan.break_even import break_even_batches, crossing
+from medusa_sim.plan.break_even import break_even_batches, find_break_even
 from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import LOSES, PAYS
-from medusa_sim.plan.woken_experts import DEAR, waking
+from medusa_sim.plan.woken_experts import DEAR, woken_experts
 from medusa_sim.report.recommend.sentences import reason
-from medusa_sim.report.words.break_even import crossing_text
+from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.base import Medusa
@@ -161,12 +161,12 @@ def test_requests_are_told_of_batches_that_fit():
 def test_no_crossing_speaks_of_what_was_not_searched():
     """At 64 requests it "loses from length 2330 on", of 2336 that fit, and the best at 32,768 was 1.09x."""
     for direction in ("loses from", "pays from"):
-        found = crossing(
+        found = find_break_even(
             np.array([16, 99, 100, 400]),
             lambda at, late=direction: np.where((at >= 100) == (late == "pays from"), PAYS, LOSES),
         )
         assert (found.at, found.direction) == (100, direction)
-        assert crossing_text(found, "length").endswith("from length 100 on (searched to 400)")
+        assert break_even_text(found, "length").endswith("from length 100 on (searched to 400)")
 
 
 MOE = Scenario(
@@ -177,7 +177,7 @@ BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 def test_the_range_is_where_a_draft_costs_and_wakes():
     cells = price(MOE, BATCHES, [1024])
-    surface, found = cells.surface, waking(cells)
+    surface, found = cells.surface, woken_experts(cells)
     experts = surface.setting.model.experts
     assert found.first <= found.worst <= found.last < 256
     assert not found.capped
@@ -191,19 +191,21 @@ def test_the_range_is_where_a_draft_costs_and_wakes():
 
 
 def test_a_range_is_named_and_its_end_only_where_the_search_found_it():
-    found = waking(price(MOE, [1, 2, 4], [1024]))
+    found = woken_experts(price(MOE, [1, 2, 4], [1024]))
     assert (found.last, found.capped) == (4, True)
     assert "above" not in reason(recommend(MOE, Question(batch_max=4))).split("wakes more experts")[1]
     answer = recommend(MOE, Question(batch_max=128))
-    found, told = waking(answer.cells), reason(answer)
+    found, told = woken_experts(answer.cells), reason(answer)
     assert f"From {found.first} to {found.last} requests each draft wakes more experts" in told
     assert f"of {found.experts} a layer" in told
 
 
 def test_dense_models_wake_nothing_and_alike_tokens_fewer_experts():
     dense = MOE.but(model="llama-3.1-8b")
-    assert waking(price(dense, BATCHES, [1024])) is None
+    assert woken_experts(price(dense, BATCHES, [1024])) is None
     assert "experts" not in reason(recommend(dense, Question(batch_max=4)))
-    few, many = (waking(price(MOE.but(overlap=name), BATCHES, [1024])) for name in ("chain", "independent"))
+    few, many = (
+        woken_experts(price(MOE.but(overlap=name), BATCHES, [1024])) for name in ("chain", "independent")
+    )
     assert few.woken < many.woken or few.worst != many.worst
     assert few.cost < many.cost

@@ -7,7 +7,9 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import CoverageError, UsageError
-from medusa_sim.plan.check import CheckedPart, EngineRun, Measured, _position
+from medusa_sim.plan.check import CheckedPart, _position
+from medusa_sim.plan.engine_run import EngineRun
+from medusa_sim.scenario.question import Measured
 
 BATCH, SEQ, DRAFTS = 8, 600, 3
 
@@ -165,14 +167,14 @@ def test_a_longer_chain_than_the_profile_describes_is_checked_by_what_was_measur
     ],
 )
 def test_what_was_measured_is_a_time_a_token_and_tokens_a_step(given, time_us, tokens, timed_by):
-    run = EngineRun.of(Measured(batch=8, **given), 700)
+    run = EngineRun.from_measured(Measured(batch=8, **given), 700)
     assert (run.batch, run.seq_len, run.timed_by) == (8, 700, timed_by)
     assert (run.time_us, run.tokens_per_step) == (pytest.approx(time_us), pytest.approx(tokens))
 
 
 def test_no_step_gives_more_than_its_drafts_and_one():
     with pytest.raises(UsageError, match="at most 4 are possible"):
-        EngineRun.of(Measured(batch=8, drafts=3, tokens_per_step=4.1, tpot_ms=5.0), 700)
+        EngineRun.from_measured(Measured(batch=8, drafts=3, tokens_per_step=4.1, tpot_ms=5.0), 700)
 
 
 def test_a_part_is_off_outside_its_band_by_what_is_worth_a_word():
@@ -220,12 +222,12 @@ def test_the_whole_is_as_sure_as_acceptance_and_round_together():
     ) ** 0.5
     assert found.low_us == pytest.approx(found.predicted_us - low)
     assert found.high_us == pytest.approx(found.predicted_us + high)
-    assert found.few < found.tokens_per_step < found.many
+    assert found.tokens_low < found.tokens_per_step < found.tokens_high
     assert acceptance.low_us == pytest.approx(
-        found.predicted_us * found.tokens_per_step / found.many, rel=0.02
+        found.predicted_us * found.tokens_per_step / found.tokens_high, rel=0.02
     )
     assert acceptance.high_us == pytest.approx(
-        found.predicted_us * found.tokens_per_step / found.few, rel=0.02
+        found.predicted_us * found.tokens_per_step / found.tokens_low, rel=0.02
     )
     assert list(found.accepted) == pytest.approx(_predicted()["accepted_by_position"])
 

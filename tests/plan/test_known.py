@@ -11,11 +11,11 @@ from hypothesis.extra.numpy import arrays
 
 import medusa_sim as ms
 from medusa_sim.grid.cells import price
-from medusa_sim.plan.break_even import break_even_batches, crossing
+from medusa_sim.plan.break_even import break_even_batches, find_break_even
 from medusa_sim.plan.sweep_answer import sweep_answer
-from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, Stretch, drafted, stretches, verdicts
+from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, Stretch, codes_of, drafting_spans, stretches
 from medusa_sim.report.charts.sweep import length_view
-from medusa_sim.report.words.break_even import crossing_text
+from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.step.workload import Grid
 
 LETTERS = {"P": PAYS, "g": GAIN, "n": NO_GAIN, "L": LOSES}
@@ -23,7 +23,7 @@ LETTERS = {"P": PAYS, "g": GAIN, "n": NO_GAIN, "L": LOSES}
 
 def found(letters: str):
     codes = np.array([LETTERS[each] for each in letters])
-    return crossing(np.arange(1, codes.size + 1), lambda at: codes[at - 1])
+    return find_break_even(np.arange(1, codes.size + 1), lambda at: codes[at - 1])
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_stretches_merge_and_are_told_as_few_as_are_true(letters, kinds, spans, 
     one = found(letters)
     assert "".join(stretch.kind[0] for stretch in one.known) == kinds
     assert one.spans == spans
-    assert text is None or crossing_text(one, "batch") == text
+    assert text is None or break_even_text(one, "batch") == text
 
 
 @given(arrays(np.int64, st.integers(1, 40), elements=st.integers(LOSES, PAYS)))
@@ -61,7 +61,7 @@ def test_drafts_are_made_where_it_certainly_pays_and_never_where_it_certainly_lo
     assert [known[0].first, known[-1].last] == [1, codes.size]
     assert all(one.last + 1 == after.first for one, after in itertools.pairwise(known))
     on = np.zeros(codes.size, dtype=bool)
-    for first, last in drafted(values, codes, known):
+    for first, last in drafting_spans(values, codes, known):
         assert not on[first - 1 : last].any()
         on[first - 1 : last] = True
     assert on[codes == PAYS].all()
@@ -75,7 +75,7 @@ def test_drafts_are_made_where_it_certainly_pays_and_never_where_it_certainly_lo
 @pytest.mark.parametrize("change", [2, 63, 64, 65, 700])
 def test_changes_are_found_to_the_whole_number(change):
     """Between values that are told apart; three kinds within one gap too."""
-    one = crossing(
+    one = find_break_even(
         np.array([1, 64, 1000]),
         lambda at: np.where(at < change, PAYS, np.where(at < change + 2, GAIN, LOSES)),
     )
@@ -111,9 +111,9 @@ def test_every_form_of_an_answer_tells_one_verdict():
     crossing_ = told.recommendation.break_even_batches[0]
     kinds = [stretch.kind for stretch in crossing_.known]
     assert kinds[0] == "pays"
-    assert f"It {crossing_text(crossing_, 'batch')}." in str(told)
+    assert f"It {break_even_text(crossing_, 'batch')}." in str(told)
     swept = sweep_answer(scenario, Grid.of([1, 64], [scenario.length], [1, 2, 3, 4]))
-    assert swept.paying[0].known[0] == crossing_.known[0]
+    assert swept.break_evens[0].known[0] == crossing_.known[0]
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SERVER.items()]
     values = document("recommend", *words, "--runtime", "sglang", "--batch", "1..64")
     (by_length,) = values["break_even_batch_by_seq_len"]
@@ -133,7 +133,7 @@ def test_every_form_of_an_answer_tells_one_verdict():
 def test_codes_are_those_of_the_best_count_that_fits():
     scenario = ms.Scenario(**SERVER)
     by_count = price(scenario, np.arange(1, 300, 7), [640]).by_count
-    codes = verdicts(by_count)[:, 0]
+    codes = codes_of(by_count)[:, 0]
     gain = np.where(by_count.fits, by_count.speedup, 0.0)[:, 0, 1:]
     low, high = (end[:, 0, 1:] for end in by_count.band)
     rows, best = np.arange(codes.size), gain.argmax(axis=1)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medusa_sim.grid.cells import price
-from medusa_sim.plan.break_even import longest_context
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.plan.break_even import FirstLook, longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_counts, scheduled_row_at
@@ -35,6 +35,11 @@ def test_every_batch_is_tried_to_64_and_every_twentieth_beyond():
     assert beyond[64:].tolist() == [round(64 * 2 ** (step / 15)) for step in range(1, 16)]
 
 
+def look_at(cells: Cells) -> FirstLook:
+    batch = cells.surface.batch
+    return FirstLook(batches=batch, cells=cells, s=0, largest=int(batch[-1]))
+
+
 @pytest.mark.parametrize("limit_ms", [None, 8.5, 12.0, 1.0])
 @pytest.mark.parametrize(
     "traffic", [{}, {"prompt_tokens": 2000, "output_tokens": 200}], ids=["step", "server"]
@@ -44,7 +49,7 @@ def test_the_best_operating_point_is_that_of_every_batch_and_count(limit_ms, tra
     options = scenario.options(8)
     every = price(scenario, range(1, 17), [LONG], options)
     limit_us = None if limit_ms is None else 1e3 * limit_ms
-    (found,) = capacities(scenario, options, [(every, 0)], every, limit_us)
+    (found,) = capacities(scenario, options, [look_at(every)], every, limit_us)
     assert found.max_batch_without == int(every.surface.max_batch[0, 0]) < 16
     allowed = every.fits[:, 0] & (every.tpot_us[:, 0] <= (limit_us or np.inf))
     rate = np.where(allowed, every.tokens_per_s[:, 0], -np.inf)
@@ -65,9 +70,9 @@ def test_the_best_point_is_found_around_the_batches_that_were_looked_at():
     """Looked at were 4 and 12 of the batches that fit; the best lies within four of the better one."""
     scenario = SMALL.but(gpu="h100-sxm", prompt_tokens=4000, output_tokens=400)
     options = scenario.options(4)
-    look = price(scenario, [4, 12], [LONG], options)
+    looked = price(scenario, [4, 12], [LONG], options)
     every = price(scenario, range(1, 17), [LONG], options)
-    (found,) = capacities(scenario, options, [(look, 0)], look)
+    (found,) = capacities(scenario, options, [look_at(looked)], looked)
     assert every.fits[:, 0].all()
     assert found.without_speculation.batch == 1 + int(every.tokens_per_s[:, 0, 0].argmax()) == 16
     assert found.with_speculation.tokens_per_s == pytest.approx(every.tokens_per_s[:, 0, 1:].max())

@@ -14,7 +14,7 @@ from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.plan.break_even import BreakEven, crossing
+from medusa_sim.plan.break_even import BreakEven, find_break_even
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.verdict import LOSES, PAYS, Stretch
@@ -261,14 +261,14 @@ def test_break_even_is_where_the_best_speedup_stays_at_or_below_one():
 )
 def test_the_last_crossing_leads(pays, at, direction, spans):
     values = np.arange(1, len(pays) + 1)
-    found = crossing(values, lambda asked: certainly(np.array(pays)[asked - 1]))
+    found = find_break_even(values, lambda asked: certainly(np.array(pays)[asked - 1]))
     assert (found.at, found.direction, found.spans) == (at, direction, spans)
 
 
 @pytest.mark.parametrize("edge", [2, 97, 640, 999])
 def test_crossings_are_found_to_the_whole_number(edge):
     values = np.array([1, 10, 100, 1000])
-    found = crossing(values, lambda at: certainly(at < edge))
+    found = find_break_even(values, lambda at: certainly(at < edge))
     assert found == BreakEven(
         at=edge,
         direction="loses from",
@@ -278,7 +278,7 @@ def test_crossings_are_found_to_the_whole_number(edge):
         known=(Stretch(1, edge - 1, "pays"), Stretch(edge, 1000, "loses")),
     )
     assert found.loses_from == edge
-    assert crossing(values, lambda at: certainly(at >= edge)).loses_from is None
+    assert find_break_even(values, lambda at: certainly(at >= edge)).loses_from is None
 
 
 def test_throughput_objective_compares_operating_points():

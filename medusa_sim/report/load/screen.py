@@ -16,7 +16,7 @@ from medusa_sim.report.load.tables import carried_table, load_table
 from medusa_sim.report.load.warnings import warnings
 from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_text
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.words.break_even import crossing_text
+from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.measured import measured_facts
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts
@@ -217,9 +217,9 @@ def context_text(answer: LoadAnswer) -> list[str]:
     """At which contexts speculation pays, for as many requests as decode; nothing where it never drafts."""
     if answer.context is None:
         return []
-    requests, crossing = answer.context
+    requests, break_even = answer.context
     many = f"{requests} request{'' if requests == 1 else 's'}"
-    return [f"with {many} in a step speculation {crossing_text(crossing, 'context')}"]
+    return [f"with {many} in a step speculation {break_even_text(break_even, 'context')}"]
 
 
 def _entries(entries: Sequence[tuple[int, int]]) -> str:

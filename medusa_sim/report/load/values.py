@@ -65,8 +65,8 @@ def context_values(answer: LoadAnswer) -> dict[str, Any] | None:
     """The contexts at which speculation pays for as many requests as decode; None where it never drafts."""
     if answer.context is None:
         return None
-    requests, crossing = answer.context
-    return {"requests": requests, **break_even_values(crossing)}
+    requests, break_even = answer.context
+    return {"requests": requests, **break_even_values(break_even)}
 
 
 def timeline_arrow(answer: LoadAnswer) -> pa.Table:

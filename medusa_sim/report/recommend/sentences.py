@@ -8,8 +8,8 @@ from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.plan.woken_experts import waking
-from medusa_sim.report.words.break_even import crossing_text
+from medusa_sim.plan.woken_experts import woken_experts
+from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import as_sentence, guessed_text
 from medusa_sim.report.words.numbers import counted, duration, percent, span, spans_text, times
 from medusa_sim.units import US_PER_S
@@ -172,7 +172,7 @@ def _need(answer: Recommendation) -> str:
 
 def by_batch(answer: Recommendation) -> list[str]:
     """At which batches speculation pays, is uncertain or loses; a text a length where these differ."""
-    told = [crossing_text(crossing, "batch") for crossing in answer.break_even_batches]
+    told = [break_even_text(break_even, "batch") for break_even in answer.break_even_batches]
     if len(set(told)) == 1:
         return told[:1]
     return [f"{text} at length {n}" for n, text in zip(answer.question.seq_len, told, strict=True)]
@@ -180,13 +180,13 @@ def by_batch(answer: Recommendation) -> list[str]:
 
 def by_length(answer: Recommendation) -> str:
     """At which lengths speculation pays, is uncertain or loses with the largest batch."""
-    context = crossing_text(answer.break_even_context, "length")
+    context = break_even_text(answer.break_even_context, "length")
     return f"at batch {answer.question.batch_max} it {context}"
 
 
 def experts(answer: Recommendation) -> list[str]:
     """Where drafts are dear because each wakes more experts of a mixture."""
-    woken = waking(answer.cells)
+    woken = woken_experts(answer.cells)
     if woken is None:
         return []
     lengths = f" (length {woken.seq_len})" if len(answer.question.seq_len) > 1 else ""

@@ -49,8 +49,8 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "break_even_seq_len_direction": context.direction,
         "break_even_seq_len_at_batch": answer.question.batch_max,
         "break_even_batch_by_seq_len": [
-            {"seq_len": length, **break_even_values(crossing)}
-            for length, crossing in zip(answer.question.seq_len, answer.break_even_batches, strict=True)
+            {"seq_len": length, **break_even_values(break_even)}
+            for length, break_even in zip(answer.question.seq_len, answer.break_even_batches, strict=True)
         ],
         "break_even_seq_len_searched": [context.searched_from, context.searched_to],
         "required_tokens_per_step": answer.hardest.required_tokens_per_step,
@@ -130,17 +130,17 @@ def row_values(row: ScheduleRow) -> dict[str, Any]:
     return {key: json_value(value) for key, value in fields.items()}
 
 
-def break_even_values(crossing: BreakEven) -> dict[str, Any]:
+def break_even_values(break_even: BreakEven) -> dict[str, Any]:
     """Where and in which direction, with the range that was searched.
 
     known: what is certain and what is not; pays: where drafts are made.
     """
     return {
-        "at": crossing.at,
-        "direction": crossing.direction,
-        "searched": [crossing.searched_from, crossing.searched_to],
-        "pays": [list(span) for span in crossing.spans],
-        "known": [dataclasses.asdict(stretch) for stretch in crossing.known],
+        "at": break_even.at,
+        "direction": break_even.direction,
+        "searched": [break_even.searched_from, break_even.searched_to],
+        "pays": [list(span) for span in break_even.spans],
+        "known": [dataclasses.asdict(stretch) for stretch in break_even.known],
     }
 
 

@@ -99,16 +99,16 @@ def _cards(answered: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
     lengths = grid.seq_len.size
 
     def best_card(batch: int) -> tuple[str, str, str]:
-        case = batch * lengths
-        at = f"batch {column['batch'][case]}, length {column['seq_len'][case]}"
-        if column["candidates"][case] > 1:
-            value, low, high = answered.gains[case]
+        place = batch * lengths
+        at = f"batch {column['batch'][place]}, length {column['seq_len'][place]}"
+        if column["candidates"][place] > 1:
+            value, low, high = answered.gains[place]
             gain = f"{times(value)}, 80 %: {low:.2f} to {high:.2f}"
-            return at, f"{column['candidates'][case]} candidates", gain
+            return at, f"{column['candidates'][place]} candidates", gain
         return at, "do not speculate", "plain decoding is the fastest"
 
     at = f"length {grid.seq_len[0]}"
-    last, why = _pays_up_to(answered.paying[0])
+    last, why = _pays_up_to(answered.break_evens[0])
     free = free_text(int(answered.free.whole[0]), answered.free)
     alone = free_text(int(answered.free.verification[0]), answered.free)
     remark = f"verification alone: {alone}; drafting adds {percent(answered.drafting_share)} first"
@@ -123,18 +123,18 @@ def _cards(answered: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def _pays_up_to(crossing: BreakEven) -> tuple[str, str]:
+def _pays_up_to(break_even: BreakEven) -> tuple[str, str]:
     """The batch up to which speculation pays at the first length, and what happens beyond."""
-    if crossing.direction == "does not fit":
+    if break_even.direction == "does not fit":
         return "does not fit", "two candidates at batch 1 exceed the memory"
-    if not crossing.spans:
+    if not break_even.spans:
         return "no batch", "it does not even pay at batch 1"
-    first, last = crossing.spans[0]
+    first, last = break_even.spans[0]
     if first > 1:
         return f"batch {first} to {last}", "below, the best count loses"
-    if last < crossing.searched_to:
+    if last < break_even.searched_to:
         return f"batch {last}", "beyond, the best count loses"
-    is_searched = crossing.searched_to == BATCHES_SEARCHED
+    is_searched = break_even.searched_to == BATCHES_SEARCHED
     return f"batch {last}", "the largest batch searched" if is_searched else "no larger batch fits in memory"
 
 

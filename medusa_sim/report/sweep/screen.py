@@ -14,7 +14,7 @@ from medusa_sim.plan.sweep_answer import Free, SweepAnswer
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
-from medusa_sim.report.words.break_even import crossing_text
+from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import more_may_pay, more_requests_text, slower_format_text
 from medusa_sim.report.words.cost import COST_COLUMNS, Costs, cost_facts
 from medusa_sim.report.words.memory import memory_text, missing_text, shortfall_facts
@@ -83,15 +83,15 @@ def headline(scenario: Scenario, grid: Grid) -> str:
 def sentence(answer: SweepAnswer) -> str:
     """The gain at the first and the last batch and length that fit, or that there is none."""
     counts, batch, length = (answer.column(name).tolist() for name in ("candidates", "batch", "seq_len"))
-    cases = [place for place, fits in enumerate(answer.fits) if fits]
-    if all(counts[case] == 1 for case in cases):
+    places = [place for place, fits in enumerate(answer.fits) if fits]
+    if all(counts[place] == 1 for place in places):
         return "Speculation gives no gain at any of these batches and lengths."
     several, chains = answer.grid.seq_len.size > 1, answer.best.configurations.are_chains
     gains = [
-        (f"{times(answer.gains[case][0])} with {counted(counts[case], chains)}" if counts[case] > 1
+        (f"{times(answer.gains[place][0])} with {counted(counts[place], chains)}" if counts[place] > 1
          else "no gain")
-        + f" at batch {batch[case]}" + (f", length {length[case]}" if several else "")
-        for case in dict.fromkeys((cases[0], cases[-1]))
+        + f" at batch {batch[place]}" + (f", length {length[place]}" if several else "")
+        for place in dict.fromkeys((places[0], places[-1]))
     ]  # fmt: skip
     return f"Speculation gives {' and '.join(gains)}."
 
@@ -100,8 +100,8 @@ def by_batch(answer: SweepAnswer) -> list[str]:
     """At which batches speculation pays, a text a length."""
     several = answer.grid.seq_len.size > 1
     return [
-        crossing_text(crossing, "batch") + (f" at length {answer.grid.seq_len[place]}" if several else "")
-        for place, crossing in enumerate(answer.paying)
+        break_even_text(break_even, "batch") + (f" at length {answer.grid.seq_len[place]}" if several else "")
+        for place, break_even in enumerate(answer.break_evens)
     ]
 
 
@@ -215,9 +215,9 @@ def _memory(answer: SweepAnswer) -> Iterator[Fact]:
     """How many requests fit, and what the largest batch of the grid that fits keeps on a GPU."""
     if answer.scenario.scope == "block":
         return
-    case = max(range(len(answer.fits)), key=lambda at: (answer.fits[at], answer.column("batch")[at]))
-    parts, most = answer.memory(case)
-    batch, length, count = (int(answer.column(name)[case]) for name in ("batch", "seq_len", "candidates"))
+    place = max(range(len(answer.fits)), key=lambda at: (answer.fits[at], answer.column("batch")[at]))
+    parts, most = answer.memory(place)
+    batch, length, count = (int(answer.column(name)[place]) for name in ("batch", "seq_len", "candidates"))
     room = answer.scenario.usable_memory_bytes / GIGA
     candidates = counted(count, answer.best.configurations.are_chains)
     yield Fact(

@@ -11,17 +11,17 @@ _MOST_NAMED = 3
 _SAYS: dict[Verdict, str] = {"pays": "pays", "uncertain": "is uncertain", "loses": "loses"}
 
 
-def crossing_text(crossing: BreakEven, what: str) -> str:
+def break_even_text(break_even: BreakEven, what: str) -> str:
     """`pays to batch 200, is uncertain to 400 and loses beyond (searched to 1024)`, of batches or lengths."""
-    known = crossing.known
-    if crossing.direction == "does not fit":
+    known = break_even.known
+    if break_even.direction == "does not fit":
         return f"does not fit at any {what}"
     if len(known) == 1:
-        searched = f"every {what} that fits, {crossing.searched_from} to {crossing.searched_to}"
+        searched = f"every {what} that fits, {break_even.searched_from} to {break_even.searched_to}"
         if known[0].kind == "uncertain":
-            return f"is uncertain at {searched}{_drafted(crossing, what)}"
+            return f"is uncertain at {searched}{_drafted(break_even, what)}"
         return f"{_SAYS[known[0].kind]} at {searched}"
-    searched = f"(searched to {crossing.searched_to})"
+    searched = f"(searched to {break_even.searched_to})"
     kinds = [stretch.kind for stretch in known]
     if kinds in (["pays", "loses"], ["loses", "pays"]):
         return f"{known[1].kind} from {what} {known[1].first} on {searched}"
@@ -29,7 +29,7 @@ def crossing_text(crossing: BreakEven, what: str) -> str:
         *before, last = known
         told = [f"{_SAYS[before[0].kind]} to {what} {before[0].last}"]
         told += [f"{_SAYS[stretch.kind]} to {stretch.last}" for stretch in before[1:]]
-        end = f"{_SAYS[last.kind]} beyond{_drafted(crossing, what)}"
+        end = f"{_SAYS[last.kind]} beyond{_drafted(break_even, what)}"
         return f"{', '.join(told)} and {end} {searched}"
     told = [
         f"{_SAYS[kind]} at {what} {_spans([stretch for stretch in known if stretch.kind == kind])}"
@@ -37,17 +37,17 @@ def crossing_text(crossing: BreakEven, what: str) -> str:
         if kind != "loses" and kind in kinds
     ]
     elsewhere = " and loses elsewhere" if "loses" in kinds else ""
-    return f"{', '.join(told)}{elsewhere}{_drafted(crossing, what)} {searched}"
+    return f"{', '.join(told)}{elsewhere}{_drafted(break_even, what)} {searched}"
 
 
-def _drafted(crossing: BreakEven, what: str) -> str:
+def _drafted(break_even: BreakEven, what: str) -> str:
     """Where drafts are made in what is uncertain."""
-    unsure = [stretch for stretch in crossing.known if stretch.kind == "uncertain"]
+    unsure = [stretch for stretch in break_even.known if stretch.kind == "uncertain"]
     if not unsure:
         return ""
-    if not crossing.spans:
+    if not break_even.spans:
         return ", without a predicted gain"
-    first, last = crossing.spans[-1]
+    first, last = break_even.spans[-1]
     for stretch in unsure:
         if stretch.first <= last < stretch.last:
             return f", with a predicted gain to {what} {last}"
