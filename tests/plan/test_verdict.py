@@ -143,9 +143,10 @@ def test_why_not_more_never_argues_against_the_answer(rate):
 RUNTIMES = ("vllm-0.33", "sglang-0.5", "cuda-graph", "tensorrt-llm-1.2")
 DRAFTERS = ("eagle3", "ngram", "eagle", "draft-model", "medusa")
 GROUPS = 5
+AT_NIGHT = [pytest.param(group, marks=pytest.mark.nightly) for group in range(2, GROUPS)]
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize("group", [0, 1, *AT_NIGHT])
 def test_every_model_is_answered_or_refused_in_a_line(group):
     outcomes = [
         every_setup.checked(

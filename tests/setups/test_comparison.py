@@ -111,10 +111,13 @@ def test_the_chosen_keeps_the_limits_and_costs_least(dense):
     assert "without speculation" not in drafted.sentence  # nobody asked for it
 
 
+FEW = {**DENSE, "counts": 1, "engines": "vllm", "weight_dtypes": "bf16", "batches": BATCHES[:-1]}
+"""Other batches than the usual ones stay as they are."""
+
+
 def test_a_limit_takes_away_and_adds_nothing():
-    asked = {**DENSE, "batches": BATCHES[:-1]}  # other batches than the usual ones stay as they are
-    loose, some = ms.compare(**asked), ms.compare(**asked, tokens_per_s_per_user=60)
-    strict = ms.compare(**asked, tokens_per_s_per_user=60, ttft_ms=60, e2e_ms=3000)
+    loose, some = ms.compare(**FEW), ms.compare(**FEW, tokens_per_s_per_user=60)
+    strict = ms.compare(**FEW, tokens_per_s_per_user=60, ttft_ms=60, e2e_ms=3000)
     kept = [found.table.meets_limits.to_numpy() for found in (loose, some, strict)]
     assert kept[0].all()
     assert (kept[1] >= kept[2]).all()
@@ -133,8 +136,7 @@ def test_times_to_the_first_token_say_what_is_known_to_be_wrong():
 
 
 def test_copies_carry_the_rate_and_its_cost_is_theirs():
-    asked = {**DENSE, "batches": BATCHES[:-1]}  # other batches than the usual ones stay as they are
-    one, many = ms.compare(**asked), ms.compare(**asked, rate=40.0)
+    one, many = ms.compare(**FEW), ms.compare(**FEW, rate=40.0)
     carried = many.table.tokens_per_s_per_gpu * many.table.gpus
     assert (carried >= 40.0 * 300 * (1 - 1e-12)).all()
     assert (carried * (1 - 1 / many.table.replicas) < 40.0 * 300).all()
@@ -143,7 +145,7 @@ def test_copies_carry_the_rate_and_its_cost_is_theirs():
 
 
 def test_users_are_held_by_copies():
-    found = ms.compare(**DENSE, users=100)
+    found = ms.compare(**{**FEW, "batches": BATCHES}, users=100)
     assert (found.table.replicas * found.table.batch >= 100).all()
     assert ((found.table.replicas - 1) * found.table.batch < 100).all()
     # copies share the users: none is priced as fuller than it is
