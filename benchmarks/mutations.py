@@ -59,9 +59,10 @@ _NO_NUMBERS = {
 """Calls whose numbers are help, digits, sizes of caches, edges of bands or sizes of pictures."""
 _SHAPES = {"ones_like", "zeros_like"}
 """Calls by which a product or a sum takes another shape and the same values."""
-_CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate", "lab/measure/shapes.py")
+_CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate", "lab/measure", "lab/decoder/training")
 """Where constants of a module were chosen freely: what is taken from a file, sizes of pictures, where a fit's
-search begins and ends, shapes to measure. A tenth more of one is as right, so that no test should notice.
+search begins and ends, what is measured and how often, how a model is trained. A tenth more of one is as
+right, so that no test should notice.
 """
 _AXIS = 8
 """More ascending sizes than this in a constant are an axis that is tried: another one is as right."""
