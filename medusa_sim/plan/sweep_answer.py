@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, among, distinct
+from medusa_sim.arrays import FloatArray, IntArray, among
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.columns import SWEEP, gain_column
 from medusa_sim.grid.quantities import values
-from medusa_sim.grid.sweep import grid_options
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.counts import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.shortfall import Shortfall, shortfall
@@ -121,7 +120,7 @@ def sweep_answer(scenario: Scenario, grid: Grid) -> SweepAnswer:
         free=_free(by_count),
         break_evens=break_even_batches(scenario, scenario.options(), grid.seq_len),
         drafting_share=_drafting_share(by_count),
-        cheaper=tuple(_cheaper(scenario, grid)),
+        cheaper=tuple(_cheaper(by_count, scenario.covered(grid.candidates))),
         ends_profile=bool((best.candidates == counts[-1]).any()) and largest > int(counts[-1]),
         in_engine=in_engine(scenario, grid.batch, grid.seq_len),
         shortfall=_shortfall(by_count),
@@ -174,11 +173,10 @@ def _drafting_share(by_count: Cells) -> float:
     return float(np.ravel(drafting.time_us)[0] / np.ravel(surface.decode.time_us)[0])
 
 
-def _cheaper(scenario: Scenario, grid: Grid) -> Iterator[CheaperCount]:
-    """Pairs among the counts of the grid."""
-    counts = distinct(scenario.covered(grid.candidates))
-    ordered = Grid(batch=grid.batch, seq_len=grid.seq_len, candidates=counts)
-    by_count = price(scenario, grid.batch, grid.seq_len, grid_options(scenario, ordered)).by_count
+def _cheaper(by_count: Cells, candidates: IntArray) -> Iterator[CheaperCount]:
+    """Pairs among plain decoding and some of the counts."""
+    surface, counts = by_count.surface, by_count.configurations.counts
+    columns = among(counts, [1, *candidates])
     for i, s in np.ndindex(*by_count.shape[:2]):
-        for less, more in cheaper_pairs(by_count.configurations.counts, by_count.step_us[i, s]):
-            yield CheaperCount(int(grid.batch[i]), int(grid.seq_len[s]), less, more)
+        for less, more in cheaper_pairs(counts[columns], by_count.step_us[i, s, columns]):
+            yield CheaperCount(int(surface.batch[i]), int(surface.seq_len[s]), less, more)
