@@ -140,9 +140,15 @@ class CellSteps:
         gpu, power = self.scenario.gpu, self.scenario.gpu.power
         if power is None:
             return np.full((), np.nan)
-        return self._sum(
-            lambda step: launch_joules(gpu, power, (each for work in step.works for each in work.launches))
-        )
+        known: dict[int, FloatArray] = {}  # drafts of every length share their first passes
+
+        def joules(step: StepTime) -> FloatArray:
+            for work in step.works:
+                if id(work) not in known:
+                    known[id(work)] = launch_joules(gpu, power, work.launches)
+            return sum((known[id(work)] for work in step.works), start=np.zeros(()))
+
+        return self._sum(joules)
 
     # How numbers of steps are put together.
 
