@@ -226,3 +226,11 @@ def test_terms_that_were_taken_over_are_counted_beside_all_that_count():
     (line,) = rules.engine_on_other_gpus(scenario)
     assert line.startswith(f"{len(taken_over(scenario))} of the {len(every)} terms")
     assert 0 < len(taken_over(scenario)) < len(every)
+
+
+@pytest.mark.parametrize(("ep", "lines"), [(1, 0), (2, 1), (8, 1)])
+def test_experts_that_are_spread_are_priced_by_kernels_without(ep, lines):
+    scenario = dense("vllm", model="qwen3-30b-a3b", tp=ep, ep=ep)
+    assert len(list(rules.spread_experts(scenario))) == lines
+    # the link of an H100 joins eight; of two cards collectives were measured everywhere
+    assert list(rules.collectives_of_more_cards(dense("vllm", tp=2))) == []

@@ -1,0 +1,38 @@
+"""Drafts that end where the drafter is unsure, by hand: a rate of a half is spread evenly over 0 to 1."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from medusa_sim.acceptance.curve import ShapedAcceptance
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.acceptance.sure import ending_unsure, kept_drafts
+from medusa_sim.errors import UsageError
+from medusa_sim.scenario.acceptance import constant_rate
+
+
+@pytest.mark.parametrize("p_min", [0.0, 0.4, 0.9])
+def test_of_a_rate_of_a_half_drafts_above_a_probability_are_kept(p_min):
+    """1 - p of them; right are half of 1 - p^2, their mean probability times them."""
+    kept, accepted = kept_drafts(np.array([0.5]), p_min)
+    assert (kept[0], accepted[0]) == (pytest.approx(1 - p_min), pytest.approx((1 - p_min**2) / 2))
+
+
+def test_what_is_left_of_a_profile_are_the_rates_of_kept_drafts_alone():
+    """Neither a ratio nor a correlation of its heads counts twice."""
+    profile = constant_rate(0.5, 3)
+    heads = replace(profile.heads, correlation=0.3)
+    correlated = replace(profile, model=ShapedAcceptance("made", heads))
+    kept, left = ending_unsure(correlated, 0.4)
+    shares, accepted = kept_drafts(heads.conditional()[:, 0], 0.4)
+    assert kept == pytest.approx(tuple(shares))
+    assert left.heads.conditional()[:, 0].tolist() == pytest.approx(accepted.tolist())
+    assert (left.ratio, left.heads.correlation) == (1.0, 0.0)
+    kept, left = ending_unsure(profile, 0.4)
+    assert kept == pytest.approx((0.6, 0.6, 0.6))
+    assert left.heads.conditional()[:, 0].tolist() == pytest.approx([0.42] * 3)
+    kept, left = ending_unsure(profile.with_ratio(0.8), 0.0)
+    assert left.heads.conditional()[:, 0].tolist() == pytest.approx([0.4] * 3)
+    with pytest.raises(UsageError, match="no rates of single drafts"):
+        ending_unsure(load_acceptance("paper-fig21"), 0.4)
