@@ -20,6 +20,8 @@ from chosen import SetUp
 from kept import LONG_BYTES, Kept
 
 from medusa_sim import data
+from medusa_sim.acceptance.profile import acceptance_names, acceptance_path
+from medusa_sim.acceptance.profile_file import read_profile
 from medusa_sim.doubts.standing import Standing, standing
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
@@ -80,6 +82,16 @@ LONG = Kept(LONG_BYTES, version=data_version)
 def published_model(set_up: SetUp) -> Model:
     """The model that was chosen or uploaded, as it is published."""
     return load_model(set_up.model_given) if set_up.config is None else uploads.model_of(set_up.config)
+
+
+@KEPT
+def profile_titles() -> dict[str, str]:
+    """What every acceptance profile is called, by its name; one that cannot be read has none."""
+    titles = {}
+    for name in acceptance_names():
+        with contextlib.suppress(MedusaSimError):
+            titles[name] = read_profile(acceptance_path(name)).title
+    return titles
 
 
 @KEPT

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import answers
 import inputs
 import show
 import streamlit as st
@@ -195,7 +196,7 @@ def of_argument(where: Any, argument: Argument, *, is_local: bool = False) -> An
         return argument.default if is_on == bool(argument.default) else is_on
     if argument.choices:
         names = (DEFAULT, *argument.choices, *(argument.others if is_local else ()))
-        chosen = inputs.choice(where, name, label, names, DEFAULT, help_text)
+        chosen = inputs.worded(where, name, label, names, DEFAULT, help_text, inputs.format_words)
         return argument.default if chosen == DEFAULT else chosen
     if argument.type not in (WHOLE, NUMBER):
         return inputs.text(where, name, label, "", help_text, empty=DEFAULT) or argument.default
@@ -247,11 +248,19 @@ def take(preset: Mapping[str, str | int | None]) -> None:
 def engine_choice(where: Any, default: str) -> str:
     """A serving engine, or how code of one's own launches its kernels."""
     help_text = (
-        "What runs it. cuda-graph, hf-eager: code of your own, which may verify any tree. Serving engines "
+        "What runs it. Own CUDA graph, own eager code: of yours, which may verify any tree. Serving engines "
         "verify chains of drafts, some of them trees, and add time of their own to a step. Only what the "
         "engine can run is recommended."
     )
-    return inputs.choice(where, "runtime", LABEL["runtime"], RUNS_ON, default, help_text)
+    return inputs.worded(where, "runtime", LABEL["runtime"], RUNS_ON, default, help_text, engine_words)
+
+
+_OWN_CODE = {"cuda-graph": "own CUDA graph", "hf-eager": "own eager code", "kernel": "kernels alone"}
+
+
+def engine_words(name: str) -> str:
+    """How code of one's own runs; engines by their names."""
+    return _OWN_CODE.get(name, name)
 
 
 def cards() -> tuple[str, ...]:
@@ -339,9 +348,10 @@ def drafter_choice(where: Any, engine: str) -> str:
     """What drafts: the default, or what commands take where the engine lacks that."""
     own = drafters_of(engine)
     first = DRAFTER if DRAFTER in own else drafter_of(engine)
-    return inputs.choice(
-        where, "drafter", LABEL["drafter"], drafter_names(), first, "What proposes the candidates."
-    )
+    return inputs.worded(
+        where, "drafter", LABEL["drafter"], drafter_names(), first, "What proposes the candidates.",
+        lambda name: drafter_kind(name).title,
+    )  # fmt: skip
 
 
 def acceptance_choice(where: Any, drafter: str) -> str | None:
@@ -351,13 +361,20 @@ def acceptance_choice(where: Any, drafter: str) -> str | None:
     help_text = (
         f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours."
     )
-    chosen = inputs.choice(where, "acceptance", LABEL["acceptance"], options, SHIPPED, help_text, typed=True)
+    chosen = inputs.worded(
+        where, "acceptance", LABEL["acceptance"], options, SHIPPED, help_text, profile_words, typed=True
+    )
     if chosen == SHIPPED:
         return None
     # What is typed is never opened as a file: the app may be open to others.
     if chosen not in profiles and not _RATES.fullmatch(chosen):
         raise UsageError(f"Acceptance {chosen[:40]!r}: give {_TYPED}")
     return chosen
+
+
+def profile_words(name: str) -> str:
+    """`EAGLE-3 chain on Llama-3.1-8B-Instruct, MT-bench`: a profile by its title, what is typed as it is."""
+    return answers.profile_titles().get(name, name)
 
 
 def profiles_of(drafter: str) -> tuple[str, ...]:

@@ -14,10 +14,12 @@ from typing import Any
 import streamlit as st
 
 from medusa_sim.errors import names_meant
+from medusa_sim.file_types import FILES, OF_MLX
 from medusa_sim.grid.columns import AGAINST_RATE, OVER_TIME
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.charts.load import metric_title
 from medusa_sim.specs.runtime import runtime_aliases
+from medusa_sim.units import BYTES_PER_ELEMENT, format_text
 
 _SEEN = "url_as_opened"
 _CALLED = {
@@ -175,6 +177,54 @@ def choice(
     return chosen
 
 
+def worded(
+    where: Any,
+    name: str,
+    label: str,
+    options: Sequence[str],
+    default: str,
+    help_: str,
+    words: Callable[[str], str],
+    *,
+    typed: bool = False,
+) -> str:
+    """As `choice`, where the list shows words and the link keeps the names that commands take.
+
+    Streamlit binds a link to what a list shows: here the link is written as the page is.
+    """
+
+    def known(given: str) -> bool:
+        return given in options or (typed and 0 < len(given) <= _LONGEST)
+
+    _checked(name, known, lambda given: _nearest(given, options))
+    if name not in st.session_state and known(given := st.query_params.get(name, "")):
+        st.session_state[name] = given
+    chosen: str = where.selectbox(
+        label, options, index=list(options).index(default), key=name, help=help_, format_func=words,
+        accept_new_options=typed,
+    )  # fmt: skip
+    _written(name, [] if chosen == default else [chosen])
+    return chosen
+
+
+def _written(name: str, values: Sequence[str]) -> None:
+    """Have the link say these values of a parameter, or nothing of it."""
+    if st.query_params.get_all(name) == list(values):
+        return
+    if values:
+        st.query_params[name] = values
+    else:
+        del st.query_params[name]
+
+
+def format_words(name: str) -> str:
+    """`8 bits (fp8)`, `Q4_K_M`: a format, or the type of a file; what is neither as it is."""
+    if name in FILES:
+        return name.upper() if not name.startswith(OF_MLX) else name
+    bits = BYTES_PER_ELEMENT.get(name)
+    return name if bits is None else f"{int(8 * bits)} bits ({format_text(name)})"
+
+
 def one_of(where: Any, name: str, label: str, options: Sequence[str], default: str) -> str:
     """One of a few, all of them seen."""
     _checked(name, lambda given: given in options, lambda given: _nearest(given, options))
@@ -185,13 +235,30 @@ def one_of(where: Any, name: str, label: str, options: Sequence[str], default: s
 
 
 def several(
-    where: Any, name: str, label: str, options: Sequence[str], default: Sequence[str], help_: str
+    where: Any,
+    name: str,
+    label: str,
+    options: Sequence[str],
+    default: Sequence[str],
+    help_: str,
+    words: Callable[[str], str] | None = None,
 ) -> tuple[str, ...]:
-    """Some of many; the default where none is left."""
-    _checked(name, lambda given: set(given.split(",")) <= set(options), f"some of {', '.join(options)}")
-    chosen = where.multiselect(
-        label, options, default=list(default), key=name, help=help_, bind="query-params"
-    )
+    """Some of many; the default where none is left. words: shown for options, as in `worded`."""
+
+    def known(given: str) -> bool:
+        return set(given.split(",")) <= set(options)
+
+    _checked(name, known, f"some of {', '.join(options)}")
+    if words is None:
+        chosen = where.multiselect(
+            label, options, default=list(default), key=name, help=help_, bind="query-params"
+        )
+        return tuple(chosen) or tuple(default)
+    given = st.query_params.get_all(name)
+    if name not in st.session_state:
+        st.session_state[name] = given if given and known(",".join(given)) else list(default)
+    chosen = where.multiselect(label, options, key=name, help=help_, format_func=words)
+    _written(name, [] if list(chosen) == list(default) else chosen)
     return tuple(chosen) or tuple(default)
 
 

@@ -1,4 +1,4 @@
-"""Long answers in processes of their own: one a session, AT_ONCE in all, none for longer than MOST_S.
+"""Long answers in processes of their own: AT_ONCE in all, none for longer than MOST_S.
 
 A page that another user opens meanwhile finds the server's own process free, and a job that takes too long,
 or whose session has gone, is ended whatever it is at. Processes stay for the next job; they are started as
@@ -16,7 +16,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
@@ -28,6 +30,8 @@ T = TypeVar("T")
 AT_ONCE = 2
 MOST_S = 60.0
 """Of one job, of a processor's time; four times as long by the clock, where others are at it too."""
+TOLD_EVERY_S = 0.25
+"""To a page, of how far its search is."""
 MOST_BYTES = 3 << 30
 """Of a job's address space."""
 KEPT_BYTES = 600 << 20
@@ -48,33 +52,51 @@ _TOO_MANY = (
 
 
 class Line:
-    """Who is at it and who waits, in the order in which they came; a session has one place."""
+    """Who is at it and who waits, in the order in which they came.
+
+    A session's first job goes before the second of any: a search has several at once where nobody else asks.
+    """
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
-        self._sessions: list[tuple[str, object]] = []
+        self._sessions: dict[object, str] = {}
+        self._begun: set[object] = set()
         self._lock = threading.Lock()
 
     def enter(self, session: str) -> object:
-        """A place at the end of the line."""
+        """A place in the line."""
         ticket = object()
         with self._lock:
-            self._sessions.append((session, ticket))
+            self._sessions[ticket] = session
         return ticket
 
     def before(self, ticket: object) -> int:
         """How many have to leave before it is this one's turn: 0, it is."""
         with self._lock:
-            place = next(i for i, (_, each) in enumerate(self._sessions) if each is ticket)
-            own = self._sessions[place][0]
-            if any(session == own for session, _ in self._sessions[:place]):  # a second job of a session
-                return max(place - self._at_once + 1, 1)
-            return max(place - self._at_once + 1, 0)
+            if ticket in self._begun:
+                return 0
+            known = Counter[str]()
+            ranked = []
+            for place, (each, session) in enumerate(self._sessions.items()):
+                if each not in self._begun:
+                    ranked.append((known[session], place, each))
+                known[session] += 1
+            place = [each for *_, each in sorted(ranked, key=lambda of: of[:2])].index(ticket)
+            left = max(place + 1 - (self._at_once - len(self._begun)), 0)
+            if not left:
+                self._begun.add(ticket)
+            return left
+
+    @property
+    def at_it(self) -> int:
+        """How many have their turn."""
+        return len(self._begun)
 
     def leave(self, ticket: object) -> None:
         """Give the place up."""
         with self._lock:
-            self._sessions = [each for each in self._sessions if each[1] is not ticket]
+            del self._sessions[ticket]
+            self._begun.discard(ticket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +151,57 @@ def run(
         return cast(T, _computed(job, watch, most_s))
     finally:
         LINE.leave(ticket)
+        warm_up()
+
+
+def each(
+    items: Sequence[str], answer: Callable[[str, Watch], T], watch: Watch = NOBODY
+) -> Iterator[tuple[str, T]]:
+    """Items with what `answer(item, watch)` gives of them, in the order in which that is known.
+
+    Answers are sought in threads, which no page belongs to: what they tell of their watch is told on to the
+    page's from here, and where that raises they raise the next time that they tell something.
+    """
+    at: dict[str, tuple[int, int]] = {}
+    lines: list[str] = []
+    gone = threading.Event()
+
+    def told(item: str) -> Watch:
+        def advance(done: int, total: int) -> None:
+            if gone.is_set():
+                raise _GoneError
+            at[item] = done, total
+
+        def waiting(line: str) -> None:
+            advance(*at.get(item, (0, 0)))
+            lines.append(line)
+
+        return Watch(advance, waiting)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        left = {pool.submit(answer, item, told(item)): item for item in items}
+        ended: list[str] = []
+        try:
+            while left:
+                found, _ = wait(left, timeout=TOLD_EVERY_S, return_when=FIRST_COMPLETED)
+                if lines:
+                    watch.waiting(lines.pop())
+                    lines.clear()
+                largest = max((total for _, total in at.values()), default=0)
+                done = len(ended) * largest + sum(at[item][0] for item in left.values() if item in at)
+                watch.advance(done, len(items) * largest)
+                for future in found:
+                    item = left.pop(future)
+                    ended.append(item)
+                    yield item, future.result()
+        finally:
+            gone.set()
+            for future in left:
+                future.cancel()
+
+
+class _GoneError(Exception):
+    """Nobody waits for the answer any more."""
 
 
 def _computed(job: Callable[..., Any], watch: Watch, most_s: float) -> Any:
@@ -170,7 +243,6 @@ def _computed(job: Callable[..., Any], watch: Watch, most_s: float) -> Any:
                 _idle.append(process)
         else:
             _end(process)
-            warm_up()
 
 
 def _process() -> subprocess.Popen[bytes]:
@@ -195,9 +267,9 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def warm_up() -> None:
-    """Start one process, which imports what jobs need, while the user reads the first page."""
+    """Start processes, which import what jobs need, while the user reads the first page."""
     with _idle_lock:
-        if not _idle:
+        while len(_idle) + LINE.at_it < AT_ONCE:
             _idle.append(_started())
 
 

@@ -33,7 +33,7 @@ class Kept:
 
     def __init__(self, most_bytes: int = KEPT_BYTES, version: Callable[[], Hashable] = lambda: None) -> None:
         self._most, self._version = most_bytes, version
-        self._found: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._found: OrderedDict[Hashable, tuple[Any, int, Callable[[Any], int]]] = OrderedDict()
         self._lock = threading.Lock()
         self._making: dict[Hashable, threading.Lock] = {}
 
@@ -47,8 +47,18 @@ class Kept:
 
         return wrapped
 
-    def once(self, key: Hashable, make: Callable[[], T], waiting: Callable[[], object] = lambda: None) -> T:
-        """What `make` gives, kept under a key; waiting: called while another session is at it."""
+    def once(
+        self,
+        key: Hashable,
+        make: Callable[[], T],
+        waiting: Callable[[], object] = lambda: None,
+        *,
+        size: Callable[[T], int] | None = None,
+    ) -> T:
+        """What `make` gives, kept under a key; waiting: called while another session is at it.
+
+        size: its bytes, where it is mostly made of what is kept, too (None: all that it holds is counted).
+        """
         key = (key, self._version())
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
@@ -65,7 +75,7 @@ class Kept:
             finally:
                 with self._lock:
                     self._making.pop(key, None)
-            self._keep(key, result)
+            self._keep(key, result, array_bytes if size is None else size)
             return result
         finally:
             making.release()
@@ -73,24 +83,25 @@ class Kept:
     @property
     def held_bytes(self) -> int:
         """Of all results, as they were when the one after them came."""
-        return sum(size for _, size in self._found.values())
+        return sum(bytes_ for _, bytes_, _ in self._found.values())
 
-    def _keep(self, key: Hashable, result: object) -> None:
-        size = array_bytes(result)
+    def _keep(self, key: Hashable, result: Any, size: Callable[[Any], int]) -> None:
+        bytes_ = size(result)
         with self._lock:
             last = next(reversed(self._found.items()), None)
-        grown = None if last is None else array_bytes(last[1][0])  # pages have asked more of it since
+        # pages have asked more of it since
+        grown = None if last is None else last[1][2](last[1][0])
         with self._lock:
             if last is not None and grown is not None and last[0] in self._found:
-                self._found[last[0]] = last[1][0], grown
-            self._found[key] = result, size
+                self._found[last[0]] = last[1][0], grown, last[1][2]
+            self._found[key] = result, bytes_, size
             while self.held_bytes > self._most and len(self._found) > 1:
                 del self._found[self._dropped_next()]
 
     def _dropped_next(self) -> Hashable:
         """The oldest result that makes room; the oldest of all where none does but the newest."""
         *earlier, _ = self._found.items()
-        large = (key for key, (_, size) in earlier if size > _SMALL_SHARE * self._most)
+        large = (key for key, (_, bytes_, _) in earlier if bytes_ > _SMALL_SHARE * self._most)
         return next(large, earlier[0][0])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import answers
+import jobs
 from chosen import OPENS, set_up_of
 from views import answer as page  # noqa: F401  # its imports
 
@@ -12,7 +13,7 @@ from medusa_sim.errors import MedusaSimError
 
 
 def first_page() -> None:
-    """Answer what a bare address asks. What fails here is said on the page."""
+    """Answer what a bare address asks, then start what searches. What fails here is said on the page."""
     with contextlib.suppress(MedusaSimError):
         set_up = set_up_of(OPENS)
         request = answers.usual_request(set_up)
@@ -20,3 +21,4 @@ def first_page() -> None:
         answers.recommendation(set_up, most, "latency", request)
         answers.launch_plan(set_up, most, "latency", request)
         answers.measured_near(set_up)
+    jobs.warm_up()

@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 import jobs
-from answers import LONG, published_model
+from answers import KEPT, LONG, published_model
 from chosen import GPU, SetUp
 
+from medusa_sim.errors import UsageError
 from medusa_sim.scenario.arguments import words_of
 from medusa_sim.scenario.declare import declared
 from medusa_sim.scenario.defaults import DEFAULT_SEQ_LEN
@@ -40,14 +41,11 @@ def set_ups_for(
 ) -> Comparison:
     """`medusa-sim compare` with the set-up's model and acceptance; watch as in `load`.
 
-    Cards are searched one after another and kept apart: one more card, or another price of one, searches that
-    card alone; another target or certainty, or something else to save, none. seen: told what is known while
-    others are searched.
+    Cards are searched as many at once as there are processes and kept apart: one more card, or another price
+    of one, searches that card alone; another target or certainty, or something else to save, none. seen: told
+    what is known while others are searched.
     """
-    # The bar's card, context and engine make no other question.
-    alike = dataclasses.replace(
-        set_up, gpu=GPU, seq_len=DEFAULT_SEQ_LEN, request=None, tp=1, ep=1, runtime=None, chain_only=None
-    )
+    alike = _alike(set_up)
     priced = dataclasses.replace(asked, tokens_per_s_per_user=None, measure=None, sure=SURE)
     usd = prices_of(prices or None)
     given: dict[str, Any] = {"acceptance": set_up.acceptance, "draft_model": set_up.draft_model}
@@ -55,30 +53,54 @@ def set_ups_for(
     target = {"tokens_per_s_per_user": asked.tokens_per_s_per_user, "sure": asked.sure}
     cards = choices.gpus or ()
 
-    def of_card(card: str, done: int) -> Comparison | NothingRunsError:
+    session = jobs.this_session()
+
+    def of_card(card: str, told: jobs.Watch) -> Comparison | NothingRunsError:
         own = dataclasses.replace(choices, gpus=(card,))
         price = usd.get(card) if isinstance(usd, dict) else usd
-
-        def answer() -> Comparison | NothingRunsError:
-            def advance(so_far: int, in_all: int) -> None:
-                watch.advance(done * in_all + so_far, len(cards) * in_all)
-
-            job = partial(_of_one, published_model(set_up), priced, own, price, given)
-            return jobs.run(job, dataclasses.replace(watch, advance=advance))
-
-        return LONG.once(("compare", alike, priced, own, price), answer, watch.others)
+        job = partial(_of_one, published_model(set_up), priced, own, price, given)
+        key = ("compare", alike, priced, own, price)
+        return LONG.once(key, lambda: jobs.run(job, told, session=session), told.others)
 
     def whole() -> Comparison:
-        parts: list[Comparison | NothingRunsError] = []
-        for done, card in enumerate(cards):
-            parts.append(of_card(card, done))
-            known = [part for part in parts if isinstance(part, Comparison)]
+        parts: dict[str, Comparison | NothingRunsError] = {}
+        for card, part in jobs.each(cards, of_card, watch):
+            parts[card] = part
+            known = [parts[each] for each in cards if isinstance(parts.get(each), Comparison)]
             if known and len(parts) < len(cards):
                 seen(together(known, refine=False).for_target(asked.measure, **target))
-        return together(parts)
+        return together([parts[each] for each in cards], refine=False)
 
-    kept = LONG.once(("compare all", alike, priced, choices, prices), whole, watch.others)
-    return refined(kept.for_target(asked.measure, **target))
+    kept = LONG.once(("compare all", alike, priced, choices, prices), whole, watch.others, size=_own_bytes)
+
+    def answer() -> Comparison:
+        return refined(kept.for_target(asked.measure, **target))
+
+    key = ("compare for", alike, asked, choices, prices)
+    return LONG.once(key, answer, watch.others, size=_own_bytes)
+
+
+@KEPT
+def launch_of(set_up: SetUp, asked: Question, choices: Choices, prices: str) -> str:
+    """The command that starts what is chosen. Raises UsageError where the engine cannot be told it."""
+    from medusa_sim.export.launch import chosen_command
+
+    answer = set_ups_for(set_up, asked, choices, prices)
+    if answer.chosen is None:
+        raise UsageError("no set-up keeps the limits; ask for fewer tokens/s a user")
+    return chosen_command(answer, answer.chosen)
+
+
+def _alike(set_up: SetUp) -> SetUp:
+    """The question but for the bar's card, context and engine, which make no other one."""
+    return dataclasses.replace(
+        set_up, gpu=GPU, seq_len=DEFAULT_SEQ_LEN, request=None, tp=1, ep=1, runtime=None, chain_only=None
+    )
+
+
+def _own_bytes(answer: Comparison) -> int:
+    """Of a comparison of several cards beside its scenarios, which are counted with the cards."""
+    return int(answer.table.memory_usage().sum())
 
 
 def _of_one(

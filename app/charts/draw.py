@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,11 +22,17 @@ from medusa_sim.report.charts.chart import (
 from medusa_sim.report.figures import FAINT, PARTS, ink_on
 
 _SHAPES = {
-    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",
+    "o": "M1,0C1,.55,.55,1,0,1C-.55,1,-1,.55,-1,0C-1,-.55,-.55,-1,0,-1C.55,-1,1,-.55,1,0Z",
+    "s": "M-.9,-.9L.9,-.9L.9,.9L-.9,.9Z", "^": "M0,-1.1L1.1,.8L-1.1,.8Z", "v": "M0,1.1L1.1,-.8L-1.1,-.8Z",
+    "<": "M-1.1,0L.8,-1.1L.8,1.1Z", ">": "M1.1,0L-.8,-1.1L-.8,1.1Z", "D": "M0,-1.2L1.2,0L0,1.2L-1.2,0Z",
+    "P": "M-.4,-1.1L.4,-1.1L.4,-.4L1.1,-.4L1.1,.4L.4,.4L.4,1.1L-.4,1.1L-.4,.4L-1.1,.4L-1.1,-.4L-.4,-.4Z",
     "X": "M-1,-.6L-.6,-1L0,-.4L.6,-1L1,-.6L.4,0L1,.6L.6,1L0,.4L-.6,1L-1,.6L-.4,0Z",
-    "*": "wedge", "<": "triangle-left", ">": "triangle-right", "|": "M0,-1L0,1",
+    "*": "M0,-1.3L.4,-.4L1.3,-.3L.6,.3L.8,1.2L0,.7L-.8,1.2L-.6,.3L-1.3,-.3L-.4,-.4Z",
 }  # fmt: skip
-"""Markers of reports as Vega names them."""
+"""Outlines of the markers of reports, about 1 from their middle."""
+_STROKE = "M-1,0L1,0"
+_ON_STROKE = 0.3
+"""Of a marker on a line of a legend, over half of that line."""
 _DASHES = {"": [1, 0], "-": [1, 0], "--": [7, 3], "-.": [8, 3, 2, 3], ":": [2, 2]}
 _CROSSING = "#c2185b"
 _CROWD = 60
@@ -40,24 +47,25 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     names = chart.names
     has_lines = any(each.line for each in names.values())
     legend: Spec = {
-        "symbolStrokeWidth": 2.5,
+        "symbolStrokeWidth": 2.0 if has_lines else 2.5,
         "symbolOpacity": 1.0,
         **columns(2, 5),
         "values": chart.legend_names,
     }
-    legend |= {"symbolType": "stroke", "symbolSize": 500} if has_lines else {}
+    legend |= {"symbolSize": 500} if has_lines else {}
     looks = {
         "color": [each.colour for each in names.values()],
         "strokeDash": [_DASHES[each.line] for each in names.values()],
-        "shape": [_SHAPES[each.marker or "o"] for each in names.values()],
+        "shape": [_symbol(each, has_lines=has_lines) for each in names.values()],
     }
-    colour, dash, shape = (
+    colour, dash, symbol = (
         category("series", chart.legend or None, sort=list(names),
                  legend=legend if chart.legend_names else None,  # an empty one takes room
                  scale={"domain": list(names), "range": look})
         for look in looks.values()
     )  # fmt: skip
     tips = [_tip(tip) for tip in chart.tips]
+    told = tuple(name for name, *_ in chart.tips)
     at = {"x": x, "y": y, "detail": {"field": "id"}}
     literal = {"type": "nominal", "scale": None, "legend": None}
     width = {"field": "width", "type": "quantitative", "scale": None, "legend": None}
@@ -76,33 +84,40 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     ]
     outlined = {**at, "order": {"field": "order", "type": "quantitative"}, "color": colour}
     beside = _values(each for each in chart.series if each.line and not each.name)
-    drawn = {**at, "color": colour, "strokeDash": dash, "strokeWidth": width, "tooltip": tips}
+    drawn = {**at, "color": colour, "strokeDash": dash, "strokeWidth": width}
     layers = [
         layer("area", {**at, "y2": {"field": "high"}, "color": colour}, bands, opacity=0.12),
         layer("line", outlined, outlines, filled=True, strokeWidth=0, fillOpacity=0.12),
         layer("line", {**at, "strokeWidth": width}, beside, color=NEUTRAL),
         layer("line", drawn, _values(lines)),
     ]
+    if has_lines:  # what the legend shows of each, drawn nowhere else
+        first = [{"series": each.name, "x": x, "y": y} for each in names.values()
+                 for x, y in zip(_numbers(each.x[:1]), _numbers(each.y[:1]), strict=True)]  # fmt: skip
+        entry = {**at, "color": colour, "strokeDash": dash, "shape": symbol}
+        layers.append(layer("point", entry, first, filled=True, opacity=0, size=0))
     crowded = sum(len(each.x) for each in lines) > _CROWD
-    seen: Spec = {"opacity": {"expr": on_phone(0, 1)}} if crowded else {}
+    few = {"condition": {"test": "datum.marked", "value": 1}, "value": {"expr": on_phone(0, 1)}}
     points = {
         **at, "size": {**width, "field": "size"}, "color": colour, "tooltip": tips,
-        "shape": {"field": "shape", **literal} if has_lines else shape,
+        "shape": {"field": "shape", **literal} if has_lines else symbol,
     }  # fmt: skip
     for filled, on_line in itertools.product((True, False), (True, False)):
-        marked = _values(
+        marked = [
             each
             for each in named
             if each.marker not in ("", "|") and each.filled is filled and bool(each.line) is on_line
-        )
-        look = seen if on_line else {}
-        layers.append(layer("point", points, marked, filled=filled, strokeWidth=2, **look))
+        ]
+        values = _values(marked, told, as_marked=True)
+        seldom: Spec = {"opacity": few} if on_line and crowded else {}
+        layers.append(layer("point", points | seldom, values, filled=filled, strokeWidth=2))
     ticks = _values(each for each in named if each.marker == "|")
     tick = layer("tick", {**at, "color": colour}, ticks, orient="vertical", thickness=2, size=14)
-    # what the pointer meets between the markers
-    met = _values(each for each in lines if each.rows) if has_lines else []
+    # what the pointer meets where no marker is
+    met = _values((each for each in lines if each.rows and (not each.marker or each.every > 1)), told)
     texts = [value for value in _values(named) if value.get("text")]
     falls = any(each.y[0] > each.y[-1] for each in lines)  # texts stand where no line goes on
+    seen: Spec = {"opacity": {"expr": on_phone(0, 1)}} if crowded else {}
     layers += [
         tick,
         layer("point", {**at, "tooltip": tips}, met, opacity=0, size=80),
@@ -126,6 +141,19 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     return base(height, layer=[each for each in layers if each["data"]["values"]])
 
 
+def _symbol(each: Series, *, has_lines: bool) -> str:
+    """What the legend shows of a name, as the path of an outline: its line, its marker, or both."""
+    if not has_lines:
+        return _SHAPES[each.marker or "o"]
+    marker = "" if each.marker in ("", "|") else _NUMBERS.sub(
+        lambda found: f"{_ON_STROKE * float(found[0]):.3g}", _SHAPES[each.marker]
+    )  # fmt: skip
+    return f"{_STROKE if each.line else ''}{marker}" or _STROKE
+
+
+_NUMBERS = re.compile(r"-?[0-9.]+")
+
+
 def _channel(field: str, axis: Axis) -> Spec:
     scale: Spec = {"zero": axis.zero}
     if axis.base:
@@ -143,18 +171,30 @@ def _numbers(values: Any) -> list[float]:
     return [round(float(value), 6) for value in values]
 
 
-def _values(series: Iterable[Series]) -> list[Spec]:
-    """Points of series, each with what its tooltip tells."""
+def _values(series: Iterable[Series], told: Sequence[str] = (), *, as_marked: bool = False) -> list[Spec]:
+    """Points of series; told: fields of their rows, for a tooltip. as_marked: those with a marker alone."""
     return [
         {
-            **(each.rows[place] if each.rows else {}),
-            "id": i, "series": each.name, "x": x, "y": y, "width": each.width, "size": _AREA * each.size**2,
-            **({"shape": _SHAPES[each.marker]} if each.marker else {}),
+            **({name: each.rows[place].get(name) for name in told} if each.rows else {}),
+            "id": i, "series": each.name, "x": x, "y": y, "width": each.width,
+            **({"shape": _SHAPES[each.marker]} if each.marker in _SHAPES else {}),
+            **({"size": _AREA * each.size**2} if each.marker else {}),
+            **({"marked": True} if each.line and each.marker and not place % _few(each) else {}),
             **({"text": each.texts[place]} if each.texts else {}),
         }
         for i, each in enumerate(series)
         for place, (x, y) in enumerate(zip(_numbers(each.x), _numbers(each.y), strict=True))
+        if not as_marked or not place % each.every
     ]  # fmt: skip
+
+
+def _few(each: Series) -> int:
+    """Every how many of its points have a marker on a phone."""
+    return max(each.every, -(-len(each.x) // _ON_PHONE))
+
+
+_ON_PHONE = 5
+"""Markers of a line there, about."""
 
 
 def bars_spec(chart: BarChart) -> Spec:

@@ -89,7 +89,7 @@ def page(set_up: SetUp) -> None:
     )
     if answer.chosen is not None:
         nearest(set_up_of(_words(answer, answer.chosen)))
-    _launch(answer)
+    _launch(answer, lambda: which.launch_of(set_up, asked, choices, prices))
     st.subheader(frontier_title(answer), anchor=False)
     show.text_table(frontier_table(answer), phone=_PHONE)
     with st.expander(f"Refused: {len(answer.refused)}"):
@@ -112,7 +112,9 @@ def _drawn_in(place: Any) -> Callable[[Comparison], None]:
         nonlocal drawn
         if time.monotonic() - drawn >= _REDRAWN_S:
             place.vega_lite_chart(
-                lines_spec(setups_chart(part), 260), width="stretch", alt="The cards searched so far"
+                lines_spec(setups_chart(part, with_basis=False), 260),
+                width="stretch",
+                alt="The cards searched so far",
             )
             drawn = time.monotonic()
 
@@ -140,9 +142,11 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str, dict[str, Any]]:
         engines = inputs.several(middle, "engines", "Engines", ENGINES, (own,), "Serving engines.")
         dtypes = tuple(dict.fromkeys((answers.published_model(set_up).form, "fp8", "nvfp4")))
         help_text = "Other weights may answer worse."
-        weights = inputs.several(right, "weights", "Weights", dtypes, dtypes[:2], help_text)
-        help_text = "auto: as published, and fp8 for batches beyond what that holds; both: at every batch."
-        caches = inputs.several(last, "caches", "KV cache", (AUTO, FP8), (AUTO,), help_text)
+        weights = inputs.several(
+            right, "weights", "Weights", dtypes, dtypes[:2], help_text, inputs.format_words
+        )
+        help_text = "As published, 8 bits for batches beyond what that holds; both: at every batch."
+        caches = inputs.several(last, "caches", "KV cache", (AUTO, FP8), (AUTO,), help_text, _cache_words)
         st.caption("Memory and bandwidth: " + "; ".join(f"{gpu} {bar.card_text(gpu)}" for gpu in gpus) + ".")
     prices, places = _prices(gpus)
     asked = Question(
@@ -155,6 +159,10 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str, dict[str, Any]]:
         kv_dtypes=None if caches == (AUTO,) else caches, drafters=(PLAIN, set_up.drafter),
     )  # fmt: skip
     return asked, choices, prices, places
+
+
+def _cache_words(name: str) -> str:
+    return "as published" if name == AUTO else inputs.format_words(name)
 
 
 def _prices(gpus: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -321,17 +329,15 @@ def _chart(answer: Comparison, command: str) -> None:
     )
 
 
-def _launch(answer: Comparison) -> None:
+def _launch(answer: Comparison, launched: Callable[[], str]) -> None:
     """The command that starts the chosen set-up, and a way to take it to the other pages."""
     row = answer.chosen
     if row is None:
         return
-    from medusa_sim.export.launch import chosen_command
-
     st.subheader("Launch it", anchor=False)
     try:
         with st.spinner("Writing the command"):
-            command = chosen_command(answer, row)
+            command = launched()
         show.code(command)
         show.hand_out("launch", [("sh", "text/x-shellscript", lambda: command)], shown=command)
     except UsageError as error:  # what an engine cannot be told is an answer here

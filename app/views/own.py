@@ -33,6 +33,7 @@ from medusa_sim.specs.gpu import gpu_names, load_gpu, local_names
 from medusa_sim.specs.local import runtimes_of
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.drafter import drafter_kind
 from views.verdict import AS_GOOD, as_good, verdict_of
 
 if TYPE_CHECKING:
@@ -108,12 +109,16 @@ def _asked(rows: OwnRows | None, path: str) -> SetUp:
     usual, meaning = _MLX if of_mlx else _FILE, "Type of the file, as in its name."
     is_told = config is not None and uploads.is_gguf(config)  # by its tensors
     form = None if is_told else given(
-        "weight_dtype", lambda at: inputs.choice(at, "own_file", "File", files, usual, meaning)
+        "weight_dtype",
+        lambda at: inputs.worded(at, "own_file", "File", files, usual, meaning, inputs.format_words),
     )  # fmt: skip
     terms = load_runtime(runtime).engine
     drafters = () if terms is None else terms.drafters
     meaning = "What proposes the drafts. mtp: the model's own head, where it has one."
-    drafter = inputs.choice(next(places), "own_drafter", "Drafter", drafters, "ngram", meaning)
+    drafter = inputs.worded(
+        next(places), "own_drafter", "Drafter", drafters, "ngram", meaning,
+        lambda name: drafter_kind(name).title,
+    )  # fmt: skip
     draft = None
     if drafter == "draft-model":
         target = load_model(model) if config is None else uploads.model_of(config)

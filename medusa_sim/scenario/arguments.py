@@ -153,7 +153,12 @@ class Arguments(Declared):
         _DRAFTS,
     )  # fmt: skip
     dtype: str | None = argument(
-        None, WORD, "Arithmetic of the linear layers [the model's].", _FORMATS, choices=_DTYPES, label="Dtype"
+        None,
+        WORD,
+        "Arithmetic of the linear layers [the model's].",
+        _FORMATS,
+        choices=_DTYPES,
+        label="Arithmetic",
     )
     weight_dtype: str | None = argument(
         None, WORD,

@@ -48,7 +48,7 @@ from medusa_sim.report.figures import PARTS, SHADES, contrast, ink_on
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.specs.gpu import device_names
 from medusa_sim.specs.runtime import runtime_aliases
-from medusa_sim.step.drafter import drafter_names
+from medusa_sim.step.drafter import drafter_kind, drafter_names
 from medusa_sim.step.workload import PARTS as OF_A_STEP
 
 OPTIONS = main_script().parent / ".streamlit" / "config.toml"
@@ -169,11 +169,28 @@ def test_what_a_link_leaves_out_is_what_the_app_opens_on(url: dict[str, object])
 def test_choices_are_those_of_arguments(opened: Opened) -> None:
     page = opened("answer", batch_max=8)
     for name in ("dtype", "weight_dtype", "kv_dtype"):
-        assert tuple(page.selectbox(key=name).options[1:]) == ARGUMENTS[name].choices
-    for name, known in (("drafter", drafter_names()), ("gpu", device_names())):
-        assert set(page.selectbox(key=name).options) == set(known)
+        shown = [inputs.format_words(each) for each in ARGUMENTS[name].choices]
+        assert page.selectbox(key=name).options[1:] == shown, "words, not ids"
+    assert "8 bits (fp8 in blocks)" in page.selectbox(key="dtype").options
+    assert page.selectbox(key="drafter").options == [drafter_kind(name).title for name in drafter_names()]
+    assert set(page.selectbox(key="gpu").options) == set(device_names())
+    assert not set(page.selectbox(key="runtime").options) & {"cuda-graph", "hf-eager", "kernel"}
+    titles = [bar.profile_words(name) for name in bar.profiles_of("medusa")]
+    assert page.selectbox(key="acceptance").options[1:] == titles
     policies = {name for name in POLICIES if "=" not in name}
     assert set(inputs.WORDS["policy"]) - {"fixed"} == policies - {"none", "K"}
+
+
+def test_a_list_of_words_keeps_names_in_the_link() -> None:
+    page = whole_app(dtype="fp8", acceptance="eagle3-qwen3-8b", kv_dtype="fp3")
+    assert "--dtype fp8" in commands(page)[0]
+    assert "--acceptance eagle3-qwen3-8b" in commands(page)[0]
+    assert any("kv_dtype=fp3 (known are" in warning.value for warning in page.warning)
+    page.selectbox(key="weight_dtype").set_value("int4")
+    page.selectbox(key="dtype").set_value("default")
+    next(button for button in page.button if button.label == "Apply").click().run()
+    assert [page.query_params[name] for name in ("weight_dtype", "acceptance")] == ["int4", "eagle3-qwen3-8b"]
+    assert "dtype" not in page.query_params
 
 
 def test_any_argument_has_an_input_by_its_declaration() -> None:

@@ -173,15 +173,54 @@ def test_a_job_whose_page_has_gone_is_ended() -> None:
     jobs.LINE.leave(ticket)
 
 
-def test_two_at_once_one_a_session_in_the_order_in_which_they_came() -> None:
+def test_two_at_once_in_the_order_in_which_they_came_a_sessions_second_last() -> None:
     line = jobs.Line(2)
     first, again, second, third = (line.enter(name) for name in ("a", "a", "b", "c"))
-    assert [line.before(ticket) for ticket in (first, again, second, third)] == [0, 1, 1, 2]
+    assert [line.before(ticket) for ticket in (first, again, second, third)] == [0, 2, 0, 1]
     line.leave(first)
     assert [line.before(ticket) for ticket in (again, second, third)] == [0, 0, 1]
     line.leave(second)
-    line.leave(third)
-    assert line.before(again) == 0
+    assert line.before(third) == 0
+    alone = jobs.Line(2)
+    assert [alone.before(alone.enter("a")) for _ in range(3)] == [0, 0, 1]
+
+
+def both_at_it(folder: str, name: str, *, advance: Any) -> str:
+    """Ends when the other has begun, too."""
+    Path(folder, name).touch()
+    while len(list(Path(folder).iterdir())) < jobs.AT_ONCE:
+        advance(0, 1)
+        time.sleep(0.01)
+    return name
+
+
+def test_a_search_has_as_many_jobs_at_once_as_there_are_processes(tmp_path: Path) -> None:
+    names = [f"{n}" for n in range(jobs.AT_ONCE)]
+    told: list[tuple[int, int]] = []
+
+    def answer(name: str, watch: jobs.Watch) -> str:
+        return jobs.run(partial(both_at_it, str(tmp_path), name), watch, session="a", most_s=30.0)
+
+    watch = jobs.Watch(lambda *at: told.append(at), lambda line: None)
+    assert dict(jobs.each(names, answer, watch)) == {name: name for name in names}
+    assert told
+
+
+def test_a_search_whose_page_has_gone_ends_its_jobs() -> None:
+    class Gone(BaseException):
+        """As Streamlit stops a page."""
+
+    def gone(done: int, total: int) -> None:
+        raise Gone
+
+    def answer(name: str, watch: jobs.Watch) -> float:
+        return jobs.run(partial(slept, 60.0), watch, session="a")
+
+    begun = time.monotonic()
+    with pytest.raises(Gone):
+        list(jobs.each(("1", "2", "3"), answer, jobs.Watch(gone, lambda line: None)))
+    assert time.monotonic() - begun < 30.0
+    assert jobs.LINE.at_it == 0
 
 
 def test_who_waits_is_told() -> None:

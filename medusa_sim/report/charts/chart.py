@@ -32,8 +32,9 @@ class Series:
     """Points of one name: a line, markers or both, in the look of that name.
 
     name: empty for what has no colour of its own; in_legend: whether the legend has it. line, marker: of
-    `LINES` and `MARKERS`; empty: none. low, high: its band; outline: that band as a closed polygon, where x
-    is as unsure. texts: beside each point. rows: what each point tells, as `LineChart.tips` names it.
+    `LINES` and `MARKERS`; empty: none; every: a marker on every so many points of a line. low, high: its
+    band; outline: that band as a closed polygon, where x is as unsure. texts: beside each point. rows: what
+    each point tells, as `LineChart.tips` names it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Series:
     colour: str = FAINT
     line: str = ""
     marker: str = ""
+    every: int = 1
     filled: bool = True
     width: float = 1.8
     size: float = 5.0
@@ -92,8 +94,15 @@ class LineChart:
 
 
 def line(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:
-    """A line in the look of the place-th name of a chart."""
-    return Series(name=name, x=x, y=y, colour=colour_of(place), line=line_of(place), **more)
+    """A line in the look of the place-th name of a chart; where its dashes are another's, with markers."""
+    look: dict[str, Any] = {"colour": colour_of(place), "line": line_of(place)}
+    if place >= len(LINES):
+        look |= {"marker": marker_of(place), "every": -(-len(x) // _MARKED), "size": 4.0}
+    return Series(name=name, x=x, y=y, **{**look, **more})
+
+
+_MARKED = 8
+"""Points of a long line that have a marker, about."""
 
 
 def marks(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:
@@ -107,7 +116,7 @@ def colour_of(place: int) -> str:
 
 
 def line_of(place: int) -> str:
-    """Its line: told apart without colour as well."""
+    """Its line: told apart without colour, by a marker where there are more than these."""
     return LINES[place % len(LINES)]
 
 

@@ -22,7 +22,7 @@ from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.measured import Beside, nearest
-from medusa_sim.setups.setup import PLAIN, name_of
+from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
 
 if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
@@ -48,6 +48,12 @@ _TIPS: tuple[Tip, ...] = (
     ("rests_on", "rests on", ""),
 )  # fmt: skip
 
+_MADE = ("set_up", "drafts", "interval", "rests_on")
+"""Of what points tell: made of several columns."""
+_OWN = tuple(name for name, *_ in _TIPS if name not in _MADE)
+_USED = (*_OWN, "gpus", "drafts", f"{_SPEED}_low", f"{_SPEED}_high", "chosen", "on_frontier")
+"""Columns of a table that a curve is drawn from, beside those of set-ups."""
+
 
 def look_of(gpu: str) -> tuple[str, str]:
     """(colour, marker) of a card, the same in every chart; a card that is not listed has one by its name."""
@@ -55,8 +61,9 @@ def look_of(gpu: str) -> tuple[str, str]:
     return colour_of(place), marker_of(place)
 
 
-def setups_chart(answer: Comparison, column: str | None = None) -> LineChart:
-    """Both axes logarithmic. column: of Y_TITLES; None: what the comparison saves.
+def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: bool = True) -> LineChart:
+    """Both axes logarithmic. column: of Y_TITLES; None: what the comparison saves. with_basis: points tell
+    what they rest on, some milliseconds each.
 
     Cards without a value of the column (no price, no known power) have no curve. Raises UsageError for
     another column.
@@ -65,18 +72,19 @@ def setups_chart(answer: Comparison, column: str | None = None) -> LineChart:
     if column not in Y_TITLES:
         raise UsageError(unknown_name("vertical axis", column, Y_TITLES))
     table, best = answer.table, answer.chosen
+    used = list(dict.fromkeys([*SET_UP, *_USED, column]))
     curves = []
     for gpu in dict.fromkeys(table.gpu):
         own = table[table.gpu == gpu]
         for speculative in (False, True):
             rows = own[(own.drafter != PLAIN) == speculative]
             kept = _kept(rows[_SPEED].to_numpy(), rows[column].to_numpy(), column)
-            curves += [(gpu, speculative, rows.iloc[kept].to_dict("records"))] if kept.size else []
+            curves += [(gpu, speculative, rows[used].iloc[kept].to_dict("records"))] if kept.size else []
     basis: dict[tuple[Any, ...], str] = {}
     for row in (row for _, _, rows in curves for row in rows):
-        if (key := answer.key(row)) not in basis:
+        if with_basis and (key := answer.key(row)) not in basis:
             basis[key] = rests_on(answer.scenarios[key], plain=row["drafter"] == PLAIN)
-        row["rests_on"] = basis[key]
+        row["rests_on"] = basis.get(answer.key(row), "")
     best = best and {**best, "rests_on": basis.get(answer.key(best), "")}
     named = _named([row for _, _, rows in curves for row in rows], column)
     solid = {gpu for gpu, speculative, _ in curves if speculative}  # whose dotted curve goes without saying
@@ -167,7 +175,7 @@ def _label(row: Mapping[Any, Any]) -> str:
 def _tip(row: Mapping[Any, Any]) -> dict[str, Any]:
     low, high = (significant(float(row[f"{_SPEED}_{end}"]), 3) for end in ("low", "high"))
     return {
-        **json_row(row),
+        **json_row({name: row[name] for name in _OWN}),
         "set_up": name_of(row),
         "drafts": str(row["drafts"] or "none"),
         "interval": f"{low} to {high}",

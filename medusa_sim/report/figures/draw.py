@@ -139,7 +139,7 @@ def _series(axis: Axes, each: Series) -> None:
     axis.plot(
         each.x, each.y, linestyle=each.line or "none", marker=each.marker or None, color=each.colour,
         linewidth=each.width, markersize=each.size, markeredgewidth=1.4 if each.marker == "|" else 1.0,
-        markerfacecolor=each.colour if each.filled else "none",
+        markerfacecolor=each.colour if each.filled else "none", markevery=each.every,
     )  # fmt: skip
     for x, y, text in zip(each.x, each.y, each.texts, strict=False):
         axis.annotate(
