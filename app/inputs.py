@@ -35,7 +35,7 @@ _CALLED_ON = {
 """Options of commands, and older names, that inputs call otherwise; those of one page by its address."""
 WORDS = {
     "policy": {
-        "fixed": "a fixed number of drafts",
+        "fixed": "fixed number of drafts",
         "schedule": "schedule by batch",
         "schedule-context": "schedule by batch and context",
         "adaptive": "measured acceptance (SGLang)",

@@ -82,20 +82,21 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
         for i, each in enumerate(named)
         for order, (at_x, at_y) in enumerate(each.outline)
     ]
-    outlined = {**at, "order": {"field": "order", "type": "quantitative"}, "color": colour}
     beside = _values(each for each in chart.series if each.line and not each.name)
+    first = [{"series": each.name, "x": left, "y": up} for each in names.values()
+             for left, up in zip(_numbers(each.x[:1]), _numbers(each.y[:1]), strict=True)]  # fmt: skip
+    entry = {**at, "color": colour, "strokeDash": dash, "shape": symbol}
+    colour, dash, symbol = ({**each, "legend": None} for each in (colour, dash, symbol))
     drawn = {**at, "color": colour, "strokeDash": dash, "strokeWidth": width}
+    outlined = {**at, "order": {"field": "order", "type": "quantitative"}, "color": colour}
     layers = [
+        # what the legend shows of each name, drawn nowhere
+        layer("point", entry, first, filled=has_lines, opacity=0, size=0),
         layer("area", {**at, "y2": {"field": "high"}, "color": colour}, bands, opacity=0.12),
         layer("line", outlined, outlines, filled=True, strokeWidth=0, fillOpacity=0.12),
         layer("line", {**at, "strokeWidth": width}, beside, color=NEUTRAL),
         layer("line", drawn, _values(lines)),
     ]
-    if has_lines:  # what the legend shows of each, drawn nowhere else
-        first = [{"series": each.name, "x": x, "y": y} for each in names.values()
-                 for x, y in zip(_numbers(each.x[:1]), _numbers(each.y[:1]), strict=True)]  # fmt: skip
-        entry = {**at, "color": colour, "strokeDash": dash, "shape": symbol}
-        layers.append(layer("point", entry, first, filled=True, opacity=0, size=0))
     crowded = sum(len(each.x) for each in lines) > _CROWD
     few = {"condition": {"test": "datum.marked", "value": 1}, "value": {"expr": on_phone(0, 1)}}
     points = {
@@ -158,8 +159,21 @@ def _channel(field: str, axis: Axis) -> Spec:
     scale: Spec = {"zero": axis.zero}
     if axis.base:
         scale = {"type": "log", "base": axis.base, "nice": False, "padding": 6}
-    ticks = {"axis": {"values": list(axis.ticks), "format": "d"}} if axis.ticks else {}
-    return quantity(field, axis.title, scale=scale, **ticks)
+    more: Spec = {}
+    if axis.ticks:
+        more = {"axis": {"values": list(axis.ticks), "format": "d"}}
+    elif field == "x" and not axis.base:
+        more = {"axis": {"tickCount": {"expr": "ceil(width / 70)"}}}
+    return quantity(field, None, scale=scale, **more) | {"title": _on_lines(axis.title)}
+
+
+def _on_lines(title: str) -> str | list[str]:
+    """A title for which a phone has no room, on two lines: what stands in brackets below."""
+    head, mark, more = title.partition(" (")
+    return title if not mark or len(title) <= _ON_A_LINE else [head, f"({more}"]
+
+
+_ON_A_LINE = 42
 
 
 def _tip(tip: Tip) -> Spec:

@@ -241,7 +241,10 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
 
 def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
     show.text_table(schedule_table(answer), _COLUMNS, _PHONE)
-    st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
+    st.caption(
+        "Step and tokens/s: at a row's largest batch. A schedule shares one count between neighbouring "
+        "batches where that costs less than 3 %."
+    )
     command = show.command(words)
     show.hand_out("schedule", notes.schedule_files(set_up, answer, command), command)
     with st.expander("What follows from it"):

@@ -136,8 +136,8 @@ def figures(one: Side, other: Side) -> list[dict[str, str]]:
         usd = row.usd_per_million_tokens
         columns.append({
             "speedup": times(row.speedup) if fits else told.figure,
-            "what to do": told.action,
             "80 %": told.more.removeprefix("80 %: "),
+            "what to do": told.action,
             _USER_S: significant(row.tokens_per_s_per_user, 3) if fits else "-",
             BY_NAME["tokens_per_s"].title: significant(row.tokens_per_s, 3) if fits else "-",
             "$ a million tokens": significant(usd, 3) if fits and usd is not None else "-",

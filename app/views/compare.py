@@ -70,9 +70,8 @@ _PHONE = titles("chosen", "set_up", "batch", "tokens_per_s_per_user", "usd_per_m
 def page(set_up: SetUp) -> None:
     """The decision in three lines; the target and every card below it."""
     st.title("Which GPU?", anchor=False)
-    note, headline, asking = (st.container() for _ in range(3))
-    with asking:
-        asked, choices, prices, places = _asked(set_up)
+    note, asking, headline, choosing = (st.container() for _ in range(4))
+    asked, choices, prices, places = _asked(set_up, asking, choosing)
     with headline:
         try:
             with show.progress("set-ups") as watch:
@@ -121,9 +120,12 @@ def _drawn_in(place: Any) -> Callable[[Comparison], None]:
     return draw
 
 
-def _asked(set_up: SetUp) -> tuple[Question, Choices, str, dict[str, Any]]:
-    """Target and traffic, then what may be chosen; prices, and a place for what is said of each card."""
-    row = st.container(key="of_which")
+def _asked(set_up: SetUp, above: Any, below: Any) -> tuple[Question, Choices, str, dict[str, Any]]:
+    """Target and traffic, then what may be chosen; prices, and a place for what is said of each card.
+
+    above, below: where the target and the rest are asked.
+    """
+    row = above.container(key="of_which")
     help_text = "The slowest stream allowed."
     target = inputs.number(row, "target", "Tokens/s a user", 1, _MOST, _TARGET, help_text)
     help_text = "That a stream is so fast: the set-up's own interval is counted."
@@ -133,7 +135,7 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str, dict[str, Any]]:
     help_text = "Cost leaves out cards without a price; where none has one, it is tokens/s a GPU."
     measure = inputs.choice(row, "measure", "Save", tuple(COLUMN), "cost", help_text)
     prompt, output = set_up.request or (_PROMPT, _OUTPUT)
-    with st.expander("What may be chosen"):
+    with below.expander("What may be chosen"):
         gpus = inputs.several(st, "cards", "Cards", bar.cards(), _CARDS, "Of every kind; more take longer.")
         left, middle, right, last = st.columns(4)
         sizes, help_text = tuple(map(str, GPUS)), "Of one copy of the model."
@@ -148,7 +150,8 @@ def _asked(set_up: SetUp) -> tuple[Question, Choices, str, dict[str, Any]]:
         help_text = "As published, 8 bits for batches beyond what that holds; both: at every batch."
         caches = inputs.several(last, "caches", "KV cache", (AUTO, FP8), (AUTO,), help_text, _cache_words)
         st.caption("Memory and bandwidth: " + "; ".join(f"{gpu} {bar.card_text(gpu)}" for gpu in gpus) + ".")
-    prices, places = _prices(gpus)
+    with below:
+        prices, places = _prices(gpus)
     asked = Question(
         tokens_per_s_per_user=target, prompt_tokens=prompt, output_tokens=output, users=users,
         measure=None if measure == "cost" and not prices else cast(Measure, measure),

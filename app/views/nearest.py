@@ -31,7 +31,7 @@ def nearest(set_up: SetUp, most: int | None = MOST) -> None:
         return
     st.subheader("Measured near it", anchor=False)
     show.table([_row(beside) for beside in shown], _PHONE)
-    st.caption("tokens/s a user of the set-ups as they were measured; the error is the prediction's.")
+    st.caption("Tokens/s a user of the set-ups as they were measured; the error is the prediction's.")
     same = next((beside for beside in shown if not beside.differs), None)
     if same is not None:
         show.chart(

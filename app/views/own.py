@@ -47,14 +47,16 @@ _TOLD = "What llama-bench, llama-batched-bench, mlx-lm's benchmark or llama-serv
 
 
 def page(set_up: SetUp) -> None:
-    """A paste first, then what it does not say; the verdict, the flag to add, and how well it is known."""
+    """What is asked, and a paste that says it; the verdict, the flag to add, and how well it is known."""
     del set_up  # of a server
     st.title("On your own machine", anchor=False)
-    pasted = st.text_area("Paste a benchmark of yours", key="own_bench", height=110, placeholder=_TOLD)
+    asking = st.container()
+    pasted = st.text_area("Paste a benchmark of yours", key="own_bench", height=80, placeholder=_TOLD)
     headline = st.container()
     try:
         rows, path = _rows(pasted)
-        asked = _asked(rows, path)
+        with asking:
+            asked = _asked(rows, path)
     except MedusaSimError as error:
         st.error(show.in_words(str(error)), icon=":material/error:")
         return
@@ -83,10 +85,10 @@ def _asked(rows: OwnRows | None, path: str) -> SetUp:
     told: dict[str, Any] = {} if rows is None else dict(rows.told)
     if told:
         st.caption(f"Read from it: {show.escaped(', '.join(map(str, told.values())))}.")
-    places = iter([*st.columns(4), *st.columns(4)])
+    row = st.container(key="of_own")
 
     def given(which: str, choose: Callable[[Any], str]) -> str:
-        return str(told[which]) if which in told else choose(next(places))
+        return str(told[which]) if which in told else choose(row)
 
     devices = (*local_names(), *(card for card in gpu_names() if load_gpu(card).local is not None))
     meaning = "Whose law is corrected by your rows; without any it is the answer for a device like yours."
@@ -116,7 +118,7 @@ def _asked(rows: OwnRows | None, path: str) -> SetUp:
     drafters = () if terms is None else terms.drafters
     meaning = "What proposes the drafts. mtp: the model's own head, where it has one."
     drafter = inputs.worded(
-        next(places), "own_drafter", "Drafter", drafters, "ngram", meaning,
+        row, "own_drafter", "Drafter", drafters, "ngram", meaning,
         lambda name: drafter_kind(name).title,
     )  # fmt: skip
     draft = None
@@ -124,19 +126,19 @@ def _asked(rows: OwnRows | None, path: str) -> SetUp:
         target = load_model(model) if config is None else uploads.model_of(config)
         alike = [each.name for each in map(load_model, model_names()) if each.vocab == target.vocab]
         small = min(alike, key=lambda each: load_model(each).weight_bytes)
-        draft = inputs.choice(next(places), "own_draft", "Draft model", tuple(alike), small, "A smaller one.")
+        draft = inputs.choice(row, "own_draft", "Draft model", tuple(alike), small, "A smaller one.")
     counted = None if rows is None else rows.acceptance()
     usual_rate = _RATE if counted is None else counted
     meaning = (
         "Chance that a draft is accepted (0.7); share of all drafts, as llama-server logs it, with their "
         "number a round (60%@3); mean tokens of a round (2.8@3); or shares by position (0.8,0.6,0.5)."
     )
-    rate = inputs.text(next(places), "own_rate", "Acceptance", "", meaning, empty=usual_rate) or usual_rate
+    rate = inputs.text(row, "own_rate", "Acceptance", "", meaning, empty=usual_rate) or usual_rate
     if rate not in acceptance_names() and not set(rate) <= set(LETTERS):
         raise UsageError(
             f"acceptance {rate[:40]!r}: give one rate (0.7), 60%@3, 2.8@3 or shares by position (0.8,0.6,0.5)"
         )
-    seq_len = inputs.step_of(next(places), "own_context", "Context", _CONTEXTS, 1024, "Tokens before a step.")
+    seq_len = inputs.step_of(row, "own_context", "Context", _CONTEXTS, 1024, "Tokens before a step.")
     return SetUp(
         gpu=gpu, runtime=runtime, model=model if config is None else uploads.called(config), config=config,
         weight_dtype=form, drafter=drafter, draft_model=draft,

@@ -75,7 +75,8 @@ def page(set_up: SetUp) -> None:
     )
     show.hand_out(
         "tree-files",
-        [
+        label="The tree's files",
+        files=[
             (
                 "json" if form == "json" else f"{form}.json",
                 "application/json",
@@ -151,7 +152,7 @@ def _figures(set_up: SetUp, tree: CandidateTree, answer: TreeAnswer) -> None:
         show.Figure(
             "Tokens per step",
             f"{answer.tokens_per_step:.2f}",
-            f"+- {answer.tokens_error:.2f} (80 %)" if answer.tokens_error else None,
+            f"± {answer.tokens_error:.2f} (80 %)" if answer.tokens_error else None,
             "1 + the probabilities of all nodes. 80 % interval from the sample sizes and, where the profile "
             "gives one, its model error.",
         ),
