@@ -165,7 +165,7 @@ def _beside(gpu: str, engine: str) -> str:
     """What stands behind the names of card and engine."""
     untimed = f"its time between kernels is not known: kernels alone ({KERNELS_ALONE}) are counted"
     about = untimed if engine in UNTIMED else load_runtime(engine).title
-    return f"{gpu}: {card_text(gpu)}. {engine}: {about}."
+    return f"{gpu}: {card_text(gpu)}. {engine_words(engine)}: {about}."
 
 
 def _which_drafter(engine: str, drafter: str) -> None:

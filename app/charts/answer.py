@@ -30,9 +30,10 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
     ]
     ends = [*(row["batch"] for row in named[1:]), drawn[-1]["batch"] if drawn else 1]
     ribbon = [
-        {"batch": row["batch"], "to": max(to, 1.02 * row["batch"]), "text": row["text"]}
+        {"batch": row["batch"], "to": max(to, 1.02 * row["batch"]), "text": row["text"],
+         "count": row["candidates"] - chains}
         for row, to in zip(named, ends, strict=True)
-    ]
+    ]  # fmt: skip
     if is_full and drawn:  # its name goes before that of the last count
         last = {**drawn[-1], "text": f"no room beyond {drawn[-1]['batch']}"}
         near = [row["speedup_high"] for row in drawn if _LONG * row["batch"] >= last["batch"]]
@@ -66,10 +67,16 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
     texts = {"x": x, "y": {**y, "field": "speedup_high"}, "text": {"field": "text"}}
     counts = list(dict.fromkeys(row["text"] for row in ribbon))
     legend = {"symbolType": "stroke", "symbolStrokeWidth": 7, **columns(2, 6)}
-    shades = {"domain": counts, "range": [colour_of(place) for place in range(len(counts))]}
+    shades: Spec = {"domain": counts, "range": [colour_of(place) for place in range(len(counts))]}
+    shade = category("text", None, sort=counts, scale=shades, legend=legend)
+    if len(counts) > _MOST_NAMED:
+        ends = sorted({min(row["count"] for row in ribbon), max(row["count"] for row in ribbon)})
+        legend = {"gradientLength": 200, "format": "d", "values": ends}
+        shades = {"type": "sqrt", "range": list(_FEW_TO_MANY), "domain": ends, "nice": False}
+        shade = quantity("count", count_word(chains), scale=shades, legend=legend)
     spans = {
         "x": x, "x2": {"field": "to"}, "y": {"value": {"expr": "height - 4"}},
-        "color": category("text", None, sort=counts, scale=shades, legend=legend),
+        "color": shade,
         "tooltip": [category("text", "runs"), quantity("batch", "from"), quantity("to", "to")],
     }  # fmt: skip
     names = {"dy": -14, "fontSize": 11.5, "fontWeight": "bold"}
@@ -89,6 +96,9 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
     )
 
 
+_MOST_NAMED = 6
+"""Counts that have a colour of their own; of more of them the shade says how many."""
+_FEW_TO_MANY = ("#a9c6f7", "#1d4fa8")
 _LONG = 2.8
 """Of a batch over the one where a long name begins that ends there."""
 

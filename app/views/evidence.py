@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, cast
 
 import answers
@@ -62,6 +63,11 @@ _SCORE_PHONE = ("operator", "size", "rows", "mean", "worst")
 
 
 _GROUPS = ("what", "model", "weights", "rows", "mean error", "worst", "in band", "left out", "rows are in")
+_WORDS = {
+    "round": "round of drafts", "TPOT": "time per token", "TTFT": "time to first token", "E2E": "end to end",
+    "p99 E2E": "end to end, slowest 1 %",
+}  # fmt: skip
+"""Measured times as groups of pairs call them, and in words."""
 _GROUP_PHONE = ("what", "rows", "mean error", "rows are in")
 
 
@@ -73,8 +79,9 @@ def page(set_up: SetUp) -> None:
     found, sentence = answers.how_near(set_up)
     show.how_sure(how_sure(of, ""), sentence, notes.accuracy(of))
     if found.near:
-        st.subheader("How far off there", anchor=False)
-        show.text_table(groups_table(found.near), _GROUPS, _GROUP_PHONE)
+        st.subheader("How far off on the nearest servers", anchor=False)
+        near = [dataclasses.replace(group, what=_WORDS.get(group.what, group.what)) for group in found.near]
+        show.text_table(groups_table(near), _GROUPS, _GROUP_PHONE)
     nearest(set_up, None)
     view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:
