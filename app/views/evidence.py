@@ -26,6 +26,7 @@ from medusa_sim.lab.validate.score_tables import choice_table, comparisons_table
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.outside.limits import UPLOAD_BYTES
 from medusa_sim.report.words.basis import how_sure
+from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTER
@@ -299,7 +300,7 @@ def _published() -> None:
     show.chart(
         spec,
         name=name,
-        caption=f"{target.source}. {target.caveat}",
+        caption=f"{target.source}. {as_sentence(target.caveat)}",
         command=show.command(["reproduce", name, "--format", "csv"]),
         rows=lambda: target.frame,
         alt=f"{target.title}, predicted and published",
