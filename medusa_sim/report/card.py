@@ -176,7 +176,7 @@ def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, to
     drawn = [each for each in gains_by_batch(answer, row.seq_len) if each["fits_memory"]]
     axis.axhline(1.0, color=FAINT, linewidth=1.0, linestyle="--")
     axis.set_xlabel("requests at once", color=inks.quiet)
-    axis.set_title("Speedup over decoding without drafts", color=inks.text, fontsize=9.5)
+    axis.set_title("Speedup over decoding without drafts", color=inks.text, fontsize=9.2)
     if not drawn:
         axis.set(xticks=[], yticks=[])
         return
