@@ -59,11 +59,14 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
         "shape": [_symbol(each, has_lines=has_lines) for each in names.values()],
     }
     colour, dash, symbol = (
-        category("series", chart.legend or None, sort=list(names),
-                 legend=legend if chart.legend_names else None,  # an empty one takes room
-                 scale={"domain": list(names), "range": look})
+        category("series", None, sort=list(names), scale={"domain": list(names), "range": look}, legend=None)
         for look in looks.values()
-    )  # fmt: skip
+    )
+    # Which of the three legends Vega-Lite draws as one depends on its version: here is one of them alone.
+    known = {"stroke": "color", **({"fill": "color", "strokeDash": "strokeDash"} if has_lines else {})}
+    symbols = {look: {"value": {"expr": f"scale('{scale}', datum.value)"}} for look, scale in known.items()}
+    legend |= {"title": chart.legend or None, "encoding": {"symbols": symbols}}
+    entry = {"shape": symbol | {"legend": legend if chart.legend_names else None}}  # an empty one takes room
     tips = [_tip(tip) for tip in chart.tips]
     told = tuple(name for name, *_ in chart.tips)
     at = {"x": x, "y": y, "detail": {"field": "id"}}
@@ -85,13 +88,11 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     beside = _values(each for each in chart.series if each.line and not each.name)
     first = [{"series": each.name, "x": left, "y": up} for each in names.values()
              for left, up in zip(_numbers(each.x[:1]), _numbers(each.y[:1]), strict=True)]  # fmt: skip
-    entry = {**at, "color": colour, "strokeDash": dash, "shape": symbol}
-    colour, dash, symbol = ({**each, "legend": None} for each in (colour, dash, symbol))
     drawn = {**at, "color": colour, "strokeDash": dash, "strokeWidth": width}
     outlined = {**at, "order": {"field": "order", "type": "quantitative"}, "color": colour}
     layers = [
         # what the legend shows of each name, drawn nowhere
-        layer("point", entry, first, filled=has_lines, opacity=0, size=0),
+        layer("point", at | entry, first, filled=has_lines, opacity=0, size=0),
         layer("area", {**at, "y2": {"field": "high"}, "color": colour}, bands, opacity=0.12),
         layer("line", outlined, outlines, filled=True, strokeWidth=0, fillOpacity=0.12),
         layer("line", {**at, "strokeWidth": width}, beside, color=NEUTRAL),
