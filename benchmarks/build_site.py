@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import medusa_sim
@@ -61,10 +62,14 @@ def relinked(text: str, source: Path, files: Path) -> str:
 
 
 def menu(readme: str) -> list[tuple[str, str]]:
-    """(title, page) of every document in README's table, in its order."""
+    """(title, page) of every document in README's table, in its order; titles alike by their pages' names."""
     table = readme.split("## Documents", 1)[-1].split("\n## ", 1)[0]
     links = re.findall(r"\[([^\]]+)\]\(docs/([^)#]+\.md)\)", table)
-    return [(name[:1].upper() + name[1:], page) for name, page in links]
+    times = Counter(name for name, _ in links)
+    titles = (
+        name if times[name] == 1 else page.removesuffix(".md").replace("-", ": ") for name, page in links
+    )
+    return [(title[:1].upper() + title[1:], page) for title, (_, page) in zip(titles, links, strict=True)]
 
 
 def api_page() -> str:
@@ -125,7 +130,7 @@ def write_pages(folder: Path) -> list[object]:
     return [
         {"Start": "index.md"},
         {"Guides": [{title: page} for title, page in listed if page not in reference]},
-        {"Notebooks": [{re.sub("[-_]", " ", page.removesuffix(".md")): page} for page in notebooks]},
+        {"Notebooks": notebooks},
         {"Reference": [{"Command line": "cli.md"}, {"In Python": "python.md"}, {"Interface": "api.md"}]},
         {"Project": [{"Contributing": "contributing.md"}, {"Changes": "changelog.md"}]},
     ]

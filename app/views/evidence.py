@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from typing import TYPE_CHECKING, cast
 
 import answers
 import inputs
 import measured
+import msgspec
 import notes
 import show
 import streamlit as st
@@ -81,7 +81,9 @@ def page(set_up: SetUp) -> None:
     show.how_sure(how_sure(of, ""), sentence, notes.accuracy(of))
     if found.near:
         st.subheader("How far off on the nearest servers", anchor=False)
-        near = [dataclasses.replace(group, what=_WORDS.get(group.what, group.what)) for group in found.near]
+        near = [
+            msgspec.structs.replace(group, what=_WORDS.get(group.what, group.what)) for group in found.near
+        ]
         show.text_table(groups_table(near), _GROUPS, _GROUP_PHONE)
     nearest(set_up, None)
     view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
