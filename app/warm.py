@@ -16,6 +16,7 @@ def first_page() -> None:
     """Answer what a bare address asks, then start what searches. What fails here is said on the page."""
     with contextlib.suppress(MedusaSimError):
         set_up = set_up_of(OPENS)
+        answers.profile_titles()
         request = answers.usual_request(set_up)
         most = answers.room(set_up)
         answers.recommendation(set_up, most, "latency", request)

@@ -8,6 +8,7 @@ import sys
 from collections import OrderedDict
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import answers
 import bar
@@ -16,7 +17,8 @@ import numpy as np
 import pytest
 import show
 from charts import style as charts_style
-from charts.draw import map_spec
+from charts.answer import batch_chart
+from charts.draw import lines_spec, map_spec
 from charts.style import TEXT
 from chosen import OPENS, PRESETS, Preset, SetUp
 from kept import KEPT_BYTES, Kept, array_bytes
@@ -42,9 +44,9 @@ from views.evidence import EVERY_KERNEL
 from medusa_sim.cli.app import check_address, leave_out_here, main_script, streamlit_options
 from medusa_sim.errors import UsageError
 from medusa_sim.load.policy_names import NAMES as POLICIES
-from medusa_sim.report.charts.chart import map_colour
+from medusa_sim.report.charts.chart import Axis, LineChart, Series, line, map_colour
 from medusa_sim.report.charts.sweep import heat_map, view_of
-from medusa_sim.report.figures import PARTS, SHADES, contrast, ink_on
+from medusa_sim.report.figures import LINES, PARTS, SHADES, contrast, ink_on
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.specs.gpu import device_names
 from medusa_sim.specs.runtime import runtime_aliases
@@ -179,6 +181,50 @@ def test_choices_are_those_of_arguments(opened: Opened) -> None:
     assert page.selectbox(key="acceptance").options[1:] == titles
     policies = {name for name in POLICIES if "=" not in name}
     assert set(inputs.WORDS["policy"]) - {"fixed"} == policies - {"none", "K"}
+
+
+def test_lines_are_told_apart_without_colour() -> None:
+    """By dashes, and by a marker where dashes repeat: in the chart, and in one legend."""
+    x = np.arange(1, 41)
+    lines = [line(f"line {place}", place, x, x * 1.0) for place in range(2 * len(LINES))]
+    assert len({(each.line, each.marker) for each in lines}) == len(lines)
+    assert [each.every for each in lines] == [1] * len(LINES) + [5] * len(LINES)
+    rows = [{"told": 1, "more": 2}] * x.size
+    told = Series(name="told", x=x, y=x * 1.0, line="-", marker="o", rows=rows)
+    axis = Axis(title="x")
+    spec = lines_spec(LineChart(title="", x=axis, y=axis, series=[*lines, told], tips=[("told", "told", "")]))
+    legends = [
+        channel["legend"]
+        for layer in spec["layer"]
+        for channel in layer["encoding"].values()
+        if isinstance(channel, dict) and channel.get("legend")
+    ]
+    assert len(legends) == 1
+    assert legends[0]["values"] == [each.name for each in (*lines, told)]
+    symbols = spec["layer"][0]["encoding"]["shape"]["scale"]["range"]
+    assert len(set(symbols[: len(LINES)])) == 1, "lines alone"
+    assert len(set(symbols[len(LINES) - 1 : -1])) == len(LINES) + 1
+    points = [value for layer in spec["layer"] for value in layer["data"]["values"]]
+    assert any("told" in value for value in points)
+    assert not any("more" in value for value in points), "what no tooltip tells is not sent"
+
+
+def test_many_counts_are_shaded_by_how_many() -> None:
+    rows = [
+        {"batch": batch, "candidates": 66 - 8 * batch, "drafts": 3, "fits_memory": True, "speedup": 2.0,
+         "speedup_low": 1.9, "speedup_high": 2.1, "no_room_to_draft": False}
+        for batch in range(1, 9)
+    ]  # fmt: skip
+
+    def shade(count: int) -> dict[str, Any]:
+        spec = batch_chart(rows[:count], 1, chains=False)
+        rule = next(layer for layer in spec["layer"] if layer["mark"].get("strokeWidth") == 7)
+        found: dict[str, Any] = rule["encoding"]["color"]
+        return found
+
+    assert shade(4)["type"] == "nominal"
+    assert shade(8)["type"] == "quantitative"
+    assert shade(8)["scale"]["domain"] == [2, 58]
 
 
 def test_a_list_of_words_keeps_names_in_the_link() -> None:
