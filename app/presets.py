@@ -10,7 +10,7 @@ from chosen import PRESETS, Preset, SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.recommendation_at import scheduled_row_at
-from medusa_sim.report.card import short
+from medusa_sim.report.card import short_answer
 
 _LANDED = "landed"
 
@@ -24,7 +24,7 @@ def answer_text(preset: Preset) -> str:
 def _answer_text(set_up: SetUp, batch: int) -> str:
     """The sentence is kept, for the answers of all cards do not fit beside the page's own."""
     answer = answers.planned(set_up)
-    told = short(answer, scheduled_row_at(answer, batch, set_up.seq_len))
+    told = short_answer(answer, scheduled_row_at(answer, batch, set_up.seq_len))
     if told.kind not in ("pays", "uncertain"):
         return f"{told.action}; {told.more}"
     loses = answer.break_even_batch

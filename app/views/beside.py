@@ -19,8 +19,8 @@ from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.card import short
-from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, colour_of
+from medusa_sim.report.card import short_answer
+from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, colour_of
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP
 from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import significant, times
@@ -94,7 +94,7 @@ def verdict(one: Side, other: Side) -> str:
     """Which of the two gives a user more tokens a second, and what speculation is worth in each."""
     speeds = [side.row.tokens_per_s_per_user for side in (one, other)]
     fast, slow = (one, other) if speeds[0] >= speeds[1] else (other, one)
-    told = [short(side.answer, side.row) for side in (one, other)]
+    told = [short_answer(side.answer, side.row) for side in (one, other)]
     gains = "; ".join(
         f"{side.name}: {each.figure} {each.action}" for side, each in zip((one, other), told, strict=True)
     )
@@ -130,7 +130,7 @@ def figures(one: Side, other: Side) -> list[dict[str, str]]:
     columns: list[dict[str, str]] = []
     for side in (one, other):
         row, answer = side.row, side.answer
-        told, fits = short(answer, row), row.fits_memory
+        told, fits = short_answer(answer, row), row.fits_memory
         loses = answer.break_even_batch
         until = "-" if not answer.enable else "never" if loses is None else str(loses)
         usd = row.usd_per_million_tokens
@@ -169,5 +169,5 @@ def curves(one: Side, other: Side) -> LineChart:
         )  # fmt: skip
     return LineChart(
         title="", x=Axis(title="requests at once (batch)", base=2, ticks=POWERS), y=Axis(title=SPEEDUP),
-        series=series, limits=[Limit(y=1.0, text="", line="--")],
+        series=series, limits=[ReferenceLine(y=1.0, text="", line="--")],
     )  # fmt: skip

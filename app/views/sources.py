@@ -15,7 +15,7 @@ from chosen import SetUp
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import SpecError
-from medusa_sim.report.specs.tables import spec_rows
+from medusa_sim.report.specs.rows import spec_rows
 from medusa_sim.report.words.numbers import significant, with_prefix
 
 _PREFIXED = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s"}

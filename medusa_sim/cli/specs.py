@@ -74,13 +74,8 @@ def specs(
     if given:
         option = ARGUMENTS[next(iter(given))].option.partition("/")[0]
         raise UsageError(f"{option} asks for --kind coverage; give that too, or a NAME")
-    from medusa_sim.report.specs.tables import (
-        SpecEntry,
-        entry_screen,
-        names_screen,
-        overview_tables,
-        spec_rows,
-    )
+    from medusa_sim.report.specs.rows import spec_rows
+    from medusa_sim.report.specs.tables import SpecEntry, entry_screen, names_screen, overview_tables
 
     if examples_dir is not None:
         from medusa_sim.data import shipped_dir

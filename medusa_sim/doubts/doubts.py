@@ -49,14 +49,12 @@ def whose_acceptance(scenario: Scenario) -> Iterator[str]:
     if scenario.profile.name.startswith(TYPICAL):
         yield (
             f"acceptance {scenario.profile.name} is an assumption ({scenario.profile.title}): nobody "
-            "measured "
-            f"{scenario.drafting.method} on {scenario.model.name}; give your own with --acceptance"
+            f"measured {scenario.drafting.method} on {scenario.model.name}; give your own with --acceptance"
         )
     elif scenario.borrows_acceptance:
         yield (
-            f"acceptance {scenario.profile.name} was measured on another model than "
-            f"{scenario.model.name}; give "
-            "your own with --acceptance"
+            f"acceptance {scenario.profile.name} was measured on another model than {scenario.model.name}; "
+            "give your own with --acceptance"
         )
 
 
@@ -78,9 +76,9 @@ def guessed_acceptance(scenario: Scenario) -> Iterator[str]:
     if first is not None:
         known = "1 draft" if first == 2 else f"{first - 1} drafts"
         yield (
-            f"acceptance {scenario.profile.name} was measured for {known}: from draft {first} on its "
-            "rates are a "
-            "guess, with bands that widen; measure longer drafts with medusa-sim acceptance from-engine"
+            f"acceptance {scenario.profile.name} was measured for {known}: from draft {first} on its rates "
+            "are a guess, with bands that widen; measure longer drafts with medusa-sim acceptance "
+            "from-engine"
         )
 
 
@@ -89,10 +87,8 @@ def acceptance_of_outputs(scenario: Scenario) -> Iterator[str]:
     if scenario.profile.output_share != 1.0:
         yield (
             f"acceptance {scenario.profile.name}: rates are {scenario.profile.output_share:.2f} of the "
-            "published ones, "
-            f"as measured in outputs of {scenario.profile.output_tokens:g} tokens to random prompts; "
-            "real prompts "
-            "may do better: give your own with --acceptance"
+            f"published ones, as measured in outputs of {scenario.profile.output_tokens:g} tokens to random "
+            "prompts; real prompts may do better: give your own with --acceptance"
         )
 
 
@@ -171,8 +167,7 @@ def engine_on_other_gpus(scenario: Scenario) -> Iterator[str]:
         several = f"; on several: {engine.several_gpus}" if engine.several_gpus else ""
         yield (
             f"{len(terms)} of the {every} terms of {scenario.runtime.name} were not measured on "
-            f"{scenario.parallel} and "
-            f"are taken over, with wider bands{several}"
+            f"{scenario.parallel} and are taken over, with wider bands{several}"
         )
 
 
@@ -281,8 +276,8 @@ def slow_format(scenario: Scenario) -> Iterator[str]:
     if slow := slower_than_halves(scenario):
         yield (
             f"linear layers in {format_text(slow[0])} take {slow[2]:.2f} times as long as in bf16 on "
-            f"{scenario.gpu.name} at "
-            f"{slow[1]} rows: inputs are quantised first, and kernels with scales reach less of the peak"
+            f"{scenario.gpu.name} at {slow[1]} rows: inputs are quantised first, and kernels with scales "
+            "reach less of the peak"
         )
 
 
@@ -340,8 +335,8 @@ def unpacking(scenario: Scenario) -> Iterator[str]:
     """What is stored narrower than its kernel was measured with."""
     if unpacked := " and ".join(scenario.kernel_fits.unpacks):
         yield (
-            f"nobody measured the unpacking of {unpacked} on {scenario.gpu.name}: times "
-            "are of kernels without it that read as many bytes, with wider bands"
+            f"nobody measured the unpacking of {unpacked} on {scenario.gpu.name}: times are of kernels "
+            "without it that read as many bytes, with wider bands"
         )
 
 
@@ -356,8 +351,7 @@ def collectives_of_more_cards(scenario: Scenario) -> Iterator[str]:
     if scenario.parallel.tp > FEWEST_RANKS and not all(kernel.knows_ranks for kernel in exchange):
         yield (
             f"collectives on {scenario.gpu.name} were measured on {FEWEST_RANKS:g} cards only; "
-            f"{scenario.parallel.tp} is "
-            "an extrapolation, with wider bands"
+            f"{scenario.parallel.tp} is an extrapolation, with wider bands"
         )
 
 

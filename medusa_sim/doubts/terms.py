@@ -199,6 +199,5 @@ def limits_text(scenario: Scenario, requests: int) -> Iterator[str]:
     if most and requests > most and scenario.scope == "model":
         yield (
             f"{scenario.runtime.name} admits at most {most} requests with a drafter unless "
-            "--max-running-requests "
-            f"says more: rows beyond {most} are of a server that was started with it"
+            f"--max-running-requests says more: rows beyond {most} are of a server that was started with it"
         )

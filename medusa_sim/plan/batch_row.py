@@ -164,48 +164,48 @@ class BatchRow(Cell):
     # What speculates: the row's configuration, or of a plain row the best that could.
 
     @property
-    def _best_speculative(self) -> int:
-        """The configuration that gains most of those that speculate."""
+    def _best_drafting(self) -> int:
+        """The configuration that gains most of those that draft."""
         return 1 + int(np.argmax(self._speedups[1:]))
 
     @cached_property
-    def _speculative(self) -> int:
-        """The row's configuration, or of a plain row the best that speculates."""
-        return self._best_speculative if self._configuration == PLAIN else self._configuration
+    def _shown(self) -> int:
+        """The row's configuration, or of a plain row the best that drafts."""
+        return self._best_drafting if self._configuration == PLAIN else self._configuration
 
     @cached_property
-    def _speculating(self) -> Cells:
-        """(B, S, 1) the configuration of `_speculative` at every batch and length."""
+    def _shown_cells(self) -> Cells:
+        """(B, S, 1) the configuration of `_shown` at every batch and length."""
         return (
             self.cells
             if self._configuration != PLAIN
-            else self.every.with_index(np.full((1, 1, 1), self._speculative))
+            else self.every.with_index(np.full((1, 1, 1), self._shown))
         )
 
     @property
     def step_speedup(self) -> float:
         """Speedup of the step alone, without the prompts that a server reads beside it."""
-        return float(self._speculating.step_speedup[self.b, self.s, 0])
+        return float(self._shown_cells.step_speedup[self.b, self.s, 0])
 
     @property
     def kernels_speedup(self) -> float | None:
         """Speedup with the engine's kernels alone; None where the runtime is no engine."""
-        alone = self._speculating.with_kernels_alone
+        alone = self._shown_cells.with_kernels_alone
         return None if alone is None else float(alone.step_speedup[self.b, self.s, 0])
 
     @property
     def speculative_candidates(self) -> int:
         """Candidates of the best configuration that speculates."""
-        return int(self.every.configurations.candidates[self._best_speculative])
+        return int(self.every.configurations.candidates[self._best_drafting])
 
     @property
     def speculative_speedup(self) -> float:
         """Speedup of the best configuration that speculates."""
-        return float(self._speedups[self._best_speculative])
+        return float(self._speedups[self._best_drafting])
 
     @cached_property
     def _speculative_band(self) -> list[FloatArray]:
-        return self._band_by_batch(self._speculating)
+        return self._band_by_batch(self._shown_cells)
 
     @property
     def speculative_speedup_low(self) -> float:

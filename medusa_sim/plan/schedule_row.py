@@ -65,20 +65,20 @@ class ScheduleRow(BatchRow):
     @property
     def required_tokens_per_step(self) -> float | None:
         """Tokens per step at which the row, or of a plain row the best, breaks even; None where none does."""
-        place, would = (self.b, self.s, 0), self._speculating
+        place, would = (self.b, self.s, 0), self._shown_cells
         own_us = float((would.in_flight.step_us / would.tokens_per_step)[place])
         plain_us = float(np.broadcast_to(would.plain.token_us, would.shape)[place])
         left_us = plain_us - float(would.token_us[place]) + own_us  # of a plain token, for the step
-        return float(self._tokens[self._speculative]) * own_us / left_us if left_us > 0.0 else None
+        return float(self._tokens[self._shown]) * own_us / left_us if left_us > 0.0 else None
 
     @property
     def required_acceptance_factor(self) -> float | None:
         """Factor on every accuracy that gives `required_tokens_per_step`; None where none does."""
         required = self.required_tokens_per_step
-        option = self.every.configurations.option_of(self._speculative)
+        option = self.every.configurations.option_of(self._shown)
         if required is None or option is None:
             return None
-        return option.factor_for(int(self.every.configurations.candidates[self._speculative]), required)
+        return option.factor_for(int(self.every.configurations.candidates[self._shown]), required)
 
     # Its neighbours.
 
@@ -155,7 +155,7 @@ class ScheduleRow(BatchRow):
     @cached_property
     def _family(self) -> IntArray:
         """Configurations that differ from the speculative one in size alone, by count."""
-        return self.every.configurations.sizes_of(self._speculative)
+        return self.every.configurations.sizes_of(self._shown)
 
     @cached_property
     def _larger(self) -> IntArray:

@@ -35,7 +35,7 @@ Kind = Literal["pays", "uncertain", "off", "no room"]
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
+class ShortAnswer:
     """An answer at one batch in a few words.
 
     kind: pays, uncertain (the interval holds a loss), off (plain decoding is better) or no room (in memory).
@@ -48,23 +48,23 @@ class Short:
     more: str
 
 
-def short(answer: Recommendation, row: ScheduleRow) -> Short:
+def short_answer(answer: Recommendation, row: ScheduleRow) -> ShortAnswer:
     """The answer of a row (`scheduled_row_at`) in a few words."""
     if not row.fits_memory:
         needed, room = (
             with_prefix(size, "B") for size in (row.memory_bytes, answer.scenario.usable_memory_bytes)
         )
-        return Short("no room", "no room", "does not fit in memory", f"{needed} a GPU, of {room}")
+        return ShortAnswer("no room", "no room", "does not fit in memory", f"{needed} a GPU, of {room}")
     if row.candidates == 1:
         best = times(row.speculative_speedup)
-        return Short("off", "off", "decode without drafts", f"drafts would give {best} at best")
+        return ShortAnswer("off", "off", "decode without drafts", f"drafts would give {best} at best")
     what = "a step" if answer.chains else "a tree"
     action = f"with {counted(row.candidates, answer.chains)} {what}"
     interval = f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}"
-    return Short("pays" if row.verdict == "pays" else "uncertain", times(row.speedup), action, interval)
+    return ShortAnswer("pays" if row.verdict == "pays" else "uncertain", times(row.speedup), action, interval)
 
 
-def names(answer: Recommendation, row: ScheduleRow) -> tuple[str, str]:
+def title_lines(answer: Recommendation, row: ScheduleRow) -> tuple[str, str]:
     """(`llama-3.1-8b on 8 x h200-sxm`, `vllm-0.33, eagle3, 512 in, 256 out, 1 request at once`)."""
     scenario = answer.scenario
     asked = scenario.arguments
@@ -124,7 +124,7 @@ def card_figure(
     row = scheduled_row_at(
         answer, answer.question.batch_min if batch is None else batch, answer.question.seq_len[0]
     )
-    told, (title, run) = short(answer, row), names(answer, row)
+    told, (title, run) = short_answer(answer, row), title_lines(answer, row)
     with look():
         figure = Figure(figsize=(SIZE[0] / DPI, SIZE[1] / DPI), facecolor=inks.page)
         quiet: dict[str, Any] = {"color": inks.quiet, "va": "top"}
@@ -166,7 +166,7 @@ def _basis(answer: Recommendation) -> list[str]:
     return wrap(rests_text(answer.scenario), _LETTERS, max_lines=_MOST_LINES, placeholder=" ...")
 
 
-def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, told: Short) -> None:
+def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, told: ShortAnswer) -> None:
     """Speedup of the schedule by batch with its band, the batch of the answer ringed."""
     axis.set_facecolor(inks.page)
     axis.grid(color=inks.grid)

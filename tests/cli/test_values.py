@@ -14,7 +14,7 @@ from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.cli import values
 from medusa_sim.cli.values import BATCH, CANDIDATES, MAX_VALUES, SEQ_LEN
 from medusa_sim.errors import SpecError, UsageError, unknown_name
-from medusa_sim.report.specs.tables import _modelled
+from medusa_sim.report.specs.rows import _modelled
 from medusa_sim.specs.gpu import _RELATIVES, gpu_names, load_gpu
 from medusa_sim.specs.hf_families import CLASSES, FAMILIES, UNMODELLED, unmodelled
 from medusa_sim.specs.models import load_model, model_names

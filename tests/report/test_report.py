@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim import __version__
-from medusa_sim.report.charts.chart import Cell, HeatMap
+from medusa_sim.report.charts.chart import HeatMap, MapCell
 from medusa_sim.report.charts.sweep import length_view, step_bars
 from medusa_sim.report.document import Folded, html_page
 from medusa_sim.report.figures import PARTS, render
@@ -164,7 +164,7 @@ def test_a_line_parts_what_gains_from_what_loses_as_it_is_printed():
     """0.996 is printed as 1.00 and loses nothing."""
     speedups = {(1, 2): 1.3, (1, 4): 0.996, (1, 8): 0.99, (2, 2): 1.01, (2, 4): 0.98, (2, 8): 0.9}
     cells = [
-        Cell(batch=batch, count=count, speedup=speedup, is_best=False, fits=True)
+        MapCell(batch=batch, count=count, speedup=speedup, is_best=False, fits=True)
         for (batch, count), speedup in speedups.items()
     ]
     map_ = HeatMap(title="", value="speedup", counted="", batches=(1, 2), counts=(2, 4, 8), cells=cells)

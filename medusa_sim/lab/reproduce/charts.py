@@ -9,7 +9,7 @@ import numpy as np
 
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.reproduce.published import Reproduction, paper_roof
-from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, colour_of, line, marks
+from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, colour_of, line, marks
 from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import TERA
@@ -75,7 +75,7 @@ def _speedups(target: Reproduction) -> list[LineChart]:
 def published_chart(frame: pd.DataFrame, baseline: str, title: str = "") -> LineChart:
     """Speedup by candidates over a baseline, a line each batch or length."""
     lines = [(name, rows, baseline, "published_speedup") for name, rows in _grouped(frame)]
-    return _both(title, "speedup", lines, limits=[Limit(y=1.0)])
+    return _both(title, "speedup", lines, limits=[ReferenceLine(y=1.0)])
 
 
 def _grouped(frame: pd.DataFrame) -> Iterable[tuple[str, pd.DataFrame]]:
@@ -91,7 +91,7 @@ def _both(
     x: str = "candidates",
     x_title: str = _BOTH,
     base: int = 0,
-    limits: Sequence[Limit] = (),
+    limits: Sequence[ReferenceLine] = (),
 ) -> LineChart:
     """A line and open markers each (name, rows, predicted column, published column)."""
     series: list[Series] = []

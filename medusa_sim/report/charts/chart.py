@@ -56,7 +56,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class ReferenceLine:
     """A straight line across the chart at an x or a y, named by `text`."""
 
     x: float | None = None
@@ -74,7 +74,7 @@ class LineChart:
     x: Axis
     y: Axis
     series: Sequence[Series]
-    limits: Sequence[Limit] = ()
+    limits: Sequence[ReferenceLine] = ()
     legend: str = ""
     tips: Sequence[Tip] = ()
 
@@ -192,7 +192,7 @@ def map_colour(speedup: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class MapCell:
     """A speedup at a batch and count; is_best: framed; fits: else `text` is a dash."""
 
     batch: int
@@ -225,7 +225,7 @@ class HeatMap:
     counted: str
     batches: Sequence[int]
     counts: Sequence[int]
-    cells: Sequence[Cell]
+    cells: Sequence[MapCell]
 
     @property
     def crossings(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.grid.quantities import BY_NAME
-from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, line, marker_of
+from medusa_sim.report.charts.chart import (
+    Axis,
+    LineChart,
+    ReferenceLine,
+    Series,
+    Tip,
+    colour_of,
+    line,
+    marker_of,
+)
 from medusa_sim.units import KILO
 
 if TYPE_CHECKING:
@@ -65,15 +74,15 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
         if metric.endswith("_at_share_s"):
             medians = np.array([unit * point.mean[metric.replace("at_share", "p50")] for point in own])
             series.append(line(_called(policy), place, x, medians, width=0.9))
-    limits = [] if limit_s is None else [Limit(y=KILO * limit_s, text="limit")]
+    limits = [] if limit_s is None else [ReferenceLine(y=KILO * limit_s, text="limit")]
     if metric == "goodput_per_s":
         ends = np.array([0.0, max(point.rate for point in answer.points)])
         series.append(Series(name="", x=ends, y=ends, line="-", width=0.9))
     for each in answer.carried:
         colour = colour_of(places[each.policy])
         if each.largest_per_s:
-            limits.append(Limit(x=each.largest_per_s, colour=colour, line="--"))
-        limits.append(Limit(x=each.saturated_per_s, colour=colour, line=":"))
+            limits.append(ReferenceLine(x=each.largest_per_s, colour=colour, line="--"))
+        limits.append(ReferenceLine(x=each.saturated_per_s, colour=colour, line=":"))
     return LineChart(
         title=title,
         x=Axis(title=BY_NAME["rate_per_s"].on_axis),

@@ -8,7 +8,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.quantities import BY_NAME
-from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, marks
+from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, Tip, marks
 from medusa_sim.report.words.numbers import with_prefix
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.roofline import roof_of
@@ -73,7 +73,7 @@ def on_roof(
         x=Axis(title=f"operational intensity (FLOP/byte); roof: {bandwidth}, {peak}", base=10),
         y=Axis(title="speed (TFLOP/s)", base=10),
         series=[Series(name="", x=x, y=y, line="-"), *series],
-        limits=[Limit(x=roof.ridge, text=f"ridge {roof.ridge:.0f} FLOP/byte", line=":")],
+        limits=[ReferenceLine(x=roof.ridge, text=f"ridge {roof.ridge:.0f} FLOP/byte", line=":")],
         legend="phase" if tips else "",
         tips=tips,
     )

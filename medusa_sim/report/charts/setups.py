@@ -16,7 +16,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.grid.columns import AGAINST_SPEED
 from medusa_sim.grid.quantities import BY_NAME
-from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, marker_of
+from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row
 from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import significant
@@ -118,7 +118,9 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
         x=Axis(title=f"{BY_NAME[_SPEED].on_axis} (the reciprocal of the time per token)", base=10),
         y=Axis(title=Y_TITLES[column], base=10),
         series=series,
-        limits=[Limit(x=target, text=f"{target:g} tokens/s a user", line="--")] if target > 0.0 else [],
+        limits=[ReferenceLine(x=target, text=f"{target:g} tokens/s a user", line="--")]
+        if target > 0.0
+        else [],
         tips=_TIPS,
     )
 

@@ -17,10 +17,10 @@ from medusa_sim.report.charts.chart import (
     Axis,
     Bar,
     BarChart,
-    Cell,
     HeatMap,
-    Limit,
     LineChart,
+    MapCell,
+    ReferenceLine,
     Series,
     bars,
     colour_of,
@@ -193,7 +193,7 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
         ),
         y=Axis(title=SPEEDUP),
         series=series,
-        limits=[Limit(y=1.0, text="plain decoding")],
+        limits=[ReferenceLine(y=1.0, text="plain decoding")],
         legend=f"{view.marked} (speedup)",
         tips=(
             ("name", "batch", ""), ("count", count_word(chains), "d"),
@@ -207,7 +207,7 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
 def heat_map(view: LengthView, title: str, *, chains: bool = False) -> HeatMap:
     """The speedup of every batch of the view and count asked for; what is marked is framed."""
     cells = [
-        Cell(
+        MapCell(
             batch=int(batch),
             count=int(view.counts[column]) - chains,
             speedup=float(view.speedup[row, column]),

@@ -20,7 +20,7 @@ def check_screen(check: EngineCheck) -> Screen:
     if run.undescribed:
         facts.append(Fact("Acceptance", _as_measured(check)))
     return Screen(
-        asked=_asked_text(check),
+        asked=headline(check),
         answer=(answer_text(check),),
         tables=(parts_table(check),),
         facts=(*facts, *kernel_facts(check.scenario)),
@@ -28,7 +28,7 @@ def check_screen(check: EngineCheck) -> Screen:
     )
 
 
-def _asked_text(check: EngineCheck) -> str:
+def headline(check: EngineCheck) -> str:
     """What ran: requests, set-up and drafts."""
     run = check.run
     workload = workload_text(check.scenario, [run.seq_len], str(run.batch))
@@ -37,7 +37,7 @@ def _asked_text(check: EngineCheck) -> str:
 
 def sentence(check: EngineCheck) -> str:
     """What ran, the answer with what it rests on and what to look at next."""
-    lines = [f"{_asked_text(check)}.", answer_text(check)]
+    lines = [f"{headline(check)}.", answer_text(check)]
     if check.run.undescribed:
         lines.append(f"Acceptance is {_as_measured(check)}.")
     if check.off:

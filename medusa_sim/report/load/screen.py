@@ -137,13 +137,14 @@ def carries_no_more(each: Carried, plain: Carried) -> bool:
 
 
 def _losing(each: Carried) -> str:
-    off = "" if each.off_from is None else f": switch it off from {each.off_from} requests in flight"
+    """At which rates speculation loses, and from how many requests it is better off."""
+    off = "" if each.off_from is None else f"switch it off from {each.off_from} requests in flight"
     if each.loses_from is None:
         pays = f"speculation pays up to saturation ({rate_text(each.saturated_per_s)} requests/s)"
-        return pays + off.replace(": switch", ", but switch")
-    if each.loses_from == 0.0:
-        return f"speculation is slower at every rate{off}"
-    return f"speculation is slower above {rate_text(each.loses_from)} requests/s{off}"
+        return f"{pays}, but {off}" if off else pays
+    above = f"above {rate_text(each.loses_from)} requests/s" if each.loses_from else "at every rate"
+    loses = f"speculation is slower {above}"
+    return f"{loses}: {off}" if off else loses
 
 
 def _saturated(plain: Carried | None, every: Sequence[Carried]) -> str:

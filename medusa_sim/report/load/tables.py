@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medusa_sim.grid.columns import LOAD, run_values
 from medusa_sim.grid.quantities import BY_NAME
@@ -16,9 +16,6 @@ from medusa_sim.report.load.words import rate_text
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING
-
-if TYPE_CHECKING:
-    pass
 
 _EXPENDABLE = (
     "watts", "kv_share", "e2e_ratio", "itl_p99_s", "joule_per_token", "tokens_per_step", "requests_per_s",

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from medusa_sim.data import DataDir
 from medusa_sim.specs.costs import STALE_DAYS, Power, Price
 from medusa_sim.specs.engine import UNITS, Engine, StepLimit, Term
-from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
@@ -230,3 +231,59 @@ def price_rows(prices: Iterable[Price]) -> list[SpecRow]:
         note = _joined(f"{price.offer}, {price.date}", price.note, stale)
         rows += facts_of({price.gpu: price.usd_per_gpu_hour}, price.source, note, "$/GPU-hour")
     return rows
+
+
+def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool = False) -> list[SpecRow]:
+    """Every number of a `gpu`, `model`, `runtime`, `acceptance` profile, or of the table of prices.
+
+    kernels: fitted ones of a GPU too. Raises SpecError or DataError from loading.
+    """
+    match kind:
+        case "gpu":
+            gpu = load_gpu(name, data_dir)
+            return gpu_rows(gpu) + (kernel_rows(gpu) if kernels else [])
+        case "model":
+            from medusa_sim.specs.models import load_model
+
+            return model_rows(load_model(name))
+        case "runtime":
+            from medusa_sim.specs.runtime import load_runtime
+
+            return runtime_rows(load_runtime(name, data_dir))
+        case "price":
+            from medusa_sim.specs.costs import prices
+
+            return price_rows(prices(data_dir))
+        case _:
+            return _acceptance_rows(name, data_dir)
+
+
+def _modelled(profile: str) -> str:
+    """The model that a profile's name ends with, or why it cannot be asked; empty where it names none."""
+    from medusa_sim.specs.hf_families import unmodelled
+    from medusa_sim.specs.models import model_names
+    from medusa_sim.step.drafter import drafters
+
+    prefixes = [prefix for kind in drafters().values() for prefix in kind.profiles]
+    model = profile.removeprefix(next(filter(profile.startswith, prefixes), ""))
+    known = [name for name in model_names() if model.startswith(name)]
+    if known:
+        return max(known, key=len)
+    return "" if (what := unmodelled(model)) is None else f"none; not modelled: {what}"
+
+
+def _acceptance_rows(name: str, data_dir: DataDir) -> list[SpecRow]:
+    """Tokens per step at powers of two, with the profile's source."""
+    from medusa_sim.acceptance.profile import load_acceptance
+
+    profile = load_acceptance(name, data_dir)
+    counts = [1 << power for power in range(profile.candidates_max.bit_length())]
+    tokens = profile.tokens_per_step(counts)
+    facts: dict[str, float | int | str] = {
+        "kind": profile.kind,
+        "title": profile.title,
+        "model": _modelled(name),
+        "candidates_max": profile.candidates_max,
+    }
+    facts |= {f"tokens_per_step.{count}": float(value) for count, value in zip(counts, tokens, strict=True)}
+    return facts_of(facts, profile.source)

@@ -10,12 +10,6 @@ from medusa_sim.data import DataDir
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.specs.rows import (
     SpecRow,
-    facts_of,
-    gpu_rows,
-    kernel_rows,
-    model_rows,
-    price_rows,
-    runtime_rows,
 )
 from medusa_sim.report.table import TextTable, cell_text
 from medusa_sim.report.words.numbers import NOTHING, percent, significant, with_prefix
@@ -215,59 +209,3 @@ def _experts(entry: SpecEntry) -> str:
 def _bytes(entry: SpecEntry, key: str) -> str:
     value = float(entry.value(key) or 0.0)
     return with_prefix(value, "B") if value else NOTHING
-
-
-def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool = False) -> list[SpecRow]:
-    """Every number of a `gpu`, `model`, `runtime`, `acceptance` profile, or of the table of prices.
-
-    kernels: fitted ones of a GPU too. Raises SpecError or DataError from loading.
-    """
-    match kind:
-        case "gpu":
-            gpu = load_gpu(name, data_dir)
-            return gpu_rows(gpu) + (kernel_rows(gpu) if kernels else [])
-        case "model":
-            from medusa_sim.specs.models import load_model
-
-            return model_rows(load_model(name))
-        case "runtime":
-            from medusa_sim.specs.runtime import load_runtime
-
-            return runtime_rows(load_runtime(name, data_dir))
-        case "price":
-            from medusa_sim.specs.costs import prices
-
-            return price_rows(prices(data_dir))
-        case _:
-            return _acceptance_rows(name, data_dir)
-
-
-def _modelled(profile: str) -> str:
-    """The model that a profile's name ends with, or why it cannot be asked; empty where it names none."""
-    from medusa_sim.specs.hf_families import unmodelled
-    from medusa_sim.specs.models import model_names
-    from medusa_sim.step.drafter import drafters
-
-    prefixes = [prefix for kind in drafters().values() for prefix in kind.profiles]
-    model = profile.removeprefix(next(filter(profile.startswith, prefixes), ""))
-    known = [name for name in model_names() if model.startswith(name)]
-    if known:
-        return max(known, key=len)
-    return "" if (what := unmodelled(model)) is None else f"none; not modelled: {what}"
-
-
-def _acceptance_rows(name: str, data_dir: DataDir) -> list[SpecRow]:
-    """Tokens per step at powers of two, with the profile's source."""
-    from medusa_sim.acceptance.profile import load_acceptance
-
-    profile = load_acceptance(name, data_dir)
-    counts = [1 << power for power in range(profile.candidates_max.bit_length())]
-    tokens = profile.tokens_per_step(counts)
-    facts: dict[str, float | int | str] = {
-        "kind": profile.kind,
-        "title": profile.title,
-        "model": _modelled(name),
-        "candidates_max": profile.candidates_max,
-    }
-    facts |= {f"tokens_per_step.{count}": float(value) for count, value in zip(counts, tokens, strict=True)}
-    return facts_of(facts, profile.source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.doubts.terms import beyond_measured
@@ -12,9 +11,6 @@ from medusa_sim.plan.slowdowns import slower_format_us, slower_with_more
 from medusa_sim.report.words.numbers import capitalised, duration, percent
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
-
-if TYPE_CHECKING:
-    pass
 
 
 def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:

@@ -18,19 +18,19 @@ _LEAST_GB = 0.01
 
 
 def shortfall_text(short: Shortfall) -> str:
-    """How many GB are needed and there, and what would do."""
-    missing = missing_text(short).replace(", and", f" ({memory_text(short.parts)}), and")
+    """How many GB are needed, for what, and there, and what would do."""
+    missing = missing_text(short, f" ({memory_text(short.parts)})")
     would = would_fit(short)
     if not would:
         return f"{missing} No one change that is known would do."
     return f"{missing} What would do, each alone: {'; '.join(would)}."
 
 
-def missing_text(short: Shortfall) -> str:
-    """How many GB are needed and there."""
+def missing_text(short: Shortfall, what_for: str = "") -> str:
+    """How many GB are needed and there. what_for: in brackets, behind the GB that are needed."""
     return (
         f"Does not fit: batch {short.batch} of length {short.seq_len} needs "
-        f"{short.needed_bytes / GIGA:,.1f} GB on each GPU without speculation, and "
+        f"{short.needed_bytes / GIGA:,.1f} GB on each GPU without speculation{what_for}, and "
         f"{short.usable_bytes / GIGA:,.1f} GB can be used."
     )
 
