@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -162,3 +163,12 @@ def test_png_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(OutputError, match="cannot write"):
         write_png(CandidateTree.chain(1), tmp_path / "nowhere" / "tree.png")
     assert [path.name for path in tmp_path.iterdir()] == ["tree.png"]
+
+
+def test_a_picture_has_a_node_with_its_rank_for_each():
+    """Of a root with two children and one behind the first: rank 0 under rank 0, rank 1 beside it."""
+    tree = CandidateTree.from_paths([(0,), (1,), (0, 0)])
+    text = svg_tree(tree, np.array([1.0, 0.5, 0.25, 0.125]))
+    assert re.findall(r">([^<]*)</text>", text) == ["root", "0", "1", "0"]
+    assert text.count("<line") == 3
+    assert re.findall(r"<title>([^<]*)</title>", text)[3] == "path [1], reached with probability 0.2500"

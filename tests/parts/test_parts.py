@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -439,3 +440,12 @@ def test_a_work_is_cut_into_64_parts_within_limits():
     for batches, rows in ((2000, 2000 * 1000 * 10 // 64), (200, 2**17), (20000, 2**20)):
         grid = Grid.of(range(1, batches + 1), range(1, 1001), [1, 2, 4, 8, 16])
         assert SweepParts.of(scenarios(), grid, all_rows=True).part_rows == rows
+
+
+def test_who_writes_is_told_alone(tmp_path):
+    """A claim leaves no letter of the one before it."""
+    folder = PartFolder(tmp_path)
+    (tmp_path / ".one.lock").write_text("somebody whose name is longer than any process of this machine" * 3)
+    with folder.claimed("one"):
+        told = (tmp_path / ".one.lock").read_text()
+    assert re.fullmatch(rf"process {os.getpid()} on \S+", told)

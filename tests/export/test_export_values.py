@@ -1,0 +1,39 @@
+"""What launch commands are given, by hand."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from medusa_sim.export.launch import launch_values
+
+
+def values(requests: int = 100, max_tokens: int | None = None, **split: Any) -> dict[str, Any]:
+    """Of a model on the GPUs of `split`, for an engine whose caches are `fp8` and `auto`."""
+    given = {"tp": 1, "ep": 1, "attention_tp": 1, "dp_attention": False, **split}
+    model = SimpleNamespace(name="made", form="bf16", kv_dtype="bf16", precision="bf16", weight_dtype="bf16")
+    arguments = SimpleNamespace(dtype=None, weight_dtype=None)
+    scenario = SimpleNamespace(parallel=SimpleNamespace(**given), model=model, arguments=arguments)
+    engine = SimpleNamespace(kv_dtypes=("fp8", "auto"), quantises=())
+    return launch_values(scenario, engine, "checkpoint", requests, max_tokens)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("split", "a_rank"),
+    [
+        ({}, 100), ({"tp": 8, "attention_tp": 8}, 100),  # attention of all requests on every GPU
+        ({"tp": 8, "attention_tp": 1, "dp_attention": True}, 13),  # 100 / 8 = 12.5, rounded up
+        ({"tp": 8, "attention_tp": 2, "dp_attention": True}, 25),
+    ],
+)  # fmt: skip
+def test_requests_of_a_rank_are_those_that_its_attention_has(split, a_rank):
+    assert values(**split)["requests_a_rank"] == a_rank
+
+
+def test_what_is_not_split_is_not_said():
+    one = values()
+    assert [one[name] for name in ("tp", "ep", "attention_tp", "dp")] == [None] * 4
+    assert (one["is_ep"], one["is_dp"], one["requests"], one["max_tokens"]) == (False, False, 100, None)
+    spread = values(tp=8, ep=8, attention_tp=1, dp_attention=True, max_tokens=4096)
+    assert [spread[name] for name in ("tp", "ep", "attention_tp", "dp")] == [8, 8, None, 8]
+    assert (spread["is_ep"], spread["is_dp"], spread["max_tokens"]) == (True, True, 4096)
