@@ -187,8 +187,8 @@ def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> Ste
 
     device = sum of kernel times + launches x launch_us; host and engine: `compose`. The band adds the
     half-widths of different kernels in quadrature (their residuals are taken as independent), those of one
-    kernel in every layer linearly, and so those of kernels that nobody measured on this GPU: they share the
-    error of what was borrowed.
+    kernel in every layer linearly, and so those of kernels that nobody measured on this GPU, of borrowed ones
+    what they are off by together (`step.kernels.BORROWED_SHARE`).
     """
     device_us = kernels.device_us + work.kernels * work.runtime.launch_us
     beside = beside_kernels(work, device_us, whole_graph=has_whole_graph(latency, work))
