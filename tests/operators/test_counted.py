@@ -242,3 +242,15 @@ def test_compressed_tokens_stand_beside_a_window():
     assert_are(every.steps(4), {
         "choice": 0, "short_choice": 0, "request": 0.4001, "waves": 1, "chosen": 0, "tokens": 2,
     })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "widths"),
+    [(64, (64, 128, 192, 256)), (128, (128, 192, 64, 256)), (160, (160, 192, 128, 256, 64)),
+     (512, (512, 256, 192, 128, 64))],
+)  # fmt: skip
+def test_kernels_of_the_nearest_width_of_a_head_stand_in_first(head_dim, widths):
+    """By the ratio of widths: 192 is 1.5 of 128 and 64 is half of it."""
+    assert window(head_dim=head_dim).forms == tuple(f"generation_bf16_{width}" for width in widths)
+    first, second, *_ = window(head_dim=head_dim, phase="verify").forms
+    assert (first, second) == (f"verify_bf16_{widths[0]}", f"verify_bf16_{widths[1]}")
