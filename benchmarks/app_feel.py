@@ -5,9 +5,11 @@ alternate with those of a page of Streamlit that says "hello" alone, which no pa
 
     python benchmarks/app_feel.py [repeats]
     python benchmarks/app_feel.py --memory [loads]
+    python benchmarks/app_feel.py --cards [model]
     python benchmarks/app_feel.py --pictures docs/images
 
 Asked: 2 s and 300 ms, medians. The server has served one page before; every opening is a fresh window.
+--cards: from opening Which GPU? with twelve cards to its first point and to all of it (1 s and 8 s asked).
 Needs Chromium and its driver (`make test-browser` installs them). --pictures writes screenshots instead: the
 page Answer, and one sheet a theme with every page as wide as a screen and as a phone.
 """
@@ -67,6 +69,23 @@ const timer = setInterval(() => {
 """Times taken in the page itself: the verdict names the batch, a caption the context."""
 IDLE = "return document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'"
 DRAWN = "return !document.querySelector('[data-testid=stSkeleton]')"
+CARDS = (
+    "h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s", "h100-pcie", "a100-80gb-pcie", "gb200",
+    "mi300x", "rtx-pro-6000", "h20-sxm",
+)  # fmt: skip
+FOUND = """
+window.at = {}
+const chart = '[data-testid=stVegaLiteChart] svg '
+const seen = () => {
+  const app = document.querySelector('[data-testid=stApp]')
+  if (!at.point && document.querySelector(chart + '.mark-symbol path')) at.point = performance.now()
+  if (document.querySelector('[data-testid=stMetricValue]') && app.dataset.testScriptState === 'notRunning')
+    at.all = performance.now()
+  else setTimeout(seen, 10)
+}
+seen()
+"""
+"""Times since the page was asked for, taken in the page itself."""
 _EAGLE = "gpu=h100-sxm&model=llama-3.1-8b&drafter=eagle3"
 _PAPERS = "gpu=a100-80gb-pcie&model=vicuna-7b&drafter=medusa"
 PAGES = {
@@ -194,6 +213,18 @@ def first_answer_s(address: str, process: int, answered: str = ANSWERED) -> tupl
         return taken, cpu_s(process) - before
 
 
+def cards_s(address: str, process: int, model: str) -> tuple[float, float, float]:
+    """From opening Which GPU? to its first point and to all of it; CPU of the server without its jobs."""
+    with window() as driver:
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FOUND})
+        before = cpu_s(process)
+        driver.get(f"{address}/which-gpu?model={model}&cards={','.join(CARDS)}&target=50")
+        until(driver, "return !!window.at.all")
+        at = driver.execute_script("return window.at")
+        time.sleep(0.5)
+        return at["point"] / 1e3, at["all"] / 1e3, cpu_s(process) - before
+
+
 Times = list[tuple[float, float, float]]
 """Seconds to a changed answer, to the page drawn and idle, and of the server's CPU."""
 
@@ -271,6 +302,15 @@ def main() -> None:
             return
         if "--memory" in sys.argv:
             memory(address, process, int(next(iter(sys.argv[sys.argv.index("--memory") + 1 :]), 150)))
+            return
+        if "--cards" in sys.argv:
+            model = next(iter(sys.argv[sys.argv.index("--cards") + 1 :]), "llama-3.3-70b")
+            first_answer_s(address, process)
+            point, whole, cpu = cards_s(address, process, model)
+            print(
+                f"{model} on {len(CARDS)} cards: first point {point:.2f} s, all {whole:.2f} s, {cpu:.2f} s "
+                f"of the server's CPU beside its jobs; load average {os.getloadavg()[0]:.1f}"
+            )
             return
         repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 7
         cold = first_answer_s(address, process)
