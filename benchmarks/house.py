@@ -91,7 +91,10 @@ HOUSE = (
         in_order("question setup served_figures columns pricing comparison search measured loaded"),
     ),
     Room(("export",), "launch settings of engines"),
-    Room(("report",), "tables, JSON, Markdown, HTML, figures/: the only places that round or format"),
+    Room(
+        ("report",),
+        "answers in words, tables, pages and figures, a folder a command; numbers are rounded only here",
+    ),
     Room(
         ("parts",),
         "a question of any size cut into parts that any number of workers write",

@@ -157,10 +157,10 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
     )
     point = test.point(test.served[0], None)
     for _ in range(PASSES if sent.count > once else 0):
-        found = found_again(sent, point.first, test.served[0].limits.kv_tokens, once)
+        found = found_again(sent, point.first_record, test.served[0].limits.kv_tokens, once)
         test.source = Traced(replace(sent, found=found))
         point = test.point(test.served[0], None)
-    record, time_s = point.first, point.first.timeline.time_s
+    record, time_s = point.first_record, point.first_record.timeline.time_s
     start = np.sort(record.first_token_s)[most - 1]
     end = np.sort(record.finish_s)[record.finish_s.size - most - 2]
     steady = (time_s >= start) & (time_s <= end)

@@ -31,7 +31,7 @@ Field = Callable[[StepTime], Any]
 
 @dataclass(frozen=True, eq=False)
 class CellSteps:
-    """index: configuration of each cell, broadcasts with (B, S, K)."""
+    """Steps of the cells of a surface. index: configuration of each cell, broadcasts with (B, S, K)."""
 
     surface: Surface
     index: IntArray

@@ -191,7 +191,7 @@ class LoadTest:
             rate_per_s=rate_per_s,
             offered_per_s=offered,
             values=tuple(values),
-            first=first,
+            first_record=first,
             dropped=dropped,
         )
 

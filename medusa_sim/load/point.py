@@ -16,14 +16,14 @@ from medusa_sim.load.record import Record
 class LoadPoint:
     """One policy at one rate (None: the source's own), over its seeds.
 
-    values: every seed's metrics. first: the record of the first seed. dropped: requests that were too long.
+    values: every seed's metrics. first_record: of the first seed. dropped: requests that were too long.
     """
 
     policy: str
     rate_per_s: float | None
     offered_per_s: float
     values: tuple[Metrics, ...]
-    first: Record
+    first_record: Record
     dropped: int = 0
 
     @property

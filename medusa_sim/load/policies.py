@@ -274,17 +274,17 @@ class Budget(Policy):
         return self.best.item(state.requests, self.table.nearest(state.mean_length))
 
 
-def schedule_for(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -> BySize:
+def schedule_for(table: StepTable, length: float, switching_gain: float = SWITCHING_GAIN) -> BySize:
     """The schedule by requests that `recommend` would write at one length: few entries that lose little."""
     j = int(np.argmin(np.abs(table.lengths - length)))
     seconds = table.step_s[:, 1:, j].copy()
     seconds[0] *= 1.0 + table.idle_share[1:]
     speedup = table.tokens_per_step[:, None] * seconds[0] / seconds
-    ranges = merge_batches(speedup.T, gain=gain)
+    ranges = merge_batches(speedup.T, switching_gain=switching_gain)
     return BySize(tuple((part.first + 1, part.configuration) for part in ranges))
 
 
-def schedule_by_context(table: StepTable, gain: float = SWITCHING_GAIN) -> BySizeAndLength:
+def schedule_by_context(table: StepTable, switching_gain: float = SWITCHING_GAIN) -> BySizeAndLength:
     """A schedule at every length of the table."""
     lengths = tuple(float(length) for length in table.lengths)
-    return BySizeAndLength(lengths, tuple(schedule_for(table, length, gain) for length in lengths))
+    return BySizeAndLength(lengths, tuple(schedule_for(table, length, switching_gain) for length in lengths))

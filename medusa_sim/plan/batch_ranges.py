@@ -45,8 +45,8 @@ def configuration_at(ranges: Sequence[BatchRange], place: int) -> int:
 def merge_batches(
     speedup: FloatArray,
     allowed: BoolArray | None = None,
-    gain: float = SWITCHING_GAIN,
-    apart: IntArray | None = None,
+    switching_gain: float = SWITCHING_GAIN,
+    groups: IntArray | None = None,
     *,
     drafted: BoolArray | None = None,
     halves: FloatArray | None = None,
@@ -54,15 +54,16 @@ def merge_batches(
     """Ranges from the smallest batch on, each as long as its first batch's best configuration stands.
 
     speedup: (batches, configurations), column 0 plain decoding (1.0). allowed: the same shape, False where
-    a configuration does not fit in memory; plain decoding is allowed where nothing else is. apart:
+    a configuration does not fit in memory; plain decoding is allowed where nothing else is. groups:
     (batches,) numbers of which a range has one only. drafted: (batches,) where drafts are made; None: where
     an allowed configuration gives more than 1. A range never crosses its ends. halves: of the interval of
     each speedup, on the logarithm; None: known exactly. A configuration stands while the best gains less
-    than `gain` over it or no more than the doubt about the two, and while it gains wherever another does.
-    Raises UsageError for a gain outside [0, 1).
+    than `switching_gain` over it or no more than the doubt about the two, and while it gains wherever another
+    does.
+    Raises UsageError for a switching gain outside [0, 1).
     """
-    if not 0.0 <= gain < 1.0:
-        raise UsageError(f"switching gain {gain:g}: from 0 to below 1 is allowed (0.03 is 3 %)")
+    if not 0.0 <= switching_gain < 1.0:
+        raise UsageError(f"switching gain {switching_gain:g}: from 0 to below 1 is allowed (0.03 is 3 %)")
     log_speedup = np.log(speedup)
     if allowed is not None:
         usable = allowed.copy()
@@ -71,12 +72,12 @@ def merge_batches(
     top = log_speedup[:, 1:].max(axis=1, initial=-np.inf)
     pays = top > 0.0 if drafted is None else drafted & np.isfinite(top)
     best = np.where(pays, 1 + _first_of_largest(log_speedup[:, 1:], top), 0)
-    alike = pays[1:] == pays[:-1] if apart is None else (pays[1:] == pays[:-1]) & (apart[1:] == apart[:-1])
+    alike = pays[1:] == pays[:-1] if groups is None else (pays[1:] == pays[:-1]) & (groups[1:] == groups[:-1])
     ranges = []
     first = 0
     while first < best.size:
         own, last = int(best[first]), first
-        stands = _stands(log_speedup, own, best, gain, halves)
+        stands = _stands(log_speedup, own, best, switching_gain, halves)
         while last + 1 < best.size and alike[last] and stands[last + 1]:
             last += 1
         ranges.append(BatchRange(first, last, own))
@@ -92,12 +93,12 @@ def _first_of_largest(log_speedup: FloatArray, top: FloatArray) -> IntArray:
 
 
 def _stands(
-    log_speedup: FloatArray, own: int, best: IntArray, gain: float, halves: FloatArray | None
+    log_speedup: FloatArray, own: int, best: IntArray, switching_gain: float, halves: FloatArray | None
 ) -> BoolArray:
     """(batches,) whether a configuration is kept beside the best one."""
     rows = np.arange(best.size)
     kept, largest = log_speedup[:, own], log_speedup[rows, best]
-    is_small = kept > largest + np.log1p(-gain)
+    is_small = kept > largest + np.log1p(-switching_gain)
     with np.errstate(invalid="ignore"):  # nothing is gained over what is not allowed
         lost = np.where(np.isfinite(kept), largest - kept, np.inf)
     doubt = 0.0 if halves is None else np.sqrt(np.abs(halves[:, own] ** 2 - halves[rows, best] ** 2))

@@ -43,7 +43,7 @@ def ranges_over(
         speedup,
         np.where(late[:, None], fits, kept),
         question.switching_gain,
-        apart=late + 2 * ~fits[:, PLAIN],
+        groups=late + 2 * ~fits[:, PLAIN],
         drafted=(drafts.all(axis=0) & gains.any()) | (drafts.any(axis=0) & gains),
         halves=halves(cells.by_count)[:, places].mean(axis=1)[:, columns],
     )

@@ -13,7 +13,7 @@ from medusa_sim.specs.variants import unpacked_where, with_dtypes
 from medusa_sim.units import FP8_ALONE, UNPACKED
 
 
-def other_maker(runtime: Runtime, gpu: Gpu) -> str:
+def why_not_on_card(runtime: Runtime, gpu: Gpu) -> str:
     """Why an engine of a server does not run on a card at all; empty where it does."""
     if runtime.engine is None or not runtime.engine.nvidia_only or gpu.architecture != "cdna":
         return ""
@@ -21,7 +21,7 @@ def other_maker(runtime: Runtime, gpu: Gpu) -> str:
     return f"{engine} runs on NVIDIA cards only, and {gpu.name} is AMD's; choose vllm or sglang"
 
 
-def other_files(runtime: Runtime, stored: str) -> str:
+def why_no_such_files(runtime: Runtime, stored: str) -> str:
     """Why an engine reads no files of a type; empty where it does."""
     if stored not in FILES:
         return ""
@@ -47,7 +47,7 @@ def as_run(
 
     Raises SpecError where the engine does not run on the card, or the card not in the format.
     """
-    if reason := other_maker(runtime, gpu):
+    if reason := why_not_on_card(runtime, gpu):
         raise SpecError(reason)
     if dtype is not None and UNPACKED.get(dtype) == FP8_ALONE and gpu.lacks("fp8"):
         raise SpecError(
@@ -55,7 +55,7 @@ def as_run(
             "weights to 16 bits: --weight-dtype fp8"
         )
     model = with_dtypes(as_served(published, runtime.library), dtype, weight_dtype, kv_dtype)
-    if reason := other_files(runtime, model.weight_dtype):
+    if reason := why_no_such_files(runtime, model.weight_dtype):
         raise SpecError(reason)
     if runtime.local:
         return model, ()

@@ -159,7 +159,9 @@ def test_what_the_time_went_to_and_how_full_the_cache_is():
 
 
 def point(runs: int = 2, **metrics: float) -> LoadPoint:
-    return LoadPoint(policy="none", rate_per_s=4.0, offered_per_s=4.0, values=(metrics,) * runs, first=None)
+    return LoadPoint(
+        policy="none", rate_per_s=4.0, offered_per_s=4.0, values=(metrics,) * runs, first_record=None
+    )
 
 
 def test_intervals_by_hand():

@@ -400,7 +400,9 @@ def test_a_rate_that_is_no_larger_is_not_told_as_a_gain(drafting, told):
 def drifting(growth: float, rate: float) -> LoadPoint:
     mean = {"queue_growth_per_s": growth, "requests": 900.0, "goodput_share_first": 0.99,
             "goodput_share_last": 1.0, "preemptions": 0.0}  # fmt: skip
-    return LoadPoint(policy="K=3", rate_per_s=rate, offered_per_s=rate, values=(mean, mean), first=None)
+    return LoadPoint(
+        policy="K=3", rate_per_s=rate, offered_per_s=rate, values=(mean, mean), first_record=None
+    )
 
 
 @given(growth=st.floats(-3.0, 3.0), rate=st.floats(0.5, 4.0))

@@ -229,11 +229,11 @@ def test_a_switch_is_made_from_the_tolerance_on():
     speedup = np.array([[1.0, 2.00, 1.95], [1.0, 1.90, 1.95], [1.0, 1.50, 1.53]])
     (only,) = merge_batches(speedup)
     assert (only.first, only.last, only.configuration) == (0, 2, 1)  # the best of the first stands
-    assert len(merge_batches(speedup, gain=0.02)) == 2
-    assert [r.configuration for r in merge_batches(speedup, gain=0.0)] == [1, 2]
+    assert len(merge_batches(speedup, switching_gain=0.02)) == 2
+    assert [r.configuration for r in merge_batches(speedup, switching_gain=0.0)] == [1, 2]
     speedup = np.array([[1.0, 2.0, 1.94], [1.0, 1.94, 2.0]])  # 1.94 / 2 = 1 - 0.03
     assert len(merge_batches(speedup)) == 2
-    assert len(merge_batches(speedup, gain=0.0301)) == 1
+    assert len(merge_batches(speedup, switching_gain=0.0301)) == 1
 
 
 def test_ranges_never_cross_break_even_nor_batches_told_apart():
@@ -241,7 +241,7 @@ def test_ranges_never_cross_break_even_nor_batches_told_apart():
     ranges = merge_batches(speedup)
     assert ranges == (BatchRange(0, 1, 1), BatchRange(2, 3, 0), BatchRange(4, 4, 1))
     speedup = np.array([[1.0, 1.5]] * 4)
-    assert [(r.first, r.last) for r in merge_batches(speedup, apart=np.array([0, 0, 1, 1]))] == [
+    assert [(r.first, r.last) for r in merge_batches(speedup, groups=np.array([0, 0, 1, 1]))] == [
         (0, 1),
         (2, 3),
     ]
@@ -309,4 +309,4 @@ def test_a_count_is_changed_only_where_the_gain_is_larger_than_the_doubt():
 @pytest.mark.parametrize("gain", [-0.1, 1.0, float("nan")])
 def test_a_senseless_gain_is_refused(gain):
     with pytest.raises(UsageError, match="0 to below 1"):
-        merge_batches(np.ones((1, 2)), gain=gain)
+        merge_batches(np.ones((1, 2)), switching_gain=gain)

@@ -19,7 +19,7 @@ Tip = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """title: with its unit. base: of a logarithmic axis; 0: linear. ticks: where it is labelled."""
+    """One axis. title: with its unit. base: of a logarithmic one; 0: linear. ticks: where it is labelled."""
 
     title: str
     base: int = 0

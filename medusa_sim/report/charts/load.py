@@ -101,7 +101,7 @@ def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> Line
     """The first seed of each policy over the seconds of its run. field: of `columns.OVER_TIME`."""
     series = []
     for place, point in enumerate(points):
-        run = point.first.timeline
+        run = point.first_record.timeline
         step = max(1, run.time_s.size // _MOST_POINTS)
         x, y = run.time_s[::step], getattr(run, field)[::step]
         rows = [

@@ -75,7 +75,7 @@ def timeline_arrow(answer: LoadAnswer) -> pa.Table:
 
     tables = []
     for point in answer.points:
-        line = point.first.timeline
+        line = point.first_record.timeline
         columns = {field.name: getattr(line, field.name) for field in dataclasses.fields(line)}
         rate = point.rate
         same = {"policy": [point.policy] * line.time_s.size, "rate_per_s": [rate] * line.time_s.size}
