@@ -105,3 +105,15 @@ def test_a_plain_run_says_nothing_of_acceptance():
             "check", "--gpu", "h100-sxm", *words, "--batch", 8, "--seq", 600, "--measured-tpot-ms", "7"
         )
         assert "acceptance" not in done.stderr, words
+
+
+def test_the_plain_run_beside_drafts_is_that_of_as_many_requests():
+    """Of plain runs at 1, 8 and 64 requests the one at 8."""
+    plain = [FILES / f"vllm_serve_plain_b{batch}.json" for batch in (1, 64, 8)]
+    scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7,0.5,0.3")
+    _, found = engine_run(scenario, [*plain, SPEC])
+    (row,) = read_bench(PLAIN)
+    assert found.drafts == 3
+    assert found.plain_us == pytest.approx(row.tpot_us)
+    _, alone = engine_run(scenario, [plain[0], SPEC])
+    assert alone.plain_us is None
