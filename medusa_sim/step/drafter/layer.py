@@ -74,30 +74,30 @@ class LayerDrafter(Drafter):
         inputs = self.fused_inputs * model.hidden
         return head_launch(model, "draft_fusion", "drafter", rows, model.hidden, inputs)
 
-    def _layers(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
-        """The kernels of the draft layers up to their last hidden state."""
+    def _layers(self, network: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
+        """The kernels of the draft layers up to their last hidden state. network: `_network`."""
         return tuple(
             launch
-            for launch in as_drafting(model_launches(self._network(model), workload, runtime))
+            for launch in as_drafting(model_launches(network, workload, runtime))
             if launch.operator.name not in _LOGIT_OPERATORS
         )
 
-    def _logits(self, model: Model, rows: Size) -> tuple[Launch, ...]:
-        """The LM head and the choice of a token on so many rows."""
-        layer = self._network(model)
+    def _logits(self, network: Model, rows: Size) -> tuple[Launch, ...]:
+        """The LM head and the choice of a token on so many rows. network: `_network`."""
         return (
-            head_launch(layer, "lm_head", "drafter", rows, layer.vocab, layer.hidden),
-            *as_drafting(tuple(logit_exchange(layer, rows))),
-            elementwise_launch(layer, "next_token", "next_token", "drafter", rows, layer.whole_vocab),
+            head_launch(network, "lm_head", "drafter", rows, network.vocab, network.hidden),
+            *as_drafting(tuple(logit_exchange(network, rows))),
+            elementwise_launch(network, "next_token", "next_token", "drafter", rows, network.whole_vocab),
         )
 
     def _pass(
         self, model: Model, workload: Workload, runtime: Runtime, *, logit_rows: Size | None
     ) -> PassWork:
         """The draft layers and the fusion of all rows; logits of `logit_rows` rows (None: of no row)."""
+        network = self._network(model)
         launches = (
-            *self._layers(model, workload, runtime),
-            *(() if logit_rows is None else self._logits(model, logit_rows)),
+            *self._layers(network, workload, runtime),
+            *(() if logit_rows is None else self._logits(network, logit_rows)),
             self._fusion(model, workload.tokens),
         )
         return PassWork(launches=launches, runtime=runtime, workload=workload, of="draft", layers=self.layers)
@@ -257,12 +257,13 @@ class DFlash(LayerDrafter):
             seq_len=workload.seq_len,
             query_tokens=self.block_tokens(),
         )
+        network = self._network(model)
         return (
             PassWork(
                 launches=(
                     *self._context(model, np.asarray(workload.batch) * (self.depth + 1)),
-                    *self._layers(model, block, runtime),
-                    *self._logits(model, self.depth * np.asarray(workload.batch)),
+                    *self._layers(network, block, runtime),
+                    *self._logits(network, self.depth * np.asarray(workload.batch)),
                 ),
                 runtime=runtime,
                 workload=block,
@@ -303,9 +304,9 @@ class DSpark(DFlash):
         """Rows of the block: one for each draft."""
         return self.depth
 
-    def _logits(self, model: Model, rows: Size) -> tuple[Launch, ...]:
+    def _logits(self, network: Model, rows: Size) -> tuple[Launch, ...]:
         """The LM head; tokens are chosen draft by draft, with the bias of the token before."""
-        return DFlash._logits(self, model, rows)[:-1]
+        return DFlash._logits(self, network, rows)[:-1]
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The parallel pass, then `depth` times the Markov head and the choice of a token."""
