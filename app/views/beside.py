@@ -27,6 +27,7 @@ from medusa_sim.report.words.numbers import significant, times
 from medusa_sim.scenario.arguments import ARGUMENTS
 
 _USER_S = BY_NAME["tokens_per_s_per_user"].on_axis
+_ALL_S = f"{BY_NAME['tokens_per_s'].title}, prompts counted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ def figures(one: Side, other: Side) -> list[dict[str, str]]:
             "80 %": told.more.removeprefix("80 %: "),
             "what to do": told.action,
             _USER_S: significant(row.tokens_per_s_per_user, 3) if fits else "-",
-            BY_NAME["tokens_per_s"].title: significant(row.tokens_per_s, 3) if fits else "-",
+            _ALL_S: significant(row.tokens_per_s, 3) if fits else "-",
             "$ a million tokens": significant(usd, 3) if fits and usd is not None else "-",
             "off from, requests at once": until,
             "most at once": str(row.max_batch_with),

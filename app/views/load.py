@@ -133,7 +133,7 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
         both("Always full", lambda each: each.saturated_per_s, "/s", full),
         both("Time per token", lambda each: KILO * last[each.policy]["tpot_mean_s"], " ms", mean),
         both("Time to first token", lambda each: KILO * last[each.policy]["ttft_p50_s"], " ms", median),
-        show.Figure("Switch off from", off, "requests in flight", fewer),
+        show.Figure("Switch off from", off, None if off == "never" else "requests in flight", fewer),
         width=165,
     )
     for line in context_text(answer):
