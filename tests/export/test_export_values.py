@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from medusa_sim.export import chains
 from medusa_sim.export.launch import launch_values
 
 
@@ -37,3 +39,25 @@ def test_what_is_not_split_is_not_said():
     spread = values(tp=8, ep=8, attention_tp=1, dp_attention=True, max_tokens=4096)
     assert [spread[name] for name in ("tp", "ep", "attention_tp", "dp")] == [8, 8, None, 8]
     assert (spread["is_ep"], spread["is_dp"], spread["max_tokens"]) == (True, True, 4096)
+
+
+def test_a_plan_gains_over_the_best_single_number(monkeypatch):
+    """Two drafts gain 1.6 and 1.1 at 1 and 64 requests, one 1.4 at both: one alone, or two and then one."""
+    log_speedup = np.log(np.array([[1.0, 1.4, 1.6], [1.0, 1.4, 1.1]]))
+    grid = chains.ChainGrid(
+        batch=np.array([1, 64]), drafts=np.arange(3), log_speedup=log_speedup, rates=np.array([0.8, 0.6]),
+        memory_limited=False,
+    )  # fmt: skip
+    answer = SimpleNamespace(chains=False, schedule=(), question=SimpleNamespace(switching_gain=0.03))
+    monkeypatch.setattr(chains, "chain_grid", lambda answer: grid)
+    monkeypatch.setattr(chains, "speculates", lambda answer, batch: np.ones(batch.shape, dtype=bool))
+
+    def plan(margin: float) -> chains.ChainPlan:
+        return chains.chain_plan(answer, (1, 64), scheduled=True, margin=margin)  # type: ignore[arg-type]
+
+    assert chains.best_static(grid) == 1
+    share = grid.weight[0] / grid.weight.sum()  # of the batches, those at which two are better
+    assert plan(0.01).gain == pytest.approx((1.6 / 1.4) ** share - 1.0)
+    assert [plan(0.01).drafts_at(batch) for batch in (1, 64, 99)] == [2, 1, 1]
+    # what is gained is not worth the tiers
+    assert [plan(0.5).drafts_at(batch) for batch in (1, 64)] == [1, 1]
