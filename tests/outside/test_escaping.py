@@ -214,3 +214,9 @@ def test_the_name_of_a_file_is_plain_and_tells_others_apart():
     assert for_file("a/b") != for_file("a:b")
     assert for_file("x" * 80) == "x" * 80
     assert for_file("x" * 81) == f"{'x' * 80}-{zlib.crc32(b'x' * 81):08x}"
+
+
+@pytest.mark.parametrize(("text", "fence"), [("a", 3), ("a `b`", 3), ("```", 4), ("`` and ````", 5)])
+def test_a_fence_is_three_backquotes_and_longer_than_any_inside(text, fence):
+    first, *_, last = code_block(text).splitlines()
+    assert first == last == "`" * fence

@@ -111,7 +111,7 @@ def test_the_chosen_keeps_the_limits_and_costs_least(dense):
     assert "without speculation" not in drafted.sentence  # nobody asked for it
 
 
-FEW = {**DENSE, "counts": 1, "engines": "vllm", "weight_dtypes": "bf16", "batches": BATCHES[:-1]}
+FEW = {**DENSE, "counts": 2, "engines": "vllm", "weight_dtypes": "bf16", "batches": BATCHES[:-1]}
 """Other batches than the usual ones stay as they are."""
 
 
