@@ -53,7 +53,7 @@ PUBLISHED_BY = (
 )
 PUBLISHED_STRICT = "published mean acceptance lengths of 1 to 5 MTP drafts, strict acceptance"
 BUNDLE = {
-    ("Llama-3.1-8B-Instruct", "SpecForge"): "eagle3-specforge-llama-3.1-8b",
+    ("Llama-3.1-8B-Instruct", "SpecForge"): "eagle3-llama-3.1-8b-specforge",
     ("Qwen3-30B-A3B-Instruct-2507", "SpecForge"): "eagle3-qwen3-30b-a3b",
 }
 """Model and drafter of SGLang's SpecBundle, of which chains of 3, 5 and 7 drafts are published."""
