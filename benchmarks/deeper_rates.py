@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from depth_profiles import BUNDLE
 from scipy.optimize import brentq
 from study import PROMISED, mean_bias_worst, measured_rows, table
 
@@ -34,12 +35,15 @@ STEEPEST = 8.0
 
 @cache
 def deeper_profiles() -> dict[str, FloatArray]:
-    """Conditional rates of shipped profiles that are deep enough, no assumption and not made of one mean."""
+    """Conditional rates of shipped profiles that are deep enough, no assumption and not made of one mean.
+
+    Those of SpecBundle are left out: of every second depth nothing was measured.
+    """
     loaded = {name: load_acceptance(name) for name in acceptance_names()}
     return {
         name: profile.model.heads.conditional()[:, 0]
         for name, profile in loaded.items()
-        if profile.kind == "position" and not name.startswith(TYPICAL)
+        if profile.kind == "position" and not name.startswith(TYPICAL) and name not in BUNDLE.values()
         and isinstance(profile.model, ShapedAcceptance) and not profile.model.of_mean
         and profile.model.heads.heads > max(FROM_RATES)
     }  # fmt: skip
