@@ -57,6 +57,8 @@ NVIDIA = ("llama-3.1-8b", "qwen3-32b")
 SIGMA, FIRST_SIGMA, ROBUST, LARGEST = 0.04, 0.2, 2.0, 30.0
 """Error of a cell and of its first token, errors (in these) from which one counts less, cells that a group
 counts as at most."""
+A_LAYER_US = 10.0
+"""Of the host in steps with prompts, by which it is told what a microsecond of it adds."""
 MANY = 8
 """GPUs from which small layers split over all of them run other kernels than on a few."""
 REFERENCE = ("bf16", "hopper", "dense", "new", "few")
@@ -75,7 +77,9 @@ class Effect:
     """A term: the part of a step that it is a factor on or (plus) is charged for; levels with spreads.
 
     but: engines in which it was fitted elsewhere. by_card: what a generation's own kernels launch: nothing is
-    taken over from one to another. of_first: of first tokens alone.
+    taken over from one to another. of_first: of first tokens alone. of_seen: what a card adds is written
+    for the forms of models that showed it (vLLM's recipe for Llama-70B on a B200 has graphs of decoding
+    alone; those of other models have the default's).
     """
 
     term: str
@@ -85,6 +89,7 @@ class Effect:
     but: tuple[str, ...] = ()
     by_card: bool = False
     of_first: bool = False
+    of_seen: bool = False
 
 
 EFFECTS = (
@@ -129,7 +134,12 @@ EFFECTS = (
     Effect(
         "prompt_share",
         "prompt",
-        ((("engine",), 0.05), (("engine", "card"), 0.075), (("layers_of",), 0.3)),
+        (
+            (("engine",), 0.05),
+            (("engine", "card"), 0.075),
+            (("layers_of",), 0.3),
+            (("engine", "version"), 0.1),
+        ),
     ),
     Effect("kernels_share", "kernels", ((("engine", "version", "form"), 0.1),)),
     Effect(
@@ -147,7 +157,11 @@ EFFECTS = (
         but=OWN_HOST,
     ),
     Effect(
-        "prompt_us_per_request", "begins", ((("engine",), 2500.0), (("engine", "card"), 4000.0)), plus=True
+        "prompt_us_per_layer",
+        "prompt_layers",
+        ((("engine",), 35.0), (("engine", "card"), 55.0)),
+        plus=True,
+        of_seen=True,
     ),
     Effect(
         "load_test_us",
@@ -253,11 +267,16 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
         scenario = ms.Scenario(**arguments | {"runtime": bare(name)})
         batch = np.array(sorted({int(count) for count in own.concurrency}))
         swept = scenario.sweep(batch=batch.tolist(), candidates=[1])
-        slower = ms.Scenario(**arguments | {"runtime": bare(name, prompt_share=2.0)})
-        first_us, first_slower_us = (
-            US_PER_MS * rows.benchmark_ttft_ms.to_numpy()
-            for rows in (swept, slower.sweep(batch=batch.tolist(), candidates=[1]))
+        slower, waiting = (
+            ms.Scenario(**arguments | {"runtime": bare(name, **changed)}).sweep(
+                batch=batch.tolist(), candidates=[1]
+            )
+            for changed in ({"prompt_share": 2.0}, {"prompt_us_per_layer": A_LAYER_US})
         )
+        first_us, first_slower_us, first_waiting_us = (
+            US_PER_MS * rows.benchmark_ttft_ms.to_numpy() for rows in (swept, slower, waiting)
+        )
+        prompt_layers = (waiting.tpot_us - swept.tpot_us).to_numpy() / A_LAYER_US
         is_test = model not in NVIDIA and "ttft_mean_ms" in own
         step = decode_step(scenario.setting, batch, np.asarray(scenario.length))
         parts = {part: np.zeros(batch.size) for part in PARTS}
@@ -301,6 +320,7 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "measured": US_PER_MS * line.tpot_mean_ms,
                     "first_measured": US_PER_MS * line.ttft_mean_ms if is_test else np.nan,
                     "first_prompts": first_slower_us[at] - first_us[at],
+                    "first_layers": (first_waiting_us[at] - first_us[at]) / A_LAYER_US,
                     "first_steps": (2.0 * first_us[at] - first_slower_us[at]) / swept.tpot_us[at]
                     + waited_steps(line, arguments),
                     "tests": 1.0,
@@ -309,7 +329,7 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "kernels": 1.0,
                     "steps": 1.0,
                     "requests": np.ceil(line.concurrency / scenario.parallel.schedulers),
-                    "begins": float(line.concurrency) / float(arguments["output_tokens"]),
+                    "prompt_layers": prompt_layers[at],
                     "layers_shared": float((arguments["tp"] > 1) * of.layers),
                     "expert_layers": float(expert_layers),
                     "spread_layers": float((arguments["ep"] > 1) * expert_layers),
@@ -445,10 +465,10 @@ class Fit:
         share = levels["prompt_share"] + levels["linear_share"] / 2.0
         prompts_us = cells.first_prompts.to_numpy() * np.exp(share @ values)
         time_us, jacobian = cells.first_steps.to_numpy() * step_us + prompts_us, prompts_us[:, None] * share
-        for term in ("prompt_us_per_request", "load_test_us"):
-            added_us = levels[term] @ values
-            time_us = time_us + np.maximum(added_us, 0.0)
-            jacobian = jacobian + (added_us >= 0.0)[:, None] * levels[term]
+        for term, part in (("prompt_us_per_layer", "first_layers"), ("load_test_us", "tests")):
+            added_us, counts = levels[term] @ values, cells[part].to_numpy()
+            time_us = time_us + counts * np.maximum(added_us, 0.0)
+            jacobian = jacobian + (counts * (added_us >= 0.0))[:, None] * levels[term]
         return np.asarray(time_us), np.asarray(jacobian)
 
     def solve(self, keep: BoolArray) -> Found:
@@ -728,7 +748,7 @@ RUNTIMES: dict[str, tuple[tuple[str, str], ...]] = {
         ("vllm-0.24", "host_us_per_step host_us_per_request"),
     ),
     "sglang": (("sglang-0.5", ""),),
-    "trtllm": (("tensorrt-llm-1.2", ""), ("tensorrt-llm-1.1", "linear_share kernels_share")),
+    "trtllm": (("tensorrt-llm-1.2", ""), ("tensorrt-llm-1.1", "linear_share kernels_share prompt_share")),
 }
 """Where terms of an engine are written; in runtimes that have more of them their own alone."""
 SOURCE = (
@@ -769,6 +789,9 @@ def written_terms(
             if abs(value) < (0.02 * min(prior for _, prior in effect.levels) if effect.plus else LEAST):
                 continue
             fields = [FIELDS[key].format(each) for key, each in at.items() if key in FIELDS]
+            if effect.of_seen and value > 0.0:
+                here = (fit.cells[list(at)] == pd.Series(at)).all(axis=1)
+                fields.append(f"forms = {sorted(set(fit.cells.form[here]))}".replace("'", '"'))
             fields.append(f"plus = {shown:g}" if effect.plus else f"times = {shown:g}")
             if model := fit.only_model(place):
                 fields.append(f'only = "{model}"')

@@ -40,6 +40,8 @@ WORDS = {
     "pieces_us_per_layer": "launches between pieces of a graph",
     "prompt_us_per_launch": "launches of prompts, kernel by kernel",
     "graph_us_per_layer": "launches of captured graphs in pieces",
+    "prefill_us_per_launch": "launches of prompts, kernel by kernel",
+    "prompt_us_per_layer": "the host's work in steps with prompts",
     "eager_us_per_layer": "launches beyond the captured graphs",
     "layer_us": "time for each layer beside its kernels",
     "filter_bytes_per_logit": "the filter of logits",
@@ -55,7 +57,6 @@ WORDS_OF_FITTED = {
     "exchange_share": "the engine's own collectives",
     "prompt_share": "the engine's own kernels of prompts",
     "experts_us_per_layer": "time for each layer of experts beside its kernels",
-    "prompt_us_per_request": "the host's work for each prompt",
     "load_test_us": "the constant of load tests",
 }
 """What those are that served steps alone tell (`one_model.py`)."""
@@ -103,7 +104,7 @@ def far_terms(scenario: Scenario, requests: tuple[int, int], tokens: float) -> l
     for name, term in outside.items():
         us = np.broadcast_to(charged.get(name, 0.0), batch.shape)
         far = _is_far(name, term, batch)
-        added = us if name == "prompt_us_per_launch" else 0.0  # beside the step
+        added = us if name.startswith(("prompt_us", "prefill_us")) else 0.0  # beside the step
         share = np.where(far, us / (np.broadcast_to(step_us, batch.shape) + added), 0.0)
         place = int(np.argmax(share))
         if share[place] > MUCH:
@@ -174,10 +175,12 @@ def _charged(
         rows, model = own * width, scenario.model
         filtered = filter_us(engine, scenario.gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
         found |= dict.fromkeys(("filter_bytes_per_logit", "filter_us_per_million"), filtered)
-        if drafts or not prompts_apart(setting):
-            tau = 1.0 if option is None else float(option.tokens_per_step[-1])
-            carrying = np.minimum(batch * tau / scenario.traffic.output_tokens, 1.0)
-            found["prompt_us_per_launch"] = carrying * prompt_host_us(setting)
+        tau = 1.0 if option is None else float(option.tokens_per_step[-1])
+        carrying = np.minimum(batch * tau / scenario.traffic.output_tokens, 1.0)
+        found["prompt_us_per_layer"] = carrying * value["prompt_us_per_layer"] * layers
+        is_drafting = drafts or not prompts_apart(setting)
+        launched = "prompt_us_per_launch" if is_drafting else "prefill_us_per_launch"
+        found[launched] = carrying * prompt_host_us(setting, drafts=drafts)
     return found
 
 

@@ -4,7 +4,8 @@ A kernel lies at `[kernels.<set>.<section>.<format>]`, or `<format>@<name>` wher
 takes by itself; its `name` is the library's own, which a row's may go on from ("FLASH_ATTN_MLA (FA3)"). The
 nearest, in this order: the kernel of that name in the sets that were asked for, what those sets take by
 themselves, then the same in every other set of the GPU; for each with the operator's format first, then with
-formats of the same arithmetic.
+formats of the same arithmetic. Where an engine calls another library for a format than the one that was timed
+(`engine_facts.linear_rows`), its rows of another format come first.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime, Source, less_certain
 from medusa_sim.operators.kinds import LINEAR, Kind
 from medusa_sim.operators.operator import Operator
+from medusa_sim.specs.engine_facts import linear_rows
 from medusa_sim.specs.fitted import LatentKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR
-from medusa_sim.specs.kernels import Kernel, StreamKernel
+from medusa_sim.specs.kernels import GemmKernel, Kernel, StreamKernel, computing_as
 
 NAME_MARK = "@"
 
@@ -70,9 +72,12 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     others = (asked.library, asked.kernels, *gpu.kernels) if anywhere else (asked.kernels,)
     sets = dict.fromkeys([name for name in (asked.engine, *others) if name])
     held = {name: kind.table(gpu.kernels[name]) for name in sets if name in gpu.kernels}
+    is_linear = kind is LINEAR and asked.in_step
+    rows_of = linear_rows(asked.library, gpu.architecture, operator.form) if is_linear else ""
+    forms = (rows_of, *operator.forms) if rows_of else operator.forms
     candidates = [
         (set_name, form, key, kernel, _is_named(key, kernel, asked.kernel))
-        for form in operator.forms
+        for form in forms
         for set_name, kernels in held.items()
         for key, kernel in _in_order(kernels, form, asked.kernel)
         if not (asked.in_step and isinstance(kernel, StreamKernel | LatentKernel) and kernel.fallback)
@@ -96,6 +101,9 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
         set_name, form, key, kernel, is_named = min(candidates, key=rank)
         is_asked = is_named and asked.engine in ("", set_name)
         is_asked = is_asked and (not kind.is_exact or form == operator.form)
+        own = held[set_name].get(operator.form)
+        if form == rows_of and isinstance(kernel, GemmKernel) and isinstance(own, GemmKernel):
+            kernel = computing_as(kernel, own)
         return Choice(place=f"{set_name}:{key}", form=form, kernel=kernel, is_asked=is_asked)
     has = sorted({key for kernels in held.values() for key in kernels})
     of_set = "" if anywhere else f", kernel set {asked.kernels!r}"

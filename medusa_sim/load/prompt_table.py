@@ -42,9 +42,10 @@ class PromptTable:
 
     linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
     (Q,) that ends at chunk_ends (E,); drafter_s: (T,) what the drafter adds for tokens of prompts. are_apart:
-    prompts have passes of their own; host_s: of these at least where a drafter is loaded, else of the whole
-    step that prompts ride on. graph_rows: most rows of a step that a graph holds; eager_s: of the host in a
-    step of more. share: of what prompts read that an engine's own kernels take; begin_s: of each that begins.
+    prompts have passes of their own; host_s: of these at least, else of the whole step that prompts ride on;
+    plain_host_s: the same where no drafter is loaded. graph_rows: most rows of a step that a graph holds;
+    eager_s: of the host in a step of more. share: of what prompts read that an engine's own kernels take;
+    beside_s: of a step that carries any.
     """
 
     linear_s: FloatArray
@@ -54,16 +55,15 @@ class PromptTable:
     drafter_s: FloatArray
     are_apart: bool = False
     host_s: float = 0.0
+    plain_host_s: float = 0.0
     graph_rows: float = np.inf
     eager_s: float = 0.0
     share: float = 1.0
-    begin_s: float = 0.0
+    beside_s: float = 0.0
 
     def without_drafter(self) -> PromptTable:
         """Of a server that loads no drafter."""
-        return replace(
-            self, drafter_s=np.zeros_like(self.drafter_s), host_s=0.0 if self.are_apart else self.host_s
-        )
+        return replace(self, drafter_s=np.zeros_like(self.drafter_s), host_s=self.plain_host_s)
 
     def added_s(self, rows: int, chunks: Sequence[tuple[int, int]], step_s: float) -> float:
         """(L1): what chunks (tokens, end) of prompts add to a step of step_s.
@@ -80,10 +80,9 @@ class PromptTable:
         if not host_s and rides and rows <= self.graph_rows < rows + tokens:
             host_s = self.eager_s
         if host_s:
-            beside_s = 0.0 if self.are_apart else step_s
-            read_s = float(prompt_pass_us(np.asarray(beside_s + read_s), host_s)) - beside_s
-        began = sum([chunk == end for chunk, end in chunks])
-        return read_s + drafter_s[tokens] + began * self.begin_s
+            decoding_s = 0.0 if self.are_apart else step_s
+            read_s = float(prompt_pass_us(np.asarray(decoding_s + read_s), host_s)) - decoding_s
+        return read_s + drafter_s[tokens] + self.beside_s * (tokens > 0)
 
     def attention_of_s(self, tokens: int, end: int) -> float:
         """The attention of one chunk, bilinear between those of the table."""
@@ -127,7 +126,7 @@ def prompt_table(
     chunks = geometric(1, max(min(limits.token_budget, longest), 2), _CHUNK_RATIO).astype(np.float64)
     read, until = chunks[:, None], ends[None, :]
     attention_us = prompt_attention_us(setting, read, np.maximum(until, read))
-    are_apart, (share, begin_us) = prompts_apart(setting), prompt_terms(setting)
+    are_apart, (share, beside_us) = prompts_apart(setting), prompt_terms(setting)
     return PromptTable(
         linear_s=by_tokens_s(linear_us(setting, sizes)),
         chunk_tokens=chunks,
@@ -135,9 +134,10 @@ def prompt_table(
         attention_s=np.broadcast_to(attention_us / US_PER_S, (chunks.size, ends.size)),
         drafter_s=by_tokens_s(drafter_prompt_us(setting, drafter, sizes)),
         are_apart=are_apart,
-        host_s=0.0 if drafter is None and are_apart else prompt_host_us(setting) / US_PER_S,
+        host_s=prompt_host_us(setting, drafts=drafter is not None) / US_PER_S,
+        plain_host_s=prompt_host_us(setting, drafts=False) / US_PER_S,
         graph_rows=graph_rows(setting),
         eager_s=launching_host_us(setting) / US_PER_S,
         share=share,
-        begin_s=begin_us / US_PER_S,
+        beside_s=beside_us / US_PER_S,
     )

@@ -123,7 +123,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     run; draft_us_per_layer: the same per layer of a draft model; lookup_us_per_request: a draft looked up in
     the text. plan_us_per_pass, pieces_us_per_layer: before a pass and between its layers where no whole graph
     holds its attention (`Backend.full_graph`); prompt_us_per_launch: of the host for each kernel of a prompt
-    where a server that drafts has no graph for it, or of a step that prompts ride on.
+    where a server that drafts has no graph for it, or of a step that prompts ride on; prefill_us_per_launch:
+    of a pass of prompts alone in a server that does not.
     sampling_*: the choice of a token; filter_*: top-p and top-k of the server's requests;
     profiled_bytes_per_logit: of every request that a step may hold, what choosing its token takes when the
     server measures at its start how much memory is left.
@@ -133,11 +134,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     kernels_share: of the time of fitted kernels that an older version's own take; experts_share: the same of
     layers of experts, linear_share of linear layers, attention_share, exchange_share (between GPUs), and
     prompt_share of what prompts add to a step; experts_us_per_layer: beside each layer of experts, and
-    expert_parallel_us_per_layer where they are spread over GPUs. prompt_us_per_request: of the host, for each
-    prompt that begins. between_share: 80 % half-width of a step beside those that were served elsewhere,
-    beyond what `specs/nearness.py` knows of the set-up; experts_between: what it knows of layers of experts
-    besides, as a share of what they take. gain_share: 80 % half-width of a speedup by drafting
-    passes beside the bands of its steps, lookup_gain_share by look-ups: what published speedups miss by.
+    expert_parallel_us_per_layer where they are spread over GPUs. prompt_us_per_layer: of the host, for each
+    layer in a step that carries prompts. between_share: 80 % half-width of a step beside those that were
+    served elsewhere, beyond what `specs/nearness.py` knows of the set-up; experts_between: what it knows of
+    layers of experts besides, as a share of what they take. gain_share: 80 % half-width of a speedup by
+    drafting passes beside the bands of its steps, lookup_gain_share by look-ups: what published speedups miss
+    by.
     eager_us_per_layer: of the host beyond the captured graphs; graph_us_per_layer: within them, where they
     are launched in pieces. steps_ahead: steps that are scheduled
     before the running one ends. server_us, _per_request: from the client to the queue and back, and for
@@ -172,6 +174,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     plan_us_per_pass: _Us
     pieces_us_per_layer: _Us
     prompt_us_per_launch: _Us
+    prefill_us_per_launch: _Us
     lookup_us_per_request: _Us
     sampling_us: _Us
     sampling_bytes_per_logit: _Bytes
@@ -191,7 +194,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     attention_share: _Share
     exchange_share: _Share
     prompt_share: _Share
-    prompt_us_per_request: _Us
+    prompt_us_per_layer: _Us
     between_share: _Share
     gain_share: _Share
     lookup_gain_share: _Share

@@ -64,6 +64,16 @@ class _Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     latent: bool = False
 
 
+class _Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Whose rows stand for engines' linear layers in a format."""
+
+    engines: tuple[str, ...]
+    form: str
+    rows_of: str
+    source: str
+    cards: tuple[str, ...] = ()
+
+
 class _Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     any: tuple[str, ...]
     backend: Backend
@@ -84,6 +94,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     backends: dict[str, Backend]
     facts: tuple[_Fact, ...]
     caches: tuple[_Cache, ...]
+    linear: tuple[_Linear, ...]
     words: tuple[_Words, ...]
     rules: dict[str, StateRules]
 
@@ -188,6 +199,15 @@ def cache_format(model: Model, library: str, architecture: str) -> str | None:
         if not weights.isdisjoint(entry.weights):
             return entry.kv
     return None
+
+
+def linear_rows(library: str, architecture: str, form: str) -> str:
+    """The format whose rows stand for linear layers of an engine in a format; empty: its own."""
+    for entry in _KNOWN.linear:
+        of_card = not entry.cards or architecture in entry.cards
+        if of_card and library in entry.engines and form == entry.form:
+            return entry.rows_of
+    return ""
 
 
 def as_served(model: Model, library: str) -> Model:

@@ -130,6 +130,13 @@ def chosen_by_time(kernel: GemmKernel) -> GemmKernel:
     return msgspec.structs.replace(free, fewest_waves=False)
 
 
+@lru_cache(maxsize=64)
+def computing_as(kernel: GemmKernel, other: GemmKernel) -> GemmKernel:
+    """The kernel with the arithmetic of another one: its peak, and its clocks under load."""
+    rates = {name: getattr(other, name) for name in ("peak_fraction", "throttle", "throttle_us")}
+    return msgspec.structs.replace(kernel, **rates)
+
+
 def _with_tiles(kernel: GemmKernel, **changed: int) -> GemmKernel:
     tiles = tuple(msgspec.structs.replace(tile, **changed) for tile in kernel.tiles)
     return msgspec.structs.replace(kernel, tiles=tiles)

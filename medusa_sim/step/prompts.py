@@ -11,6 +11,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
+from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.step.compose import HOST_OVERLAP, PassWork, launching_us
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
@@ -31,27 +32,31 @@ def prompts_apart(setting: Setting) -> bool:
     return engine is not None and engine.prompts_apart
 
 
-def prompt_host_us(setting: Setting) -> float:
-    """Microseconds of the host in prompts that no graph holds.
+def prompt_term(setting: Setting, engine: Engine, *, drafts: bool) -> Term:
+    """What the host takes for each kernel of a prompt that no graph holds.
 
-    In a pass of their own that is so where a server drafts by passes; where they ride on a step, the whole
-    step is launched so.
+    drafts: whether a drafter is loaded that drafts by passes, which is another host where prompts have passes
+    of their own. Where they ride on a step, the whole step is launched so.
     """
+    drafts = drafts and (setting.method or setting.drafter.name) not in lookups()
+    return engine.prompt_us_per_launch if drafts or not engine.prompts_apart else engine.prefill_us_per_launch
+
+
+def prompt_host_us(setting: Setting, *, drafts: bool) -> float:
+    """Microseconds of the host in a pass of prompts, or in a step that they ride on (`prompt_term`)."""
     engine = setting.runtime.engine
-    if engine is None or not engine.prompt_us_per_launch.value:
-        return 0.0
-    if engine.prompts_apart and (setting.method or setting.drafter.name) in lookups():
+    if engine is None or not (term := prompt_term(setting, engine, drafts=drafts)).value:
         return 0.0
     launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
-    return engine.prompt_us_per_launch.value * sum(launch.kernels for launch in launches)
+    return term.value * sum(launch.kernels for launch in launches)
 
 
 def prompt_terms(setting: Setting) -> tuple[float, float]:
-    """(share of fitted kernels that an engine's own of prompts take, microseconds of each new prompt)."""
+    """(share of fitted kernels that an engine's own of prompts take, microseconds of a step with prompts)."""
     engine = setting.runtime.engine
     if engine is None:
         return 1.0, 0.0
-    return engine.prompt_share.value, engine.prompt_us_per_request.value
+    return engine.prompt_share.value, setting.model.layers * engine.prompt_us_per_layer.value
 
 
 def graph_rows(setting: Setting) -> float:

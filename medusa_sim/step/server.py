@@ -47,6 +47,7 @@ from medusa_sim.step.prompts import (
     prompt_attention_us,
     prompt_host_us,
     prompt_pass_us,
+    prompt_term,
     prompt_terms,
     prompts_apart,
     timed_rows,
@@ -58,6 +59,7 @@ from medusa_sim.step.traffic import Traffic
 
 REQUESTS_A_CLIENT = 10
 """Of load tests: k of (N19). InferenceX's recipes ask for ten times as many prompts as are in flight."""
+_LEAST_US = 1e-9
 _BLOCK = 1024
 """Cells whose steps are priced at once."""
 
@@ -229,13 +231,13 @@ class FullServer(Served):
         """Of sampling, of the kernels of prompts, and of the host that launches these."""
         prompts = np.maximum(1.0 - self._share_of(self.step_us), 0.0)
         kernels = self._linear.upper_half(self._prompt_rows)
-        engine, host_us = self.setting.runtime.engine, self._host_us
-        launching = np.zeros(())
-        if engine is not None and host_us:
-            launched = (self.width > 1.0) | (not prompts_apart(self.setting))
+        launching, drafts, engine = np.zeros(()), self.width > 1.0, self.setting.runtime.engine
+        if engine is not None and any(self._host_us):
+            host_us = np.where(drafts, self._host_us[1], self._host_us[0])
             rode_us = np.maximum(self._shaped(self._means.prompts_us), host_us)
             share = (host_us / rode_us) ** (HOST_OVERLAP - 1.0)  # of a smooth maximum
-            launching = prompts * launched * share * engine.prompt_us_per_launch.band
+            plain, drafting = (prompt_term(self.setting, engine, drafts=each).band for each in (False, True))
+            launching = prompts * share * np.where(drafts, drafting, plain)
         return self._share_of(self.sampled.half_us), prompts * kernels, launching
 
     def _share_of(self, each_us: FloatArray) -> FloatArray:
@@ -302,8 +304,10 @@ class FullServer(Served):
         return float(prompt_attention_us(self.setting, lengths, lengths).mean())
 
     @cached_property
-    def _host_us(self) -> float:
-        return prompt_host_us(self.setting)
+    def _host_us(self) -> tuple[float, float]:
+        """(without a drafter, with one)."""
+        plain_us, drafting_us = (prompt_host_us(self.setting, drafts=drafts) for drafts in (False, True))
+        return plain_us, drafting_us
 
     @cached_property
     def _graph(self) -> tuple[float, float]:
@@ -316,7 +320,7 @@ class FullServer(Served):
 
         So where a step with a prompt is launched kernel by kernel on every GPU under data-parallel attention.
         """
-        waits = not prompts_apart(self.setting) and self._host_us
+        waits = not prompts_apart(self.setting) and any(self._host_us)
         return self.setting.parallel.schedulers if waits else 1
 
     @cached_property
@@ -372,27 +376,30 @@ class FullServer(Served):
         whole_us = self._prompt_attention_us * np.maximum(count / gpus, np.minimum(count, 1.0))[:, None]
         per_token_us = whole_us / (some * traffic.prompt_tokens)
         drafts = (cells.width > 1.0)[:, None]
-        share, each_us = prompt_terms(self.setting)
+        share, launching_us = prompt_terms(self.setting)
 
         def carrying_us(tokens: FloatArray) -> FloatArray:
             rows, linear, drafting = self._prompts_us
             added = per_token_us * tokens + drafts * np.interp(tokens, rows, drafting) * (tokens > 0.0)
             if apart:
                 passes = share * (added + np.interp(tokens, rows, linear) * (tokens > 0.0))
-                launched = prompt_pass_us(passes, self._host_us) if self._host_us else passes
-                return alone_us + np.where(drafts & (tokens > 0.0), launched, passes)
+                if not any(self._host_us):
+                    return alone_us + passes
+                launches_us = np.where(drafts, self._host_us[1], self._host_us[0])
+                launched = prompt_pass_us(np.maximum(passes, _LEAST_US), launches_us)
+                return alone_us + np.where(tokens > 0.0, launched, 0.0)
             own = (decoding * cells.width)[:, None]
             shared = np.interp(own + tokens, rows, linear) - cells.own_us[:, None]
             whole = own_us + added * share + np.where(shared > 0.0, share * shared, shared)
-            if self._host_us:
-                return prompt_pass_us(whole, self._host_us)
+            if any(self._host_us):
+                return prompt_pass_us(whole, self._host_us[0])
             most, host_us = self._graph
             eager = (own + tokens > most) & (cells.requests * cells.width <= most)[:, None]
             return prompt_pass_us(whole, np.where(eager, host_us, 0.0)) if host_us else whole
 
-        begin_us = each_us * count[:, None]
-        time_us = np.where(count[:, None] > 0.0, carrying_us(rest) + begin_us, alone_us)
-        return _Steps(time_us, further, carrying_us(room) if further.any() else alone_us, decoding)
+        time_us = np.where(count[:, None] > 0.0, carrying_us(rest) + launching_us, alone_us)
+        further_us = carrying_us(room) + launching_us if further.any() else alone_us
+        return _Steps(time_us, further, further_us, decoding)
 
     def _gaps(self, cells: ServerCells) -> tuple[FloatArray, FloatArray, IntArray]:
         """(times, weights, places) of the steps in which a request decodes."""

@@ -47,7 +47,7 @@ def test_prompts_launched_one_by_one_take_their_share_of_the_steps_that_carry_so
     """Of 512 requests with outputs of 256 tokens every step carries prompts, of 64 some 64 x 2.55 / 256."""
     scenario = dense("sglang", **SERVED)
     (line,) = far_terms(scenario, (1, 512), 640)
-    host_us = prompt_host_us(scenario.setting)
+    host_us = prompt_host_us(scenario.setting, drafts=True)
     requests, told = percent(line)
     assert requests == 512
     assert told == pytest.approx(100 * host_us / (round_us(scenario, 512, 640) + host_us), abs=0.6)
@@ -82,7 +82,7 @@ def test_terms_charge_their_requests_layers_and_steps():
     assert found["layer_us"] == pytest.approx(32 * value["layer_us"])
     if (launch_us := value["prompt_us_per_launch"]) > 0.0:
         assert found["prompt_us_per_launch"] == pytest.approx(
-            16 * 2.55 / 256 * prompt_host_us(scenario.setting)
+            16 * 2.55 / 256 * prompt_host_us(scenario.setting, drafts=True)
         )
         assert launch_us < found["prompt_us_per_launch"]
     looked_up = dense("vllm", drafter="ngram", acceptance="0.5")
@@ -131,7 +131,7 @@ def test_kernels_of_other_cards_are_shares_of_a_plain_step():
 
 def test_a_format_that_loses_is_told_at_the_rows_where_it_loses_most():
     """Times of all linear layers of a step at 1, 64 and 256 rows, in the format over bf16."""
-    slow = dense("vllm", gpu="b200", tp=4, dtype="fp8")
+    slow = dense("sglang", gpu="b200", tp=4, dtype="fp8")
     form, rows, times = slower_than_halves(slow)
     latency, taken = slow.latency, {}
     for m in (1, 64, 256):

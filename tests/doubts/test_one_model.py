@@ -30,7 +30,7 @@ def told(term, change, requests=(1, 256), **given):
     ("layer_us", {"plus": 50.0}, {}),
     ("host_us_per_request", {"plus": 40.0}, {}),
     ("attention_share", {"times": 2.0}, {}),
-    ("prompt_us_per_request", {"plus": 9000.0}, {"prompt_tokens": 512, "output_tokens": 256}),
+    ("prompt_us_per_layer", {"plus": 300.0}, {"prompt_tokens": 512, "output_tokens": 256}),
 ])  # fmt: skip
 def test_whatever_a_term_is_charged_for_it_is_named_once(term, change, given):
     (line,) = told(term, Deviation(**change, only=ONLY), **given)

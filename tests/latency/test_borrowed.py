@@ -1,11 +1,14 @@
 """No constant that belongs to a lender's host or to a fallback enters a step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from medusa_sim.errors import MedusaSimError, SpecError
 from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.operators.operator import Gemm
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.kernels import StreamKernel
@@ -98,3 +101,25 @@ def test_a_cache_of_fewer_bytes_is_never_slower(gpu, runtime):
         for each in (None, "fp8")
     )
     assert (fp8 <= 1.01 * half).all()
+
+
+@pytest.mark.parametrize(
+    ("runtime", "gpu", "rows_of"),
+    [
+        ("tensorrt-llm", "h200-sxm", "bf16"), ("tensorrt-llm", "b200", "bf16"), ("vllm", "b200", "bf16"),
+        ("vllm", "h200-sxm", "fp8"), ("sglang", "b200", "fp8"),
+    ],
+)  # fmt: skip
+def test_linear_layers_take_the_rows_of_the_library_that_an_engine_calls(runtime, gpu, rows_of):
+    """cuBLAS is there in 16 bits: half the bytes at its bandwidth, and the arithmetic of fp8."""
+    latency = Scenario(
+        gpu=gpu, model="llama-3.1-70b", runtime=runtime, drafter="ngram", acceptance="0.5"
+    ).latency
+    halves, eighths = (Gemm(name="mlp", dtype=form, m=4, n=57_344, k=8192) for form in ("bf16", "fp8"))
+    assert latency.time(eighths).kernels == f"sglang:{rows_of}"
+    wide_us, us = (float(latency.time(each).time_us) for each in (halves, eighths))
+    if rows_of == "bf16":
+        assert 0.49 * wide_us < us < 0.56 * wide_us
+        many_us, fp8 = float(latency.time(replace(eighths, m=8192)).time_us), load_gpu(gpu)
+        at_peak_us = 2.0 * 8192 * 57_344 * 8192 / fp8.peak("fp8") * 1e6
+        assert 1.1 * at_peak_us < many_us < 2.5 * at_peak_us

@@ -64,8 +64,8 @@ def test_prompts_ride_as_in_the_server(table):
     setting, prompt = SCENARIO.setting, 480
     with_prompt, without = linear_us(setting, np.array([32.0 + prompt, 32.0]))
     carried = with_prompt - without + prompt_attention_us(setting, prompt, prompt)
-    share, each_us = prompt_terms(setting)
-    carried = share * carried + each_us
+    share, beside_us = prompt_terms(setting)
+    carried = share * carried + beside_us
     drafter = float(table.prompts.drafter_s[prompt])
     assert table.prompts_s(0, 32, [(prompt, prompt)], step_s=10.0) - drafter == pytest.approx(
         1e-6 * float(carried), rel=0.03
@@ -158,25 +158,25 @@ def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step():
 
 
 def test_prompts_by_hand():
-    """1 us a token that all share, attention of 3 us a token and 0.5 us to its end, 10 us a beginning."""
+    """1 us a token that all share, attention of 3 us a token and 0.5 us to its end, 10 us a step."""
     tokens = np.arange(2001.0)
     read, until = np.array([[1.0], [2000.0]]), np.array([[1.0, 2000.0]])
     own = PromptTable(
         linear_s=1e-6 * tokens, chunk_tokens=read[:, 0], chunk_ends=until[0], drafter_s=2e-6 * tokens,
-        attention_s=1e-6 * (3.0 * read + 0.5 * until), share=0.5, begin_s=1e-5,
+        attention_s=1e-6 * (3.0 * read + 0.5 * until), share=0.5, beside_s=1e-5,
     )  # fmt: skip
-    for chunks, began in (([(300, 300)], 1), ([(300, 900)], 0), ([(300, 300), (200, 700)], 1)):
+    for chunks in ([(300, 300)], [(300, 900)], [(300, 300), (200, 700)]):
         count = sum(size for size, _ in chunks)
         read_us = count + sum(3.0 * size + 0.5 * end for size, end in chunks)
-        expected = 0.5 * read_us + 2.0 * count + 10.0 * began
+        expected = 0.5 * read_us + 2.0 * count + 10.0
         for rows in (0, 64):
             assert own.added_s(rows, chunks, 1.0) == pytest.approx(1e-6 * expected)
     assert own.without_drafter().added_s(64, [(300, 900)], 1.0) == pytest.approx(
-        1e-6 * 0.5 * (300 + 900 + 450)
+        1e-6 * (0.5 * (300 + 900 + 450) + 10.0)
     )
     apart = replace(own, are_apart=True, host_s=3e-3)
     smooth = (0.5 * 1650.0) ** HOST_OVERLAP + 3000.0**HOST_OVERLAP
-    expected = smooth ** (1 / HOST_OVERLAP) + 2.0 * 300
+    expected = smooth ** (1 / HOST_OVERLAP) + 2.0 * 300 + 10.0
     assert apart.added_s(64, [(300, 900)], 1.0) == pytest.approx(1e-6 * expected)
     assert apart.without_drafter().host_s == 0.0
-    assert replace(own, host_s=3e-3).without_drafter().host_s == 3e-3
+    assert replace(own, host_s=3e-3, plain_host_s=2e-3).without_drafter().host_s == 2e-3

@@ -1,6 +1,7 @@
 """A step seen through a server: directions that any traffic must keep, and draws beside the law."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy.optimize import brentq
 
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import Term
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
@@ -99,10 +101,10 @@ def test_times_are_those_of_steps_that_are_drawn():
     one = float(prompt_attention_us(of, CHAT.prompt_tokens, CHAT.prompt_tokens))
     idle = (begin + gone) / batch * attention_us
     # a step without prompts is padded; an engine's own kernels take a share of what prompts add
-    share_read, each_us = prompt_terms(of)
+    share_read, beside_us = prompt_terms(of)
     unpadded = np.where(begin > 0, np.where(own > 0.0, share_read * own, own), 0.0)
     attended = share_read * one * (1 + CHAT.prompt_cv**2 * 0.1) * begin
-    drawn = float(whole.time_us) + added + unpadded - idle + attended + each_us * begin
+    drawn = float(whole.time_us) + added + unpadded - idle + attended + beside_us * (begin > 0)
     expected = float(drawn.mean()) / (share * CHAT.output_tokens)
     assert float(server.token_us) == pytest.approx(expected, rel=0.01)
     assert float(step_us) < float(server.tpot_us) < float(server.token_us) * 1.02
@@ -189,11 +191,12 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
         seen = served(of, step, 1, count, np.asarray(2.0), traffic)
         return float(seen.token_us) * traffic.output_tokens
 
-    launching_us = prompt_host_us(of)
+    launching_us = prompt_host_us(of, drafts=True)
     assert launching_us > 0.0
-    assert prompt_host_us(setting()) == 0.0
+    assert prompt_host_us(setting(), drafts=True) == prompt_host_us(of, drafts=False) == 0.0
     for name, kind in drafters().items():
-        assert prompt_host_us(replace(of, method=name)) == (0.0 if kind.looks_up else launching_us)
+        each_us = prompt_host_us(replace(of, method=name), drafts=True)
+        assert each_us == (0.0 if kind.looks_up else launching_us)
     slower_us = request_us(of, short, 4) - request_us(graphs, short, 4)
     assert 0.5 * launching_us < slower_us < launching_us  # its kernels run meanwhile
     # plain decoding has graphs of prompts; the kernels of long ones hide their launches
@@ -202,10 +205,34 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
     assert request_us(of, long, 4) < 1.05 * request_us(graphs, long, 4)
 
 
+def test_passes_of_prompts_of_deepseek_in_sglang_wait_for_their_launches():
+    """On a Hopper, without a drafter: at least what 63 us a kernel come to; long prompts hide it."""
+
+    def of(**changed: Any) -> Setting:
+        asked: dict[str, Any] = {"model": "deepseek-v3", "gpu": "h200-sxm", "tp": 8} | changed
+        return Scenario(runtime="sglang-0.5", drafter="ngram", acceptance="0.5", **asked).setting
+
+    assert prompt_host_us(of(), drafts=False) == pytest.approx(63.0 * 976)
+    for other in ({"gpu": "b200"}, {"model": "qwen3-32b"}):
+        assert prompt_host_us(of(**other), drafts=False) == 0.0
+    engine = of().runtime.engine
+    assert engine is not None
+    free = engine.with_terms({"prefill_us_per_launch": Term(value=0.0, source="a test")})
+    ahead = replace(of(), runtime=replace(of().runtime, engine=free))
+    for tokens, most_us, least_us in ((16.0, 61_488.0, 30_000.0), (8_000.0, 2_000.0, 0.0)):
+        traffic = Traffic(prompt_tokens=tokens, output_tokens=256.0)
+        waits_us, hides_us = (
+            float(served(each, np.asarray(9_000.0), 1, 1, np.ones(()), traffic).first_token_us)
+            for each in (of(), ahead)
+        )
+        assert least_us < waits_us - hides_us < most_us
+
+
 def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     # its graphs hold generation alone: the whole step is launched, whatever drafts
     of = setting("tensorrt-llm")
-    assert prompt_host_us(replace(of, method="ngram")) == prompt_host_us(of) > 0.0
+    launching_us = prompt_host_us(of, drafts=True)
+    assert prompt_host_us(replace(of, method="ngram"), drafts=False) == launching_us > 0.0
     eight = replace(of, model=load_model("deepseek-r1"), parallel=Parallel(tp=8, dp_attention=True))
     step, traffic = np.asarray(1e4), Traffic(prompt_tokens=16.0, output_tokens=256.0)
     seen = served(eight, step, 64, 1, np.ones(()), traffic)
