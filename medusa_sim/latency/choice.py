@@ -20,7 +20,7 @@ from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.engine_facts import linear_rows
 from medusa_sim.specs.fitted import LatentKernel
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.inheritance import TRANSFER_ERROR
+from medusa_sim.specs.inheritance import TRANSFER_ERROR, TRANSFER_ERROR_ALIKE
 from medusa_sim.specs.kernels import GemmKernel, Kernel, StreamKernel, computing_as
 
 NAME_MARK = "@"
@@ -45,15 +45,17 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A kernel and where it lies: `place` is `set:key`, `form` the format of the key.
+    """A kernel and where it lies: `place` is `set:key`, `form` the format that it is for.
 
-    is_asked: whether it is what was asked for and not merely the nearest.
+    is_asked: whether it is what was asked for and not merely the nearest. error: what it adds to a band where
+    it is not, less where it is of the library that the engine calls, in another format.
     """
 
     place: str
     form: str
     kernel: Kernel
     is_asked: bool
+    error: float = TRANSFER_ERROR
 
     @property
     def kernels(self) -> str:
@@ -102,9 +104,13 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
         is_asked = is_named and asked.engine in ("", set_name)
         is_asked = is_asked and (not kind.is_exact or form == operator.form)
         own = held[set_name].get(operator.form)
+        place = f"{set_name}:{key}"
         if form == rows_of and isinstance(kernel, GemmKernel) and isinstance(own, GemmKernel):
-            kernel = computing_as(kernel, own)
-        return Choice(place=f"{set_name}:{key}", form=form, kernel=kernel, is_asked=is_asked)
+            stands_in = computing_as(kernel, own)
+            return Choice(
+                place=place, form=operator.form, kernel=stands_in, is_asked=False, error=TRANSFER_ERROR_ALIKE
+            )
+        return Choice(place=place, form=form, kernel=kernel, is_asked=is_asked)
     has = sorted({key for kernels in held.values() for key in kernels})
     of_set = "" if anywhere else f", kernel set {asked.kernels!r}"
     elsewhere = [name for name, kernels in gpu.kernels.items() if name not in held and kind.table(kernels)]
@@ -124,7 +130,7 @@ def with_place(choice: Choice, time: OperatorTime) -> OperatorTime:
     """The time with its kernel's place; one that was not asked for is borrowed and less certain."""
     if choice.is_asked:
         return replace(time, kernels=choice.place)
-    return replace(less_certain(time, TRANSFER_ERROR, Source.BORROWED), kernels=choice.place)
+    return replace(less_certain(time, choice.error, Source.BORROWED), kernels=choice.place)
 
 
 def _in_order(kernels: Mapping[str, Kernel], form: str, name: str) -> Iterator[tuple[str, Kernel]]:
