@@ -255,7 +255,7 @@ def engine_choice(where: Any, default: str) -> str:
     return inputs.worded(where, "runtime", LABEL["runtime"], RUNS_ON, default, help_text, engine_words)
 
 
-_OWN_CODE = {"cuda-graph": "own CUDA graph", "hf-eager": "own eager code", "kernel": "kernels alone"}
+_OWN_CODE = {"cuda-graph": "own CUDA graph", "hf-eager": "own eager code", "kernel": "kernels, no engine"}
 
 
 def engine_words(name: str) -> str:

@@ -60,9 +60,9 @@ def test_policies_are_compared_on_the_same_requests(answer):
     for rate in (4.0, 12.0):
         plain, drafting = (point for point in answer.points if point.rate_per_s == rate)
         np.testing.assert_array_equal(
-            plain.first.requests.prompt_tokens, drafting.first.requests.prompt_tokens
+            plain.first_record.requests.prompt_tokens, drafting.first_record.requests.prompt_tokens
         )
-        np.testing.assert_array_equal(plain.first.arrival_s, drafting.first.arrival_s)
+        np.testing.assert_array_equal(plain.first_record.arrival_s, drafting.first_record.arrival_s)
         ratio, low, high = drafting.ratio_to(plain, "e2e_mean_s")
         assert low < ratio < high < 1.0
         assert plain.half_width("tpot_mean_s") > 0.0
