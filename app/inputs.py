@@ -197,12 +197,12 @@ def worded(
         return given in options or (typed and 0 < len(given) <= _LONGEST)
 
     _checked(name, known, lambda given: _nearest(given, options))
-    if name not in st.session_state and known(given := st.query_params.get(name, "")):
-        st.session_state[name] = given
+    if name not in st.session_state:
+        given = st.query_params.get(name, "")
+        st.session_state[name] = given if known(given) else default
     chosen: str = where.selectbox(
-        label, options, index=list(options).index(default), key=name, help=help_, format_func=words,
-        accept_new_options=typed,
-    )  # fmt: skip
+        label, options, key=name, help=help_, format_func=words, accept_new_options=typed
+    )
     _written(name, [] if chosen == default else [chosen])
     return chosen
 

@@ -363,7 +363,8 @@ def test_no_count_of_the_schedule_is_missing_from_the_chart() -> None:
 
 def test_the_load_shows_where_queues_grow(opened: Opened) -> None:
     page = opened("load", **EIGHT_B, seqs=32)
-    spec = next(each for each in chart_specs(page) if "rate" in str(each["layer"][0]))
+    axis = BY_NAME["rate_per_s"].axis
+    spec = next(each for each in chart_specs(page) if each["layer"][0]["encoding"]["x"]["title"] == axis)
     rates = {row["x"] for each in spec["layer"] for row in each["data"]["values"] if "x" in row}
     full = float(metrics(page)["Always full"].removesuffix("/s"))
     assert max(rates) > full > min(rates)
