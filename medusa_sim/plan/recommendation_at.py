@@ -59,7 +59,7 @@ def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float
     batch = answer.cells.surface.batch
     _, s = _place(answer, int(batch[0]), seq_len)
     rows: list[dict[str, float | int | bool]] = []
-    for row in schedule_rows(answer.cells, s, answer.ranges[s], answer.question):
+    for row in (each for each in answer.schedule if each.s == s):
         low, high = (np.broadcast_to(end, row.cells.shape)[:, s, 0] for end in row.cells.band)
         rows += [
             {
