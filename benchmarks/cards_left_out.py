@@ -28,7 +28,7 @@ from study import ROOT, mean_bias_worst, table
 import medusa_sim as ms
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.specs.inheritance import BORROWED
-from medusa_sim.specs.nearness import known_kinds, nearest_kind
+from medusa_sim.specs.nearness import between, known_kinds, nearest_kind
 from medusa_sim.step.step import decode_step
 
 LENDERS = {
@@ -140,9 +140,10 @@ def served_table(folders: dict[str, Path]) -> str:
         whole, of_experts = (
             np.array(each) for each in zip(*((n.between_share, n.experts_share) for n in near), strict=True)
         )
-        share = np.hypot(whole, of_experts * experts)
+        share = between(whole, of_experts, experts)
         short = -np.log1p(errors)
-        held = (short <= np.hypot(left.slower, share)) & (short >= -np.hypot(left.faster, share))
+        inside = (short <= np.hypot(left.slower, share)) & (short >= -np.hypot(left.faster, share))
+        held = pd.Series(inside, index=left.index)
         by_group = held.groupby(left[GROUP].agg(", ".join, axis=1)).mean()
         lines.append((card, len(errors), mean_bias_worst(errors), f"{100 * by_group.mean():.0f}",
                       f"{100 * by_group.min():.0f} ({by_group.idxmin()})"))  # fmt: skip

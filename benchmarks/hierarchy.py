@@ -43,7 +43,7 @@ from study import PROMISED, ROOT, measured_rows, named_rows, table
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.specs.engine_facts import weight_formats
-from medusa_sim.specs.nearness import KINDS, NEARNESS_FILE, Kind, Place, nearest_kind
+from medusa_sim.specs.nearness import KINDS, NEARNESS_FILE, Kind, Place, between, nearest_kind
 from medusa_sim.specs.ranges import form_of
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.step import decode_step
@@ -607,9 +607,9 @@ def large_below(lines: pd.DataFrame, share: Half) -> bool:
     return bool((groups[sizes >= LARGE_GROUP] < LEAST_HELD).any())
 
 
-def between(lines: pd.DataFrame, whole: float, of_experts: float) -> FloatArray:
-    """What bands of cells have for what is new: of the whole step, and of what experts take of it."""
-    return np.asarray(np.hypot(whole, of_experts * lines.experts.to_numpy()))
+def band_of(lines: pd.DataFrame, whole: float, of_experts: float) -> FloatArray:
+    """What bands of cells have for what is new (`nearness.between`)."""
+    return between(whole, of_experts, lines.experts.to_numpy())
 
 
 def needed(lines: pd.DataFrame, half: Callable[[float], Half], least: float) -> float:
@@ -648,7 +648,7 @@ def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
             found[kind] = {"between_share": needed(own, float, NIGHTS), "experts_share": 0.0}
             continue
         least = needed(dense, float, least)
-        of_experts = needed(mixed, partial(between, mixed, least), of_experts)
+        of_experts = needed(mixed, partial(band_of, mixed, least), of_experts)
         found[kind] = {"between_share": least, "experts_share": of_experts}
     for kind, following in reversed(
         list(pairwise(kind for kind in KINDS if kind not in ("measured", "version")))
@@ -659,7 +659,7 @@ def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
                 found[kind][share] = found[following][share]
     for kind, known in found.items():
         own = lines[lines.kind == kind]
-        groups = by_group(own, between(own, known["between_share"], known["experts_share"]))
+        groups = by_group(own, band_of(own, known["between_share"], known["experts_share"]))
         known |= {
             "error": round(float(np.expm1(own.short.abs()).mean()), 3) if len(own) else 0.0,
             "cells": len(own),
@@ -675,7 +675,7 @@ def kinds_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     for kind, own in kinds.items():
         cells = lines[lines.kind == kind]
         shares = own["between_share"], own["experts_share"]
-        groups = by_group(cells, between(cells, *shares))
+        groups = by_group(cells, band_of(cells, *shares))
         least: Any = None if groups.empty else groups.idxmin()
         words = "" if least is None else f"{groups.min():.0%} ({least[1]})"
         below = f"{(groups < LEAST_HELD).sum()} of {len(groups)}"
@@ -691,7 +691,7 @@ def ends_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     share = np.zeros(len(lines))
     for kind, own in kinds.items():
         new = (lines.kind == kind).to_numpy()
-        share[new] = between(lines[new], own["between_share"], own["experts_share"])
+        share[new] = band_of(lines[new], own["between_share"], own["experts_share"])
     late = lines.short > np.hypot(lines.slower, share)
     beyond = lines.assign(beyond=late, is_out=lines.kind != "measured")
     means = beyond.groupby(["is_out", "way", "group"]).beyond.mean().reset_index()

@@ -25,7 +25,7 @@ from medusa_sim.outside.limits import SPEC_BYTES
 from medusa_sim.reading import FileState, file_state, read_text
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.nearness import Nearness, known_kinds
+from medusa_sim.specs.nearness import Nearness, between, known_kinds
 from medusa_sim.specs.strict import convert
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import FORMATS, format_text
@@ -198,5 +198,5 @@ def standing(scenario: Scenario) -> Standing:
         and group.model in (known.model, scenario.model.name)
     )  # fmt: skip
     experts = float(step.parts_us.get("experts", np.zeros(())) / step.time_us)
-    between = math.hypot(nearness.between_share, nearness.near.experts_share * experts)
-    return Standing(nearness=nearness, near=near, half_width=half_width, between=between)
+    beside = float(between(nearness.between_share, nearness.near.experts_share, experts))
+    return Standing(nearness=nearness, near=near, half_width=half_width, between=beside)

@@ -35,8 +35,10 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.reading import read_toml
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.strict import Text, convert
@@ -113,6 +115,18 @@ class Nearness(NamedTuple):
     near: Near
     nearest: Served
     between_share: float
+
+
+def between(
+    whole: FloatArray | float, of_experts: FloatArray | float, experts: FloatArray | float
+) -> FloatArray:
+    """Half-width that the band of a step has for what is new about its set-up.
+
+    whole: of the whole step (`Nearness.between_share`). of_experts: of layers of experts, as a share of what
+    they take (`Near.experts_share`). experts: what they take. The result is in the unit of `whole` and
+    `experts`: microseconds, or parts of the step.
+    """
+    return np.asarray(np.hypot(whole, of_experts * np.asarray(experts)))
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -17,6 +17,7 @@ from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.specs.engine_facts import backend_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.nearness import between
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
@@ -208,7 +209,7 @@ def _of_experts(runtime: Runtime, kernels: Kernels, source_us: FloatArray) -> Fl
     share = 0.0 if runtime.engine is None else runtime.engine.experts_between
     if not share or (experts_us := kernels.parts_us.get("experts")) is None:
         return source_us
-    return np.asarray(np.hypot(source_us, share * experts_us))
+    return between(source_us, share, experts_us)
 
 
 def step_kernels(gpu: Gpu, runtime: Runtime, dtype: str) -> str:
