@@ -25,7 +25,6 @@ from medusa_sim.report.words.numbers import times
 from medusa_sim.scenario.scenario import Scenario
 
 _KINDS = ("as recommended", "best of a size", "widths per head", "my paths", "a file")
-_BATCH_MAX = 64
 _FORMS = ("paths", "leaves", "json", "tensorrt-llm", "successors")
 _LARGEST = 256
 _EXAMPLE = "[[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]"

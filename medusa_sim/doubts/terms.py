@@ -50,6 +50,8 @@ WORDS = {
     "expert_parallel_us_per_layer": "spreading experts over GPUs",
 }
 """What the terms are that may carry so much."""
+_OF_PROMPTS = ("prompt_us_per_launch", "prefill_us_per_launch", "prompt_us_per_layer")
+"""Those of them that a step takes for the prompts that it carries."""
 WORDS_OF_FITTED = {
     "kernels_share": "the engine's own kernels",
     "linear_share": "the engine's own linear layers",
@@ -104,7 +106,7 @@ def far_terms(scenario: Scenario, requests: tuple[int, int], tokens: float) -> l
     for name, term in outside.items():
         us = np.broadcast_to(charged.get(name, 0.0), batch.shape)
         far = _is_far(name, term, batch)
-        added = us if name.startswith(("prompt_us", "prefill_us")) else 0.0  # beside the step
+        added = us if name in _OF_PROMPTS else 0.0  # beside the step
         share = np.where(far, us / (np.broadcast_to(step_us, batch.shape) + added), 0.0)
         place = int(np.argmax(share))
         if share[place] > MUCH:
@@ -146,10 +148,8 @@ def _charged(
         (pass_us(engine, each.works[0].layers, each.device_us).time_us for each in ran), np.zeros(())
     )
     planned = sum(not has_whole_graph(setting.latency, work) for each in ran for work in each.works)
-    launching, captured = (
-        launching_us(engine, layers, own, own * width).time_us,
-        is_captured(engine, own, width),
-    )
+    launching = launching_us(engine, layers, own, own * width).time_us
+    captured = is_captured(engine, own, width)
     experts_us = plain.parts_us.get("experts", np.zeros(()))
     found = {
         "host_us_per_step": np.asarray(shown),
