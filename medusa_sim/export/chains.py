@@ -39,16 +39,17 @@ class Tier:
 class ChainGrid:
     """Speedup of every chain at every searched batch that fits in memory, over all lengths (geometric mean).
 
-    batch: (B,). drafts: (K,), 0 first. log_speedup: (B, K), plain decoding 0. rates: unconditional acceptance
-    rate of every position of the longest chain. memory_limited: whether larger batches were left out because
-    they do not fit.
+    batch: (B,), at which every chain fits. drafts: (K,), 0 first. log_speedup: (B, K), plain decoding 0.
+    max_batch: (K,) largest batch that fits with each, at every length. searched_to: the largest batch asked
+    about. rates: unconditional acceptance rate of every position of the longest chain.
     """
 
     batch: IntArray
     drafts: IntArray
     log_speedup: FloatArray
+    max_batch: IntArray
+    searched_to: int
     rates: FloatArray
-    memory_limited: bool
 
     @property
     def weight(self) -> FloatArray:
@@ -100,8 +101,9 @@ def chain_grid(answer: Recommendation) -> ChainGrid:
         batch=surface.batch[fits],
         drafts=np.asarray([0, *depths]),
         log_speedup=log_speedup[fits],
+        max_batch=surface.max_batch[:, columns].min(axis=0),
+        searched_to=int(surface.batch[-1]),
         rates=np.minimum.accumulate(np.clip(gains * scale, 0.0, 1.0)),
-        memory_limited=not fits.all(),
     )
 
 
@@ -203,6 +205,11 @@ class ChainPlan:
     def dynamic(self) -> bool:
         """Whether the number of drafts follows the batch."""
         return len(self.tiers) > 1
+
+    @property
+    def max_batch(self) -> int:
+        """Largest batch that fits with the most drafts of the plan."""
+        return int(self.grid.max_batch[np.searchsorted(self.grid.drafts, self.drafts)])
 
     @property
     def dearest(self) -> tuple[int, int, float, float]:

@@ -248,12 +248,15 @@ def range_notes(plan: ChainPlan, cap: str) -> tuple[str, ...]:
     if batch[0] > 1:
         notes.append(f"batches below {batch[0]} were not searched and run as {batch[0]} does")
     what = f"the last number of drafts ({last.drafts}) goes on" if last.drafts else "speculation stays off"
-    if plan.grid.memory_limited:
-        notes.append(f"batches above {batch[-1]} do not fit in memory at this length; shorter ones: {what}")
+    searched_to = plan.grid.searched_to
+    if plan.max_batch < searched_to:
+        notes.append(
+            f"batches above {plan.max_batch} do not fit in memory at this length; shorter ones: {what}"
+        )
     else:
         notes.append(
-            f"batches above {batch[-1]} were not searched: {what} there; search further with --batch 1..N, "
-            f"or keep the batch below with {cap} {batch[-1]}"
+            f"batches above {searched_to} were not searched: {what} there; search further with --batch 1..N, "
+            f"or keep the batch below with {cap} {searched_to}"
         )
     if plan.loses:
         worst = min(

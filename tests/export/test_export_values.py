@@ -6,8 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from medusa_sim import api
 from medusa_sim.export import chains
 from medusa_sim.export.launch import launch_values
+from medusa_sim.plan.recommend import recommend
+from medusa_sim.scenario.question import Question
+from medusa_sim.step.memory import step_memory_bytes
 
 
 def values(requests: int = 100, max_tokens: int | None = None, **split: Any) -> dict[str, Any]:
@@ -46,7 +50,7 @@ def test_a_plan_gains_over_the_best_single_number(monkeypatch):
     log_speedup = np.log(np.array([[1.0, 1.4, 1.6], [1.0, 1.4, 1.1]]))
     grid = chains.ChainGrid(
         batch=np.array([1, 64]), drafts=np.arange(3), log_speedup=log_speedup, rates=np.array([0.8, 0.6]),
-        memory_limited=False,
+        max_batch=np.full(3, 64), searched_to=64,
     )  # fmt: skip
     answer = SimpleNamespace(chains=False, schedule=(), question=SimpleNamespace(switching_gain=0.03))
     monkeypatch.setattr(chains, "chain_grid", lambda answer: grid)
@@ -61,3 +65,19 @@ def test_a_plan_gains_over_the_best_single_number(monkeypatch):
     assert [plan(0.01).drafts_at(batch) for batch in (1, 64, 99)] == [2, 1, 1]
     # what is gained is not worth the tiers
     assert [plan(0.5).drafts_at(batch) for batch in (1, 64)] == [1, 1]
+
+
+def test_the_largest_batch_of_a_plan_is_that_of_its_chain():
+    """A long chain that does not fit at some batch takes it from the plan, not from what fits."""
+    scenario = api.Scenario(model="qwen3-32b", gpu="h100-sxm", drafter="eagle3")
+    answer = recommend(scenario, Question(batch_max=64))
+    plan = chains.chain_plan(answer, (1, 2, 4, 8, 16, 32, 64), scheduled=False, margin=0.0)
+    (option,) = (each for each in answer.scenario.options() if each.chain and each.depth == plan.drafts)
+
+    def fits(batch: int) -> bool:
+        needed = step_memory_bytes(scenario.shard, option.drafter, batch, scenario.length, plan.drafts + 1)
+        return bool(needed <= scenario.usable_memory_bytes)
+
+    assert plan.grid.searched_to == 64 > plan.max_batch >= plan.grid.batch[-1]
+    assert fits(plan.max_batch)
+    assert not fits(plan.max_batch + 1)

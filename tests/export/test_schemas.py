@@ -91,7 +91,8 @@ def grid(values: np.ndarray) -> ChainGrid:
         drafts=np.arange(columns),
         log_speedup=np.where(np.arange(columns) == 0, 0.0, values),
         rates=np.linspace(0.9, 0.1, columns - 1),
-        memory_limited=False,
+        max_batch=np.full(columns, batches),
+        searched_to=batches,
     )
 
 
