@@ -37,6 +37,20 @@ def among(values: IntArray, some: Sequence[int] | IntArray) -> BoolArray:
     return np.asarray(known.take(np.searchsorted(known, values), mode="clip") == values)
 
 
+def every_to(dense: int, low: int, high: int, ratio: float) -> IntArray:
+    """Whole numbers from low to high: every one to `dense`, then each about `ratio` times the one before.
+
+    >>> every_to(4, 1, 16, 1.5).tolist()
+    [1, 2, 3, 4, 6, 8, 11, 16]
+    """
+    every = np.arange(low, min(high, max(dense, low)) + 1)
+    if not every.size or every[-1] >= high:
+        return every
+    steps = int(np.ceil(np.log(high / every[-1]) / np.log(ratio)))
+    beyond = np.rint(np.geomspace(every[-1], high, 1 + steps)).astype(np.int64)
+    return distinct(every, beyond)
+
+
 def once(values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
     """Without what broadcasting repeats along an axis: one of it."""
     return values[tuple(slice(None, None if step else 1) for step in values.strides)]

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, IntArray, among, distinct
+from medusa_sim.arrays import BoolArray, IntArray, among, distinct, every_to
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import Configurations, at_counts
 from medusa_sim.grid.surface import in_groups
@@ -29,8 +29,8 @@ SHORTEST_CONTEXT = 16
 ENDLESS_CONTEXT = 1 << 40
 """Where memory limits no context, since every layer keeps a window alone."""
 _EVERY_BATCH_TO = 64
-_RATIO = 1.02
-"""Beyond the first batches every 2 % is tried, and every whole number around each change."""
+_RATIO = 1.0201
+"""Beyond the first batches every 2 % is tried (140 to BATCHES_SEARCHED), then every one around a change."""
 _FEW_COUNTS = np.asarray([*range(2, 11), 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256])
 """Near break-even the best counts are small."""
 
@@ -122,12 +122,9 @@ def first_looks(
     """
     few = at_counts(options, _FEW_COUNTS)
     end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
-    beyond = np.geomspace(
-        _EVERY_BATCH_TO, end, 1 + round(float(np.log(end / _EVERY_BATCH_TO) / np.log(_RATIO)))
-    )
     largest = Configurations(few).max_batch(scenario, seq_len)[:, 1:].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
-    tried = distinct(np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64), largest[largest > 0])
+    tried = distinct(every_to(_EVERY_BATCH_TO, 1, end, _RATIO), largest[largest > 0])
     every = tried[~among(tried, priced)]
     looks = []
     for group in in_groups(seq_len.size):

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, IntArray, among, distinct
+from medusa_sim.arrays import BoolArray, IntArray, among, distinct, every_to
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
@@ -47,12 +47,7 @@ class Capacity:
 
 def batches_tried(largest: int) -> IntArray:
     """Batches at which throughput is looked at first, up to the largest that fits without speculation."""
-    if largest < 1:
-        return np.empty(0, dtype=np.int64)
-    every = np.arange(1, min(largest, _EVERY_BATCH_TO) + 1)
-    ratio = 1 + int(np.ceil(np.log(max(largest / every[-1], 1.0)) / np.log(_RATIO)))
-    beyond = np.rint(np.geomspace(every[-1], largest, ratio)).astype(np.int64)
-    return distinct(every, beyond)
+    return every_to(_EVERY_BATCH_TO, 1, largest, _RATIO)
 
 
 def capacities(

@@ -21,7 +21,9 @@ _ASKED = "What is asked for"
 BATCH_MAX = 65_536
 """Largest batch of anything that is asked."""
 EVERY_BATCH_TO = 256
-"""Every batch is searched to here, every 2 % beyond."""
+"""Every batch is searched to here."""
+_RATIO = 1.02
+"""Beyond it every 2 % is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,16 +68,9 @@ class Question(Declared):
     @property
     def batches(self) -> IntArray:
         """Every batch searched."""
-        import numpy as np
+        from medusa_sim.arrays import every_to
 
-        from medusa_sim.arrays import distinct
-
-        every = np.arange(self.batch_min, min(self.batch_max, max(EVERY_BATCH_TO, self.batch_min)) + 1)
-        if self.batch_max <= every[-1]:
-            return every
-        steps = 1 + int(np.ceil(np.log(self.batch_max / every[-1]) / np.log(1.02)))
-        beyond = np.rint(np.geomspace(every[-1], self.batch_max, steps)).astype(np.int64)
-        return distinct(every, beyond)
+        return every_to(EVERY_BATCH_TO, self.batch_min, self.batch_max, _RATIO)
 
     @property
     def max_latency_us(self) -> float | None:
