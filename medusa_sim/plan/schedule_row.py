@@ -1,4 +1,8 @@
-"""A row of a schedule: its batches, and how it compares with other acceptance or other counts."""
+"""A row of a schedule: batches of one length that share a configuration, and what is known about it there.
+
+A row is a view of cells: what `quantities` declares is read from them by name at its fullest batch. Here
+stands what depends on all of its batches, and how it compares with other counts and other acceptance.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,17 @@ from typing import Literal
 
 import numpy as np
 
+from medusa_sim.acceptance.tree import Path
 from medusa_sim.arrays import FloatArray, IntArray, among
+from medusa_sim.grid.cell import Cell
+from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.plan.batch_row import BatchRow
+from medusa_sim.grid.surface import Surface
+from medusa_sim.plan.batch_ranges import BatchRange
 from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
+from medusa_sim.plan.verdict import Verdict
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.question import Question
 from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.step import verify_step
 
@@ -35,8 +46,213 @@ class NextCount:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ScheduleRow(BatchRow):
-    """A row of the schedule, and how it compares with other acceptance, more candidates or a chain."""
+class ScheduleRow(Cell):
+    """A configuration that runs batches `batch_min..batch_max` at one length.
+
+    Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
+    batch was searched, the sizes between two rows belong to the later one. A `plain_` figure is without
+    speculation, a `speculative_` one of the best configuration that does speculate. Speedups, rates and
+    times per token are the step's, and with the scenario's traffic those of its server.
+
+    cells: (B, S, 1) what the schedule runs where; every: (B, S, J) all configurations.
+    """
+
+    every: Cells
+    batches: BatchRange
+    question: Question
+
+    @property
+    def _surface(self) -> Surface:
+        return self.every.surface
+
+    @property
+    def _configuration(self) -> int:
+        return self.batches.configuration
+
+    @property
+    def _option(self) -> DraftOption | None:
+        return self.every.configurations.option_of(self._configuration)
+
+    @property
+    def _places(self) -> slice:
+        """Places of the row's batches."""
+        return slice(self.batches.first, self.batches.last + 1)
+
+    @cached_property
+    def _speedups(self) -> FloatArray:
+        """(J,) of every configuration at the fullest batch."""
+        return self.every.speedup_at(self.b, self.s)
+
+    @cached_property
+    def _steps_us(self) -> FloatArray:
+        """(J,) likewise."""
+        return np.asarray(self.every.step_us[self.b, self.s])
+
+    @property
+    def _tokens(self) -> FloatArray:
+        """(J,) tokens per step."""
+        return self.every.configurations.tokens_per_step
+
+    # The range.
+
+    @property
+    def batch_min(self) -> int:
+        """The smallest batch: behind the row before it, or the first that was searched."""
+        batch, first = self._surface.batch, self.batches.first
+        return int(batch[first - 1]) + 1 if first and not self.batches.alone else int(batch[first])
+
+    @property
+    def batch_max(self) -> int:
+        """The largest batch, at which the row's figures are."""
+        return int(self._surface.batch[self.b])
+
+    @cached_property
+    def _speedup_by_batch(self) -> FloatArray:
+        """(batches,) speedup of the configuration at each batch of the row."""
+        return np.asarray(self.cells.speedup[self._places, self.s, 0])
+
+    @property
+    def speedup_lowest(self) -> float:
+        """The lowest speedup of the row's batches."""
+        return float(self._speedup_by_batch.min())
+
+    @property
+    def speedup_highest(self) -> float:
+        """The highest speedup of the row's batches."""
+        return float(self._speedup_by_batch.max())
+
+    @property
+    def speedup_at_batch_min(self) -> float:
+        """Speedup at the first batch of the row that was searched."""
+        return float(self._speedup_by_batch[0])
+
+    @property
+    def batch_lowest(self) -> int:
+        """The batch at which the speedup is lowest."""
+        return int(self._surface.batch[self._places][np.argmin(self._speedup_by_batch)])
+
+    def _band_by_batch(self, cells: Cells) -> list[FloatArray]:
+        """(low, high) ends of the 80 % interval of the speedup, (batches,) each, of cells (B, S, 1)."""
+        return [np.broadcast_to(end, cells.shape)[self._places, self.s, 0] for end in cells.band]
+
+    @property
+    def speedup_low(self) -> float:
+        """The lowest end of the 80 % intervals over the row's batches."""
+        return float(self._band_by_batch(self.cells)[0].min())
+
+    @property
+    def speedup_high(self) -> float:
+        """The highest end of the 80 % intervals over the row's batches."""
+        return float(self._band_by_batch(self.cells)[1].max())
+
+    # What is drafted.
+
+    @property
+    def paths(self) -> tuple[Path, ...] | None:
+        """Paths of the tree, root implied; None where the acceptance profile knows no shapes."""
+        return () if self._option is None else self._option.paths(self.candidates)
+
+    @property
+    def drafts(self) -> int:
+        """Draft length (Medusa: heads to run); 0 of plain decoding."""
+        return 0 if self._option is None else self._option.drafts(self.candidates)
+
+    @property
+    def width(self) -> int:
+        """Children that a drafter keeps on each level of its tree; 0: as many as there are."""
+        return 0 if self._option is None else self._option.width
+
+    @property
+    def chain(self) -> bool:
+        """Whether its tree is a chain."""
+        return self._option is not None and self._option.is_chain(self.candidates)
+
+    @property
+    def max_batch_without(self) -> int:
+        """Largest batch that fits without speculation."""
+        return int(self._surface.max_batch[self.s, PLAIN])
+
+    @property
+    def max_batch_with(self) -> int:
+        """Largest batch that fits with the row's configuration."""
+        return int(self._surface.max_batch[self.s, self._configuration])
+
+    @property
+    def meets_latency(self) -> bool | None:
+        """Whether a token takes no longer than was asked; None where no limit was given."""
+        limit_us = self.question.max_latency_us
+        return None if limit_us is None else bool(self.tpot_us <= limit_us)
+
+    # What speculates: the row's configuration, or of a plain row the best that could.
+
+    @property
+    def _best_drafting(self) -> int:
+        """The configuration that gains most of those that draft."""
+        return 1 + int(np.argmax(self._speedups[1:]))
+
+    @cached_property
+    def _shown(self) -> int:
+        """The row's configuration, or of a plain row the best that drafts."""
+        return self._best_drafting if self._configuration == PLAIN else self._configuration
+
+    @cached_property
+    def _shown_cells(self) -> Cells:
+        """(B, S, 1) the configuration of `_shown` at every batch and length."""
+        return (
+            self.cells
+            if self._configuration != PLAIN
+            else self.every.with_index(np.full((1, 1, 1), self._shown))
+        )
+
+    @property
+    def step_speedup(self) -> float:
+        """Speedup of the step alone, without the prompts that a server reads beside it."""
+        return float(self._shown_cells.step_speedup[self.b, self.s, 0])
+
+    @property
+    def kernels_speedup(self) -> float | None:
+        """Speedup with the engine's kernels alone; None where the runtime is no engine."""
+        alone = self._shown_cells.with_kernels_alone
+        return None if alone is None else float(alone.step_speedup[self.b, self.s, 0])
+
+    @property
+    def speculative_candidates(self) -> int:
+        """Candidates of the best configuration that speculates."""
+        return int(self.every.configurations.candidates[self._best_drafting])
+
+    @property
+    def speculative_speedup(self) -> float:
+        """Speedup of the best configuration that speculates."""
+        return float(self._speedups[self._best_drafting])
+
+    @cached_property
+    def _speculative_band(self) -> list[FloatArray]:
+        return self._band_by_batch(self._shown_cells)
+
+    @property
+    def speculative_speedup_low(self) -> float:
+        """Lower end of the 80 % interval of what is drafted, or of the best that could be."""
+        return float(self._speculative_band[0][-1])
+
+    @property
+    def speculative_speedup_high(self) -> float:
+        """Upper end of the 80 % interval of what is drafted, or of the best that could be."""
+        return float(self._speculative_band[1][-1])
+
+    @property
+    def verdict(self) -> Verdict:
+        """`pays` where all 80 % intervals lie above 1, `loses` where none reaches above, else `uncertain`."""
+        low, high = self._speculative_band
+        if bool((low > 1.0).all()):
+            return "pays"
+        return "loses" if bool((high <= 1.0).all()) else "uncertain"
+
+    @property
+    def uncertain(self) -> tuple[int, int] | None:
+        """First and last batch whose 80 % interval holds a gain and a loss; None where none does."""
+        low, high = self._speculative_band
+        batches = self._surface.batch[self._places][(low <= 1.0) & (high > 1.0)]
+        return (int(batches[0]), int(batches[-1])) if batches.size else None
 
     # What acceptance it needs.
 
