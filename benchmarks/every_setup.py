@@ -57,7 +57,7 @@ from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.verdict import LOSES, PAYS, codes_of
 from medusa_sim.report.recommend.python import Answer
 from medusa_sim.report.recommend.screen import recommend_screen
-from medusa_sim.report.recommend.sentences import reason
+from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.recommend.values import recommendation_values
 from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.screen import WIDTH, screen_markdown, screen_text
@@ -233,7 +233,7 @@ def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
     for row in found.schedule:
         if (row.candidates > 1) != (row.speedup_lowest > 1.0) and row.uncertain is None:
             yield f"batch {row.batch_min}..{row.batch_max}: {row.candidates} at {row.speedup_lowest:.4f}x"
-    told = reason(found)
+    told = sentence(found)
     if found.enable != bool(on.any()) or found.enable != told.startswith("Enable"):
         yield f"enable {found.enable}, batches {on.tolist()}, decision {told[:60]!r}"
 
@@ -283,7 +283,7 @@ def _forms(found: Recommendation) -> Iterator[str]:
             yield f"the report does not say: {line}"
     if len(set(told)) < len(told):
         yield f"a warning twice: {told}"
-    if told_json["enable"] != found.enable or told_json["reason"] != reason(found):
+    if told_json["enable"] != found.enable or told_json["reason"] != sentence(found):
         yield "JSON has another decision"
 
 

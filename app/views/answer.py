@@ -29,7 +29,7 @@ from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.recommend.screen import facts, schedule_table
-from medusa_sim.report.recommend.sentences import reason
+from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.screen import fact_sentences
 from medusa_sim.report.words.basis import MOST, how_sure
 from medusa_sim.report.words.caveats import as_sentence
@@ -248,7 +248,7 @@ def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
     command = show.command(words)
     show.hand_out("schedule", notes.schedule_files(set_up, answer, command), command)
     with st.expander("What follows from it"):
-        lines = (reason(answer), *map(as_sentence, fact_sentences(facts(answer))))
+        lines = (sentence(answer), *map(as_sentence, fact_sentences(facts(answer))))
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in lines))
 
 

@@ -19,7 +19,7 @@ from medusa_sim.load.arguments import LOAD, NO_DRAFTS, LoadArguments
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.report.charts.load import rate_chart, time_chart
-from medusa_sim.report.load.screen import context_text, only_chains, runs_text, sentence
+from medusa_sim.report.load.screen import answer_text, context_text, only_chains, runs_text
 from medusa_sim.report.load.tables import carried_table
 from medusa_sim.report.load.values import load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import warnings
@@ -108,14 +108,14 @@ def _asked(set_up: SetUp, recommended: int) -> LoadArguments:
 
 
 def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
-    answer_text = f"**{set_up.title}:** {sentence(answer)}"
+    told = f"**{set_up.title}:** {answer_text(answer)}"
     plain, drafting = answer.carried[0], answer.carried[-1]
     if (drafting.largest_per_s or 0.0) > (plain.largest_per_s or 0.0):
-        st.success(answer_text, icon=":material/speed:")
+        st.success(told, icon=":material/speed:")
     elif plain.largest_per_s:  # no more is carried, whatever else is gained
-        st.info(answer_text, icon=":material/speed:")
+        st.info(told, icon=":material/speed:")
     else:
-        st.error(answer_text, icon=":material/do_not_disturb_on:")
+        st.error(told, icon=":material/do_not_disturb_on:")
     last = {point.policy: point.mean for point in answer.last}
     rate = f"at {significant(answer.last[0].rate, 3)} requests/s"
 

@@ -138,7 +138,7 @@ def load(
 
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
-    from medusa_sim.report.load.screen import load_screen, sentence
+    from medusa_sim.report.load.screen import answer_text, load_screen
     from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
     from medusa_sim.report.load.warnings import warnings
 
@@ -151,7 +151,7 @@ def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
         output.rows(timeline_arrow(answer), "load-timeline")
         return
     more: dict[str, Any] = {
-        "answer": sentence(answer),
+        "answer": answer_text(answer),
         "carried": carried_values(answer),
         "context": context_values(answer),
         "warnings": warned,

@@ -25,7 +25,7 @@ from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Adaptive, State
 from medusa_sim.load.policy_names import policy_of
 from medusa_sim.report.charts.load import rate_chart
-from medusa_sim.report.load.screen import context_text, runs_text, sentence
+from medusa_sim.report.load.screen import answer_text, context_text, runs_text
 from medusa_sim.report.load.tables import load_table
 from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import _unsteady, warnings
@@ -69,7 +69,7 @@ def test_policies_are_compared_on_the_same_requests(answer):
 
 
 def test_the_sentence_and_the_rows_name_both_rates_and_every_metric(answer):
-    told = sentence(answer)
+    told = answer_text(answer)
     assert told.startswith("With 3 drafts a step the server sustains ")
     assert "requests/s within 12.0 ms a token" in told
     assert " without); " in told
@@ -97,7 +97,7 @@ def test_charts_mark_what_is_carried_and_full_and_no_band_promises_more_than_com
 
 def test_limits_that_nothing_meets_and_rates_above_saturation_are_told_with_what_is_possible():
     test = load_test(SCENARIO, policies=("none", "2"), tpot_ms=0.5, **SMALL)
-    told = sentence(run_load(test, [2.0]))
+    told = answer_text(run_load(test, [2.0]))
     assert told.startswith("No policy keeps 0.500 ms a token for 90 % of the requests at any rate")
     assert "keep it with" in told
     test = load_test(SCENARIO, policies=("none",), **SMALL)
@@ -283,7 +283,7 @@ def test_requests_that_come_at_once_have_no_rate(tmp_path):
     assert [each.searched for each in found.carried] == [False, False]
     assert np.isnan(found.points[0].rate)
     assert found.points[0].mean["requests"] == 40
-    assert "saturates at" in sentence(found)
+    assert "saturates at" in answer_text(found)
     with pytest.raises(UsageError, match="all 40 come at once"):
         run_load(test, [2.0], search=False)
 
@@ -392,7 +392,7 @@ def test_a_rate_that_is_no_larger_is_not_told_as_a_gain(drafting, told):
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
     test = load_test(scenario, policies=("none", "3"), requests=60, seeds=2, tpot_ms=50.0)
     answer = run_load(test, (5.0,), search=False)
-    found = sentence(replace(answer, carried=(carrying("none", 35.9), carrying("K=3", drafting))))
+    found = answer_text(replace(answer, carried=(carrying("none", 35.9), carrying("K=3", drafting))))
     assert told in found
     assert ("pays up to saturation" in found) == (drafting > 36.0)
 

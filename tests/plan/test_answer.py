@@ -17,7 +17,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import LOSES, PAYS
 from medusa_sim.plan.woken_experts import DEAR, woken_experts
-from medusa_sim.report.recommend.sentences import reason
+from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
@@ -193,9 +193,9 @@ def test_the_range_is_where_a_draft_costs_and_wakes():
 def test_a_range_is_named_and_its_end_only_where_the_search_found_it():
     found = woken_experts(price(MOE, [1, 2, 4], [1024]))
     assert (found.last, found.capped) == (4, True)
-    assert "above" not in reason(recommend(MOE, Question(batch_max=4))).split("wakes more experts")[1]
+    assert "above" not in sentence(recommend(MOE, Question(batch_max=4))).split("wakes more experts")[1]
     answer = recommend(MOE, Question(batch_max=128))
-    found, told = woken_experts(answer.cells), reason(answer)
+    found, told = woken_experts(answer.cells), sentence(answer)
     assert f"From {found.first} to {found.last} requests each draft wakes more experts" in told
     assert f"of {found.experts} a layer" in told
 
@@ -203,7 +203,7 @@ def test_a_range_is_named_and_its_end_only_where_the_search_found_it():
 def test_dense_models_wake_nothing_and_alike_tokens_fewer_experts():
     dense = MOE.but(model="llama-3.1-8b")
     assert woken_experts(price(dense, BATCHES, [1024])) is None
-    assert "experts" not in reason(recommend(dense, Question(batch_max=4)))
+    assert "experts" not in sentence(recommend(dense, Question(batch_max=4)))
     few, many = (
         woken_experts(price(MOE.but(overlap=name), BATCHES, [1024])) for name in ("chain", "independent")
     )

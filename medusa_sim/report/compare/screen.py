@@ -37,11 +37,10 @@ def compare_screen(
     answer: Comparison, fleets: Sequence[Loaded] = (), draft_path: str | None = None
 ) -> Screen:
     """All of the answer. fleets: set-ups under load; draft_path: the drafter's checkpoint."""
-    asked = answer.question
     others = answer.runners_up.head(MOST_ROWS)
     tied = f"Statistically tied ({len(answer.runners_up)} set-ups within the interval):"
     return Screen(
-        asked=f"{workload(asked)}: {answer.model.name}, {limits_text(asked)}",
+        asked=headline(answer),
         answer=(answer_text(answer),),
         tables=(frontier_table(answer, SCREEN_ROWS),),
         details=(rows_table(others, tied),) if len(others) else (),
@@ -49,6 +48,11 @@ def compare_screen(
         code=("One copy of it:", launch_text(answer, draft_path)),
         warnings=tuple(warnings(answer)),
     )
+
+
+def headline(answer: Comparison) -> str:
+    """What was asked: the requests, the model and the limits."""
+    return f"{workload(answer.question)}: {answer.model.name}, {limits_text(answer.question)}"
 
 
 def facts(answer: Comparison, fleets: Sequence[Loaded] = ()) -> Iterator[Fact]:

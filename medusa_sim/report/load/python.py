@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.report.formats import notebook_html
-from medusa_sim.report.load.screen import sentence
+from medusa_sim.report.load.screen import answer_text
 from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import warnings
 
@@ -28,7 +28,7 @@ class Simulation:
     @property
     def sentence(self) -> str:
         """What speculation is worth under this load."""
-        return sentence(self.answer)
+        return answer_text(self.answer)
 
     @property
     def frame(self) -> pd.DataFrame:

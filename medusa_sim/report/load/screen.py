@@ -29,7 +29,7 @@ def load_screen(answer: LoadAnswer) -> Screen:
     tables = [load_table(answer), *([carried_table(answer)] if answer.carried else [])]
     return Screen(
         asked=headline(answer.test),
-        answer=(sentence(answer),),
+        answer=(answer_text(answer),),
         tables=tuple(reversed(tables)),
         facts=tuple(facts(answer)),
         warnings=tuple(warnings(answer)),
@@ -85,7 +85,7 @@ def only_chains(test: LoadTest) -> str:
     return "drafts as chains: trees are not simulated under load" if has_trees and test.drafts_max else ""
 
 
-def sentence(answer: LoadAnswer) -> str:
+def answer_text(answer: LoadAnswer) -> str:
     """What speculation is worth under this load: the rates that are carried, or the times at a rate."""
     every = sorted(answer.carried, key=lambda each: each.policy == NO_DRAFTS)
     plain = next((each for each in every if each.policy == NO_DRAFTS), None)

@@ -35,9 +35,9 @@ class Answer:
     @property
     def sentence(self) -> str:
         """Whether, with what and how far, in two or three sentences."""
-        from medusa_sim.report.recommend.sentences import reason
+        from medusa_sim.report.recommend.sentences import sentence
 
-        return reason(self.recommendation)
+        return sentence(self.recommendation)
 
     @property
     def schedule(self) -> pd.DataFrame:

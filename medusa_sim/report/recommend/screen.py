@@ -15,7 +15,7 @@ from medusa_sim.plan.counts import near_best
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
-from medusa_sim.report.recommend.sentences import by_batch, by_length, experts, sentences, step_text
+from medusa_sim.report.recommend.sentences import answer_text, by_batch, by_length, experts, step_text
 from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
@@ -56,7 +56,7 @@ def recommend_screen(answer: Recommendation) -> Screen:
         )
     return Screen(
         asked=asked,
-        answer=(" ".join(sentences(answer)),),
+        answer=(answer_text(answer),),
         tables=(schedule_table(answer),),
         facts=tuple(facts(answer)),
         warnings=warned,

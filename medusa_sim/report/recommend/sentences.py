@@ -15,22 +15,22 @@ from medusa_sim.report.words.numbers import counted, duration, percent, span, sp
 from medusa_sim.units import US_PER_S
 
 
-def reason(answer: Recommendation) -> str:
-    """The whole reason in one paragraph: the answer, then how far it goes."""
+def sentence(answer: Recommendation) -> str:
+    """The answer in one paragraph: what to do, then at which batches and lengths it holds."""
     how_far = [f"It {text}." for text in by_batch(answer)]
-    return " ".join([*sentences(answer), *how_far, *map(as_sentence, (by_length(answer), *experts(answer)))])
+    return " ".join([answer_text(answer), *how_far, *map(as_sentence, (by_length(answer), *experts(answer)))])
 
 
-def sentences(answer: Recommendation) -> list[str]:
-    """The answer: whether to enable speculation, with what and for which gain; then what limits leave."""
+def answer_text(answer: Recommendation) -> str:
+    """Whether to enable speculation, with what and for which gain; then what limits of latency leave."""
     lines = _decision(answer)
     if answer.enable:
-        return lines
+        return " ".join(lines)
     if at := _batches([row for row in _kept(answer) if row.candidates > 1]):
         lines.append(f"At batch {at} it still shortens the time per token.")
     elif not answer.where_it_fits and _kept(answer):
         lines.append(_need(answer))
-    return lines
+    return " ".join(lines)
 
 
 def _kept(answer: Recommendation) -> list[ScheduleRow]:

@@ -17,7 +17,7 @@ from medusa_sim.plan.recommendation_at import steps_at
 from medusa_sim.plan.schedule import schedule_all_lengths
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.formats import json_value
-from medusa_sim.report.recommend.sentences import reason
+from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.recommend.warnings import warnings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "objective": answer.question.objective,
         "counted_in": "drafts" if answer.chains else "candidates",
         "enable": answer.enable,
-        "reason": reason(answer),
+        "reason": sentence(answer),
         "break_even_batch": answer.break_even_batch,
         "break_even_seq_len": context.at,
         "break_even_seq_len_direction": context.direction,

@@ -62,7 +62,7 @@ def sweep_screen(answer: SweepAnswer, warned: Sequence[str] = (), *, several: bo
         told = [replace(fact, detail=fact.detail or fact.label in _OF_ONE) for fact in told]
     return Screen(
         asked=asked,
-        answer=(sentence(answer),),
+        answer=(answer_text(answer),),
         tables=(best_table(answer),),
         facts=tuple(told),
         warnings=tuple(dict.fromkeys((*warned, *warnings(answer)))),
@@ -80,7 +80,7 @@ def headline(scenario: Scenario, grid: Grid) -> str:
     )
 
 
-def sentence(answer: SweepAnswer) -> str:
+def answer_text(answer: SweepAnswer) -> str:
     """The gain at the first and the last batch and length that fit, or that there is none."""
     counts, batch, length = (answer.column(name).tolist() for name in ("candidates", "batch", "seq_len"))
     places = [place for place, fits in enumerate(answer.fits) if fits]
