@@ -17,7 +17,7 @@ from medusa_sim.doubts.one_model import told_by_another_model
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import UNITS, Engine, Term
-from medusa_sim.step.compose import beyond, is_captured, launching_us, pass_us
+from medusa_sim.step.compose import beyond, launching_us, pass_us
 from medusa_sim.step.prompts import prompt_host_us, prompts_apart
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.step import StepTime, decode_step, drafting_steps, has_whole_graph, verification_step
@@ -39,7 +39,6 @@ WORDS = {
     "plan_us_per_pass": "planning of attention on the host",
     "pieces_us_per_layer": "launches between pieces of a graph",
     "prompt_us_per_launch": "launches of prompts, kernel by kernel",
-    "graph_us_per_layer": "launches of captured graphs in pieces",
     "prefill_us_per_launch": "launches of prompts, kernel by kernel",
     "prompt_us_per_layer": "the host's work in steps with prompts",
     "eager_us_per_layer": "launches beyond the captured graphs",
@@ -148,15 +147,12 @@ def _charged(
         (pass_us(engine, each.works[0].layers, each.device_us).time_us for each in ran), np.zeros(())
     )
     planned = sum(not has_whole_graph(setting.latency, work) for each in ran for work in each.works)
-    launching = launching_us(engine, layers, own, own * width).time_us
-    captured = is_captured(engine, own, width)
     experts_us = plain.parts_us.get("experts", np.zeros(()))
     found = {
         "host_us_per_step": np.asarray(shown),
         "host_us_per_request": value["host_us_per_request"] * own,
         "host_us_per_token": value["host_us_per_token"] * own,
-        "graph_us_per_layer": np.where(captured, launching, 0.0),
-        "eager_us_per_layer": np.where(captured, 0.0, launching),
+        "eager_us_per_layer": launching_us(engine, layers, own, own * width).time_us,
         "layer_us": np.asarray(value["layer_us"] * layers),
         "experts_share": experts_us * abs(1.0 / max(value["experts_share"], 1e-9) - 1.0),
         "plan_us_per_pass": np.asarray(value["plan_us_per_pass"] * planned),

@@ -140,10 +140,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     layers of experts besides, as a share of what they take. gain_share: 80 % half-width of a speedup by
     drafting passes beside the bands of its steps, lookup_gain_share by look-ups: what published speedups miss
     by.
-    eager_us_per_layer: of the host beyond the captured graphs; graph_us_per_layer: within them, where they
-    are launched in pieces. steps_ahead: steps that are scheduled
-    before the running one ends. server_us, _per_request: from the client to the queue and back, and for
-    each request whose token is sent with the first one. load_test_us, _steps: by how much first tokens of
+    eager_us_per_layer: of the host beyond the captured graphs. steps_ahead: steps that are scheduled before
+    the running one ends. server_us, _per_request: from the client to the queue and back, and for each request whose token is sent with the first one. load_test_us, _steps: by how much first tokens of
     published load tests came later in the mean than prompts and queue explain: kernels that are first used,
     tokens that are sent several at once, requests that are looked for every so many steps.
 
@@ -200,7 +198,6 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     lookup_gain_share: _Share
     experts_us_per_layer: _Us
     expert_parallel_us_per_layer: _Us
-    graph_us_per_layer: _Us
     eager_us_per_layer: _Us
     steps_ahead: _Steps
     server_us: _Us

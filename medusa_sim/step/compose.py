@@ -242,17 +242,15 @@ def beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool =
         added = added.plus(pieces_us(engine, layers, query_tokens))
     launching = launching_us(engine, layers, batch, batch * query_tokens)
     host = host + engine.hidden_us_per_step.value + launching.time_us
-    shared, own = np.asarray(added.half_us**2), _nothing()
+    own = _nothing()
     if launching.half_us.any():
         whole = norm_max(device_us, host, HOST_OVERLAP)
-        square = np.asarray(((host / whole) ** (HOST_OVERLAP - 1.0) * launching.half_us) ** 2)
-        # beyond graphs not what both steps share: a plain step of as many requests may be in one
-        captured = is_captured(engine, batch, query_tokens)
-        shared, own = shared + np.where(captured, square, 0.0), np.where(captured, 0.0, square)
+        # a plain step of as many requests may be in a graph: not what both steps share
+        own = np.asarray(((host / whole) ** (HOST_OVERLAP - 1.0) * launching.half_us) ** 2)
     return Cost(
         host_us=host,
         exposed_us=added.time_us,
-        step_square=shared,
+        step_square=np.asarray(added.half_us**2),
         draft_square=own,
         source_us=_source_us(engine, device_us + added.time_us),
     )
@@ -369,18 +367,14 @@ From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks 
 
 
 def launching_us(engine: Engine, layers: int, batch: Size, rows: Size) -> Added:
-    """(N3): the host in a pass of so many rows, while its kernels run; nothing where one graph holds it.
+    """(N3): the host in a pass of so many rows, while its kernels run; nothing where a graph holds it.
 
-    The same law for every step: rows of prompts that ride on one count as those of requests. Beyond graphs
-    the host launches no less than the pieces of one.
+    The same law for every step: rows of prompts that ride on one count as those of requests.
     """
     captured = is_captured(engine, batch, np.asarray(rows) / np.maximum(np.asarray(batch), 1e-9))
-    pieces = engine.graph_us_per_layer
-    beyond_graphs = max(pieces, engine.eager_us_per_layer, key=lambda term: term.value)
-    return Added(
-        layers * np.where(captured, pieces.value, beyond_graphs.value),
-        layers * np.where(captured, pieces.half_width, beyond_graphs.half_width),
-    )
+    per_layer = engine.eager_us_per_layer
+    launched = np.where(captured, 0.0, float(layers))
+    return Added(launched * per_layer.value, launched * per_layer.half_width)
 
 
 def _sum(
