@@ -141,9 +141,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     drafting passes beside the bands of its steps, lookup_gain_share by look-ups: what published speedups miss
     by.
     eager_us_per_layer: of the host beyond the captured graphs. steps_ahead: steps that are scheduled before
-    the running one ends. server_us, _per_request: from the client to the queue and back, and for each request whose token is sent with the first one. load_test_us, _steps: by how much first tokens of
-    published load tests came later in the mean than prompts and queue explain: kernels that are first used,
-    tokens that are sent several at once, requests that are looked for every so many steps.
+    the running one ends. server_us, _per_request: from the client to the queue and back, and for each request
+    whose token is sent with the first one. load_test_us, _steps: by how much first tokens of published load
+    tests came later in the mean than prompts and queue explain: kernels that are first used, tokens that are
+    sent several at once, requests that are looked for every so many steps.
 
     graph_sizes: captured sizes, rising; empty: nothing is padded. graph_unit: what they count: `tokens`,
     `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. graph_holds_asked:
