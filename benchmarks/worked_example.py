@@ -16,7 +16,8 @@ from study import table
 
 from medusa_sim.api import Scenario, time_rows
 from medusa_sim.grid.single_step import SingleStep
-from medusa_sim.report.figures import BESIDE, INK, OTHER, PARTS, SMALLEST_SHARE, drawing, label_end
+from medusa_sim.report.figures.canvas import drawing, label_end
+from medusa_sim.report.palette import BESIDE, INK, OTHER, PARTS, SMALLEST_SHARE
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.gpu import load_gpu

@@ -8,7 +8,7 @@ from typing import Any
 from charts.style import NEUTRAL, Spec, base, category, columns, layer, on_phone, quantity
 from medusa_sim.report.charts.chart import Rows, colour_of
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP, count_word
-from medusa_sim.report.figures import SHADES
+from medusa_sim.report.palette import SHADES
 from medusa_sim.report.words.numbers import times
 
 

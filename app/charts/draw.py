@@ -19,7 +19,7 @@ from medusa_sim.report.charts.chart import (
     Series,
     Tip,
 )
-from medusa_sim.report.figures import FAINT, PARTS, ink_on
+from medusa_sim.report.palette import FAINT, PARTS, ink_on
 
 _SHAPES = {
     "o": "M1,0C1,.55,.55,1,0,1C-.55,1,-1,.55,-1,0C-1,-.55,-.55,-1,0,-1C.55,-1,1,-.55,1,0Z",

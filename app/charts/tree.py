@@ -8,7 +8,7 @@ import numpy as np
 
 from charts.style import NEUTRAL, Spec, base, category, layer, quantity
 from medusa_sim.acceptance.tree_file import node_columns
-from medusa_sim.report.figures import SHADES
+from medusa_sim.report.palette import SHADES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from charts.style import NEUTRAL, Spec, base, category, layer, quantity
 from medusa_sim.report.charts.chart import colour_of
-from medusa_sim.report.figures import SHADES
+from medusa_sim.report.palette import SHADES
 
 if TYPE_CHECKING:
     import pandas as pd

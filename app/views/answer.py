@@ -153,7 +153,7 @@ def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: lis
 
     def picture(suffix: str, *, dark: bool = False) -> bytes:
         from medusa_sim.report.card import card_figure
-        from medusa_sim.report.figures import render
+        from medusa_sim.report.figures.files import render
 
         return render(card_figure(answer, row.batch_max, dark=dark), suffix)
 

@@ -51,7 +51,7 @@ def card(
     """
     from medusa_sim.plan.recommend import recommend
     from medusa_sim.report.card import card_figure, check_card_path
-    from medusa_sim.report.figures import save
+    from medusa_sim.report.figures.files import save
 
     check_card_path(path, overwrite=overwrite)
     own_machine(names)

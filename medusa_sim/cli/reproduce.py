@@ -35,7 +35,7 @@ def reproduce(
     from medusa_sim.lab.reproduce import TARGETS, reproduction, scores
 
     if plot is not None:
-        from medusa_sim.report.figures import check_plot_path
+        from medusa_sim.report.figures.files import check_plot_path
 
         if target is None:
             raise UsageError("--plot needs a table or figure, such as `medusa-sim reproduce figure22`")
@@ -62,8 +62,8 @@ def reproduce(
     output.rows(result.frame, "reproduce", target=result.name, title=result.title, source=result.source)
     if plot is not None:
         from medusa_sim.lab.reproduce.charts import reproduction_charts
-        from medusa_sim.report.figures import save
         from medusa_sim.report.figures.draw import lines_figure
+        from medusa_sim.report.figures.files import save
         from medusa_sim.specs.gpu import load_gpu
 
         names = result.frame.get("gpu", [DEFAULT_GPU])

@@ -66,7 +66,7 @@ def roofline(
     from medusa_sim.step.workload import Grid
 
     if plot is not None:
-        from medusa_sim.report.figures import check_plot_path
+        from medusa_sim.report.figures.files import check_plot_path
 
         check_plot_path(plot)
     of = Scenario(**names, runtime=runtime, drafter=any_drafter(runtime, names["data_dir"]))
@@ -85,8 +85,8 @@ def roofline(
         output.rows(points, "roofline")
     if plot is not None:
         from medusa_sim.report.charts.roofline import GROUPS, roofline_chart
-        from medusa_sim.report.figures import save
         from medusa_sim.report.figures.draw import lines_figure
+        from medusa_sim.report.figures.files import save
 
         charts = (roofline_chart(points, of.gpu, of.shard.dtype, group) for group in GROUPS)
         save(lines_figure(*charts, columns=2, width=11.5), plot)

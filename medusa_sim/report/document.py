@@ -207,7 +207,7 @@ def write_pages(folder: Path, blocks: Sequence[Block], *, overwrite: bool = Fals
     The first block is the title. Raises OutputError where the folder cannot be written, or without
     `overwrite` holds other files of these names.
     """
-    from medusa_sim.report.figures import render
+    from medusa_sim.report.figures.files import render
     from medusa_sim.writing import write_folder
 
     title = blocks[0]
@@ -256,7 +256,7 @@ def _inline(text: str) -> Markup:
 def _svg(picture: Picture) -> Markup:
     from markupsafe import Markup
 
-    from medusa_sim.report.figures import render
+    from medusa_sim.report.figures.files import render
 
     drawn = render(picture.figure, ".svg").decode("utf-8")
     named = f'<svg role="img" aria-label="{for_html(picture.caption)}"'
@@ -267,7 +267,7 @@ def _slim(picture: Picture) -> str:
     """The address of what a telephone shows: an image of its own, as names inside an SVG hold for a page."""
     from base64 import b64encode
 
-    from medusa_sim.report.figures import render
+    from medusa_sim.report.figures.files import render
 
     drawn = render(picture.draw(slim=True), ".svg")
     return f"data:image/svg+xml;base64,{b64encode(drawn).decode('ascii')}"

@@ -46,7 +46,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.load.policy_names import NAMES as POLICIES
 from medusa_sim.report.charts.chart import Axis, LineChart, Series, line, map_colour
 from medusa_sim.report.charts.sweep import heat_map, view_of
-from medusa_sim.report.figures import LINES, PARTS, SHADES, contrast, ink_on
+from medusa_sim.report.palette import LINES, PARTS, SHADES, contrast, ink_on
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.specs.gpu import device_names
 from medusa_sim.specs.runtime import runtime_aliases

@@ -31,8 +31,9 @@ from medusa_sim.outside.escaping import (
     printable,
 )
 from medusa_sim.report.document import Bullets, Code, Heading, Text, html_page, markdown_page
-from medusa_sim.report.figures import drawing, render
+from medusa_sim.report.figures.canvas import drawing
 from medusa_sim.report.figures.draw import bars_figure
+from medusa_sim.report.figures.files import render
 from medusa_sim.report.formats import csv_parts
 from medusa_sim.report.screen import Fact, Screen, screen_text
 from medusa_sim.report.table import TextTable, aligned, markdown

@@ -11,7 +11,8 @@ from medusa_sim import __version__
 from medusa_sim.cli import cli
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.card import SIZE, card_figure
-from medusa_sim.report.figures import contrast, render
+from medusa_sim.report.figures.files import render
+from medusa_sim.report.palette import contrast
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 

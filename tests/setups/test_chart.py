@@ -22,8 +22,8 @@ from medusa_sim.report.charts.setups import (
 )
 from medusa_sim.report.compare.page import compare_blocks
 from medusa_sim.report.document import html_page, pictures_of
-from medusa_sim.report.figures import render
 from medusa_sim.report.figures.draw import lines_figure
+from medusa_sim.report.figures.files import render
 from medusa_sim.report.words.measured import beside_text, measured_text
 from medusa_sim.setups.loaded import MOST_FLEETS, ROUTERS, Routed, Router, second_level, under_load
 from medusa_sim.setups.measured import Beside, Measured, as_measured, nearest

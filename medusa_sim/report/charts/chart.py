@@ -10,7 +10,7 @@ from math import log
 from typing import Any
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.report.figures import FAINT, LINES, MARKERS, OTHER, PARTS, SHADES, SMALLEST_SHARE, ink_on
+from medusa_sim.report.palette import FAINT, LINES, MARKERS, OTHER, PARTS, SHADES, SMALLEST_SHARE, ink_on
 
 Rows = Sequence[Mapping[str, Any]]
 Tip = tuple[str, str, str]

@@ -26,7 +26,7 @@ from medusa_sim.report.charts.chart import (
     colour_of,
     line,
 )
-from medusa_sim.report.figures import BESIDE, PARTS
+from medusa_sim.report.palette import BESIDE, PARTS
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.defaults import CANDIDATES_MAX
 from medusa_sim.scenario.scenario import Scenario

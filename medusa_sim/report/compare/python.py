@@ -105,8 +105,8 @@ class Compared:
 
     def _repr_html_(self) -> str:
         """Sentence, chart and frontier for notebooks."""
-        from medusa_sim.report.figures import render
         from medusa_sim.report.figures.draw import lines_figure
+        from medusa_sim.report.figures.files import render
 
         drawn = render(lines_figure(self.chart(), height=5.0), ".svg").decode("utf-8")
         shown = frontier_table(self.comparison)

@@ -18,7 +18,8 @@ from medusa_sim.report.charts.chart import (
     Series,
     map_colour,
 )
-from medusa_sim.report.figures import HATCHES, INK, PARTS, drawing
+from medusa_sim.report.figures.canvas import drawing
+from medusa_sim.report.palette import HATCHES, INK, PARTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
