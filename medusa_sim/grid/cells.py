@@ -14,20 +14,25 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float, distinct, in_quadrature
-from medusa_sim.grid.cell_steps import CellSteps, picked
-from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.grid.configurations import PLAIN, Configurations
+from medusa_sim.grid.step_reader import Field, StepReader, picked
 from medusa_sim.grid.surface import Surface, surface_at
+from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.compose import overhead_halves
+from medusa_sim.step.compose import COST_FIELDS, Cost, overhead_halves, step_us
+from medusa_sim.step.kernels import WAITS
 from medusa_sim.step.memory import MemoryParts, memory_parts
 from medusa_sim.step.server import Served, served
-from medusa_sim.step.step import processed_tokens
-from medusa_sim.step.watts import served_joules, watts
+from medusa_sim.step.step import StepTime, bound_codes, processed_tokens
+from medusa_sim.step.watts import launch_joules, served_joules, watts
+from medusa_sim.step.workload import PARTS, Part
 from medusa_sim.units import US_PER_S
 
 Halves = tuple[FloatArray, FloatArray]
 """Half-widths of an 80 % interval on the logarithm: towards its lower end, towards its upper."""
+Band = tuple[FloatArray, FloatArray]
+"""Ends of an 80 % interval: low, high."""
 
 FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER = 0.22, 0.74
 """By how much (of the logarithm) first tokens of measured servers come sooner and later: one in ten by more,
@@ -39,12 +44,15 @@ _ALWAYS_LAST = 1e9
 
 
 @dataclass(frozen=True, eq=False)
-class Cells(CellSteps):
-    """Configurations of a surface, `index` of each, and all that is known about them.
+class Cells:
+    """Configurations of a surface and all that is known about them.
 
-    whole: the cells that these were chosen from, if any.
+    index: configuration of each cell, broadcasts with (B, S, K). whole: the cells that these were chosen
+    from, if any.
     """
 
+    surface: Surface
+    index: IntArray
     whole: Cells | None = None
 
     @classmethod
@@ -64,7 +72,54 @@ class Cells(CellSteps):
         whole = self.whole or self
         return self if np.array_equal(index, self.index) else Cells(self.surface, index, whole)
 
-    # Which configurations.
+    @property
+    def scenario(self) -> Scenario:
+        """What was priced."""
+        return self.surface.scenario
+
+    @property
+    def configurations(self) -> Configurations:
+        """What the index names."""
+        return self.surface.configurations
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(B, S, K)."""
+        return *self.surface.shape, self.index.shape[-1]
+
+    @property
+    def batch(self) -> IntArray:
+        """(B, 1, 1) sequences of a step."""
+        return self.surface.batch[:, None, None]
+
+    @property
+    def seq_len(self) -> IntArray:
+        """(1, S, 1) committed tokens of each sequence."""
+        return self.surface.seq_len[None, :, None]
+
+    @cached_property
+    def candidates(self) -> IntArray:
+        """Tokens that a step verifies for each sequence, root included."""
+        return self.configurations.candidates[self.index]
+
+    @property
+    def drafts(self) -> IntArray:
+        """Draft length (Medusa: heads run); 0 of plain decoding."""
+        return self.configurations.depth[self.index]
+
+    def option_at(self, at: int, s: int, cell: int = 0) -> DraftOption | None:
+        """How a cell drafts; None for plain decoding."""
+        return self.configurations.option_of(self.configuration_at(at, s, cell))
+
+    def configuration_at(self, at: int, s: int, cell: int = 0) -> int:
+        """Which configuration a cell has."""
+        return int(np.broadcast_to(self.index, self.shape)[at, s, cell])
+
+    def candidates_at(self, at: int, s: int, cell: int = 0) -> int:
+        """Candidates of a cell."""
+        return int(self.configurations.candidates[self.configuration_at(at, s, cell)])
+
+    # Other configurations.
 
     @cached_property
     def by_count(self) -> Cells:
@@ -123,6 +178,78 @@ class Cells(CellSteps):
         surface = self.surface.kernels_alone
         return None if surface is None else Cells(surface, self.index)
 
+    # What a step takes.
+
+    @cached_property
+    def _step(self) -> StepReader:
+        return StepReader(self.surface, self.index)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Of the plain step, or of verification and drafting."""
+        return Cost(**{name: self._step.whole(_cost_field(name)) for name in COST_FIELDS})
+
+    @cached_property
+    def step_us(self) -> FloatArray:
+        """The whole step."""
+        parts = (self._step.whole(_cost_field(name)) for name in ("device_us", "host_us", "exposed_us"))
+        return np.broadcast_to(step_us(*parts), self.shape)
+
+    @property
+    def decode_us(self) -> FloatArray:
+        """The plain step at the same batch and length, broadcasts with (B, S, 1)."""
+        return self.surface.decode.time_us
+
+    @cached_property
+    def parts_us(self) -> dict[Part, FloatArray]:
+        """Kernels of the step by what they are for, in the order in which they stack; launch gaps apart."""
+        steps = [self.surface.decode, self.surface.verify, *self._step.drafting_steps]
+        known = {part for step in steps for part in step.parts_us}
+
+        def part_us(part: Part) -> FloatArray:
+            read = self._step.whole if part == "drafter" else self._step.target
+            return np.broadcast_to(read(_part(part)), self.shape)
+
+        return {part: part_us(part) for part in PARTS if part in known or part == "drafter"}
+
+    @cached_property
+    def bound(self) -> CodeArray:
+        """`Bound` codes."""
+        waits = {code: self._step.whole(_waits(code)) for code in WAITS}
+        return bound_codes(waits, self.cost)
+
+    @cached_property
+    def source(self) -> CodeArray:
+        """Worst `Source` code of the step's kernels."""
+        drafted = self._step.drafting(lambda step: step.source).astype(np.int8)
+        return np.asarray(np.maximum(self._step.target(lambda step: step.source), drafted))
+
+    @property
+    def target_us(self) -> FloatArray:
+        """The target's pass alone, without drafting."""
+        return np.asarray(self._step.target(lambda step: step.time_us))
+
+    @cached_property
+    def attention_us(self) -> FloatArray:
+        """Attention of the target in the step."""
+        return np.broadcast_to(self._step.target(_part("attention")), self.shape)
+
+    @cached_property
+    def joules(self) -> FloatArray:
+        """Joules of one GPU above idle in a step; nan where its power is not known."""
+        gpu, power = self.scenario.gpu, self.scenario.gpu.power
+        if power is None:
+            return np.full((), np.nan)
+        known: dict[int, FloatArray] = {}  # drafts of every length share their first passes
+
+        def joules(step: StepTime) -> FloatArray:
+            for work in step.works:
+                if id(work) not in known:
+                    known[id(work)] = launch_joules(gpu, power, work.launches)
+            return sum((known[id(work)] for work in step.works), start=np.zeros(()))
+
+        return self._step.whole(joules)
+
     # What a step gives.
 
     @cached_property
@@ -131,7 +258,7 @@ class Cells(CellSteps):
         return self.configurations.tokens_per_step[self.index]
 
     @cached_property
-    def token_halves(self) -> tuple[FloatArray, FloatArray]:
+    def token_halves(self) -> Halves:
         """(fewer, more) half-widths of the 80 % interval of the tokens per step, on the logarithm."""
         fewer, more = self.configurations.token_halves
         return fewer[self.index], more[self.index]
@@ -147,16 +274,16 @@ class Cells(CellSteps):
         return self.tokens_per_step / self.overhead
 
     @cached_property
-    def step_band(self) -> tuple[FloatArray, FloatArray]:
+    def step_band(self) -> Band:
         """(low, high) 80 % of `step_speedup`."""
         return self.step_band_around(self.step_speedup)
 
-    def step_band_around(self, value: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def step_band_around(self, value: FloatArray) -> Band:
         """(low, high) 80 % of a speedup of the step over any plain one.
 
         The tokens of a step and its overhead in quadrature; exact where a step emits one token.
         """
-        slower, faster = self._opened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost))
+        slower, faster = self._widened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost))
         fewer, more = self.token_halves
         return self._unless_exact(value, in_quadrature(slower, fewer), in_quadrature(faster, more))
 
@@ -172,11 +299,11 @@ class Cells(CellSteps):
         return np.asarray(self._of_plain(lambda seen: seen.token_us) / self.token_us)
 
     @cached_property
-    def band(self) -> tuple[FloatArray, FloatArray]:
+    def band(self) -> Band:
         """(low, high) 80 % of `speedup`."""
         if self.scenario.traffic is None:
             return self.step_band
-        return self._unless_exact(self.speedup, *self._opened(Cells._speedup_halves))
+        return self._unless_exact(self.speedup, *self._widened(Cells._speedup_halves))
 
     def speedup_at(self, b: int, s: int) -> FloatArray:
         """(K,) `speedup` at one batch and length; of every cell, or others with plain decoding first."""
@@ -208,9 +335,7 @@ class Cells(CellSteps):
             return read(self.plain.served)
         return np.broadcast_to(read(self.served), self.shape)[..., :1]
 
-    def _unless_exact(
-        self, value: FloatArray, low: FloatArray, high: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _unless_exact(self, value: FloatArray, low: FloatArray, high: FloatArray) -> Band:
         """(low, high) of an interval of such half-widths; the value itself where a step emits one token."""
         exact = self.tokens_per_step == 1.0
         return value * np.exp(np.where(exact, 0.0, -low)), value * np.exp(np.where(exact, 0.0, high))
@@ -260,15 +385,15 @@ class Cells(CellSteps):
         return self.served.token_us
 
     @cached_property
-    def token_band(self) -> tuple[FloatArray, FloatArray]:
+    def token_band(self) -> Band:
         """(low, high) 80 % of the time per token, over it: of step, tokens, sampling and prompts."""
-        faster, slower = self._time_halves
+        faster, slower = self.time_halves
         return np.exp(-faster), np.exp(slower)
 
     @cached_property
-    def _time_halves(self) -> Halves:
+    def time_halves(self) -> Halves:
         """(faster, slower) of the time per token, no nearer beyond what was measured."""
-        return self._opened(Cells._token_us_halves)
+        return self._widened(Cells._token_us_halves)
 
     def _token_us_halves(self) -> Halves:
         """(faster, slower) of the time per token; what is wrong of steps is wrong of prompts."""
@@ -308,42 +433,11 @@ class Cells(CellSteps):
         return np.asarray(scenario.gpus * watts(power, joules, self.token_us * tokens))
 
     @property
-    def first_token_band(self) -> tuple[FloatArray, FloatArray]:
+    def first_token_band(self) -> Band:
         """(low, high) 80 % of the time to the first token, over it."""
-        faster, slower = self._time_halves
+        faster, slower = self.time_halves
         sooner, later = np.hypot(faster, FIRST_TOKEN_SOONER), np.hypot(slower, FIRST_TOKEN_LATER)
         return np.exp(-sooner), np.exp(later)
-
-    @property
-    def watts_band(self) -> tuple[FloatArray, FloatArray]:
-        """(low, high) 80 % of `watts`, over it: a card's parameters, and the time in which a step draws."""
-        faster, slower = self._time_halves
-        low, high = self._energy_halves((1.0 - self._idle_share) * slower, (1.0 - self._idle_share) * faster)
-        return low, np.minimum(high, self._limit_watts / self.watts)
-
-    @property
-    def joule_band(self) -> tuple[FloatArray, FloatArray]:
-        """(low, high) 80 % of the joules of a token, over them: of a longer step what is drawn idle grows."""
-        faster, slower = self._time_halves
-        return self._energy_halves(self._idle_share * faster, self._idle_share * slower)
-
-    def _energy_halves(self, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The ends of such half-widths beside that of a card's parameters."""
-        power = self.scenario.gpu.power
-        error = 0.0 if power is None else power.fit.error
-        return np.exp(-np.hypot(error, low)), np.exp(np.hypot(error, high))
-
-    @property
-    def _idle_share(self) -> FloatArray:
-        """Of `watts`, what the cards draw that run nothing."""
-        power = self.scenario.gpu.power
-        idle = np.nan if power is None else power.fit.idle_watts
-        return np.minimum(self.scenario.gpus * idle / self.watts, 1.0)
-
-    @property
-    def _limit_watts(self) -> float:
-        power = self.scenario.gpu.power
-        return np.nan if power is None else self.scenario.gpus * power.limit_watts
 
     # What it needs.
 
@@ -389,17 +483,17 @@ class Cells(CellSteps):
             cost = cells.cost
             return np.log(cost.time_us / cost.low_us), np.log(cost.high_us / cost.time_us)
 
-        return self._opened(own)
+        return self._widened(own)
 
-    def _opened(self, halves_of: Callable[[Cells], Halves]) -> Halves:
+    def _widened(self, halves_of: Callable[[Cells], Halves]) -> Halves:
         """Half-widths, none below those of the same cells at any edge that a batch or a length lies beyond.
 
         What an engine adds was measured to so many requests of so many tokens (`Surface.at_edges`,
         `at_long_edges`): its share of a step falls beyond, and what is known about it does not grow.
         """
-        return self._opened_along(1, lambda cells: cells._opened_along(0, halves_of))
+        return self._widened_along(1, lambda cells: cells._widened_along(0, halves_of))
 
-    def _opened_along(self, axis: int, halves_of: Callable[[Cells], Halves]) -> Halves:
+    def _widened_along(self, axis: int, halves_of: Callable[[Cells], Halves]) -> Halves:
         """The same along batches (0) or lengths (1)."""
         low, high = halves_of(self)
         every = (self._at_edges, self._at_long_edges)[axis]
@@ -411,14 +505,14 @@ class Cells(CellSteps):
         place = np.searchsorted(edges, asked, side="left") - 1
         is_beyond = (place >= 0)[:, None, None] if axis == 0 else (place >= 0)[None, :, None]
 
-        def opened(half: FloatArray, every_half: FloatArray) -> FloatArray:
+        def widened(half: FloatArray, every_half: FloatArray) -> FloatArray:
             at_edges = np.broadcast_to(every_half, every.shape).take(rows, axis=axis)
             least = np.maximum.accumulate(at_edges, axis=axis)
             there = picked(least.take(np.maximum(place, 0), axis=axis), self.index)
             return np.where(is_beyond, np.maximum(half, there), half)
 
         low_there, high_there = (low, high) if every is self else halves_of(every)
-        return opened(low, low_there), opened(high, high_there)
+        return widened(low, low_there), widened(high, high_there)
 
     @cached_property
     def _at_edges(self) -> Cells | None:
@@ -434,6 +528,18 @@ class Cells(CellSteps):
             return None
         every = Cells.every(surface)
         return self if surface is self.surface and np.array_equal(self.index, every.index) else every
+
+
+def _cost_field(name: str) -> Field:
+    return lambda step: getattr(step.cost, name)
+
+
+def _waits(code: Bound) -> Field:
+    return lambda step: step.waits_us[code]
+
+
+def _part(name: Part) -> Field:
+    return lambda step: step.parts_us.get(name, np.zeros(()))
 
 
 def _half(place: int) -> Callable[[Served], FloatArray]:

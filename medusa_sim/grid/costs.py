@@ -1,4 +1,4 @@
-"""What tokens cost, in money and in energy (docs/method.md, cost).
+"""What tokens cost, in money and in energy, and how surely (docs/method.md, cost).
 
     (W1)  $ per million tokens = 1e6 GPUs price / (3600 tokens/s)
     (W4)  joule per token      = GPUs watts / (tokens/s)
@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.grid.cells import Band, Cells
 
 _S_PER_HOUR = 3600.0
 _MILLION = 1e6
@@ -28,3 +29,50 @@ def usd_per_million_tokens(
 def joule_per_token(watts: FloatArray | float, tokens_per_s: FloatArray | float) -> FloatArray:
     """(W4), shaped as the two broadcast; watts: of all GPUs together."""
     return np.asarray(np.asarray(watts) / np.asarray(tokens_per_s))
+
+
+def usd(cells: Cells) -> FloatArray:
+    """Dollars per million tokens; nan where a cell does not fit."""
+    return usd_per_million_tokens(
+        cells.scenario.usd_per_gpu_hour, cells.scenario.gpus, _rate_that_fits(cells)
+    )
+
+
+def joules(cells: Cells) -> FloatArray:
+    """Joules per token; nan where a cell does not fit."""
+    return joule_per_token(cells.watts, _rate_that_fits(cells))
+
+
+def _rate_that_fits(cells: Cells) -> FloatArray:
+    """Tokens a second; nan where they do not fit, so that they cost nothing that could be compared."""
+    rate = cells.tokens_per_s
+    return rate if cells.fits.all() else np.where(cells.fits, rate, np.nan)
+
+
+def watts_band(cells: Cells) -> Band:
+    """80 % of the watts, over them: a card's parameters, and the time in which a step draws."""
+    (faster, slower), busy = cells.time_halves, 1.0 - _idle_share(cells)
+    low, high = _with_error_of_card(cells, busy * slower, busy * faster)
+    power = cells.scenario.gpu.power
+    limit = np.nan if power is None else cells.scenario.gpus * power.limit_watts
+    return low, np.minimum(high, limit / cells.watts)
+
+
+def joule_band(cells: Cells) -> Band:
+    """80 % of the joules of a token, over them: the longer a step, the more is drawn by idle cards."""
+    (faster, slower), idle = cells.time_halves, _idle_share(cells)
+    return _with_error_of_card(cells, idle * faster, idle * slower)
+
+
+def _with_error_of_card(cells: Cells, low: FloatArray, high: FloatArray) -> Band:
+    """The ends of these half-widths together with that of a card's parameters."""
+    power = cells.scenario.gpu.power
+    error = 0.0 if power is None else power.fit.error
+    return np.exp(-np.hypot(error, low)), np.exp(np.hypot(error, high))
+
+
+def _idle_share(cells: Cells) -> FloatArray:
+    """What cards draw that run nothing, as a share of the watts."""
+    power = cells.scenario.gpu.power
+    idle = np.nan if power is None else power.fit.idle_watts
+    return np.minimum(cells.scenario.gpus * idle / cells.watts, 1.0)

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.cells import Band, Cells
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.grid.costs import joule_per_token, usd_per_million_tokens
+from medusa_sim.grid.costs import joule_band, joules, usd, watts_band
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.scenario.defaults import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.scenario.scenario import Scenario
@@ -49,7 +49,7 @@ class Quantity:
     """In a sentence, with {} for the number."""
     better: Literal["more", "less", ""] = ""
     """Which is better."""
-    low_high: Callable[[Cells], tuple[FloatArray, FloatArray]] | None = None
+    low_high: Callable[[Cells], Band] | None = None
     """Ends of its 80 % interval, themselves quantities named with `ends`."""
     ends: tuple[str, str] = ("", "")
     """Names of these; empty: the name with _low and _high."""
@@ -84,43 +84,25 @@ def in_server(cells: Cells, read: Callable[[Cells], Any]) -> Any:
     return nothing if cells.scenario.traffic is None else read(cells)
 
 
-def rate_that_fits(cells: Cells) -> FloatArray:
-    """Tokens a second; nan where it cannot be run, which costs nothing that could be compared."""
-    rate = cells.tokens_per_s
-    return rate if cells.fits.all() else np.where(cells.fits, rate, np.nan)
-
-
-def usd(cells: Cells) -> FloatArray:
-    """Dollars per million tokens."""
-    return usd_per_million_tokens(cells.scenario.usd_per_gpu_hour, cells.scenario.gpus, rate_that_fits(cells))
-
-
-def joules(cells: Cells) -> FloatArray:
-    """Joules per token."""
-    return joule_per_token(cells.watts, rate_that_fits(cells))
-
-
-def within(
-    read: Callable[[Cells], FloatArray], band: Callable[[Cells], tuple[FloatArray, FloatArray]]
-) -> dict[str, Any]:
+def within(read: Callable[[Cells], FloatArray], band: Callable[[Cells], Band]) -> dict[str, Any]:
     """A quantity and its 80 % interval. band: the ends over it."""
     return {"read": read, "low_high": lambda cells: tuple(read(cells) * end for end in band(cells))}
 
 
-def longer(cells: Cells) -> tuple[FloatArray, FloatArray]:
+def longer(cells: Cells) -> Band:
     """The band of what grows with the time per token."""
     return cells.token_band
 
 
-def shorter(cells: Cells) -> tuple[FloatArray, FloatArray]:
+def shorter(cells: Cells) -> Band:
     """The band of what is the smaller the longer a token takes."""
     low, high = cells.token_band
     return 1.0 / high, 1.0 / low
 
 
-def per_joule(cells: Cells) -> tuple[FloatArray, FloatArray]:
+def per_joule(cells: Cells) -> Band:
     """The band of what is the smaller the more a token draws."""
-    low, high = cells.joule_band
+    low, high = joule_band(cells)
     return 1.0 / high, 1.0 / low
 
 
@@ -304,11 +286,11 @@ DECLARED = (
     ),
     Quantity(
         name="watts", title="W", model_only=True,
-        **within(lambda cells: cells.watts, lambda cells: cells.watts_band),
+        **within(lambda cells: cells.watts, watts_band),
     ),
     Quantity(
         name="joule_per_token", title="J/token", axis="joules per output token", phrase="{} J a token",
-        better="less", model_only=True, **within(joules, lambda cells: cells.joule_band),
+        better="less", model_only=True, **within(joules, joule_band),
     ),
     # what fits
     Quantity(name="memory_bytes", read=lambda cells: cells.memory.total, unit="bytes", model_only=True),
@@ -368,9 +350,7 @@ def _ends(quantity: Quantity) -> Iterable[Quantity]:
         yield Quantity(name=name or of_end, read=_end(low_high, end), model_only=quantity.model_only)
 
 
-def _end(
-    low_high: Callable[[Cells], tuple[FloatArray, FloatArray]], end: int
-) -> Callable[[Cells], FloatArray]:
+def _end(low_high: Callable[[Cells], Band], end: int) -> Callable[[Cells], FloatArray]:
     return lambda cells: low_high(cells)[end]
 
 

@@ -11,7 +11,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, price
 from medusa_sim.grid.configurations import NO_LIMIT, Configurations
-from medusa_sim.grid.costs import joule_per_token, usd_per_million_tokens
+from medusa_sim.grid.costs import joule_band, joule_per_token, usd_per_million_tokens, watts_band
 from medusa_sim.grid.quantities import BY_NAME, values
 from medusa_sim.grid.request_latency import RequestLatency, _mean, request_latency
 from medusa_sim.grid.surface import _doublings, in_groups, surface_at
@@ -80,10 +80,10 @@ def test_energy_is_as_sure_as_a_cards_parameters_and_the_time_in_which_it_draws(
     power = SERVED.gpu.power
     faster, slower = (np.abs(np.log(end)) for end in cells.token_band)
     idle = np.minimum(2 * power.fit.idle_watts / cells.watts, 1.0)
-    low, high = cells.joule_band
+    low, high = joule_band(cells)
     assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, idle * faster)))
     assert high == pytest.approx(np.exp(np.hypot(power.fit.error, idle * slower)))
-    low, high = cells.watts_band  # a longer step draws less while it runs
+    low, high = watts_band(cells)  # a longer step draws less while it runs
     assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, (1 - idle) * slower)))
     most = 2 * power.limit_watts / cells.watts
     assert high == pytest.approx(np.minimum(np.exp(np.hypot(power.fit.error, (1 - idle) * faster)), most))

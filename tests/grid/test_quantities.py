@@ -11,6 +11,7 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.grid.cells import price
+from medusa_sim.grid.costs import watts_band
 from medusa_sim.grid.quantities import BY_NAME, DECLARED, Quantity, values
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,7 +109,7 @@ def test_every_interval_holds_its_value(gpu, traffic):
             assert (low[known] <= value[known]).all(), quantity.name
             assert (value[known] <= high[known]).all(), quantity.name
     limit = scenario.gpus * scenario.gpu.power.limit_watts
-    assert (cells.watts * cells.watts_band[1] <= limit * (1.0 + 1e-9)).all()
+    assert (cells.watts * watts_band(cells)[1] <= limit * (1.0 + 1e-9)).all()
 
 
 def test_a_recommendation_tells_the_ends_of_what_it_promises():
