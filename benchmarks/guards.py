@@ -125,7 +125,7 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
     drawn, _ = test.requests(None if trace else 5.5, 0)
 
     def act() -> str:
-        test.served[0].run(drawn, 0)
+        test.servers[0].run(drawn, 0)
         return f"{drawn.count:,} requests"
 
     return act

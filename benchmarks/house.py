@@ -81,7 +81,7 @@ HOUSE = (
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
             "arguments goals limits requests trace lengths arrivals sources interpolation prompt_table "
-            "step_table policies policy_names draws record window batch cache asked_policy scheduler clients "
+            "step_table policies policy_names draws record batch cache asked_policy scheduler clients "
             "serving_loop energy metrics point load_test carried answer"
         ),
     ),

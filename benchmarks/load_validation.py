@@ -152,14 +152,14 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
         scenario=scenario,
         source=Traced(sent),
         policies=("none",),
-        server=ServerSettings(max_requests=most, prefix_hit_rate=ALL_FOUND, prefix="session"),
+        settings=ServerSettings(max_requests=most, prefix_hit_rate=ALL_FOUND, prefix="session"),
         seeds=1,
     )
-    point = test.point(test.served[0], None)
+    point = test.point(test.servers[0], None)
     for _ in range(PASSES if sent.count > once else 0):
-        found = found_again(sent, point.first_record, test.served[0].limits.kv_tokens, once)
+        found = found_again(sent, point.first_record, test.servers[0].limits.kv_tokens, once)
         test.source = Traced(replace(sent, found=found))
-        point = test.point(test.served[0], None)
+        point = test.point(test.servers[0], None)
     record, time_s = point.first_record, point.first_record.timeline.time_s
     start = np.sort(record.first_token_s)[most - 1]
     end = np.sort(record.finish_s)[record.finish_s.size - most - 2]

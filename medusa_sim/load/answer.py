@@ -47,7 +47,7 @@ class LoadAnswer:
         """What each policy is full at; empty for traces and closed loops that were not searched."""
         if self.carried or not isinstance(self.test.source, Drawn) or self.test.source.users is not None:
             return {rates.policy: rates.saturated_per_s for rates in self.carried}
-        return {served.name: saturation(self.test, served)[0] for served in self.test.served}
+        return {server.name: saturation(self.test, server)[0] for server in self.test.servers}
 
     def is_steady(self, point: LoadPoint) -> bool:
         """Whether a run's times and shares do not tell its length: its queue does not grow, and need not."""
@@ -64,7 +64,7 @@ class LoadAnswer:
 
         Of the policy that drafts with the most of them; None where none drafts.
         """
-        drafting = {served.name for served in self.test.served if served.table.drafts_max}
+        drafting = {server.name for server in self.test.servers if server.table.drafts_max}
         busy = [point.mean["requests_decoding"] for point in self.last if point.policy in drafting]
         if not busy:
             return None
@@ -102,7 +102,7 @@ def run_load(
         raise UsageError("rates are empty: give at least one number of requests a second")
     if target_rate is not None:
         check_rate(target_rate, "target rate")
-    at_a_rate = test.seeds * len(test.served) * test.requests(test.any_rate, 0)[0].count
+    at_a_rate = test.seeds * len(test.servers) * test.requests(test.any_rate, 0)[0].count
     usual_rates = len(rates) if rates is not None else 1 if test.source.has_own_rate else _USUAL_RATES
     progress = _Progress(advance, usual_requests(test) if search else 0, at_a_rate * usual_rates)
     found = find_carried(test, progress.add) if search else ()
@@ -120,7 +120,7 @@ def _rates_to_run(
         return tuple(rates)
     if test.source.has_own_rate:
         return (None,)
-    full_per_s = found[0].saturated_per_s if found else saturation(test, test.served[0])[0]
+    full_per_s = found[0].saturated_per_s if found else saturation(test, test.servers[0])[0]
     return rates_to_try(full_per_s, found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from medusa_sim.load.batch import Batch
 from medusa_sim.load.cache import Cache
 from medusa_sim.load.limits import SchedulerLimits
-from medusa_sim.load.policies import Policy, State, checked
+from medusa_sim.load.policies import Policy, State, check_drafts
 
 
 class AskedPolicy:
@@ -27,7 +27,7 @@ class AskedPolicy:
             return self._batch.drafts
         if self._answer is None or self._is_old(requests):
             answer = self._policy.drafts(self._state(now_s, requests, waiting))
-            self._answer = checked(self._policy, answer, requests, self._drafts_max)
+            self._answer = check_drafts(self._policy, answer, requests, self._drafts_max)
             self._asked_at_step, self._asked_at_requests = self._batch.step, requests
             self._steps = self._verified = self._accepted = 0
         return min(self._answer, self._limits.token_budget // requests - 1)

@@ -78,7 +78,7 @@ class Batch:
             heappop(ends)  # of a request that was preempted
         return ends[0][0] - self.step
 
-    def advance(self, steps: int) -> int:
+    def take_steps(self, steps: int) -> int:
         """Take so many steps, at most `steps_to_an_end`; the tokens that all requests emit in them."""
         self.step += steps
         emitted = steps * len(self.requests)

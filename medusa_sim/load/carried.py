@@ -13,7 +13,7 @@ from decimal import ROUND_DOWN, Context
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.load.load_test import LoadTest, ServedPolicy
+from medusa_sim.load.load_test import LoadTest, PolicyServer
 from medusa_sim.load.metrics import Metrics, metrics_of
 from medusa_sim.load.point import half_width
 from medusa_sim.load.policies import Fixed, Policy
@@ -76,9 +76,9 @@ class Carried:
         return None if rate <= 0.0 else int(np.ceil(rate_per_s / rate)) * gpus
 
 
-def saturation(test: LoadTest, served: ServedPolicy) -> tuple[float, float]:
+def saturation(test: LoadTest, server: PolicyServer) -> tuple[float, float]:
     """(requests/s, tokens/s) with `max_num_seqs` requests always in flight, of the lengths of the source."""
-    users = served.limits.max_requests
+    users = server.limits.max_requests
     pool = _trial(test, test.any_rate)
     count = max(4 * users, pool.count)
     places = np.arange(count) % pool.count
@@ -89,7 +89,7 @@ def saturation(test: LoadTest, served: ServedPolicy) -> tuple[float, float]:
         users=users,
         source="saturated",
     )
-    metrics = metrics_of(served.run(requests, 0), served.table, served.limits, test.goals)
+    metrics = metrics_of(server.run(requests, 0), server.table, server.limits, test.goals)
     return metrics["requests_per_s"], metrics["tokens_per_s"]
 
 
@@ -99,31 +99,31 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
     A closed loop, and requests that all come at once, have no rate to search: there only saturation is known.
     """
     has_rates = bool(np.isfinite(_trial(test, test.any_rate).rate_per_s))
-    full = [saturation(test, served) for served in test.served]
-    plain = next((i for i, served in enumerate(test.served) if served.table.drafts_max == 0), None)
+    full = [saturation(test, server) for server in test.servers]
+    plain = next((i for i, server in enumerate(test.servers) if server.table.drafts_max == 0), None)
     rates = []
-    for served, (full_per_s, tokens_per_s) in zip(test.served, full, strict=True):
-        off = off_from(served.table, served.policy(), test.mean_length, requests_held(test, served))
+    for server, (full_per_s, tokens_per_s) in zip(test.servers, full, strict=True):
+        off = off_from(server.table, server.policy(), test.mean_length, requests_held(test, server))
         found = Carried(
-            policy=served.name,
+            policy=server.name,
             saturated_per_s=full_per_s,
             saturated_tokens_per_s=tokens_per_s,
             off_from=off,
             searched=has_rates,
         )
         if has_rates and test.goals.given:
-            found = _with_largest(found, test, served, advance)
-        if has_rates and plain is not None and served is not test.served[plain]:
+            found = _with_largest(found, test, server, advance)
+        if has_rates and plain is not None and server is not test.servers[plain]:
             top = min(full_per_s, full[plain][0])
-            loses = _loses_from(test, served, test.served[plain], top, advance)
+            loses = _loses_from(test, server, test.servers[plain], top, advance)
             found = replace(found, loses_from=loses)
         rates.append(found)
     return tuple(rates)
 
 
-def requests_held(test: LoadTest, served: ServedPolicy) -> int:
+def requests_held(test: LoadTest, server: PolicyServer) -> int:
     """Requests of the mean length that the KV cache of a server holds at once, at most those of a step."""
-    limits = served.limits
+    limits = server.limits
     blocks = limits.blocks_of(max(round(test.mean_length), 1)) - limits.shared_blocks(round(test.mean_length))
     return min(limits.max_requests, max(limits.kv_blocks // max(blocks, 1), 1))
 
@@ -159,18 +159,18 @@ def search_requests(test: LoadTest) -> int:
 def usual_requests(test: LoadTest) -> int:
     """Requests that a search usually simulates, to tell how long it will take."""
     trials = _USUAL_TRIALS * test.seeds if test.goals.given else 0
-    return search_requests(test) * (trials + _USUAL_PAIRS) * len(test.served)
+    return search_requests(test) * (trials + _USUAL_PAIRS) * len(test.servers)
 
 
 def _metrics_at(
-    test: LoadTest, served: ServedPolicy, rate_per_s: float, advance: Advance | None, seed: int = 0
+    test: LoadTest, server: PolicyServer, rate_per_s: float, advance: Advance | None, seed: int = 0
 ) -> dict[str, float]:
     requests = _trial(test, rate_per_s, seed)
-    record = served.run(requests.at_rate(rate_per_s), seed, advance)
-    return metrics_of(record, served.table, served.limits, test.goals)
+    record = server.run(requests.at_rate(rate_per_s), seed, advance)
+    return metrics_of(record, server.table, server.limits, test.goals)
 
 
-def _with_largest(found: Carried, test: LoadTest, served: ServedPolicy, advance: Advance | None) -> Carried:
+def _with_largest(found: Carried, test: LoadTest, server: PolicyServer, advance: Advance | None) -> Carried:
     """The largest rate: the bracket of the knee, narrowed by false position on the logarithm of the rate."""
     saturated = found.saturated_per_s
     wanted = test.goals.share
@@ -179,7 +179,7 @@ def _with_largest(found: Carried, test: LoadTest, served: ServedPolicy, advance:
 
     def over(rate: float) -> float:
         """By how much the pooled share of requests that keep the limits exceeds the wanted one."""
-        points = [_metrics_at(test, served, rate, advance, seed) for seed in range(test.seeds)]
+        points = [_metrics_at(test, server, rate, advance, seed) for seed in range(test.seeds)]
         last[rate] = points[0]
         tried[rate] = np.array([metrics["goodput_share"] for metrics in points])
         return float(tried[rate].mean()) - wanted
@@ -242,15 +242,13 @@ def _spread(tried: dict[float, FloatArray], wanted: float) -> float | None:
 
 
 def _loses_from(
-    test: LoadTest, served: ServedPolicy, plain: ServedPolicy, top: float, advance: Advance | None
+    test: LoadTest, server: PolicyServer, plain: PolicyServer, top: float, advance: Advance | None
 ) -> float | None:
     """The rate from which the mean request takes longer than with `plain`, pairs of the same requests."""
 
     def loses(rate: float) -> bool:
-        with_drafts, without = (
-            _metrics_at(test, server, rate, advance)["e2e_mean_s"] for server in (served, plain)
-        )
-        return with_drafts > without
+        with_drafts, without = (_metrics_at(test, each, rate, advance) for each in (server, plain))
+        return with_drafts["e2e_mean_s"] > without["e2e_mean_s"]
 
     if not loses(top):
         return None

@@ -55,8 +55,8 @@ class Clients:
         said = None if requests.said is None else requests.said.item(number)
         return Request(number, requests.prompt_tokens.item(number), output, said, left=output)
 
-    def finished(self, number: int, finish_s: float) -> None:
-        """A request has finished: the next of its session is sent, in a closed loop the next of all."""
+    def send_after(self, number: int, finish_s: float) -> None:
+        """Send what waits for a request that has finished: the next of its session, or of a closed loop."""
         requests = self._requests
         if self.pending:
             follower = requests.count - self.pending

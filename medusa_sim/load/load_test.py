@@ -37,8 +37,8 @@ _MOST_SEEDS = 100
 
 
 @dataclass(frozen=True, eq=False)
-class ServedPolicy:
-    """A policy as it is run: with the table and limits of a server that loads its drafter."""
+class PolicyServer:
+    """A server that runs one policy: step times and limits with the drafter that the policy needs."""
 
     policy: Callable[[], Policy]
     name: str
@@ -63,7 +63,7 @@ class LoadTest:
     scenario: Scenario
     source: Source = field(default_factory=Drawn)
     policies: Sequence[str | Policy] = DEFAULT_POLICIES
-    server: ServerSettings = field(default_factory=ServerSettings)
+    settings: ServerSettings = field(default_factory=ServerSettings)
     goals: Goals = field(default_factory=Goals)
     seeds: int = LOAD_SEEDS
     drop_long: bool = False
@@ -106,14 +106,14 @@ class LoadTest:
 
     def limits(self, drafts: int) -> SchedulerLimits:
         """Of a server that loads a drafter of so many drafts; 0: none."""
-        return limits_of(self.scenario, chains(self.scenario)[drafts - 1] if drafts else None, self.server)
+        return limits_of(self.scenario, chains(self.scenario)[drafts - 1] if drafts else None, self.settings)
 
     def requests(self, rate_per_s: float | None, seed: int) -> tuple[Requests, int]:
         """(requests that fit every policy's server, how many were left out)."""
         drafts = self.drafts_max
         limits = self.limits(drafts)
         drawn = self.source.requests(rate_per_s, seed, limits.longest_request(drafts))
-        drawn = drawn.cancelled(self.cancelled, seed)
+        drawn = drawn.with_cancelled(self.cancelled, seed)
         return drawn.fitting(limits, drafts, drop_long=self.drop_long)
 
     @property
@@ -151,16 +151,16 @@ class LoadTest:
         )
 
     @cached_property
-    def served(self) -> tuple[ServedPolicy, ...]:
-        """Every policy with its own server."""
-        return tuple(self.served_by(policy) for policy in self.policies)
+    def servers(self) -> tuple[PolicyServer, ...]:
+        """One for each policy."""
+        return tuple(self._server_for(policy) for policy in self.policies)
 
-    def served_by(self, policy: str | Policy) -> ServedPolicy:
-        """A policy with a server that holds memory for its longest draft."""
+    def _server_for(self, policy: str | Policy) -> PolicyServer:
+        """The server of a policy, which holds memory for its longest draft."""
         made = self._fresh(policy, self.table)
         drafts = made.longest(self.table.drafts_max)
         table, limits = self.table.upto(drafts), self.limits(drafts)
-        return ServedPolicy(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
+        return PolicyServer(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
 
     def _fresh(self, policy: str | Policy, table: StepTable) -> Policy:
         """The policy as a run begins with it."""
@@ -169,14 +169,14 @@ class LoadTest:
         return deepcopy(policy)
 
     def point(
-        self, served: ServedPolicy, rate_per_s: float | None, *, advance: Advance | None = None
+        self, server: PolicyServer, rate_per_s: float | None, *, advance: Advance | None = None
     ) -> LoadPoint:
         """One policy at one rate, over the seeds."""
         values: list[Metrics] = []
         for seed in range(self.seeds):
             requests, dropped = self.requests(rate_per_s, seed)
-            record = served.run(requests, seed, advance)
-            metrics = metrics_of(record, served.table, served.limits, self.goals)
+            record = server.run(requests, seed, advance)
+            metrics = metrics_of(record, server.table, server.limits, self.goals)
             price, gpus, energy = self.scenario.usd_per_gpu_hour, self.scenario.gpus, self.energy
             usd = usd_per_million_tokens(price, gpus, metrics["tokens_per_s"])
             metrics["usd_per_million_tokens"] = float(usd)
@@ -187,7 +187,7 @@ class LoadTest:
                 first = record
                 offered = requests.rate_per_s if np.isfinite(requests.rate_per_s) else np.nan
         return LoadPoint(
-            policy=served.name,
+            policy=server.name,
             rate_per_s=rate_per_s,
             offered_per_s=offered,
             values=tuple(values),
@@ -197,7 +197,7 @@ class LoadTest:
 
     def points(self, rates: Iterable[float | None], advance: Advance | None = None) -> tuple[LoadPoint, ...]:
         """Every policy at every rate, rate by rate."""
-        return tuple(self.point(served, rate, advance=advance) for rate in rates for served in self.served)
+        return tuple(self.point(server, rate, advance=advance) for rate in rates for server in self.servers)
 
 
 @takes(LoadArguments)
@@ -236,7 +236,7 @@ def load_test(scenario: Scenario, **given: Any) -> LoadTest:
         scenario=scenario,
         source=source,
         policies=tuple(asked.policies),
-        server=ServerSettings(
+        settings=ServerSettings(
             max_requests=asked.max_num_seqs,
             token_budget=asked.max_num_batched_tokens,
             block_tokens=asked.block_size,

@@ -67,7 +67,7 @@ class Policy(ABC):
         return described
 
 
-def checked(policy: Policy, drafts: int, requests: int, drafts_max: int) -> int:
+def check_drafts(policy: Policy, drafts: int, requests: int, drafts_max: int) -> int:
     """What a policy chose at so many requests. Raises UsageError for what is no number of drafts."""
     if isinstance(drafts, bool) or not isinstance(drafts, int | np.integer) or not 0 <= drafts <= drafts_max:
         raise UsageError(

@@ -96,7 +96,7 @@ class Requests:
             )
         return replace(self, arrival_s=self.arrival_s * (self.rate_per_s / rate_per_s))
 
-    def cancelled(self, share: float, seed: int) -> Requests:
+    def with_cancelled(self, share: float, seed: int) -> Requests:
         """The same requests, that share of them cancelled: their outputs end at an even share of themselves.
 
         An engine learns of it and frees their blocks; all arrays keep their order.

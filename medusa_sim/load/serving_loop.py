@@ -21,11 +21,10 @@ from medusa_sim.load.clients import Clients
 from medusa_sim.load.draws import Draws
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import Policy
-from medusa_sim.load.record import Record, Recorder, Span
+from medusa_sim.load.record import Record, Recorder, Span, Window
 from medusa_sim.load.requests import Request, Requests
 from medusa_sim.load.scheduler import Chunk, Scheduler
 from medusa_sim.load.step_table import StepTable
-from medusa_sim.load.window import Window
 
 _MOST_STEPS = 128
 """Steps of one span: the timeline is no finer."""
@@ -129,7 +128,7 @@ class ServingLoop:
         steps = 1 if chunks else self._equal_steps(drafts, length)
         scheduler.count_steps(steps, carried=bool(chunks))
         self.cache.record_use(drafts, steps)
-        emitted = batch.advance(steps) if requests else 0
+        emitted = batch.take_steps(steps) if requests else 0
         accepted = emitted - steps * requests
         if drafts:
             self.found_share = batch.found_share(steps)
@@ -182,7 +181,7 @@ class ServingLoop:
         table = self.table
         step_s = table.decoding_s(drafts, requests, length)
         if drafts and table.match_rate < 1.0:
-            return table.found_s(step_s, drafts, requests, length, self.found_share)
+            return table.with_found_share_s(step_s, drafts, requests, length, self.found_share)
         if not drafts and table.drafts_max:  # the drafter that is loaded keeps its state up to date
             return step_s * (1.0 + table.idle_share.item(requests))
         return step_s
@@ -207,7 +206,7 @@ class ServingLoop:
         if request.stopped_s is None:
             self.recorder.first_token_s[request.number] = self.now_s + self._sending_s
         else:
-            self.recorder.gap(self.now_s - request.stopped_s)
+            self.recorder.add_gap(self.now_s - request.stopped_s)
             request.stopped_s = None
         request.left -= 1
         self.scheduler.start(request)
@@ -223,6 +222,6 @@ class ServingLoop:
         """Send the last token."""
         finish_s = self.recorder.finish_s[request.number] = self.now_s + self._sending_s
         self.finished += 1
-        self.clients.finished(request.number, finish_s)
+        self.clients.send_after(request.number, finish_s)
         if not self.window.is_open_loop:
             self.window.pass_request(self.finished, self.now_s)

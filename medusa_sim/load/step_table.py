@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -106,8 +106,10 @@ class StepTable:
         below, above = lengths[j], lengths[j + 1]
         return row[j] + (row[j + 1] - row[j]) * (length - below) / (above - below)
 
-    def found_s(self, whole_s: float, drafts: int, requests: int, length: float, share: float) -> float:
-        """A step of `whole_s` in the mean where this share of the requests found drafts, not match_rate.
+    def with_found_share_s(
+        self, whole_s: float, drafts: int, requests: int, length: float, share: float
+    ) -> float:
+        """Seconds of a step in which this share of the requests found drafts; whole_s: where match_rate did.
 
         Linear in the share, so that the mean step stays; without any a step is as much shorter as the last
         drafts made it longer, and no shorter than a plain one.
@@ -162,31 +164,31 @@ def step_table(
     starts = range(_TOGETHER, limits.max_requests, _TOGETHER)
     batches = np.split(np.arange(1, limits.max_requests + 1), starts)
     pieces = [_piece(price(scenario, batch, lengths, options), options) for batch in batches]
-    (setting, *_), *parts = zip(*pieces, strict=True)
-    steps_s, faster, slower, drafting, idle = (np.concatenate(part, axis=1) for part in parts)
+    whole = _Piece(*(np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True)))
+    setting = scenario.setting
     prompts = prompt_table(setting, options[-1].drafter if options else None, limits, longest)
     prompts_alone = np.zeros((len(options) + 1, 1, lengths.size))
-    prompts_alone[:] = max(float(steps_s[0, 0, 0] - prompts.linear_s[1]), 0.0)
+    prompts_alone[:] = max(float(whole.step_s[0, 0, 0] - prompts.linear_s[1]), 0.0)
     engine = setting.runtime.engine
     ahead = 0 if engine is None else round(engine.steps_ahead.value)
     method = scenario.drafting.method
     is_synchronous = engine is not None and bool(options) and method in engine.synchronous_drafters
     return StepTable(
         lengths=lengths.astype(np.float64),
-        step_s=np.concatenate([prompts_alone, steps_s], axis=1),
+        step_s=np.concatenate([prompts_alone, whole.step_s], axis=1),
         prompts=prompts,
         rates=acceptance_rates(options),
         match_rate=setting.match_rate if options else 1.0,
         match_runs=(scenario.profile.match_runs or MATCHES_RUN) if options else 1.0,
-        drafting_share=_with_none(drafting, 0.0),
-        idle_share=_with_none(idle, 0.0)[0],
+        drafting_share=_with_none(whole.drafting_share, 0.0),
+        idle_share=_with_none(whole.idle_share, 0.0)[0],
         steps_ahead=0 if is_synchronous else ahead,
         plain_steps_ahead=ahead,
         server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
         server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
         server_band=0.0 if engine is None else engine.server_us.band,
-        faster=_with_none(faster),
-        slower=_with_none(slower),
+        faster=_with_none(whole.faster),
+        slower=_with_none(whole.slower),
     )
 
 
@@ -196,20 +198,29 @@ def _with_none(values: FloatArray, none: float | None = None) -> FloatArray:
     return np.concatenate([first, values], axis=1)
 
 
-def _piece(cells: Cells, options: Sequence[DraftOption]) -> tuple[Any, ...]:
-    """(setting, step_s (K, b, S), faster, slower, drafting_share (K, b), idle_share (1, b)) of a part."""
+class _Piece(NamedTuple):
+    """Parts of a `StepTable` at some numbers of requests, from one on; idle_share: (1, b)."""
+
+    step_s: FloatArray
+    faster: FloatArray
+    slower: FloatArray
+    drafting_share: FloatArray
+    idle_share: FloatArray
+
+
+def _piece(cells: Cells, options: Sequence[DraftOption]) -> _Piece:
+    """The step times of cells, all of whose batches stand in a table. options: of the cells, chains."""
     steps, setting = cells.by_count, cells.surface.setting
     sampled_us = (
         steps.step_us + sampled(setting, steps.batch, steps.candidates, steps.tokens_per_step).time_us
     )
     middle = cells.shape[1] // 2
-    bands = ((steps.low_us, steps.step_us), (steps.step_us, steps.high_us))
-    return (
-        setting,
-        np.moveaxis(np.broadcast_to(sampled_us, steps.shape), -1, 0) / US_PER_S,
-        *(np.log(high / low)[:, middle].T for low, high in bands),
-        _drafting_share(cells, options),
-        cells.surface.idle_share[None, :, middle],
+    return _Piece(
+        step_s=np.moveaxis(np.broadcast_to(sampled_us, steps.shape), -1, 0) / US_PER_S,
+        faster=np.log(steps.step_us / steps.low_us)[:, middle].T,
+        slower=np.log(steps.high_us / steps.step_us)[:, middle].T,
+        drafting_share=_drafting_share(cells, options),
+        idle_share=cells.surface.idle_share[None, :, middle],
     )
 
 

@@ -47,9 +47,9 @@ def test_tokens_are_those_in_the_cache_and_blocks_of_a_shared_text_count_once():
     assert cache.needed(0) == 2 * 5 - 4  # 64 tokens and the slot of the next: five blocks, two of them shared
     assert cache.at_most(0) == 2 * 5 - 4
     assert cache.tokens == 128 - 4 * 16
-    assert batch.advance(10) == 20
+    assert batch.take_steps(10) == 20
     assert (cache.needed(0), cache.tokens) == (2 * 5 - 4, 148 - 4 * 16)
-    batch.advance(6)
+    batch.take_steps(6)
     assert cache.needed(0) == 2 * 6 - 4
     gone = batch.drop_last()
     assert (gone.number, gone.left, gone.committed) == (1, 33, 81)

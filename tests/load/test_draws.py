@@ -97,9 +97,9 @@ def test_longer_runs_make_requests_less_equal():
 def test_a_step_grows_with_the_share_that_found_drafts(share, b, drafts):
     table = looked_up(1.4)
     whole_s = table.decoding_s(drafts, b, 100)
-    found = table.found_s(whole_s, drafts, b, 100, share)
-    assert table.found_s(whole_s, drafts, b, 100, table.match_rate) == pytest.approx(whole_s)
-    none_s = table.found_s(whole_s, drafts, b, 100, 0.0)
+    found = table.with_found_share_s(whole_s, drafts, b, 100, share)
+    assert table.with_found_share_s(whole_s, drafts, b, 100, table.match_rate) == pytest.approx(whole_s)
+    none_s = table.with_found_share_s(whole_s, drafts, b, 100, 0.0)
     assert none_s <= found + 1e-12
     if drafts > 1:  # the rows of one request each, and what the host takes anyway
         assert none_s == pytest.approx(STEP_S * (1.0 + 0.05 * b) + 0.002)
@@ -132,10 +132,10 @@ def point(
         scenario=scenario,
         source=Drawn(lengths=LENGTHS, **{"count": 300, **source}),
         policies=(policy,),
-        server=ServerSettings(max_requests=users or 64),
+        settings=ServerSettings(max_requests=users or 64),
         seeds=1,
     )
-    return test.point(test.served[0], rate)
+    return test.point(test.servers[0], rate)
 
 
 def test_a_server_with_next_to_nothing_to_do_draws_its_idle_watts():

@@ -46,12 +46,12 @@ def test_the_largest_rate_keeps_the_limits_and_a_larger_one_does_not(answer):
     plain, drafting = answer.carried
     assert 0.0 < plain.largest_per_s < drafting.largest_per_s <= drafting.saturated_per_s
     test = answer.test
-    for served, found in zip(test.served, answer.carried, strict=True):
+    for server, found in zip(test.servers, answer.carried, strict=True):
         assert found.largest_per_s is not None
         if found.largest_per_s >= found.saturated_per_s:
             continue
         for factor, keeps in ((0.97, True), (1.1, False)):
-            point = test.point(served, factor * found.largest_per_s)
+            point = test.point(server, factor * found.largest_per_s)
             assert (point.mean["goodput_share"] >= test.goals.share) is keeps
     assert drafting.gpus_for(50.0, 1) == int(np.ceil(50.0 / drafting.largest_per_s))
 
@@ -115,7 +115,7 @@ def adaptive() -> Adaptive:
 def test_where_drafting_loses_in_a_batch_is_where_the_table_says():
     slow = Scenario(gpu="l40s", model="llama-3.1-8b", drafter="eagle", acceptance=0.25, max_drafts=3)
     test = load_test(slow, policies=("none", "3"), requests=200, seeds=1, max_num_seqs=128)
-    fixed = test.served[1]
+    fixed = test.servers[1]
     own, any_number = (
         off_from(fixed.table, policy, test.mean_length, 128) for policy in (fixed.policy(), adaptive())
     )
@@ -148,7 +148,7 @@ def test_littles_law_holds_in_the_measured_window():
 
 def test_saturation_does_not_depend_on_the_rate_that_is_asked():
     test = load_test(SCENARIO, policies=("none",), **SMALL)
-    per_s, tokens_per_s = saturation(test, test.served[0])
+    per_s, tokens_per_s = saturation(test, test.servers[0])
     assert per_s > 1.0
     assert tokens_per_s / per_s == pytest.approx(256, rel=0.15)
     assert rates_to_try(per_s)[-1] == pytest.approx(0.9 * per_s, rel=0.06)
@@ -175,15 +175,15 @@ def test_nothing_carries_more_than_it_is_full_at(limit_ms, prompt, cv, slots, po
 def test_an_error_of_the_step_is_larger_in_the_latency_by_what_the_queue_adds():
     # d TPOT / TPOT = e / (1 - rho'): steps that are longer by 2 % meet more requests
     test = load_test(SCENARIO, policies=("none",), requests=3000, length_cv=0.3, seeds=1, prompt_tokens=512)
-    served = test.served[0]
+    server = test.servers[0]
     for rate in (5.0, 24.0):
-        point = test.point(served, rate)
-        table, prompts = served.table, served.table.prompts
+        point = test.point(server, rate)
+        table, prompts = server.table, server.table.prompts
         slower_prompts = replace(
             prompts, linear_s=1.02 * prompts.linear_s, attention_s=1.02 * prompts.attention_s
         )
         slow = replace(table, step_s=1.02 * table.step_s, prompts=slower_prompts)
-        slower = test.point(replace(served, table=slow), rate)
+        slower = test.point(replace(server, table=slow), rate)
         grown = np.log(slower.mean["tpot_mean_s"] / point.mean["tpot_mean_s"])
         share = point.mean["queue_share"]
         assert grown == pytest.approx(np.log(1.02) / (1.0 - share), rel=0.35)
@@ -215,7 +215,7 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length():
     found = {}
     for count in (400, 1600):
         test = load_test(SCENARIO, policies=("none",), requests=count, seeds=2, max_num_seqs=8, ttft_ms=9000)
-        full = saturation(test, test.served[0])[0]
+        full = saturation(test, test.servers[0])[0]
         for factor in (0.7, 0.89, 1.05, 1.5):
             answer = run_load(test, [factor * full], search=False)
             point = answer.points[0]
@@ -291,10 +291,10 @@ def test_requests_that_come_at_once_have_no_rate(tmp_path):
 def test_every_name_of_a_policy_runs():
     test = load_test(SCENARIO, policies=("none", "K=2", "schedule", "schedule-context", "adaptive", "budget",
                                          "schedule=1:3,4:1"), **SMALL)  # fmt: skip
-    for served in test.served:
+    for server in test.servers:
         state = State(now_s=0.0, requests=3, waiting=0, mean_length=400.0, kv_share=0.1, drafts=0,
                       accepted=None, steps=0)  # fmt: skip
-        assert 0 <= served.policy().drafts(state) <= 3
+        assert 0 <= server.policy().drafts(state) <= 3
     assert policy_of("schedule=1:3,4:1", test.table, 100.0).drafts(state) == 3
 
 
@@ -360,8 +360,8 @@ def test_cancelled_requests_end_before_their_outputs_do():
     ended = every.requests(5.0, 0)[0].output_tokens / whole.output_tokens
     assert ended.mean() == pytest.approx(0.5, abs=0.03)
     assert (
-        saturation(some, some.served[0])[0]
-        > saturation(load_test(SCENARIO, requests=2000), some.served[0])[0]
+        saturation(some, some.servers[0])[0]
+        > saturation(load_test(SCENARIO, requests=2000), some.servers[0])[0]
     )
     with pytest.raises(UsageError, match="cancelled"):
         load_test(SCENARIO, cancelled=1.5)
@@ -371,12 +371,12 @@ def test_drafting_is_switched_off_only_where_so_many_requests_fit():
     """Beyond what the KV cache holds there is no batch to switch it off at."""
     scenario = Scenario(gpu="l4", model="llama-3.1-8b", drafter="eagle3", acceptance=0.3, max_drafts=3)
     test = load_test(scenario, policies=("none", "3"), requests=60, seeds=1, prompt_tokens=1500)
-    served = test.served[1]
-    most = requests_held(test, served)
-    assert most * served.limits.blocks_of(round(test.mean_length)) <= served.limits.kv_blocks
-    assert most < served.limits.max_requests
-    for each in (1, most, served.limits.max_requests):
-        off = off_from(served.table, served.policy(), test.mean_length, each)
+    server = test.servers[1]
+    most = requests_held(test, server)
+    assert most * server.limits.blocks_of(round(test.mean_length)) <= server.limits.kv_blocks
+    assert most < server.limits.max_requests
+    for each in (1, most, server.limits.max_requests):
+        off = off_from(server.table, server.policy(), test.mean_length, each)
         assert off is None or off <= each
 
 

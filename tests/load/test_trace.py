@@ -81,7 +81,7 @@ def test_the_answer_says_that_sessions_keep_their_order(tmp_path):
         "1 of 2 requests follow another in their session: each is sent when that has finished, not before "
         "its own time; latencies count from then"
     ]
-    first = test.point(test.served[0], None).first_record
+    first = test.point(test.servers[0], None).first_record
     assert first.arrival_s[1] == first.finish_s[0]
 
 
@@ -308,7 +308,7 @@ def test_a_server_holds_memory_for_the_drafts_that_its_policy_ever_chooses():
         scenario, policies=["3", "schedule=1:3", "schedule", "adaptive", "none", "budget"],
         users=8, requests=40, seeds=1,
     )  # fmt: skip
-    three, given, computed, tiers, none, any_number = test.served
+    three, given, computed, tiers, none, any_number = test.servers
     assert [each.table.drafts_max for each in (three, given, tiers, none, any_number)] == [3, 3, 7, 0, 16]
     assert given.limits.kv_tokens == three.limits.kv_tokens
     assert none.limits.kv_tokens > three.limits.kv_tokens > any_number.limits.kv_tokens

@@ -50,16 +50,16 @@ def headline(test: LoadTest) -> str:
 def server_facts(test: LoadTest) -> Iterator[Fact]:
     """How the load was run, and on what server."""
     limits, requests = test.limits(0), test.requests(test.any_rate, 0)[0]
-    runtime, server, source = test.scenario.runtime, test.server, test.source
-    own = runtime.engine is not None and server.max_requests is None and server.token_budget is None
+    runtime, settings, source = test.scenario.runtime, test.settings, test.source
+    own = runtime.engine is not None and settings.max_requests is None and settings.token_budget is None
     yield Fact(
         "Server",
         f"at most {limits.max_requests} requests and {limits.token_budget} tokens in a step"
         + (f", {runtime.name}'s own limits on this card" if own else ""),
         detail=own,
     )
-    if share := server.prefix_hit_rate:
-        yield Fact("Server", f"{percent(share, 0)} of prompts found in the cache ({server.prefix})")
+    if share := settings.prefix_hit_rate:
+        yield Fact("Server", f"{percent(share, 0)} of prompts found in the cache ({settings.prefix})")
     if test.cancelled:
         yield Fact("Server", f"{percent(test.cancelled, 0)} of requests cancelled")
     if test.spread and test.drafts_max:
@@ -187,7 +187,7 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
             f"{significant(mean['requests_decoding'], 3)} requests decoding{at_rate(point)}",
             detail=True,
         )
-    made = [served.policy() for served in answer.test.served]
+    made = [server.policy() for server in answer.test.servers]
     for policy in made:
         if isinstance(policy, BySize):
             yield Fact("Schedule", f"{policy.name}: {_entries(policy.entries)}")

@@ -44,16 +44,16 @@ def warnings(answer: LoadAnswer) -> list[str]:
 def _eaten(answer: LoadAnswer) -> list[str]:
     """Where drafts leave prompts little of the tokens of a step."""
     lines = []
-    for served in answer.test.served:
-        drafts, budget = served.table.drafts_max, served.limits.token_budget
+    for server in answer.test.servers:
+        drafts, budget = server.table.drafts_max, server.limits.token_budget
         most = max(
-            (point.mean["requests_decoding"] for point in answer.points if point.policy == served.name),
+            (point.mean["requests_decoding"] for point in answer.points if point.policy == server.name),
             default=0.0,
         )
         taken = most * (1 + drafts)
         if drafts and taken > _MOST_EATEN * budget:
             lines.append(
-                f"{served.name}: {most:.0f} requests with up to {drafts} drafts take "
+                f"{server.name}: {most:.0f} requests with up to {drafts} drafts take "
                 f"{percent(taken / budget, 0)} of the {budget} tokens of a step, and prompts wait for the "
                 "rest (--max-num-batched-tokens)"
             )
