@@ -9,7 +9,7 @@ another matter (`medusa_sim.acceptance`); the two do not know each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
@@ -175,7 +175,7 @@ def verified_tokens(workload: Workload, depth: int) -> Workload:
     return Workload(phase="verify", batch=workload.batch, seq_len=seq_len, query_tokens=depth + 1)
 
 
-def as_drafting(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+def as_drafting(launches: Iterable[Launch]) -> tuple[Launch, ...]:
     """The same launches as part of the drafting."""
     return tuple(replace(launch, part="drafter") for launch in launches)
 

@@ -127,8 +127,8 @@ class PEagle(Eagle3):
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """One pass; logits of the `depth` rows that propose."""
-        rows = masked(workload, self.depth)
-        return (self._pass(model, rows, runtime, logit_rows=self.depth * workload.batch),)
+        network, rows = self._network(model), masked(workload, self.depth)
+        return (self._pass(network, rows, runtime, logit_rows=self.depth * workload.batch),)
 
     def kv_slots(self) -> int:
         """The masks."""

@@ -76,29 +76,25 @@ class LayerDrafter(Drafter):
 
     def _layers(self, network: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
         """The kernels of the draft layers up to their last hidden state. network: `_network`."""
-        return tuple(
-            launch
-            for launch in as_drafting(model_launches(network, workload, runtime))
-            if launch.operator.name not in _LOGIT_OPERATORS
-        )
+        launches = model_launches(network, workload, runtime)
+        return as_drafting(launch for launch in launches if launch.operator.name not in _LOGIT_OPERATORS)
 
     def _logits(self, network: Model, rows: Size) -> tuple[Launch, ...]:
         """The LM head and the choice of a token on so many rows. network: `_network`."""
         return (
             head_launch(network, "lm_head", "drafter", rows, network.vocab, network.hidden),
-            *as_drafting(tuple(logit_exchange(network, rows))),
+            *as_drafting(logit_exchange(network, rows)),
             elementwise_launch(network, "next_token", "next_token", "drafter", rows, network.whole_vocab),
         )
 
     def _pass(
-        self, model: Model, workload: Workload, runtime: Runtime, *, logit_rows: Size | None
+        self, network: Model, workload: Workload, runtime: Runtime, *, logit_rows: Size | None
     ) -> PassWork:
         """The draft layers and the fusion of all rows; logits of `logit_rows` rows (None: of no row)."""
-        network = self._network(model)
         launches = (
             *self._layers(network, workload, runtime),
             *(() if logit_rows is None else self._logits(network, logit_rows)),
-            self._fusion(model, workload.tokens),
+            self._fusion(network, workload.tokens),
         )
         return PassWork(launches=launches, runtime=runtime, workload=workload, of="draft", layers=self.layers)
 
@@ -107,20 +103,21 @@ class LayerDrafter(Drafter):
 
         Where the engine has a drafter read back, the first pass proposes nothing, and one more does.
         """
-        seen, reads_back = verified_tokens(workload, self.depth), runtime.draft_reads_back
+        network, reads_back = self._network(model), runtime.draft_reads_back
+        seen = verified_tokens(workload, self.depth)
         return (
-            self._pass(model, seen, runtime, logit_rows=None if reads_back else workload.batch),
+            self._pass(network, seen, runtime, logit_rows=None if reads_back else workload.batch),
             *level_passes(
                 workload,
                 range(0 if reads_back else 1, self.depth),
                 self.width,
-                lambda level: self._pass(model, level, runtime, logit_rows=level.tokens),
+                lambda level: self._pass(network, level, runtime, logit_rows=level.tokens),
             ),
         )
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The layers read the features of the prompt."""
-        return (self._pass(model, workload, runtime, logit_rows=workload.batch),)
+        return (self._pass(self._network(model), workload, runtime, logit_rows=workload.batch),)
 
     def weight_bytes(self, model: Model) -> float:
         """The layers and the fusion matrix; embedding and LM head are the target's unless pruned."""
