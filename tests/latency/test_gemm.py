@@ -1,6 +1,7 @@
 """The calibrated GEMM model: physics as properties, a few published times as golden values."""
 
 import dataclasses
+import math
 from dataclasses import replace
 
 import msgspec
@@ -14,8 +15,9 @@ from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.operator import Gemm
-from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
+from medusa_sim.units import BYTES_PER_ELEMENT, format_of
 
 GPU = load_gpu("a100-80gb-pcie")
 KERNEL = GemmKernel(
@@ -49,6 +51,84 @@ def gemm(m: object, n: object, k: object, dtype: str = "fp16", weight_dtype: str
 
 def time_us(operator: Gemm, kernel: GemmKernel = KERNEL) -> np.ndarray:
     return gemm_time(GPU, kernel, operator).time_us
+
+
+def by_hand_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, choice: tuple[int, int], *, cold: bool) -> float:
+    """The equations of the module's docstring, of one shape, number by number; choice: (tile, split)."""
+    tile, split = kernel.tiles[choice[0]], kernel.splits[choice[1]]
+    m, n, k = (float(size) for size in (operator.m, operator.n, operator.k))
+    x_bytes, w_bytes = BYTES_PER_ELEMENT[operator.dtype], BYTES_PER_ELEMENT[operator.stored_dtype]
+    bandwidth, peak = gpu.bandwidth_bytes_per_s / 1e6, gpu.peak(operator.dtype) / 1e6
+
+    def longer(first: float, second: float, norm: float) -> float:
+        return max(first, second) * (1 + (min(first, second) / max(first, second)) ** norm) ** (1 / norm)
+
+    rows = tile.cluster * math.ceil(m / (tile.m * tile.cluster))
+    columns = math.ceil(n / tile.n)
+    x = rows * columns * split / gpu.sms
+    waves = 1 - kernel.contention * (1 - x)
+    if x > 1:
+        waves = kernel.wave_rounding * math.ceil(x) + (1 - kernel.wave_rounding) * x
+    arithmetic = 2 * (tile.m + kernel.unpack_rows) * tile.n / (kernel.peak_fraction * peak / gpu.sms)
+    loads = (tile.m * x_bytes + tile.n * w_bytes) / (kernel.load_ratio * bandwidth / gpu.sms)
+    step = longer(arithmetic, loads, kernel.step_norm)
+    y = 2 * m * n * k / peak
+    tiles = (1 + kernel.throttle * y / (y + kernel.throttle_us)) * waves * (k / split + kernel.tile_k) * step
+    pace = tile.pace
+    if rows * columns * split <= gpu.sms:
+        over_half = rows * tile.m - m < tile.m / 2 and (rows > 1 or tile.m != 128)
+        pace = tile.pace_alone if over_half else tile.pace_half
+    tiles *= pace
+    if kernel.l2_ratio:
+        shared = k * (m * columns * x_bytes + n * rows * w_bytes) / (kernel.l2_ratio * bandwidth)
+        tiles = longer(tiles, shared, kernel.step_norm)
+    if kernel.padding_ratio and tile.loads_padding:
+        tiles += columns * (rows * tile.m - m) * k * x_bytes / (kernel.padding_ratio * bandwidth)
+    weights, read = n * k * w_bytes, m * k * x_bytes
+    if kernel.resident_share:
+        again = max(1.0, columns / max(1.0, gpu.sms / rows)) - 1
+        read *= 1 + again / (1 + (kernel.resident_share * gpu.l2_bytes / read) ** 4)
+    hot = 0.0
+    if not cold:
+        room = kernel.hot_share * gpu.l2_bytes
+        hot = float(weights <= room)
+        if kernel.hot_copies:
+            copies = min(kernel.hot_copies, math.ceil(gpu.l2_bytes / weights))
+            hot = min(max(1 - (copies * weights / room - 1) / 0.1, 0.0), 1.0)
+    memory = (read + m * n * max(x_bytes, 2)) / kernel.bandwidth_fraction
+    memory += weights * (hot / (kernel.hot_ratio or 1) + (1 - hot) / kernel.bandwidth_fraction)
+    time = longer(memory / bandwidth, tiles, kernel.memory_norm) + kernel.drain_k * step
+    time += kernel.vector_ramp_us if m <= kernel.vector_rows else kernel.ramp_us
+    if kernel.quantise_ratio:
+        time += (2 + x_bytes) * m * k / (kernel.quantise_ratio * bandwidth)
+    if split > 1:
+        time += kernel.split_us + 2 * 4 * m * n * split / (kernel.load_ratio * bandwidth)
+    if hot and not kernel.hot_copies:
+        time = max(time, (weights + m * (n + k) * x_bytes) / bandwidth)
+    return time
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_the_time_is_that_of_the_equations(cold):
+    """Of every tile of every shipped kernel with rows of its own, and of the one above."""
+    of_own = [
+        (gpu, kernel, form)
+        for gpu in map(load_gpu, gpu_names())
+        for kernels in gpu.kernels.values()
+        for form, kernel in kernels.gemm.items()
+        if not kernel.fit.inherited_from
+    ]
+    sizes = [(1, 4096, 1024), (16, 512, 128), (100, 17_000, 4096), (129, 4096, 14_336), (5000, 8192, 8192)]
+    m, n, k = np.transpose(sizes)
+    for gpu, kernel, form in [*of_own, (GPU, KERNEL, "fp16")]:
+        stored = format_of(form)
+        made = gemm(m, n, k, stored.dtype, stored.weight_dtype)
+        times = gemm_candidates_us(gpu, kernel, made, cold=cold)
+        found = times.reshape(len(kernel.tiles), len(kernel.splits), len(sizes))
+        for tile, split, at in np.argwhere(np.isfinite(found)):
+            one = gemm(*sizes[at], stored.dtype, stored.weight_dtype)
+            told = by_hand_us(gpu, kernel, one, (tile, split), cold=cold)
+            assert found[tile, split, at] == pytest.approx(told, rel=1e-9), (gpu.name, form)
 
 
 def test_bounds_are_ramp_arithmetic_or_memory():

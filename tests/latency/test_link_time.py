@@ -53,6 +53,71 @@ def dispatch(tokens: Size, ranks: Size = 8, hidden: Size = 7168, topk: Size = 8,
     )  # fmt: skip
 
 
+def by_hand_us(
+    gpu: Gpu, kernel: CollectiveKernel, kind: str, message: float, ranks: int, *, cold: bool
+) -> float:
+    """(C1) to (C4) of one message, number by number."""
+    link = gpu.link_bandwidth_bytes_per_s / 1e6
+    ring = (
+        {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}[kind] * (ranks - 1) / ranks
+    )
+
+    def line_us(regime: CollectiveRegime, size: float) -> float:
+        sent = ring * size
+        if regime.one_shot and kernel.knows_ranks:
+            sent = size * (ranks - 1)
+        elif regime.in_switch:
+            sent = min(sent, regime.in_switch * size * (1 + 1 / ranks))
+        start_us = regime.start_us + regime.rank_us * (ranks - 2)
+        return start_us + (regime.copy_passes * size + regime.link_passes * sent) / link
+
+    regimes = kernel.regimes
+    ends = [each.bytes_max * (ranks / 2) ** each.growth if each.bytes_max else np.inf for each in regimes]
+    most = [np.inf] * len(regimes)  # (C4): of the regime, and of all behind it
+    for place in reversed(range(len(regimes) - 1)):
+        end = ends[place]
+        reached = line_us(regimes[place], end), line_us(regimes[place + 1], 2**0.5 * end)
+        most[place] = min(*reached, most[place + 1])
+    times = []
+    for place, regime in enumerate(regimes):
+        own_us = line_us(regime, message)
+        if cold:
+            own_us = min(own_us, most[place])
+            if place and message > ends[place - 1]:
+                own_us = max(own_us, most[place - 1])
+        times.append(own_us)
+    serving = [time for time, end in zip(times, ends, strict=True) if message <= end]
+    return serving[0] if ranks <= 8 else min(serving)
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_the_time_is_that_of_the_equations(cold):
+    """Of shipped kernels that know more than two ranks, and of one with every term."""
+    shipped = [
+        (gpu, kernel, key.partition("@")[0].partition("-")[0].rpartition("_")[0])
+        for gpu in map(load_gpu, ("h100-sxm", "h200-sxm", "b200"))
+        for kernels in gpu.kernels.values()
+        for key, kernel in kernels.collective.items()
+        if not kernel.ranks_of and not kernel.fit.inherited_from
+    ]
+    switched = CollectiveRegime(start_us=20.0, rank_us=0.5, copy_passes=0.1, link_passes=1.1, in_switch=0.9)
+    every = CollectiveKernel(
+        regimes=(
+            ALL_REDUCE.regimes[0],
+            msgspec.structs.replace(ALL_REDUCE.regimes[1], bytes_max=2.0**22, growth=0.5),
+            switched,
+        ),
+        fit=FIT,
+    )
+    messages = 2.0 ** np.arange(10, 29, 1.5)
+    for gpu, kernel, kind in [*shipped, (GPU, every, "all_reduce"), (GPU, ALL_REDUCE, "all_gather")]:
+        for ranks in (2, 3, 8, 16):
+            made = Collective(name=kind, kind=kind, dtype="bf16", message_bytes=messages, ranks=ranks)
+            found = collective_time(gpu, kernel, made, cold=cold).time_us
+            told = [by_hand_us(gpu, kernel, kind, size, ranks, cold=cold) for size in messages]
+            assert found == pytest.approx(np.array(told) * kernel.fit.slower), (gpu.name, kind, ranks)
+
+
 @given(message=st.integers(256, 10**9), ranks=st.sampled_from([2, 4, 8]))
 def test_time_rises_with_message_and_ranks_and_the_link_bounds_it(message, ranks):
     operator = all_reduce(message, ranks)

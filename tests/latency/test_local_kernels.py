@@ -6,8 +6,9 @@ import pytest
 
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.operator import Attention, Gemm
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm
 from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.local import Law, MatrixLaw, TypeLaw
 from medusa_sim.step.workload import union
 
 COLUMNS = np.arange(1, 33)
@@ -126,3 +127,88 @@ def test_a_curve_of_ones_own_scales_products_beside_barriers_and_no_attention():
     sizes = {"batch": 3, "q_len": 1, "kv_len": 500, "heads": 32, "kv_heads": 8, "head_dim": 128}
     seen = Attention(name="attention", kind="decode_attention", dtype="fp16", **sizes)
     assert own.time(seen).time_us == bare.time(seen).time_us
+
+
+GPU = load_gpu("h100-sxm")
+LAW = Law(
+    name="made up", backend="cuda", targets=("sm",), source="made up for tests", overlap=2.0, launch_us=3.0,
+    pass_us=2.0, step_us=50.0, barrier_us=1.0, limit=8, group=4, pairs=4, pair_share=0.5, routing_us=7.0,
+    sorted_us=9.0, attention_share=0.6, attention_us=4.0, attention_ops=0.5, attention_step=96,
+    attention_left_ops=2.0, row_us_per_million=800.0, band=0.1,
+    types={
+        "q8_0": TypeLaw(share=0.8, unpack=2.0, column=3.0, single=4.0, separate=2),
+        "f16": TypeLaw(share=0.9, column=1.0, blocks=((4, 6.0), (1, 2.0))),
+    },
+    matrix=MatrixLaw(tile=16, share=0.7, unpack=5.0, column=0.5, peak=0.4),
+    grouped=MatrixLaw(tile=8, share=0.6, unpack=6.0, column=0.25),
+)  # fmt: skip
+CLOCK = 0.8
+MADE_UP = LocalLatency(GPU, "cuda", LAW, CLOCK)
+BYTES_PER_US = GPU.bandwidth_bytes_per_s * GPU.local.bandwidth_share.value / 1e6
+OPS_PER_US = CLOCK * GPU.local.vector_ops_per_s.value / 1e6
+PEAK_PER_US = CLOCK * GPU.peak("fp16") / 1e6
+
+
+@pytest.mark.parametrize(
+    ("stored", "m", "share", "reads", "ops", "columns"),
+    [
+        ("q8_0", 1, 0.8, 1, 4, 0),
+        ("q8_0", 2, 0.8, 2, 2 * 4, 0),  # each column by itself
+        ("q8_0", 3, 0.8, 1, 2 + 3 * 3, 0),
+        ("q8_0", 8, 0.8, 1, 2 * (2 + 4 * 3), 0),  # two passes of four columns
+        ("q8_0", 9, 0.7, 1, 5, 16),  # a whole tile
+        ("q8_0", 40, 0.7, 1, 5 + 32 * 0.5, 48),  # three
+        ("f16", 1, 0.9, 1, 2, 0),
+        ("f16", 7, 0.9, 1, 6 + 3 * 2, 0),  # a block of four columns and three of one
+        ("f16", 9, 0.7, 1, 5, 16),
+    ],
+)
+def test_a_product_is_that_of_the_equations(stored, m, share, reads, ops, columns):
+    """(local 1) and (local 2): reads of the matrix, operations a weight, columns of whole tiles."""
+    weights = 14336 * 4096
+    memory = reads * weights * {"q8_0": 34 / 32, "f16": 2.0}[stored] / (share * BYTES_PER_US)
+    work = weights * ops / OPS_PER_US + 2 * weights * columns / (0.4 * PEAK_PER_US)
+    found = MADE_UP.time(linear(m, stored))
+    told = 1 + 3 + np.hypot(memory, work)
+    assert float(found.time_us) == pytest.approx(told)
+    half = np.hypot(0.1, 0.3 * (1 - memory / told))  # beside reading three times as unsure
+    assert float(found.low_us) == pytest.approx(told * np.exp(-half))
+    assert float(found.high_us) == pytest.approx(told * np.exp(half))
+    wide = LocalLatency(GPU, "cuda", msgspec.structs.replace(LAW, band=0.2), CLOCK).time(linear(m, stored))
+    half = np.hypot(0.2, 0.45 * (1 - memory / told))
+    assert float(wide.high_us / wide.time_us) == pytest.approx(np.exp(half))
+    assert wide.device_half == pytest.approx(0.9 * 0.2)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hit", "share", "reads", "ops", "sorts"),
+    [
+        (2, 12, 0.8 * 0.5, (16 + 12) / 2, 16 * 4, 0),  # 16 pairs, the second reader finds half in a cache
+        (64, 100, 0.6, 100, 100 * 6, 9),  # 5.1 tokens an expert: a tile of 8
+        (200, 128, 0.6, 128, 128 * (6 + 8 * 0.25), 9),  # 12.5: two tiles
+    ],
+)
+def test_experts_are_those_of_the_equation(tokens, hit, share, reads, ops, sorts):
+    """(local 3): gate and up, then down."""
+    told = 1 + 3 * 3 + 7 + sorts
+    for weights in (2048 * 2 * 768, 2048 * 768):
+        told += np.hypot(reads * weights * 34 / 32 / (share * BYTES_PER_US), ops * weights / OPS_PER_US)
+    made = Experts(
+        name="experts", dtype="fp16", weight_dtype="q8_0", tokens=tokens, hidden=2048, inter=768, experts=128,
+        topk=8, local_experts=128, hit=hit, rows=tokens * 8,
+    )  # fmt: skip
+    assert float(MADE_UP.time(made).time_us) == pytest.approx(told)
+
+
+def test_attention_and_passes_are_those_of_the_equations():
+    """(local 4), a head of 128 whose last 32 elements are taken one by one, and (local 5)."""
+    sizes = {"batch": 3, "q_len": 1, "kv_len": 500, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    seen = Attention(name="attention", kind="decode_attention", dtype="fp16", **sizes)
+    moved = 2 * (2 * 3 * 8 * 500 * 128 + 2 * 3 * 32 * 128)
+    work = 3 * 32 * 500 * 2 * (0.5 * 96 + 2.0 * 32) / OPS_PER_US
+    told = 1 + 4 + np.hypot(moved / (0.6 * BYTES_PER_US), work)
+    assert float(MADE_UP.time(seen).time_us) == pytest.approx(told)
+    added = Elementwise(name="residual", kind="residual", m=4, n=4096, dtype="fp16")
+    assert float(MADE_UP.time(added).time_us) == pytest.approx(1 + 2 + float(added.bytes) / BYTES_PER_US)
+    rows = Elementwise(name="next_token", kind="next_token", m=4, n=128_000, dtype="fp16")
+    assert float(MADE_UP.time(rows).time_us) == pytest.approx(1 + 50 + 4 * 0.128 * 800)

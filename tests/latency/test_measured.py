@@ -176,6 +176,40 @@ def serial_attention(kind: str, batch: Size, q_len: Size, kv_len: Size, heads: S
 
 
 @given(cpus, st.integers(1, 4096), st.integers(16, 8192), st.integers(16, 8192))
+def test_a_layers_time_is_that_of_the_equation(cpu, m, n, k):
+    """(S1), with the fractions of the range that m lies in."""
+    gpu = load_gpu(cpu)
+    kernel = gpu.kernel_set("torch").serial_gemm["fp32"]
+    bandwidth, peak = gpu.bandwidth_bytes_per_s / 1e6, gpu.peak("fp32") / 1e6
+    line = next(each for each in kernel.ranges if m <= (each.m_max or m))
+    told = kernel.ramp_us + n * k * 4 / (line.bandwidth_fraction * bandwidth)
+    told += 2 * m * n * k / (line.peak_fraction * peak)
+    told += m * (n + k) * 4 / (kernel.activation_ratio * bandwidth)
+    told = max(told, float(roofline_time_us(gpu, linear(m, n, k))))
+    assert float(serial_gemm_time(gpu, kernel, linear(m, n, k)).time_us) == pytest.approx(told, rel=1e-9)
+
+
+@given(cpus, st.integers(1, 64), st.integers(1, 256), st.integers(1, 8192))
+def test_attentions_time_is_that_of_the_equation(cpu, batch, q_len, kv_len):
+    """(S2): the faster of both walks over the keys of every query head, and what a cache saves."""
+    gpu = load_gpu(cpu)
+    kernel = gpu.kernel_set("torch").serial_attention["verify_attention"]
+    operator = serial_attention("verify_attention", batch, q_len, kv_len)
+    heads, width = int(operator.heads), int(operator.head_dim)
+    kept = 2 * batch * int(operator.kv_heads) * kv_len * width * 4
+    cached = kernel.cached_ratio if kept <= kernel.cached_bytes else 1.0
+    bandwidth, peak = cached * gpu.bandwidth_bytes_per_s / 1e6, gpu.peak("fp32") / 1e6
+    walked = batch * heads * kv_len * width
+    lines = [
+        2 * walked * 4 / (of.bandwidth_fraction * bandwidth) + 4 * q_len * walked / (of.peak_fraction * peak)
+        for of in (kernel.few, kernel.many)
+    ]
+    told = kernel.ramp_us + batch * heads * (kernel.head_us + kernel.query_us * q_len) + min(lines)
+    told = max(told, float(roofline_time_us(gpu, operator)))
+    assert float(serial_attention_time(gpu, kernel, operator).time_us) == pytest.approx(told, rel=1e-9)
+
+
+@given(cpus, st.integers(1, 4096), st.integers(16, 8192), st.integers(16, 8192))
 def test_more_weights_cost_more(cpu, m, n, k):
     gpu = load_gpu(cpu)
     kernel = gpu.kernel_set("torch").serial_gemm["fp32"]

@@ -1,6 +1,7 @@
 """Layers of experts: what their time must do, whatever the parameters, and which kernel is chosen."""
 
 import dataclasses
+import math
 
 import msgspec
 import numpy as np
@@ -18,11 +19,11 @@ from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.fitted import ExpertKernel
+from medusa_sim.specs.fitted import ExpertKernel, ExpertTile
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.units import format_of
+from medusa_sim.units import BYTES_PER_ELEMENT, format_of
 
 GPU = load_gpu("h100-sxm")
 KERNEL = ExpertKernel(
@@ -43,6 +44,67 @@ def layer(tokens: Size = 8, *, hit: Size | None = None, **sizes: Size) -> Expert
 
 def time_us(operator: Experts, kernel: ExpertKernel = KERNEL) -> np.ndarray:
     return experts_time(GPU, kernel, operator).time_us
+
+
+def by_hand_us(gpu: Gpu, kernel: ExpertKernel, tile: ExpertTile, operator: Experts, *, cold: bool) -> float:
+    """The equations of the module's docstring, of one layer, number by number."""
+    tokens, rows, hit, hidden, inter, experts = (
+        float(getattr(operator, name)) for name in ("tokens", "rows", "hit", "hidden", "inter", "experts")
+    )
+    x_bytes, w_bytes = BYTES_PER_ELEMENT[operator.dtype], BYTES_PER_ELEMENT[operator.stored_dtype]
+    bandwidth, peak = gpu.bandwidth_bytes_per_s / 1e6, gpu.peak(operator.dtype) / 1e6
+    first = inter * (2 if operator.gated or kernel.gates_all else 1)
+
+    def longer(one: float, other: float, norm: float) -> float:
+        return max(one, other) * (1 + (min(one, other) / max(one, other)) ** norm) ** (1 / norm)
+
+    byte_us = 1 / (kernel.bandwidth_fraction * bandwidth)
+    if not cold:
+        woken = w_bytes * hit * hidden * (first + inter)
+        share = 1 / (1 + (woken / (kernel.l2_fill * gpu.l2_bytes)) ** kernel.l2_sharpness)
+        byte_us *= 1 - share + share / kernel.l2_ratio
+    y = 2 * rows * hidden * (first + inter) / peak
+    arithmetic = 2 * tile.rows * tile.columns * gpu.sms / (kernel.peak_fraction * peak)
+    loads = (tile.rows * x_bytes + tile.columns * w_bytes) * gpu.sms / (kernel.load_ratio * bandwidth)
+    step = longer(arithmetic, loads, kernel.step_norm)
+    step *= 1 + kernel.throttle * y / (y + kernel.throttle_us)
+    time = kernel.ramp_us + kernel.expert_us * experts + kernel.token_us * tokens + kernel.pair_us * rows
+    time += (
+        2
+        * (2 * tokens * hidden + rows * (hidden + first + inter + hidden))
+        / (kernel.activation_ratio * bandwidth)
+    )
+    for n, k, is_second in ((first, hidden, False), (hidden, inter, True)):
+        slower = tile.slower * (kernel.unaligned_ratio if is_second and inter % 16 else 1)
+        x = float(operator.padded_rows(tile.rows)) / tile.rows * math.ceil(n / tile.columns) / gpu.sms
+        waves = 1 - kernel.contention * (1 - x)
+        if x > 1:
+            waves = kernel.wave_rounding * math.ceil(x) + (1 - kernel.wave_rounding) * x
+        tiles = slower * waves * (k + kernel.tile_k) * step
+        time += longer(slower * hit * n * k * w_bytes * byte_us, tiles, kernel.memory_norm)
+    return max(time, float(roofline_time_us(gpu, operator))) if cold else time
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_the_time_with_each_tile_is_that_of_the_equations(cold):
+    """Of shipped kernels with rows of their own, a tile at a time, of a half-width gate and odd widths."""
+    of_own = [
+        (gpu, kernel, format_of(form.partition("@")[0]))
+        for gpu in map(load_gpu, gpu_names())
+        for kernels in gpu.kernels.values()
+        for form, kernel in kernels.moe.items()
+        if not kernel.fit.inherited_from
+    ]
+    every = msgspec.structs.replace(KERNEL, unaligned_ratio=1.5, l2_ratio=3.0)
+    layers = [layer(8, inter=88), layer(300, hit=100, gated=False), layer(4000, hidden=4096, inter=1408)]
+    for gpu, kernel, form in [*of_own, (GPU, every, format_of("bf16"))]:
+        for tile in {each.rows: each for each in (*kernel.tiles, *kernel.default_tiles)}.values():
+            alone = msgspec.structs.replace(kernel, tiles=(tile,), default_tiles=(), tuned=())
+            for made in layers:
+                one = dataclasses.replace(made, dtype=form.dtype, weight_dtype=form.weight_dtype)
+                told = by_hand_us(gpu, kernel, tile, one, cold=cold) * kernel.fit.slower
+                found = float(experts_time(gpu, alone, one, cold=cold).time_us)
+                assert found == pytest.approx(told, rel=1e-9), (gpu.name, form, tile)
 
 
 def test_time_grows_with_the_union_and_never_beats_the_roofline():

@@ -1,7 +1,9 @@
 """Elementwise kernels: physics as properties, the fit as recovery, measured rows where the data is."""
 
 import dataclasses
+import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,6 +33,37 @@ def kernel_of(name: str, kind: str) -> tuple[Gpu, ElementwiseKernel]:
 
 def shape(kind: ElementwiseKind, m: Size, n: Size) -> Elementwise:
     return Elementwise(name=kind, kind=kind, m=m, n=n, dtype="fp16")
+
+
+def by_hand_us(gpu: Gpu, kernel: ElementwiseKernel, operator: Elementwise, *, cold: bool) -> float:
+    """(E1) to (E4) of one launch, number by number."""
+    m, moved, bandwidth = int(operator.m), float(operator.bytes), gpu.bandwidth_bytes_per_s / 1e6
+    floor_us = moved / bandwidth if cold else 0.0
+    if m <= kernel.serial_rows:
+        return max(kernel.ramp_us + kernel.serial_row_us * m, floor_us)
+    memory_us = moved / (kernel.bandwidth_fraction * bandwidth)
+    if not cold:
+        hit = 1 / (1 + (moved / (kernel.l2_fill * gpu.l2_bytes)) ** kernel.l2_sharpness)
+        memory_us *= 1 - hit + hit / kernel.l2_ratio
+
+    def row_us(at_once: int) -> float:
+        return moved / m / (kernel.row_ratio * bandwidth / gpu.sms) * (1 + kernel.sharing * (at_once - 1))
+
+    load, c = m / gpu.sms, kernel.rows_per_sm
+    full = m // (gpu.sms * c)
+    rest = load - full * c
+    time_us = kernel.ramp_us + full * math.hypot(row_us(c), memory_us * c / load)
+    if rest > 1e-9:
+        time_us += math.hypot(row_us(math.ceil(rest - 1e-9)), memory_us * rest / load)
+    return max(time_us, floor_us)
+
+
+@given(names, kinds, st.integers(1, 10_000), st.integers(64, 30_000), st.booleans())
+def test_the_time_is_that_of_the_equations(name, kind, m, n, cold):
+    gpu, kernel = kernel_of(name, kind)
+    found = elementwise_time(gpu, kernel, shape(kind, m, n), cold=cold).time_us
+    told = by_hand_us(gpu, kernel, shape(kind, m, n), cold=cold)
+    assert float(found) == pytest.approx(told * kernel.fit.slower, rel=1e-9)
 
 
 @given(names, kinds, st.integers(17, 10_000), st.integers(64, 30_000))
@@ -133,3 +166,35 @@ def test_a_fit_finds_what_made_its_rows():
     assert found.fit.heldout_error < 0.02
     cold = stream_time(H100, found, operator).time_us
     assert np.all(cold >= stream_time(H100, found, operator, cold=False).time_us)
+
+
+def test_the_time_of_a_stream_is_that_of_the_equations():
+    """(F1) to (F4) of one launch, number by number; in a step the host is the runtime's, not the kernel's."""
+    operator = Recurrent(
+        name="gdn", kind="gdn", dtype="bf16", batch=8, q_len=1, heads=32, key_heads=16, key_dim=128,
+        value_dim=128, conv_width=4,
+    )  # fmt: skip
+    kernel = StreamKernel(
+        ramp_us=9.0, loads={"state": 1.2, "tokens": 0.5}, work={"state": 2.0}, steps={"tokens": 0.1},
+        norm=3.0, l2_ratio=2.0, l2_fill=0.5, l2_sharpness=4.0, host_us=150.0, host_share=0.4, graph_tokens=7,
+        fit=UNFITTED,
+    )  # fmt: skip
+    ran = operator.as_run(H100.architecture)
+    bandwidth, peak = H100.bandwidth_bytes_per_s / 1e6, H100.peak("bf16") / 1e6
+    memory = (1.2 * float(ran.loads["state"]) + 0.5 * float(ran.loads["tokens"])) / bandwidth
+    work, turns = 2.0 * float(ran.work["state"]) / peak, 0.1 * float(ran.steps(H100.sms)["tokens"])
+    kept = {"state": 1.0, "tokens": 0.5}  # of a class that is read more than once no more than all is left
+    left = sum(kept[name] * float(size) for name, size in ran.footprint.items()) / (0.5 * H100.l2_bytes)
+    hit = 1 / (1 + left**4)
+    warm = memory * (1 - hit + hit / 2)
+    assert 0.01 < hit < 0.99
+    device, warm_device = ((each**3 + work**3 + turns**3) ** (1 / 3) for each in (memory, warm))
+    start = min(9.0, 5.0 * operator.LAUNCHES)
+    measured = ((9.0 + warm_device) ** 8 + (150.0 + 0.4 * warm_device) ** 8) ** (1 / 8)
+    held = msgspec.structs.replace(kernel, graph_tokens=8)
+    for given_kernel, cold, told in (
+        (kernel, True, start + device),
+        (kernel, False, measured),
+        (held, False, 9.0 + warm_device),
+    ):
+        assert float(stream_time(H100, given_kernel, operator, cold=cold).time_us) == pytest.approx(told)

@@ -1,6 +1,7 @@
 """Unfused attention products: physics as properties, the Medusa paper's Table 6 as golden values."""
 
 import dataclasses
+import math
 
 import msgspec
 import numpy as np
@@ -42,6 +43,22 @@ def product(**sizes: object) -> Attention:
 
 def time_us(operator: Attention, kernel: UnfusedKernel = KERNEL) -> np.ndarray:
     return unfused_attention_time(GPU, kernel, operator).time_us
+
+
+@given(sizes=SIZES, cold=st.booleans(), repeated=st.booleans(), tiles=st.sampled_from([(64, 128), (64,)]))
+def test_the_time_is_that_of_the_equations(sizes, cold, repeated, tiles):
+    kernel = msgspec.structs.replace(KERNEL, repeated=repeated, row_tiles=tiles)
+    b, q, s, n_kv, d = (sizes[name] for name in ("batch", "q_len", "kv_len", "kv_heads", "head_dim"))
+    bandwidth, peak = GPU.bandwidth_bytes_per_s / 1e6, GPU.peak("fp16") / 1e6
+    moved = 2 * (b * n_kv * s * d + b * 32 * (q * d + s * q))
+    resident = max(0.0, 1 - moved / GPU.l2_bytes) if repeated or not cold else 0.0
+    memory = moved * ((1 - resident) / (0.8 * bandwidth) + resident / (2.5 * bandwidth))
+    tile = min((each for each in tiles if each >= q), default=tiles[-1])
+    filled = 0 if q == 1 else tile * math.ceil(q / tile)
+    arithmetic = 2 * b * 32 * filled * s * d / (0.9 * peak)
+    told = (35.0 if q == 1 else 30.0) + math.hypot(memory, arithmetic)
+    found = unfused_attention_time(GPU, kernel, product(**sizes), cold=cold).time_us
+    assert float(found) == pytest.approx(told, rel=1e-6)
 
 
 @given(sizes=SIZES, axis=st.sampled_from(["batch", "kv_len"]), repeated=st.booleans())
