@@ -30,8 +30,8 @@ from study import PROMISED, ROOT, left_out, measured_rows, table
 from terms import stored
 
 from medusa_sim.api import Scenario
-from medusa_sim.specs.engine import Term
 from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import lookups
 from medusa_sim.writing import write_text
 

@@ -10,8 +10,9 @@ from scipy.optimize import OptimizeResult, least_squares
 from study import table
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.term import Term
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float, distinct
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine import Term
 from medusa_sim.specs.nearness import served_groups
+from medusa_sim.specs.term import Term
 from medusa_sim.step.server import served
 from medusa_sim.step.step import Setting, decode_step
 

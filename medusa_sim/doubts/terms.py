@@ -16,7 +16,8 @@ from medusa_sim.doubts.doubts import beyond_known
 from medusa_sim.doubts.one_model import told_by_another_model
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine import UNITS, Engine, Term
+from medusa_sim.specs.engine import UNITS, Engine
+from medusa_sim.specs.term import Term
 from medusa_sim.step.compose import beyond, launching_us, pass_us
 from medusa_sim.step.prompts import prompt_host_us, prompts_apart
 from medusa_sim.step.sampling import filter_us

@@ -19,9 +19,9 @@ from medusa_sim.latency.attention import (
 from medusa_sim.latency.base import OperatorTime, Source, filled
 from medusa_sim.latency.choice import Asked, Choice, choose, with_place
 from medusa_sim.latency.elementwise import elementwise_time
-from medusa_sim.latency.gemm import unfused_attention_time
 from medusa_sim.latency.laws import in_another_library, law_of
 from medusa_sim.latency.serial import serial_attention_time
+from medusa_sim.latency.unfused import unfused_attention_time
 from medusa_sim.operators.kinds import COLLECTIVE, ELEMENTWISE, FUSED, KIND_OF, SPARSE, UNFUSED, WINDOW, Kind
 from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Elementwise, Gemm, Operator
 from medusa_sim.operators.sparse import Sparse

@@ -1,47 +1,33 @@
 """Calibrated time of a linear layer: memory, tiles, waves, and the library's own choice of tile.
 
-For every tile (tile_m x tile_n) and split s of the k loop that the library has (GemmKernel.tiles, .splits):
+For every tile (tile_m x tile_n) and split s of the k loop that the library has (`GemmKernel` has the other
+names; b_x and b_w are bytes of an element of activations and weights):
 
-    x          = cluster ceil(m / (tile_m cluster)) ceil(n / tile_n) s / sms      thread blocks per SM
-    waves      = w ceil(x) + (1 - w) x  for x > 1,  1 - contention (1 - x)  below
-    arithmetic = 2 (tile_m + unpack_rows) tile_n / (peak_fraction peak / sms)     seconds per k element
-    loads      = (tile_m b_x + tile_n b_w) / (load_ratio bandwidth / sms)
-    slowdown   = 1 + throttle y / (y + throttle_us),  y = flops / peak            clocks under sustained load
-    shared     = k (m ceil(n / tile_n) b_x + n ceil(m / tile_m) b_w) / (l2_ratio bandwidth)
-    tiles      = |slowdown waves (k / s + tile_k) |arithmetic, loads|_step_norm, shared|_step_norm
-    memory     = (activations + weights) / (bandwidth_fraction bandwidth)
-    reduce     = split_us + 2 * 4 m n s / (load_ratio bandwidth)       where s > 1: fp32 partial sums
+    x          = cluster ceil(m / (tile_m cluster)) ceil(n / tile_n) s / sms      thread blocks per SM    (G1)
+    waves      = w ceil(x) + (1 - w) x  for x > 1,  1 - contention (1 - x)  below                         (G2)
+    arithmetic = 2 (tile_m + unpack_rows) tile_n / (peak_fraction peak / sms)     s per k element    (G3, G15)
+    loads      = (tile_m b_x + tile_n b_w) / (load_ratio bandwidth / sms)                                 (G3)
+    slowdown   = 1 + throttle y / (y + throttle_us),  y = flops / peak            clocks under load       (G4)
+    shared     = k (m ceil(n / tile_n) b_x + n ceil(m / tile_m) b_w) / (l2_ratio bandwidth)               (G5)
+    tiles      = |slowdown waves (k / s + tile_k) |arithmetic, loads|_step_norm, shared|_step_norm        (G6)
+    memory     = (activations + weights) / (bandwidth_fraction bandwidth)                                 (G7)
+    reduce     = split_us + 8 m n s / (load_ratio bandwidth)       where s > 1: fp32 partial sums         (G8)
     drain      = drain_k |arithmetic, loads|_step_norm                 filling and draining that nothing hides
-    time       = ramp + quantise + |memory, tiles|_memory_norm + drain + reduce
+    time       = ramp + quantise + |memory, tiles|_memory_norm + drain + reduce                           (G9)
 
-with w the wave_rounding. Some libraries have, and others leave out: `quantise`, a pass over the activations
-before the product, (2 + b_x) m k / (quantise_ratio bandwidth); loads of rows beyond m, added to tiles:
-ceil(n / tile_n) (rows - m) k b_x / (padding_ratio bandwidth); activations that are read again for every
-column of tiles that a wave does not cover, once they exceed resident_share of L2; a pace of each tile, a
-factor on tiles, with values of its own where all tiles fit one wave.
+with w the wave_rounding and |a, b|_p = (a^p + b^p)^(1/p), a smooth maximum that is never below max(a, b).
 
-|a, b|_p = (a^p + b^p)^(1/p), a smooth maximum that is never below max(a, b). The library takes the tile
-and split with the least `time x penalty`, or (fewest_waves) the tile with the fewest waves, the fullest
-last one and the least padding, as DeepGEMM does; the time can therefore fall with m only where that choice
-changes, and on kernels that load padding also towards the end of a tile (SGLang's fp8 layers on Hopper: 129
-tokens take 1.4 times as long as 256 where n and k are large).
+Some libraries have, and others leave out: `quantise`, a pass over the activations before the product,
+(2 + b_x) m k / (quantise_ratio bandwidth) (G11); loads of rows beyond m, added to tiles, ceil(n / tile_n)
+(rows - m) k b_x / (padding_ratio bandwidth) (G12); activations that are read again for every column of tiles
+that a wave does not cover, once they exceed resident_share of L2 (G13); weights that a benchmark left in L2
+(G14); a kernel of vector products for few rows (G16); a pace of each tile, a factor on tiles, with values of
+its own where all tiles fit one wave (G17).
 
-Calibrated time of an unfused attention product, QK^T or PV: `batch x heads` independent small GEMMs.
-
-    D          = b n_kv s d + b n (q d + s q)   elements, in bytes: what crosses the memory bus (Table 5)
-    resident   = max(0, 1 - D / L2)             share left in L2 by the repetition before, see below
-    memory     = D ((1 - resident) / (bandwidth_fraction bandwidth) + resident / (l2_ratio bandwidth))
-    arithmetic = 2 b n q' s d / (peak_fraction peak)    with q' = q filled up to whole row tiles
-    time       = ramp + |memory, arithmetic|_norm       with |a, b|_p = (a^p + b^p)^(1/p)
-
-Symbols as in Table 5 of the Medusa paper (arXiv 2401.10774): b sequences, s keys, q queries, n query
-heads (n_kv of them with their own K and V), head dimension d. A product is a GEMM of q rows, and the
-library fills a tile of 64 or 128 rows whether they are needed or not: the step from 64 to 80 candidates
-in Table 6. One row (q = 1) is another kernel, a batched vector product: no tile, a ramp of its own.
-
-The rows that this is fitted to time one operator alone, over and over, so part of small operands is
-still in L2. The paper's simulated block adds up such times, which makes that share part of a step of
-its runtime too (`UnfusedKernel.repeated`); any other kernel has it only where `cold` is false.
+The library takes the tile and split with the least time x penalty (G10), or (`fewest_waves`, G17) the tile
+with the fewest waves, the fullest last one and the least padding, as DeepGEMM does. So the time can fall with
+m only where that choice changes, and on kernels that load padding also towards the end of a tile (SGLang's
+fp8 layers on Hopper: 129 tokens take 1.4 times as long as 256 where n and k are large).
 """
 
 from __future__ import annotations
@@ -56,9 +42,9 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.tiles import Candidates, Choices, candidates_before, candidates_of, taken, wave_cost
 from medusa_sim.latency.waves import norm_max, shared_waves
-from medusa_sim.operators.operator import Attention, Gemm
+from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel, UnfusedKernel
+from medusa_sim.specs.kernels import GemmKernel
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
 _FP32_BYTES = 4.0
@@ -307,42 +293,3 @@ def _activation_bytes(
     resident = kernel.resident_share * gpu.l2_bytes / once
     again = np.maximum(1.0, columns / np.maximum(1.0, gpu.sms / rows)) - 1.0
     return once * (1.0 + again / (1.0 + resident**_RESIDENT_SHARPNESS))
-
-
-def unfused_attention_time(
-    gpu: Gpu, kernel: UnfusedKernel, operator: Attention, *, cold: bool = True
-) -> OperatorTime:
-    """Time of one QK^T or PV product, for every shape it holds (the module's equations).
-
-    Both products move and compute the same amounts, so both take the same time. low and high are the
-    80 % band of the held-out residuals, by q_len x batch. Raises SpecError where the GPU has no peak
-    for the operator's dtype.
-    """
-    queries = as_float(operator.q_len)
-    one_row = queries == 1.0
-    ramp_us = np.where(one_row, kernel.vector_ramp_us, kernel.ramp_us)
-    memory_us = _memory_time_us(gpu, kernel, operator, repeated=kernel.repeated or not cold)
-    padding = np.where(one_row, 0.0, filled_rows(kernel.row_tiles, queries) / queries)
-    arithmetic_us = operator.flops * padding / (kernel.peak_fraction * gpu.peak(operator.dtype)) * US_PER_S
-    time_us = ramp_us + norm_max(memory_us, arithmetic_us, kernel.norm)
-    return calibrated_time(
-        gpu, [(kernel.fit, operator)], time_us, fixed_us=ramp_us, memory_us=memory_us, work_us=arithmetic_us
-    )
-
-
-def filled_rows(row_tiles: tuple[int, ...], queries: FloatArray) -> FloatArray:
-    """Rows that the tiles hold: the smallest tile that takes all `queries`, else whole largest tiles."""
-    tiles = np.sort(np.asarray(row_tiles, dtype=np.float64))
-    tile = tiles[np.minimum(np.searchsorted(tiles, queries), len(tiles) - 1)]
-    filled: FloatArray = tile * np.ceil(queries / tile)
-    return filled
-
-
-def _memory_time_us(gpu: Gpu, kernel: UnfusedKernel, operator: Attention, *, repeated: bool) -> FloatArray:
-    moved = operator.bytes
-    bandwidth = gpu.bandwidth_bytes_per_s / US_PER_S
-    resident = np.maximum(0.0, 1.0 - moved / gpu.l2_bytes) if repeated else np.zeros_like(moved)
-    from_memory = (1.0 - resident) / kernel.bandwidth_fraction
-    from_l2 = resident / kernel.l2_ratio
-    time_us: FloatArray = moved / bandwidth * (from_memory + from_l2)
-    return time_us

@@ -142,7 +142,7 @@ class LocalLatency:
         return shares(stored, _ROLES.get(name, "linear"))
 
     def _product(self, of: str, weights: FloatArray, m: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(memory, arithmetic) of m columns (L1, L2)."""
+        """(memory, arithmetic) of m columns (local 1, local 2)."""
         law, kind = self.law, self.law.of_type(of)
         read = weights * TYPES[of] / self.bytes_per_us
         vectors = self._vectors(kind, weights, read, m)

@@ -3,16 +3,13 @@
 With t tokens, r = `rows` (token, expert) pairs, u = `hit` experts, and for each of the two grouped products
 (n, k) = (first_width, hidden), then (hidden, inter); b_x, b_w bytes of an element of activations and weights:
 
-    blocks     = r_M / M ceil(n / N) / sms            thread blocks an SM; r_M: rows padded to tiles of M
-    waves      = w ceil(x) + (1 - w) x  for x > 1,  1 - contention (1 - x)  below,  x = blocks
-    arithmetic = 2 M N sms / (peak_fraction peak)                               for each k element of a tile
-    loads      = (M b_x + N b_w) sms / (load_ratio bandwidth)
-    slowdown   = 1 + throttle y / (y + throttle_us),  y = flops / peak          clocks under sustained load
+    blocks     = r_M / M ceil(n / N) / sms            thread blocks an SM; r_M: rows in tiles of M        (X3)
+    waves, arithmetic, loads, slowdown                as of a linear layer with tiles of M x N      (G2 to G4)
     tiles      = slowdown waves (k + tile_k) |arithmetic, loads|_step_norm
     memory     = u n k b_w / (bandwidth_fraction bandwidth)
-    product    = |memory, tiles|_memory_norm
-    passes     = 2 (2 t h + r (h + n_1 + i + h)) / (activation_ratio bandwidth)   16-bit activations
-    time       = ramp_us + expert_us E + token_us t + pair_us r + passes + both products
+    product    = |memory, tiles|_memory_norm                                                              (X4)
+    passes     = 2 (2 t h + r (2 h + n_1 + i)) / (activation_ratio bandwidth)                           (X5)
+    time       = ramp_us + expert_us E + token_us t + pair_us r + passes + both products                  (X6)
 
 The library takes the tile M x N with the least time x selection penalty, one for both products.
 """

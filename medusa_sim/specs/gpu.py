@@ -84,16 +84,6 @@ _NUMBERS = (
 class Gpu:
     """One GPU. SI units; peaks are dense and per dtype; a missing dtype is an error, never scaled.
 
-    link_bandwidth_bytes_per_s: to another GPU, one direction; 0 where there is no link. linked_gpus: how many
-    that link joins (0: all of a node); more share wide_link_bandwidth_bytes_per_s, with the collectives of
-    the kernel set WIDE.
-    sources, notes: by dotted key (`peak_flops_per_s.fp16`) the document of each number and how it was read.
-    kernels: fitted parameters by set (`torch`, `sglang`, `paper`), with what is borrowed from relatives.
-    step_kernels: the set of whole steps by dtype, where it is not the runtime's, since another meets engines
-    better; rows of single operators keep the runtime's.
-    paper_peak_flops_per_s: peaks that a paper used where they differ, only for reproducing it.
-    power: limit and parameters of its watts; None where the file gives none.
-    local: what local engines must know of it; None where the file does not say.
     Loads of unchanged files return the same object, so a Gpu can be a cache key.
     """
 
@@ -106,15 +96,26 @@ class Gpu:
     bandwidth_bytes_per_s: float
     peak_flops_per_s: dict[str, float]
     link_bandwidth_bytes_per_s: float = 0.0
+    """To another GPU, one direction; 0 where there is no link."""
     linked_gpus: int = 0
+    """How many GPUs that link joins; 0: all of a node."""
     wide_link_bandwidth_bytes_per_s: float = 0.0
+    """What more GPUs than that share, with the collectives of the kernel set WIDE."""
     paper_peak_flops_per_s: dict[str, float] = field(default_factory=dict)
+    """Peaks that a paper used where they differ, only for reproducing it."""
     sources: dict[str, str] = field(default_factory=dict)
+    """By dotted key (`peak_flops_per_s.fp16`), the document of each number."""
     notes: dict[str, str] = field(default_factory=dict)
+    """By dotted key, how it was read."""
     kernels: dict[str, KernelSet] = field(default_factory=dict)
+    """Fitted parameters by set (`torch`, `sglang`, `paper`), with what is borrowed from relatives."""
     step_kernels: dict[str, str] = field(default_factory=dict)
+    """Kernel set of whole steps by dtype, where another than the runtime's meets engines better. Rows of
+    single operators keep the runtime's."""
     power: Power | None = None
+    """Limit and parameters of its watts; None where the file gives none."""
     local: LocalDevice | None = None
+    """What local engines must know of it; None where the file does not say."""
     path: str = ""
 
     def lacks(self, dtype: str) -> bool:

@@ -31,89 +31,97 @@ from medusa_sim.specs.strict import Us
 
 
 class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An output tile that the library can choose: m rows (tokens) by n columns (output features).
-
-    `selection_penalty` scales the tile's time when the library chooses, not the time itself: above 1 where
-    the library takes the tile less often than its time deserves. The tile is used for m_min <= m <= m_max
-    and n_min <= n <= n_max only (a maximum of 0 is open): libraries that fix the tile by shape.
-    cluster: thread blocks along m that are launched together, so that m is padded to tile times cluster.
-    loads_padding: whether rows beyond m are loaded too, at the kernel's `padding_ratio`. pace, pace_alone,
-    pace_half: factors on the tile's time beyond what its sizes explain: where tiles take several waves; where
-    all fit one and their last row is more than half full; where all fit one and it is not.
-    """
+    """An output tile that the library can choose: m rows (tokens) by n columns (output features)."""
 
     m: Size
     n: Size
     selection_penalty: Rate = 1.0
+    """Scales the tile's time when the library chooses, not the time itself: above 1 where it takes the tile
+    less often than its time deserves."""
     cluster: Size = 1
+    """Thread blocks along m that are launched together, so that m is padded to tile times cluster."""
     loads_padding: bool = False
+    """Whether rows beyond m are loaded too, at the kernel's `padding_ratio`."""
     pace: Rate = 1.0
+    """Factor on the tile's time beyond what its sizes explain, where tiles take several waves."""
     pace_alone: Rate = 1.0
+    """The same where all fit one wave and their last row is more than half full."""
     pace_half: Rate = 1.0
+    """The same where it is not."""
     m_min: Size = 1
+    """It is used from this m ..."""
     m_max: Count = 0
+    """... to this (0: any), and likewise in n: libraries that fix the tile by shape."""
     n_min: Size = 1
     n_max: Count = 0
 
 
 class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Linear layers (see `medusa_sim.latency.gemm`, whose equations use these names).
+    """Linear layers (`medusa_sim.latency.gemm`, whose equations use these names).
 
-    ramp_us: start and drain of a kernel. bandwidth_fraction, peak_fraction: share of the datasheet's
-    bandwidth and peak that a kernel sustains. load_ratio: rate at which all SMs together load tiles
-    (through L2), in units of the datasheet's bandwidth. tile_k: k elements that filling and draining
-    one tile's pipeline costs. memory_norm, step_norm: exponents of the smooth maximum of memory and
-    tile time, and of arithmetic and loads within a tile (1 adds, infinity overlaps perfectly).
-    split_us: the second kernel of a split k loop; splits: the splits of k that the library can choose;
-    split_penalty: as a tile's, for every split above 1.
-    l2_ratio: rate at which L2 serves the tile loads of the whole chip, in units of the datasheet's bandwidth
-    (0: never what bounds).
-
-    wave_rounding: 1 where thread blocks run in whole waves, 0 where the last wave is shared out perfectly
-    (persistent blocks, stream-k). throttle, throttle_us: by how much lower clocks under sustained load
-    lengthen a tile, and the work (us of arithmetic at the peak) at which half of that is reached.
-    contention: share of a tile's time that it owes to the other SMs, so that it is shorter on an empty chip.
-    quantise_ratio: rate at which 16-bit activations are brought to the operand dtype in a pass before the
-    product; padding_ratio: rate at which rows beyond m are loaded; both in units of the datasheet's
-    bandwidth, 0 where that does not happen. resident_share: share of L2 in which activations must fit, or
-    they are read again for every column of tiles (0: the library's order of tiles avoids it).
-    vector_rows, vector_ramp_us: up to so many rows go through a kernel of vector products with this ramp.
-    unpack_rows: rows of a tile whose arithmetic takes as long as unpacking its weights to 16 bits (0: they
-    are not unpacked).
-    fewest_waves: whether the library takes the tile that needs the fewest waves instead of the fastest.
-    hot_share, hot_ratio: rows whose weights are smaller than this share of L2 were measured with weights in
-    L2, read at this rate; only predictions of such rows (`cold=False`) use it. hot_copies: copies of the
-    weights that the benchmark took turns with, at most as many as fill L2 (0: it repeated one).
+    A fraction is a share of the datasheet's bandwidth or peak, a ratio a rate in units of its bandwidth.
     """
 
     ramp_us: Us
+    """Start and drain of a kernel."""
     bandwidth_fraction: Share
+    """Bandwidth that a kernel sustains."""
     peak_fraction: Share
+    """Peak that a kernel sustains."""
     load_ratio: Rate
+    """Rate at which all SMs together load tiles, through L2."""
     tile_k: Ratio
+    """k elements that filling and draining one tile's pipeline costs."""
     memory_norm: Norm
+    """Exponent of the smooth maximum of memory and tiles (1 adds, infinity overlaps perfectly)."""
     step_norm: Norm
+    """Exponent of that of arithmetic and loads within a tile."""
     split_us: Us
+    """The second kernel of a split k loop."""
     splits: Annotated[tuple[Size, ...], Meta(min_length=1)]
+    """Splits of k that the library can choose."""
     tiles: Annotated[tuple[GemmTile, ...], Meta(min_length=1)]
     fit: Fit
     split_penalty: Rate = 1.0
+    """As a tile's `selection_penalty`, for every split above 1."""
     l2_ratio: Ratio = 0.0
+    """Rate at which L2 serves the tile loads of the whole chip; 0: never what bounds."""
     drain_k: Ratio = 0.0
+    """k elements that filling and draining takes where nothing hides it."""
     wave_rounding: Ratio = 1.0
+    """1: thread blocks run in whole waves; 0: the last wave is shared out perfectly (persistent blocks,
+    stream-k)."""
     contention: Ratio = 0.0
+    """Share of a tile's time that it owes to the other SMs, so that it is shorter on an empty chip."""
     throttle: Ratio = 0.0
+    """By how much lower clocks under sustained load lengthen a tile."""
     throttle_us: Us = 1000.0
+    """Arithmetic at the peak, us, at which half of that is reached."""
     quantise_ratio: Ratio = 0.0
+    """Rate of a pass before the product that brings 16-bit activations to the operand dtype; 0: there is
+    none."""
     padding_ratio: Ratio = 0.0
+    """Rate at which rows beyond m are loaded; 0: they are not."""
     resident_share: Ratio = 0.0
+    """Share of L2 in which activations must fit, or they are read again for every column of tiles; 0: the
+    order of tiles avoids it."""
     hot_share: Ratio = 0.0
+    """Rows whose weights are smaller than this share of L2 were measured with weights in L2; only predictions
+    of such rows (`cold=False`) use it."""
     hot_ratio: Ratio = 0.0
+    """Rate at which these were read."""
     hot_copies: Count = 0
+    """Copies of the weights that the benchmark took turns with, at most as many as fill L2; 0: it repeated
+    one."""
     vector_rows: Count = 0
+    """Rows of activations up to which a kernel of vector products serves."""
     unpack_rows: Ratio = 0.0
+    """Rows of a tile whose arithmetic takes as long as unpacking its weights to 16 bits; 0: they are not
+    unpacked."""
     vector_ramp_us: Us = 0.0
+    """Start and drain of the kernel of vector products."""
     fewest_waves: bool = False
+    """Whether the library takes the tile that needs the fewest waves instead of the fastest."""
 
 
 @lru_cache(maxsize=64)
@@ -143,92 +151,95 @@ def _with_tiles(kernel: GemmKernel, **changed: int) -> GemmKernel:
 
 
 class SerialLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Rates of one of a CPU library's kernels, as fractions of the device's bandwidth and peak.
+    """Rates of one of a CPU library's kernels.
 
-    m_max: the largest m that it serves (0: any); attention takes the faster of its two instead. Fractions
-    may exceed 1: a kernel that packs weights reads them from a cache as well.
+    Fractions of the device's bandwidth and peak may exceed 1: a kernel that packs weights reads them from a
+    cache as well.
     """
 
     bandwidth_fraction: Share
     peak_fraction: Share
     m_max: Count = 0
+    """The largest m that it serves; 0: any. Attention takes the faster of its two instead."""
 
 
 class SerialGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Linear layers on a device that overlaps nothing (see `medusa_sim.latency.serial`, equation S1).
-
-    ranges: by ascending m_max, the last open. activation_ratio: rate of reading activations and writing
-    results, in units of the device's bandwidth.
-    """
+    """Linear layers on a device that overlaps nothing (S1, `medusa_sim.latency.serial`)."""
 
     ramp_us: Us
     activation_ratio: Rate
+    """Rate of reading activations and writing results, in units of the device's bandwidth."""
     ranges: Annotated[tuple[SerialLine, ...], Meta(min_length=1)]
+    """By ascending m_max, the last open."""
     fit: Fit
 
 
 class SerialAttention(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Fused attention on a device that overlaps nothing (see `medusa_sim.latency.serial`, equation S2).
-
-    few, many: the library's kernels for few and for many queries. head_us, query_us: fixed time of each
-    head of each sequence, and of each of its queries. cached_bytes, cached_ratio: K and V of at most so many
-    bytes are read so many times as fast.
-    """
+    """Fused attention on a device that overlaps nothing (S2, `medusa_sim.latency.serial`)."""
 
     ramp_us: Us
     head_us: Us
+    """Fixed time of each head of each sequence."""
     query_us: Us
+    """The same of each of its queries."""
     few: SerialLine
+    """The library's kernel for few queries."""
     many: SerialLine
+    """Its kernel for many."""
     cached_bytes: Annotated[float, Meta(ge=0.0, le=1e15)] = 0.0
+    """K and V of at most so many bytes are read from a cache ..."""
     cached_ratio: Rate = 1.0
+    """... so many times as fast."""
     fit: Fit
 
 
 class UnfusedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """QK^T or PV as a batch of small GEMMs (see `medusa_sim.latency.gemm`; its equations use these names).
-
-    ramp_us, vector_ramp_us: what every launch costs, for a tiled product and for the vector product of
-    one query row; rows timed one by one from the host hold the launch and the synchronisation too.
-    bandwidth_fraction, peak_fraction: share of the datasheet's bandwidth and peak that is sustained.
-    l2_ratio: rate of reading operands that are still in L2, in units of the datasheet's bandwidth.
-    norm: exponent of the smooth maximum of memory and arithmetic. row_tiles: query rows that a tile
-    can hold. repeated: the fitted rows repeat one operator, so operands stay in L2 between repetitions.
-    """
+    """QK^T or PV as a batch of small GEMMs (P2 to P5, `medusa_sim.latency.unfused`)."""
 
     ramp_us: Us
+    """What a launch of a tiled product costs; rows timed one by one from the host hold launch and
+    synchronisation too."""
     vector_ramp_us: Us
+    """The same of the vector product of one query row."""
     bandwidth_fraction: Share
+    """Share of the datasheet's bandwidth that is sustained."""
     peak_fraction: Share
+    """Share of its peak."""
     l2_ratio: Ratio
+    """Rate of reading operands that are still in L2, in units of the datasheet's bandwidth."""
     norm: Norm
+    """Exponent of the smooth maximum of memory and arithmetic."""
     row_tiles: Annotated[tuple[Size, ...], Meta(min_length=1)]
+    """Query rows that a tile can hold."""
     repeated: bool
+    """Whether the fitted rows repeat one operator, so that operands stay in L2 between repetitions."""
     fit: Fit
 
 
 class ElementwiseKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Norms, rope, activation, residual, embedding (see `medusa_sim.latency.stream` for the equations).
-
-    ramp_us: start and drain of the launch (of all launches, where the library takes several).
-    row_ratio: rate at which one block streams its row, as a multiple of an SM's fair share of the
-    datasheet's bandwidth. rows_per_sm: rows in work on an SM at once; sharing: how much slower each is
-    for every further one. bandwidth_fraction: share of the datasheet's bandwidth. l2_ratio: rate of
-    reading from L2, in units of that; l2_fill, l2_sharpness: footprint / L2 size at which half is still
-    in L2, and how suddenly. serial_rows, serial_row_us: up to so many rows are gathered one after
-    another (embedding look-up), each in this time.
-    """
+    """Norms, rope, activation, residual, embedding (E1 to E4, `medusa_sim.latency.elementwise`)."""
 
     ramp_us: Us
+    """Start and drain of the launch; of all launches, where the library takes several."""
     row_ratio: Rate
+    """Rate at which one block streams its row, as a multiple of an SM's fair share of the datasheet's
+    bandwidth."""
     rows_per_sm: Size
+    """Rows in work on an SM at once."""
     sharing: Ratio
+    """How much slower each is for every further one."""
     bandwidth_fraction: Share
+    """Share of the datasheet's bandwidth."""
     l2_ratio: Ratio
+    """Rate of reading from L2, in units of that."""
     l2_fill: Rate
+    """Footprint over L2 size at which half is still in L2."""
     l2_sharpness: Rate
+    """How suddenly that falls."""
     serial_rows: Count = 0
+    """Rows up to which they are gathered one after another (embedding look-up)."""
     serial_row_us: Us = 0.0
+    """Time of each of these."""
     fit: Fit
 
 
@@ -283,31 +294,40 @@ Kernel: TypeAlias = (
 class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All kernels of one library on one GPU: TOML `[kernels.<set>.gemm.<dtype>]` and so on.
 
-    gemm by dtype; attention by fused operator kind (`decode_attention`, ...); unfused: both products, QK^T
-    and PV; elementwise by operator kind (`rms_norm`, `rope`, ...). serial_gemm, serial_attention: the same
-    for a device that overlaps nothing, and first where both are there. moe: fused layers of experts.
-    mla: latent attention by phase and dtypes (`LatentAttention.form`); collective, dispatch: by what is
-    done and dtype (`Collective.form`), with `-<version>` where a release of the library has another
-    algorithm.
-
-    gemm and moe are keyed by numeric format (`units`); where a library has several kernels for one,
-    `<format>` is the one that it takes by itself and `<format>@<name>` another (`latency.choice.choose`).
+    Kernels are keyed by numeric format (`units`) or by the operator's own `form`. Where a library has several
+    for one, `<format>` is the one that it takes by itself and `<format>@<name>` another
+    (`latency.choice.choose`).
     """
 
     gemm: dict[str, GemmKernel] = {}
+    """Linear layers by format."""
     attention: dict[str, AttentionKernel] = {}
+    """By fused operator kind (`decode_attention`, ...)."""
     elementwise: dict[str, ElementwiseKernel] = {}
+    """By operator kind (`rms_norm`, `rope`, ...)."""
     unfused: UnfusedKernel | None = None
+    """Both products, QK^T and PV."""
     serial_gemm: dict[str, SerialGemm] = {}
+    """Linear layers of a device that overlaps nothing; first where both are there."""
     serial_attention: dict[str, SerialAttention] = {}
+    """Attention of such a device; likewise."""
     moe: dict[str, ExpertKernel] = {}
+    """Fused layers of experts by format."""
     mla: dict[str, LatentKernel] = {}
+    """Latent attention by phase and dtypes (`LatentAttention.form`)."""
     collective: dict[str, CollectiveKernel] = {}
+    """By what is done and dtype (`Collective.form`), with `-<version>` where a release has another algorithm.
+    """
     dispatch: dict[str, DispatchKernel] = {}
+    """Dispatch and combination of tokens, likewise."""
     recurrent: dict[str, StreamKernel] = {}
+    """States and convolutions (`Recurrent.form`)."""
     window: dict[str, StreamKernel] = {}
+    """Attention in a window (`WindowAttention.form`)."""
     sparse: dict[str, StreamKernel] = {}
+    """Modules of sparse attention (`Sparse.form`)."""
     hyper: dict[str, StreamKernel] = {}
+    """Hyper-connections by part (`HyperConnection.form`)."""
 
     def table(self, section: str) -> dict[str, Kernel]:
         """Kernels of a section by key; `unfused` is one kernel, under its own name."""

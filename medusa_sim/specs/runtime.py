@@ -18,7 +18,8 @@ import msgspec
 from medusa_sim.data import DataDir, find, stems
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
-from medusa_sim.specs.engine import DRAFTING, Engine, EngineToml, engine_of
+from medusa_sim.specs.engine import DRAFTING, Engine
+from medusa_sim.specs.engine_table import EngineToml, engine_of
 from medusa_sim.specs.nearness import Nearness, Place, nearness
 from medusa_sim.specs.ranges import Case
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
@@ -35,47 +36,52 @@ _NAMES = "names"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Runtime:
-    """A way to launch kernels.
-
-    kernels: default kernel set by dtype of the linear layers. fused_qkv, fused_gate_up: whether those
-    projections are one GEMM. repeats_kv: whether K and V are copied for every query head. attention: one
-    fused kernel, or the two products of the paper's Table 5.
-    launch_us: gap on the device for each launched kernel. host_us_per_launch, host_us_per_step: time
-    of the host, which works ahead of the device (`step/compose.py`). host_us_per_drafted_step: what the code
-    around drafts and acceptance takes while the device waits; host_us_per_lookup: the same where drafts are
-    looked up in the text; host_us_per_level: between the levels of a tree. head_rows: whether Medusa heads
-    run on all candidates, as public code does, or on the accepted row alone.
-    library: kernel set of an engine's own layers of experts, latent attention and collectives, used where
-    some were measured on the GPU. engine: what a serving engine adds; None for kernels alone. versions: first
-    and last of the engine that its terms are those of. asked: a version that was asked for and stands under
-    another name. backend: attention kernel that the engine was told to take, by its key in
-    `engine_facts.toml`; empty: the one that it takes by itself. local: backend of a local engine, whose
-    kernels are those of `specs/local.toml`; empty: of a server's. sources, notes: by field, the document of
-    each time and how it was read.
-    """
+    """A way to launch kernels."""
 
     name: str
     title: str
     kernels: dict[str, str]
+    """Default kernel set by dtype of the linear layers."""
     fused_qkv: bool
+    """Whether the projections to Q, K and V are one GEMM."""
     fused_gate_up: bool
+    """Whether gate and up projection are one GEMM."""
     attention: Literal["fused", "unfused"]
+    """One fused kernel, or the two products of the Medusa paper's Table 5."""
     head_rows: Literal["all", "accepted"]
+    """Whether Medusa heads run on all candidates, as public code does, or on the accepted row alone."""
     launch_us: float
+    """Gap on the device for each launched kernel."""
     host_us_per_launch: float
+    """Time of the host for each kernel; the host works ahead of the device (`step/compose.py`)."""
     host_us_per_step: float
+    """Time of the host for each forward pass."""
     host_us_per_drafted_step: float = 0.0
+    """What the code around drafts and acceptance takes while the device waits (N15)."""
     host_us_per_lookup: float = 0.0
+    """The same where drafts are looked up in the text."""
     host_us_per_level: float = 0.0
+    """The same between two levels of a tree."""
     repeats_kv: bool = False
+    """Whether K and V are copied for every query head."""
     library: str = ""
+    """Kernel set with an engine's own layers of experts, latent attention and collectives; used where some
+    were measured on the GPU."""
     engine: Engine | None = None
+    """What a serving engine adds; None for kernels alone."""
     versions: tuple[str, str] | None = None
+    """First and last version of the engine whose terms these are."""
     asked: str = ""
+    """A version that was asked for and stands under another name."""
     backend: str = ""
+    """Attention kernel that the engine was told to take, by its key in `engine_facts.toml`; empty: its own
+    choice."""
     local: str = ""
+    """Backend of a local engine, whose kernels are those of `specs/local.toml`; empty: a server."""
     sources: dict[str, str] = field(default_factory=dict)
+    """By field, the document of each time."""
     notes: dict[str, str] = field(default_factory=dict)
+    """By field, how it was read."""
 
     def kernel_set(self, dtype: str) -> str:
         """Name of the default kernel set for linear layers of `dtype`. Raises SpecError where none is."""

@@ -35,8 +35,9 @@ from msgspec import structs
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.term import Term
 from medusa_sim.step.workload import Launch, Workload
 
 Pass = Literal["target", "draft", "continued"]

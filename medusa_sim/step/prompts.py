@@ -11,7 +11,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.specs.engine import Engine
+from medusa_sim.specs.term import Term
 from medusa_sim.step.compose import HOST_OVERLAP, PassWork, launching_us
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter

@@ -16,7 +16,7 @@ from medusa_sim.lab.reproduce.token_rates import plain_step
 from medusa_sim.report.specs.rows import runtime_rows
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs import runtime as runtime_module
-from medusa_sim.specs.engine import UNITS, Term
+from medusa_sim.specs.engine import UNITS
 from medusa_sim.specs.engine_facts import FACTS, backend_of, backend_of_row
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
@@ -28,6 +28,7 @@ from medusa_sim.specs.runtime import (
     runtime_aliases,
     runtime_names,
 )
+from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import drafter_names
 from medusa_sim.step.step import decode_step
 

@@ -12,10 +12,11 @@ from medusa_sim.grid.cells import price
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_names
+from medusa_sim.specs.term import Term
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import (
     HOST_OVERLAP,

@@ -13,11 +13,11 @@ from scipy.optimize import brentq
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine import Term
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.term import Term
 from medusa_sim.step.chance import _binomial_parts, binomial, log_normal
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.base import FreeDrafter

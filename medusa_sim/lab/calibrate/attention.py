@@ -1,4 +1,4 @@
-"""Fits attention of one GPU and library: fused (`latency.attention`) and unfused products (`latency.gemm`).
+"""Fits attention of one GPU and library: fused (`latency.attention`) and unfused (`latency.unfused`).
 
 Tile sizes and other whole numbers are found by coordinate search, the rest by least squares. Held-out errors
 leave out whole (heads, kv_heads) groups, or whole batches and query lengths where there is one group.
@@ -16,7 +16,7 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, refined, require_rows, warm
 from medusa_sim.latency.attention import attention_time
-from medusa_sim.latency.gemm import unfused_attention_time
+from medusa_sim.latency.unfused import unfused_attention_time
 from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu

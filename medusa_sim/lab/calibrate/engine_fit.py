@@ -28,9 +28,10 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.calibrate.rows import not_default
-from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.ranges import Measured, form_of
 from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
+from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.server import served

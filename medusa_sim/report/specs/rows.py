@@ -12,11 +12,12 @@ import msgspec
 
 from medusa_sim.data import DataDir
 from medusa_sim.specs.costs import STALE_DAYS, Power, Price
-from medusa_sim.specs.engine import UNITS, Engine, StepLimit, Term
+from medusa_sim.specs.engine import UNITS, Engine, StepLimit
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.term import Term
 
 _UNITS = (
     ("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "bytes/s"), ("_bytes", "bytes"), ("_us", "us"),

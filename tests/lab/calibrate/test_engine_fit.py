@@ -23,9 +23,9 @@ from medusa_sim.lab.calibrate.engine_fit import (
     write_runtime,
 )
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine import Term
 from medusa_sim.specs.ranges import Measured
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.step import Setting, prefill_step
 
