@@ -45,8 +45,8 @@ HOUSE = (
         ("scenario",),
         "what is asked, resolved once: arguments, defaults, acceptance -> a scenario",
         in_order(
-            "defaults acceptance declare arguments question draft_options as_run own_rows kernel_fits "
-            "scenario"
+            "defaults acceptance declare arguments question draft_options as_run own_rows own_law "
+            "kernel_fits scenario"
         ),
     ),
     Room(

@@ -20,9 +20,8 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.file_types import named_file
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.scenario.own_rows import (
+from medusa_sim.scenario.own_law import (
     SPREAD,
-    OwnRow,
     corrected,
     least_squares,
     pass_times,
@@ -30,6 +29,7 @@ from medusa_sim.scenario.own_rows import (
     replace_law,
     scaled,
 )
+from medusa_sim.scenario.own_rows import OwnRow
 from medusa_sim.specs.gpu import gpu_name, load_gpu
 from medusa_sim.specs.local import Law, law_of
 from medusa_sim.specs.model import Model

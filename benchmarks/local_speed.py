@@ -36,10 +36,8 @@ from study import ROOT, measured, table
 from medusa_sim.api import Scenario as ApiScenario
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.scenario.own_rows import (
-    OwnRow,
-    passes,
-)
+from medusa_sim.scenario.own_law import passes
+from medusa_sim.scenario.own_rows import OwnRow
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import device_names, gpu_name, load_gpu
 from medusa_sim.specs.local import runtimes_of

@@ -34,7 +34,8 @@ from study import ROOT
 from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.lab.decoder.prompts import load_tokenizer
-from medusa_sim.scenario.own_rows import ASK, OwnRow, pass_times
+from medusa_sim.scenario.own_law import pass_times
+from medusa_sim.scenario.own_rows import ASK, OwnRow
 from medusa_sim.writing import write_text
 
 CHECKPOINTS = ROOT / "profiles" / "checkpoints"

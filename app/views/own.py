@@ -28,7 +28,8 @@ from medusa_sim.reading import held
 from medusa_sim.report.charts.sweep import speedup_chart, view_of
 from medusa_sim.report.words.numbers import duration, percent, times
 from medusa_sim.scenario.acceptance import LETTERS
-from medusa_sim.scenario.own_rows import OwnRows, asked_for, band_without_rows, read_rows
+from medusa_sim.scenario.own_law import band_without_rows
+from medusa_sim.scenario.own_rows import OwnRows, asked_for, read_rows
 from medusa_sim.specs.gpu import gpu_names, load_gpu, local_names
 from medusa_sim.specs.local import runtimes_of
 from medusa_sim.specs.models import load_model, model_names

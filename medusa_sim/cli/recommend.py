@@ -149,7 +149,7 @@ def narrowed(one: Scenario) -> Iterator[str]:
     if one.arguments.bench is None:
         return
     from medusa_sim.latency.local import LocalLatency
-    from medusa_sim.scenario.own_rows import band_without_rows
+    from medusa_sim.scenario.own_law import band_without_rows
 
     if isinstance(one.latency, LocalLatency):
         before, after = band_without_rows(one.latency), one.latency.law.band

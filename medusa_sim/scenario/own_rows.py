@@ -1,40 +1,28 @@
-"""Rows that a person measured on the own machine, and the law of its kernels corrected by them.
+"""Rows that a person measured on the own machine (`own_law` corrects the law of its kernels by them).
 
 Read are results of `llama-bench` (JSON, JSON lines, its Markdown table), `llama-batched-bench` (its table),
 mlx-lm's `benchmark` and `generate`, and the timings of llama-server: whatever stands on a terminal may be
 pasted. What they say of device, build, model and type fills what was not asked for.
-
-    (O1)  law' = law with bandwidth f_1, arithmetic f_2, what is fixed f_3 and tiles f_4 times as fast
-          f    = least squares of ln(predicted / measured) over the rows, with ln f ~ N(0, SPREAD)
-    (O2)  what is left at the columns of the rows is put on between them, in proportion
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError, shown
 from medusa_sim.file_types import FILES, named_file
-from medusa_sim.latency.local import LocalLatency
 from medusa_sim.outside.limits import LINE_CHARACTERS, UPLOAD_BYTES
 from medusa_sim.reading import json_documents, lines_of, named, read_text
 from medusa_sim.specs.gpu import device_names, gpu_name
-from medusa_sim.specs.local import Law, TypeLaw, runtime_of_backend
-from medusa_sim.specs.model import Model
+from medusa_sim.specs.local import runtime_of_backend
 from medusa_sim.specs.models import model_names
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter.base import FreeDrafter
-from medusa_sim.step.network import last_logits
-from medusa_sim.step.step import Setting, StepTime, decode_step, verification_work, work_time
 
 WANTED = (
     "what llama-bench (-o json or its table), llama-batched-bench, mlx-lm's benchmark or llama-server's "
@@ -42,13 +30,6 @@ WANTED = (
 )
 MOST_COLUMNS = 64
 """Tokens of a forward pass that says something about verification; longer ones are prompts."""
-SPREAD = (0.12, 0.35, 0.35, 0.35)
-"""How far a device may be from its law: bandwidth, arithmetic, what is fixed and tiles, in the logarithm.
-
-Plain speeds of devices that were left out err by a tenth, their slopes by a third (docs/local.md)."""
-NOISE = 0.03
-"""Of a row: two runs of llama-bench differ by one or two hundredths, more on a warm laptop."""
-LEAST_BAND = 0.03
 _FASTEST_US, _SLOWEST_US = 50.0, 60e6
 _MOST_SAMPLES = 1_000
 NANO = 1e9
@@ -302,134 +283,6 @@ def _model_named(text: str) -> str:
     words = set(re.findall(r"[a-z0-9.]+", text))
     fits = [name for name in model_names() if set(name.split("-")) <= words]
     return max(fits, key=len, default="")
-
-
-def corrected(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]) -> LocalLatency:
-    """The latency model with its law corrected by rows of this model on this machine (O1, O2)."""
-    if not rows:
-        return latency
-    measured = np.log([row.time_us for row in rows])
-    noise = NOISE * np.sqrt(1.0 + 3.0 / np.array([row.passes for row in rows]))
-    spread = np.asarray(SPREAD)
-
-    def residuals(factors: FloatArray) -> FloatArray:
-        times = pass_times(replace_law(latency, scaled(latency.law, *np.exp(factors))), model, runtime, rows)
-        return np.concatenate([(np.log(times) - measured) / noise, factors / spread])
-
-    factors = least_squares(residuals, np.zeros(len(SPREAD)))
-    fitted = replace_law(latency, scaled(latency.law, *np.exp(factors)))
-    curve: tuple[tuple[float, float], ...] = ()
-    for _ in range(3):  # what is put on products is not all of a step
-        own = replace_law(fitted, msgspec.structs.replace(fitted.law, curve=curve))
-        left = measured - np.log(pass_times(own, model, runtime, rows))
-        curve = _curve(rows, left, curve)
-    if curve[-1][0] <= fitted.law.limit:  # behind the switch other kernels run
-        curve = (*curve, (fitted.law.limit + 1.0, 0.0))
-    band = max(LEAST_BAND, float(np.sqrt(np.mean(residuals(factors)[: len(rows)] ** 2))) * NOISE)
-    return replace_law(
-        fitted, msgspec.structs.replace(fitted.law, curve=curve, band=min(band, latency.law.band))
-    )
-
-
-def band_without_rows(latency: LocalLatency) -> float:
-    """Half-width, in the logarithm, of passes of a device whose own rows are not known."""
-    return LocalLatency(latency.gpu, latency.law.backend).law.band
-
-
-def replace_law(latency: LocalLatency, law: Law) -> LocalLatency:
-    """The same device with another law."""
-    return LocalLatency(latency.gpu, law.backend, law, latency.clock)
-
-
-def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float, tiled: float) -> Law:
-    """The law of a device so many times as fast in each; tiled: arithmetic of kernels behind the switch."""
-
-    def of(kind: TypeLaw) -> TypeLaw:
-        ops = {name: getattr(kind, name) / arithmetic for name in ("unpack", "column")}
-        if kind.single is not None:
-            ops["single"] = kind.single / arithmetic
-        blocks = tuple((columns, block / arithmetic) for columns, block in kind.blocks)
-        return msgspec.structs.replace(kind, share=kind.share * bandwidth, blocks=blocks, **ops)
-
-    def tiles(matrix: Any) -> Any:
-        ops = {name: getattr(matrix, name) / tiled for name in ("unpack", "column")}
-        return msgspec.structs.replace(
-            matrix, share=matrix.share * bandwidth, peak=matrix.peak * tiled, **ops
-        )
-
-    us = {name: getattr(law, name) / fixed for name in _FIXED}
-    return msgspec.structs.replace(
-        law,
-        types={name: of(kind) for name, kind in law.types.items()},
-        matrix=tiles(law.matrix),
-        grouped=tiles(law.grouped),
-        half=None if law.half is None else tiles(law.half),
-        attention_share=law.attention_share * bandwidth,
-        **us,
-    )
-
-
-_FIXED = ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sorted_us")
-"""Times of a law that are what is fixed."""
-
-
-def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]) -> FloatArray:
-    """Predicted times of the rows, microseconds."""
-    return np.array([float(step.time_us) for step in passes(latency, model, runtime, rows)])
-
-
-def passes(
-    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]
-) -> Iterator[StepTime]:
-    """Predicted steps of the rows; prompts ask for one token's logits (`last_logits`)."""
-    law = msgspec.structs.replace(latency.law, row_us_per_million=0.0)
-    setting = Setting(
-        latency=replace_law(latency, law), model=model, runtime=runtime.kernels_alone, scope="model",
-        drafter=FreeDrafter(),
-    )  # fmt: skip
-    for row in rows:
-        depth = int(row.depth)
-        if row.is_batch or row.columns == 1:
-            yield decode_step(setting, row.columns, depth)
-        else:
-            work = verification_work(setting, 1, depth, row.columns)
-            yield work_time(setting.latency, replace(work, launches=last_logits(work.launches)))
-
-
-def least_squares(residuals: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:
-    """Where the squares of the residuals are least: Gauss and Newton with halved steps."""
-    place, value = start, residuals(start)
-    for _ in range(8):
-        slopes = np.stack(
-            [(residuals(place + step) - value) / 0.02 for step in 0.02 * np.eye(place.size)], axis=1
-        )
-        move = -np.linalg.lstsq(slopes, value, rcond=None)[0]
-        move = np.clip(move, -0.7, 0.7)
-        for _ in range(4):
-            other = residuals(place + move)
-            if other @ other <= value @ value:
-                break
-            move = 0.5 * move
-        else:
-            break
-        place, value = place + move, other
-        if np.abs(move).max() < 1e-3:
-            break
-    return place
-
-
-def _curve(
-    rows: Sequence[OwnRow], left: FloatArray, before: tuple[tuple[float, float], ...]
-) -> tuple[tuple[float, float], ...]:
-    """(columns, ln factor) of what is left, in the mean over passes at each number, beside that before."""
-    kept = dict(before)
-    by_columns: dict[int, list[tuple[float, float]]] = {}
-    for row, each in zip(rows, left, strict=True):
-        by_columns.setdefault(row.columns, []).append((float(each), row.passes))
-    for columns, every in by_columns.items():
-        value, weight = np.array(every).T
-        kept[columns] = float(np.clip(kept.get(columns, 0.0) + np.average(value, weights=weight), -0.7, 0.7))
-    return tuple(sorted(kept.items()))
 
 
 ASK = "llama-bench -m {file} -p 1,2,4,8,16 -n 64 -r 3 -o json"

@@ -13,15 +13,8 @@ from one_line import one_line
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.scenario.own_rows import (
-    OwnRow,
-    asked_for,
-    corrected,
-    pass_times,
-    replace_law,
-    rows_of,
-    scaled,
-)
+from medusa_sim.scenario.own_law import corrected, pass_times, replace_law, scaled
+from medusa_sim.scenario.own_rows import OwnRow, asked_for, rows_of
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.local import laws

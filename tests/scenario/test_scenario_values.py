@@ -22,19 +22,17 @@ from medusa_sim.scenario.acceptance import (
     rates_by_position,
 )
 from medusa_sim.scenario.defaults import request_length
-from medusa_sim.scenario.own_rows import (
+from medusa_sim.scenario.own_law import (
     NOISE,
     SPREAD,
-    OwnRow,
-    OwnRows,
     _curve,
     corrected,
     least_squares,
     pass_times,
     replace_law,
-    rows_of,
     scaled,
 )
+from medusa_sim.scenario.own_rows import OwnRow, OwnRows, rows_of
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
