@@ -70,7 +70,7 @@ class Served:
 
     step_us: FloatArray
     tokens_per_step: FloatArray
-    server_us: float = 0.0
+    server_us: float
 
     @property
     def itl_us(self) -> FloatArray:

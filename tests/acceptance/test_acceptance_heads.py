@@ -10,19 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_line import one_line
 
-from medusa_sim.acceptance.head_table import read_accuracies
+from medusa_sim.acceptance.head_table import fitted_correlation, read_accuracies
 from medusa_sim.acceptance.heads import (
     HeadAccuracy,
     best_chain,
     chain_tokens_per_step,
     expected_tokens_per_step,
+    heads_worth_running,
     node_probabilities,
     optimal_order,
+    tokens_per_step_by_heads,
     tokens_per_step_error,
 )
-from medusa_sim.acceptance.profile import isotonic_decreasing, load_acceptance
+from medusa_sim.acceptance.profile import (
+    CURVE_HEADS,
+    isotonic_decreasing,
+    load_acceptance,
+    scheme_ratio,
+    scheme_tokens_per_step,
+    typical_tokens_per_step,
+    workload_ratio,
+)
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecError
+from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecError, UsageError
 
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SMALL = HeadAccuracy.checked([[0.5, 0.2, 0.1], [0.4, 0.2, 0.05]], [1000, 950])
@@ -124,6 +134,30 @@ def test_correlation_is_the_log_variance_of_a_common_difficulty_within_its_range
     assert lifted[0, 0] * lifted[1, 0] == pytest.approx(0.5 * 0.4 * np.mean(m**2), rel=0.01)
     with pytest.raises(SpecError, match="outside 0"):
         SMALL.with_correlation(SMALL.correlation_max * 1.1)
+
+
+def test_a_correlation_is_found_again_from_the_tokens_that_it_gives():
+    tree = CandidateTree.from_paths([(0,), (0, 0), (1,)])
+    other = HeadAccuracy.checked([[0.9, 0.05], [0.8, 0.05]])
+
+    def measured(heads: HeadAccuracy, rho: float) -> tuple[HeadAccuracy, CandidateTree, float]:
+        return heads, tree, expected_tokens_per_step(tree, heads.with_correlation(rho))
+
+    most = min(SMALL.correlation_max, other.correlation_max)
+    for rho in (0.0, 0.4 * most, most):
+        assert fitted_correlation([measured(SMALL, rho), measured(other, rho)]) == pytest.approx(rho)
+    plain = expected_tokens_per_step(tree, SMALL)
+    assert fitted_correlation([(SMALL, tree, 0.9 * plain)]) == 0.0
+    assert fitted_correlation([(SMALL, tree, 3.0)]) == SMALL.correlation_max
+    assert fitted_correlation([(SMALL, tree, 3.0), (other, tree, 4.0)]) == most
+
+
+def test_a_head_that_is_hardly_ever_right_is_not_worth_running():
+    """A chain of 0.8, 0.5 and 0.01: 1.8, 2.2 and 2.204 tokens."""
+    heads = HeadAccuracy.checked([[0.8], [0.5], [0.01]])
+    assert tokens_per_step_by_heads(heads, 4) == pytest.approx([1.8, 2.2, 2.204])
+    assert heads_worth_running(heads, 4) == 2
+    assert heads_worth_running(HeadAccuracy.checked([[0.8], [0.5], [0.06]]), 4) == 3
 
 
 def test_a_tail_recovers_a_power_law_and_never_makes_a_head_right_more_than_always():
@@ -282,3 +316,32 @@ def test_a_vector_is_made_never_to_rise_as_scipy_makes_it(values):
     from scipy.optimize import isotonic_regression
 
     assert isotonic_decreasing(values) == pytest.approx(isotonic_regression(values, increasing=False).x)
+
+
+def test_schemes_and_workloads_are_ratios_of_accepted_drafts_in_the_papers_figures():
+    """Figure 5: 3.50 tokens at 0.01, 3.24 at 0.06, 3.26 at 0.25, on lines between; 3.05 if greedy."""
+    assert typical_tokens_per_step([0.01, 0.03, 0.25]) == pytest.approx([3.50, 3.40, 3.26])
+    for epsilon in (0.009, 0.26):
+        with pytest.raises(CoverageError):
+            typical_tokens_per_step(epsilon)
+    usual = 3.24 + 0.02 * (0.09 - 0.06) / (0.25 - 0.06)
+    assert scheme_tokens_per_step("typical") == pytest.approx(usual)
+    assert scheme_tokens_per_step("greedy") == 3.05
+    assert scheme_ratio("greedy") == pytest.approx(2.05 / (usual - 1))
+    assert scheme_ratio("typical", 0.01) == pytest.approx(2.5 / (usual - 1))
+    with pytest.raises(UsageError):
+        scheme_tokens_per_step("greedy", 0.1)
+    # Figure 3(b): eight categories of 2.91 in the mean; 3.47 tokens over all of them
+    mean = (2.58 + 2.58 + 2.7 + 2.72 + 2.77 + 3.01 + 3.29 + 3.62) / 8
+    assert workload_ratio("coding") == pytest.approx((3.29 / mean * 3.47 - 1) / 2.47)
+
+
+def test_a_profile_of_heads_takes_its_first_and_a_curve_all_that_it_was_measured_with():
+    heads = load_acceptance("medusa1-vicuna-7b")
+    known = heads.model.heads.heads
+    assert heads.of_heads(known) is heads
+    assert heads.of_heads(known - 1).model.heads.heads == known - 1
+    curve = load_acceptance("paper-fig21")
+    assert curve.of_heads(CURVE_HEADS) is curve
+    with pytest.raises(UsageError):
+        curve.of_heads(CURVE_HEADS - 1)

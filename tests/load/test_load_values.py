@@ -1,13 +1,17 @@
 """Runs whose every time is known by hand: what a wrong constant of the loop would change."""
 
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from load_tables import MOST_TOKENS, constant_table, limits, prompt_times, requests
 
+from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
-from medusa_sim.load.arrivals import closed_loop, open_loop
+from medusa_sim.load import carried
+from medusa_sim.load.arrivals import LEAST_RATE, closed_loop, open_loop
 from medusa_sim.load.carried import Carried, find_carried, rates_to_try
 from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.goals import Goals
@@ -350,3 +354,40 @@ def test_the_interval_of_a_carried_rate_is_that_of_its_seeds_where_steps_have_no
     assert found.largest_per_s < 0.97 * found.saturated_per_s
     down = np.log(found.largest_per_s / found.largest_low_per_s)
     assert down == pytest.approx(0.65 * found.largest_half_width / found.largest_per_s, rel=0.02)
+
+
+def test_the_rate_from_which_drafts_lose_is_halved_down_to_a_fiftieth_of_the_largest(monkeypatch):
+    """Of rates to 100: 51, 26.5, 38.75, 44.875, 41.8125 and 40.28125, where the last that wins is 38.75."""
+    test = load_test(Scenario(model="llama-3.1-8b"), policies=("none",), requests=8, seeds=1)
+    plain, drafting = test.servers[0], replace(test.servers[0])
+
+    def from_rate(least: float) -> float | None:
+        def metrics_at(of: object, server: object, rate: float, advance: object) -> dict[str, float]:
+            return {"e2e_mean_s": 1.0 if server is plain else 0.5 + (rate > least)}
+
+        monkeypatch.setattr(carried, "_metrics_at", metrics_at)
+        return carried._loses_from(test, drafting, plain, 100.0, None)
+
+    assert from_rate(40.0) == 40.28125
+    assert from_rate(100.0) is None
+    assert from_rate(1.9) == 0.0
+
+
+def test_a_run_without_work_draws_what_idle_gpus_do():
+    power = load_gpu("h100-sxm").power
+    energy = Energy(power=power, gpus=4, above_w=np.zeros((1, 9)), prompt_token_joule=0.0)
+    nothing = SimpleNamespace(steps_s=np.zeros((1, 9)), prompt_tokens=0, busy_s=0.0, end_s=1.0)
+    assert energy.watts(nothing) == 4 * power.fit.idle_watts
+
+
+def test_a_policy_of_tiers_drafts_at_most_its_highest():
+    assert ThroughputAware(step_s=np.ones((8, 4)), tiers=(1, 7, 3)).longest(20) == 7
+
+
+def test_what_is_no_request_is_named_by_its_place_and_a_user_thinks_no_longer_than_a_rate_can_be_low():
+    with pytest.raises(UsageError, match=r"request 2 has 0 output"):
+        requests([0.0, 1.0, 2.0], prompt=[4, 4, 4], output=[3, 5, 0])
+    lengths = Lengths(prompt_tokens=4, output_tokens=3)
+    assert closed_loop(1, lengths, count=1, think_s=1 / LEAST_RATE).think_s == 1 / LEAST_RATE
+    with pytest.raises(UsageError, match=re.escape(f"{1 / LEAST_RATE:g} s")):
+        closed_loop(1, lengths, count=1, think_s=1.01 / LEAST_RATE)

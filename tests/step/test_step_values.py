@@ -1,0 +1,176 @@
+"""Numbers of a step by hand: chances, kernels of one device, prompts, drafts that end early, the roofline."""
+
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from medusa_sim.errors import UsageError
+from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source
+from medusa_sim.operators.operator import Gemm
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.chance import _NORMAL, LENGTHS, drafted_tokens
+from medusa_sim.step.drafter.base import FreeDrafter
+from medusa_sim.step.drafter.draft_model import DraftModel
+from medusa_sim.step.drafter.layer import Eagle3
+from medusa_sim.step.kernels import Kernels
+from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
+from medusa_sim.step.network import last_logits, model_launches
+from medusa_sim.step.prompts import drafter_prompt_us, launching_host_us, prompt_terms
+from medusa_sim.step.roofline import roof_of, roofline_points
+from medusa_sim.step.step import Setting, decode_step, drafting_steps, prefill_step, verification_step
+from medusa_sim.step.workload import Grid, Launch, prefill
+
+GPU = load_gpu("h100-sxm")
+LLAMA = load_model("llama-3.1-8b")
+ROOF = RooflineLatency(GPU)
+
+
+def setting(runtime: str = "cuda-graph", **other: object) -> Setting:
+    given = {"latency": ROOF, "model": LLAMA, "scope": "model", "drafter": FreeDrafter()} | other
+    return Setting(runtime=load_runtime(runtime), **given)
+
+
+def test_equally_likely_values_are_those_of_a_standard_normal():
+    assert _NORMAL.mean() == pytest.approx(0.0, abs=1e-12)
+    assert (_NORMAL**2).mean() == pytest.approx(1.0)
+    quantiles = [NormalDist().inv_cdf((1 + 2 * k) / (2 * LENGTHS)) for k in range(LENGTHS)]
+    assert _NORMAL / quantiles == pytest.approx(np.full(LENGTHS, _NORMAL[0] / quantiles[0]))
+
+
+def test_drafts_end_before_the_first_token_that_is_not_kept():
+    """Kept by 0.5, then by 0.4, and so on: of three drafts none by a half, three by 0.08."""
+    batch, drafts = np.array([1.0, 2.0, 20.0]), np.array([3.0, 2.0, 1.0])
+    tokens, weights = drafted_tokens(batch, drafts, (0.5, 0.4))
+    assert tokens.shape == weights.shape == (3, 1 + 8)
+    assert weights[0, :5] == pytest.approx([0.5, 0.3, 0.12, 0.08, 0.0])
+    assert tokens[0, :4] == pytest.approx([1, 2, 3, 4])
+    # two requests of 0, 1 or 2 drafts with 0.5, 0.3 and 0.2: their sum
+    assert weights[1, :6] == pytest.approx([0.25, 0.3, 0.29, 0.12, 0.04, 0.0])
+    assert tokens[1, :5] == pytest.approx([1, 1.5, 2, 2.5, 3])
+    # twenty are as eight
+    assert weights[2] == pytest.approx([1 / 256 * n for n in (1, 8, 28, 56, 70, 56, 28, 8, 1)])
+    assert tokens[2] == pytest.approx(1 + np.arange(9) / 8)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "shares"), [("cuda-graph", [1, 0.5, 0.2]), ("llama.cpp-cuda", [1, 1, 0.5, 0.2])]
+)
+def test_a_pass_runs_in_the_rounds_that_reach_it(runtime, shares):
+    """llama.cpp reads what was verified in a pass of its own; what a server adds is added once."""
+    whole = setting(runtime, drafter=Eagle3(depth=3))
+    early = replace(whole, kept=(0.5, 0.4, 0.3))
+    passes, fewer = (drafting_steps(each, 1, 1024, 4)[: len(shares)] for each in (whole, early))
+    found = [float(one.time_us / all_of.time_us) for one, all_of in zip(fewer, passes, strict=True)]
+    assert found == pytest.approx(shares)
+
+
+def test_a_round_that_may_end_early_takes_the_mean_over_its_widths():
+    whole = setting(drafter=Eagle3(depth=3))
+    early = replace(whole, kept=(0.5, 0.4, 0.3))
+    mean = sum(
+        chance * float(verification_step(whole, 1, 1024, width).time_us)
+        for width, chance in ((1, 0.5), (2, 0.3), (3, 0.14), (4, 0.06))
+    )
+    assert float(verification_step(early, 1, 1024, 4).time_us) == pytest.approx(mean)
+
+
+def test_kernels_of_one_device_are_off_together_beside_what_each_is_by_itself():
+    """Two launches of 100 us, each off by 0.3 on the logarithm, of which all share 0.18; and one of 50."""
+
+    def launched(time_us: float, count: int) -> tuple[Launch, OperatorTime]:
+        one = np.asarray(time_us)
+        time = OperatorTime(
+            time_us=one, low_us=one * np.exp(-0.3), high_us=one * np.exp(0.3), bound=np.asarray(Bound.MEMORY),
+            source=np.asarray(Source.CALIBRATED), device_half=0.18,
+        )  # fmt: skip
+        return Launch(operator=Gemm(name="a", m=1, n=1, k=1, dtype="fp16"), part="mlp", count=count), time
+
+    kernels = Kernels(timed=(launched(100.0, 2), launched(50.0, 1)))
+    own = np.sqrt(0.3**2 - 0.18**2)  # 0.24
+    below, above, shared_below, shared_above = kernels.spread
+    assert (float(below), float(above)) == (0.0, 0.0)
+    assert float(shared_below) == pytest.approx(250 * (1 - np.exp(-own)))
+    assert float(shared_above) == pytest.approx(250 * (np.exp(own) - 1))
+    assert float(kernels.device_half_us) == pytest.approx(250 * 0.18)
+
+
+def test_a_server_keeps_room_for_a_step_or_for_choosing_tokens_at_its_start():
+    engine = load_runtime("vllm-0.11").engine
+    of_logit = engine.profiled_bytes_per_logit.value
+    choosing = of_logit * LLAMA.whole_vocab * 1024
+    step = 8192 * 2 * (3 * LLAMA.mlp.width + 2 * LLAMA.hidden) + 256 * 4 * LLAMA.whole_vocab
+    assert profiled_bytes(LLAMA, engine, 8192, 1024, 256) == pytest.approx(choosing)
+    assert profiled_bytes(LLAMA, engine, 8192, 1, 256) == profiled_bytes(LLAMA, None, 8192, 1024, 256) == step
+
+
+def test_a_gpu_that_shares_the_hosts_memory_fills_its_share_of_it():
+    shared = replace(load_gpu("gb10"), kernels={})  # run by local engines alone
+    assert usable_memory_bytes(shared) == pytest.approx(0.9 * 0.9 * 128 * 2**30)
+
+
+@pytest.mark.parametrize("layers", [2, 32])
+def test_a_pass_for_its_last_token_alone_runs_the_last_mlp_and_the_head_for_one_row(layers):
+    launches = model_launches(LLAMA.resized(layers=layers), prefill(1, 100), load_runtime("llama.cpp-cuda"))
+
+    def rows(of: tuple[Launch, ...], *names: str) -> float:
+        return sum(each.count * float(each.operator.m) for each in of if each.operator.name in names)
+
+    last = last_logits(launches)
+    for name in ("down_proj", "up_proj", "gate_proj", "gate_up_proj"):
+        if whole := rows(launches, name):
+            assert rows(last, name) == pytest.approx(whole * (100 * layers - 99) / (100 * layers)), name
+    assert rows(last, "lm_head") == 1
+    others = ("qkv_proj", "q_proj", "k_proj", "v_proj", "o_proj")
+    assert rows(last, *others) == rows(launches, *others) > 0
+
+
+def test_prompts_take_an_engines_share_of_kernels_and_its_host_by_layer():
+    assert prompt_terms(setting()) == (1.0, 0.0)
+    assert launching_host_us(setting()) == 0.0
+    served = setting("vllm-0.11")
+    engine = served.runtime.engine
+    assert prompt_terms(served) == (engine.prompt_share.value, 32 * engine.prompt_us_per_layer.value)
+    # beyond the largest captured size the host launches every layer
+    assert launching_host_us(served) == 32 * engine.eager_us_per_layer.value
+
+
+def test_a_drafter_of_the_targets_own_size_reads_prompts_as_the_target_does():
+    of, tokens = setting(), np.array([100.0, 3000.0])
+    assert (drafter_prompt_us(of, None, tokens) == 0.0).all()
+    own = drafter_prompt_us(of, DraftModel(draft=LLAMA, depth=3), tokens)
+    assert own == pytest.approx(prefill_step(of, 1, tokens).device_us)
+
+
+def test_what_is_beside_kernels_is_the_rest_of_the_step():
+    eager = decode_step(setting("hf-eager"), 1, 1024)
+    kernels = sum(float(part) for part in eager.parts_us.values())
+    assert float(eager.beside_us) == pytest.approx(float(eager.time_us) - kernels)
+
+
+def test_points_of_the_roofline_lie_under_the_roof_at_the_tokens_of_their_phase():
+    points = roofline_points(
+        ROOF, GPU, LLAMA, load_runtime("cuda-graph"), Grid.of([1, 64], [128, 2048], [1, 4, 64])
+    ).to_pandas()
+    linear = points[points["op"].str.endswith("_proj")]
+    intensity, roof = linear["flops"] / linear["bytes"], roof_of(GPU, "bf16")
+    assert roof.ridge == pytest.approx(GPU.peak("bf16") / GPU.bandwidth_bytes_per_s)
+    told = np.minimum(GPU.peak("bf16"), intensity * GPU.bandwidth_bytes_per_s)
+    assert [roof.flops_per_s(each) for each in intensity] == pytest.approx(told)
+    for name in ("flops_per_s", "roofline_flops_per_s"):
+        assert linear[name].to_numpy() == pytest.approx(told)
+    tokens = {phase: set(rows["query_tokens"]) for phase, rows in points.groupby("phase")}
+    assert tokens == {"prefill": {128, 2048}, "decode": {1}, "verify": {1, 4, 64}}
+    of_one = points[points["op"] == "down_proj"].groupby("phase").size().to_dict()
+    assert of_one == {"prefill": 4, "decode": 4, "verify": 12}
+
+
+def test_a_grid_counts_its_rows_and_names_the_size_that_is_none():
+    assert Grid.of([1, 2], [10, 20, 30], [1, 2, 3, 4]).rows == 24
+    with pytest.raises(UsageError, match="batch -3"):
+        Grid.of([4, -3, 0], [1], [1])
+    with pytest.raises(UsageError, match="seq_len 9000000"):
+        Grid.of([1], [5, 9_000_000_000_000_000_000], [1])
