@@ -289,7 +289,7 @@ def _forms(found: Recommendation) -> Iterator[str]:
 
 def _exported(found: Recommendation, on: BoolArray) -> Iterator[str]:
     """Settings draft where the answer does, or say where they lose."""
-    runtime = found.setting.runtime.name
+    runtime = found.scenario.runtime.name
     engine = next((name for name in runtime_aliases() if runtime.startswith(f"{name}-")), None)
     if engine is None:
         return

@@ -22,11 +22,11 @@ from medusa_sim.grid.sweep import sweep as sweep_tables
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan.recommend import recommend as recommended
 from medusa_sim.report.recommend.python import Answer
-from medusa_sim.scenario import scenario as plan_scenario
 from medusa_sim.scenario.arguments import ARGUMENTS, words_of
 from medusa_sim.scenario.declare import FLAG, NUMBER, RUNTIME, Argument, check, declared
 from medusa_sim.scenario.defaults import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL
 from medusa_sim.scenario.question import QUESTION, Question
+from medusa_sim.scenario.scenario import Scenario as ScenarioAlone
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, load_runtime
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class Scenario(plan_scenario.Scenario):
-    """What is run where; see `medusa_sim.scenario.scenario.Scenario` for its arguments, all by name.
+class Scenario(ScenarioAlone):
+    """What is run where, with a method for each question; its arguments are `scenario.arguments.Arguments`.
 
     `sweep`, `recommend`, `step` and `check` answer about it. `but` gives another one with some arguments
     changed.

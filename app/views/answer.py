@@ -331,7 +331,7 @@ def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     points, model = answers.roofline(set_up, batch, count), answer.scenario.model
     words = [*set_up.kernel_options, "--batch", str(batch), "--candidates", str(count)]
     show.chart(
-        lines_spec(roofline_chart(points, answer.gpu, model.dtype), 380),
+        lines_spec(roofline_chart(points, answer.scenario.gpu, model.dtype), 380),
         name="roofline",
         caption=f"Line: what the datasheet allows ({model.dtype}, dense). Points: predicted, one layer at "
         f"batch {batch}; the gap below the roof is what tiles, waves and launches of real kernels cost.",

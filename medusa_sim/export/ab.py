@@ -41,7 +41,7 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         raise UsageError(f"{name}: synthetic acceptance is for chains; add --chain-only to check a chain")
     lines = [
         for_comment(f"# {name} {settings.version} without and with speculation, acceptance made synthetic"),
-        for_comment(f"MODEL=...  # the checkpoint of {answer.setting.model.name}"),
+        for_comment(f"MODEL=...  # the checkpoint of {answer.scenario.model.name}"),
         *(f"# predicted at batch {batch}: {plan.grid.speedup(batch, plan.drafts_at(batch)):.2f}x, "
           f"{acceptance_length(plan, batch):.2f} tokens a step" for batch in batches(plan)),
         "",
@@ -54,8 +54,8 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         *_bench(engine, answer, plan, "spec"),
         "",
         "# the speedup is the ratio of output tokens per second; the same files calibrate a runtime",
-        f"medusa-sim calibrate engine plain_*.json* spec_*.json* --gpu {for_shell(answer.gpu.name)} "
-        f"--model {for_shell(answer.setting.model.name)} --name mine",
+        f"medusa-sim calibrate engine plain_*.json* spec_*.json* --gpu {for_shell(answer.scenario.gpu.name)} "
+        f"--model {for_shell(answer.scenario.model.name)} --name mine",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

@@ -82,8 +82,8 @@ def chain_grid(answer: Recommendation) -> ChainGrid:
     chains = {option.depth: i for i, option in enumerate(configurations.options) if option.chain}
     if not chains:
         raise UsageError(
-            f"acceptance {answer.profile.name} is a curve of tree sizes and knows no chains, which is what "
-            "engines run; give accuracies per head and rank, or per position, with --acceptance FILE"
+            f"acceptance {answer.scenario.profile.name} is a curve of tree sizes and knows no chains, which "
+            "is what engines run; give accuracies per head and rank, or per position, with --acceptance FILE"
         )
     depths = sorted(chains)
     columns = [0, *(configurations.places[chains[depth]].start for depth in depths)]
@@ -91,7 +91,8 @@ def chain_grid(answer: Recommendation) -> ChainGrid:
     fits = cells.fits[..., columns].all(axis=(1, 2))
     if not fits.any():
         raise UsageError(
-            f"nothing to export: no batch from {surface.batch[0]} fits in the memory of {answer.gpu.name}"
+            f"nothing to export: no batch from {surface.batch[0]} fits in the memory of "
+            f"{answer.scenario.gpu.name}"
         )
     longest = configurations.options[chains[depths[-1]]]
     assert longest.order is not None  # noqa: S101  # chains are built from accuracies

@@ -50,7 +50,7 @@ def _settings(
     engine: EngineExport, answer: Recommendation, version: str | None, draft_path: str | None
 ) -> EngineSettings:
     known, nearest = engine.versions.chosen(version)
-    method = engine_method(engine, answer.drafting.method, known)
+    method = engine_method(engine, answer.scenario.drafting.method, known)
     scheduled, margin = known in method.scheduled, engine.margin(answer)
     plan = chain_plan(
         answer,
@@ -67,8 +67,8 @@ def _settings(
         named = (f"{draft_path} drafts, a published checkpoint: --draft-path names another",)
     if method.checkpoint and draft_path is None:
         raise UsageError(
-            f"{engine.name} needs the checkpoint of the {answer.drafting.method} draft, none is known for "
-            f"{answer.scenario.model.name}: add --draft-path FOLDER_OR_ID (draft_path= in Python)"
+            f"{engine.name} needs the checkpoint of the {answer.scenario.drafting.method} draft, none is "
+            f"known for {answer.scenario.model.name}: add --draft-path FOLDER_OR_ID (draft_path= in Python)"
         )
     chosen = Chosen(
         answer=answer,
@@ -106,7 +106,11 @@ def _settings(
 def published_draft(engine: EngineExport, answer: Recommendation) -> str | None:
     """A published checkpoint of the draft that the engine loads as it is; None where none is known."""
     loads = bool(engine.launch)  # llama.cpp takes converted files alone
-    return drafter_id(answer.drafting.method, answer.scenario.model.name, engine.name) if loads else None
+    return (
+        drafter_id(answer.scenario.drafting.method, answer.scenario.model.name, engine.name)
+        if loads
+        else None
+    )
 
 
 def engine_method(engine: EngineExport, method: str, version: str) -> EngineMethod:
@@ -135,7 +139,7 @@ def engine_method(engine: EngineExport, method: str, version: str) -> EngineMeth
 
 def _acceptance_note(answer: Recommendation) -> tuple[str, ...]:
     """That the acceptance is another drafter's than the one that is launched."""
-    method, name = answer.drafting.method, answer.scenario.profile.name
+    method, name = answer.scenario.drafting.method, answer.scenario.profile.name
     own = next((kind.name for kind in drafters().values() if name.startswith(kind.profiles[0])), method)
     if own == method:
         return ()

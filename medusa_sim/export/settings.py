@@ -124,7 +124,7 @@ class Chosen:
     @property
     def drafter(self) -> str:
         """What drafts, in our own words."""
-        return self.answer.drafting.method
+        return self.answer.scenario.drafting.method
 
     @property
     def starts(self) -> tuple[tuple[int, Tier], ...]:

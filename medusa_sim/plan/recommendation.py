@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.request_latency import RequestLatency
@@ -14,11 +13,8 @@ from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
-from medusa_sim.scenario.draft_options import Drafting
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.step.step import Setting
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,26 +63,6 @@ class Recommendation:
     def fits(self) -> bool:
         """Whether anything that was asked fits in memory."""
         return any(row.fits_memory for row in self.schedule)
-
-    @property
-    def gpu(self) -> Gpu:
-        """The card."""
-        return self.scenario.gpu
-
-    @property
-    def setting(self) -> Setting:
-        """What every step shares."""
-        return self.cells.surface.setting
-
-    @property
-    def drafting(self) -> Drafting:
-        """What drafts."""
-        return self.scenario.drafting
-
-    @property
-    def profile(self) -> AcceptanceProfile:
-        """How often drafts are accepted."""
-        return self.scenario.profile
 
     @property
     def chains(self) -> bool:

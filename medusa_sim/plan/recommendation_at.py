@@ -98,7 +98,7 @@ def steps_at(answer: Recommendation, batch: int, seq_len: int, *, scheduled: boo
     best = 1 + int(np.argmax(cells.speedup_at(b, s)[1:])) if chosen == PLAIN else chosen
     option = cells.configurations.option_of(best)
     assert option is not None  # noqa: S101  # it speculates
-    setting = replace(answer.setting, drafter=option.drafter)
+    setting = replace(answer.scenario.setting, drafter=option.drafter)
     count = int(cells.configurations.candidates[best])
     return TwoSteps(
         setting=setting,

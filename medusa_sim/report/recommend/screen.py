@@ -30,18 +30,18 @@ from medusa_sim.scenario.question import EVERY_BATCH_TO
 _OF_DRAFTS = (
     "tokens_per_step", "speedup", "interval", "step_speedup", "speedup_acceptance_minus_10_percent",
 )  # fmt: skip
-"""Columns of the table that rows without speculation leave empty."""
+"""Columns that are empty in rows without speculation."""
 _OF_A_STEP = (
     "verify_step_us", "tokens_per_s_per_user", "plain_tokens_per_s_per_user", "tokens_per_s",
     "plain_tokens_per_s", "usd_per_million_tokens", "joule_per_token", "free_candidates",
 )  # fmt: skip
-"""Those that rows without room leave empty."""
+"""Columns that are empty in rows that do not fit."""
 _EXPENDABLE = (
     "max_batch_with", "joule_per_token", "free_candidates", "speedup_acceptance_minus_10_percent",
     "usd_per_million_tokens", "verify_step_us", "plain_tokens_per_s", "plain_tokens_per_s_per_user",
     "step_speedup", "tokens_per_step",
 )  # fmt: skip
-"""Those that a narrow table leaves out, the first one first."""
+"""Columns that a narrow table leaves out, the first one first."""
 _MOST_HINTS = 4
 
 
@@ -74,7 +74,7 @@ def headline(answer: Recommendation) -> str:
 def schedule_table(answer: Recommendation) -> TextTable:
     """One line a row of the schedule; speedup and band from the lowest to the highest of its batches."""
     chains = answer.chains
-    drafts = "heads" if answer.drafting.kind.unit == "head" and not chains else "drafts"
+    drafts = "heads" if answer.scenario.drafting.kind.unit == "head" and not chains else "drafts"
 
     def count(row: ScheduleRow, number: int) -> str:
         return str(number) if row.candidates > 1 else "off" if row.fits_memory else "no room"
@@ -115,7 +115,7 @@ def schedule_table(answer: Recommendation) -> TextTable:
 
 
 def search_note(answer: Recommendation) -> list[str]:
-    """How many of the batches were looked at, where not all were."""
+    """How many of the batches were searched, where not all were."""
     batch = answer.cells.surface.batch
     asked = int(batch[-1] - batch[0]) + 1
     if batch.size == asked:
@@ -141,7 +141,7 @@ def facts(answer: Recommendation) -> Iterator[Fact]:
         yield Fact(
             "Rows", "a speedup and its 80 % interval span the batches of a row; all else is at its largest"
         )
-    engine = answer.setting.runtime.name.rpartition("-")[0]
+    engine = answer.scenario.runtime.name.rpartition("-")[0]
     if answer.enable and engine in ENGINES:
         yield Fact("Next", f"--export {engine} writes launch settings, --report DIR a page with charts")
     yield from (Fact("Searched", line, detail=True) for line in search_note(answer))
@@ -149,7 +149,7 @@ def facts(answer: Recommendation) -> Iterator[Fact]:
 
 
 def _of_speculation(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Iterator[Fact]:
-    """What decided the counts of rows that speculate, what other drafts would give, what it rests on."""
+    """Why rows draft as many as they do, what other counts would give, and what if acceptance differs."""
     if not rows:
         return
     first, last = rows[0], rows[-1]
@@ -204,7 +204,7 @@ def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
         case "memory":
             return "more would pay, but leave no room in memory"
         case "end of the acceptance":
-            return f"acceptance {answer.profile.name} describes no more"
+            return f"acceptance {answer.scenario.profile.name} describes no more"
         case "end of the search":
             return "more were not searched (--max-drafts, --candidates-max)"
     more = row.next_count
@@ -226,7 +226,7 @@ def _drafts(answer: Recommendation) -> str:
     """What is recommended at the smallest batch, what others would give, and which are as good."""
     row, batch = answer.schedule[0], answer.question.batch_min
     listed = ", ".join(f"{entry.drafts}: {times(entry.speedup)}" for entry in answer.by_drafts)
-    is_head = answer.drafting.kind.unit == "head" and not answer.chains
+    is_head = answer.scenario.drafting.kind.unit == "head" and not answer.chains
     gains = np.asarray([entry.speedup for entry in answer.by_drafts])
     counts = np.asarray([entry.drafts for entry in answer.by_drafts])
     best = int(np.argmax(gains))

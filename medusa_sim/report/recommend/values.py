@@ -36,9 +36,9 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
     return {
         **scenario_values(answer.scenario, *_OF_THE_SCENARIO),
         "verified_by": None if answer.scenario.backend is None else answer.scenario.backend.name,
-        "acceptance_agreement": answer.profile.agreement,
+        "acceptance_agreement": answer.scenario.profile.agreement,
         "acceptance_guessed_from_draft": answer.scenario.guessed_from,
-        "workload": answer.profile.workload,
+        "workload": answer.scenario.profile.workload,
         "price": price and {**msgspec.structs.asdict(price), "date": price.date.isoformat()},
         "objective": answer.question.objective,
         "counted_in": "drafts" if answer.chains else "candidates",

@@ -81,18 +81,18 @@ def _model_warnings(answer: Recommendation) -> list[str]:
     lines = [*doubts(answer.scenario)]
     if any(row.ends_profile for row in answer.schedule):
         lines.append(more_may_pay(answer.scenario))
-    if answer.profile.heads is None:
+    if answer.scenario.profile.heads is None:
         lines.append(
-            f"acceptance {answer.profile.name} is a curve: the tree itself and the number of heads worth "
-            "running are not known; give your heads' accuracies with --acceptance FILE"
+            f"acceptance {answer.scenario.profile.name} is a curve: the tree itself and the number of heads "
+            "worth running are not known; give your heads' accuracies with --acceptance FILE"
         )
-    if answer.setting.latency.name == "roofline":
+    if answer.scenario.latency.name == "roofline":
         lines.append(
             "latency roofline: datasheet limits without any fitted kernel, optimistic at large counts"
         )
-    if answer.setting.runtime.host_us_per_launch > 0.0:
+    if answer.scenario.runtime.host_us_per_launch > 0.0:
         lines.append(
-            f"runtime {answer.setting.runtime.name} is bound by its host, which hides what more "
+            f"runtime {answer.scenario.runtime.name} is bound by its host, which hides what more "
             "candidates cost the device; code that waits for the device while accepting hides "
             "less (docs/validation.md, Table 1)"
         )
