@@ -1,7 +1,7 @@
-"""Terms of an engine that one other model's rows alone have told, in sentences.
+"""Terms of an engine that are known from one other model's rows only, in sentences.
 
-Whatever such a term is charged for (layers, requests, prompts, kernels): a plain step is priced with what was
-told and without it, in the server that is asked about.
+Whatever such a term is charged for (layers, requests, prompts, kernels), a plain step is priced with what
+those rows say and without it, in the server that is asked about.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def told_by_another_model(
 
 
 def _without(scenario: Scenario) -> Iterator[tuple[str, str, Term]]:
-    """(name, model, the term in this set-up without what that model alone has told), for other models."""
+    """(name, model, the term of this set-up without what only that other model's rows say)."""
     engine, case = scenario.runtime.engine, scenario.case
     alike = {group.model for group in served_groups() if group.sizes == case.sizes}
     for name, term in ({} if engine is None else engine.terms).items():

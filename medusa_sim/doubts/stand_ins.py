@@ -40,7 +40,7 @@ def borrowed_shares(scenario: Scenario) -> dict[str, float]:
 
 
 def slower_than_halves(scenario: Scenario) -> tuple[str, int, float] | None:
-    """Format of linear layers, rows, and how many times as long as in 16 bits they take, where that is most.
+    """(format, rows, times as long as in 16 bits) of linear layers, at the rows where that is most.
 
     Each is preceded by a pass that quantises its inputs, which small layers do not earn back. None where they
     are faster at all of the rows.

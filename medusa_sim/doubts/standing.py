@@ -1,4 +1,4 @@
-"""Is a set-up inside what was measured? Groups of measured rows, and how near the nearest server is.
+"""How near a set-up lies to what was measured: groups of measured rows, and the nearest server.
 
 `profiles/accuracy.csv` holds groups of pairs of measured and predicted values (`make accuracy`), never a
 row. How near a scenario lies to measured servers is what its bands go by (`specs/nearness.py`), and so is the
@@ -32,7 +32,7 @@ from medusa_sim.units import FORMATS, format_text
 
 FILE = "accuracy.csv"
 OTHERS = "others"
-"""Stands in a group for what too few rows tell apart."""
+"""The value of a column where too few rows would tell values apart."""
 LEAST = 5
 """Fewest rows of a group: of fewer, mean, bias and worst would tell single rows."""
 KINDS = {
@@ -47,7 +47,7 @@ KINDS = {
 }
 """Kinds of rows."""
 REQUESTS = 16
-"""Of the plain step whose band is told; of a machine of one's own 1."""
+"""Requests of the plain step whose band is given; 1 on a machine of one's own."""
 _Share = Annotated[float, Meta(ge=0.0, le=100.0)]
 
 
@@ -113,7 +113,7 @@ _NUMBERS = ("error", "bias", "worst", "held", "half_width", "left_out")
 
 
 def _value(column: str, text: str) -> Any:
-    """A cell as its column takes it; what is no number stays text, and is refused with its place."""
+    """A cell as its column takes it; text that is no number stays text, which `convert` refuses."""
     if column not in (*_NUMBERS, "rows"):
         return text
     try:

@@ -1,7 +1,7 @@
 """Terms of an engine that carry much of a step outside the range that they were measured in, in sentences.
 
-What each is charged with follows the equations of `step/compose.py` and `step/prompts.py`, at the fewest and
-the most requests that were asked for; a smooth maximum counts its term whole.
+What a term is charged with follows the equations of `step/compose.py` and `step/prompts.py`, at the fewest
+and the most requests that were asked about; within a smooth maximum a term counts whole.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ WORDS = {
     "experts_share": "the engine's own layers of experts",
     "expert_parallel_us_per_layer": "spreading experts over GPUs",
 }
-"""What the terms are that may carry so much."""
+"""Terms that may carry that much of a step, in words."""
 _OF_PROMPTS = ("prompt_us_per_launch", "prefill_us_per_launch", "prompt_us_per_layer")
-"""Those of them that a step takes for the prompts that it carries."""
+"""Terms among these that are charged for the prompts of a step."""
 WORDS_OF_FITTED = {
     "kernels_share": "the engine's own kernels",
     "linear_share": "the engine's own linear layers",
@@ -61,11 +61,14 @@ WORDS_OF_FITTED = {
     "experts_us_per_layer": "time for each layer of experts beside its kernels",
     "load_test_us": "the constant of load tests",
 }
-"""What those are that served steps alone tell (`one_model.py`)."""
+"""Terms that were fitted to served steps only (`one_model.py`), in words."""
 
 
 def beyond_measured(scenario: Scenario, tokens: float, requests: tuple[int, int]) -> list[str]:
-    """What lengths to so many tokens, and fewest and most requests of a step, are beyond: a sentence each."""
+    """A sentence for everything known that these lengths and requests go beyond.
+
+    tokens: the longest length. requests: fewest and most in a step.
+    """
     return [
         *beyond_known(scenario, tokens),
         *far_terms(scenario, requests, tokens),
@@ -123,7 +126,7 @@ def _is_far(name: str, term: Term, batch: FloatArray) -> BoolArray:
 
 
 def _option(scenario: Scenario) -> DraftOption | None:
-    """The drafts that stand for all."""
+    """The draft option that stands for all."""
     options = [option for option in scenario.options() if option.depth <= _DRAFTS]
     return max(options, key=lambda option: (option.chain, option.depth), default=None)
 
@@ -193,7 +196,7 @@ def _sentence(scenario: Scenario, term: Term, words: str, share: float, requests
 
 
 def limits_text(scenario: Scenario, requests: int) -> Iterator[str]:
-    """That an engine admits fewer requests where a drafter is loaded."""
+    """A sentence where an engine admits fewer requests because a drafter is loaded."""
     engine = scenario.runtime.engine
     most = 0 if engine is None else engine.drafting_requests
     if most and requests > most and scenario.scope == "model":

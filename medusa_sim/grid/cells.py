@@ -38,7 +38,7 @@ FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER = 0.22, 0.74
 """By how much (of the logarithm) first tokens of measured servers come sooner and later: one in ten by more,
 groups alike (`benchmarks/first_tokens.py`). Late are prompts that the host launches and those that queue."""
 _TIE = 1e-12
-"""By which an option must beat the one before it: times that differ by rounding alone are the same."""
+"""Share by which an option must beat the one before it: times that differ by rounding are equal."""
 _ALWAYS_LAST = 1e9
 """Moves what does not fit behind whatever does, in the same order."""
 
@@ -61,7 +61,7 @@ class Cells:
         return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
 
     def with_index(self, index: IntArray) -> Cells:
-        """The cells of other configurations of the same surface; these, where they are the same.
+        """Other cells of the same surface; this object, where the index is the same.
 
         index: (B or 1, S or 1, K).
         """
@@ -156,7 +156,7 @@ class Cells:
 
     @cached_property
     def contenders(self) -> Cells:
-        """The configurations that are the best of their count at some batch and length; of every cell."""
+        """Configurations that are the best of their count somewhere, at every batch and length."""
         return self.with_index(distinct(self.by_count.index.ravel())[None, None, :])
 
     # The same elsewhere.
@@ -306,7 +306,7 @@ class Cells:
         return self._unless_exact(self.speedup, *self._widened(Cells._speedup_halves))
 
     def speedup_at(self, b: int, s: int) -> FloatArray:
-        """(K,) `speedup` at one batch and length; of every cell, or others with plain decoding first."""
+        """(K,) `speedup` at one batch and length; the first cell must be plain decoding."""
 
         def here(values: FloatArray | IntArray) -> FloatArray:
             return as_float(np.broadcast_to(values, self.shape)[b, s])
@@ -319,8 +319,8 @@ class Cells:
     def _speedup_halves(self) -> Halves:
         """(low, high) half-widths of a server's speedup, on the logarithm.
 
-        Those of the step on its share of the time per token. An error of what both servers pay besides moves
-        their ratio by the difference of the two shares alone.
+        The step's, weighted by its share of the time per token. What both servers spend beside steps errs in
+        both alike: it moves their ratio by the difference of its two shares.
         """
         steps, others = self.in_flight, np.zeros(())
         for place, own in enumerate(self.served.halves):
@@ -330,7 +330,7 @@ class Cells:
         return np.sqrt(low**2 + others), np.sqrt(high**2 + others)
 
     def _of_plain(self, read: Callable[[Served], FloatArray]) -> FloatArray:
-        """A number of a server that decodes plainly: of the first cell where that is plain decoding."""
+        """A number of the server that decodes plainly, read off the first cell where that is this one."""
         if (self.index[..., 0] != PLAIN).any():
             return read(self.plain.served)
         return np.broadcast_to(read(self.served), self.shape)[..., :1]
@@ -348,7 +348,7 @@ class Cells:
         return self._served_where(np.asarray)
 
     def _served_where(self, here: Callable[[FloatArray | IntArray], FloatArray]) -> Served:
-        """`served` of the cells whose numbers `here` takes."""
+        """`served` of the cells whose numbers `here` picks."""
         steps = self.in_flight
         return served(
             self.surface.setting,
@@ -381,22 +381,22 @@ class Cells:
 
     @cached_property
     def token_us(self) -> FloatArray:
-        """The same with its own prompt: what the rate of all requests tells."""
+        """The same with its own prompt: batch / token_us is the rate of all requests."""
         return self.served.token_us
 
     @cached_property
     def token_band(self) -> Band:
-        """(low, high) 80 % of the time per token, over it: of step, tokens, sampling and prompts."""
+        """(low, high) 80 % of the time per token, as ratios to it."""
         faster, slower = self.time_halves
         return np.exp(-faster), np.exp(slower)
 
     @cached_property
     def time_halves(self) -> Halves:
-        """(faster, slower) of the time per token, no nearer beyond what was measured."""
+        """(faster, slower) half-widths of the time per token, widened beyond what was measured."""
         return self._widened(Cells._token_us_halves)
 
     def _token_us_halves(self) -> Halves:
-        """(faster, slower) of the time per token; what is wrong of steps is wrong of prompts."""
+        """(faster, slower) half-widths of the time per token; prompts err as the steps of the set-up do."""
         steps, seen = self.in_flight, self.served
         fewer, more = self.token_halves
         beside = sum((half**2 for half in seen.halves), np.zeros(()))
@@ -434,7 +434,7 @@ class Cells:
 
     @property
     def first_token_band(self) -> Band:
-        """(low, high) 80 % of the time to the first token, over it."""
+        """(low, high) 80 % of the time to the first token, as ratios to it."""
         faster, slower = self.time_halves
         sooner, later = np.hypot(faster, FIRST_TOKEN_SOONER), np.hypot(slower, FIRST_TOKEN_LATER)
         return np.exp(-sooner), np.exp(later)
@@ -472,12 +472,12 @@ class Cells:
 
     @cached_property
     def high_us(self) -> FloatArray:
-        """Upper end of it."""
+        """Upper end of the 80 % band of the step."""
         return np.asarray(self.step_us * np.exp(self._step_halves[1]))
 
     @cached_property
     def _step_halves(self) -> Halves:
-        """(faster, slower) of the step."""
+        """(faster, slower) half-widths of the step."""
 
         def own(cells: Cells) -> Halves:
             cost = cells.cost
@@ -523,7 +523,7 @@ class Cells:
         return self._every_of(self.surface.at_long_edges)
 
     def _every_of(self, surface: Surface | None) -> Cells | None:
-        """Every cell of a surface: these, where they are all of their own's."""
+        """Every cell of a surface; this object, where it is just that."""
         if surface is None:
             return None
         every = Cells.every(surface)

@@ -1,6 +1,6 @@
 """Which quantities the rows of each command hold, and in which order.
 
-A quantity that none of these lists names stands in the rows of every command that can have it, last.
+A quantity that no list names comes last in the rows of every command that can have it.
 """
 
 from __future__ import annotations

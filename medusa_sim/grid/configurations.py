@@ -30,7 +30,7 @@ class Configurations:
 
     @cached_property
     def option(self) -> IntArray:
-        """(J,) place in `options`, -1 of plain decoding."""
+        """(J,) place in `options`, -1 for plain decoding."""
         return self.of_options(
             [-1], [np.full(each.candidates.size, i) for i, each in enumerate(self.options)]
         )
@@ -53,7 +53,7 @@ class Configurations:
 
     @cached_property
     def depth(self) -> IntArray:
-        """(J,) draft length (Medusa: heads run), 0 of plain decoding."""
+        """(J,) draft length (Medusa: heads run), 0 for plain decoding."""
         return self.of_options([0], [np.full(each.candidates.size, each.depth) for each in self.options])
 
     @cached_property
@@ -93,14 +93,14 @@ class Configurations:
         return None if configuration == PLAIN else self.options[int(self.option[configuration])]
 
     def find(self, option: DraftOption | None, count: int) -> int:
-        """The configuration that drafts so with so many candidates."""
+        """The configuration of an option (None: plain decoding) with a count."""
         if option is None:
             return PLAIN
         first: int = self.places[self.options.index(option)].start
         return first + int(np.searchsorted(option.candidates, count))
 
     def sizes_of(self, configuration: int) -> IntArray:
-        """Configurations that differ from this one in size alone, by count; a chain's are the chains.
+        """Configurations that draft as this one does with other counts, by count; for a chain, all chains.
 
         Raises ValueError for plain decoding.
         """
@@ -137,6 +137,6 @@ class Configurations:
 
 
 def at_counts(options: Sequence[DraftOption], candidates: IntArray) -> tuple[DraftOption, ...]:
-    """The options with those of their counts that are listed; options without any are left out."""
+    """The options, each with the listed counts only; those that have none of them are left out."""
     kept = (option.only(candidates) for option in options)
     return tuple(option for option in kept if option is not None)

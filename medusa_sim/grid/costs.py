@@ -50,7 +50,7 @@ def _rate_that_fits(cells: Cells) -> FloatArray:
 
 
 def watts_band(cells: Cells) -> Band:
-    """80 % of the watts, over them: a card's parameters, and the time in which a step draws."""
+    """80 % of the watts, as ratios to them: a card's parameters, and the time in which a step draws."""
     (faster, slower), busy = cells.time_halves, 1.0 - _idle_share(cells)
     low, high = _with_error_of_card(cells, busy * slower, busy * faster)
     power = cells.scenario.gpu.power
@@ -59,7 +59,7 @@ def watts_band(cells: Cells) -> Band:
 
 
 def joule_band(cells: Cells) -> Band:
-    """80 % of the joules of a token, over them: the longer a step, the more is drawn by idle cards."""
+    """80 % of the joules of a token, as ratios to them: a longer step lets cards draw idle power longer."""
     (faster, slower), idle = cells.time_halves, _idle_share(cells)
     return _with_error_of_card(cells, idle * faster, idle * slower)
 
@@ -72,7 +72,7 @@ def _with_error_of_card(cells: Cells, low: FloatArray, high: FloatArray) -> Band
 
 
 def _idle_share(cells: Cells) -> FloatArray:
-    """What cards draw that run nothing, as a share of the watts."""
+    """Share of the watts that the cards draw when they run nothing."""
     power = cells.scenario.gpu.power
     idle = np.nan if power is None else power.fit.idle_watts
     return np.minimum(cells.scenario.gpus * idle / cells.watts, 1.0)

@@ -56,7 +56,7 @@ class Quantity:
     model_only: bool = False
     """Empty for `scope="block"`, which is one block and not a model."""
     labels: tuple[str, ...] = ()
-    """Words that its values are codes of."""
+    """Words that its values are codes for."""
     read_run: Callable[[Mapping[str, float]], float] | None = None
     """Its value in a run under load, from the run's other results."""
 
@@ -79,29 +79,29 @@ def baseline_speedup(cells: Cells) -> FloatArray:
 
 
 def in_server(cells: Cells, read: Callable[[Cells], Any]) -> Any:
-    """What only a server with requests has; nan (a 0-d array) without."""
+    """A number of a server with traffic; nan (a 0-d array) without traffic."""
     nothing = np.full((), np.nan)
     return nothing if cells.scenario.traffic is None else read(cells)
 
 
-def within(read: Callable[[Cells], FloatArray], band: Callable[[Cells], Band]) -> dict[str, Any]:
-    """A quantity and its 80 % interval. band: the ends over it."""
+def with_band(read: Callable[[Cells], FloatArray], band: Callable[[Cells], Band]) -> dict[str, Any]:
+    """Fields of a quantity with an 80 % interval. band: its ends, as ratios to the quantity."""
     return {"read": read, "low_high": lambda cells: tuple(read(cells) * end for end in band(cells))}
 
 
-def longer(cells: Cells) -> Band:
-    """The band of what grows with the time per token."""
+def time_band(cells: Cells) -> Band:
+    """The band of what is proportional to the time per token."""
     return cells.token_band
 
 
-def shorter(cells: Cells) -> Band:
-    """The band of what is the smaller the longer a token takes."""
+def rate_band(cells: Cells) -> Band:
+    """The band of what is proportional to the rate of tokens."""
     low, high = cells.token_band
     return 1.0 / high, 1.0 / low
 
 
-def per_joule(cells: Cells) -> Band:
-    """The band of what is the smaller the more a token draws."""
+def tokens_per_joule_band(cells: Cells) -> Band:
+    """The band of tokens per joule."""
     low, high = joule_band(cells)
     return 1.0 / high, 1.0 / low
 
@@ -241,22 +241,25 @@ DECLARED = (
         model_only=True,
     ),
     Quantity(
-        name="itl_us", better="less", model_only=True, **within(lambda cells: cells.served.itl_us, longer)
+        name="itl_us", better="less", model_only=True,
+        **with_band(lambda cells: cells.served.itl_us, time_band),
     ),
-    Quantity(name="tpot_us", better="less", model_only=True, **within(lambda cells: cells.tpot_us, longer)),
+    Quantity(
+        name="tpot_us", better="less", model_only=True, **with_band(lambda cells: cells.tpot_us, time_band)
+    ),
     Quantity(
         name="tpot_ms", better="less", model_only=True,
-        **within(lambda cells: cells.tpot_us / US_PER_MS, longer),
+        **with_band(lambda cells: cells.tpot_us / US_PER_MS, time_band),
     ),
     Quantity(
         name="ttft_ms", better="less", model_only=True,
-        **within(
+        **with_band(
             lambda cells: cells.served.first_token_us / US_PER_MS, lambda cells: cells.first_token_band
         ),
     ),
     Quantity(
         name="benchmark_ttft_ms", better="less", model_only=True,
-        **within(
+        **with_band(
             lambda cells: cells.served.benchmark_first_token_us / US_PER_MS,
             lambda cells: cells.first_token_band,
         ),
@@ -264,33 +267,33 @@ DECLARED = (
     Quantity(name="e2e_ms", better="less"),
     Quantity(
         name="tokens_per_s_per_user", title="tokens/s/user", axis="tokens/s a user", unit="per_s",
-        better="more", model_only=True, **within(lambda cells: cells.tokens_per_s_per_user, shorter),
+        better="more", model_only=True, **with_band(lambda cells: cells.tokens_per_s_per_user, rate_band),
     ),
     # what a server gives
     Quantity(
         name="tokens_per_s", title="tokens/s", unit="per_s", better="more", model_only=True,
-        **within(lambda cells: cells.tokens_per_s, shorter),
+        **with_band(lambda cells: cells.tokens_per_s, rate_band),
     ),
     Quantity(
         name="tokens_per_s_per_gpu", title="tokens/s/GPU", axis="output tokens/s a GPU",
-        phrase="{} tokens/s a GPU", better="more", model_only=True, **within(rate_of_a_gpu, shorter),
+        phrase="{} tokens/s a GPU", better="more", model_only=True, **with_band(rate_of_a_gpu, rate_band),
     ),
     Quantity(
         name="tokens_per_s_per_mw", axis="output tokens/s per megawatt of GPUs", better="more",
-        model_only=True, **within(lambda cells: 1e6 / joules(cells), per_joule),
+        model_only=True, **with_band(lambda cells: 1e6 / joules(cells), tokens_per_joule_band),
     ),
     # what it costs
     Quantity(
         name="usd_per_million_tokens", title="$/M tokens", axis="dollars per million output tokens",
-        phrase="${} a million tokens", better="less", model_only=True, **within(usd, longer),
+        phrase="${} a million tokens", better="less", model_only=True, **with_band(usd, time_band),
     ),
     Quantity(
         name="watts", title="W", model_only=True,
-        **within(lambda cells: cells.watts, watts_band),
+        **with_band(lambda cells: cells.watts, watts_band),
     ),
     Quantity(
         name="joule_per_token", title="J/token", axis="joules per output token", phrase="{} J a token",
-        better="less", model_only=True, **within(joules, joule_band),
+        better="less", model_only=True, **with_band(joules, joule_band),
     ),
     # what fits
     Quantity(name="memory_bytes", read=lambda cells: cells.memory.total, unit="bytes", model_only=True),
@@ -338,7 +341,7 @@ DECLARED = (
     Quantity(name="waiting", axis="requests that wait"),
     Quantity(name="kv_tokens", axis="tokens in the KV cache"),
 )  # fmt: skip
-"""In the order in which tables show them."""
+"""Every quantity, in the order in which tables show them."""
 
 
 def _ends(quantity: Quantity) -> Iterable[Quantity]:
@@ -365,7 +368,7 @@ def _plain(quantity: Quantity) -> Quantity:
 
 
 OF_PLAIN = ("tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token")
-"""Those that tables show without speculation, too."""
+"""Quantities that tables also show without speculation."""
 BY_NAME: dict[str, Quantity] = {quantity.name: quantity for quantity in DECLARED}
 BY_NAME |= {end.name: end for quantity in DECLARED for end in _ends(quantity)}
 BY_NAME |= {plain.name: plain for plain in (_plain(BY_NAME[name]) for name in OF_PLAIN)}

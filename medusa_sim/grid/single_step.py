@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SingleStep(Cell):
-    """A step at one batch and length. Every quantity of `quantities` that cells have is one of its own.
+    """A step at one batch and length; its attributes are the quantities of `grid.quantities` too.
 
     tokens_per_step and speedup are None where the acceptance does not describe the count.
     """
@@ -96,7 +96,7 @@ def single_step(scenario: Scenario, batch: int, seq_len: int, candidates: int) -
 
 
 def _undescribed(scenario: Scenario, candidates: int) -> DraftOption:
-    """A tree of unknown shape, spread over all depths; how many of its tokens are accepted nobody knows."""
+    """A tree of unknown shape, spread over all depths; nobody knows how many of its tokens are accepted."""
     depth = min(candidates - 1, scenario.depth)
     width = -(-(candidates - 1) // depth)
     return DraftOption(

@@ -43,9 +43,10 @@ _TOGETHER = 4
 class Surface:
     """Steps at B batches and S lengths, each priced when it is first asked for.
 
-    setting: what every step shares. in_flight_only: of a server, the steps of the requests in flight around
-    each length alone. nominal: the surface around whose lengths these requests are. sibling: a surface
-    that differs in the drafter alone; plain steps, and verification where it is the same, are taken from it.
+    setting: what all steps share. in_flight_only: price only the steps of the requests that a server has in
+    flight where its requests have each length in the mean. nominal: for the steps of such requests, the
+    surface of those mean lengths. sibling: a surface that differs only in its drafter, whose plain steps (and
+    verification, where it is the same) are used again.
     """
 
     scenario: Scenario
@@ -109,7 +110,7 @@ class Surface:
         return np.concatenate([counts[1:2], counts[1:]])[None, None, :]
 
     def _verifies_as(self, other: Surface) -> bool:
-        """Whether both verify the same counts as often and alike."""
+        """Whether both verify the same counts, in as many of the steps, at the same cost."""
         own, its = self.setting, other.setting
         engine = own.runtime.engine
         counts, its_counts = self.configurations.counts, other.configurations.counts
@@ -123,7 +124,7 @@ class Surface:
 
     @cached_property
     def in_flight(self) -> Surface:
-        """Steps of the requests in flight around each length: those of the length itself without traffic."""
+        """Steps of the requests in flight where each length is the mean; without traffic, this surface."""
         if self.in_flight_only or np.array_equal(self._lengths_in_flight, self.seq_len):
             return self
         return replace(self, seq_len=self._lengths_in_flight, nominal=self, sibling=None)
@@ -136,13 +137,13 @@ class Surface:
 
     @cached_property
     def edges(self) -> IntArray:
-        """The most requests that the engine was measured with, and its doublings, if below B."""
+        """The most requests that the engine was measured with and its doublings, below the largest batch."""
         engine = self.setting.runtime.engine
         return _doublings(0 if engine is None else engine.measured_requests, self.batch)
 
     @cached_property
     def at_edges(self) -> Surface | None:
-        """The same at its `edges`, if any; itself where it has their batches."""
+        """The same surface at its `edges`, if there are any; itself, where it has their batches."""
         if not self.edges.size:
             return None
         if among(self.edges, self.batch).all():
@@ -154,7 +155,7 @@ class Surface:
 
     @cached_property
     def at_long_edges(self) -> Surface | None:
-        """The same at the longest requests that steps were measured with, and their doublings, if below S."""
+        """The same at the longest requests that were measured and doublings of that, if below the longest."""
         runtime = self.setting.runtime
         edges = _doublings(0 if runtime.engine is None or runtime.local else longest_tokens(), self.seq_len)
         if not edges.size:
@@ -198,10 +199,10 @@ class Surface:
 
     @cached_property
     def idle_share(self) -> FloatArray:
-        """(B, S) by which plain steps are longer in an engine with the drafter loaded that drafts nothing.
+        """(B, S) share by which a plain step is longer while a drafter is loaded and drafts nothing.
 
-        One pass keeps its state up to date, and a drafter that is scheduled synchronously hides no host; a
-        look-up has no state.
+        One of its passes keeps its state up to date, and one that is scheduled synchronously hides no work of
+        the host. A look-up has no state.
         """
         options, runtime = self.configurations.options, self.setting.runtime
         depths = {option.depth: index for index, option in enumerate(options) if option.chain}
@@ -217,7 +218,7 @@ class Surface:
 
 
 def _doublings(known: int, asked: IntArray) -> IntArray:
-    """What was known, and its doublings below the most that is asked; none where that is no more."""
+    """`known` and its doublings that lie below the largest value asked; none for 0."""
     most, edges = asked.max(initial=0), []
     while 0 < known < most:
         edges.append(known)
@@ -257,5 +258,5 @@ def surface_at(
 
 
 def in_groups(lengths: int) -> list[slice]:
-    """Places of the lengths that a search prices at once, each at the batches of all."""
+    """Slices of the lengths that a search prices together."""
     return [slice(first, min(first + _TOGETHER, lengths)) for first in range(0, lengths, _TOGETHER)]

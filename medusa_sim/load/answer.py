@@ -1,4 +1,4 @@
-"""One question about a load, from plain values to its answer: the same for command line, Python and app."""
+"""The answer about a load: every policy at every rate, and what each carries."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class LoadAnswer:
 
     @cached_property
     def full_per_s(self) -> dict[str, float]:
-        """What each policy is full at; empty for traces and closed loops that were not searched."""
+        """Rates at which policies saturate; empty for traces and closed loops that were not searched."""
         if self.carried or not isinstance(self.test.source, Drawn) or self.test.source.users is not None:
             return {rates.policy: rates.saturated_per_s for rates in self.carried}
         return {server.name: saturation(self.test, server)[0] for server in self.test.servers}
 
     def is_steady(self, point: LoadPoint) -> bool:
-        """Whether a run's times and shares do not tell its length: its queue does not grow, and need not."""
+        """Whether times and shares do not depend on how long the run was: its queue does not grow."""
         full = self.full_per_s.get(point.policy, np.inf)
         if not np.isfinite(full) or not np.isfinite(point.rate):
             return point.is_steady
@@ -93,8 +93,8 @@ def run_load(
 ) -> LoadAnswer:
     """Run the test. rates: requests a second (None: the source's own, else shares of what is carried).
 
-    advance: told (requests simulated, requests in all as far as known). Raises UsageError for rates of a
-    closed loop or rates that are none.
+    advance: called with (requests simulated, requests in all as far as known). Raises UsageError for rates
+    of a closed loop, and for what is no rate.
     """
     if rates is not None and isinstance(test.source, Drawn) and test.source.users is not None:
         raise UsageError("--users is a closed loop, which has no --rate: give one of them")
@@ -115,7 +115,7 @@ def run_load(
 def _rates_to_run(
     test: LoadTest, rates: Sequence[float] | None, found: Sequence[Carried]
 ) -> tuple[float | None, ...]:
-    """Those that were asked for, the source's own (None), or shares of what is carried."""
+    """The rates that were asked for, the source's own (None), or shares of what is carried."""
     if rates is not None:
         return tuple(rates)
     if test.source.has_own_rate:
@@ -125,18 +125,18 @@ def _rates_to_run(
 
 
 class _Progress:
-    """Tells how many requests have been simulated, and of how many, which a search can only guess."""
+    """Reports how many requests have been simulated, of how many: a search can only guess that."""
 
     def __init__(self, tell: Callable[[int, int], None] | None, searched: int, at_rates: int) -> None:
         self._tell, self._at_rates = tell, at_rates
         self._done, self._total = 0, searched + at_rates
 
     def add(self, requests: int) -> None:
-        """So many more have been simulated."""
+        """Count requests that have been simulated."""
         self._done += requests
         if self._tell is not None:
             self._tell(self._done, max(self._total, self._done + self._at_rates))
 
     def begin_rates(self, requests: int) -> None:
-        """The search has ended; so many requests are left to simulate."""
+        """Note that the search has ended and how many requests are left to simulate."""
         self._at_rates, self._total = 0, self._done + requests

@@ -1,4 +1,4 @@
-"""A policy in a run: what it chose, as long as its answer holds, and what became of its drafts."""
+"""A policy in a run: what it chose last, for how long that holds, and what became of its drafts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from medusa_sim.load.policies import Policy, State, check_drafts
 
 
 class AskedPolicy:
-    """A policy that is asked for the drafts of the next step, again when its answer has grown old."""
+    """Asks a policy how many drafts to make, and again when its answer is out of date."""
 
     def __init__(
         self, policy: Policy, batch: Batch, cache: Cache, limits: SchedulerLimits, drafts_max: int

@@ -62,7 +62,7 @@ class Batch:
         request.last_step = bisect_left(before, request.goal, place, place + request.left) - request.start
 
     def _left(self, request: Request) -> int:
-        """Tokens still to emit, below 0 where a request emitted more than it asked for."""
+        """Tokens still to emit; below 0 where the last step emitted more than was left."""
         return request.goal - self._before[request.start + self.step]
 
     def cached(self) -> list[int]:

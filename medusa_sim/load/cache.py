@@ -8,7 +8,7 @@ from medusa_sim.load.batch import Batch
 from medusa_sim.load.limits import SchedulerLimits
 
 _ROUNDING = 1e-9
-"""Of sums of parts of blocks."""
+"""Rounding of sums of fractions of blocks."""
 
 
 class Cache:
@@ -32,7 +32,7 @@ class Cache:
         self._counted: tuple[tuple[int, ...], int] = ((), 0)
 
     def needed(self, drafts: int) -> int:
-        """Blocks in the next step, counted by request; once, as long as the batch stays as it is."""
+        """Blocks in the next step, counted request by request (kept while the batch stays the same)."""
         batch = self._batch
         state = drafts, batch.step, len(batch), batch.tokens
         if self._counted[0] != state:
@@ -43,7 +43,7 @@ class Cache:
         return self._counted[1] - batch.shared + self.reserved
 
     def _tokens_at_most(self, drafts: int, steps: int) -> int:
-        """Tokens' worth of blocks of the batch in the last of so many steps, at most."""
+        """The same bound in tokens, of the batch alone."""
         requests, size = len(self._batch), self._block_tokens
         tokens = self._batch.tokens + requests * ((drafts + 1) * steps - 1 + self._slots + size - 1)
         if self._held is None or not requests:
@@ -51,7 +51,7 @@ class Cache:
         return ceil(requests * self._limits.held_of(tokens / size / requests)) * size
 
     def at_most(self, drafts: int, steps: int = 1) -> int:
-        """Blocks in the last of so many steps, at most."""
+        """An upper bound of the blocks in the last of so many steps."""
         blocks = self._tokens_at_most(drafts, steps) // self._block_tokens
         return blocks - self._batch.shared + self.reserved
 
@@ -61,7 +61,7 @@ class Cache:
         return self.at_most(drafts) <= free or self.needed(drafts) <= free
 
     def steps_that_fit(self, drafts: int) -> int:
-        """Steps that surely find room, at least the next one."""
+        """Steps that are sure to find room, at least the next one."""
         room = (self.blocks - self.reserved + self._batch.shared) * self._block_tokens
         free_tokens = room - self._tokens_at_most(drafts, steps=1)
         return 1 + max(free_tokens // (len(self._batch) * (drafts + 1)), 0)

@@ -1,4 +1,4 @@
-"""Rates that a scenario carries: where it saturates, how far it keeps its limits, where speculation loses.
+"""Rates that a scenario carries: where it saturates, up to where it keeps its limits, where drafts lose.
 
 Searches run the requests and seeds of the test. Shares that keep the limits are pooled over the seeds; where
 each seed alone crosses the wanted share gives the interval.
@@ -152,12 +152,12 @@ def _trial(test: LoadTest, rate_per_s: float | None, seed: int = 0) -> Requests:
 
 
 def search_requests(test: LoadTest) -> int:
-    """Requests of one seed of one trial."""
+    """Requests that a trial runs for each seed."""
     return _trial(test, test.any_rate).count
 
 
 def usual_requests(test: LoadTest) -> int:
-    """Requests that a search usually simulates, to tell how long it will take."""
+    """Requests that a search usually simulates, for an estimate of its time."""
     trials = _USUAL_TRIALS * test.seeds if test.goals.given else 0
     return search_requests(test) * (trials + _USUAL_PAIRS) * len(test.servers)
 
@@ -211,7 +211,7 @@ def _with_largest(found: Carried, test: LoadTest, server: PolicyServer, advance:
 
 
 def _carrying(found: Carried, rate: float, metrics: Metrics, half: float | None, best: float) -> Carried:
-    """With that rate and its 80 % interval: a step that is longer by e carries a rate lower by e / rho'.
+    """The result with its rate and 80 % interval: a step longer by e carries a rate lower by e / rho'.
 
     At saturation the step grows with the requests as it does there: the rate is lower by e. half: of the 95 %
     interval over the seeds. The upper end is at most what a server with faster steps is full at.

@@ -63,8 +63,10 @@ class SchedulerLimits:
     (vLLM's `prefill_schedule_interval`, SGLang's `--prefill-decode-interval`).
     positions: longest request of the model. prefix_hit_rate: share of a prompt's tokens that are found in the
     cache and not computed; shares_prefix: their blocks are held once in all, not by each request. lookahead:
-    slots of a request beside those of its tokens and drafts. held: blocks that a request holds by the blocks
-    that its tokens fill, where some layers keep less than all; None: as many.
+    slots of a request beside those of its tokens and drafts.
+
+    Tokens of a request fill blocks; it holds as many, but fewer where some layers keep a window only. held:
+    entry i is what it holds when its tokens fill i blocks; None: i.
     """
 
     max_requests: int = MAX_REQUESTS
@@ -100,7 +102,7 @@ class SchedulerLimits:
         return ceil(self.held_of(-(-(tokens + 1 + self.lookahead) // self.block_tokens)))
 
     def held_of(self, filled: float) -> float:
-        """Blocks that one request holds whose tokens fill so many, linear between whole numbers."""
+        """Blocks that a request holds whose tokens fill `filled` blocks, linear between whole numbers."""
         if self.held is None:
             return filled
         place = min(int(filled), self.held.size - 2)
@@ -132,7 +134,7 @@ class SchedulerLimits:
 def limits_of(
     scenario: Scenario, option: DraftOption | None, server: ServerSettings | None = None
 ) -> SchedulerLimits:
-    """The limits of a scenario's card: what weights, the drafter and the widest step leave is KV cache.
+    """The limits of a scenario: the KV cache has what weights, drafter and the widest step leave of the card.
 
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """

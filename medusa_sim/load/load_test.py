@@ -96,7 +96,7 @@ class LoadTest:
 
     @cached_property
     def drafts_max(self) -> int:
-        """Longest draft of any policy; of own policies the longest that the scenario describes."""
+        """Longest draft of any policy; for policies of one's own, the longest that the scenario describes."""
         named = [policy for policy in self.policies if isinstance(policy, str)]
         if len(named) == len(self.policies) and never_drafts(named):
             return 0
@@ -105,7 +105,7 @@ class LoadTest:
         return known if len(named) < len(self.policies) else asked
 
     def limits(self, drafts: int) -> SchedulerLimits:
-        """Of a server that loads a drafter of so many drafts; 0: none."""
+        """Limits of a server whose drafter makes so many drafts; 0: no drafter is loaded."""
         return limits_of(self.scenario, chains(self.scenario)[drafts - 1] if drafts else None, self.settings)
 
     def requests(self, rate_per_s: float | None, seed: int) -> tuple[Requests, int]:
@@ -123,7 +123,7 @@ class LoadTest:
 
     @cached_property
     def table(self) -> StepTable:
-        """Step times up to the longest draft and request."""
+        """Times of steps up to the longest draft and request."""
         longest = max(self.requests(self.any_rate, seed)[0].longest for seed in range(self.seeds))
         options = chains(self.scenario, self.drafts_max) if self.drafts_max else ()
         limits = self.limits(self.drafts_max)
@@ -131,12 +131,12 @@ class LoadTest:
 
     @property
     def most_requests(self) -> int:
-        """Of one step of any policy: an engine may take fewer where it loads a drafter."""
+        """Most requests of a step under any policy: an engine may take fewer where it loads a drafter."""
         return max(self.limits(drafts).max_requests for drafts in {0, self.drafts_max})
 
     @cached_property
     def mean_length(self) -> float:
-        """Committed tokens of a request in the mean over its time in flight, roughly."""
+        """Mean committed tokens of a request over its time in flight, roughly."""
         requests, _ = self.requests(self.any_rate, 0)
         output = requests.output_tokens.astype(np.float64)
         return float(((requests.prompt_tokens + output / 2.0) * output).sum() / output.sum())
@@ -163,7 +163,7 @@ class LoadTest:
         return PolicyServer(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
 
     def _fresh(self, policy: str | Policy, table: StepTable) -> Policy:
-        """The policy as a run begins with it."""
+        """The policy in the state in which a run begins."""
         if isinstance(policy, str):
             return policy_of(policy, table, self.mean_length)
         return deepcopy(policy)

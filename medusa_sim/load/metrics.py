@@ -1,4 +1,4 @@
-"""What a run says to those who wait and to those who pay: latencies, throughput, goodput, shares of time."""
+"""Metrics of a run: latencies, throughput, goodput, shares of time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def metrics_of(record: Record, table: StepTable, limits: SchedulerLimits, goals:
 
 
 def _growth(record: Record, inside: BoolArray, met: BoolArray) -> Metrics:
-    """How a drawn open loop drifts: requests in the system, and shares that keep the limits.
+    """Drift of a drawn open loop: in the requests in the system, and in the share that keeps the limits.
 
     queue_growth_per_s: slope of a line through the requests in the system that arrivals find; nan for traces,
     ramps, closed loops and runs that have no warm-up, which have a course of their own.

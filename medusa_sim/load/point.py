@@ -37,7 +37,7 @@ class LoadPoint:
         return {name: float(np.mean([metrics[name] for metrics in self.values])) for name in self.values[0]}
 
     def half_width(self, name: str, end: float = 0.975) -> float:
-        """Half of the confidence interval of the mean over the seeds up to `end` (95 %); nan for one seed."""
+        """Half the confidence interval of the mean over the seeds (95 %); nan for one seed."""
         return half_width(np.asarray([metrics[name] for metrics in self.values]), end)
 
     def band(self, name: str) -> tuple[float, float]:
@@ -79,7 +79,7 @@ class LoadPoint:
 
 
 def half_width(values: FloatArray, end: float = 0.975) -> float:
-    """Half of the confidence interval of a mean of independent values up to `end`; nan for one value."""
+    """Half the confidence interval of a mean of independent values (95 %); nan for one value."""
     if values.size < 2:
         return float("nan")
     from scipy.special import stdtrit

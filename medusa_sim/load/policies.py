@@ -17,7 +17,7 @@ from medusa_sim.plan.batch_ranges import merge_batches
 from medusa_sim.scenario.defaults import SWITCHING_GAIN
 
 FOREVER = 1 << 30
-"""`hold_steps` of a policy that depends on nothing but the number of requests."""
+"""`hold_steps` of a policy that depends only on the number of requests."""
 CONTEXT_STEPS = 16
 """Steps after which lengths in flight have grown enough to look again."""
 _NEWTON_STEPS, _SHORTEST_STEP = 60, 1e-7
@@ -63,12 +63,15 @@ class Policy(ABC):
         """Drafts of every request, from 0 to the longest draft that the scenario describes."""
 
     def longest(self, described: int) -> int:
-        """The most drafts that it ever chooses, which its server holds memory for; of so many described."""
+        """The most drafts that it ever chooses, for which its server holds memory.
+
+        described: the most that the scenario describes.
+        """
         return described
 
 
 def check_drafts(policy: Policy, drafts: int, requests: int, drafts_max: int) -> int:
-    """What a policy chose at so many requests. Raises UsageError for what is no number of drafts."""
+    """The number of drafts that a policy chose. Raises UsageError for what is none."""
     if isinstance(drafts, bool) or not isinstance(drafts, int | np.integer) or not 0 <= drafts <= drafts_max:
         raise UsageError(
             f"policy {policy.name} chose {shown(drafts)} drafts at {requests} requests; whole numbers "

@@ -116,7 +116,7 @@ class Record:
 
 
 class Recorder:
-    """Takes spans as they come and adds them up in pieces.
+    """Adds up spans as they come, some thousands at a time.
 
     first_token_s, finish_s: as of a `Record`, filled in by the engine, as is what requests that come between
     two spans add to in_system_s.
@@ -146,7 +146,7 @@ class Recorder:
             self._flush()
 
     def count_gaps(self, *, on: bool) -> None:
-        """From now on count gaps, none before; or count no more."""
+        """Count gaps from now on (on: drop those before), or stop counting them."""
         self._flush()
         self._counts_gaps = on
         if on:
@@ -161,7 +161,7 @@ class Recorder:
         self._gap_sum_s += gap_s
 
     def _flush(self) -> None:
-        """Add up what is held."""
+        """Add up the spans that are held."""
         if not self._rows:
             return
         columns = np.array(self._rows).T

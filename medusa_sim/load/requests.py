@@ -97,7 +97,7 @@ class Requests:
         return replace(self, arrival_s=self.arrival_s * (self.rate_per_s / rate_per_s))
 
     def with_cancelled(self, share: float, seed: int) -> Requests:
-        """The same requests, that share of them cancelled: their outputs end at an even share of themselves.
+        """The same requests, of which a share is cancelled: each somewhere in its output, anywhere alike.
 
         An engine learns of it and frees their blocks; all arrays keep their order.
         """
@@ -109,11 +109,11 @@ class Requests:
         return replace(self, output_tokens=np.where(leaves, ended, self.output_tokens))
 
     def first(self, count: int) -> Requests:
-        """The first `count` of them."""
+        """The first `count` requests."""
         return self._select(np.arange(self.count) < count)
 
     def _select(self, chosen: BoolArray) -> Requests:
-        """Some of them; a closed loop keeps its first arrivals."""
+        """The chosen requests; a closed loop keeps the first arrivals."""
         count = int(chosen.sum())
         arrival_s = self.arrival_s[:count] if self.users is not None else self.arrival_s[chosen]
         return replace(
@@ -155,7 +155,7 @@ class Requests:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One of them from when it is sent until its last token.
+    """One request, from when it is sent until its last token.
 
     number: its place in `Requests`. said: tokens that its session said before, None without sessions. left:
     tokens still to emit, as of when it joined or left the batch. stopped_s: when it was preempted, None while

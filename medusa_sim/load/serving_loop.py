@@ -31,7 +31,7 @@ _MOST_STEPS = 128
 _REPORT_EVERY = 256
 """Requests after which progress is reported."""
 Advance = Callable[[int], None]
-"""Told how many more requests have finished."""
+"""Called with how many more requests have finished."""
 
 
 def run(

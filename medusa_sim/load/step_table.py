@@ -95,7 +95,7 @@ class StepTable:
 
     @cached_property
     def _lists(self) -> tuple[list[float], list[list[list[float]]]]:
-        """Lengths and steps, of which one number at a time is read."""
+        """Lengths and steps as lists, which are faster to read number by number."""
         return self.lengths.tolist(), self.step_s.tolist()
 
     def decoding_s(self, drafts: int, requests: int, length: float) -> float:
@@ -111,8 +111,8 @@ class StepTable:
     ) -> float:
         """Seconds of a step in which this share of the requests found drafts; whole_s: where match_rate did.
 
-        Linear in the share, so that the mean step stays; without any a step is as much shorter as the last
-        drafts made it longer, and no shorter than a plain one.
+        Linear in the share, so that the mean stays. A step in which nobody found any is shorter by what the
+        last drafts made it longer, but never shorter than a plain one.
         """
         one_s, plain_s = self.decoding_s(1, requests, length), self.decoding_s(0, requests, length)
         none_s = plain_s if drafts < 2 else one_s - (whole_s - one_s) / (drafts - 1)  # two points of a line

@@ -71,7 +71,7 @@ NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, sea
 
 
 def find_break_even(values: IntArray, codes_at: CodesAt, codes: IntArray | None = None) -> BreakEven:
-    """Where drafts begin and end over ascending whole `values`, to the whole number; the last edge leads.
+    """Where drafts begin and end over ascending whole `values`, exact to the whole number.
 
     codes: of the values (`plan.verdict`), where they are known already.
     """
@@ -91,11 +91,12 @@ def find_break_even(values: IntArray, codes_at: CodesAt, codes: IntArray | None 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FirstLook:
-    """Few counts at batches of one length that are not searched, priced once for all that look for a batch.
+class CoarseSearch:
+    """A coarse search of one length: a few counts, at batches that the full search leaves out.
 
-    batches: where speculation may change between paying and not. cells: at those, and at what else was
-    asked for, with the length at place s. largest: batch that fits with some drafting, within the search.
+    batches: those at which break-even is looked for. cells: the few counts there, and at other batches that
+    were asked for; the length has place s in them. largest: the largest batch that fits with any drafting, at
+    most BATCHES_SEARCHED or what was asked.
     """
 
     batches: IntArray
@@ -105,20 +106,20 @@ class FirstLook:
 
     @property
     def codes(self) -> IntArray:
-        """What is known at each of `batches`."""
+        """Codes (`plan.verdict`) at each of `batches`."""
         return np.asarray(codes_of(self.cells)[among(self.cells.surface.batch, self.batches), self.s])
 
 
-def first_looks(
+def coarse_searches(
     scenario: Scenario,
     options: Sequence[DraftOption],
     seq_len: IntArray,
     priced: IntArray,
     more: Callable[[int], IntArray] = lambda s: np.empty(0, dtype=np.int64),
-) -> tuple[FirstLook, ...]:
-    """A first look at each length.
+) -> tuple[CoarseSearch, ...]:
+    """A coarse search of each length.
 
-    priced: batches that need none, as every count is priced there anyway. more: others, by place of length.
+    priced: batches at which every count is priced anyway. more: further batches, by place of the length.
     """
     few = at_counts(options, _FEW_COUNTS)
     end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
@@ -126,16 +127,16 @@ def first_looks(
     largest = np.minimum(largest, end)
     tried = distinct(every_to(_EVERY_BATCH_TO, 1, end, _RATIO), largest[largest > 0])
     every = tried[~among(tried, priced)]
-    looks = []
+    found: list[CoarseSearch] = []
     for group in in_groups(seq_len.size):
         places = range(seq_len.size)[group]
         asked = distinct(every[every <= largest[group].max()], *(more(s) for s in places))
         cells = price(scenario, asked[~among(asked, priced)], seq_len[group], few)
-        looks += [
-            FirstLook(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
+        found += [
+            CoarseSearch(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
             for at, s in enumerate(places)
         ]
-    return tuple(looks)
+    return tuple(found)
 
 
 def break_even_batches(
@@ -143,35 +144,40 @@ def break_even_batches(
     options: Sequence[DraftOption],
     seq_len: IntArray,
     searched: Cells | None = None,
-    looks: Sequence[FirstLook] | None = None,
+    coarse: Sequence[CoarseSearch] | None = None,
 ) -> tuple[BreakEven, ...]:
     """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED.
 
-    searched: every count at some batches of these lengths. It decides there, and between them every count is
-    looked at, so that no break-even contradicts a schedule of it. looks: the first ones, if they are known.
+    searched: every count at some batches of these lengths. It decides there, and every count is priced
+    between them too, so that no break-even contradicts a schedule made from it. coarse: the coarse searches,
+    where they are known.
     """
     few = at_counts(options, _FEW_COUNTS)
-    own = np.empty(0, dtype=np.int64) if searched is None else searched.surface.batch
-    own_codes = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else codes_of(searched)
+    searched_batch = np.empty(0, dtype=np.int64) if searched is None else searched.surface.batch
+    searched_codes = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else codes_of(searched)
 
     def codes_at(s: int, batch: IntArray) -> IntArray:
         codes = np.empty(batch.size, dtype=np.int64)
-        within = (batch >= own[0]) & (batch <= own[-1]) if own.size else np.zeros(batch.size, np.bool_)
+        within = (
+            (batch >= searched_batch[0]) & (batch <= searched_batch[-1])
+            if searched_batch.size
+            else np.zeros(batch.size, np.bool_)
+        )
         for inside, counts in ((within, options), (~within, few)):
             if inside.any():
                 codes[inside] = codes_of(price(scenario, batch[inside], seq_len[s : s + 1], counts))[:, 0]
         return codes
 
     found = []
-    for s, look in enumerate(looks or first_looks(scenario, options, seq_len, own)):
-        if look.largest < 1:
+    for s, search in enumerate(coarse or coarse_searches(scenario, options, seq_len, searched_batch)):
+        if search.largest < 1:
             found.append(NOTHING_FITS)
             continue
-        fits = own <= look.largest
-        batches = distinct(look.batches, own[fits])
+        fits = searched_batch <= search.largest
+        batches = distinct(search.batches, searched_batch[fits])
         codes = np.zeros(batches.size, dtype=np.int64)
-        codes[among(batches, look.batches)] = look.codes
-        codes[among(batches, own)] = own_codes[fits, s]
+        codes[among(batches, search.batches)] = search.codes
+        codes[among(batches, searched_batch)] = searched_codes[fits, s]
         found.append(find_break_even(batches, partial(codes_at, s), codes))
     return tuple(found)
 
@@ -229,8 +235,10 @@ def break_even_context(
 
     if searched is None:
         return find_break_even(distinct(lengths), codes_at)
-    own, places = np.unique(searched.surface.seq_len, return_index=True)
-    lengths = distinct(lengths, own[(own >= SHORTEST_CONTEXT) & (own <= end)])
+    searched_lengths, places = np.unique(searched.surface.seq_len, return_index=True)
+    lengths = distinct(
+        lengths, searched_lengths[(searched_lengths >= SHORTEST_CONTEXT) & (searched_lengths <= end)]
+    )
     codes = codes_at(lengths)
-    codes[among(lengths, own)] = codes_of(searched)[-1, places][among(own, lengths)]
+    codes[among(lengths, searched_lengths)] = codes_of(searched)[-1, places][among(searched_lengths, lengths)]
     return find_break_even(lengths, codes_at, codes)

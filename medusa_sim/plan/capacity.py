@@ -13,7 +13,7 @@ from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import in_groups
-from medusa_sim.plan.break_even import FirstLook
+from medusa_sim.plan.break_even import CoarseSearch
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 
@@ -53,13 +53,13 @@ def batches_tried(largest: int) -> IntArray:
 def capacities(
     scenario: Scenario,
     options: Sequence[DraftOption],
-    looks: Sequence[FirstLook],
+    coarse: Sequence[CoarseSearch],
     searched: Cells,
     max_latency_us: float | None = None,
 ) -> tuple[Capacity, ...]:
     """For each length of `searched` the best operating points among all batches that fit.
 
-    looks: the first one at each length, at those of its `batches_tried` that were not searched, among others.
+    coarse: the coarse search of each length, which has those of its `batches_tried` that were not searched.
     Batches around the best, and those that were searched, are looked at with every count. max_latency_us:
     longest time per output token of one user.
     """
@@ -69,9 +69,9 @@ def capacities(
         best = partial(best_operating_point, max_latency_us=max_latency_us, speculate=speculate)
         found, near = [], []
         for s in range(surface.seq_len.size)[group]:
-            look, largest = looks[s], int(surface.max_batch[s, PLAIN])
-            rows = among(look.cells.surface.batch, batches_tried(largest))
-            found.append(fastest(best(look.cells, look.s, rows=rows), best(searched, s)))
+            search, largest = coarse[s], int(surface.max_batch[s, PLAIN])
+            rows = among(search.cells.surface.batch, batches_tried(largest))
+            found.append(fastest(best(search.cells, search.s, rows=rows), best(searched, s)))
             near.append(_batches_near(found[-1], largest))
         every = distinct(*near)
         if not every.size:

@@ -19,7 +19,7 @@ from medusa_sim.plan.break_even import (
     BreakEven,
     break_even_batches,
     break_even_context,
-    first_looks,
+    coarse_searches,
     longest_searched,
 )
 from medusa_sim.plan.capacity import batches_tried, best_operating_point, capacities, fastest
@@ -46,12 +46,14 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     lengths = np.asarray(asked.seq_len, dtype=np.int64)
     cells = price(scenario, asked.batches, lengths, options)
     largest = cells.surface.max_batch[:, PLAIN].tolist()
-    looks = first_looks(scenario, options, lengths, cells.surface.batch, lambda s: batches_tried(largest[s]))
-    break_evens = break_even_batches(scenario, options, lengths, cells, looks)
+    coarse = coarse_searches(
+        scenario, options, lengths, cells.surface.batch, lambda s: batches_tried(largest[s])
+    )
+    break_evens = break_even_batches(scenario, options, lengths, cells, coarse)
     if beside := _batches_beside(break_evens, cells.surface.batch):
         # a row that stands for batches between two searched ones must not cross break-even either
         cells = price(scenario, distinct(cells.surface.batch, beside), lengths, options)
-        break_evens = break_even_batches(scenario, options, lengths, cells, looks)
+        break_evens = break_even_batches(scenario, options, lengths, cells, coarse)
     ranges = tuple(ranges_over([s], cells, asked, break_evens) for s in range(lengths.size))
     schedule = tuple(row for s, those in enumerate(ranges) for row in schedule_rows(cells, s, those, asked))
     best_with, best_without = (_best(cells, asked, speculate=speculate) for speculate in (True, False))
@@ -70,7 +72,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         by_drafts=by_drafts(cells, 0, 0),
         best_with=best_with,
         best_without=best_without,
-        capacities=capacities(scenario, options, looks, cells, asked.max_latency_us),
+        capacities=capacities(scenario, options, coarse, cells, asked.max_latency_us),
         requests=_requests(cells, asked, ranges),
         where_it_fits=_where_it_fits(scenario, cells, asked),
     )

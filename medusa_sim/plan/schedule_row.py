@@ -85,7 +85,7 @@ class ScheduleRow(Cell):
 
     @cached_property
     def _steps_us(self) -> FloatArray:
-        """(J,) likewise."""
+        """(J,) step of every configuration at the fullest batch."""
         return np.asarray(self.every.step_us[self.b, self.s])
 
     @property
@@ -370,12 +370,12 @@ class ScheduleRow(Cell):
 
     @cached_property
     def _family(self) -> IntArray:
-        """Configurations that differ from the speculative one in size alone, by count."""
+        """Configurations that draft as `_shown` does, with every count, by count."""
         return self.every.configurations.sizes_of(self._shown)
 
     @cached_property
     def _larger(self) -> IntArray:
-        """Configurations of the family with more candidates than the row, by count."""
+        """Those of them with more candidates than the row."""
         sizes = self.every.configurations.candidates[self._family]
         return np.asarray(self._family[sizes > self.candidates])
 

@@ -30,7 +30,7 @@ LOSES, NO_GAIN, GAIN, PAYS = range(4)
 """Codes of a batch: certain of a loss, uncertain without and with a predicted gain, certain of a gain."""
 _KIND: dict[int, Verdict] = {LOSES: "loses", NO_GAIN: "uncertain", GAIN: "uncertain", PAYS: "pays"}
 _POINTS = 12
-"""Values looked at between two that differ, at once."""
+"""Values that are tried at once between two that differ."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,9 +98,9 @@ _DARK = _Inks(
     {"pays": "#4cc474", "uncertain": "#e0a93b", "off": "#ff7b72", "no room": "#ff7b72"},
 )  # fmt: skip
 _LEFT, _RIGHT, _MIDDLE = 0.045, 0.955, 0.50
-"""Of the width: the margins, and where words end and the chart begins."""
+"""Shares of the width: left and right margin, and where words end and the chart begins."""
 _LETTERS, _MOST_LINES = 62, 3
-"""Of a line of what the answer rests on, and how many there are."""
+"""Letters of a line of what the answer rests on, and the most lines."""
 
 
 def check_card_path(path: Any, *, overwrite: bool) -> None:
@@ -155,7 +155,7 @@ def _rule(inks: _Inks) -> Any:
 
 
 def _fitted(figure: Figure, text: str, y: float, size: float, width: float, **how: Any) -> Text:
-    """A line at the left margin, its letters as small as it takes to stay within `width` of the figure."""
+    """A line at the left margin, in letters small enough for `width` of the figure."""
     drawn = figure.text(_LEFT, y, for_figure(text), fontsize=size, **{"va": "top"} | how)
     wide = drawn.get_window_extent().width / figure.bbox.width
     if wide > width:
@@ -164,7 +164,7 @@ def _fitted(figure: Figure, text: str, y: float, size: float, width: float, **ho
 
 
 def _basis(answer: Recommendation) -> list[str]:
-    """What the answer rests on, in as few lines as there is room for."""
+    """What the answer rests on, in the lines that there is room for."""
     return wrap(rests_text(answer.scenario), _LETTERS, max_lines=_MOST_LINES, placeholder=" ...")
 
 

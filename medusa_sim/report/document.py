@@ -27,7 +27,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph: the answer stands out as `lead`, what it is said of and with stands back as `soft`."""
+    """A paragraph; tone: `lead` for the answer, `soft` for what stands back."""
 
     text: str
     tone: Literal["", "lead", "soft"] = ""
@@ -49,7 +49,7 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines to be copied as they are."""
+    """Lines to copy."""
 
     text: str
 
@@ -85,7 +85,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A table that is opened on demand."""
+    """A table that a reader unfolds."""
 
     summary: str
     table: TextTable
@@ -93,22 +93,22 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class Appendix:
-    """What follows the page that answers: opened on demand, printed on pages of its own where it is open."""
+    """Everything behind the first page: a reader unfolds it; where it is open it is printed too."""
 
     summary: str
     blocks: tuple[Block, ...]
 
 
 _PAGE_WIDTH = 122
-"""Characters of a table that a page of full width shows without scrolling."""
+"""Characters of a table that fit a page of full width."""
 Block: TypeAlias = (
     "Heading | Text | Bullets | Labelled | Code | Cards | Picture | Folded | Appendix | TextTable"
 )
 _MOST_FLAGS = 3
-"""Warnings on the page that answers; all of them follow it."""
+"""Warnings on the first page; the details have all of them."""
 _WHY = LABELS_OF["where it pays"] + LABELS_OF["why"]
 _SURE = ("If it differs",)
-"""Facts on how sure an answer is that stand beside what it rests on."""
+"""Facts that stand under How sure, beside what the answer rests on."""
 
 
 def answer_page(
@@ -121,11 +121,11 @@ def answer_page(
     more: Sequence[Block] = (),
     foot: Sequence[Block] = (),
 ) -> list[Block]:
-    """A report whose first page has the same order in every command: the answer, why, how sure, what was
-    measured near it, flags. All else follows behind a fold.
+    """A report with the same first page in every command, everything else folded behind it.
 
-    numbers: cards (label, value, remark). picture: what the answer looks like. sure: what it rests on, each
-    line behind its label. more: what follows the rest of the screen. foot: how the page ends.
+    The page has the answer, why, how sure, what was measured near it, and flags. numbers: cards (label,
+    value, remark). picture: drawn below the first table. sure: (label, line) of what the answer rests on.
+    more: blocks of the details, behind the rest of the screen. foot: blocks that end the page.
     """
 
     def of(labels: Sequence[str], *, detail: bool = False) -> tuple[tuple[str, str], ...]:
@@ -154,7 +154,7 @@ def answer_page(
 
 
 def _details(screen: Screen, facts: tuple[tuple[str, str], ...]) -> list[Block]:
-    """What a screen has beside the page that answers; facts: those that are not on it."""
+    """What a screen has beside the first page. facts: those that are not on it."""
     blocks: list[Block] = [*screen.tables[1:]]
     blocks += [Labelled(facts)] if facts else []
     blocks += screen.details
@@ -166,10 +166,7 @@ def _details(screen: Screen, facts: tuple[tuple[str, str], ...]) -> list[Block]:
 
 
 def screen_blocks(screen: Screen) -> tuple[list[Block], list[Block]]:
-    """How a report begins, and what follows its first picture: every report has the same order.
-
-    First the answer, what was asked and the tables; then facts, lines to copy and warnings.
-    """
+    """(the answer, what was asked and its tables; then facts, lines to copy and warnings) of a screen."""
     first: list[Block] = [Text(line, "lead") for line in screen.answer]
     first += [Text(screen.asked, "soft"), *screen.tables]
     then: list[Block] = []
@@ -228,7 +225,7 @@ def _named(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
 
 
 def pictures_of(blocks: Sequence[Block]) -> Iterator[Picture]:
-    """Those of an appendix, too."""
+    """Every picture of a report, those of its appendix too."""
     for block in blocks:
         if isinstance(block, Picture):
             yield block
@@ -237,7 +234,7 @@ def pictures_of(blocks: Sequence[Block]) -> Iterator[Picture]:
 
 
 def _finalized(value: object) -> object:
-    """What a template writes: text as HTML, what is HTML already as it is."""
+    """A value as a template writes it: text escaped, HTML as it is."""
     from markupsafe import Markup
 
     return Markup(for_html(value)) if type(value) is str else value  # noqa: S704  # escaped by for_html
@@ -264,7 +261,7 @@ def _svg(picture: Picture) -> Markup:
 
 
 def _slim(picture: Picture) -> str:
-    """The address of what a telephone shows: an image of its own, as names inside an SVG hold for a page."""
+    """The picture for a telephone as an address: names inside an SVG of the page would clash."""
     from base64 import b64encode
 
     from medusa_sim.report.figures.files import render

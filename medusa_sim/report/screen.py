@@ -1,4 +1,4 @@
-"""One layout for every answer: what was asked, the answer, tables, facts by label, warnings, what to do next.
+"""One layout for every answer: what was asked, the answer, tables, facts by label, warnings.
 
 A command describes its answer as a `Screen`; text for a terminal, Markdown and reports are drawn from that.
 """
@@ -17,7 +17,7 @@ WIDTH = 100
 NARROWEST = 40
 """Characters that a line may have on any terminal."""
 MOST_WARNINGS = 2
-"""Warnings that are told without --verbose."""
+"""Warnings that are shown without --verbose."""
 
 LABELS_OF = {
     "what is listed": ("GPUs", "Devices", "Models", "Runtimes", "Profiles", "Prices"),
@@ -44,7 +44,7 @@ LABELS = tuple(label for labels in LABELS_OF.values() for label in labels)
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact behind its label; detail: it is told with --verbose alone."""
+    """One fact behind its label. detail: shown only with --verbose."""
 
     label: str
     text: str
@@ -55,8 +55,8 @@ class Fact:
 class Screen:
     """An answer for people.
 
-    asked: the workload, then what serves it. answer: sentences, a paragraph each. details: tables that are
-    shown with --verbose alone. code: lines to copy, under their heading.
+    asked: what was asked, on one line (`headline`). answer: its paragraphs (`answer_text`). details: tables
+    that are shown only with --verbose. code: (heading, lines to copy).
     """
 
     asked: str
@@ -68,7 +68,7 @@ class Screen:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Facts in the order of LABELS, whoever lists them; several of one label keep theirs."""
+        """Put facts in the order of LABELS; facts of one label keep their order."""
         object.__setattr__(
             self, "facts", tuple(sorted(self.facts, key=lambda fact: LABELS.index(fact.label)))
         )
@@ -142,7 +142,7 @@ def screen_markdown(screen: Screen) -> str:
 
 
 def fact_sentences(facts: Iterable[Fact]) -> list[str]:
-    """`Memory: 421 requests fit ...`, where there are no columns."""
+    """`Memory: 421 requests fit ...`, a line a fact."""
     return [f"{fact.label}: {fact.text}" for fact in facts]
 
 
@@ -156,7 +156,7 @@ def _code(code: tuple[str, str]) -> list[str]:
 
 
 def _hidden(screen: Screen, facts: Sequence[Fact], warnings: Sequence[str]) -> Iterator[str]:
-    """How much --verbose adds; nothing where all is told."""
+    """How much --verbose adds; nothing where it adds nothing."""
     counted = {
         "warning": len(screen.warnings) - len(warnings),
         "fact": len(screen.facts) - len(facts),

@@ -1,4 +1,4 @@
-"""Where the numbers of an answer come from, and how every report ends with that."""
+"""Where the numbers of an answer come from: the end of every report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from medusa_sim.scenario.scenario import Scenario
 
 
 def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
-    """Where the numbers of a sweep come from: GPU, model, runtime, kernels, acceptance."""
+    """Sources of numbers by what they are of: GPU, model, runtime, kernels, acceptance."""
     sources_of: dict[str, dict[str, str]] = {}
     for item in settings:
         gpu, model, runtime = item.gpu, item.model, item.runtime
@@ -34,7 +34,7 @@ def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
 
 
 def closing(settings: Sequence[Scenario], trust: tuple[str, ...], command: str) -> list[Block]:
-    """How a report ends: sources of each GPU, model, runtime, kernel set and profile, caveats, command."""
+    """The end of a report: sources, how far to trust it, version and command."""
     tables = [
         Folded(
             f"{name}: {len(facts)} source{'s' if len(facts) > 1 else ''}",

@@ -36,7 +36,7 @@ FORMS = f"a profile's name, a TOML or CSV file, {NUMBERS}"
 CONDITIONAL = "conditional:"
 """Before rates by position that say how often each draft is accepted where the one before it was."""
 LETTERS = "0123456789.,@% "
-"""Of NUMBERS, but for that word."""
+"""Characters of NUMBERS, that word apart."""
 FLATTEST = 0.9
 """Shares that fall by less from one draft to the next are perhaps conditional rates: 0.71, 0.66, 0.64."""
 MEAN_LENGTH_ERROR = 0.13
@@ -96,7 +96,7 @@ def both_kinds(profile: AcceptanceProfile) -> str:
 
 
 def one_rate(given: Given) -> float | None:
-    """The rate that one number names for every draft; None of any other form."""
+    """The rate of every draft, where one number is given; None for any other form."""
     try:
         rate = float(given) if isinstance(given, str | Real) else None
     except ValueError:
@@ -105,7 +105,7 @@ def one_rate(given: Given) -> float | None:
 
 
 def doubtful_shares(given: Given) -> str:
-    """That shares of steps, as they were typed, look like conditional rates; empty where they do not."""
+    """A warning that shares of steps, as typed, look like conditional rates; empty where they do not."""
     if isinstance(given, str):
         text = given.strip()
         rates = [float(part) for part in text.split(",")] if _NUMBERS.fullmatch(text) else []
@@ -200,7 +200,7 @@ def acceptance_of(
 def matched(
     given: float | None, kind: type[Drafter], profile: AcceptanceProfile
 ) -> tuple[float, AcceptanceProfile]:
-    """Share of the steps that verify drafts, and the acceptance over all steps that goes with it.
+    """Share of the steps that verify drafts, and the acceptance over all steps.
 
     All steps do, but for a drafter that looks drafts up in the text. There the profile says its own share
     (`steps_matched`); with another one as many more or fewer drafts are accepted, since what a match is worth
@@ -263,7 +263,7 @@ def _of_the_family(prefix: str, model_name: str, known: Sequence[str]) -> str | 
 
 
 def _alike(name: str, other: str) -> int:
-    """Characters with which both begin."""
+    """Length of the common beginning."""
     pairs = zip(name, other, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(name), len(other)))
 

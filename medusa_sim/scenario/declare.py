@@ -90,7 +90,7 @@ class Argument:
     choices: tuple[str, ...] = ()
     """Names that it may be, where they are few and fixed."""
     others: tuple[str, ...] = ()
-    """More names beside these, in any case, that menus leave out."""
+    """Further names, which menus leave out."""
     names: str = ""
     """What its values are of (`gpu`, `model`, `batch`, ...): read and listed by `cli.values.NAMES`."""
     required: bool = False
@@ -102,12 +102,12 @@ class Argument:
     most: float | None = None
 
     def named(self, value: str) -> str | None:
-        """The one of its names that a text means, in any case, files as tools write them; None for none."""
+        """The name that a text means, whatever its case or a tool's spelling; None where it means none."""
         read = (value.lower(), *([named_file(value)] if self.others else []))
         return next((name for name in read if name in (*self.choices, *self.others)), None)
 
     def unknown(self, value: str, runtime: object = None) -> str:
-        """One line for a name that is none of its choices; runtime: the engine, whose names are listed."""
+        """The error for a name that is no choice; runtime: the engine whose names it lists."""
         what, engine = self.name.replace("_", " "), str(getattr(runtime, "name", runtime or ""))
         also = {name: named_file(name) for name in self.others}
         if own := [name for name in self.others if name in read_by(engine)]:
@@ -118,8 +118,8 @@ class Argument:
     def check(self, value: object, runtime: object = None) -> None:
         """Refuse a value of another type or out of range; None passes where it is the default.
 
-        runtime: the engine given beside it. Python takes "no" for true, True for 1 and 2.5 heads for a
-        number of heads. Raises UsageError.
+        Python itself would take "no" for true, True for 1 and 2.5 for a number of heads. runtime: the engine
+        given beside it. Raises UsageError.
         """
         if value is None and self.default is None:
             return
@@ -216,7 +216,7 @@ def check(given: Mapping[str, object], known: Mapping[str, Argument], what: str 
 
 
 def takes(record: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
-    """Give a function whose keywords are a record's arguments their signature, for readers and checkers."""
+    """Give a function that takes a record's arguments as keywords their signature."""
 
     def of(function: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
         own = inspect.signature(function)

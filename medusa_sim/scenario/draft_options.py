@@ -34,7 +34,7 @@ WIDTHS = (1, 2, 4, 8)
 
 
 _LEAST = 1e-12
-"""Accuracy below which a draft counts as this likely, so that factors end."""
+"""Least accuracy of a draft, so that factors stay finite."""
 _EXACT = 1e-9
 """Relative width at which the search for a factor ends."""
 
@@ -153,7 +153,7 @@ class DraftOption:
         return float(self.profile.adjusted(tokens, candidates))
 
     def factor_for(self, candidates: int, required: float) -> float | None:
-        """The least factor on every accuracy that gives so many tokens per step; None where none does."""
+        """The least factor on every accuracy that gives `required` tokens per step; None where none does."""
         if required <= 1.0:
             return 0.0
         if self.order is None or self.heads is None:
@@ -170,7 +170,7 @@ class DraftOption:
 
     @cached_property
     def _most_factors(self) -> list[float]:
-        """Of each head, the factor at which its total probability reaches 1."""
+        """For each head, the factor at which its total probability reaches 1."""
         assert self.heads is not None  # noqa: S101  # a curve knows none, and scales otherwise
         return list((1.0 / np.maximum(self.heads.conditional().sum(axis=1), _LEAST)).tolist())
 
@@ -184,7 +184,7 @@ class DraftOption:
         return list(by_level.cumsum(axis=0).tolist())
 
     def only(self, candidates: IntArray) -> DraftOption | None:
-        """The same option with those of its counts that are listed; None where none is."""
+        """The same option with the listed counts only; None where it has none of them."""
         kept = among(self.candidates, candidates)
         if not kept.any():
             return None
@@ -251,7 +251,7 @@ def _curve_option(
 def _tree_options(
     drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy, candidates_max: int
 ) -> list[DraftOption]:
-    """Medusa heads and n-grams: one option a depth. Drafters that run level by level: one a width too."""
+    """Medusa heads and n-grams: one option a depth. Drafters that run by level: one for each width too."""
     if not drafting.kind.has_levels:
         return [_shaped_option(drafting, profile, heads, 0, optimal_order(heads, candidates_max))]
     options = []
@@ -265,7 +265,7 @@ def _tree_options(
 def _shaped_option(
     drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy, width: int, order: TreeOrder
 ) -> DraftOption:
-    """Of trees of every size in an order; width 1: of the chain of all its nodes alone."""
+    """Trees of every size in an order; width 1: only the chain of all its nodes."""
     counts = np.arange(2, order.candidates_max + 1)[-1 if width == 1 else 0 :]
     return DraftOption(
         drafter=drafting.drafter(heads.heads, max(width, 1)),

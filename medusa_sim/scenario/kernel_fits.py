@@ -39,7 +39,7 @@ class KernelFits:
 
     @cached_property
     def plain_launches(self) -> tuple[Launch, ...]:
-        """Kernels of a plain step, and those of several tokens a request that such a step has not."""
+        """Kernels of a plain step, and those that only a step of several tokens a request has."""
         verified = model_launches(self.shard, verify(1, 1, 2), self.runtime)
         return (
             *model_launches(self.shard, decode(1, 1), self.runtime),
@@ -48,7 +48,7 @@ class KernelFits:
 
     @cached_property
     def by_key(self) -> dict[str, Fit]:
-        """`gemm.fp16` -> how well it was fitted, of the kernels that a step of this model calls."""
+        """`gemm.fp16` -> how well it was fitted, for the kernels that a step of this model calls."""
         if self.latency.name != "calibrated":
             return {}
         fits = self._dense_fits

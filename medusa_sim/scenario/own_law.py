@@ -71,7 +71,7 @@ def replace_law(latency: LocalLatency, law: Law) -> LocalLatency:
 
 
 def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float, tiled: float) -> Law:
-    """The law of a device so many times as fast in each; tiled: arithmetic of kernels behind the switch."""
+    """The law of a device that is so many times as fast in each; tiled: arithmetic of kernels in tiles."""
 
     def of(kind: TypeLaw) -> TypeLaw:
         ops = {name: getattr(kind, name) / arithmetic for name in ("unpack", "column")}
@@ -99,7 +99,7 @@ def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float, tiled: f
 
 
 _FIXED = ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sorted_us")
-"""Times of a law that are what is fixed."""
+"""Times of a law that do not depend on sizes."""
 
 
 def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]) -> FloatArray:
@@ -126,7 +126,7 @@ def passes(
 
 
 def least_squares(residuals: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:
-    """Where the squares of the residuals are least: Gauss and Newton with halved steps."""
+    """The point of least squares, by Gauss-Newton with halved steps."""
     place, value = start, residuals(start)
     for _ in range(8):
         slopes = np.stack(
@@ -150,7 +150,7 @@ def least_squares(residuals: Callable[[FloatArray], FloatArray], start: FloatArr
 def _curve(
     rows: Sequence[OwnRow], left: FloatArray, before: tuple[tuple[float, float], ...]
 ) -> tuple[tuple[float, float], ...]:
-    """(columns, ln factor) of what is left, in the mean over passes at each number, beside that before."""
+    """(columns, ln factor): `before`, plus what is left at each number of columns, averaged over passes."""
     kept = dict(before)
     by_columns: dict[int, list[tuple[float, float]]] = {}
     for row, each in zip(rows, left, strict=True):

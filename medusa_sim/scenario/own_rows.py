@@ -57,7 +57,7 @@ class OwnRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRows:
-    """What a paste says. told: arguments of a scenario that it names. drafted, accepted: drafts counted.
+    """What a paste says. told: arguments of a scenario that it names; drafted, accepted: counts of drafts.
 
     rounds: in which they were made and tried; 0 where nothing tells. drafted_us: time of a token where drafts
     were made; 0 where none were.
@@ -73,7 +73,7 @@ class OwnRows:
 
     @property
     def accepted_share(self) -> float | None:
-        """Of all drafts; None where none were counted.
+        """Accepted drafts over all drafts; None where none were counted.
 
         It is no rate by position: where the second draft of three fails, one of three is accepted.
         """
@@ -81,7 +81,7 @@ class OwnRows:
 
     @property
     def drafts(self) -> int | None:
-        """Drafts of a round, that of most rounds; None where nothing tells."""
+        """Drafts in most rounds; None where nothing tells."""
         if not self.rounds:
             return None
         return max(round(self.drafted / self.rounds), math.ceil(self.accepted / self.rounds), 1)
@@ -166,7 +166,7 @@ def _of_json(documents: list[Any], where: Path) -> OwnRows:
 
 
 def _rounds(made: float, accepted: float) -> float:
-    """Rounds that made so many tokens: each gives one of the target's own; the first is the prompt's."""
+    """Rounds that made so many tokens: each adds one of the target's own; the first token is the prompt's."""
     return max(made - 1.0 - accepted, 0.0)
 
 
@@ -183,7 +183,7 @@ def _plain(depth: float, rate: float, passes: float = 1.0) -> OwnRow:
 
 
 def _row(prompt: float, made: float, depth: float, rate: float) -> Iterator[OwnRow]:
-    """Of a test of llama-bench: generation one by one, or a short prompt at once."""
+    """The row of a test of llama-bench: generation one by one, or a short prompt at once."""
     if made:
         yield _plain(depth + 0.5 * made, rate, made)
     elif prompt <= MOST_COLUMNS:
@@ -259,7 +259,7 @@ def _batched(row: dict[str, str]) -> Iterator[OwnRow]:
 
 
 def _told(device: str, backend: str, file: str, model: str) -> dict[str, str]:
-    """Arguments that are named: gpu, runtime, model, weight_dtype; what is not known is left out."""
+    """The arguments that are named (gpu, runtime, model, weight_dtype), as far as they are known."""
     told: dict[str, str] = {}
     card = gpu_name(device.strip()) if device.strip() else ""
     if card in device_names():
@@ -279,7 +279,7 @@ def _told(device: str, backend: str, file: str, model: str) -> dict[str, str]:
 
 
 def _model_named(text: str) -> str:
-    """The named model whose words all stand in a file's name, the longest; empty where there is none."""
+    """The longest name of a model whose words all stand in a file's name; empty where there is none."""
     words = set(re.findall(r"[a-z0-9.]+", text))
     fits = [name for name in model_names() if set(name.split("-")) <= words]
     return max(fits, key=len, default="")

@@ -67,7 +67,7 @@ class Question(Declared):
 
     @property
     def batches(self) -> IntArray:
-        """Every batch searched."""
+        """Every batch that is searched."""
         from medusa_sim.arrays import every_to
 
         return every_to(EVERY_BATCH_TO, self.batch_min, self.batch_max, _RATIO)
@@ -79,7 +79,7 @@ class Question(Declared):
 
 
 QUESTION = declared(Question)
-"""What is asked beside batches, lengths and the request, by name."""
+"""Arguments of a question beside batches, lengths and the request, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.plan.break_even import FirstLook, longest_context
+from medusa_sim.plan.break_even import CoarseSearch, longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_counts, scheduled_row_at
@@ -35,9 +35,9 @@ def test_every_batch_is_tried_to_64_and_every_twentieth_beyond():
     assert beyond[64:].tolist() == [round(64 * 2 ** (step / 15)) for step in range(1, 16)]
 
 
-def look_at(cells: Cells) -> FirstLook:
+def look_at(cells: Cells) -> CoarseSearch:
     batch = cells.surface.batch
-    return FirstLook(batches=batch, cells=cells, s=0, largest=int(batch[-1]))
+    return CoarseSearch(batches=batch, cells=cells, s=0, largest=int(batch[-1]))
 
 
 @pytest.mark.parametrize("limit_ms", [None, 8.5, 12.0, 1.0])

@@ -36,7 +36,7 @@ def headline(check: EngineCheck) -> str:
 
 
 def sentence(check: EngineCheck) -> str:
-    """What ran, the answer with what it rests on and what to look at next."""
+    """What ran, the answer, and what to look at next."""
     lines = [f"{headline(check)}.", answer_text(check)]
     if check.run.undescribed:
         lines.append(f"Acceptance is {_as_measured(check)}.")
@@ -57,7 +57,7 @@ def answer_text(check: EngineCheck) -> str:
 
 
 def _verdict(check: EngineCheck) -> str:
-    """Whether the time per token is outside of its band, or a part of it alone."""
+    """Whether the time per token, or only a part of it, is outside its band."""
     if check.is_inside:
         return "Inside the band"
     inside = check.low_us <= check.run.time_us <= check.high_us

@@ -37,7 +37,7 @@ def load_screen(answer: LoadAnswer) -> Screen:
 
 
 def headline(test: LoadTest) -> str:
-    """The requests, the set-up, what limits of the server or of drafting were asked for."""
+    """What was asked: the requests, the set-up, and that trees are left out."""
     requests = test.requests(test.any_rate, 0)[0]
     served = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean()) + " in the mean"
     source = test.source
@@ -48,7 +48,7 @@ def headline(test: LoadTest) -> str:
 
 
 def server_facts(test: LoadTest) -> Iterator[Fact]:
-    """How the load was run, and on what server."""
+    """The server, and how the load was run."""
     limits, requests = test.limits(0), test.requests(test.any_rate, 0)[0]
     runtime, settings, source = test.scenario.runtime, test.settings, test.source
     own = runtime.engine is not None and settings.max_requests is None and settings.token_budget is None
@@ -73,7 +73,7 @@ def server_facts(test: LoadTest) -> Iterator[Fact]:
 
 
 def runs_text(test: LoadTest) -> str:
-    """`3 runs of 1000 requests, searches with 666 each`: what figures are the mean of."""
+    """`3 runs of 1000 requests, searches with the first 666 of each`: what figures are means of."""
     requests, searched = test.requests(test.any_rate, 0)[0].count, search_requests(test)
     runs = f"{test.seeds} run{'s' if test.seeds > 1 else ''} of {requests} requests"
     return runs if searched == requests else f"{runs}, searches with the first {searched} of each"
@@ -97,7 +97,7 @@ def answer_text(answer: LoadAnswer) -> str:
 
 
 SAME = 0.01
-"""Relative difference of two rates below which one is no more than the other: searches end there."""
+"""Relative difference below which two rates are the same: searches end there."""
 
 
 def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Carried]) -> str:

@@ -42,7 +42,7 @@ def warnings(answer: LoadAnswer) -> list[str]:
 
 
 def _eaten(answer: LoadAnswer) -> list[str]:
-    """Where drafts leave prompts little of the tokens of a step."""
+    """Where drafts leave prompts few of the tokens of a step."""
     lines = []
     for server in answer.test.servers:
         drafts, budget = server.table.drafts_max, server.limits.token_budget
@@ -61,7 +61,7 @@ def _eaten(answer: LoadAnswer) -> list[str]:
 
 
 def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) -> str:
-    """A run whose times and shares tell how long it was, and how that is known: by its queue or its rate."""
+    """That a run is not steady, and how that is known: by its queue or its rate."""
     mean, parts = point.mean, []
     if not point.is_steady:
         half = point.half_width("queue_growth_per_s")

@@ -40,11 +40,11 @@ _EXPENDABLE = (
     "plain_tokens_per_s", "bound", "grid_best", "verify_step_us", "baseline_overhead", "tokens_per_s",
     "tokens_per_step",
 )  # fmt: skip
-"""Those that a narrow terminal leaves out, the first one first."""
+"""Columns that a narrow terminal leaves out, the first one first."""
 
 
 _OF_ONE = ("Acceptance", "Measured", "Cost", "Price", "Energy", "Next")
-"""Facts that are details where several scenarios stand below each other."""
+"""Facts that are details where a sweep has several scenarios."""
 
 
 def sweep_screen(answer: SweepAnswer, warned: Sequence[str] = (), *, several: bool = False) -> Screen:
