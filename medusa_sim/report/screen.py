@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from medusa_sim.outside.escaping import code_block, for_terminal, paragraph
-from medusa_sim.report.table import TextTable, aligned, fitted, markdown
+from medusa_sim.report.table import TextTable, aligned, markdown
 
 WIDTH = 100
 """Characters of a line of text, at most; a narrower terminal has fewer."""
@@ -106,7 +106,7 @@ def screen_text(screen: Screen, width: int, table_width: int | None, *, verbose:
 def drawn_table(table: TextTable, width: int | None) -> str:
     """Aligned columns in `width` characters, or in as many as they take."""
     title = [textwrap.fill(table.title, width or WIDTH)] if table.title else []
-    return "\n".join([*title, aligned(replace(table if width is None else fitted(table, width), title=""))])
+    return "\n".join([*title, aligned(replace(table if width is None else table.fitted(width), title=""))])
 
 
 def fact_lines(facts: Sequence[Fact], width: int) -> list[str]:

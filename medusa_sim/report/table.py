@@ -105,6 +105,10 @@ class TextTable:
             rows += [(*before, line, *after) for line in lines[1:]]
         return replace(self, rows=tuple(rows))
 
+    def fitted(self, width: int) -> TextTable:
+        """The table in `width` characters where that can be: columns are left out, then words folded."""
+        return self.within(width).folded(width)
+
     def written(self, write: Callable[[str], str]) -> TextTable:
         """The table with every text as a target has it."""
         return replace(
@@ -190,8 +194,3 @@ def markdown(table: TextTable) -> str:
     rule = "| " + " | ".join("---:" if right else "---" for right in table.right) + " |"
     head = [f"**{table.title}**", ""] if table.title else []
     return "\n".join([*head, line(table.headers), rule, *map(line, table.rows)]) + "\n"
-
-
-def fitted(table: TextTable, width: int) -> TextTable:
-    """The table in `width` characters where that can be: columns are left out, then words folded."""
-    return table.within(width).folded(width)

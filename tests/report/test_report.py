@@ -20,7 +20,7 @@ from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.figures.files import render
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts
 from medusa_sim.report.palette import PARTS
-from medusa_sim.report.table import TextTable, aligned, fitted, markdown
+from medusa_sim.report.table import TextTable, aligned, markdown
 from medusa_sim.report.words.numbers import capitalised, duration, significant, times, with_prefix
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
@@ -129,7 +129,7 @@ def test_a_line_never_cuts_a_cell(width):
         (False, True, True, True, False),
         expendable=("first", "second"),
     )
-    drawn = aligned(fitted(table, width))
+    drawn = aligned(table.fitted(width))
     assert "1.23" in drawn
     assert drawn.count("words") == 30
     assert max(map(len, drawn.splitlines())) <= width

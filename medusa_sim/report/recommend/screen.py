@@ -47,12 +47,15 @@ _MOST_HINTS = 4
 
 def recommend_screen(answer: Recommendation) -> Screen:
     """All of the answer; where nothing fits, what is missing and what would do."""
-    short = answer.shortfall
-    missing = "" if short is None else shortfall_text(short)
+    shortfall = answer.shortfall
+    missing = "" if shortfall is None else shortfall_text(shortfall)
     asked, warned = headline(answer), tuple(line for line in warnings(answer) if line != missing)
-    if short is not None and not answer.fits:
+    if shortfall is not None and not answer.fits:
         return Screen(
-            asked=asked, answer=(missing_text(short),), facts=tuple(shortfall_facts(short)), warnings=warned
+            asked=asked,
+            answer=(missing_text(shortfall),),
+            facts=tuple(shortfall_facts(shortfall)),
+            warnings=warned,
         )
     return Screen(
         asked=asked,

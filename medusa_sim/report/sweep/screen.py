@@ -53,10 +53,10 @@ def sweep_screen(answer: SweepAnswer, warned: Sequence[str] = (), *, several: bo
     warned: what the scenario rests on. several: whether it is one of several.
     """
     asked = headline(answer.scenario, answer.grid)
-    short = answer.shortfall
-    lacking = () if short is None else tuple(shortfall_facts(short))
-    if short is not None and not any(answer.fits):
-        return Screen(asked=asked, answer=(missing_text(short),), facts=lacking, warnings=tuple(warned))
+    shortfall = answer.shortfall
+    lacking = () if shortfall is None else tuple(shortfall_facts(shortfall))
+    if shortfall is not None and not any(answer.fits):
+        return Screen(asked=asked, answer=(missing_text(shortfall),), facts=lacking, warnings=tuple(warned))
     told = [*lacking, *facts(answer)]
     if several:
         told = [replace(fact, detail=fact.detail or fact.label in _OF_ONE) for fact in told]

@@ -16,7 +16,7 @@ from medusa_sim.doubts.doubts import (
 from medusa_sim.doubts.stand_ins import borrowed_shares
 from medusa_sim.doubts.standing import standing
 from medusa_sim.report.words.numbers import percent
-from medusa_sim.report.words.standing import KINDS, expected_text
+from medusa_sim.report.words.standing import WHAT_IS_NEW, expected_text
 from medusa_sim.scenario.defaults import TYPICAL
 from medusa_sim.scenario.scenario import Scenario
 
@@ -123,7 +123,7 @@ def _engine(scenario: Scenario) -> Iterator[Basis]:
         return
     found = standing(scenario)
     nearest = f", nearest {found.nearest}" if found.nearest and found.kind != MEASURED else ""
-    text = f"{KINDS[found.kind]}{nearest}{expected_text(found)}"
+    text = f"{WHAT_IS_NEW[found.kind]}{nearest}{expected_text(found)}"
     if any(unmeasured_engine(scenario)):
         yield Basis("Engine", f"{text}; nobody measured it drafting so", "an engine that nobody measured so")
     elif any(engine_on_other_gpus(scenario)):

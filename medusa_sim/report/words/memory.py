@@ -17,37 +17,39 @@ _LEAST_GB = 0.01
 """Below it the size of a part of memory is not told."""
 
 
-def shortfall_text(short: Shortfall) -> str:
+def shortfall_text(lacking: Shortfall) -> str:
     """How many GB are needed, for what, and there, and what would do."""
-    missing = missing_text(short, f" ({memory_text(short.parts)})")
-    would = would_fit(short)
+    missing = missing_text(lacking, f" ({memory_text(lacking.parts)})")
+    would = would_fit(lacking)
     if not would:
         return f"{missing} No one change that is known would do."
     return f"{missing} What would do, each alone: {'; '.join(would)}."
 
 
-def missing_text(short: Shortfall, what_for: str = "") -> str:
+def missing_text(lacking: Shortfall, what_for: str = "") -> str:
     """How many GB are needed and there. what_for: in brackets, behind the GB that are needed."""
     return (
-        f"Does not fit: batch {short.batch} of length {short.seq_len} needs "
-        f"{short.needed_bytes / GIGA:,.1f} GB on each GPU without speculation{what_for}, and "
-        f"{short.usable_bytes / GIGA:,.1f} GB can be used."
+        f"Does not fit: batch {lacking.batch} of length {lacking.seq_len} needs "
+        f"{lacking.needed_bytes / GIGA:,.1f} GB on each GPU without speculation{what_for}, and "
+        f"{lacking.usable_bytes / GIGA:,.1f} GB can be used."
     )
 
 
-def would_fit(short: Shortfall) -> list[str]:
+def would_fit(lacking: Shortfall) -> list[str]:
     """Changes of which each alone would do: `--tp 2 (42.7 of 75.9 GB)`."""
     return [
         f"{change.option} ({change.needed_bytes / GIGA:,.1f} of {change.usable_bytes / GIGA:,.1f} GB)"
-        for change in short.changes
+        for change in lacking.changes
     ]
 
 
-def shortfall_facts(short: Shortfall) -> Iterator[Fact]:
+def shortfall_facts(lacking: Shortfall) -> Iterator[Fact]:
     """What is needed where it does not fit, and what would do."""
-    at = f"batch {short.batch} of length {short.seq_len}"
-    yield Fact("Would fit", " or ".join(would_fit(short)) or "nothing that is known, if one thing is changed")
-    yield Fact("Memory use", f"{memory_text(short.parts)} for {at}", detail=True)
+    at = f"batch {lacking.batch} of length {lacking.seq_len}"
+    yield Fact(
+        "Would fit", " or ".join(would_fit(lacking)) or "nothing that is known, if one thing is changed"
+    )
+    yield Fact("Memory use", f"{memory_text(lacking.parts)} for {at}", detail=True)
 
 
 def memory_text(parts: MemoryParts) -> str:

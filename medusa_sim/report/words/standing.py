@@ -13,7 +13,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import Near, known_kinds
 from medusa_sim.units import format_text
 
-KINDS = {
+WHAT_IS_NEW = {
     "measured": "inside what was measured",
     "version": "measured in another version of the engine",
     "card": "measured on another card of its generation",
@@ -32,11 +32,11 @@ def standing_sentence(scenario: Scenario, found: Standing) -> str:
     named = f"{scenario.model.name} ({weights}) in {scenario.runtime.name} on {scenario.cards}"
     band = f"80 % of plain steps within {percent(found.half_width)}"
     if found.nearness is None:
-        return f"{named}: {KINDS[found.kind]} ({band})."
+        return f"{named}: {WHAT_IS_NEW[found.kind]} ({band})."
     between = f", of which {percent(found.between)} for how near that is" if found.between else ""
     cells = f"the nearest is {found.nearest} ({found.nearness.nearest.cells} cells)"
     expected = f"Expect an error of {percent(found.expected or 0.0)} ({band}{between})."
-    return f"{named}: {KINDS[found.kind]}; {cells}. {expected}"
+    return f"{named}: {WHAT_IS_NEW[found.kind]}; {cells}. {expected}"
 
 
 def standing_screen(scenario: Scenario, found: Standing) -> Screen:
@@ -54,7 +54,9 @@ def standing_fact(scenario: Scenario) -> Iterator[Fact]:
         return
     found = standing(scenario)
     known = f"80 % of plain steps lie within {percent(found.half_width)}"
-    yield Fact("How sure", known if found.expected is None else f"{KINDS[found.kind]}{expected_text(found)}")
+    yield Fact(
+        "How sure", known if found.expected is None else f"{WHAT_IS_NEW[found.kind]}{expected_text(found)}"
+    )
 
 
 def expected_text(found: Standing) -> str:
@@ -66,7 +68,7 @@ def kinds_table() -> TextTable:
     """What to expect of a set-up by what is new about it."""
     columns: dict[str, Callable[[tuple[str, Near]], str]] = {
         "new": lambda pair: pair[0],
-        "": lambda pair: KINDS[pair[0]],
+        "": lambda pair: WHAT_IS_NEW[pair[0]],
         "error to expect": lambda pair: percent(pair[1].error),
         "band for it": lambda pair: percent(pair[1].between_share),
         "of experts": lambda pair: percent(pair[1].experts_share),
