@@ -9,6 +9,7 @@ import pytest
 from medusa_sim import api
 from medusa_sim.export import chains
 from medusa_sim.export.launch import launch_values
+from medusa_sim.export.settings import _listed
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question
 from medusa_sim.step.memory import step_memory_bytes
@@ -81,3 +82,8 @@ def test_the_largest_batch_of_a_plan_is_that_of_its_chain():
     assert plan.grid.searched_to == 64 > plan.max_batch >= plan.grid.batch[-1]
     assert fits(plan.max_batch)
     assert not fits(plan.max_batch + 1)
+
+
+def test_many_spans_of_batches_are_told_as_their_ends_and_number():
+    assert _listed(((1, 4), (9, 9))) == "1..4, 9"
+    assert "1..40 (16 batches" in _listed(((1, 4), (9, 9), (20, 20), (31, 40)))

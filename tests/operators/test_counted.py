@@ -2,8 +2,14 @@
 
 from math import ceil, log2
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from medusa_sim.operators.columns import with_names
+from medusa_sim.operators.experts import Collective, Experts
+from medusa_sim.operators.latent import LatentAttention
+from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Elementwise, Gemm
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.stream import HyperConnection
@@ -254,3 +260,82 @@ def test_kernels_of_the_nearest_width_of_a_head_stand_in_first(head_dim, widths)
     assert window(head_dim=head_dim).forms == tuple(f"generation_bf16_{width}" for width in widths)
     first, second, *_ = window(head_dim=head_dim, phase="verify").forms
     assert (first, second) == (f"verify_bf16_{widths[0]}", f"verify_bf16_{widths[1]}")
+
+
+@pytest.mark.parametrize(("gated", "first"), [(True, 2 * 32), (False, 32)])
+def test_a_layer_of_experts_reads_those_that_are_woken_and_its_tokens(gated, first):
+    """10 tokens of 2 experts each, of which 6 are woken; widths 64 and 32, in 16 bits."""
+    layer = Experts(
+        name="experts", dtype="bf16", tokens=10, hidden=64, inter=32, experts=8, topk=2, local_experts=8,
+        hit=6, rows=20, gated=gated,
+    )  # fmt: skip
+    assert float(layer.flops) == 2 * 20 * 64 * (first + 32)
+    assert float(layer.bytes) == 2 * 6 * 64 * (first + 32) + 2 * (2 * 10 * 64)
+
+
+@pytest.mark.parametrize(("kind", "adds"), [("all_reduce", 1), ("reduce_scatter", 1), ("all_gather", 0)])
+def test_a_collective_moves_its_message_twice_and_adds_what_it_reduces(kind, adds):
+    """4 KB in 16 bits among 8: seven additions for each of a rank's 256 values."""
+    made = Collective(name=kind, kind=kind, dtype="bf16", message_bytes=4096, ranks=8)
+    assert float(made.bytes) == 2 * 4096
+    assert float(made.flops) == adds * 7 * 256
+
+
+def test_latent_attention_has_one_head_of_keys_where_it_is_absorbed():
+    sizes = {"dtype": "bf16", "batch": 1, "q_len": 1, "kv_len": 100, "heads": 16}
+    absorbed = LatentAttention(name="a", kind="mla_decode", **sizes)
+    expanded = LatentAttention(name="a", kind="mla_prefill", **sizes)
+    assert (absorbed.kv_heads, absorbed.head_dim) == (1, ((512 + 64) + 512) / 2)
+    assert (expanded.kv_heads, expanded.head_dim) == (16, ((128 + 64) + 128) / 2)
+
+
+def test_passes_over_rows_do_a_few_operations_an_element():
+    flops = {"rms_norm": 4, "rope": 3, "activation": 5, "residual": 1, "embedding": 0, "next_token": 4}
+    for kind, each in flops.items():
+        assert float(Elementwise(name=kind, kind=kind, m=3, n=10, dtype="bf16").flops) == each * 30
+
+
+def test_weights_of_another_width_are_unpacked():
+    def layer(weight_dtype: str | None) -> Gemm:
+        return Gemm(name="up", m=1, n=64, k=64, dtype="bf16", weight_dtype=weight_dtype)
+
+    assert [layer(each).unpacks for each in (None, "fp16", "int4")] == [False, False, True]
+
+
+def test_a_verification_stands_beside_a_plain_step_of_its_kind():
+    for made in (recurrent, sparse):
+        assert made(phase=VERIFY).of_one_token == made(phase=GENERATION)
+        assert made(phase=CONTEXT).of_one_token is None
+
+
+@pytest.mark.parametrize(("architecture", "together"), [("hopper", 2), ("blackwell", 4), ("ampere", 2)])
+def test_an_indexer_takes_few_queries_of_a_request_together(architecture, together):
+    """More are so many requests, each behind half of the others in the mean."""
+    few, many = (sparse(phase=GENERATION, q_len=queries) for queries in (together, together + 1))
+    assert few.as_run(architecture) is few
+    apart = many.as_run(architecture)
+    assert (float(apart.batch), float(apart.q_len)) == (2 * (together + 1), 1)
+    assert float(apart.prefix) == 5000 + together / 2
+    mixed = sparse(phase=GENERATION, q_len=np.array([1, together + 1])).as_run(architecture)
+    assert mixed.batch.tolist() == [2, 2 * (together + 1)]
+    for other in (sparse(phase=VERIFY, q_len=9), sparse(phase=GENERATION, q_len=9, kind="csa")):
+        assert other.as_run(architecture) is other
+
+
+def test_kernels_of_prompts_and_plain_steps_stand_in_for_verification_alone():
+    phases = {
+        phase: {name.split("_")[1] for name in sparse(phase=phase).forms} for phase in (VERIFY, CONTEXT)
+    }
+    assert phases == {VERIFY: {"verify", "context", "generation"}, CONTEXT: {"context"}}
+
+
+@pytest.mark.parametrize(("heads", "few"), [(31, True), (32, False)])
+def test_prompts_of_few_heads_go_on_with_a_plain_steps_kernel_in_eight_bits(heads, few):
+    work = sparse(phase=CONTEXT, heads=heads, kv_dtype="fp8").work
+    assert (float(work["few_heads"]) > 0, float(work["attention"]) > 0) == (few, not few)
+    assert "few_heads" not in sparse(phase=CONTEXT, heads=heads).work
+
+
+def test_a_blank_dtype_is_taken_from_the_column_that_others_have():
+    rows = pd.DataFrame({"dtype": ["bf16", " ", None], "attn_dtype": ["fp8", "fp8", "fp16"], "op": "x"})
+    assert with_names(rows)["dtype"].tolist() == ["bf16", "fp8", "fp16"]
