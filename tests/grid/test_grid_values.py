@@ -18,7 +18,7 @@ from medusa_sim.grid.surface import _doublings, in_groups, surface_at
 from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.grid.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.step import decode_step, prefill_step, verification_step
+from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, verification_step
 from medusa_sim.step.watts import watts
 from medusa_sim.step.workload import Grid
 
@@ -293,3 +293,27 @@ def test_a_table_has_the_counts_that_were_asked_for_in_their_order():
         [by_count[count] for count in table.numbers["candidates"][:3]]
     )
     assert table.lists(["batch", "bound"], 2)["batch"] == [1, 1]
+
+
+def test_parts_of_a_cell_are_those_of_verification_and_of_its_drafter():
+    cells = price(SERVED, [4, 16], [SERVED.length]).by_count
+    setting = cells.surface.setting
+    parts = cells.parts_us
+    for place in range(1, cells.shape[-1]):
+        drafts = int(cells.configuration_at(0, 0, place))
+        option = cells.configurations.options[int(cells.configurations.option[drafts])]
+        count = int(cells.configurations.counts[drafts])
+        own = replace(setting, drafter=option.drafter)
+        verified = verification_step(own, 4, SERVED.length, count).parts_us
+        drafted = sum(
+            float(sum(step.parts_us.values())) for step in drafting_steps(own, 4, SERVED.length, count)
+        )
+        for part in ("qkv", "attention", "mlp", "lm_head"):
+            assert parts[part][0, 0, place] == pytest.approx(float(verified[part])), part
+        assert parts["drafter"][0, 0, place] == pytest.approx(drafted)
+        assert parts["drafter"][0, 0, place] > 0.0
+    plain = decode_step(setting, 4, SERVED.length).parts_us
+    assert parts["drafter"][0, 0, 0] == 0.0
+    assert parts["attention"][0, 0, 0] == pytest.approx(float(plain["attention"]))
+    assert "exchange" in parts
+    assert "exchange" not in price(TREES, [1], [512]).by_count.parts_us

@@ -13,6 +13,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_counts, scheduled_row_at
 from medusa_sim.plan.shortfall import shortfall
 from medusa_sim.plan.slowdowns import slower_with_more
+from medusa_sim.plan.sweep_answer import _drafting_share
 from medusa_sim.plan.verdict import halves
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
@@ -165,3 +166,9 @@ def test_a_half_width_is_half_of_the_interval_on_the_logarithm():
     band = np.array([[[1.0, 1.25]]]), np.array([[[1.0, 1.8]]])
     found = halves(SimpleNamespace(band=band, shape=(1, 1, 2)))
     assert found.tolist() == [[[0.0, pytest.approx(np.log(1.2))]]]
+
+
+def test_a_block_alone_has_no_share_of_drafting():
+    whole = Scenario(model="vicuna-7b", gpu="a100-80gb-pcie", runtime="cuda-graph")
+    assert 0.0 < _drafting_share(price(whole, [1], [1024]).by_count) < 1.0
+    assert _drafting_share(price(whole.but(scope="block"), [1], [1024]).by_count) == 0.0

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from one_line import one_line
 
+from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.acceptance.tree import TreeOrder
 from medusa_sim.errors import CoverageError, DataError, UsageError
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.acceptance import (
@@ -22,6 +24,7 @@ from medusa_sim.scenario.acceptance import (
     rates_by_position,
 )
 from medusa_sim.scenario.defaults import request_length
+from medusa_sim.scenario.draft_options import _tree_options, _within_width
 from medusa_sim.scenario.own_law import (
     NOISE,
     SPREAD,
@@ -358,3 +361,31 @@ def test_a_correction_is_the_likeliest_of_laws_near_the_class():
     *_, (columns, factor) = found.law.curve
     assert (columns, factor) == (own.law.limit + 1, 0.0)  # other kernels run behind the switch
     assert (NOISE, SPREAD) == (0.03, (0.12, 0.35, 0.35, 0.35))
+
+
+def test_a_tree_of_a_width_ends_before_a_level_that_would_expand_more_nodes():
+    paths = ((0,), (1,), (0, 0), (2,), (1, 0), (0, 1), (2, 0), (0, 0, 0))
+    order = TreeOrder(paths, np.linspace(0.9, 0.2, 8))
+    assert [len(_within_width(order, width).paths) for width in (1, 2, 3)] == [4, 6, 8]
+    assert _within_width(order, 2).gains == pytest.approx(order.gains[:6])
+
+
+def test_trees_of_a_drafter_that_runs_level_by_level_are_of_every_width_that_it_has_ranks_for():
+    ranks = [[0.6, 0.2, 0.1, 0.05], [0.5, 0.2, 0.1, 0.05]]
+    scenario = Scenario(model="llama-3.1-8b", gpu="h100-sxm", runtime="cuda-graph", drafter="eagle")
+    options = _tree_options(scenario.drafting, scenario.profile, HeadAccuracy.checked(ranks), 16)
+    assert [(option.width, option.chain) for option in options] == [(2, False), (4, False)]
+    (two, _) = options
+    assert [two.is_chain(count) for count in (2, 3, 4)] == [True, two.tree(3).depth == 2, False]
+
+
+def test_a_limit_of_latency_is_milliseconds_and_there_may_be_none():
+    assert Question(max_latency_ms=12.5).max_latency_us == 12_500.0
+    assert Question().max_latency_us is None
+
+
+@pytest.mark.parametrize(("given", "knows"), [({}, True), ({"latency": "roofline"}, False)])
+def test_a_roofline_knows_no_kernel_of_attention(given, knows):
+    scenario = Scenario(model="llama-3.1-8b", gpu="h100-sxm", runtime="vllm-0.11", drafter="ngram",
+                        acceptance=0.5, **given)  # fmt: skip
+    assert (scenario.backend is not None) is knows

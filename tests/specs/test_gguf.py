@@ -114,6 +114,19 @@ def test_a_scenario_runs_with_a_file(file):
         Scenario(gpu="h100-sxm", model=file, runtime="vllm", drafter="ngram", acceptance=0.5)
 
 
+def test_a_number_a_layer_is_the_largest_and_drafting_layers_are_no_layers_of_the_model(tmp_path):
+    """Layers without attention have 0 K/V heads; what comes behind the list is read, too."""
+    path = tmp_path / "made.gguf"
+    path.write_bytes(header(keys(**{"attention.head_count_kv": [0, KV, 0, 1] * 2}), tensors()) + bytes(1000))
+    model = load_model(path)
+    assert (model.attention.kv_heads, model.vocab) == (KV, VOCAB)
+    own = pair("llama.attention.head_count_kv", [KV] * LAYERS)
+    cut = header([pair("general.architecture", "llama"), own[:-4]], [])
+    path.write_bytes(cut)
+    with one_line(SpecError, "ends beyond the header"):
+        read_header(path)
+
+
 def test_tied_embeddings_serve_as_head(tmp_path):
     path = tmp_path / "tied.gguf"
     path.write_bytes(header(keys(), tensors(tied=True)))

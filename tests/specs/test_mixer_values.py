@@ -1,0 +1,71 @@
+"""Caches, states and keys of sparse and windowed attention, by hand on small layers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medusa_sim.specs.hf_config import model_of
+from medusa_sim.specs.mixers import Grouped
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import Parallel
+from medusa_sim.specs.sparse import BlockSparse, Compressed, Indexer
+
+LAYER = {"heads": 16, "head_dim": 64, "rope_dim": 16, "q_rank": 32, "o_rank": 8, "o_groups": 2, "size": 128}
+
+
+def test_a_layer_that_chooses_blocks_keeps_an_index_key_beside_k_and_v():
+    layer = BlockSparse(heads=8, kv_heads=2, head_dim=64, index_heads=4, index_dim=32, block=128, blocks=16)
+    assert layer.token_bytes("bf16") == 2 * 2 * 64 * 2 + 2 * 32
+    assert layer.token_bytes("fp8") == 2 * 2 * 64 + 2 * 32
+
+
+@pytest.mark.parametrize(("overlap", "branches"), [(False, 2), (True, 4)])
+def test_compressed_attention_keeps_a_window_and_rows_of_what_is_older(overlap, branches):
+    """A row of 64 values in 16 bits, one of 4 tokens compressed with 8 index values and their scale."""
+    layer = Compressed(**LAYER, ratio=4, overlap=overlap, indexer=Indexer(heads=2, dim=8, topk=10))
+    row, older = 64 * 2, (64 * 2 + 8 + 4) / 4
+    assert layer.token_bytes("bf16") == row + older
+    assert layer.cache_bytes(np.array([100.0, 1000.0]), "bf16") == pytest.approx(
+        [100 * row + 100 * older, 128 * row + 1000 * older]
+    )
+    # two blocks of 4 tokens in fp32, of keys and of the indexer's
+    assert layer.state_bytes("bf16") == branches * 4 * 4 * (64 + 8)
+    assert layer.keys(np.array([20.0, 1000.0])) == pytest.approx([20 + 5, 128 + 10])
+    assert layer.plain() == Grouped(heads=16, kv_heads=2, head_dim=128)
+
+
+def test_a_window_alone_keeps_no_state_and_without_an_indexer_every_row_is_read():
+    alone = Compressed(**LAYER)
+    assert (alone.token_bytes("bf16"), alone.state_bytes("bf16")) == (64 * 2, 0.0)
+    every = Compressed(**LAYER, ratio=8)
+    assert every.state_bytes("bf16") == 2 * 8 * 4 * 64
+    assert float(every.keys(np.array(1024.0))) == 128 + 128
+    assert Compressed(**{**LAYER, "heads": 4}).plain() == Grouped(heads=4, kv_heads=1, head_dim=128)
+
+
+def windows(**more: object) -> list[int | None]:
+    """By layer of a model of six."""
+    config = {
+        "architectures": ["Qwen2ForCausalLM"], "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 100,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "sliding_window": 32,
+        "torch_dtype": "bfloat16", "max_position_embeddings": 4096,
+    }  # fmt: skip
+    model = model_of(config | more, Path("config.json"), "made")
+    return [mixer.window for group in model.groups for _ in range(group.count) for mixer in group.mixers]
+
+
+def test_the_first_layers_of_a_switched_window_see_everything():
+    assert windows(use_sliding_window=True, max_window_layers=4) == [None] * 4 + [32] * 2
+    assert windows(use_sliding_window=True) == [32] * 6
+    assert windows(use_sliding_window=False) == [None] * 6
+
+
+def test_ways_of_a_split_are_those_that_split():
+    assert Parallel(tp=8).ways == "tp 8"
+    assert Parallel(tp=8, ep=8, dp_attention=True).ways == "tp 8, ep 8, data-parallel attention"
+
+
+def test_a_mixture_without_dense_layers_has_an_mlp_of_the_width_that_its_config_names():
+    model = load_model("qwen3-30b-a3b")
+    assert (model.mlp.width, model.mlp.gated) == (6144, True)
