@@ -126,3 +126,12 @@ def test_drafts_that_are_given_belong_to_rows_that_speculate():
     assert [with_shape(row, shape).drafts for row in (plain, drafted, known)] == [0.0, 3.0, 5.0]
     assert with_shape(replace(plain, prompt=20.0), shape).prompt == 20.0
     assert with_shape(plain, shape).prompt == 700.0
+
+
+def test_a_synchronous_run_of_guidellm_has_one_stream(tmp_path):
+    report = json.loads((FILES / "guidellm_benchmarks.json").read_text())
+    alone = [each for each in report["benchmarks"] if each["config"]["strategy"]["streams"] == 1]
+    report["benchmarks"] = [each | {"config": {"strategy": {"type_": "synchronous"}}} for each in alone]
+    path = tmp_path / "guidellm_benchmarks.json"
+    path.write_text(json.dumps(report))
+    assert [row.concurrency for row in read_bench(path)] == [1]

@@ -24,7 +24,7 @@ from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests, checked_requests
 from medusa_sim.load.serving_loop import run
-from medusa_sim.load.step_table import StepTable, chains
+from medusa_sim.load.step_table import StepTable, acceptance_rates, chains
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.sampling import filter_us
@@ -178,6 +178,14 @@ def test_intervals_by_hand():
     # of the first token: three quarters follow the steps, a quarter the server
     low, high = (np.hypot(0.75 * half / 0.5, 0.4 * 0.25) for half in (0.05, 0.1))
     assert found.band("ttft_mean_s") == pytest.approx((0.1 * np.exp(-low), 0.1 * np.exp(high)))
+    # two seeds apart: by Student's quantile 3.078 of their mean's error, 5 % of it
+    apart = replace(
+        found, values=tuple({**found.values[0], "tpot_mean_s": 0.02 * each} for each in (0.95, 1.05))
+    )
+    chance = 3.0776835 * 0.05
+    assert apart.band("tpot_mean_s") == pytest.approx(
+        (0.02 * np.exp(-np.hypot(0.1, chance)), 0.02 * np.exp(np.hypot(0.2, chance)))
+    )
     # 900 requests of two seeds: a rise of more than 2 sqrt(900) = 60 in 225 s is no chance
     steady = [point(**given, queue_growth_per_s=growth).is_steady for growth in (0.26, 0.27)]
     assert steady == [True, False]
@@ -391,3 +399,26 @@ def test_what_is_no_request_is_named_by_its_place_and_a_user_thinks_no_longer_th
     assert closed_loop(1, lengths, count=1, think_s=1 / LEAST_RATE).think_s == 1 / LEAST_RATE
     with pytest.raises(UsageError, match=re.escape(f"{1 / LEAST_RATE:g} s")):
         closed_loop(1, lengths, count=1, think_s=1.01 / LEAST_RATE)
+
+
+def test_seeds_cross_a_wanted_share_each_at_a_rate_of_its_own():
+    """At 2, and a seventh of the way from 2 to 4; a share that rises again counts as what it fell to."""
+    tried = {4.0: np.array([0.5, 0.6]), 1.0: np.array([1.0, 1.0]), 2.0: np.array([0.9, 0.95])}
+    crossings = np.array([2.0, 2.0 + 2.0 / 7.0])
+    assert carried._spread(tried, 0.9) == pytest.approx(half_width(crossings))
+    again = tried | {6.0: np.array([0.95, 0.95])}
+    assert carried._spread(again, 0.9) == pytest.approx(half_width(crossings))
+    assert carried._spread({1.0: np.array([1.0])}, 0.9) is None
+
+
+def test_rates_of_drafts_are_what_each_adds_never_more_than_the_one_before_or_one():
+    def rates(*tokens: float) -> list[float]:
+        chains = [
+            SimpleNamespace(depth=k, tokens=dict(enumerate(tokens, 2)).get) for k in range(1, len(tokens) + 1)
+        ]
+        return acceptance_rates(chains).tolist()
+
+    assert rates(1.5, 1.55, 1.58) == pytest.approx([0.5, 0.05, 0.03])
+    assert rates(1.5, 2.1, 2.05) == pytest.approx([0.5, 0.5, 0.0])
+    assert rates(2.05, 3.0) == pytest.approx([1.0, 0.95])
+    assert rates() == []

@@ -133,6 +133,16 @@ def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path):
     assert all(case.key in done for case in wanted if case.level <= 1)
 
 
+def test_a_case_is_left_that_would_overrun_at_the_pace_so_far(tmp_path):
+    """The first took three times as long as expected: so would the second, for which twice is left."""
+    wanted = some_cases()[:2]
+    first, second = (session.expected_s(case, RATES) for case in wanted)
+    for share, left in ((2.0, 1), (3.1, 0)):
+        bench = FakeBench(Clock(), pace=3.0)
+        outcome, _ = run(tmp_path / str(share), wanted, bench, budget_s=3.0 * first + share * second)
+        assert (outcome.measured, outcome.left) == (2 - left, left)
+
+
 def test_what_does_not_fit_memory_and_noise_are_told_with_a_remedy(tmp_path):
     outcome, _ = run(tmp_path / "a", some_cases(), FakeBench(Clock()), memory_bytes=4e9)
     assert outcome.too_large > 0
