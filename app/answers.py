@@ -28,8 +28,7 @@ from medusa_sim.export.engines import engine_settings
 from medusa_sim.grid import tree_answer
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
+from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at, steps_at
 from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.scenario.question import Objective, Question
 from medusa_sim.scenario.scenario import Scenario

@@ -9,7 +9,7 @@ import streamlit as st
 from chosen import PRESETS, Preset, SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.recommendation_at import scheduled_row_at
+from medusa_sim.plan.recommendation import scheduled_row_at
 from medusa_sim.report.card import short_answer
 
 _LANDED = "landed"

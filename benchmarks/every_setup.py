@@ -52,8 +52,7 @@ from medusa_sim.grid.quantities import values
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.outside.escaping import paragraph
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_row_at
+from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at
 from medusa_sim.plan.verdict import LOSES, PAYS, codes_of
 from medusa_sim.report.recommend.python import Answer
 from medusa_sim.report.recommend.screen import recommend_screen

@@ -67,8 +67,7 @@ HOUSE = (
         "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
         in_order(
             "verdict engine_run check woken_experts slowdowns counts break_even capacity shortfall "
-            "sweep_answer batch_ranges schedule_row recommendation schedule recommendation_at "
-            "recommend"
+            "sweep_answer batch_ranges schedule_row schedule recommendation recommend"
         ),
     ),
     Room(

@@ -16,8 +16,7 @@ from chosen import SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.quantities import BY_NAME
-from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
+from medusa_sim.plan.recommendation import Recommendation, gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.card import short_answer
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, colour_of

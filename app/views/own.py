@@ -23,7 +23,7 @@ from medusa_sim.export.engines import engine_settings
 from medusa_sim.file_types import FILES, OF_MLX
 from medusa_sim.grid.columns import count_table
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.plan.recommendation_at import scheduled_counts, scheduled_row_at
+from medusa_sim.plan.recommendation import scheduled_counts, scheduled_row_at
 from medusa_sim.reading import held
 from medusa_sim.report.charts.sweep import speedup_chart, view_of
 from medusa_sim.report.words.numbers import duration, percent, times

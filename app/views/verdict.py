@@ -10,7 +10,7 @@ from chosen import SetUp
 
 from medusa_sim.report.words.caveats import guessed_text
 from medusa_sim.report.words.numbers import counted, times, with_prefix
-from medusa_sim.report.words.workload import workload_text
+from medusa_sim.report.words.scenario import workload_text
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation

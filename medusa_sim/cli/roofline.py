@@ -73,7 +73,7 @@ def roofline(
     points = roofline_points(of.latency, of.gpu, of.shard, of.runtime, Grid.of(batch, seq_len, candidates))
     if output.form in ("table", "md") and not output.is_wide:
         from medusa_sim.report.roofline_screen import roofline_screen
-        from medusa_sim.report.words.workload import several_text
+        from medusa_sim.report.words.scenario import several_text
 
         asked = (
             f"{several_text(batch)} requests of {several_text(seq_len)} tokens, "

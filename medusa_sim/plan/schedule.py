@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.verdict import halves
 from medusa_sim.scenario.question import Question
-
-if TYPE_CHECKING:
-    from medusa_sim.plan.recommendation import Recommendation
 
 
 def ranges_over(
@@ -63,14 +59,3 @@ def schedule_rows(
         ScheduleRow(cells=run, b=each.last, s=s, every=every, batches=each, question=question)
         for each in ranges
     ]
-
-
-def schedule_all_lengths(answer: Recommendation) -> tuple[ScheduleRow, ...]:
-    """One schedule for all lengths, as engines that do not look at the context take it.
-
-    Each row stands at the length that it helps least.
-    """
-    places = range(len(answer.question.seq_len))
-    ranges = ranges_over(places, answer.cells, answer.question, answer.break_even_batches)
-    rows = schedule_rows(answer.cells, 0, ranges, answer.question)
-    return tuple(replace(row, s=int(np.argmin(row.cells.speedup[row.batches.last, :, 0]))) for row in rows)

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from medusa_sim import __version__
 from medusa_sim.errors import UsageError
 from medusa_sim.outside.escaping import for_figure
-from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_row_at
+from medusa_sim.plan.recommendation import Recommendation, gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.figures.canvas import look
 from medusa_sim.report.figures.files import DPI
 from medusa_sim.report.palette import FAINT, SHADES
 from medusa_sim.report.words.basis import rests_text
 from medusa_sim.report.words.numbers import counted, times, with_prefix
-from medusa_sim.report.words.workload import workload_text
+from medusa_sim.report.words.scenario import workload_text
 from medusa_sim.units import format_text
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.lab.reproduce import TARGETS
 from medusa_sim.lab.reproduce.charts import published_chart
-from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
+from medusa_sim.plan.recommendation import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, view_of
 from medusa_sim.report.compare.screen import workload

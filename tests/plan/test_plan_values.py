@@ -10,7 +10,7 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.plan.break_even import CoarseSearch, longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation_at import gains_by_batch, scheduled_counts, scheduled_row_at
+from medusa_sim.plan.recommendation import gains_by_batch, scheduled_counts, scheduled_row_at
 from medusa_sim.plan.shortfall import shortfall
 from medusa_sim.plan.slowdowns import slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share

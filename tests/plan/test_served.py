@@ -17,7 +17,7 @@ from medusa_sim.grid.columns import BY_COUNT, SWEEP, count_table
 from medusa_sim.grid.quantities import BY_NAME, OF_SCENARIO
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation_at import scheduled_row_at
+from medusa_sim.plan.recommendation import scheduled_row_at
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.recommend.sentences import step_text
 from medusa_sim.report.recommend.values import recommendation_values, row_values

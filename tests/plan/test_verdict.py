@@ -20,8 +20,7 @@ from hypothesis.extra.numpy import arrays
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_row_at
+from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.defaults import SWITCHING_GAIN
 from medusa_sim.scenario.question import Question

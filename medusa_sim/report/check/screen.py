@@ -8,8 +8,7 @@ from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.measured import measured_facts
 from medusa_sim.report.words.numbers import capitalised, drafts_text, duration, significant
-from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts
-from medusa_sim.report.words.workload import workload_text
+from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts, workload_text
 
 
 def check_screen(check: EngineCheck) -> Screen:

@@ -16,7 +16,7 @@ from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.measured import measured_text
 from medusa_sim.report.words.numbers import NOTHING, and_more, percent, significant
-from medusa_sim.report.words.workload import at_once, request_text
+from medusa_sim.report.words.scenario import at_once, request_text
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import SURER, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of

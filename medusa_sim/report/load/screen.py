@@ -19,8 +19,7 @@ from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.measured import measured_facts
 from medusa_sim.report.words.numbers import percent, significant
-from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts
-from medusa_sim.report.words.workload import at_once, request_text
+from medusa_sim.report.words.scenario import acceptance_facts, asked_text, at_once, kernel_facts, request_text
 from medusa_sim.units import KILO
 
 

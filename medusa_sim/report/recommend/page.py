@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import among
-from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_counts
+from medusa_sim.plan.recommendation import Recommendation, scheduled_counts
 from medusa_sim.report.charts.sweep import length_view
 from medusa_sim.report.document import Block, Folded, Picture, answer_page
 from medusa_sim.report.recommend.screen import recommend_screen

@@ -23,8 +23,7 @@ from medusa_sim.report.words.cost import COST_COLUMNS, Costs, cost_facts
 from medusa_sim.report.words.measured import measured_facts
 from medusa_sim.report.words.memory import memory_text, missing_text, shortfall_facts, shortfall_text
 from medusa_sim.report.words.numbers import NOTHING, counted, duration, percent, span, times, times_between
-from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts
-from medusa_sim.report.words.workload import workload_text
+from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts, workload_text
 from medusa_sim.scenario.question import EVERY_BATCH_TO
 
 _OF_DRAFTS = (

@@ -12,9 +12,7 @@ from medusa_sim.grid.columns import BY_DRAFTS, POINT, REQUEST, ROW, with_unliste
 from medusa_sim.grid.quantities import scenario_values
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
-from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import steps_at
-from medusa_sim.plan.schedule import schedule_all_lengths
+from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths, steps_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.formats import json_value
 from medusa_sim.report.recommend.sentences import sentence

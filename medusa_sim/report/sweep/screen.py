@@ -19,9 +19,14 @@ from medusa_sim.report.words.caveats import more_may_pay, more_requests_text, sl
 from medusa_sim.report.words.cost import COST_COLUMNS, Costs, cost_facts
 from medusa_sim.report.words.memory import memory_text, missing_text, shortfall_facts
 from medusa_sim.report.words.numbers import NOTHING, counted, drafts_text, percent, span, times
-from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts
+from medusa_sim.report.words.scenario import (
+    acceptance_facts,
+    asked_text,
+    kernel_facts,
+    several_text,
+    workload_text,
+)
 from medusa_sim.report.words.standing import standing_fact
-from medusa_sim.report.words.workload import several_text, workload_text
 from medusa_sim.scenario.defaults import FREE_WITHIN
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.workload import Grid
