@@ -1,15 +1,27 @@
 """What screens put beside their numbers, by hand."""
 
 import re
+from types import SimpleNamespace
 
+import msgspec
+import numpy as np
 import pytest
 
+from medusa_sim.doubts.standing import Group
 from medusa_sim.plan.check import CheckedPart, EngineCheck, EngineRun
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.report.charts.chart import map_colour
+from medusa_sim.report.charts.roofline import on_roof
+from medusa_sim.report.charts.sweep import step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text
+from medusa_sim.report.load.screen import carries_no_more
+from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.screen import _costs
+from medusa_sim.report.words.numbers import percent
+from medusa_sim.report.words.standing import overview_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.step import decode_step
 
 SCENARIO = Scenario(
     gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="cuda-graph",
@@ -39,3 +51,61 @@ def test_a_round_is_told_whole_and_a_plain_step_a_token(name, told):
     text = _part_text(check, part)
     assert tuple(re.findall(r"[\d.]+ ms", text)[:3]) == told
     assert "slow" in text
+
+
+def test_colours_of_a_map_lie_between_those_of_their_stops_by_the_logarithm():
+    assert map_colour(0.1) == map_colour(0.3) == "#9a4a12"
+    assert map_colour(0.97) == "#efe3d8"
+    assert map_colour(3.0) == map_colour(9.0) == "#1d4fa8"
+    assert map_colour(1.0) == "#e5e5e7"  # ln(1 / 0.97) / ln(1.03 / 0.97) = 0.51 of the way
+    assert map_colour((1.03 * 3.0) ** 0.5) == "#7c9bcf"  # half way from db e7 f6 to 1d 4f a8
+
+
+def test_ink_is_black_on_light_colours_and_white_on_dark_ones():
+    assert [ink_on(colour) for colour in ("#ffffff", "#efe3d8", "#1d4fa8", "#000000")] == [
+        "#000000", "#000000", "#ffffff", "#ffffff",
+    ]  # fmt: skip
+    assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
+
+
+def test_a_step_is_shown_part_by_part_in_milliseconds_and_shares_of_the_whole():
+    step = decode_step(SCENARIO.setting, 8, 1024)
+    (bar,) = two_steps([("plain", step)]).bars
+    whole_ms = float(step.time_us) / 1000.0
+    assert bar.total == pytest.approx(whole_ms)
+    rows = step_rows([("plain", step)])
+    assert sum(row["time_us"] for row in rows) == pytest.approx(float(step.time_us))
+    assert sum(row["share"] for row in rows) == pytest.approx(1.0)
+    assert all(row["time_us"] > 0.0 for row in rows)
+
+
+def test_a_roof_is_drawn_from_below_the_least_intensity_to_above_the_ridge():
+    gpu = SCENARIO.gpu
+    peak, bandwidth = gpu.peak("bf16") / 1e12, gpu.bandwidth_bytes_per_s / 1e12
+    ridge = peak / bandwidth
+    for intensity, ends in (([1.0, 10.0], (0.25, 4 * ridge)), ([0.2, 5000.0], (0.1, 10_000.0))):
+        (roof,) = on_roof("made", gpu, "bf16", np.array(intensity), []).series
+        assert roof.x == pytest.approx([ends[0], ridge, ends[1]])
+        assert roof.y == pytest.approx([ends[0] * bandwidth, peak, peak])
+
+
+def test_an_overview_weighs_groups_by_their_rows():
+    """10 rows err by 10 % and 30 by 2 %: 4 % in the mean; the furthest off is 30 % too fast."""
+    same = {"kind": "step", "what": "", "engine": "vllm", "card": "h100-sxm", "model": "m", "family": "f",
+            "weights": "bf16", "version": "", "gpus": "1", "requests": "1", "bias": 0.0, "fitted": "",
+            "data": "", "source": ""}  # fmt: skip
+    groups = [
+        Group(**same, rows=10, error=0.10, worst=0.2, held=0.5, half_width=0.1, left_out=None),
+        Group(**same, rows=30, error=0.02, worst=-0.3, held=0.9, half_width=0.1, left_out=None),
+    ]
+    other = msgspec.structs.replace(groups[0], card="b200")
+    (one, two) = overview_table([*groups, other]).rows
+    assert one[-4:] == ("40", percent(0.04), percent(0.8), "-30 %")
+    assert two[-4:] == ("10", percent(0.1), percent(0.5), "+20 %")
+
+
+@pytest.mark.parametrize(("largest", "no_more"), [(9.0, True), (10.0, True), (10.09, True), (10.11, False)])
+def test_a_rate_within_what_a_search_tells_apart_is_no_more(largest, no_more):
+    plain, drafting = (SimpleNamespace(largest_per_s=rate) for rate in (10.0, largest))
+    assert carries_no_more(drafting, plain) is no_more
+    assert carries_no_more(SimpleNamespace(largest_per_s=None), plain)
