@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
-from medusa_sim.errors import SpecError, check_kind, shown
+from medusa_sim.errors import SpecError, UsageError, check_kind, shown
 
 DataDir: TypeAlias = "str | os.PathLike[str] | None"
 
@@ -58,18 +58,26 @@ def data_roots(data_dir: str | os.PathLike[str] | None = None) -> tuple[Path, ..
     return (user_data_dir(data_dir), shipped_dir())
 
 
+def check_name(option: str, name: str) -> None:
+    """Refuse a name that no file of the data may have, before one is written. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{option} {shown(name)}: letters, digits, '.', '_', '+' and '-' are allowed, a letter or digit "
+            "first, 200 at most"
+        )
+
+
 def find(kind: str, name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
     """First file or folder `kind/name` in the roots, or None. `kind` may hold slashes, `name` may not.
+
+    None too for a name that could lead out of the folder, or that no file may have.
 
     >>> find("hardware", "a40.toml").name
     'a40.toml'
     """
     check_kind("name", name, "text", (str,))
     if not _NAME.fullmatch(name):
-        raise SpecError(
-            f"{shown(name)} cannot name a file in {kind}: letters, digits, '.', '_', '+' and '-' are "
-            "allowed, a letter or digit first, 200 at most"
-        )
+        return None
     for root in data_roots(data_dir):
         path = root / kind / name
         if path.exists():

@@ -87,8 +87,10 @@ def install(extra: str) -> str:
 
 MOST_MEANT = 8
 """Names that an error offers where each of them may be meant."""
-MOST_LISTED = 60
-"""Names that are listed beside those that may be meant: more are a wall."""
+MOST_LISTED = 30
+"""Names that an error lists where `medusa-sim specs` does too: more are a wall."""
+_IN_SPECS = ("GPU", "model", "runtime", "acceptance profile", "GPU, model, runtime or profile")
+"""Kinds of names that it lists."""
 _OTHERWISE = {
     "ollama": "llama.cpp", "lmstudio": "llama.cpp", "ampere": "a100", "hopper": "h100", "blackwell": "b200",
     "nextn": "mtp", "promptlookup": "ngram", "lookup": "ngram", "speculator": "eagle3", "half": "fp16",
@@ -158,7 +160,7 @@ def _nearness(typed: str, name: str) -> float:
 
 
 def unknown_name(kind: str, given: str, allowed: Iterable[str], also: Mapping[str, str] | None = None) -> str:
-    """One line for a name that does not exist: those that may be meant, then all, where they are no wall.
+    """One line for a name that does not exist: those that may be meant, then all, or where they are listed.
 
     also: names that may be meant too and are not listed, and as what they are offered.
 
@@ -170,6 +172,6 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str], also: Mapping[st
     meant = list(dict.fromkeys(also.get(name, name) for name in names_meant(given, {*names, *also})))
     near = f"one of {', '.join(meant)}" if len(meant) > 1 else "".join(map(repr, meant))
     hint = f"; did you mean {near}?" if near else ""
-    are_many = bool(near) and len(names) > MOST_LISTED
-    known = f"all {len(names)}: medusa-sim specs" if are_many else f"known: {', '.join(names)}"
+    is_wall = len(names) > MOST_LISTED and kind in _IN_SPECS
+    known = "`medusa-sim specs` lists the known ones" if is_wall else f"known: {', '.join(names)}"
     return f"unknown {kind} {shown(given)}{hint} ({known})"

@@ -266,7 +266,8 @@ def chain_accuracy(
         if np.any(rate > before):
             k = int(np.argmax(rate > before))
             raise SpecError(
-                f"{where}: unconditional rate rises at position {k}; are these conditional rates?"
+                f"{where}: the share of steps rises from {before[k]:g} at draft {k} to {rate[k]:g} at draft "
+                f"{k + 1}, which rates given the draft before may do and shares of steps never"
             )
         rate = np.divide(rate, before, out=np.zeros_like(rate), where=before > 0.0)
         counts = None if counts is None else np.maximum(counts * before, 1.0)

@@ -36,7 +36,7 @@ from medusa_sim.acceptance.profile_file import (
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.data import find, stems
-from medusa_sim.errors import CoverageError, SpecError, UsageError, check_kind, unknown_name
+from medusa_sim.errors import CoverageError, SpecError, UsageError, check_kind, shown, unknown_name
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.deeper import Fall
@@ -289,6 +289,8 @@ def acceptance_path(name_or_path: str, data_dir: str | os.PathLike[str] | None =
         return Path(name_or_path).expanduser()
     path = find(FOLDER, f"{name_or_path}.toml", data_dir)
     if path is None:
+        if Path(name_or_path).is_file():
+            raise SpecError(f"acceptance {shown(name_or_path)}: a file of a profile ends in .toml or .csv")
         raise SpecError(unknown_name("acceptance profile", name_or_path, acceptance_names(data_dir)))
     return path
 

@@ -26,11 +26,11 @@ from medusa_sim.errors import MedusaSimError, UsageError, names_meant, shown
 from medusa_sim.outside.escaping import for_terminal, printable
 
 COMMANDS = {
-    "sweep": "Speedup over GPUs, models, batches, lengths and counts.",
-    "recommend": "Whether speculation pays, and with how many candidates.",
+    "recommend": "Whether speculation pays, and with how many drafts or which tree.",
+    "compare": "Which GPUs, split, precision, engine, drafter and drafts for a target.",
     "card": "The answer as a picture to send.",
     "load": "Requests over time: latency, goodput, policies of speculation.",
-    "compare": "Which GPUs, split, precision, engine, drafter and drafts for a target.",
+    "sweep": "Speedup over GPUs, models, batches, lengths and counts.",
     "check": "A running engine beside its prediction: fine, or which part is off.",
     "roofline": "A model's operators on the roofline of a GPU.",
     "time": "The predicted time of every row of a file of operators.",
@@ -43,7 +43,7 @@ COMMANDS = {
     "decode": "Continue prompts with a real model, beside plain decoding.",
     "reproduce": "The papers' tables and figures, predicted beside published.",
     "specs": "GPUs, models, runtimes, profiles, prices: every number's source.",
-    "app": "Explore in a browser: choose, sweep, trees, load, compare.",
+    "app": "All of it in a browser.",
 }
 """What --help says of each command, in its order; a name without a module is not listed."""
 
@@ -185,13 +185,16 @@ __all__ = ["cli", "main"]
     cls=LazyGroup,
     context_settings={"max_content_width": 120},
     epilog=examples(
-        "medusa-sim sweep --gpu h100-sxm --model llama-3-8b --batch 1..64",
-        "medusa-sim sweep --batch 1..64 --report out",
+        "medusa-sim recommend --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --batch 1..64",
+        "medusa-sim compare --gpu h100-sxm,b200 --model llama-3.1-8b --tokens-per-s-per-user 50",
+        "medusa-sim app",
     ),
 )
 @click.version_option(package_name="medusa-sim", prog_name="medusa-sim")
 def cli() -> None:
-    """How many candidate tokens should one speculative verification step carry, and what will it gain?"""
+    """Does speculative decoding pay on your GPU, model, engine and traffic, with how many drafts, and what
+    does it gain?
+    """
 
 
 def main() -> None:

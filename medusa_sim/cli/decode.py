@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,12 +17,10 @@ from medusa_sim.lab.decoder.arguments import Request
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.reading import read_text
 from medusa_sim.scenario.declare import declared
+from medusa_sim.units import US_PER_S
 
-_SHOWN = (
-    "method", "rule", "tree", "new_tokens", "steps", "tokens_per_step", "tokens_per_s", "prefill_s",
-    "decode_s",
-)  # fmt: skip
-"""Columns of the table."""
+if TYPE_CHECKING:
+    from medusa_sim.report.table import TextTable
 
 
 @take.command(
@@ -54,10 +53,8 @@ def decode(
     """
     take.require_decoder_extra()
     import pandas as pd
-    import pyarrow as pa
 
     from medusa_sim.lab.decoder.session import decoded
-    from medusa_sim.report.table import TextTable
 
     texts = [*prompts]
     if prompt_file is not None:
@@ -80,12 +77,31 @@ def decode(
     for i, text in enumerate(texts):
         mine = [record for record in records if record["sequence"] == i]
         parts.append(f"{text}{mine[0]['text']}\n")
-        frame = pd.DataFrame(mine)[list(_SHOWN)]
-        parts.append(
-            output.drawn(TextTable.of(pa.Table.from_pandas(frame, preserve_index=False).to_pydict()))
-        )
+        parts.append(output.drawn(_table(mine)))
         for record in mine:
             if record["method"] != "ar":
                 lengths = " ".join(map(str, record["accepted_lengths"]))
                 parts.append(f"accepted draft tokens per step ({record['method']}): {lengths}\n")
     output.text("\n".join(parts))
+
+
+def _table(records: Sequence[dict[str, Any]]) -> TextTable:
+    """What each method did with a prompt, a row each."""
+    from medusa_sim.report.table import TextTable, cell_text
+    from medusa_sim.report.words.numbers import duration, significant
+
+    return TextTable.by_row(
+        records,
+        {
+            "method": lambda record: str(record["method"]),
+            "rule": lambda record: cell_text("rule", record["rule"]),
+            "tree": lambda record: cell_text("tree", record["tree"]),
+            "new tokens": lambda record: str(record["new_tokens"]),
+            "steps": lambda record: str(record["steps"]),
+            "tokens/step": lambda record: significant(record["tokens_per_step"], 3),
+            "tokens/s": lambda record: significant(record["tokens_per_s"], 3),
+            "prefill": lambda record: duration(record["prefill_s"] * US_PER_S),
+            "decode": lambda record: duration(record["decode_s"] * US_PER_S),
+        },
+        words=("method", "rule", "tree"),
+    )

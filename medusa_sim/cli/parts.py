@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_sim.cli import say
+from medusa_sim.cli import say, warn
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.progress import progress
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.declare import ANY, FOLDER, WORD, Declared, argument
 
 if TYPE_CHECKING:
-    from medusa_sim.parts.folder import Work
+    from medusa_sim.parts.folder import Shard, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,13 @@ class PartsPlace(Declared):
             raise UsageError(f"{' and '.join(named)}: each says who computes the parts; give one of them")
         if output.path is not None or output.form != "table":
             raise UsageError("--out writes Parquet parts into a folder; leave --format and -o out")
+        self.share()
+
+    def share(self) -> Shard:
+        """The share of the parts that is asked for; all of them without --shard. Raises UsageError."""
+        from medusa_sim.parts.folder import Shard
+
+        return Shard() if self.shard is None else Shard.read(self.shard)
 
 
 def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
@@ -54,10 +61,10 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
 
     unit: what the work counts as computed.
     """
-    from medusa_sim.parts.folder import PartFolder, Shard, run_here
+    from medusa_sim.parts.folder import PartFolder, run_here
 
     assert place.out is not None  # noqa: S101  # callers ask for parts
-    shard = Shard() if place.shard is None else Shard.read(place.shard)
+    shard = place.share()
     if place.scheduler is not None:
         from medusa_sim.parts.cluster import require_cluster_extra
 
@@ -82,5 +89,8 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
         except KeyboardInterrupt:
             say(f"interrupted; finished parts are kept in {place.out}: the same command goes on")
             raise
+    if not shard.parts(work):
+        warn([f"--shard {place.shard} has no part: this work is cut into {work.parts}; give fewer shares"])
     were = f", {done.there} were there" if done.there else ""
-    say(f"{done.parts} parts of {done.computed:,} {unit} computed into {place.out}{were}")
+    parts = f"{done.parts} part{'s' * (done.parts != 1)}"
+    say(f"{parts} of {done.computed:,} {unit} computed into {place.out}{were}")

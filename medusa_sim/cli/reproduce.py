@@ -57,9 +57,17 @@ def reproduce(
             say(f"targets: {' '.join(TARGETS)}")
         return
     result = reproduction(target, data_dir)
-    # first, so that nobody reads a column against a baseline that is not the paper's
-    say(f"{result.title}\nsource: {result.source}\nnote: {result.caveat}")
-    output.rows(result.frame, "reproduce", target=result.name, title=result.title, source=result.source)
+    screen = None
+    if output.form in ("table", "md") and not output.is_wide:
+        from medusa_sim.lab.reproduce.target_screen import target_screen
+
+        screen = target_screen(result)
+    if screen is not None:
+        output.screen(screen)
+    else:
+        # first, so that nobody reads a column against a baseline that is not the paper's
+        say(f"{result.title}\nsource: {result.source}\nnote: {result.caveat}")
+        output.rows(result.frame, "reproduce", target=result.name, title=result.title, source=result.source)
     if plot is not None:
         from medusa_sim.lab.reproduce.charts import reproduction_charts
         from medusa_sim.report.figures.draw import lines_figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, DEFAULT_CANDIDATES
 
 if TYPE_CHECKING:
+    from medusa_sim.report.screen import Screen
     from medusa_sim.scenario.scenario import Scenario
     from medusa_sim.step.workload import Grid
 
@@ -98,6 +100,17 @@ def sweep(
         report.write(report_blocks(several, grid, command_line()))
 
 
+def warned_once(screens: Sequence[Screen]) -> list[Screen]:
+    """Several answers, with what each of them warns of said by the last alone."""
+    *before, last = screens
+    shared = set.intersection(*(set(screen.warnings) for screen in screens))
+    kept = [
+        replace(screen, warnings=tuple(line for line in screen.warnings if line not in shared))
+        for screen in before
+    ]
+    return [*kept, last]
+
+
 def left_out(scenario: Scenario, grid: Grid) -> list[str]:
     """A line for counts of the grid that the scenario's acceptance does not describe."""
     kept = scenario.covered(grid.candidates)
@@ -175,4 +188,5 @@ def _show_best(output: Output, asked: Sequence[tuple[Scenario, tuple[str, ...]]]
             f"{cases} batches and lengths are too many for a table; choose --format csv or -o FILE.parquet"
         )
     several = len(asked) > 1
-    output.screens([sweep_screen(sweep_answer(one, grid), warned, several=several) for one, warned in asked])
+    screens = [sweep_screen(sweep_answer(one, grid), warned, several=several) for one, warned in asked]
+    output.screens(warned_once(screens))

@@ -12,18 +12,21 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from medusa_sim.cli import say
+from medusa_sim.cli import say, warn
 from medusa_sim.errors import MedusaSimError, UsageError
 
 MAX_VALUES = 65_536
 """Values on one axis; the rows of all axes together are not limited."""
 _SHOWN = 160
+_FEW = 8
+"""Values of equal steps that are listed; more are told as a grid."""
 
 _RANGE = re.compile(r"(?P<first>[0-9]+)\.\.(?P<last>[0-9]+)(?::(?P<factor>x)?(?P<step>[0-9]+))?", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
@@ -145,6 +148,10 @@ def echo_grid(**axes: Sequence[int]) -> None:
 
 
 def _listed(values: Sequence[int]) -> str:
+    """The values; many of equal steps as a grid says them: `1..64:1`."""
+    steps = {after - before for before, after in pairwise(values)}
+    if len(values) > _FEW and len(steps) == 1:
+        return f"{values[0]}..{values[-1]}:{steps.pop()}"
     if len(values) <= _SHOWN:
         return " ".join(map(str, values))
     head, tail = " ".join(map(str, values[: _SHOWN // 2])), values[-1]
@@ -304,7 +311,7 @@ class DataFolder(click.Path):
         """The folder as it was typed."""
         folder = Path(str(super().convert(value, param, ctx)))
         if not folder.expanduser().is_dir():
-            say(f"--data-dir {folder}: no such folder, so only shipped data is found")
+            warn([f"--data-dir {folder}: no such folder, so only shipped data is found"])
         return folder
 
 

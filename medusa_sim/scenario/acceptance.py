@@ -55,7 +55,8 @@ def constant_rate(rate: float, positions: int = MAX_DRAFTS, name: str | None = N
     Raises UsageError for a rate outside (0, 1].
     """
     if not 0.0 < rate <= 1.0:
-        raise UsageError(f"acceptance rate {rate:g}: above 0 and at most 1 is allowed")
+        mean = f"; a mean length is {rate:g}@3 (of 3 drafts)" if rate > 1.0 else ""
+        raise UsageError(f"acceptance rate {rate:g}: above 0 and at most 1 is allowed{mean}")
     heads = HeadAccuracy.checked(np.full((positions, 1), rate), where="acceptance rate")
     return _chain(name or f"{rate:g}", heads, f"Every draft accepted with probability {rate:g}")
 
@@ -75,10 +76,7 @@ def rates_by_position(
         heads = chain_accuracy(list(rates), None, conditional=conditional, where="acceptance")
     except SpecError as error:
         risen = any(before < rate <= 1.0 for before, rate in pairwise(rates)) and not conditional
-        told = (
-            "; --acceptance takes the share of steps in which each draft was accepted, which never rises; "
-            f"rates given that the draft before was accepted are {CONDITIONAL}{_listed(rates)}"
-        )
+        told = f"; give such rates as {CONDITIONAL}{_listed(rates)}"
         raise UsageError(f"{error}{told if risen else ''}") from error
     what = "where the one before was" if conditional else "of the steps"
     return _chain(label, heads, f"Drafts accepted in {_listed(rates)} {what}, by position")

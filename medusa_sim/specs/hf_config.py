@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from medusa_sim.errors import SpecError, shown
+from medusa_sim.errors import SpecError, names_meant, shown
 from medusa_sim.outside.limits import CONFIG_BYTES, NAME_CHARACTERS
 from medusa_sim.reading import named, read_json
 from medusa_sim.specs.feed_forwards import Mlp
@@ -227,7 +227,7 @@ def _family(content: dict[str, Any], refuse: Refusal) -> str:
             refuse("model_type", _unknown(kind, kind, TYPES))
         families["model_type"] = TYPES[kind]
     if not families:
-        refuse("architectures", f"missing; allowed: one of {', '.join(CLASSES)}")
+        refuse("architectures", f"missing; {_FAMILIES_READ}")
     kind = families.get("model_type", next(iter(families.values())))
     # Kimi-K2 says kimi_k2 and DeepseekV3ForCausalLM
     if families.get("architectures", kind) not in (kind, FAMILIES[kind].layout_of):
@@ -243,10 +243,12 @@ def _unknown(given: object, name: object, allowed: Iterable[str]) -> str:
     """Why a family cannot be read."""
     if isinstance(name, str) and (what := unmodelled(name)) is not None:
         return f"given {shown(given)}: not modelled: its {what}"
-    return (
-        f"given {shown(given)}; allowed: one of {', '.join(allowed)}; or name a model of like sizes "
-        "(medusa-sim specs --kind model)"
-    )
+    near = names_meant(name, allowed) if isinstance(name, str) else []
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"given {shown(given)}{meant}; {_FAMILIES_READ}; or name a model of like sizes"
+
+
+_FAMILIES_READ = "docs/models.md lists the families that are read"
 
 
 def _check_opt(config: _Config, refuse: Refusal) -> None:

@@ -118,6 +118,11 @@ def load_model(name_or_path: str | os.PathLike[str], *, on_disk: bool = True) ->
         from medusa_sim.specs.hf_config import model_from_config
 
         return model_from_config(Path(given))
+    if is_there:
+        what = "a folder without config.json" if os.path.isdir(given) else "no config.json or GGUF file"  # noqa: PTH112
+        raise SpecError(
+            f"model {shown(given)} is {what}; give the path of one, or a name of `medusa-sim specs`"
+        )
     known = unknown_name("model", given, entries)
     raise SpecError(f"{known}; or give the path of a Hugging Face config.json")
 

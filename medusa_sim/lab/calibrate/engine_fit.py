@@ -14,7 +14,6 @@ A fitted runtime is written where every command finds it by name: `profiles/runt
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
+from medusa_sim.data import check_name, find
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.calibrate.rows import not_default
@@ -285,21 +285,15 @@ def _valid(rows: Sequence[BenchRow]) -> str:
     return f"{text}, {'/'.join(map(str, drafts))} drafts" if drafts else text
 
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-
-
 def check_runtime_name(name: str) -> None:
     """Refuse a name that is no file name, or that a shipped runtime has. Raises UsageError."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"--name {name!r}: letters, digits, '.', '_', '+' and '-' are allowed")
+    check_name("--name", name)
     taken = {*runtime_aliases(), *(known for known in runtime_names() if _is_shipped(known))}
     if name in taken:
         raise UsageError(f"--name {name}: a runtime of that name ships; choose another")
 
 
 def _is_shipped(name: str) -> bool:
-    from medusa_sim.data import find
-
     return find(FOLDER, f"{name}.toml") is None
 
 

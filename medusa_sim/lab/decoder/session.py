@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from medusa_sim.data import find
-from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.data import find, shipped_dir
+from medusa_sim.errors import SpecError, UsageError, shown
 from medusa_sim.lab.decoder.arguments import Request
 from medusa_sim.lab.decoder.checkpoint import DTYPES, Checkpoint, load_checkpoint
 from medusa_sim.lab.decoder.config import read_config
@@ -106,8 +106,9 @@ def folder_of(name_or_path: str, data_dir: Path | None = None) -> Path:
         return path
     folder = find(CHECKPOINTS, name_or_path, data_dir) if path.name == name_or_path else None
     if folder is None:
+        shipped = ", ".join(sorted(path.name for path in (shipped_dir() / CHECKPOINTS).iterdir()))
         raise SpecError(
-            f"checkpoint {name_or_path!r}: no such folder, and no shipped checkpoint of that name"
+            f"checkpoint {shown(name_or_path)}: no such folder; give one that `train` wrote, or of {shipped}"
         )
     return folder
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import medusa_sim
+from medusa_sim.data import check_name
 from medusa_sim.errors import UsageError
 from medusa_sim.specs.gpu import DRIVER_NAMES
 from medusa_sim.specs.measurement import Environment
@@ -62,8 +63,14 @@ def torch_device(text: str) -> torch.device:
 
 
 def environment(device: torch.device, name: str | None = None) -> Environment:
-    """The device and this moment; `name` replaces the name that is derived from the system's."""
+    """The device and this moment; `name` replaces the name that is derived from the system's.
+
+    Raises UsageError for a name that no file may have.
+    """
     import torch
+
+    if name is not None:
+        check_name("--name", name)
 
     threads = torch.get_num_threads()
     if device.type == "cuda":

@@ -35,9 +35,9 @@ def figure21(data_dir: DataDir = None) -> pd.DataFrame:
         index="candidates", columns="quantity", values="value"
     )
     for quantity, column in (
+        ("speedup", "published_speedup"),
         ("acc_rate", "published_tokens_per_step"),
         ("normalized_latency", "published_normalized_latency"),
-        ("speedup", "published_speedup"),
     ):
         frame[column] = frame["candidates"].map(printed[quantity])
     return _with_errors(frame)

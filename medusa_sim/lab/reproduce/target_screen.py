@@ -1,0 +1,84 @@
+"""A table or figure of a paper for people: each cell that the paper prints, predicted beside published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from medusa_sim.lab.reproduce.published import Reproduction
+from medusa_sim.report.screen import Fact, Screen
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.words.numbers import percent, significant, with_prefix
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PUBLISHED = "published_"
+PREDICTED = "predicted_"
+"""How names of columns begin that hold what a paper prints, and what is predicted for it."""
+
+
+def target_screen(result: Reproduction) -> Screen | None:
+    """Every printed cell with its error; None where the paper's values are not here."""
+    columns = compared(result.frame)
+    if columns is None:
+        return None
+    published, predicted = columns
+    frame = result.frame.dropna(subset=published)
+    errors = (frame[predicted] / frame[published] - 1.0).to_numpy(dtype=np.float64)
+    worst = int(np.argmax(np.abs(errors)))
+    keys = {name: frame[name].tolist() for name in keys_of(frame)}
+    where = ", ".join(f"{name} {values[worst]}" for name, values in keys.items() if len(set(values)) > 1)
+    results = {
+        "published": [_value_text(published, value) for value in frame[published]],
+        "predicted": [_value_text(published, value) for value in frame[predicted]],
+        "error": [f"{100.0 * error:+.1f} %" for error in errors],
+    }
+    table = TextTable.of({**keys, **results}, quantity_of(published), fold_constants=True)
+    are_right = [right or name in results for name, right in zip(table.headers, table.right, strict=True)]
+    return Screen(
+        asked=result.title,
+        answer=(f"No cell is further off than {percent(float(np.abs(errors[worst])))} ({where}).",),
+        tables=(replace(table, right=tuple(are_right)),),
+        facts=(
+            Fact("Source", result.source),
+            Fact("Note", result.caveat),
+            Fact("Next", "--wide or --format csv: every column of every cell; --plot FILE.png: a picture"),
+        ),
+    )
+
+
+def compared(frame: pd.DataFrame) -> tuple[str, str] | None:
+    """The first printed column and the predicted one beside it; None where nothing printed is here."""
+    for published in frame.columns:
+        if published.startswith(PUBLISHED) and frame[published].notna().any():
+            name = published.removeprefix(PUBLISHED)
+            beside = (f"{PREDICTED}{name}", f"{name}_fixed", name)
+            if predicted := next((each for each in beside if each in frame.columns), ""):
+                return published, predicted
+    return None
+
+
+def keys_of(frame: pd.DataFrame) -> list[str]:
+    """Columns that say which cell a row is: whole numbers and words before the first result."""
+    columns = list(frame.columns)
+    first = next(place for place, name in enumerate(columns) if name.startswith((PUBLISHED, PREDICTED)))
+    return [name for name in columns[:first] if frame[name].dtype.kind != "f" and frame[name].notna().any()]
+
+
+def quantity_of(published: str) -> str:
+    """What a printed column holds, in words.
+
+    >>> quantity_of("published_tokens_per_s"), quantity_of("published_us")
+    ('tokens/s', 'time in us')
+    """
+    name = published.removeprefix(PUBLISHED)
+    known = {"us": "time in us", "flops_per_s": "FLOP/s"}
+    return known.get(name) or name.replace("_per_", "/").replace("_", " ")
+
+
+def _value_text(published: str, value: float) -> str:
+    """A printed or predicted value; rates of arithmetic with a prefix."""
+    return with_prefix(value, "FLOP/s") if published.endswith("flops_per_s") else significant(value)
