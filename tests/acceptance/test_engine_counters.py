@@ -439,3 +439,15 @@ def test_rows_must_rise(tmp_path):
     )
     with pytest.raises(SpecError, match="by_output: tokens must rise"):
         load_acceptance(path)
+
+
+def test_a_histogram_has_as_many_positions_as_drafts_in_the_mean_rounded_up(tmp_path):
+    """4 steps accept none, 4 one and 2 two drafts: 29 drafts in ten steps were three in some."""
+    record = {"acceptance_histogram": [4, 4, 2], "total_draft_tokens": 29, "completion_tokens": 20}
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    (counts,) = read_counts(path)
+    assert counts.accepted.tolist() == [6, 2, 0]
+    assert (counts.steps, counts.all_steps) == (10, 20 - 1 - 8)
+    path.write_text(json.dumps(record | {"num_spec_tokens": 5}))
+    assert read_counts(path)[0].accepted.tolist() == [6, 2, 0, 0, 0]

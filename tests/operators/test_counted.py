@@ -339,3 +339,8 @@ def test_prompts_of_few_heads_go_on_with_a_plain_steps_kernel_in_eight_bits(head
 def test_a_blank_dtype_is_taken_from_the_column_that_others_have():
     rows = pd.DataFrame({"dtype": ["bf16", " ", None], "attn_dtype": ["fp8", "fp8", "fp16"], "op": "x"})
     assert with_names(rows)["dtype"].tolist() == ["bf16", "fp8", "fp16"]
+
+
+def test_one_head_of_an_indexer_is_an_indexer():
+    assert float(sparse(phase=VERIFY, index_heads=1).loads["index"]) == 2 * 5003 * 132
+    assert "index" not in sparse(phase=VERIFY, index_heads=0).loads

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 from medusa_sim.doubts.standing import Group
+from medusa_sim.load.carried import Carried
+from medusa_sim.load.goals import Goals
 from medusa_sim.plan.check import CheckedPart, EngineCheck, EngineRun
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.report.charts.sweep import step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text
-from medusa_sim.report.load.screen import carries_no_more
+from medusa_sim.report.compare.screen import queue_text
+from medusa_sim.report.load.screen import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
-from medusa_sim.report.recommend.screen import _costs
+from medusa_sim.report.recommend.screen import _costs, _drafts
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import overview_table
 from medusa_sim.scenario.question import Question
@@ -109,3 +112,52 @@ def test_a_rate_within_what_a_search_tells_apart_is_no_more(largest, no_more):
     plain, drafting = (SimpleNamespace(largest_per_s=rate) for rate in (10.0, largest))
     assert carries_no_more(drafting, plain) is no_more
     assert carries_no_more(SimpleNamespace(largest_per_s=None), plain)
+
+
+def test_other_counts_are_told_by_what_they_gain_where_the_row_is_not_among_the_best():
+    """1.5 for 1.2 is 25 % faster; 1.495 is as good as 1.5."""
+
+    def told(drafts: int, speedup: float) -> str:
+        row = SimpleNamespace(drafts=drafts, speedup_at_batch_min=speedup, batch_min=1, batch_max=4)
+        gains = {1: 1.1, 2: 1.495, 3: 1.5, 4: 1.2}
+        answer = SimpleNamespace(
+            schedule=[row], question=SimpleNamespace(batch_min=1), chains=True,
+            by_drafts=[SimpleNamespace(drafts=each, speedup=gain) for each, gain in gains.items()],
+            scenario=SimpleNamespace(drafting=SimpleNamespace(kind=SimpleNamespace(unit="draft"))),
+        )  # fmt: skip
+        return _drafts(answer)
+
+    assert f"3 would be {percent(0.25)} faster" in told(4, 1.2)
+    assert "2 to 3 are as good" in told(2, 1.495)
+    assert "would be" not in told(0, 1.0)
+
+
+def carried(policy: str, largest: float, **more: float) -> Carried:
+    return Carried(policy=policy, saturated_per_s=40.0, saturated_tokens_per_s=1.0, largest_per_s=largest,
+                   off_from=None, **more)  # fmt: skip
+
+
+def within_limits(plain: float, *drafting: float) -> list[str]:
+    """The numbers of the headline."""
+    goals = Goals(tpot_s=0.02, share=0.9)
+    every = [
+        carried("none", plain, best_share=0.3),
+        *(carried("3", each, best_share=0.7) for each in drafting),
+    ]
+    point = SimpleNamespace(mean={"e2e_mean_s": 0.5, "tpot_mean_s": 0.011})
+    answer = SimpleNamespace(test=SimpleNamespace(goals=goals), points=[point], beside=lambda first: [first])
+    return re.findall(r"[\d.]*\d", _within_limits(answer, every[0], every))
+
+
+def test_the_headline_of_limits_names_the_best_policy_with_its_rate_and_the_plain_one():
+    """A limit of 20 ms, kept to 20.5 requests/s with drafts of 3 and to 12.5 without, saturated at 40."""
+    assert within_limits(12.5, 15.5, 20.5) == ["3", "20.5", "20.0", "12.5", "40.0"]
+    assert within_limits(20.5, 12.5) == ["3", "20.0", "12.5", "20.5", "500", "11.0"]
+    assert within_limits(0.0, 0.0) == ["20.0", "90", "70.0", "3"]
+
+
+@pytest.mark.parametrize(("half_s", "times_as_long"), [(0.29, None), (0.31, "3.1"), (1.2, "12")])
+def test_a_first_token_that_waits_three_times_as_long_is_told(half_s, times_as_long):
+    loaded = SimpleNamespace(row={"ttft_ms": 100.0}, point=SimpleNamespace(mean={"ttft_p50_s": half_s}))
+    found = re.findall(r"[\d.]*\d", queue_text(loaded))
+    assert found == ([] if times_as_long is None else [times_as_long, "100"])

@@ -238,9 +238,9 @@ def _drafts(answer: Recommendation) -> str:
     if row.drafts and low - 1 <= row.drafts <= high - 1:
         return text + (f"; {low - 1} to {high - 1} are as good, within 1 %" if low < high else "")
     if row.drafts:
-        lost = 1.0 - row.speedup_at_batch_min / answer.by_drafts[best].speedup
+        gain = answer.by_drafts[best].speedup / row.speedup_at_batch_min - 1.0
         shared = span(row.batch_min, row.batch_max)
-        return f"{text}; {counts[best]} would be {percent(lost)} faster there, but the row is batch {shared}"
+        return f"{text}; {counts[best]} would be {percent(gain)} faster there, but the row is batch {shared}"
     return text
 
 
