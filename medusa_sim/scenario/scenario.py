@@ -78,7 +78,7 @@ class Scenario:
 
     def _check(self) -> None:
         """Load every part, and refuse those that do not go together."""
-        asked, kind = self.arguments, self.kind
+        asked, kind = self.arguments, self._kind
         if asked.heads is not None and kind.unit != "head":
             raise UsageError(f"drafter {kind.name} takes no --heads; --max-drafts limits the draft length")
         check_fit(self.shard, self.runtime, self.gpu)
@@ -103,7 +103,7 @@ class Scenario:
     @property
     def changed(self) -> dict[str, Any]:
         """The arguments that differ from the defaults; GPU, model and drafter always."""
-        return {**self.arguments.changed, "drafter": self.kind.name}
+        return {**self.arguments.changed, "drafter": self._kind.name}
 
     def __repr__(self) -> str:
         """The arguments that are not the defaults."""
@@ -121,7 +121,7 @@ class Scenario:
     def runtime(self) -> Runtime:
         """The engine, or how kernels launch; the drafter's own where none is named."""
         asked = self.arguments
-        given = asked.runtime or self.kind.default_runtime
+        given = asked.runtime or self._kind.default_runtime
         if isinstance(given, str):
             given = with_backend(given, self.gpu.local)
         return _runtime(given, asked.data_dir)
@@ -206,7 +206,7 @@ class Scenario:
     # The drafts: what proposes them, how many are accepted.
 
     @property
-    def kind(self) -> type[Drafter]:
+    def _kind(self) -> type[Drafter]:
         """The registered drafter; by the runtime where none is named."""
         asked = self.arguments
         if asked.drafter is not None:
@@ -219,7 +219,7 @@ class Scenario:
         asked = self.arguments
         profile = acceptance_of(
             asked.acceptance,
-            self.kind,
+            self._kind,
             model_name=self.model.name,
             workload=asked.workload,
             lossless=asked.lossless,
@@ -227,9 +227,9 @@ class Scenario:
         )
         if asked.output_tokens is not None:
             profile = profile.of_outputs(asked.output_tokens)
-        if self.kind.unit == "head" and asked.heads is not None:
+        if self._kind.unit == "head" and asked.heads is not None:
             profile = profile.of_heads(asked.heads)
-        return matched(asked.match_rate, self.kind, profile)
+        return matched(asked.match_rate, self._kind, profile)
 
     @cached_property
     def _kept(self) -> tuple[tuple[float, ...], AcceptanceProfile]:
@@ -237,9 +237,9 @@ class Scenario:
         p_min, profile = self.arguments.p_min, self._matched[1]
         if not p_min:
             return (), profile
-        if self.kind.looks_up or self.kind.unit != "draft":
+        if self._kind.looks_up or self._kind.unit != "draft":
             raise UsageError(
-                f"drafter {self.kind.name} takes no --p-min: it gives its drafts no probability; choose "
+                f"drafter {self._kind.name} takes no --p-min: it gives its drafts no probability; choose "
                 "draft-model, mtp, eagle3 or dflash"
             )
         if self.runtime.library != "llama.cpp":
@@ -275,7 +275,7 @@ class Scenario:
             own_file = not self.runtime.local or draft.weight_dtype in FILES
             draft = with_dtypes(draft, asked.dtype, None if own_file else asked.weight_dtype)
         return Drafting(
-            method=self.kind.name,
+            method=self._kind.name,
             parts=Parts(
                 heads=asked.heads or (CURVE_HEADS if heads is None else heads.heads),
                 draft=draft,
@@ -292,7 +292,7 @@ class Scenario:
         heads, parts = self.profile.heads, self.drafting.parts
         if heads is None:
             return parts.heads
-        trained = [parts.heads] if self.kind.unit == "head" else []
+        trained = [parts.heads] if self._kind.unit == "head" else []
         return min(heads.heads, self.drafting.max_drafts, *trained)
 
     @property

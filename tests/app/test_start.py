@@ -44,7 +44,7 @@ from views.evidence import EVERY_KERNEL
 from medusa_sim.cli.app import check_address, leave_out_here, main_script, streamlit_options
 from medusa_sim.errors import UsageError
 from medusa_sim.load.policy_names import NAMES as POLICIES
-from medusa_sim.report.charts.chart import Axis, LineChart, Series, line, map_colour
+from medusa_sim.report.charts.chart import Axis, LineChart, Series, line_series, map_colour
 from medusa_sim.report.charts.sweep import heat_map, view_of
 from medusa_sim.report.palette import LINES, PARTS, SHADES, contrast, ink_on
 from medusa_sim.scenario.arguments import ARGUMENTS
@@ -186,7 +186,7 @@ def test_choices_are_those_of_arguments(opened: Opened) -> None:
 def test_lines_are_told_apart_without_colour() -> None:
     """By dashes, and by a marker where dashes repeat: in the chart, and in one legend."""
     x = np.arange(1, 41)
-    lines = [line(f"line {place}", place, x, x * 1.0) for place in range(2 * len(LINES))]
+    lines = [line_series(f"line {place}", place, x, x * 1.0) for place in range(2 * len(LINES))]
     assert len({(each.line, each.marker) for each in lines}) == len(lines)
     assert [each.every for each in lines] == [1] * len(LINES) + [5] * len(LINES)
     rows = [{"told": 1, "more": 2}] * x.size

@@ -9,7 +9,15 @@ import numpy as np
 
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.reproduce.published import Reproduction, paper_roof
-from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, colour_of, line, marks
+from medusa_sim.report.charts.chart import (
+    Axis,
+    LineChart,
+    ReferenceLine,
+    Series,
+    colour_of,
+    line_series,
+    point_series,
+)
 from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import TERA
@@ -104,8 +112,10 @@ def _both(
         for i, value in zip(kept, given[kept].tolist(), strict=True):
             drawn[i]["published"] = value
         series += [
-            line(name, place, at, rows[predicted].to_numpy(), rows=drawn),
-            marks(name, place, at[kept], given[kept], filled=False, size=6.0, rows=[drawn[i] for i in kept]),
+            line_series(name, place, at, rows[predicted].to_numpy(), rows=drawn),
+            point_series(
+                name, place, at[kept], given[kept], filled=False, size=6.0, rows=[drawn[i] for i in kept]
+            ),
         ]
     return LineChart(
         title=title, x=Axis(title=x_title), y=Axis(title=y, base=base, zero=base == 0), series=series,
@@ -120,7 +130,7 @@ def _intensity(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _speeds(name: str, place: int, rows: pd.DataFrame, column: str, **more: Any) -> Series:
-    return marks(name, place, _intensity(rows), rows[column].to_numpy(dtype=np.float64) / TERA, **more)
+    return point_series(name, place, _intensity(rows), rows[column].to_numpy(dtype=np.float64) / TERA, **more)
 
 
 def _cells(frame: pd.DataFrame, gpu: Gpu, title: str) -> LineChart:
@@ -137,7 +147,9 @@ def _bernoulli(frame: pd.DataFrame, draft: float) -> LineChart:
     series = []
     for place, (method, name) in enumerate(_METHODS.items()):
         own = rows[rows["method"] == method]
-        series.append(line(name, place, own["target_q"].to_numpy(), own["predicted_acceptance"].to_numpy()))
+        series.append(
+            line_series(name, place, own["target_q"].to_numpy(), own["predicted_acceptance"].to_numpy())
+        )
     return LineChart(
         title=f"draft Ber({draft:g})",
         x=Axis(title="target probability q"),

@@ -1,4 +1,4 @@
-"""What a chart says, apart from how it is drawn: axes, series, limits; bars of parts; a map of cells."""
+"""Descriptions of charts, apart from how they are drawn: lines and points, bars of parts, a map of cells."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Series:
     """Points of one name: a line, markers or both, in the look of that name.
 
     name: empty for what has no colour of its own; in_legend: whether the legend has it. line, marker: of
-    `LINES` and `MARKERS`; empty: none; every: a marker on every so many points of a line. low, high: its
-    band; outline: that band as a closed polygon, where x is as unsure. texts: beside each point. rows: what
-    each point tells, as `LineChart.tips` names it.
+    `LINES` and `MARKERS`, empty for none; every: points from one marker of a line to the next. low, high: the
+    band; outline: the band as a closed polygon, where x is uncertain too. texts: beside each point. rows:
+    values of each point for `LineChart.tips`.
     """
 
     name: str
@@ -93,7 +93,7 @@ class LineChart:
         return [name for name, each in self.names.items() if each.in_legend]
 
 
-def line(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:
+def line_series(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:
     """A line in the look of the place-th name of a chart; where its dashes are another's, with markers."""
     look: dict[str, Any] = {"colour": colour_of(place), "line": line_of(place)}
     if place >= len(LINES):
@@ -102,10 +102,10 @@ def line(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more:
 
 
 _MARKED = 8
-"""Points of a long line that have a marker, about."""
+"""About how many points of a long line have a marker."""
 
 
-def marks(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:
+def point_series(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:
     """Points in the look of the place-th name of a chart."""
     return Series(name=name, x=x, y=y, colour=colour_of(place), marker=marker_of(place), **more)
 
@@ -116,12 +116,12 @@ def colour_of(place: int) -> str:
 
 
 def line_of(place: int) -> str:
-    """Its line: told apart without colour, by a marker where there are more than these."""
+    """The dashes of the place-th name of a chart."""
     return LINES[place % len(LINES)]
 
 
 def marker_of(place: int) -> str:
-    """Its marker."""
+    """The marker of the place-th name of a chart."""
     return MARKERS[place % len(MARKERS)]
 
 
@@ -155,8 +155,8 @@ class BarChart:
         return [name for name in PARTS if any(bar.parts.get(name, 0.0) > 0.0 for bar in self.bars)]
 
 
-def bars(title: str, value: str, names: str, given: Sequence[Bar]) -> BarChart:
-    """The chart of these bars; parts that are small in every one of them are `other`."""
+def bar_chart(title: str, value: str, names: str, given: Sequence[Bar]) -> BarChart:
+    """The chart of some bars; parts that are small in every one of them become `other`."""
     large = {
         name for bar in given for name, part in bar.parts.items() if part >= SMALLEST_SHARE * bar.total
     } - {OTHER}
@@ -170,7 +170,7 @@ def bars(title: str, value: str, names: str, given: Sequence[Bar]) -> BarChart:
 
 
 _ROUNDING = 1e-9
-"""Share of a bar that is left by sums of its parts alone."""
+"""Share of a bar that rounding leaves of a sum of its parts."""
 
 MAP_STOPS = (0.3, 0.97, 1.03, 3.0)
 MAP_COLOURS = ("#9a4a12", "#efe3d8", "#dbe7f6", "#1d4fa8")

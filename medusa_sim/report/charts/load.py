@@ -15,7 +15,7 @@ from medusa_sim.report.charts.chart import (
     Series,
     Tip,
     colour_of,
-    line,
+    line_series,
     marker_of,
 )
 from medusa_sim.units import KILO
@@ -65,7 +65,7 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
         ]  # fmt: skip
         is_sure, most = bool((half > 0.0).any()), x if metric == "goodput_per_s" else np.inf
         series.append(
-            line(
+            line_series(
                 _called(policy), place, x, y, marker=marker_of(place), rows=rows,
                 low=np.maximum(y - half, 0.0) if is_sure else None,
                 high=np.maximum(np.minimum(y + half, most), y) if is_sure else None,
@@ -73,7 +73,7 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
         )  # fmt: skip
         if metric.endswith("_at_share_s"):
             medians = np.array([unit * point.mean[metric.replace("at_share", "p50")] for point in own])
-            series.append(line(_called(policy), place, x, medians, width=0.9))
+            series.append(line_series(_called(policy), place, x, medians, width=0.9))
     limits = [] if limit_s is None else [ReferenceLine(y=KILO * limit_s, text="limit")]
     if metric == "goodput_per_s":
         ends = np.array([0.0, max(point.rate for point in answer.points)])
@@ -108,7 +108,7 @@ def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> Line
             {"policy": point.policy, "time": time_s, "value": value}
             for time_s, value in zip(x.tolist(), y.tolist(), strict=True)
         ]
-        series.append(line(_called(point.policy), place, x, y, width=1.4, rows=rows))
+        series.append(line_series(_called(point.policy), place, x, y, width=1.4, rows=rows))
     return LineChart(
         title=title,
         x=Axis(title=BY_NAME["time_s"].on_axis),

@@ -8,7 +8,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.quantities import BY_NAME
-from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, Tip, marks
+from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, Tip, point_series
 from medusa_sim.report.words.numbers import with_prefix
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.roofline import roof_of
@@ -53,7 +53,7 @@ def roofline_chart(points: pa.Table, gpu: Gpu, dtype: str, group: str | None = N
         ]
         x = np.array([row["operational_intensity"] for row in given if row["phase"] == phase])
         y = np.array([row["tflops"] for row in rows])
-        series.append(marks(name, place, x, y, size=6.0, rows=rows))
+        series.append(point_series(name, place, x, y, size=6.0, rows=rows))
     title = f"{group or 'operators'} of {whole[0]['model']} on {gpu.name}, {dtype}"
     intensity = np.array([row["operational_intensity"] for row in given])
     return on_roof(title, gpu, dtype, intensity, series, _TIPS)

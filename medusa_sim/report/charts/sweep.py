@@ -22,9 +22,9 @@ from medusa_sim.report.charts.chart import (
     MapCell,
     ReferenceLine,
     Series,
-    bars,
+    bar_chart,
     colour_of,
-    line,
+    line_series,
 )
 from medusa_sim.report.palette import BESIDE, PARTS
 from medusa_sim.report.words.numbers import significant
@@ -175,7 +175,9 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
         steep = cliffs(view.verify_us[at])[: None if counts.size > _FEW else 0] - 1
         steep = steep[gain[steep] >= _CLIFFS_MATTER]
         series += [
-            line(name, place, counts, gain, low=view.speedup_low[at], high=view.speedup_high[at], rows=rows),
+            line_series(
+                name, place, counts, gain, rows=rows, low=view.speedup_low[at], high=view.speedup_high[at]
+            ),
             Series(name=name, x=counts[steep], y=gain[steep], colour=colour_of(place), marker="|", size=9.0),
             Series(
                 name=name, x=counts[[ring]], y=gain[[ring]], colour=colour_of(place), marker="o",
@@ -241,13 +243,13 @@ def step_bars(view: LengthView, title: str) -> BarChart:
             )
             for name, parts_us in steps
         ]
-    return bars(title, "step / plain step of that batch (at the ends: ms)",
+    return bar_chart(title, "step / plain step of that batch (at the ends: ms)",
                 f"candidates: plain decoding, and {view.marked}", rows)  # fmt: skip
 
 
 def two_steps(steps: Sequence[tuple[str, StepTime]]) -> BarChart:
     """These steps part by part, in milliseconds."""
-    return bars("", "time of one step (ms)", "", [
+    return bar_chart("", "time of one step (ms)", "", [
         Bar(group="", name=name, parts={part: us / US_PER_MS for part, us in step_parts_us(time).items()})
         for name, time in steps
     ])  # fmt: skip
