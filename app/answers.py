@@ -39,9 +39,9 @@ from medusa_sim.setups.setup import ENGINES
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.breakdown import breakdown
 from medusa_sim.step.roofline import roofline_points
-from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -100,7 +100,7 @@ def steps(card: str, folder: Path) -> Iterator[pd.DataFrame]:
             except MedusaSimError as refused:
                 print(f"{card}, {asked}, {runtime}: {refused}")
                 continue
-            bands = {"held": lent, "by_kernels": replace(lent, source_us=np.zeros(()))}
+            bands = {"held": lent, "by_kernels": replace(lent, between_us=np.zeros(()))}
             inside = {
                 name: ((each.low_us <= own.time_us) & (own.time_us <= each.high_us)).ravel()
                 for name, each in bands.items()

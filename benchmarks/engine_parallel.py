@@ -18,7 +18,7 @@ from study import measured_rows, named_rows, table
 
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 MODELS = {
     **SERVED_MODELS,

@@ -28,22 +28,17 @@ from medusa_sim.specs.nearness import Place, nearness, sizes_of
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.step.compose import drafting_us, host_us, overhead_halves, pass_us, pieces_us, step_us
+from medusa_sim.step.compose import overhead_halves, step_us
 from medusa_sim.step.drafter import lookups
-from medusa_sim.step.drafter.base import Drafter, FreeDrafter
+from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
+from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.host import drafting_pass_us, drafting_us, host_us, pieces_us
+from medusa_sim.step.pass_time import StepTime, has_whole_graph
 from medusa_sim.step.sampling import filter_us, sampled
 from medusa_sim.step.server import served
-from medusa_sim.step.step import (
-    Setting,
-    StepTime,
-    decode_step,
-    drafting_steps,
-    has_whole_graph,
-    step_kernels,
-    verification_step,
-    verify_step,
-)
+from medusa_sim.step.setting import Setting, step_kernels
+from medusa_sim.step.step import decode_step, drafting_steps, verification_step, verify_step
 from medusa_sim.step.traffic import Traffic, served_length
 
 ACCEPTANCE_ERROR = 0.04
@@ -154,7 +149,7 @@ class Kernels:
         exposed += float(drafting_us(engine, row.batch, looks_up=looks_up, width=row.width).time_us)
         exposed += self._pieces_us(engine, self.verify)
         for each in self.passes:
-            exposed += float(pass_us(engine, each.works[0].layers, each.device_us).time_us)
+            exposed += float(drafting_pass_us(engine, each.works[0].layers, each.device_us).time_us)
             exposed += self._pieces_us(engine, each)
         device = float(self.verify.device_us + sum(each.device_us for each in self.passes))
         verify = _step_us(device, drafting.hidden_us_per_step.value, exposed)

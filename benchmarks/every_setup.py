@@ -67,9 +67,9 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_aliases, runtime_names
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.drafter import drafter_kind, drafter_names
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
-from medusa_sim.step.workload import Grid
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "app"))
 import answers  # the app's, which draw nothing

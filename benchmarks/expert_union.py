@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from study import left_out, measured_rows
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.step.workload import INDEPENDENT, OVERLAPS, Overlap, union
+from medusa_sim.step.expert_union import INDEPENDENT, OVERLAPS, Overlap, union
 
 
 def errors(rows: pd.DataFrame, law: Overlap | float) -> FloatArray:

@@ -37,8 +37,9 @@ HOUSE = (
         ("step",),
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
         in_order(
-            "workload attention sparse recurrent network kernels compose chance drafter step sampling "
-            "prompts traffic server_cells server watts memory rows roofline breakdown"
+            "axes expert_union launch workload mixer_layers attention sparse recurrent network kernels "
+            "graphs host compose chance drafter setting pass_time step sampling prompts traffic server_cells "
+            "server watts memory rows roofline breakdown"
         ),
     ),
     Room(

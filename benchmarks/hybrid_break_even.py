@@ -22,7 +22,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine_facts import RULES
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 ACCEPTED = 0.6
 """Chance of a draft to be accepted after those before it."""

@@ -43,7 +43,8 @@ from medusa_sim.specs.gpu import device_names, gpu_name, load_gpu
 from medusa_sim.specs.local import runtimes_of
 from medusa_sim.step.compose import drafting_cost
 from medusa_sim.step.drafter import drafter_kind
-from medusa_sim.step.step import decode_step, verification_step, work_time
+from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.workload import verify
 from medusa_sim.writing import write_text
 

@@ -29,7 +29,7 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.sweep import grid_options
 from medusa_sim.plan.verdict import codes_of, drafting_spans, stretches
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 CARDS = ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")
 MODELS = (

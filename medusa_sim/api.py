@@ -30,8 +30,8 @@ from medusa_sim.scenario.scenario import Scenario as ScenarioAlone
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.step.axes import Grid, Sizes, names, numbers, several, whole_numbers
 from medusa_sim.step.rows import predicted_rows
-from medusa_sim.step.workload import Grid, Sizes, names, numbers, several, whole_numbers
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -38,9 +38,9 @@ STATED = {
     "method: Usable is # M less # GB": "step.memory:USABLE_MEMORY_SHARE, step.memory:CONTEXT_BYTES / 1e9",
     "method: one older than # days": "specs.costs:STALE_DAYS",
     # the step
-    "method: step time = |device, host|_#": "step.compose:HOST_OVERLAP",
-    "method: at most # % above the longer": "100 * (2 ** (1 / step.compose:HOST_OVERLAP) - 1)",
-    "method: The exponent # is": "step.compose:HOST_OVERLAP",
+    "method: step time = |device, host|_#": "step.host:HOST_OVERLAP",
+    "method: at most # % above the longer": "100 * (2 ** (1 / step.host:HOST_OVERLAP) - 1)",
+    "method: The exponent # is": "step.host:HOST_OVERLAP",
     "method: at least #h where it has none": "step.drafter.layer:WIDTHS_OF_MLP",
     "method-engines: together # counts (`RATIO_SHARE`)": "step.compose:RATIO_SHARE",
     "method-engines: match_rate = min(1, a_1 / #)": "acceptance.profile:ACCEPTED_OF_MATCHES",
@@ -81,10 +81,10 @@ STATED = {
     "method-kernels: start_us + width_us h / # + spread_us c": "latency.collective:_WIDTH",
     "method-kernels: among the measured m below #": "lab.calibrate.serial:_FEW_ROWS",
     "method-kernels: beta is # for chains (least squares on the published unions; # to # is its spread": (
-        "step.workload:CHAIN.beta, step.workload:CHAIN.low, step.workload:CHAIN.high"
+        "step.expert_union:CHAIN.beta, step.expert_union:CHAIN.low, step.expert_union:CHAIN.high"
     ),
     "method-kernels: and # for trees (# to #)": (
-        "step.workload:TREE.beta, step.workload:TREE.low, step.workload:TREE.high"
+        "step.expert_union:TREE.beta, step.expert_union:TREE.low, step.expert_union:TREE.high"
     ),
     "method-kernels: its band wider by e = #, with which 80 %": "latency.moe:SPREAD_ERROR",
     "method-kernels: one token # n d_k d_v FLOPs (Mamba-2 #)": (
@@ -180,7 +180,7 @@ def test_the_exponent_that_each_table_asks_for_is_the_one_that_is_told(table, co
         return (device_us**exponent + host_us**exponent) ** (1.0 / exponent) / measured_us - 1.0
 
     fitted = float(least_squares(lambda x: miss(*x), (45.0, 3.0), x_scale=(10.0, 1.0)).x[1])
-    code = (ROOT / "medusa_sim" / "step" / "compose.py").read_text(encoding="utf-8")
+    code = (ROOT / "medusa_sim" / "step" / "host.py").read_text(encoding="utf-8")
     name = f"Table {table[-1]}"
     for text in (PAGES["method"], code):
         (told,) = re.findall(rf"{name} (?:alone asks )?for ({NUMBER})", flat(text))

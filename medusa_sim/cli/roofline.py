@@ -62,8 +62,8 @@ def roofline(
     """
     from medusa_sim.scenario.scenario import Scenario
     from medusa_sim.setups.pricing import any_drafter
+    from medusa_sim.step.axes import Grid
     from medusa_sim.step.roofline import roofline_points
-    from medusa_sim.step.workload import Grid
 
     if plot is not None:
         from medusa_sim.report.figures.files import check_plot_path

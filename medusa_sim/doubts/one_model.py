@@ -17,7 +17,8 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import served_groups
 from medusa_sim.specs.term import Term
 from medusa_sim.step.server import served
-from medusa_sim.step.step import Setting, decode_step
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step
 
 MUCH = 0.05
 """Change of the time per token from which a term is named."""

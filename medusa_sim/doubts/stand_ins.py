@@ -11,7 +11,7 @@ from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.kernels import priced
+from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import decode
 from medusa_sim.units import HALVES, SIXTEEN, Format
@@ -27,7 +27,7 @@ def borrowed_shares(scenario: Scenario) -> dict[str, float]:
     """
     times_us: dict[str, float] = {}
     whole_us = 0.0
-    for launch in priced(
+    for launch in decomposed(
         scenario.latency, model_launches(scenario.shard, decode(1, scenario.length), scenario.runtime)
     ):
         time = scenario.latency.time(launch.operator)

@@ -1,6 +1,6 @@
 """Terms of an engine that carry much of a step outside the range that they were measured in, in sentences.
 
-What a term is charged with follows the equations of `step/compose.py` and `step/prompts.py`, at the fewest
+What a term is charged with follows the equations of `step/host.py` and `step/prompts.py`, at the fewest
 and the most requests that were asked about; within a smooth maximum a term counts whole.
 """
 
@@ -18,10 +18,11 @@ from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import UNITS, Engine
 from medusa_sim.specs.term import Term
-from medusa_sim.step.compose import beyond, launching_us, pass_us
+from medusa_sim.step.host import beyond, drafting_pass_us, launching_us
+from medusa_sim.step.pass_time import StepTime, has_whole_graph
 from medusa_sim.step.prompts import prompt_host_us, prompts_apart
 from medusa_sim.step.sampling import filter_us
-from medusa_sim.step.step import StepTime, decode_step, drafting_steps, has_whole_graph, verification_step
+from medusa_sim.step.step import decode_step, drafting_steps, verification_step
 
 MUCH = 0.1
 """Share of a step from which a term is named."""
@@ -148,7 +149,7 @@ def _charged(
     shown = max(value["host_us_per_step"] - value["hidden_us_per_step"], 0.0)
     ran = [each for each in passes if each.works and each.works[0].of == "draft"]
     by_pass = sum(
-        (pass_us(engine, each.works[0].layers, each.device_us).time_us for each in ran), np.zeros(())
+        (drafting_pass_us(engine, each.works[0].layers, each.device_us).time_us for each in ran), np.zeros(())
     )
     planned = sum(not has_whole_graph(setting.latency, work) for each in ran for work in each.works)
     experts_us = plain.parts_us.get("experts", np.zeros(()))

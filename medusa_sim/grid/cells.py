@@ -22,11 +22,12 @@ from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.compose import COST_FIELDS, Cost, overhead_halves, step_us
 from medusa_sim.step.kernels import WAITS
+from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.memory import MemoryParts, memory_parts
+from medusa_sim.step.pass_time import StepTime, bound_codes
 from medusa_sim.step.server import Served, served
-from medusa_sim.step.step import StepTime, bound_codes, processed_tokens
+from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.watts import launch_joules, served_joules, watts
-from medusa_sim.step.workload import PARTS, Part
 from medusa_sim.units import US_PER_S
 
 Halves = tuple[FloatArray, FloatArray]
@@ -400,7 +401,7 @@ class Cells:
         steps, seen = self.in_flight, self.served
         fewer, more = self.token_halves
         beside = sum((half**2 for half in seen.halves), np.zeros(()))
-        shared = (1.0 - seen.step_share**2) * (steps.cost.source_us / steps.step_us) ** 2
+        shared = (1.0 - seen.step_share**2) * (steps.cost.between_us / steps.step_us) ** 2
         beside = beside + shared
         faster = seen.step_share * in_quadrature(np.log(steps.step_us / steps.low_us), more)
         slower = seen.step_share * in_quadrature(np.log(steps.high_us / steps.step_us), fewer)

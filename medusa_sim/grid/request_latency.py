@@ -13,7 +13,8 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.step import prefill_step, work_time
+from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.step import prefill_step
 from medusa_sim.step.workload import prefill
 
 _CONTEXTS = 33

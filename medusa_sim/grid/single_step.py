@@ -13,7 +13,7 @@ from medusa_sim.grid.configurations import at_counts
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.breakdown import breakdown
-from medusa_sim.step.step import Setting
+from medusa_sim.step.setting import Setting
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.surface import Surface
 from medusa_sim.step.compose import along
-from medusa_sim.step.step import StepTime
+from medusa_sim.step.pass_time import StepTime
 
 Field = Callable[[StepTime], Any]
 """A number of a step."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import add
-from typing import Any
 
 import numpy as np
 
@@ -23,15 +22,9 @@ from medusa_sim.specs.nearness import longest_tokens
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.step import (
-    Setting,
-    StepTime,
-    decode_step,
-    decode_work,
-    drafting_steps,
-    verification_step,
-    work_time,
-)
+from medusa_sim.step.pass_time import StepTime, work_time
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import SharedPasses, decode_step, decode_work, drafting_steps, verification_step
 from medusa_sim.step.traffic import served_length
 
 LARGEST_SEARCH = 60_000_000
@@ -90,11 +83,11 @@ class Surface:
 
         Passes that options share are timed once.
         """
-        passes: dict[Any, Any] = {}
+        shared = SharedPasses()
         steps = []
         for option in self.configurations.options:
             setting = replace(self.setting, drafter=option.drafter)
-            timed = drafting_steps(setting, *self._places, self._counts, passes)
+            timed = drafting_steps(setting, *self._places, self._counts, shared)
             steps.append(reduce(add, timed) if timed else None)
         return tuple(steps)
 
@@ -117,7 +110,7 @@ class Surface:
         if engine is None or not engine.chain_only or not np.array_equal(counts, its_counts):
             return False
         waits = [setting.method in engine.synchronous_drafters for setting in (own, its)]
-        alike = [(setting.overlap, setting.match_rate, setting.kept) for setting in (own, its)]
+        alike = [(setting.overlap, setting.match_rate, setting.sure_shares) for setting in (own, its)]
         return waits[0] == waits[1] and alike[0] == alike[1]
 
     # The same steps elsewhere.

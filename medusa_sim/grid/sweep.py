@@ -17,7 +17,7 @@ from medusa_sim.grid.quantities import BY_NAME, values
 from medusa_sim.latency.base import CodeArray
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 if TYPE_CHECKING:
     import pandas as pd

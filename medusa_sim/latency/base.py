@@ -57,22 +57,23 @@ def labels(codes: CodeArray, of: type[Bound | Source]) -> npt.NDArray[np.str_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTime:
-    """Time of one launch of an operator, for every shape it holds.
-
-    time_us, low_us, high_us: microseconds; low and high bound 80 % of the held-out residuals.
-    bound: `Bound` codes. source: `Source` codes. All broadcast against the operator's shape. kernels: place
-    of the fitted kernel, `set:key`, where it was chosen among several (`latency.choice.choose`). device_half:
-    half-width, relative and within the band, by which all kernels of the device are off alike, so that no
-    ratio of their times has it; what is left of such a kernel's band is that of all of them, too.
-    """
+    """Time of one launch of an operator, for every shape it holds; arrays broadcast against that shape."""
 
     time_us: FloatArray
+    """Predicted time."""
     low_us: FloatArray
+    """Lower end of the band that holds 80 % of the held-out residuals."""
     high_us: FloatArray
+    """Upper end."""
     bound: CodeArray
+    """`Bound` codes."""
     source: CodeArray
+    """`Source` codes."""
     kernels: str = ""
+    """Place of the fitted kernel, `set:key`, where it was chosen among several (`latency.choice.choose`)."""
     device_half: float = 0.0
+    """Half-width, relative and within the band, by which all kernels of the device are off alike, so that no
+    ratio of their times has it; what is left of such a kernel's band is that of all of them, too."""
 
     def at(self, index: IntArray) -> OperatorTime:
         """The time of sizes along one axis, at an index into them."""

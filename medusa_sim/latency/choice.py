@@ -28,34 +28,34 @@ NAME_MARK = "@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Whose kernels are wanted.
-
-    kernels: name of the set where nothing else is said. library: the set of an engine's own kernels; what it
-    borrows stands back where others were measured on this GPU. engine, kernel: the set that a row names and
-    the library's name of a kernel there; empty where it does not. in_step: whether a step asks, which runs no
-    library's fallback.
-    """
+    """Whose kernels are wanted."""
 
     kernels: str
+    """Name of the set where nothing else is said."""
     library: str = ""
+    """Set of an engine's own kernels; what it borrows stands back where others were measured on this GPU."""
     engine: str = ""
+    """Set that a row names; empty where it names none."""
     kernel: str = ""
+    """The library's name of a kernel there; likewise."""
     in_step: bool = False
+    """Whether a step asks, which runs no library's fallback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A kernel and where it lies: `place` is `set:key`, `form` the format that it is for.
-
-    is_asked: whether it is what was asked for and not merely the nearest. error: what it adds to a band where
-    it is not, less where it is of the library that the engine calls, in another format.
-    """
+    """A kernel, where it lies, and how far it is what was asked for."""
 
     place: str
+    """`set:key`."""
     form: str
+    """Numeric format that it is for."""
     kernel: Kernel
     is_asked: bool
+    """Whether it is what was asked for and not merely the nearest."""
     error: float = TRANSFER_ERROR
+    """What it adds to a band where it is not, less where it is of the library that the engine calls, in
+    another format."""
 
     @property
     def kernels(self) -> str:

@@ -28,7 +28,7 @@ from medusa_sim.step.prompts import (
     prompt_terms,
     prompts_apart,
 )
-from medusa_sim.step.step import Setting
+from medusa_sim.step.setting import Setting
 from medusa_sim.units import US_PER_S
 
 _CHUNK_RATIO = 1.4

@@ -48,7 +48,7 @@ class Experts(Operator):
     tokens: that enter the layer (under expert parallelism those of all ranks). hidden: width of the model.
     inter: width of one expert on this GPU, after tensor parallelism. experts, topk: of the whole layer.
     local_experts: experts that this GPU holds. hit: distinct experts of this GPU that the tokens wake, an
-    expectation (`step.workload.union`). rows: (token, expert) pairs on this GPU. padded16, padded64,
+    expectation (`step.expert_union.union`). rows: (token, expert) pairs on this GPU. padded16, padded64,
     padded128: rows that whole tiles of so many rows hold, NaN where nobody counted them (`padded_rows` then
     expects them). gated: whether an expert has a gate beside its up projection (true or 1). weight_dtype: of
     the stored weights (None: `dtype`).

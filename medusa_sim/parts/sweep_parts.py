@@ -22,7 +22,7 @@ from medusa_sim.load.answer import run_load
 from medusa_sim.load.load_test import LoadTest, load_test
 from medusa_sim.parts.folder import Case, Description, Frozen, case_of, digests, frozen, plain, scenario_of
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,7 @@ from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.verdict import Verdict
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.question import Question
-from medusa_sim.step.drafter.base import Medusa
+from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.step import verify_step
 
 _NEIGHBOURS = 5

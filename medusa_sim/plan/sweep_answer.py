@@ -18,8 +18,8 @@ from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, KERNELS_ALONE, RUNS_CHAINS
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.memory import MemoryParts
-from medusa_sim.step.workload import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

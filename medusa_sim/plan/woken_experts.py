@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.grid.cells import Cells
-from medusa_sim.step.workload import union
+from medusa_sim.step.expert_union import union
 
 DEAR = 0.1
 """Share of a plain step from which one further draft counts as dear."""

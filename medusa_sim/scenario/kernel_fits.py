@@ -12,9 +12,10 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.kernels import priced
+from medusa_sim.step.kernels import decomposed
+from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.workload import Launch, Scope, decode, verify
+from medusa_sim.step.workload import Scope, decode, verify
 from medusa_sim.units import Format
 
 _DENSE = ("gemm", "attention", "elementwise")
@@ -55,7 +56,7 @@ class KernelFits:
         if self.scope == "block" or not (self.is_split or self.model.has_more_kinds):
             return fits
         # of experts, latent attention and exchange any set of the GPU: the one that the latency model takes
-        for launch in priced(self.latency, self.plain_launches):
+        for launch in decomposed(self.latency, self.plain_launches):
             kind = KIND_OF[launch.operator.kind]
             if kind.is_chosen and kind.section != "gemm":
                 place = self.latency.time(launch.operator).kernels

@@ -20,9 +20,11 @@ from medusa_sim.scenario.own_rows import OwnRow
 from medusa_sim.specs.local import Law, TypeLaw
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter.base import FreeDrafter
+from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.network import last_logits
-from medusa_sim.step.step import Setting, StepTime, decode_step, verification_work, work_time
+from medusa_sim.step.pass_time import StepTime, work_time
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, verification_work
 
 SPREAD = (0.12, 0.35, 0.35, 0.35)
 """How far a device may be from its law: bandwidth, arithmetic, what is fixed and tiles, in the logarithm.

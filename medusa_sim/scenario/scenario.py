@@ -49,11 +49,13 @@ from medusa_sim.specs.ranges import Case
 from medusa_sim.specs.runtime import Runtime, load_runtime, local_runtime_names
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
-from medusa_sim.step.drafter.base import Drafter, FreeDrafter, Parts
+from medusa_sim.step.drafter.base import Drafter, Parts
+from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.expert_union import CHAIN, TREE, Overlap, overlap_of
 from medusa_sim.step.memory import usable_memory_bytes
-from medusa_sim.step.step import Setting, step_kernels
+from medusa_sim.step.setting import Setting, step_kernels
 from medusa_sim.step.traffic import Traffic
-from medusa_sim.step.workload import CHAIN, TREE, Overlap, Scope, overlap_of
+from medusa_sim.step.workload import Scope
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -474,7 +476,7 @@ class Scenario:
             depth=self.depth if self.guessed_from is None else self.guessed_from - 1,
             deepest=self.depth,
             match_rate=self.match_rate,
-            kept=self._kept[0],
+            sure_shares=self._kept[0],
             parallel=self.parallel,
             overlap=self.overlap,
         )

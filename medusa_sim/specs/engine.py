@@ -2,7 +2,7 @@
 
 A term is a number with its source, its band and where it was measured (`specs/term.py`);
 `engine_table.py` reads an engine from a file. The equations (N1 to N19) are those of docs/method-engines.md,
-computed by `step/compose.py`, `step/kernels.py` and `step/server.py`.
+computed by `step/host.py`, `step/kernels.py` and `step/server.py`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ generation, a format of weights and a form of model share is one number each (`b
 
 A set-up outside a range takes the first entry of `elsewhere` that fits it; without one the value stays, and
 its band grows by WIDEN for every range that it is outside of. Requests and rows are no part of a set-up:
-beyond those that were measured a term goes on as it did, with a band that opens (`step/compose.py`).
+beyond those that were measured a term goes on as it did, with a band that opens (`step/host.py`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.latency.base import Bound, Source
-from medusa_sim.step.kernels import kernel_time, priced
-from medusa_sim.step.step import Setting, decode_step, step_works, verify_step
+from medusa_sim.step.kernels import decomposed, kernel_time
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, step_works, verify_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,7 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
 
 def _kernels(setting: Setting, batch: int, seq_len: int, candidates: int) -> Iterator[dict[str, object]]:
     for number, work in enumerate(step_works(setting, batch, seq_len, candidates)):
-        for launch in priced(setting.latency, work.launches):
+        for launch in decomposed(setting.latency, work.launches):
             time = kernel_time(setting.latency, work.runtime, launch)
             yield {
                 "pass": work.of if work.of != "draft" else f"draft {number}",

@@ -74,11 +74,11 @@ def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray
 
 
 def drafted_tokens(
-    batch: FloatArray, drafts: FloatArray, kept: tuple[float, ...]
+    batch: FloatArray, drafts: FloatArray, sure_shares: tuple[float, ...]
 ) -> tuple[FloatArray, FloatArray]:
     """(tokens verified a request, root included, in the mean over requests; its probability), (..., K) each.
 
-    A draft ends before the first token that is not kept (`kept`: given that those before were), each
+    A draft ends before the first token that the drafter is not sure of (`Setting.sure_shares`), each
     request's by itself; of more than MOST_APART requests as of so many.
     """
     sizes = np.broadcast_arrays(np.clip(np.rint(batch), 1, MOST_APART), np.rint(drafts))
@@ -86,7 +86,7 @@ def drafted_tokens(
     nodes = 1 + max(b * n for b, n in pairs)
     tokens, weights = np.ones((*sizes[0].shape, nodes)), np.zeros((*sizes[0].shape, nodes))
     for b, n in pairs:
-        reached = np.cumprod([1.0, *kept[:n], *([kept[-1]] * (n - len(kept)))])
+        reached = np.cumprod([1.0, *sure_shares[:n], *([sure_shares[-1]] * (n - len(sure_shares)))])
         one = reached - np.append(reached[1:], 0.0)
         every = np.ones(1)
         for _ in range(b):

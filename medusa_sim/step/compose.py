@@ -3,42 +3,38 @@
     t = |device, launching host|_3 + exposed
         device   kernels, and the gaps between them
         host     what launching them takes the host, which works ahead of the device
-        exposed  what an engine adds after or before its kernels and hides behind nothing
+        exposed  what an engine adds after or before its kernels and hides behind nothing (`step/host.py`)
 
-What a serving engine adds to the kernels of a step (docs/method-engines.md), microseconds:
-
-    (N1)  host     = max(0, a + b h + layers l - hidden)  every step of b requests
-    (N2)  drafting = e + b h_s (+ tree)                   a step that drafts by forward passes
-                   = b n                                  a step that looks its drafts up in the text
-          pass     = |kernels, u|_3                       one of the drafter's passes
-    (N16) pieces   = plan + layers piece                  a pass whose attention no whole graph holds
-    (N3)  rows     = tokens filled up to the next captured size
-          pass     = |kernels, layers u_e|_3              beyond the largest: the host launches layer by layer
-
-Beyond the requests that a term was measured with (`specs/ranges.py`) it goes on as before, and its half-width
-grows by what the requests beyond add: down to where they cost nothing more.
-
-The terms are an engine's (`specs/engine.py`). Everything that prices a step (one step, a grid, rows of
-operators, a search) adds `Cost`s and reads `time_us`; no other module knows this law.
+Everything that prices a step (one step, a grid, rows of operators, a search) adds `Cost`s and reads
+`time_us`; no other module knows this law.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-from msgspec import structs
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
-from medusa_sim.latency.waves import norm_max
+from medusa_sim.arrays import FloatArray, IntArray, in_quadrature
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
+from medusa_sim.specs.nearness import between
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.term import Term
-from medusa_sim.step.workload import Launch, Workload
+from medusa_sim.step.host import (
+    drafting_pass_us,
+    drafting_us,
+    host_share,
+    host_us,
+    launching_us,
+    overlapped_us,
+    pieces_us,
+)
+from medusa_sim.step.kernels import Kernels
+from medusa_sim.step.launch import Launch
+from medusa_sim.step.workload import Workload
 
 Pass = Literal["target", "draft", "continued"]
 """A forward pass of the target, one of a drafter, or kernels that continue the pass before them (heads)."""
@@ -47,14 +43,10 @@ Pass = Literal["target", "draft", "continued"]
 def step_us(
     device_us: FloatArray, host_us: FloatArray | float, exposed_us: FloatArray | float = 0.0
 ) -> FloatArray:
-    """Microseconds of a step: |device, host|_p + exposed with p = HOST_OVERLAP; arrays broadcast.
-
-    Never below the longer of device and host; at most 26 % above it, where both take as long, since each
-    then waits for the other now and again.
-    """
+    """Microseconds of a step: |device, host|_3 + exposed (`overlapped_us`); arrays broadcast."""
     device, host = np.asarray(device_us), np.asarray(host_us)
-    overlapped = norm_max(device, host, HOST_OVERLAP) if host.any() else device
-    return np.asarray(overlapped + exposed_us) if np.any(exposed_us) else overlapped
+    launched = overlapped_us(device, host) if host.any() else device
+    return np.asarray(launched + exposed_us) if np.any(exposed_us) else launched
 
 
 def _nothing() -> FloatArray:
@@ -63,47 +55,58 @@ def _nothing() -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWork:
-    """Kernels launched one after another, the runtime that launches them, and what they are for.
-
-    of: a forward pass of the target or of a drafter, or heads that continue the pass before them. workload:
-    the tokens that pass through, by which engines charge. layers: of the network that passes. schedulers:
-    hosts that share its requests.
-    """
+    """Kernels launched one after another, the runtime that launches them, and what they are for."""
 
     launches: tuple[Launch, ...]
     runtime: Runtime
     workload: Workload
+    """The tokens that pass through, by which engines charge."""
     of: Pass
+    """Which pass they are."""
     layers: int = 0
+    """Layers of the network that passes."""
     schedulers: int = 1
+    """Hosts that share its requests."""
 
     @property
     def kernels(self) -> int:
         """How many are launched."""
         return sum(launch.kernels for launch in self.launches)
 
+    @property
+    def gaps_us(self) -> float:
+        """Gaps on the device between them."""
+        return self.kernels * self.runtime.launch_us
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cost:
     """What a step takes, before device, host and engine are put together; microseconds, shapes broadcast.
 
-    device_us, host_us, exposed_us: as in `step_us`. below_square, above_square: squared half-widths of the
-    80 % band of device_us; step_square, draft_square: of what an engine adds to every step, and to a step
-    that drafts; source_us: half-width by which steps of a set-up lie beside those of others, plain and
-    drafting alike, so that no ratio has it. gain_square: that of the logarithm of the ratio to a plain step,
-    by which published speedups of an engine lie beside its terms. Costs of passes one after another add with
-    `+`; their errors are taken as independent, but for that of the set-up, which they share.
+    Costs of passes one after another add with `+`; their errors are taken as independent, but for that of the
+    set-up, which they share.
     """
 
     device_us: FloatArray = field(default_factory=_nothing)
+    """Kernels and the gaps between them."""
     host_us: FloatArray = field(default_factory=_nothing)
+    """The host that launches them, ahead of the device."""
     exposed_us: FloatArray = field(default_factory=_nothing)
+    """What hides behind neither."""
     below_square: FloatArray = field(default_factory=_nothing)
+    """Squared half-width of the 80 % band of `device_us`, downwards."""
     above_square: FloatArray = field(default_factory=_nothing)
+    """The same upwards."""
     step_square: FloatArray = field(default_factory=_nothing)
+    """The same of what an engine adds to every step."""
     draft_square: FloatArray = field(default_factory=_nothing)
-    source_us: FloatArray = field(default_factory=_nothing)
+    """The same of what it adds to a step that drafts."""
+    between_us: FloatArray = field(default_factory=_nothing)
+    """Half-width by which steps of a set-up lie beside those of others, plain and drafting alike, so that no
+    ratio has it."""
     gain_square: FloatArray = field(default_factory=_nothing)
+    """Squared half-width of the logarithm of the ratio to a plain step, by which an engine's published
+    speedups lie beside its terms."""
 
     @cached_property
     def time_us(self) -> FloatArray:
@@ -114,9 +117,9 @@ class Cost:
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band."""
         low_us = self._low_us
-        if not self.source_us.any():
+        if not self.between_us.any():
             return low_us
-        return np.asarray(self.time_us - np.sqrt((self.time_us - low_us) ** 2 + self.source_us**2))
+        return np.asarray(self.time_us - np.sqrt((self.time_us - low_us) ** 2 + self.between_us**2))
 
     @property
     def _low_us(self) -> FloatArray:
@@ -132,9 +135,9 @@ class Cost:
     def high_us(self) -> FloatArray:
         """Upper end of the 80 % band."""
         high_us = self._slow_us
-        if not self.has_engine_band and not self.source_us.any():
+        if not self.has_engine_band and not self.between_us.any():
             return high_us
-        squares = self._engine_square + self.source_us**2
+        squares = self._engine_square + self.between_us**2
         return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + squares))
 
     @property
@@ -213,54 +216,73 @@ shares of kernels and of terms apart (benchmarks/log).
 """
 
 
-def beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool = True) -> Cost:
-    """What one pass takes beside its kernels, of which `device_us` is the time.
+def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> Cost:
+    """What one pass takes, whose kernels are timed.
 
-    host = launches x host_us_per_launch, and host_us_per_step for a forward pass of its own. exposed: what an
-    engine's host adds to the target's pass (N1), and what a pass that no graph holds (N3) or a draft model's
-    small kernels leave idle. whole_graph: whether a graph holds the whole pass, attention included; else the
-    host plans it, and with several queries runs it in pieces (N16).
+    device = sum of kernel times + launches x launch_us. host = launches x host_us_per_launch, and
+    host_us_per_step for a forward pass of its own. exposed: what an engine's host adds to the target's pass
+    (N1), and what a pass that no graph holds (N3) or a draft model's small kernels leave idle. whole_graph:
+    whether a graph holds the whole pass, attention included; else the host plans it, and with several queries
+    runs it in pieces (N16).
+
+    The band adds the half-widths of different kernels in quadrature (their residuals are taken as
+    independent), those of one kernel in every layer linearly, and so those of kernels that nobody measured on
+    this GPU, of borrowed ones what they are off by together (`step.kernels.BORROWED_SHARE`).
     """
+    device_us = kernels.device_us + work.gaps_us
+    beside = _beside_kernels(work, device_us, whole_graph=whole_graph)
+    spread = kernels.spread
+    return replace(
+        beside,
+        device_us=device_us,
+        between_us=_with_experts(work.runtime, kernels, beside.between_us) + kernels.device_half_us,
+        below_square=_with_shared(spread.below_square, spread.shared_below),
+        above_square=_with_shared(spread.above_square, spread.shared_above),
+    )
+
+
+def _with_shared(square: FloatArray, shared: FloatArray) -> FloatArray:
+    """A squared half-width with one that is independent of it, of the smaller shape where that is 0."""
+    return square + shared**2 if shared.any() else square
+
+
+def _beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool) -> Cost:
+    """What a pass takes beside its kernels and the gaps between them (`pass_cost`)."""
     runtime, layers, query_tokens = work.runtime, work.layers, work.workload.query_tokens
-    batch = np.ceil(np.asarray(work.workload.batch) / work.schedulers)
-    own_pass = work.of != "continued"
-    host = np.asarray(work.kernels * runtime.host_us_per_launch + own_pass * runtime.host_us_per_step)
+    is_own_pass = work.of != "continued"
+    host = np.asarray(work.kernels * runtime.host_us_per_launch + is_own_pass * runtime.host_us_per_step)
     engine = runtime.engine
-    if engine is None or not own_pass:
+    if engine is None or not is_own_pass:
         return Cost(host_us=host)
-    if work.of == "draft":
-        longer = pass_us(engine, layers, device_us)
-        if not whole_graph:
-            longer = longer.plus(pieces_us(engine, layers, query_tokens))
-        return Cost(
-            host_us=host,
-            exposed_us=longer.time_us,
-            draft_square=np.asarray(longer.half_us**2),
-            source_us=_source_us(engine, device_us + longer.time_us),
-        )
-    added = host_us(engine, batch, layers)
+    batch = np.ceil(np.asarray(work.workload.batch) / work.schedulers)
+    is_draft = work.of == "draft"
+    added = drafting_pass_us(engine, layers, device_us) if is_draft else host_us(engine, batch, layers)
     if not whole_graph:
         added = added.plus(pieces_us(engine, layers, query_tokens))
+    exposed = Cost(exposed_us=added.time_us, between_us=_between_us(engine, device_us + added.time_us))
+    if is_draft:
+        return replace(exposed, host_us=host, draft_square=np.asarray(added.half_us**2))
     launching = launching_us(engine, layers, batch, batch * query_tokens)
     host = host + engine.hidden_us_per_step.value + launching.time_us
     own = _nothing()
     if launching.half_us.any():
-        whole = norm_max(device_us, host, HOST_OVERLAP)
         # a plain step of as many requests may be in a graph: not what both steps share
-        own = np.asarray(((host / whole) ** (HOST_OVERLAP - 1.0) * launching.half_us) ** 2)
-    return Cost(
-        host_us=host,
-        exposed_us=added.time_us,
-        step_square=np.asarray(added.half_us**2),
-        draft_square=own,
-        source_us=_source_us(engine, device_us + added.time_us),
-    )
+        own = np.asarray((host_share(host, overlapped_us(device_us, host)) * launching.half_us) ** 2)
+    return replace(exposed, host_us=host, step_square=np.asarray(added.half_us**2), draft_square=own)
 
 
-def _source_us(engine: Engine, time_us: FloatArray) -> FloatArray:
+def _between_us(engine: Engine, time_us: FloatArray) -> FloatArray:
     """By how much what a set-up takes so long lies beside that of others, 80 % half-width."""
     share = engine.between_share.value
     return np.asarray(share * time_us) if share else _nothing()
+
+
+def _with_experts(runtime: Runtime, kernels: Kernels, between_us: FloatArray) -> FloatArray:
+    """`_between_us` of a pass with what layers of experts have besides."""
+    share = 0.0 if runtime.engine is None else runtime.engine.experts_between
+    if not share or (experts_us := kernels.parts_us.get("experts")) is None:
+        return between_us
+    return between(between_us, share, experts_us)
 
 
 def drafting_cost(
@@ -279,7 +301,7 @@ def drafting_cost(
     return Cost(
         exposed_us=added.time_us,
         draft_square=np.asarray(added.half_us**2),
-        source_us=_source_us(runtime.engine, added.time_us),
+        between_us=_between_us(runtime.engine, added.time_us),
         gain_square=np.asarray(gain.value**2),
     )
 
@@ -298,135 +320,3 @@ LEVEL_HIDDEN = 4096
 1.3 ms a level there and 2 ms at a width of 5,120: with the square of the width, as the weights and features
 that eager code moves between passes.
 """
-
-
-class Added(NamedTuple):
-    """Microseconds that an engine adds, and the half-width of their 80 % band."""
-
-    time_us: FloatArray
-    half_us: FloatArray
-
-    def plus(self, other: Added) -> Added:
-        """Both, their errors independent."""
-        return Added(self.time_us + other.time_us, np.hypot(self.half_us, other.half_us))
-
-
-def host_us(engine: Engine, batch: Size, layers: int = 0) -> Added:
-    """(N1): the work of the host in a step of `batch` requests that hides behind nothing.
-
-    layers: of the model, where an engine is charged for each.
-
-    Each request is sent one token or more in a step; what that takes (host_us_per_token) is added by
-    `step/server.py`, where tokens are known.
-    """
-    added = _sum(
-        (
-            (engine.host_us_per_step, 1.0),
-            (engine.layer_us, float(layers)),
-            (engine.hidden_us_per_step, -1.0),
-        ),
-        ((engine.host_us_per_request, batch),),
-    )
-    return Added(np.maximum(added.time_us, 0.0), added.half_us)
-
-
-def drafting_us(engine: Engine, batch: Size, *, looks_up: bool, width: int = 1) -> Added:
-    """(N2): what drafting adds to a step of `batch` requests beside the drafter's forward passes.
-
-    looks_up: the drafter finds its drafts in the text and runs no pass. width: nodes that each pass adds to a
-    node; above 1 the drafts are a tree.
-    """
-    if looks_up:
-        return _sum((), ((engine.lookup_us_per_request, batch),))
-    return _sum(
-        ((engine.draft_us_per_step, 1.0), (engine.tree_us_per_step, float(width > 1))),
-        ((engine.draft_us_per_request, batch),),
-    )
-
-
-def pass_us(engine: Engine, layers: int, kernels_us: FloatArray) -> Added:
-    """(N2): what a drafter's pass of so many layers takes longer than its kernels, whose host works ahead."""
-    by_layer = structs.replace(engine.draft_us_per_layer, value=layers * engine.draft_us_per_layer.value)
-    host = max(engine.draft_us_per_pass, by_layer, key=lambda term: term.value)
-    whole = norm_max(kernels_us, np.asarray(host.value), HOST_OVERLAP)
-    share = (host.value / np.maximum(whole, 1e-9)) ** (HOST_OVERLAP - 1.0)
-    return Added(np.asarray(whole - kernels_us), np.asarray(share * host.half_width))
-
-
-def pieces_us(engine: Engine, layers: int, query_tokens: Size) -> Added:
-    """(N16): the plan of a pass whose attention no whole graph holds, and with several queries its pieces."""
-    pieces = np.where(np.asarray(query_tokens) > 1, float(layers), 0.0)
-    return _sum(((engine.plan_us_per_pass, 1.0), (engine.pieces_us_per_layer, pieces)))
-
-
-HOST_OVERLAP = 3.0
-"""Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
-
-From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks for 2.7, Table 4 for 4.1
-(`tests/test_numbers.py` fits both; docs/method.md, host and device).
-"""
-
-
-def launching_us(engine: Engine, layers: int, batch: Size, rows: Size) -> Added:
-    """(N3): the host in a pass of so many rows, while its kernels run; nothing where a graph holds it.
-
-    The same law for every step: rows of prompts that ride on one count as those of requests.
-    """
-    captured = is_captured(engine, batch, np.asarray(rows) / np.maximum(np.asarray(batch), 1e-9))
-    per_layer = engine.eager_us_per_layer
-    launched = np.where(captured, 0.0, float(layers))
-    return Added(launched * per_layer.value, launched * per_layer.half_width)
-
-
-def _sum(
-    terms: tuple[tuple[Term, FloatArray | float], ...], by_request: tuple[tuple[Term, Size], ...] = ()
-) -> Added:
-    """Sum of terms times what they are charged for; their errors are taken as independent.
-
-    by_request: terms with the requests that they are charged for.
-    """
-    time_us = sum((np.asarray(term.value * times) for term, times in terms), np.zeros(()))
-    squares = sum((np.asarray((term.half_width * times) ** 2) for term, times in terms), np.zeros(()))
-    for term, batch in by_request:
-        requests = np.asarray(batch, dtype=np.float64)
-        time_us = time_us + term.value * requests
-        squares = squares + (term.half_width * requests) ** 2 + (term.value * beyond(term, requests)) ** 2
-    return Added(time_us, np.sqrt(squares))
-
-
-def beyond(term: Term, requests: FloatArray) -> FloatArray:
-    """Requests beyond those that a term was measured with."""
-    known = None if term.measured is None else term.measured.requests
-    return np.zeros(()) if known is None else np.maximum(requests - known, 0.0)
-
-
-def padded_tokens(engine: Engine, batch: Size, query_tokens: Size) -> FloatArray:
-    """(N3): rows of the linear layers of a step; beyond the largest captured size the tokens themselves."""
-    requests, width = np.asarray(batch, dtype=np.float64), np.asarray(query_tokens, dtype=np.float64)
-    tokens = requests * width
-    if not engine.graph_sizes:
-        return tokens
-    sizes = np.asarray(engine.graph_sizes, dtype=np.float64)
-    match engine.graph_unit:
-        case "requests":
-            padded = _next(sizes, requests) * width
-        case "tokens":
-            padded = _next(sizes, tokens)
-        case "multiples":
-            # the least size whose next multiple of the width holds the tokens
-            padded = np.ceil(_next(sizes, tokens - width + 1.0) / width) * width
-    return np.where(np.isfinite(padded), np.maximum(padded, tokens), tokens)
-
-
-def _next(sizes: FloatArray, wanted: FloatArray) -> FloatArray:
-    """The least size that holds what is wanted; infinity where none does."""
-    return np.append(sizes, np.inf)[np.searchsorted(sizes, wanted - 1e-9)]
-
-
-def is_captured(engine: Engine, batch: Size, query_tokens: Size) -> BoolArray:
-    """Whether a graph of that size was captured."""
-    if not engine.graph_sizes or engine.graph_holds_asked:
-        return np.asarray(True)
-    requests = np.asarray(batch, dtype=np.float64)
-    size = requests if engine.graph_unit == "requests" else requests * np.asarray(query_tokens)
-    return np.asarray(size <= engine.graph_sizes[-1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from medusa_sim.operators.operator import Elementwise, Gemm, Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.workload import Launch, Part
+from medusa_sim.step.launch import Launch, Part
 from medusa_sim.units import US_PER_S
 
 _BORROWED = int(Source.BORROWED)
@@ -33,12 +34,25 @@ WAITS = (Bound.MEMORY, Bound.COMPUTE)
 """What kernels wait for; the rest of a step's time is latency."""
 
 
+class Spread(NamedTuple):
+    """80 % half-widths of a sum of kernels, by how their errors add up."""
+
+    below_square: FloatArray
+    """Squared half-width downwards of kernels that were measured on this GPU, independent of each other."""
+    above_square: FloatArray
+    """The same upwards."""
+    shared_below: FloatArray
+    """Half-width of what is off together: kernels not measured on it, or one law of the device."""
+    shared_above: FloatArray
+    """The same upwards."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
     """What is added up over kernels; each as the property of `Kernels` of that name."""
 
     device_us: FloatArray
-    spread: tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+    spread: Spread
     device_half_us: FloatArray
     parts_us: dict[Part, FloatArray]
     waits_us: dict[Bound, FloatArray]
@@ -47,13 +61,11 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kernels:
-    """Timed launches, smallest arrays first, so that none is broadcast early. Sums are made when asked for.
-
-    rest: kernels, or sums over them, that come on top.
-    """
+    """Timed launches, smallest arrays first: none is broadcast early. Sums are made when asked for."""
 
     timed: tuple[tuple[Launch, OperatorTime], ...]
     rest: Kernels | Sums | None = None
+    """Kernels, or sums over them, that come on top."""
 
     @cached_property
     def device_us(self) -> FloatArray:
@@ -69,11 +81,10 @@ class Kernels:
         return tuple((launch, time, launch.count * time.time_us) for launch, time in self.timed)
 
     @cached_property
-    def spread(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """(below, above) squared half-widths of the band of kernels that were measured on this GPU.
+    def spread(self) -> Spread:
+        """Half-widths of their band, without what no ratio has (`device_half_us`).
 
-        Then half-widths (below, above) of what those that were not are off by together (BORROWED_SHARE), and
-        of those of one law of the device, without what no ratio has (`device_half_us`).
+        Of borrowed kernels BORROWED_SHARE of what their bands add up to is off together.
         """
         below, above, shared_below, shared_above = (
             (np.zeros(()),) * 4 if self.rest is None else self.rest.spread
@@ -96,7 +107,7 @@ class Kernels:
                 less *= less
                 more *= more
                 below, above = below + less, above + more
-        return below, above, shared_below, shared_above
+        return Spread(below, above, shared_below, shared_above)
 
     @cached_property
     def device_half_us(self) -> FloatArray:
@@ -135,11 +146,10 @@ class Kernels:
 
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Kernels:
         """The sums with every array replaced by what `take` makes of it."""
-        below, above, shared_below, shared_above = self.spread
         sums = Sums(
             device_us=take(self.device_us),
             device_half_us=take(self.device_half_us),
-            spread=(take(below), take(above), take(shared_below), take(shared_above)),
+            spread=Spread(*map(take, self.spread)),
             parts_us={part: take(time_us) for part, time_us in self.parts_us.items()},
             waits_us={code: take(time_us) for code, time_us in self.waits_us.items()},
             source=take(self.source.astype(np.float64)).astype(np.int8),
@@ -217,7 +227,7 @@ def choice_us(engine: Engine, gpu: Gpu, rows: Size, vocab: int) -> FloatArray:
     return engine.sampling_us.value + read / gpu.bandwidth_bytes_per_s * US_PER_S
 
 
-def priced(latency: LatencyModel, launches: Iterable[Launch]) -> Iterator[Launch]:
+def decomposed(latency: LatencyModel, launches: Iterable[Launch]) -> Iterator[Launch]:
     """The launches that the latency model has kernels of: instead of others what they are composed of."""
     for launch in launches:
         if launch.composed and known_time(latency, launch.operator) is None:

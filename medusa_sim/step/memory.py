@@ -54,10 +54,11 @@ def drafter_bytes(model: Model, drafter: Drafter | None) -> tuple[float, float, 
 
 
 class MemoryParts(NamedTuple):
-    """Bytes of one GPU; drafter: its weights and its own KV cache."""
+    """Bytes of one GPU."""
 
     weights: FloatArray
     drafter: FloatArray
+    """Its weights and its own KV cache."""
     kv_cache: FloatArray
     activations: FloatArray
 

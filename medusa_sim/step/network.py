@@ -33,23 +33,16 @@ from medusa_sim.specs.parallel import ONE
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.sparse import BlockSparse, Compressed
-from medusa_sim.step.attention import Mixing, grouped_launches
+from medusa_sim.step.attention import grouped_launches
+from medusa_sim.step.expert_union import union, union_band
+from medusa_sim.step.launch import PARTS, Launch, elementwise_launch, head_launch, linear_launch
+from medusa_sim.step.mixer_layers import MixerLayers
 from medusa_sim.step.recurrent import recurrent_launches
 from medusa_sim.step.sparse import block_sparse_launches, compressed_launches, sparse_latent_launches
-from medusa_sim.step.workload import (
-    PARTS,
-    Launch,
-    Scope,
-    Workload,
-    elementwise_launch,
-    head_launch,
-    linear_launch,
-    union,
-    union_band,
-)
+from medusa_sim.step.workload import Scope, Workload
 from medusa_sim.units import BYTES_PER_ELEMENT
 
-_MIXERS: dict[type[Mixer], Callable[[Any, Mixing[Any]], list[Launch]]] = {
+_MIXERS: dict[type[Mixer], Callable[[Any, MixerLayers[Any]], list[Launch]]] = {
     Grouped: grouped_launches,
     BlockSparse: block_sparse_launches,
     Compressed: compressed_launches,
@@ -73,14 +66,14 @@ def mixer_launches(
         alike.setdefault(mixer.whole(), []).append((count, mixer))
     launches = []
     for whole, variants in alike.items():
-        at = Mixing(
+        layers = MixerLayers(
             model=model.in_form(whole.form),
             variants=tuple(variants),
             workload=workload,
             runtime=runtime,
             unfused_keys=workload.kv_len if unfused_keys is None else unfused_keys,
         )
-        launches += _MIXERS[type(whole)](whole, at)
+        launches += _MIXERS[type(whole)](whole, layers)
     return sorted(launches, key=lambda each: (isinstance(each.operator, Elementwise), PARTS.index(each.part)))
 
 

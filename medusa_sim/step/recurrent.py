@@ -19,8 +19,8 @@ from medusa_sim.operators.operator import READ_AND_WRITE, Elementwise, Gemm
 from medusa_sim.operators.recurrent import CONVOLUTION, STATE
 from medusa_sim.operators.recurrent import Recurrent as RecurrentKernel
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
-from medusa_sim.step.attention import KERNEL_PHASE, Mixing
-from medusa_sim.step.workload import Launch
+from medusa_sim.step.launch import Launch
+from medusa_sim.step.mixer_layers import KERNEL_PHASE, MixerLayers
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 _TRAFFIC_BAND = (0.5, 1.35)
@@ -30,24 +30,27 @@ _CHUNK_BAND = (0.4, 3.0)
 """(K4) over a linear layer of as many FLOPs: FlashInfer on an H100 1.4, Triton 9; ends around the middle."""
 
 
-def recurrent_launches(mixer: Recurrent, at: Mixing[Recurrent]) -> list[Launch]:
+def recurrent_launches(mixer: Recurrent, layers: MixerLayers[Recurrent]) -> list[Launch]:
     """The kernels of one kind of recurrent layer."""
-    convolution = at.passed("causal_conv", READ_AND_WRITE, mixer.conv_width, "attention")
+    convolution = layers.elementwise("causal_conv", READ_AND_WRITE, mixer.conv_width, "attention")
     return [
-        at.linear("in_proj", "qkv", mixer.input_width, at.model.hidden),
-        *(at.unquantised(name, n, k) for name, n, k in mixer.thin_projections(at.model.hidden)),
-        _own(mixer, at, "causal_conv", CONVOLUTION, convolution),
-        _own(mixer, at, "recurrence", STATE, _recurrence(mixer, at)),
-        at.output("out_proj", at.model.hidden, mixer.output_width),
-        at.passed("gated_norm", "activation", mixer.output_width),
+        layers.linear("in_proj", "qkv", mixer.input_width, layers.model.hidden),
+        *(
+            layers.unquantised_linear(name, n, k)
+            for name, n, k in mixer.thin_projections(layers.model.hidden)
+        ),
+        _own(mixer, layers, "causal_conv", CONVOLUTION, convolution),
+        _own(mixer, layers, "recurrence", STATE, _recurrence(mixer, layers)),
+        layers.output_linear("out_proj", layers.model.hidden, mixer.output_width),
+        layers.elementwise("gated_norm", "activation", mixer.output_width),
     ]
 
 
-def _own(mixer: Recurrent, at: Mixing[Recurrent], name: str, part: str, composed: Launch) -> Launch:
+def _own(mixer: Recurrent, layers: MixerLayers[Recurrent], name: str, part: str, composed: Launch) -> Launch:
     """The kernel that computes a part, and what stands for it where nobody fitted one."""
-    phase, state_dtype = KERNEL_PHASE[at.workload.phase], mixer.state_dtype
+    phase, state_dtype = KERNEL_PHASE[layers.workload.phase], mixer.state_dtype
     own = {"part": part, "phase": phase, "state_dtype": state_dtype, "conv_width": mixer.conv}
-    return replace(at.attention(RecurrentKernel, name, **own, **_heads(mixer)), composed=(composed,))
+    return replace(layers.attention(RecurrentKernel, name, **own, **_heads(mixer)), composed=(composed,))
 
 
 def _heads(mixer: Recurrent) -> dict[str, str | int]:
@@ -66,20 +69,20 @@ def _heads(mixer: Recurrent) -> dict[str, str | int]:
     return {"kind": kind, "heads": heads, "key_heads": keys, "key_dim": widths[0], "value_dim": widths[1]}
 
 
-def _recurrence(mixer: Recurrent, at: Mixing[Recurrent]) -> Launch:
-    workload = at.workload
+def _recurrence(mixer: Recurrent, layers: MixerLayers[Recurrent]) -> Launch:
+    workload = layers.workload
     batch, queries = (np.asarray(size, dtype=np.float64) for size in (workload.batch, workload.query_tokens))
     if workload.phase == "prefill":
         width = _CHUNK_SLOWDOWN * mixer.chunk_flops / (2.0 * mixer.chunk)
         gemm = Gemm(
-            name="chunk_scan", m=batch * queries, n=width, k=mixer.chunk, dtype=at.model.activation_dtype
+            name="chunk_scan", m=batch * queries, n=width, k=mixer.chunk, dtype=layers.model.activation_dtype
         )
         low, high = (replace(gemm, n=each * width) for each in _CHUNK_BAND)
-        return Launch(operator=gemm, part="attention", count=at.count, ends=(low, high))
+        return Launch(operator=gemm, part="attention", count=layers.count, ends=(low, high))
     # an elementwise kernel reads and writes: two states
     states = 0.5 * batch * (1.0 + queries)
-    dtype = at.model.activation_dtype
+    dtype = layers.model.activation_dtype
     width = mixer.state_size * BYTES_PER_ELEMENT[mixer.state_dtype] / BYTES_PER_ELEMENT[dtype]
     kernel = Elementwise(name="recurrence", kind=READ_AND_WRITE, m=states, n=width, dtype=dtype)
     few, many = (replace(kernel, m=each * states) for each in _TRAFFIC_BAND)
-    return Launch(operator=kernel, part="attention", count=at.count, ends=(few, many))
+    return Launch(operator=kernel, part="attention", count=layers.count, ends=(few, many))

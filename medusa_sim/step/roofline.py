@@ -12,9 +12,10 @@ from medusa_sim.operators.operator import operational_intensity
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.kernels import launch_time, priced
+from medusa_sim.step.axes import Grid
+from medusa_sim.step.kernels import decomposed, launch_time
 from medusa_sim.step.network import block_launches
-from medusa_sim.step.workload import Grid, Phase, Workload, decode, prefill, verify
+from medusa_sim.step.workload import Phase, Workload, decode, prefill, verify
 from medusa_sim.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _phase_columns(
     }[phase]
     tokens = seq_len if phase == "prefill" else candidates
     columns: list[dict[str, Any]] = []
-    for launch in priced(latency, block_launches(model, workload, runtime)):
+    for launch in decomposed(latency, block_launches(model, workload, runtime)):
         operator, time = launch.operator, launch_time(latency, launch)
         values: dict[str, Any] = {
             "gpu": gpu.name,

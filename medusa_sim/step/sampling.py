@@ -15,8 +15,9 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.step.compose import Added
-from medusa_sim.step.step import Setting, processed_tokens
+from medusa_sim.step.host import Added
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import processed_tokens
 from medusa_sim.units import US_PER_S
 
 

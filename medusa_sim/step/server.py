@@ -37,8 +37,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray, distinct
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.chance import Hits, binomial, log_normal, quantile
-from medusa_sim.step.compose import HOST_OVERLAP, Added
 from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.host import HOST_OVERLAP, Added
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
     graph_rows,
@@ -54,7 +54,8 @@ from medusa_sim.step.prompts import (
 )
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.server_cells import InFlight, ServerCells, in_flight, rows_of, sums_by_place
-from medusa_sim.step.step import Setting, processed_tokens
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.traffic import Traffic
 
 REQUESTS_A_CLIENT = 10

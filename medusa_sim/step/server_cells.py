@@ -12,9 +12,9 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.step.chance import Hits, binomial, log_normal
-from medusa_sim.step.compose import padded_tokens
+from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompts import prompts_apart
-from medusa_sim.step.step import Setting
+from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic, step_limits
 
 _Cells = TypeVar("_Cells", bound="InFlight")
@@ -22,24 +22,30 @@ _Cells = TypeVar("_Cells", bound="InFlight")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InFlight:
-    """(M,) of each cell: its step, and what its requests do.
-
-    each_us: attention of one request. room: tokens of prompts that a step takes. decodes, away: steps;
-    away_us: the way to the client where no step runs meanwhile. queued: steps that a prompt waits for others.
-    share: pi of (N7).
-    """
+    """(M,) of each cell: its step, and what its requests do."""
 
     step_us: FloatArray
+    """The step without prompts, with all requests decoding."""
     requests: FloatArray
+    """Requests in flight."""
     width: FloatArray
+    """Tokens that each of them verifies."""
     tokens: FloatArray
+    """Tokens that each of them emits."""
     each_us: FloatArray
+    """Attention of one request."""
     room: FloatArray
+    """Tokens of prompts that a step takes."""
     decodes: FloatArray
+    """Steps that a request decodes for."""
     away: FloatArray
+    """Steps that it is on its way to the client and back."""
     away_us: FloatArray
+    """That way where no step runs meanwhile."""
     queued: FloatArray
+    """Steps that a prompt waits for others."""
     share: FloatArray
+    """Probability that a request begins its prompt on a step: pi of (N7)."""
 
     @property
     def stays(self) -> FloatArray:
@@ -58,10 +64,12 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerCells(InFlight):
-    """Cells with what the rows of a step share: own_us with all requests decoding, idle_us in the mean."""
+    """Cells with what the rows of a step share."""
 
     own_us: FloatArray
+    """Linear layers with all requests decoding."""
     idle_us: FloatArray
+    """The same in the mean over how many are away."""
 
     @property
     def empty_us(self) -> FloatArray:
@@ -71,15 +79,14 @@ class ServerCells(InFlight):
 
 
 class Rows(NamedTuple):
-    """Rows of the steps of M cells, as an engine pads them.
-
-    whole: (M,) with all requests decoding. gone: how many requests of a cell are away; fewer: rows without
-    each of these, so that no tile's edge falls on one number of requests.
-    """
+    """Rows of the steps of M cells, as an engine pads them."""
 
     whole: IntArray
+    """(M,) with all requests decoding."""
     gone: Hits
+    """How many requests of a cell are away."""
     fewer: IntArray
+    """Rows without each of these, so that no tile's edge falls on one number of requests."""
 
     def mean(self, fewer_us: FloatArray) -> FloatArray:
         """(M,) over how many requests are away. fewer_us: of each of `fewer`."""
@@ -166,7 +173,7 @@ def _queueing(
 def _steps_ahead(setting: Setting) -> float:
     """Steps that are scheduled before the running one ends."""
     engine = setting.runtime.engine
-    if engine is None or (setting.method or setting.drafter.name) in engine.synchronous_drafters:
+    if engine is None or (setting.drafter_name) in engine.synchronous_drafters:
         return 0.0
     return engine.steps_ahead.value
 

@@ -22,8 +22,9 @@ from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Element
 from medusa_sim.operators.sparse import CHOICES, DSA_SIZES, HEADS, OUT_RANK, Sparse, SparseKind
 from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.sparse import BlockSparse, Compressed
-from medusa_sim.step.attention import FUSED_KIND, KERNEL_PHASE, Mixing, grouped_launches
-from medusa_sim.step.workload import Launch
+from medusa_sim.step.attention import grouped_launches
+from medusa_sim.step.launch import Launch
+from medusa_sim.step.mixer_layers import FUSED_KIND, KERNEL_PHASE, MixerLayers
 from medusa_sim.units import Format
 
 
@@ -46,33 +47,37 @@ def chosen(operator: Operator, keys: FloatArray, reach: float, *, prompt: bool) 
     )
 
 
-def _module(at: Mixing[Mixer], kind: SparseKind, composed: list[Launch], **sizes: int) -> list[Launch]:
+def _module(
+    layers: MixerLayers[Mixer], kind: SparseKind, composed: list[Launch], **sizes: int
+) -> list[Launch]:
     """A layer's module, and what it is composed of where nobody fitted one.
 
     Kernels of DeepSeek-V3.2 and MiniMax-M3 verify as they decode; V4's have rows of their own.
     """
-    phase = KERNEL_PHASE[at.workload.phase]
+    phase = KERNEL_PHASE[layers.workload.phase]
     if phase == VERIFY and kind not in ("csa", "hca"):
         phase = GENERATION
-    kernel = at.attention(
+    kernel = layers.attention(
         Sparse,
         f"{kind}_module",
         kind=kind,
-        q_len=as_float(at.workload.query_tokens),
-        prefix=at.prefix,
-        hidden=at.model.hidden,
-        kv_dtype=at.model.kv_dtype,
-        gemm_dtype=Format(at.model.dtype, at.model.weight_dtype).key,
+        q_len=as_float(layers.workload.query_tokens),
+        prefix=layers.prefix,
+        hidden=layers.model.hidden,
+        kv_dtype=layers.model.kv_dtype,
+        gemm_dtype=Format(layers.model.dtype, layers.model.weight_dtype).key,
         phase=phase,
         **sizes,
     )
     return [replace(kernel, composed=tuple(composed))]
 
 
-def indexer_launches(at: Mixing[Mixer], heads: int, dim: int, keys: Size, kv_dtype: str) -> list[Launch]:
+def indexer_launches(
+    layers: MixerLayers[Mixer], heads: int, dim: int, keys: Size, kv_dtype: str
+) -> list[Launch]:
     """Scores of all keys for every query, and the choice among them."""
-    workload, dtype = at.workload, at.model.activation_dtype
-    scores = at.attention(
+    workload, dtype = layers.workload, layers.model.activation_dtype
+    scores = layers.attention(
         Attention,
         "indexer",
         kind=FUSED_KIND[workload.phase],
@@ -87,52 +92,52 @@ def indexer_launches(at: Mixing[Mixer], heads: int, dim: int, keys: Size, kv_dty
     return [scores, replace(scores, operator=choice)]
 
 
-def latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:
+def latent_launches(mixer: Latent, layers: MixerLayers[Latent]) -> list[Launch]:
     """Compression (held whole by every GPU), queries, the up-projections of K and V, attention and output.
 
     A decode or verification step multiplies queries and results with the up-projections instead of the cache
     ("absorption", arXiv 2405.04434, section 2.1.2); those products stay in the activations' dtype.
     """
-    hidden, heads = at.model.hidden, mixer.heads
+    hidden, heads = layers.model.hidden, mixer.heads
     values = heads * mixer.v_dim
     launches = [
-        at.linear("qkv_a_proj", "qkv", mixer.down_width, hidden),
-        at.linear("q_b_proj", "qkv", heads * mixer.qk_dim, mixer.q_rank or hidden),
+        layers.linear("qkv_a_proj", "qkv", mixer.down_width, hidden),
+        layers.linear("q_b_proj", "qkv", heads * mixer.qk_dim, mixer.q_rank or hidden),
     ]
-    if at.is_prompt:
+    if layers.is_prompt:
         width = heads * (mixer.nope_dim + mixer.v_dim)
-        launches.append(at.linear("kv_b_proj", "qkv", width, mixer.kv_rank))
+        launches.append(layers.linear("kv_b_proj", "qkv", width, mixer.kv_rank))
     else:
         launches += [
-            at.unquantised("k_absorb", heads * mixer.kv_rank, mixer.nope_dim),
-            at.unquantised("v_absorb", values, mixer.kv_rank),
+            layers.unquantised_linear("k_absorb", heads * mixer.kv_rank, mixer.nope_dim),
+            layers.unquantised_linear("v_absorb", values, mixer.kv_rank),
         ]
     sizes = {"latent_dim": mixer.kv_rank, "nope_dim": mixer.nope_dim, "v_dim": mixer.v_dim}
-    launches += [_latent_attention(mixer, at, **sizes), at.output("o_proj", hidden, values)]
+    launches += [_latent_attention(mixer, layers, **sizes), layers.output_linear("o_proj", hidden, values)]
     if mixer.gate:
         launches += [
-            at.linear("gate_proj", "qkv", values, hidden),
-            at.passed("gate", "activation", values),
+            layers.linear("gate_proj", "qkv", values, hidden),
+            layers.elementwise("gate", "activation", values),
         ]
-    if at.model.rope and mixer.rotates:
-        launches.append(at.passed("rope", "rope", (heads + 1) * mixer.rope_dim))
-    return [*launches, at.passed("latent_norm", "rms_norm", mixer.norm_count)]
+    if layers.model.rope and mixer.rotates:
+        launches.append(layers.elementwise("rope", "rope", (heads + 1) * mixer.rope_dim))
+    return [*launches, layers.elementwise("latent_norm", "rms_norm", mixer.norm_count)]
 
 
-def _latent_attention(mixer: Latent | Compressed, at: Mixing[Any], **sizes: int) -> Launch:
+def _latent_attention(mixer: Latent | Compressed, layers: MixerLayers[Any], **sizes: int) -> Launch:
     """The step's attention of all heads to one latent key each."""
-    kind = "mla_prefill" if at.is_prompt else "mla_decode"
-    own = {"kv_len": at.workload.kv_len, "heads": mixer.heads, "rope_dim": mixer.rope_dim}
-    return at.attention(LatentAttention, kind, kind=kind, kv_dtype=at.model.kv_dtype, **own, **sizes)
+    kind = "mla_prefill" if layers.is_prompt else "mla_decode"
+    own = {"kv_len": layers.workload.kv_len, "heads": mixer.heads, "rope_dim": mixer.rope_dim}
+    return layers.attention(LatentAttention, kind, kind=kind, kv_dtype=layers.model.kv_dtype, **own, **sizes)
 
 
-def sparse_latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:
+def sparse_latent_launches(mixer: Latent, layers: MixerLayers[Latent]) -> list[Launch]:
     """Latent attention; with an indexer to what it chooses."""
-    launches, index = latent_launches(mixer, at), mixer.indexer
+    launches, index = latent_launches(mixer, layers), mixer.indexer
     if index is None:
         return launches
     launches = [
-        replace(each, operator=chosen(each.operator, at.keys, index.topk, prompt=at.is_prompt))
+        replace(each, operator=chosen(each.operator, layers.keys, index.topk, prompt=layers.is_prompt))
         if isinstance(each.operator, LatentAttention)
         else each
         for each in launches
@@ -146,67 +151,67 @@ def sparse_latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:
         "v_dim": mixer.v_dim,
     }
     if index.reuses:
-        return _module(at, "dsa_no_indexer", launches, **heads, index_heads=0) if is_module else launches
-    hidden = at.model.hidden
+        return _module(layers, "dsa_no_indexer", launches, **heads, index_heads=0) if is_module else launches
+    hidden = layers.model.hidden
     launches += [
-        at.linear("index_q_proj", "qkv", index.heads * index.dim, mixer.q_rank or hidden),
-        at.unquantised("index_k_proj", index.dim + index.heads, hidden),
-        *indexer_launches(at, index.heads, index.dim, at.workload.kv_len, "fp8"),
+        layers.linear("index_q_proj", "qkv", index.heads * index.dim, mixer.q_rank or hidden),
+        layers.unquantised_linear("index_k_proj", index.dim + index.heads, hidden),
+        *indexer_launches(layers, index.heads, index.dim, layers.workload.kv_len, "fp8"),
     ]
-    return _module(at, "dsa", launches, **heads, index_heads=index.heads) if is_module else launches
+    return _module(layers, "dsa", launches, **heads, index_heads=index.heads) if is_module else launches
 
 
-def block_sparse_launches(mixer: BlockSparse, at: Mixing[BlockSparse]) -> list[Launch]:
+def block_sparse_launches(mixer: BlockSparse, layers: MixerLayers[BlockSparse]) -> list[Launch]:
     """Grouped attention to chosen blocks; index queries and key come out of the fused projection."""
     launches = [
-        replace(each, operator=chosen(each.operator, at.keys, mixer.reach, prompt=at.is_prompt))
+        replace(each, operator=chosen(each.operator, layers.keys, mixer.reach, prompt=layers.is_prompt))
         if isinstance(each.operator, Attention) and each.operator.is_fused
         else each
-        for each in grouped_launches(mixer, at)
+        for each in grouped_launches(mixer, layers)
     ]
-    dtype = at.model.activation_dtype
+    dtype = layers.model.activation_dtype
     launches += [
-        at.unquantised("index_proj", mixer.index_width, at.model.hidden),
-        *indexer_launches(at, mixer.index_heads, mixer.index_dim, at.workload.kv_len, dtype),
+        layers.unquantised_linear("index_proj", mixer.index_width, layers.model.hidden),
+        *indexer_launches(layers, mixer.index_heads, mixer.index_dim, layers.workload.kv_len, dtype),
     ]
     sizes = (mixer.head_dim, mixer.index_dim, mixer.reach)
     if sizes != (HEADS["msa"], HEADS["index"], CHOICES["msa"].topk):
         return launches
-    return _module(at, "msa", launches, heads=mixer.heads, q_rank=0, index_heads=mixer.index_heads)
+    return _module(layers, "msa", launches, heads=mixer.heads, q_rank=0, index_heads=mixer.index_heads)
 
 
-def compressed_launches(mixer: Compressed, at: Mixing[Compressed]) -> list[Launch]:
+def compressed_launches(mixer: Compressed, layers: MixerLayers[Compressed]) -> list[Launch]:
     """DeepSeek-V4: low-rank projections, the compressor, attention to the window and compressed keys."""
-    variants = ((each, replace(at, variants=((number, each),))) for number, each in at.variants)
+    variants = ((each, replace(layers, variants=((number, each),))) for number, each in layers.variants)
     return [launch for each, own in variants for launch in _compressed(each, own)]
 
 
-def _compressed(mixer: Compressed, at: Mixing[Compressed]) -> list[Launch]:
+def _compressed(mixer: Compressed, layers: MixerLayers[Compressed]) -> list[Launch]:
     """Layers that are alike in their window and ratio too."""
-    hidden, index = at.model.hidden, mixer.indexer
+    hidden, index = layers.model.hidden, mixer.indexer
     width, out = mixer.heads * mixer.head_dim, mixer.o_groups * mixer.o_rank
     launches = [
-        at.linear("q_a_kv_proj", "qkv", mixer.q_rank + mixer.head_dim, hidden),
-        at.linear("q_b_proj", "qkv", width, mixer.q_rank),
-        at.output("o_a_proj", out, width // mixer.o_groups),
-        at.output("o_b_proj", hidden, out),
-        at.passed("rope", "rope", (mixer.heads + 1) * mixer.rope_dim),
-        at.passed("latent_norm", "rms_norm", mixer.q_rank),
-        _compressed_attention(mixer, at),
+        layers.linear("q_a_kv_proj", "qkv", mixer.q_rank + mixer.head_dim, hidden),
+        layers.linear("q_b_proj", "qkv", width, mixer.q_rank),
+        layers.output_linear("o_a_proj", out, width // mixer.o_groups),
+        layers.output_linear("o_b_proj", hidden, out),
+        layers.elementwise("rope", "rope", (mixer.heads + 1) * mixer.rope_dim),
+        layers.elementwise("latent_norm", "rms_norm", mixer.q_rank),
+        _compressed_attention(mixer, layers),
     ]
     if mixer.ratio:
         inner = mixer.head_dim + (0 if index is None else index.dim)
-        launches.append(at.unquantised("compressor", mixer.branches * inner, hidden))
+        launches.append(layers.unquantised_linear("compressor", mixer.branches * inner, hidden))
     if index is not None:
         launches += [
-            at.linear("index_q_proj", "qkv", index.heads * index.dim, mixer.q_rank),
-            *indexer_launches(at, index.heads, index.dim, at.keys / mixer.ratio, "fp8"),
+            layers.linear("index_q_proj", "qkv", index.heads * index.dim, mixer.q_rank),
+            *indexer_launches(layers, index.heads, index.dim, layers.keys / mixer.ratio, "fp8"),
         ]
     kind: SparseKind = "hca" if index is None else "csa"
     if not _is_measured(mixer, kind):
         return launches
     index_heads = 0 if index is None else index.heads
-    return _module(at, kind, launches, heads=mixer.heads, q_rank=mixer.q_rank, index_heads=index_heads)
+    return _module(layers, kind, launches, heads=mixer.heads, q_rank=mixer.q_rank, index_heads=index_heads)
 
 
 def _is_measured(mixer: Compressed, kind: SparseKind) -> bool:
@@ -218,13 +223,13 @@ def _is_measured(mixer: Compressed, kind: SparseKind) -> bool:
     return index is None or (index.dim, index.topk) == (HEADS["index"], choice.topk)
 
 
-def _compressed_attention(mixer: Compressed, at: Mixing[Compressed]) -> Launch:
-    plain, keys = mixer.head_dim - mixer.rope_dim, at.keys
-    launch = _latent_attention(mixer, at, latent_dim=plain, nope_dim=plain, v_dim=mixer.head_dim)
-    if at.is_prompt:
+def _compressed_attention(mixer: Compressed, layers: MixerLayers[Compressed]) -> Launch:
+    plain, keys = mixer.head_dim - mixer.rope_dim, layers.keys
+    launch = _latent_attention(mixer, layers, latent_dim=plain, nope_dim=plain, v_dim=mixer.head_dim)
+    if layers.is_prompt:
         # the mean key count of a prompt's queries, as a causal square of as many pairs
         kernel = chosen(launch.operator, keys, float(np.max(mixer.keys(keys))), prompt=True)
     else:
-        queries = as_float(at.workload.query_tokens)
+        queries = as_float(layers.workload.query_tokens)
         kernel = launch.operator.with_columns(kv_len=np.minimum(keys, mixer.keys(keys) + queries))
     return replace(launch, operator=kernel)

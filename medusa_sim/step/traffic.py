@@ -9,7 +9,7 @@ import numpy as np
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.step import Setting
+from medusa_sim.step.setting import Setting
 
 MAX_REQUESTS = 256
 TOKEN_BUDGET = 8192
@@ -18,15 +18,16 @@ TOKEN_BUDGET = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Requests that a full server works on: mean tokens of a prompt and of an output, and their spread.
-
-    prompt_cv, output_cv: coefficients of variation of log-normal lengths; 0: all are equal.
-    """
+    """Requests that a full server works on. Lengths are log-normal."""
 
     prompt_tokens: float
+    """Mean tokens of a prompt."""
     output_tokens: float
+    """Mean tokens of an output."""
     prompt_cv: float = 0.0
+    """Coefficient of variation of prompts; 0: all are equal."""
     output_cv: float = 0.0
+    """The same of outputs."""
 
 
 def step_limits(runtime: Runtime, gpu: Gpu, *, drafts: bool = False) -> tuple[int, int]:

@@ -17,11 +17,12 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu
+from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.sampling import filter_us
-from medusa_sim.step.step import Setting
+from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic
-from medusa_sim.step.workload import Launch, prefill
+from medusa_sim.step.workload import prefill
 from medusa_sim.units import US_PER_S
 
 

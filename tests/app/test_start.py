@@ -51,7 +51,7 @@ from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.specs.gpu import device_names
 from medusa_sim.specs.runtime import runtime_aliases
 from medusa_sim.step.drafter import drafter_kind, drafter_names
-from medusa_sim.step.workload import PARTS as OF_A_STEP
+from medusa_sim.step.launch import PARTS as OF_A_STEP
 
 OPTIONS = main_script().parent / ".streamlit" / "config.toml"
 

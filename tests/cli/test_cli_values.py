@@ -32,8 +32,8 @@ from medusa_sim.lab.calibrate.engine_fit import FittedRow, FittedRuntime
 from medusa_sim.report.sweep.screen import sweep_screen
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.rows import predicted_rows
-from medusa_sim.step.workload import Grid
 
 
 @pytest.mark.parametrize(

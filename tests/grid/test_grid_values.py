@@ -18,9 +18,9 @@ from medusa_sim.grid.surface import _doublings, in_groups, surface_at
 from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.grid.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, verification_step
 from medusa_sim.step.watts import watts
-from medusa_sim.step.workload import Grid
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.3"}
 SERVED = Scenario(**DENSE, runtime="vllm", tp=2, price=1.8, prompt_tokens=2000, output_tokens=200)

@@ -12,9 +12,9 @@ from medusa_sim.grid.cells import price
 from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.tree_answer import accuracies_of, best_tree, tree_answer, tree_curve, tree_drafter
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
+from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.step import decode_step, verify_step
 
 MEDUSA = Scenario(runtime="cuda-graph", latency="roofline")

@@ -12,9 +12,10 @@ from medusa_sim.operators.operator import Gemm
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.kernels import StreamKernel
-from medusa_sim.step.kernels import kernel_time, priced
+from medusa_sim.step.kernels import decomposed, kernel_time
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.step import Setting, decode_step
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
 CARDS = [name for name in gpu_names() if load_gpu(name).architecture != "cpu"]
@@ -35,7 +36,7 @@ def longest(of: Setting, workload: Workload) -> tuple[float, str]:
     """The part of a step that is the most times its roofline, and which."""
     found = (0.0, "")
     try:
-        launches = tuple(priced(of.latency, model_launches(of.shard, workload, of.runtime)))
+        launches = tuple(decomposed(of.latency, model_launches(of.shard, workload, of.runtime)))
     except SpecError:  # no kernel at all
         return found
     for launch in launches:
@@ -81,7 +82,7 @@ def test_a_fallback_serves_rows_that_name_it_and_no_step():
     of = Scenario(**named, drafter="ngram", acceptance="0.5").setting
     modules = [
         each.operator
-        for each in priced(of.latency, model_launches(of.shard, decode(64, 4096), of.runtime))
+        for each in decomposed(of.latency, model_launches(of.shard, decode(64, 4096), of.runtime))
         if each.operator.kind in ("csa", "hca")
     ]
     assert modules

@@ -26,8 +26,8 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.rows import predicted_rows
-from medusa_sim.step.workload import Grid
 from medusa_sim.units import format_of
 
 ROWS = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).resolve().parents[2] / "shared/data"))

@@ -9,7 +9,7 @@ from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.local import Law, MatrixLaw, TypeLaw
-from medusa_sim.step.workload import union
+from medusa_sim.step.expert_union import union
 
 COLUMNS = np.arange(1, 33)
 PLACES = [

@@ -16,7 +16,7 @@ from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.serving_loop import run
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.compose import HOST_OVERLAP
+from medusa_sim.step.host import HOST_OVERLAP
 from medusa_sim.step.memory import (
     activation_bytes,
     profiled_bytes,

@@ -29,7 +29,7 @@ from medusa_sim.parts.cluster import write_part
 from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
 from medusa_sim.parts.processes import run_on_processes
 from medusa_sim.parts.sweep_parts import SweepParts, work_of
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 HARDWARE = Path(__file__).resolve().parents[2] / "hardware"
 FAST = {"runtime": "cuda-graph", "latency": "roofline"}

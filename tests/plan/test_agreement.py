@@ -29,8 +29,8 @@ from medusa_sim.scenario.acceptance import constant_rate, mean_length, rates_by_
 from medusa_sim.scenario.question import Question
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import runtime_names
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.drafter import drafter_kind, drafter_names
-from medusa_sim.step.workload import Grid
 
 EXACT = 1e-9
 BATCHES, LENGTHS, COUNTS = [3, 4, 5], [128, 3000], [1, 2, 3, 4, 6, 9, 16, 24]

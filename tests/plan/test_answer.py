@@ -21,9 +21,10 @@ from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.drafter.base import Medusa
+from medusa_sim.step.axes import Grid
+from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.expert_union import union
 from medusa_sim.step.step import decode_step, prefill_step
-from medusa_sim.step.workload import Grid, union
 
 
 @given(st.lists(st.floats(0.9, 1.4), min_size=1, max_size=40))

@@ -14,7 +14,7 @@ from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.words.memory import shortfall_text
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 EAGLE = {"drafter": "eagle", "acceptance": 0.7}
 

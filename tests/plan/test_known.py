@@ -16,7 +16,7 @@ from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, Stretch, codes_of, drafting_spans, stretches
 from medusa_sim.report.charts.sweep import length_view
 from medusa_sim.report.words.break_even import break_even_text
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 LETTERS = {"P": PAYS, "g": GAIN, "n": NO_GAIN, "L": LOSES}
 

@@ -25,7 +25,7 @@ from medusa_sim.report.sweep.screen import best_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 COMMON = {"gpu": "h100-sxm", "model": "llama-3.1-8b"}
 CHAIN = {**COMMON, "drafter": "eagle", "acceptance": 0.7}

@@ -23,7 +23,7 @@ from medusa_sim.report.palette import PARTS
 from medusa_sim.report.table import TextTable, aligned, markdown
 from medusa_sim.report.words.numbers import capitalised, duration, significant, times, with_prefix
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 from medusa_sim.writing import atomic
 
 TABLE = pa.table(

@@ -21,8 +21,9 @@ from medusa_sim.specs.local import laws
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.step.drafter.base import FreeDrafter
-from medusa_sim.step.step import Setting, decode_step
+from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step
 
 PLACE = Path("paste.txt")
 JSON = [

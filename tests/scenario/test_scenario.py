@@ -27,9 +27,9 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, local_runtime_names, runtime_names
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.drafter import drafter_names, drafters
 from medusa_sim.step.step import decode_step, verification_step
-from medusa_sim.step.workload import Grid
 
 ROOT = Path(__file__).resolve().parents[2]
 

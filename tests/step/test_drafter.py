@@ -15,12 +15,17 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter import drafter_names, drafters, lookups
-from medusa_sim.step.drafter.base import FreeDrafter, Medusa, Parts
+from medusa_sim.step.drafter.base import Parts
 from medusa_sim.step.drafter.draft_model import DraftModel, Pard, PEagle
 from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
+from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.expert_union import union
 from medusa_sim.step.memory import step_memory_bytes
-from medusa_sim.step.step import Setting, decode_step, drafting_steps, prefill_step, work_time
-from medusa_sim.step.workload import prefill, union, verify
+from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, drafting_steps, prefill_step
+from medusa_sim.step.workload import prefill, verify
 
 MODEL = load_model("vicuna-7b")
 LLAMA = load_model("llama-3.1-8b")
@@ -256,7 +261,7 @@ def test_drafters_share_passes_only_where_they_are_asked_to():
     eagle = Eagle(depth=3).work(LLAMA, step, RUNTIME)
     model = DraftModel(draft=DRAFT, depth=3).work(LLAMA, step, RUNTIME)
     assert [work.layers for work in eagle + model] == [1] * 3 + [DRAFT.layers] * 3
-    shared = replace(step, kept={})
+    shared = replace(step, drafter_passes={})
     short, long = (Eagle(depth=depth).work(LLAMA, shared, RUNTIME) for depth in (2, 4))
     assert long[1] is short[1]
     assert [int(g.m) for g in gemms(long, "draft_fusion")] == [20, 4, 4, 4]

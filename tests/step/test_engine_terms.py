@@ -18,24 +18,24 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.specs.term import Term
 from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.step.compose import (
-    HOST_OVERLAP,
-    RATIO_SHARE,
-    Added,
-    _sum,
-    drafting_us,
-    host_us,
-    is_captured,
-    launching_us,
-    overhead_halves,
-    padded_tokens,
-    pass_us,
-)
+from medusa_sim.step.compose import RATIO_SHARE, overhead_halves
 from medusa_sim.step.drafter import drafters
-from medusa_sim.step.drafter.base import Drafter, FreeDrafter, Parts
+from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
-from medusa_sim.step.step import Setting, decode_step, drafting_steps, verification_step, verify_step
+from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.graphs import is_captured, padded_tokens
+from medusa_sim.step.host import (
+    HOST_OVERLAP,
+    Added,
+    drafting_pass_us,
+    drafting_us,
+    host_us,
+    launching_us,
+    sum_of_terms,
+)
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, drafting_steps, verification_step, verify_step
 
 GPU = load_gpu("h100-sxm")
 LATENCY = latency_model(GPU, "calibrated", "sglang")
@@ -77,7 +77,7 @@ def test_an_engine_adds_to_its_own_kernels_and_more_with_requests(name):
 @pytest.mark.parametrize("name", ENGINES)
 def test_drafting_costs_more_with_each_pass_and_a_look_up_less_than_any(name):
     terms = engine(name)
-    kernels_and_host = 300.0 + float(pass_us(terms, 1, np.asarray(300.0)).time_us)
+    kernels_and_host = 300.0 + float(drafting_pass_us(terms, 1, np.asarray(300.0)).time_us)
     looked_up, *costs = (
         float(drafting_us(terms, 8, looks_up=not passes).time_us) + passes * kernels_and_host
         for passes in (0, 1, 2, 5)
@@ -101,7 +101,7 @@ def test_a_pass_is_as_long_as_the_longer_of_its_kernels_and_its_host():
     terms = engine("vllm-0.14")
     host = terms.draft_us_per_pass.value
     for kernels in (0.1 * host, host, 10.0 * host):
-        whole = kernels + float(pass_us(terms, 1, np.asarray(kernels)).time_us)
+        whole = kernels + float(drafting_pass_us(terms, 1, np.asarray(kernels)).time_us)
         assert max(kernels, host) <= whole <= 1.27 * max(kernels, host)
 
 
@@ -363,7 +363,7 @@ def test_what_is_known_of_experts_widens_what_they_take_of_a_step():
             decode_step(with_terms(of, of.runtime.engine.with_between(0.1, share)), 16, 512)
             for share in (0.0, 0.4)
         ]
-        bare, wide = (float(step.cost.source_us / step.time_us) for step in steps)
+        bare, wide = (float(step.cost.between_us / step.time_us) for step in steps)
         part = float(steps[0].parts_us["experts"] / steps[0].time_us) if has else 0.0
         assert wide == pytest.approx(np.hypot(bare, 0.4 * part))
         assert (part > 0.1) == has
@@ -392,7 +392,7 @@ def test_terms_add_up_and_their_errors_in_quadrature_with_what_requests_are_beyo
     step, request = terms["host_us_per_step"], terms["host_us_per_request"]
     known = request.measured.requests
     for batch in (1.0, known, 3.0 * known):
-        found = _sum(((step, 2.0),), ((request, batch),))
+        found = sum_of_terms(((step, 2.0),), ((request, batch),))
         beyond_us = request.value * max(batch - known, 0.0)
         halves = (2.0 * step.value * step.band, batch * request.value * request.band, beyond_us)
         assert float(found.time_us) == pytest.approx(2.0 * step.value + batch * request.value)

@@ -26,10 +26,11 @@ from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.sparse import BlockSparse, Compressed
-from medusa_sim.step.kernels import launch_time, priced
+from medusa_sim.step.kernels import decomposed, launch_time
+from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.rows import predicted_rows
-from medusa_sim.step.workload import Launch, Workload, decode, prefill, verify
+from medusa_sim.step.workload import Workload, decode, prefill, verify
 from medusa_sim.units import US_PER_S
 
 RUNTIME = load_runtime("vllm-0.33")
@@ -47,7 +48,7 @@ LATENCY = {
 def modules(model: str, workload: Workload, gpu: str = "h100-sxm") -> list[Launch]:
     """Launches of a step that are timed by kernels of their own."""
     launches = model_launches(load_model(model), workload, RUNTIME)
-    priceable = priced(LATENCY[gpu], launches)
+    priceable = decomposed(LATENCY[gpu], launches)
     found = [each for each in priceable if isinstance(each.operator, Sparse | WindowAttention)]
     assert found
     return found

@@ -8,7 +8,8 @@ import pytest
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
-from medusa_sim.step.step import Setting, decode_step, verify_step
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, verify_step
 
 CARDS = [name for name in gpu_names() if load_gpu(name).architecture != "cpu"]
 MODELS = (

@@ -21,23 +21,21 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.layer import Mtp
-from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
-from medusa_sim.step.network import model_launches
-from medusa_sim.step.step import decode_step, drafting_steps, verification_step
-from medusa_sim.step.workload import (
+from medusa_sim.step.expert_union import (
     CHAIN,
     DISJOINT,
     INDEPENDENT,
     OVERLAPS,
     TREE,
-    Launch,
-    decode,
     overlap_of,
-    prefill,
     union,
     union_band,
-    verify,
 )
+from medusa_sim.step.launch import Launch
+from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.step import decode_step, drafting_steps, verification_step
+from medusa_sim.step.workload import decode, prefill, verify
 
 ENGINE = load_runtime("vllm")
 
@@ -147,7 +145,7 @@ def test_the_spread_of_the_union_is_in_the_band_and_dear_in_the_middle():
     plain, wide = decode_step(setting, 8, 1024), verification_step(setting, 8, 1024, 4)
     assert float(wide.low_us) < float(wide.time_us) < float(wide.high_us)
     # one token a sequence has no overlap to be unsure of; what is wrong of a set-up is wrong of both
-    sure, unsure = (replace(step.cost, source_us=np.zeros(())) for step in (plain, wide))
+    sure, unsure = (replace(step.cost, between_us=np.zeros(())) for step in (plain, wide))
     assert float(sure.high_us - sure.time_us) < 0.5 * float(unsure.high_us - unsure.time_us)
     alone = replace(setting, overlap=INDEPENDENT)
     assert float(verification_step(alone, 8, 1024, 4).time_us) > float(wide.time_us)

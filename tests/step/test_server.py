@@ -20,7 +20,7 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step.chance import _binomial_parts, binomial, log_normal
 from medusa_sim.step.drafter import drafters
-from medusa_sim.step.drafter.base import FreeDrafter
+from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.prompts import (
     linear_us,
     prompt_attention_us,
@@ -31,7 +31,8 @@ from medusa_sim.step.prompts import (
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.server import FullServer, Served, served
 from medusa_sim.step.server_cells import _queueing
-from medusa_sim.step.step import Setting, decode_step
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step
 from medusa_sim.step.traffic import Traffic, served_length, step_limits
 
 LATENCY = cached(latency_model(load_gpu("h100-sxm"), "calibrated", "sglang"))

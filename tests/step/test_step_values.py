@@ -12,17 +12,20 @@ from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.chance import _NORMAL, LENGTHS, drafted_tokens
-from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3
+from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.kernels import Kernels
+from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
 from medusa_sim.step.network import last_logits, model_launches
 from medusa_sim.step.prompts import drafter_prompt_us, launching_host_us, prompt_terms
 from medusa_sim.step.roofline import roof_of, roofline_points
-from medusa_sim.step.step import Setting, decode_step, drafting_steps, prefill_step, verification_step
-from medusa_sim.step.workload import Grid, Launch, prefill
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, verification_step
+from medusa_sim.step.workload import prefill
 
 GPU = load_gpu("h100-sxm")
 LLAMA = load_model("llama-3.1-8b")
@@ -62,7 +65,7 @@ def test_drafts_end_before_the_first_token_that_is_not_kept():
 def test_a_pass_runs_in_the_rounds_that_reach_it(runtime, shares):
     """llama.cpp reads what was verified in a pass of its own; what a server adds is added once."""
     whole = setting(runtime, drafter=Eagle3(depth=3))
-    early = replace(whole, kept=(0.5, 0.4, 0.3))
+    early = replace(whole, sure_shares=(0.5, 0.4, 0.3))
     passes, fewer = (drafting_steps(each, 1, 1024, 4)[: len(shares)] for each in (whole, early))
     found = [float(one.time_us / all_of.time_us) for one, all_of in zip(fewer, passes, strict=True)]
     assert found == pytest.approx(shares)
@@ -70,7 +73,7 @@ def test_a_pass_runs_in_the_rounds_that_reach_it(runtime, shares):
 
 def test_a_round_that_may_end_early_takes_the_mean_over_its_widths():
     whole = setting(drafter=Eagle3(depth=3))
-    early = replace(whole, kept=(0.5, 0.4, 0.3))
+    early = replace(whole, sure_shares=(0.5, 0.4, 0.3))
     mean = sum(
         chance * float(verification_step(whole, 1, 1024, width).time_us)
         for width, chance in ((1, 0.5), (2, 0.3), (3, 0.14), (4, 0.06))

@@ -17,9 +17,9 @@ from medusa_sim.grid.cells import price
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.step.compose import PassWork
+from medusa_sim.step.launch import Launch
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.watts import joule_per_flop, launch_joules, under_limit, watts
-from medusa_sim.step.workload import Launch
 
 H100 = load_gpu("h100-sxm")
 EAGLE = {"model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.8,0.6,0.4"}

@@ -35,7 +35,8 @@ from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.server import served
-from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, prefill_step, verify_step
 from medusa_sim.step.traffic import Traffic, served_length
 from medusa_sim.writing import make_folder, write_text
 

@@ -23,8 +23,9 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
 from medusa_sim.lab.reproduce.published import PAPER_GPU, read_published
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.drafter.base import Medusa
-from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
+from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, prefill_step, verify_step
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ from medusa_sim.grid.configurations import at_counts
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, read_published
 from medusa_sim.scenario.defaults import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.launch import Part
 from medusa_sim.step.step import decode_step
-from medusa_sim.step.workload import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,9 +25,9 @@ from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.roofline import roofline_points
 from medusa_sim.step.rows import predicted_rows
-from medusa_sim.step.workload import Grid
 from medusa_sim.units import TERA, US_PER_S
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from medusa_sim.lab.reproduce.decoding import CONTEXT, overhead_of
 from medusa_sim.lab.reproduce.published import PAPER_GPU, read_published
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.compose import step_us
-from medusa_sim.step.drafter.base import FreeDrafter
-from medusa_sim.step.step import Setting, decode_step
+from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step
 from medusa_sim.units import US_PER_S
 
 if TYPE_CHECKING:

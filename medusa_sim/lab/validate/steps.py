@@ -42,9 +42,13 @@ from medusa_sim.specs.measurement import META, Environment, Meta, read_meta
 from medusa_sim.specs.model import Model, of_dtype
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import PassWork
-from medusa_sim.step.drafter.base import FreeDrafter, Medusa
-from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step, work_time
-from medusa_sim.step.workload import elementwise_launch, verify
+from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.launch import elementwise_launch
+from medusa_sim.step.pass_time import StepTime, work_time
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, verify_step
+from medusa_sim.step.workload import verify
 
 GRAPHED = "cuda-graph"
 _MASK_PASSES = 3

@@ -30,8 +30,8 @@ from medusa_sim.report.palette import BESIDE, PARTS
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.defaults import CANDIDATES_MAX
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.step import StepTime
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
+from medusa_sim.step.pass_time import StepTime
 from medusa_sim.units import US_PER_MS
 
 SPEEDUP = "speedup over plain decoding"

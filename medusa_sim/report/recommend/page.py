@@ -16,7 +16,7 @@ from medusa_sim.report.words.caveats import caveats
 from medusa_sim.report.words.numbers import span, times, times_between
 from medusa_sim.report.words.scenario import model_name
 from medusa_sim.scenario.defaults import DEFAULT_CANDIDATES
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 
 def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:

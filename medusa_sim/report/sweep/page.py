@@ -30,7 +30,7 @@ from medusa_sim.report.words.caveats import caveats
 from medusa_sim.report.words.numbers import percent, times
 from medusa_sim.report.words.scenario import model_name
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 _MOST_LENGTHS = 3
 _MOST_BATCHES = 8

@@ -29,7 +29,7 @@ from medusa_sim.report.words.scenario import (
 from medusa_sim.report.words.standing import standing_fact
 from medusa_sim.scenario.defaults import FREE_WITHIN
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 from medusa_sim.units import GIGA
 
 _MOST_HINTS = 6

@@ -10,7 +10,7 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.plan.slowdowns import slower_format_us, slower_with_more
 from medusa_sim.report.words.numbers import capitalised, duration, percent
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.workload import Grid
+from medusa_sim.step.axes import Grid
 
 
 def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:

@@ -30,9 +30,10 @@ def drafter_names() -> tuple[DrafterName, ...]:
 @cache
 def drafters() -> dict[str, type[Drafter]]:
     """Every drafter by its name, in their order."""
-    from medusa_sim.step.drafter.base import FreeDrafter, Medusa, Suffix
     from medusa_sim.step.drafter.draft_model import DraftModel, Pard, PEagle
     from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
+    from medusa_sim.step.drafter.lookup import FreeDrafter, Suffix
+    from medusa_sim.step.drafter.medusa import Medusa
 
     kinds: tuple[type[Drafter], ...] = (
         Medusa, DraftModel, Eagle, Eagle3, Mtp, PEagle, Pard, DFlash, DSpark, FreeDrafter, Suffix

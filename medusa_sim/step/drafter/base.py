@@ -2,9 +2,6 @@
 
 Every drafting method is one class of this kind, registered by its name (`step.drafter`). Acceptance is
 another matter (`medusa_sim.acceptance`); the two do not know each other.
-
-`Medusa`: K small networks on the target's last hidden state (arXiv 2401.10774, 2.1.1).
-`FreeDrafter` and `Suffix` cost the GPU nothing: drafts are looked up in the text, or there are none.
 """
 
 from __future__ import annotations
@@ -16,60 +13,63 @@ from typing import ClassVar, Self
 import numpy as np
 
 from medusa_sim.errors import UsageError
-from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import DrafterName
-from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.step.launch import Launch
+from medusa_sim.step.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a drafter is made of, before its depth is chosen.
-
-    heads: trained Medusa heads. draft: the model of `draft-model` and `pard`, launched by `draft_runtime`
-    (None: as the target). draft_vocab: output tokens of a layer drafter's own head (None: its default, the
-    target's LM head where it has none). modules: MTP modules that the target was trained with.
-    """
+    """What a drafter is made of, before its depth is chosen."""
 
     heads: int = 5
+    """Trained Medusa heads."""
     draft: Model | None = None
+    """The model of `draft-model` and `pard`."""
     draft_runtime: Runtime | None = None
+    """What launches that model; None: as the target."""
     draft_vocab: int | None = None
+    """Output tokens of a layer drafter's own head; None: its default, the target's LM head where it has none.
+    """
     modules: int = 1
+    """MTP modules that the target was trained with."""
 
 
 class Drafter:
-    """Anything that proposes candidates: its cost at one depth and width.
-
-    name: as the command line takes it. title: in a sentence. unit: what is run in a row (`head`, `draft`).
-    default_runtime: the runtime that it is priced under where none is named.
-    pays_per_draft: each further draft costs a pass or rows of one, so that a curve of tree sizes cannot
-    describe it.
-    has_levels: drafts level by level, so many nodes each. looks_up: finds drafts in the text or none.
-    falls_as: whose rates tell how a chain's fall beyond what was measured (`acceptance.deeper`), empty where
-    nothing does.
-    takes_draft_model, takes_draft_vocab: which
-    `Parts` it uses. profiles: prefixes of its shipped acceptance profiles, best first; lender: the profile
-    that a model without one of its own borrows, or a typical one that nobody measured for it.
-    """
+    """Anything that proposes candidates: its cost at one depth and width."""
 
     __slots__ = ()
 
     name: ClassVar[DrafterName]
+    """As the command line takes it."""
     title: ClassVar[str]
+    """In a sentence."""
     unit: ClassVar[str] = "draft"
+    """What is run in a row: `head` or `draft`."""
     default_runtime: ClassVar[str] = "vllm"
+    """The runtime that it is priced under where none is named."""
     pays_per_draft: ClassVar[bool] = True
+    """Whether each further draft costs a pass or rows of one, so that a curve of tree sizes cannot describe
+    it."""
     has_levels: ClassVar[bool] = False
+    """Whether it drafts level by level, so many nodes each."""
     looks_up: ClassVar[bool] = False
+    """Whether it finds drafts in the text, or has none."""
     falls_as: ClassVar[str] = "every"
+    """Whose rates tell how a chain's fall beyond what was measured (`acceptance.deeper`); empty: nothing
+    does."""
     takes_draft_model: ClassVar[bool] = False
+    """Whether it uses `Parts.draft`."""
     takes_draft_vocab: ClassVar[bool] = False
+    """Whether it uses `Parts.draft_vocab`."""
     profiles: ClassVar[tuple[str, ...]]
+    """Prefixes of its shipped acceptance profiles, best first."""
     lender: ClassVar[str]
+    """The profile that a model without one of its own borrows, or a typical one that nobody measured for it.
+    """
 
     @classmethod
     def of(cls, parts: Parts, depth: int, width: int = 1) -> Self:
@@ -155,9 +155,9 @@ def level_passes(
 
     A level is the same at every depth of its drafter; `make` is asked once for each on a grid.
     """
-    kept = {} if workload.kept is None else workload.kept
+    passes = {} if workload.drafter_passes is None else workload.drafter_passes
     for level in levels:
-        if (width, level) not in kept:
+        if (width, level) not in passes:
             tokens = 1 if level == 0 else width
             of_level = Workload(
                 phase="decode" if tokens == 1 else "verify",
@@ -165,8 +165,8 @@ def level_passes(
                 seq_len=np.asarray(workload.seq_len) + level * width,
                 query_tokens=tokens,
             )
-            kept[width, level] = make(of_level)
-    return tuple(kept[width, level] for level in levels)
+            passes[width, level] = make(of_level)
+    return tuple(passes[width, level] for level in levels)
 
 
 def verified_tokens(workload: Workload, depth: int) -> Workload:
@@ -178,84 +178,3 @@ def verified_tokens(workload: Workload, depth: int) -> Workload:
 def as_drafting(launches: Iterable[Launch]) -> tuple[Launch, ...]:
     """The same launches as part of the drafting."""
     return tuple(replace(launch, part="drafter") for launch in launches)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeDrafter(Drafter):
-    """Drafts that cost nothing on the GPU: n-gram look-up in the prompt, or a bare verification step."""
-
-    name: ClassVar[DrafterName] = "ngram"
-    title = "n-gram drafts"
-    pays_per_draft = False
-    looks_up = True
-    falls_as = ""
-    profiles = ("ngram-",)
-    lender = "typical-ngram"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suffix(FreeDrafter):
-    """Suffix decoding (arXiv 2411.04975): a tree of suffixes of prompt and earlier outputs, on the host.
-
-    Drafts are as long as the match promises, so their number varies by request: a count of candidates is the
-    mean of the steps that find any, and their share is the match rate.
-    """
-
-    name: ClassVar[DrafterName] = "suffix"
-    title = "suffix drafts"
-    profiles = ("suffix-",)
-    lender = "typical-suffix"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Medusa(Drafter):
-    """K Medusa heads: each a residual layer x + SiLU(Wx + b) and an output layer (Medusa 2.1.1).
-
-    own_output_layers: each head keeps a vocab x hidden matrix of its own (the public checkpoints);
-    otherwise the base LM head is shared and only read again.
-    """
-
-    name: ClassVar[DrafterName] = "medusa"
-    title = "Medusa heads"
-    unit = "head"
-    default_runtime = "cuda-graph"
-    pays_per_draft = False
-    falls_as = ""
-    profiles = ("medusa1-",)
-    lender = "medusa1-vicuna-7b"
-
-    heads: int = 5
-    own_output_layers: bool = True
-
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """Heads run on every candidate, as public code does, or on the accepted row alone.
-
-        With all rows the drafts of the next step are ready whichever candidate is accepted.
-        """
-        rows: Size = workload.tokens if runtime.head_rows == "all" else workload.batch
-        return self._heads_on(model, workload, rows, runtime)
-
-    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """The heads on the prompt's last row, so that the first step has drafts."""
-        return self._heads_on(model, workload, workload.batch, runtime)
-
-    def _heads_on(
-        self, model: Model, workload: Workload, rows: Size, runtime: Runtime
-    ) -> tuple[PassWork, ...]:
-        hidden, vocab = model.hidden, model.vocab
-        launches = (
-            head_launch(model, "medusa_residual", "drafter", rows, hidden, hidden, self.heads),
-            elementwise_launch(model, "medusa_silu", "residual", "drafter", rows, hidden, self.heads),
-            head_launch(model, "medusa_output", "drafter", rows, vocab, hidden, self.heads),
-            elementwise_launch(
-                model, "medusa_topk", "next_token", "drafter", workload.batch, vocab, self.heads
-            ),
-        )
-        return (PassWork(launches=launches, runtime=runtime, workload=workload, of="continued"),)
-
-    def weight_bytes(self, model: Model) -> float:
-        """K (h^2 + h), and K h vocab where the output layers are the heads' own."""
-        element = BYTES_PER_ELEMENT[model.activation_dtype]
-        residual = self.heads * model.hidden * (model.hidden + 1)
-        output = self.heads * model.hidden * model.vocab if self.own_output_layers else 0
-        return element * (residual + output)

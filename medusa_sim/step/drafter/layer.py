@@ -19,8 +19,9 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes, verified_tokens
+from medusa_sim.step.launch import Launch, elementwise_launch, head_launch
 from medusa_sim.step.network import logit_exchange, model_launches
-from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
+from medusa_sim.step.workload import Workload
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 _LOGIT_OPERATORS = ("lm_head", "logit_gather", "next_token")
@@ -35,9 +36,6 @@ As in config.json of Qwen3-30B-A3B, whose EAGLE-3 and DFlash drafters take its i
 class LayerDrafter(Drafter):
     """A drafter of `layers` decoder layers of the target's width, run `depth` times.
 
-    fused_inputs: features of width h that a linear layer fuses to one. draft_vocab: tokens of an LM head of
-    its own; None takes `own_vocab`, or where that is None too the target's LM head.
-
     The first pass reads the depth + 1 rows that the last verification may have accepted, since it
     needs their features; the LM head looks at the last of them.
     """
@@ -46,9 +44,12 @@ class LayerDrafter(Drafter):
     width: int = 1
     layers: int = 1
     draft_vocab: int | None = None
+    """Tokens of an LM head of its own; None: `own_vocab`, or where that is None too the target's LM head."""
     fused_inputs: int = 2
+    """Features of width h that a linear layer fuses to one."""
 
     own_vocab: ClassVar[int | None] = None
+    """Tokens of the LM head that its released checkpoints have; None: they have none."""
 
     @property
     def nodes_per_level(self) -> int:

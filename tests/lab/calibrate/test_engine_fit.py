@@ -27,7 +27,8 @@ from medusa_sim.specs.ranges import Measured
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter.layer import Eagle
-from medusa_sim.step.step import Setting, prefill_step
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import prefill_step
 
 FILES = Path(__file__).resolve().parents[2] / "data" / "engine"
 

@@ -23,7 +23,7 @@ from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step import network, workload
-from medusa_sim.step.drafter.base import Medusa
+from medusa_sim.step.drafter.medusa import Medusa
 
 ROPE = {"rope_theta": 10000.0}
 FAMILIES = {

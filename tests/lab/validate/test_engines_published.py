@@ -19,7 +19,8 @@ from medusa_sim.lab.decoder.draft import TreeDrafter
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
 from medusa_sim.lab.validate.operators import scores
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.step.step import decode_step, work_time
+from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.step import decode_step
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,70 @@
+"""Medusa: K small networks on the target's last hidden state (arXiv 2401.10774, 2.1.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.compose import PassWork
+from medusa_sim.step.drafter import DrafterName
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.launch import elementwise_launch, head_launch
+from medusa_sim.step.workload import Workload
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Medusa(Drafter):
+    """K Medusa heads: each a residual layer x + SiLU(Wx + b) and an output layer (Medusa 2.1.1).
+
+    own_output_layers: each head keeps a vocab x hidden matrix of its own (the public checkpoints);
+    otherwise the base LM head is shared and only read again.
+    """
+
+    name: ClassVar[DrafterName] = "medusa"
+    title = "Medusa heads"
+    unit = "head"
+    default_runtime = "cuda-graph"
+    pays_per_draft = False
+    falls_as = ""
+    profiles = ("medusa1-",)
+    lender = "medusa1-vicuna-7b"
+
+    heads: int = 5
+    own_output_layers: bool = True
+
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """Heads run on every candidate, as public code does, or on the accepted row alone.
+
+        With all rows the drafts of the next step are ready whichever candidate is accepted.
+        """
+        rows: Size = workload.tokens if runtime.head_rows == "all" else workload.batch
+        return self._heads_on(model, workload, rows, runtime)
+
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """The heads on the prompt's last row, so that the first step has drafts."""
+        return self._heads_on(model, workload, workload.batch, runtime)
+
+    def _heads_on(
+        self, model: Model, workload: Workload, rows: Size, runtime: Runtime
+    ) -> tuple[PassWork, ...]:
+        hidden, vocab = model.hidden, model.vocab
+        launches = (
+            head_launch(model, "medusa_residual", "drafter", rows, hidden, hidden, self.heads),
+            elementwise_launch(model, "medusa_silu", "residual", "drafter", rows, hidden, self.heads),
+            head_launch(model, "medusa_output", "drafter", rows, vocab, hidden, self.heads),
+            elementwise_launch(
+                model, "medusa_topk", "next_token", "drafter", workload.batch, vocab, self.heads
+            ),
+        )
+        return (PassWork(launches=launches, runtime=runtime, workload=workload, of="continued"),)
+
+    def weight_bytes(self, model: Model) -> float:
+        """K (h^2 + h), and K h vocab where the output layers are the heads' own."""
+        element = BYTES_PER_ELEMENT[model.activation_dtype]
+        residual = self.heads * model.hidden * (model.hidden + 1)
+        output = self.heads * model.hidden * model.vocab if self.own_output_layers else 0
+        return element * (residual + output)

@@ -1,0 +1,105 @@
+"""Distinct experts that the tokens of a step wake in a layer: the union whose weights are read.
+
+    (X1)  union = E (1 - (1 - k / E)^t),   t = b q^beta
+
+E experts, k of them for each token, b sequences with q tokens each. Tokens of different sequences choose
+independently (t = b q at beta 1); those of one sequence are alike and share experts, so that q of them wake
+as many as q^beta would. beta 0.76 meets the published unions of chains; trees, whose branches begin alike,
+share more. Known alternatives: `independent` tokens, and `disjoint` ones, which share no expert while there
+are any left (what benchmarks call balanced).
+
+Under expert parallelism a rank holds E / ep experts, and in the mean the same share of the union.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.operators.operator import Size
+
+_NEARLY_ALL = 1.0 - 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """How far tokens of one sequence share experts."""
+
+    name: str
+    beta: float | None
+    """Exponent of (X1); None: they share none while there are any left."""
+    low: float
+    """Lower end of its spread over models and texts, which belongs in the band of whatever rests on it."""
+    high: float
+    """Upper end."""
+    source: str
+    """Where it was measured."""
+
+    def at(self, beta: float) -> Overlap:
+        """The same law at another exponent, without spread."""
+        return Overlap(name=self.name, beta=beta, low=beta, high=beta, source=self.source)
+
+
+CHAIN = Overlap(
+    name="chain",
+    beta=0.76,
+    low=0.6,
+    high=1.0,
+    source="least squares on unions of 4 to 16 consecutive tokens of four models with 128 or 256 experts "
+    "(cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-decoding; "
+    "github.com/Luce-Org/lucebox pull request 501; two public notes of measurements)",
+)
+TREE = Overlap(
+    name="tree",
+    beta=0.56,
+    low=0.47,
+    high=0.66,
+    source="unions of trees of 31 to 255 tokens on OLMoE-1B-7B, Qwen3-30B-A3B and Mixtral-8x7B "
+    "(MoE-Spec, arXiv 2602.16052)",
+)
+INDEPENDENT = Overlap(
+    name="independent", beta=1.0, low=1.0, high=1.0, source="every token chooses alone: 55 % above chains"
+)
+DISJOINT = Overlap(
+    name="disjoint", beta=None, low=1.0, high=1.0, source="no two tokens share an expert: balanced benchmarks"
+)
+OVERLAPS: dict[str, Overlap] = {each.name: each for each in (CHAIN, TREE, INDEPENDENT, DISJOINT)}
+
+
+def overlap_of(name: str) -> Overlap:
+    """The law of that name. Raises UsageError in one line for a name that is none."""
+    try:
+        return OVERLAPS[name]
+    except KeyError:
+        raise UsageError(unknown_name("overlap of experts", name, OVERLAPS)) from None
+
+
+def union(
+    experts: Size, topk: Size, batch: Size, query_tokens: Size, overlap: Overlap | float = CHAIN
+) -> FloatArray:
+    """Distinct experts that `batch` sequences with `query_tokens` each wake in a layer, an expectation (X1).
+
+    overlap: a law, or its exponent beta. Arrays broadcast. Never below topk, never above experts.
+    """
+    all_of_them, chosen = as_float(experts), as_float(topk)
+    sequences, tokens = as_float(batch), as_float(query_tokens)
+    beta = overlap.beta if isinstance(overlap, Overlap) else overlap
+    if beta is None:
+        return np.minimum(all_of_them, sequences * tokens * chosen)
+    missed = np.log1p(-np.minimum(chosen / all_of_them, _NEARLY_ALL))
+    woken: FloatArray = -all_of_them * np.expm1(sequences * tokens**beta * missed)
+    return woken
+
+
+def union_band(
+    experts: Size, topk: Size, batch: Size, query_tokens: Size, overlap: Overlap = CHAIN
+) -> tuple[FloatArray, FloatArray]:
+    """(low, high) of `union` over the spread of the exponent."""
+    if overlap.beta is None:
+        whole = union(experts, topk, batch, query_tokens, overlap)
+        return whole, whole
+    low, high = (union(experts, topk, batch, query_tokens, beta) for beta in (overlap.low, overlap.high))
+    return low, high

@@ -1,0 +1,141 @@
+"""What an engine's host adds to the kernels of a step, microseconds with their 80 % bands.
+
+    (N1)  host     = max(0, a + b h + layers l - hidden)  every step of b requests
+    (N2)  drafting = e + b h_s (+ tree)                   a step that drafts by forward passes
+                   = b n                                  a step that looks its drafts up in the text
+          pass     = |kernels, u|_3                       one of the drafter's passes
+    (N3)  pass     = |kernels, layers u_e|_3              a step beyond the largest graph, layer by layer
+    (N16) pieces   = plan + layers piece                  a pass whose attention no whole graph holds
+
+Each function is one of these; `Engine` says which term each letter is. Beyond the requests that a term was
+measured with (`specs/ranges.py`) it goes on as before, and its half-width grows by what the requests beyond
+add: down to where they cost nothing more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import structs
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.latency.waves import norm_max
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.engine import Engine
+from medusa_sim.specs.term import Term
+from medusa_sim.step.graphs import is_captured
+
+HOST_OVERLAP = 3.0
+"""Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
+
+From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks for 2.7, Table 4 for 4.1
+(`tests/test_numbers.py` fits both; docs/method.md, host and device).
+"""
+
+
+def overlapped_us(device_us: FloatArray, host_us: FloatArray | float) -> FloatArray:
+    """Microseconds of kernels that a host launches while they run: |device, host|_p with p = HOST_OVERLAP.
+
+    Never below the longer of both; at most 26 % above it, where both take as long, since each then waits for
+    the other now and again.
+    """
+    return norm_max(device_us, np.asarray(host_us), HOST_OVERLAP)
+
+
+def host_share(host_us: FloatArray | float, whole_us: FloatArray) -> FloatArray:
+    """By how much `overlapped_us` grows with its host: the derivative, from 0 to 1."""
+    share: FloatArray = (host_us / np.maximum(whole_us, 1e-9)) ** (HOST_OVERLAP - 1.0)
+    return share
+
+
+class Added(NamedTuple):
+    """Microseconds that an engine adds, and the half-width of their 80 % band."""
+
+    time_us: FloatArray
+    half_us: FloatArray
+
+    def plus(self, other: Added) -> Added:
+        """Both, their errors independent."""
+        return Added(self.time_us + other.time_us, np.hypot(self.half_us, other.half_us))
+
+
+def host_us(engine: Engine, batch: Size, layers: int = 0) -> Added:
+    """(N1): the work of the host in a step of `batch` requests that hides behind nothing.
+
+    layers: of the model, where an engine is charged for each.
+
+    Each request is sent one token or more in a step; what that takes (host_us_per_token) is added by
+    `step/server.py`, where tokens are known.
+    """
+    added = sum_of_terms(
+        (
+            (engine.host_us_per_step, 1.0),
+            (engine.layer_us, float(layers)),
+            (engine.hidden_us_per_step, -1.0),
+        ),
+        ((engine.host_us_per_request, batch),),
+    )
+    return Added(np.maximum(added.time_us, 0.0), added.half_us)
+
+
+def drafting_us(engine: Engine, batch: Size, *, looks_up: bool, width: int = 1) -> Added:
+    """(N2): what drafting adds to a step of `batch` requests beside the drafter's forward passes.
+
+    looks_up: the drafter finds its drafts in the text and runs no pass. width: nodes that each pass adds to a
+    node; above 1 the drafts are a tree.
+    """
+    if looks_up:
+        return sum_of_terms((), ((engine.lookup_us_per_request, batch),))
+    return sum_of_terms(
+        ((engine.draft_us_per_step, 1.0), (engine.tree_us_per_step, float(width > 1))),
+        ((engine.draft_us_per_request, batch),),
+    )
+
+
+def drafting_pass_us(engine: Engine, layers: int, kernels_us: FloatArray) -> Added:
+    """(N2): what a drafter's pass of so many layers takes longer than its kernels, whose host works ahead."""
+    by_layer = structs.replace(engine.draft_us_per_layer, value=layers * engine.draft_us_per_layer.value)
+    host = max(engine.draft_us_per_pass, by_layer, key=lambda term: term.value)
+    whole_us = overlapped_us(kernels_us, host.value)
+    half_us = host_share(host.value, whole_us) * host.half_width
+    return Added(np.asarray(whole_us - kernels_us), np.asarray(half_us))
+
+
+def pieces_us(engine: Engine, layers: int, query_tokens: Size) -> Added:
+    """(N16): the plan of a pass whose attention no whole graph holds, and with several queries its pieces."""
+    pieces = np.where(np.asarray(query_tokens) > 1, float(layers), 0.0)
+    return sum_of_terms(((engine.plan_us_per_pass, 1.0), (engine.pieces_us_per_layer, pieces)))
+
+
+def launching_us(engine: Engine, layers: int, batch: Size, rows: Size) -> Added:
+    """(N3): the host in a pass of so many rows, while its kernels run; nothing where a graph holds it.
+
+    The same law for every step: rows of prompts that ride on one count as those of requests.
+    """
+    captured = is_captured(engine, batch, np.asarray(rows) / np.maximum(np.asarray(batch), 1e-9))
+    per_layer = engine.eager_us_per_layer
+    launched = np.where(captured, 0.0, float(layers))
+    return Added(launched * per_layer.value, launched * per_layer.half_width)
+
+
+def sum_of_terms(
+    terms: tuple[tuple[Term, FloatArray | float], ...], by_request: tuple[tuple[Term, Size], ...] = ()
+) -> Added:
+    """Sum of terms times what they are charged for; their errors are taken as independent.
+
+    by_request: terms with the requests that they are charged for.
+    """
+    time_us = sum((np.asarray(term.value * times) for term, times in terms), np.zeros(()))
+    squares = sum((np.asarray((term.half_width * times) ** 2) for term, times in terms), np.zeros(()))
+    for term, batch in by_request:
+        requests = np.asarray(batch, dtype=np.float64)
+        time_us = time_us + term.value * requests
+        squares = squares + (term.half_width * requests) ** 2 + (term.value * beyond(term, requests)) ** 2
+    return Added(time_us, np.sqrt(squares))
+
+
+def beyond(term: Term, requests: FloatArray) -> FloatArray:
+    """Requests beyond those that a term was measured with."""
+    known = None if term.measured is None else term.measured.requests
+    return np.zeros(()) if known is None else np.maximum(requests - known, 0.0)

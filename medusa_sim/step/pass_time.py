@@ -1,0 +1,157 @@
+"""Kernels and a runtime -> the time of a pass: its breakdown, what bounds it and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from operator import add
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.latency.base import Bound, CodeArray, LatencyModel
+from medusa_sim.operators.kinds import KIND_OF
+from medusa_sim.operators.operator import Attention
+from medusa_sim.specs.engine_facts import backend_of
+from medusa_sim.step.compose import Cost, PassWork, pass_cost
+from medusa_sim.step.kernels import WAITS, Kernels, decomposed, timed
+from medusa_sim.step.launch import Part
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Time of one step for every shape of a grid, microseconds. Steps add with `+`."""
+
+    cost: Cost
+    """Device, host and engine, which give the time and its 80 % band."""
+    passes: tuple[tuple[PassWork, Kernels], ...] = ()
+    """What was timed, each pass with its kernels, for what else follows from them."""
+
+    @property
+    def works(self) -> tuple[PassWork, ...]:
+        """The passes without their times (`step/server.py`)."""
+        return tuple(work for work, _ in self.passes)
+
+    @property
+    def device_us(self) -> FloatArray:
+        """Kernels and the gaps between them."""
+        return self.cost.device_us
+
+    @property
+    def host_us(self) -> FloatArray:
+        """What the host needs to launch them."""
+        return self.cost.host_us
+
+    @property
+    def time_us(self) -> FloatArray:
+        """Device, host and engine together (`compose.step_us`)."""
+        return self.cost.time_us
+
+    @property
+    def low_us(self) -> FloatArray:
+        """Lower end of the 80 % band."""
+        return self.cost.low_us
+
+    @property
+    def high_us(self) -> FloatArray:
+        """Upper end of the 80 % band."""
+        return self.cost.high_us
+
+    @cached_property
+    def launch_us(self) -> float:
+        """Gaps between kernels."""
+        return sum(work.gaps_us for work in self.works)
+
+    @property
+    def beside_us(self) -> FloatArray:
+        """What is no kernel: gaps between them, and what of host and engine is not hidden behind them."""
+        return self.time_us - sum(self.parts_us.values(), start=np.zeros(()))
+
+    @cached_property
+    def parts_us(self) -> dict[Part, FloatArray]:
+        """Kernel time by slice, each in the smallest shape that holds it."""
+        parts: dict[Part, FloatArray] = {}
+        for _, kernels in self.passes:
+            for part, time_us in kernels.parts_us.items():
+                parts[part] = parts.get(part, 0.0) + time_us
+        return parts
+
+    @cached_property
+    def waits_us(self) -> dict[Bound, FloatArray]:
+        """Device time by what bounds it, WAITS; the gaps and the rest of the kernels are latency."""
+        every = [kernels.waits_us for _, kernels in self.passes]
+        return {
+            code: reduce(add, (waits[code] for waits in every)) if every else np.zeros(()) for code in WAITS
+        }
+
+    @cached_property
+    def source(self) -> CodeArray:
+        """Worst `Source` code among the kernels."""
+        worst: CodeArray = np.zeros((), dtype=np.int8)
+        for _, kernels in self.passes:
+            worst = np.maximum(worst, kernels.source)
+        return worst
+
+    @cached_property
+    def bound(self) -> CodeArray:
+        """`Bound` codes: what takes the largest share; the host where the device waits for it."""
+        return bound_codes(self.waits_us, self.cost)
+
+    def each(self, take: Callable[[FloatArray], FloatArray]) -> StepTime:
+        """With every array replaced by what `take` makes of it; the works themselves stay as they are."""
+        passes = tuple((work, kernels.each(take)) for work, kernels in self.passes)
+        return StepTime(cost=self.cost.each(take), passes=passes)
+
+    def __add__(self, other: StepTime) -> StepTime:
+        """Both one after the other."""
+        return StepTime(cost=self.cost + other.cost, passes=self.passes + other.passes)
+
+
+def bound_codes(waits_us: dict[Bound, FloatArray], cost: Cost) -> CodeArray:
+    """`Bound` codes of steps that wait so long for memory and compute, and cost so much."""
+    memory, compute = (waits_us[code] for code in WAITS)
+    latency = cost.device_us - (memory + compute)
+    code = np.maximum(
+        np.int8(Bound.COMPUTE) * (compute > memory),
+        np.int8(Bound.LATENCY) * (latency > np.maximum(memory, compute)),
+    )
+    waits = cost.host_us + cost.exposed_us > cost.device_us
+    return np.asarray(np.maximum(code, np.int8(Bound.HOST) * waits))
+
+
+def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
+    """Time of kernels that one runtime launches one after another."""
+    work = replace(work, launches=tuple(decomposed(latency, work.launches)))
+    kernels = timed(latency, work.runtime, work.launches)
+    cost = pass_cost(work, kernels, whole_graph=has_whole_graph(latency, work))
+    return StepTime(cost=cost, passes=((work, kernels),))
+
+
+def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:
+    """`work_time` on the device alone, without a band."""
+    kernels = timed(latency, work.runtime, decomposed(latency, work.launches))
+    return kernels.device_us + work.gaps_us
+
+
+def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
+    """Whether the engine's graph of this pass holds its attention too (`specs.engine_facts`)."""
+    if work.runtime.engine is None or work.of == "continued" or work.workload.phase == "prefill":
+        return True
+    reads_accepted = work.of == "draft" and bool(np.any(np.asarray(work.workload.query_tokens) > 1))
+    for operator in (launch.operator for launch in work.launches):
+        attention = KIND_OF[operator.kind].attention
+        if not attention:
+            continue
+        backend = backend_of(
+            work.runtime.library,
+            latency.gpu.architecture,
+            latent=attention == "latent",
+            sparse=attention == "sparse",
+            bytes_of_kv=BYTES_PER_ELEMENT[operator.stored_dtype],
+            head_dim=float(np.max(operator.head_dim)) if isinstance(operator, Attention) else 0.0,
+            chosen=work.runtime.backend,
+        )
+        return backend.full_graph and (backend.draft_graph or not reads_accepted)
+    return True

@@ -1,0 +1,58 @@
+"""What stays the same over a grid of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from medusa_sim.latency.base import LatencyModel
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.parallel import ONE, Parallel
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.variants import on_one_gpu
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.expert_union import CHAIN, Overlap
+from medusa_sim.step.workload import Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What stays the same over a grid: the model, how it is run, and what drafts for it."""
+
+    latency: LatencyModel
+    model: Model
+    runtime: Runtime
+    scope: Scope
+    drafter: Drafter
+    method: str = ""
+    """Name of the drafter that verification steps serve, by which engines schedule them; empty: that of
+    `drafter`."""
+    depth: int = 5
+    """Drafts of the longest path, which sizes the compaction of the cache."""
+    deepest: int = 0
+    """Drafts of the longest chain, where one may be longer than that; 0: none."""
+    match_rate: float = 1.0
+    """Share of the steps in which drafts are found, of a drafter that looks them up in the text."""
+    sure_shares: tuple[float, ...] = ()
+    """Shares of drafts that the drafter is sure of, given that it was of those before; empty: all are
+    verified."""
+    parallel: Parallel = ONE
+    """The GPUs that share the model."""
+    overlap: Overlap = CHAIN
+    """How far the candidates of a sequence share experts."""
+
+    @property
+    def drafter_name(self) -> str:
+        """Name of the drafter that verification steps serve."""
+        return self.method or self.drafter.name
+
+    @property
+    def shard(self) -> Model:
+        """What one GPU holds of the model: all times are this one's."""
+        return on_one_gpu(self.model, self.parallel)
+
+
+def step_kernels(gpu: Gpu, runtime: Runtime, dtype: str) -> str:
+    """Name of the kernel set of a whole step. Raises SpecError where the runtime names none for the dtype."""
+    named = runtime.kernel_set(dtype)
+    return named if named == "paper" else gpu.step_kernels.get(dtype, named)
