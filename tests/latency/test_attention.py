@@ -16,7 +16,13 @@ from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.attention import fit_attention
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
-from medusa_sim.latency.attention import NEVER, attention_time, verify_attention_time
+from medusa_sim.latency.attention import (
+    NEVER,
+    attention_time,
+    called_attention_time,
+    verify_attention_time,
+    whole_attention_time,
+)
 from medusa_sim.latency.base import Bound, OperatorTime, Source, memory_time_us, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.latent import latent_time
@@ -314,6 +320,54 @@ def test_flash_attention_2_without_splits_is_met_on_the_card_that_measured_it(
     assert _of_rtx_3090("varlen paged, split-KV restored", 8, kv_len, group, head_dim) < 0.6 * found
 
 
+@pytest.mark.parametrize(
+    ("card", "flops_per_clock", "sharing"), [("a100-80gb-sxm", 2048, 0.45), ("rtx-3090", 512, None)]
+)
+def test_flash_attention_2_without_splits_takes_a_tile_of_products_and_its_softmax_a_key(
+    card, flops_per_clock, sharing
+):
+    """(A6): no packing, two blocks of 64 rows an SM; as patched, all SMs share the keys, a tenth to spare."""
+    gpu = load_gpu(card)
+    decode = AttentionKernel(wide=PATH, fit=FIT)
+    operator = replace(shape("verify_attention", 4, 6, 8192, (32, 8)), dtype="fp16")
+    products = 256 / flops_per_clock
+    fraction = products / math.hypot(products, 0.273)
+    path = msgspec.structs.replace(
+        PATH, ramp_us=11.9, cta_us=0.0, row_us=0.0, packs_gqa=False, ctas_per_sm=2, whole_fraction=fraction,
+        sharing=sharing or 2 * fraction - 1, split_above=NEVER,
+    )  # fmt: skip
+    found = whole_attention_time(gpu, decode, operator, cold=False)
+    assert float(found.time_us) == pytest.approx(by_hand_us(gpu, path, operator, cold=False))
+    assert found.source == Source.BORROWED
+    half = 0.5 * np.log(float(found.high_us / found.low_us))
+    assert half == pytest.approx(np.hypot(0.5 * np.log(1.1 / 0.9), 0.15))
+    key_us = 4 * 128 * 64 / (fraction * gpu.peak("fp16") / gpu.sms) * 1e6
+    walk_us = 1.1 * 4 * 32 * 8192 * key_us / gpu.sms
+    moved = float(operator.bytes)
+    left = 1 / (1 + (moved / (0.8 * gpu.l2_bytes)) ** 8)
+    memory_us = moved * (1 - left + left / 2) / (0.9 * gpu.bandwidth_bytes_per_s) * 1e6
+    patched = whole_attention_time(gpu, decode, operator, splits=True, cold=False)
+    assert float(patched.time_us) == pytest.approx(11.9 + 2.0 + math.hypot(walk_us, memory_us))
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_a_call_from_python_reads_the_keys_for_each_query_or_walks_over_them(splits):
+    """(A7), of half of the keys that a script draws up to."""
+    gpu = load_gpu("b200")
+    operator = shape("verify_attention", 64, 3, 4096, (32, 8))
+    half = 2 * 2 * 64 * 8 * 2048 * 128
+    told, band = 31.0 + 3 * half / gpu.bandwidth_bytes_per_s * 1e6, 0.1
+    if not splits:
+        told, band = 26.2 + math.ceil(64 * 32 / gpu.sms) * (4.0 + 11.9 * 4), 0.3
+    found = called_attention_time(gpu, AttentionKernel(wide=PATH, fit=FIT), operator, splits=splits)
+    assert float(found.time_us) == pytest.approx(told)
+    assert (
+        float(found.high_us / found.time_us)
+        == float(found.time_us / found.low_us)
+        == pytest.approx(np.exp(band))
+    )
+
+
 def test_an_engine_on_ampere_walks_over_all_keys_in_one_block_and_kernels_alone_do_not():
     a100, h100 = load_gpu("a100-80gb-sxm"), load_gpu("h100-sxm")
     lengths = np.array([1024, 32768])
@@ -415,6 +469,20 @@ def test_a_module_is_its_kernel_and_its_projections():
     assert time_us(module, MODULE) > time_us(alone) + 20.0 + around
     small = replace(module, gemm_dtype="fp8_block")
     assert time_us(small, MODULE) < time_us(module, MODULE)
+
+
+def test_projections_of_a_module_are_those_of_the_equations():
+    """(U3), (U4): rows padded to 64 and columns to 128, on every multiprocessor at least."""
+    alone = latent(heads=128, batch=100)
+    module = replace(alone, scope="module")
+    told = time_us(alone) + 20.0 + 100 * (0.05 + 1e-3 * 128)
+    for each in module.projections:
+        tiles = max(math.ceil(float(each.m) / 64) * math.ceil(float(each.n) / 128), GPU.sms)
+        memory_us = float(each.bytes) / (0.8 * GPU.bandwidth_bytes_per_s) * 1e6
+        told += math.hypot(
+            memory_us, 2 * 64 * 128 * float(each.k) * tiles / (0.7 * GPU.peak(each.dtype)) * 1e6
+        )
+    assert time_us(module, MODULE) == pytest.approx(told)
 
 
 def test_a_fit_finds_the_kernel_that_made_the_rows():

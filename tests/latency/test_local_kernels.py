@@ -4,7 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from medusa_sim.latency.local import LocalLatency
+from medusa_sim.errors import SpecError
+from medusa_sim.latency.local import LocalLatency, clock_under
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm
 from medusa_sim.specs.gpu import load_gpu
@@ -212,3 +213,12 @@ def test_attention_and_passes_are_those_of_the_equations():
     assert float(MADE_UP.time(added).time_us) == pytest.approx(1 + 2 + float(added.bytes) / BYTES_PER_US)
     rows = Elementwise(name="next_token", kind="next_token", m=4, n=128_000, dtype="fp16")
     assert float(MADE_UP.time(rows).time_us) == pytest.approx(1 + 50 + 4 * 0.128 * 800)
+
+
+def test_a_clock_under_a_power_limit_is_the_cube_root_of_what_is_left_for_it():
+    """(local 7): a quarter of 700 W does not follow the clock."""
+    assert [clock_under(watts, GPU) for watts in (None, 700.0, 900.0)] == [1.0, 1.0, 1.0]
+    assert clock_under(350.0, GPU) == pytest.approx(((0.5 - 0.25) / 0.75) ** (1 / 3))
+    assert clock_under(280.0, GPU) == pytest.approx(0.2 ** (1 / 3))
+    with pytest.raises(SpecError):
+        clock_under(279.0, GPU)
