@@ -5,18 +5,29 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source
 from medusa_sim.operators.operator import Gemm
+from medusa_sim.specs.engine import Term
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.axes import Grid
 from medusa_sim.step.chance import _NORMAL, LENGTHS, drafted_tokens
+from medusa_sim.step.compose import (
+    Cost,
+    PassWork,
+    drafting_cost,
+    eager_levels_us,
+    overhead_halves,
+    pass_cost,
+)
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3
 from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.kernels import Kernels
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
@@ -25,7 +36,7 @@ from medusa_sim.step.prompts import drafter_prompt_us, launching_host_us, prompt
 from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, verification_step
-from medusa_sim.step.workload import prefill
+from medusa_sim.step.workload import decode, prefill
 
 GPU = load_gpu("h100-sxm")
 LLAMA = load_model("llama-3.1-8b")
@@ -177,3 +188,93 @@ def test_a_grid_counts_its_rows_and_names_the_size_that_is_none():
         Grid.of([4, -3, 0], [1], [1])
     with pytest.raises(UsageError, match="seq_len 9000000"):
         Grid.of([1], [5, 9_000_000_000_000_000_000], [1])
+
+
+def cost(**squares: float) -> Cost:
+    """100 us of kernels (10 less to 20 more) and 10 beside them."""
+    given = {"device_us": 100.0, "exposed_us": 10.0, "below_square": 100.0, "above_square": 400.0} | squares
+    return Cost(**{name: np.asarray(value) for name, value in given.items()})
+
+
+def test_a_band_joins_kernels_an_engine_and_a_set_up_in_quadrature_and_ends_at_the_kernels():
+    bare, served = cost(), cost(step_square=9.0, draft_square=16.0)
+    beside_others = cost(step_square=9.0, draft_square=16.0, between_us=12.0)
+    assert [float(each.time_us) for each in (bare, served, beside_others)] == [110.0] * 3
+    assert [float(each.low_us) for each in (bare, served, beside_others)] == pytest.approx(
+        [100.0, 110 - 125**0.5, 110 - 269**0.5]
+    )
+    assert [float(each.high_us) for each in (bare, served, beside_others)] == pytest.approx(
+        [130.0, 110 + 425**0.5, 110 + 569**0.5]
+    )
+    # an engine adds nothing negative: kernels alone at their fastest are the floor
+    assert float(cost(exposed_us=1.0, step_square=400.0).low_us) == pytest.approx(90.0)
+
+
+def test_a_ratio_of_an_engines_steps_has_half_of_both_bands_and_what_published_gains_miss_by():
+    plain, step = (
+        cost(device_us=40.0, step_square=9.0),
+        cost(step_square=9.0, draft_square=16.0, gain_square=0.01),
+    )
+    engine = np.hypot(3 / 110 - 3 / 50, 4 / 110)
+    told = [
+        np.hypot(0.5 * np.hypot(kernels, engine), 0.1) for kernels in (np.log(130 / 110), np.log(110 / 100))
+    ]
+    assert [float(half) for half in overhead_halves(step, plain)] == pytest.approx(told)
+    assert [float(half) for half in overhead_halves(cost(), cost())] == pytest.approx(
+        [np.log(130 / 110), np.log(110 / 100)]
+    )
+
+
+def test_what_the_host_does_beside_a_pass_by_its_kernels_layers_and_requests():
+    """33 requests for two schedulers are 17 each; heads continue a pass and launch their kernels alone."""
+    eager = load_runtime("hf-eager")
+    launches = model_launches(LLAMA, decode(33, 100), eager)
+    given = {"launches": launches, "workload": decode(33, 100), "layers": 32, "schedulers": 2}
+    heads, whole = (PassWork(runtime=eager, of=of, **given) for of in ("continued", "target"))
+    count, one = sum(launch.count for launch in launches), np.asarray(5000.0)
+    time = OperatorTime(time_us=one, low_us=one, high_us=one, bound=one, source=np.asarray(Source.CALIBRATED))
+    kernels = Kernels(timed=((launches[0], time),))
+    device = launches[0].count * 5000 + count * load_runtime("vllm-0.11").launch_us
+    assert float(pass_cost(heads, kernels).host_us) == count * eager.host_us_per_launch
+    assert float(pass_cost(whole, kernels).host_us) == pytest.approx(
+        count * eager.host_us_per_launch + eager.host_us_per_step
+    )
+    vllm = load_runtime("vllm-0.11")
+    terms = {"host_us_per_step": 100.0, "host_us_per_request": 2.0, "layer_us": 3.0, "plan_us_per_pass": 7.0,
+             "hidden_us_per_step": 50.0, "between_share": 0.1, "pieces_us_per_layer": 5.0}  # fmt: skip
+    engine = vllm.engine.with_terms(
+        {name: Term(value=value, band=0.5, source="made up for tests") for name, value in terms.items()}
+    )
+    served = PassWork(runtime=replace(vllm, engine=engine), of="target", **given)
+    count = count * vllm.host_us_per_launch + vllm.host_us_per_step
+    found = pass_cost(served, kernels)
+    exposed = 100 + 17 * 2 + 32 * 3 - 50
+    assert float(found.host_us) == pytest.approx(count + 50)
+    assert float(found.exposed_us) == pytest.approx(exposed)
+    assert float(found.step_square) == pytest.approx(0.25 * (100**2 + 34**2 + 96**2 + 50**2))
+    assert float(found.between_us) == pytest.approx(0.1 * (device + exposed))
+    pieces = pass_cost(served, kernels, whole_graph=False)  # of one query the plan alone
+    assert float(pieces.exposed_us) == pytest.approx(exposed + 7)
+
+
+def test_eager_code_moves_features_between_the_levels_of_a_tree():
+    """With the square of their width: twice 4,096 take four times as long."""
+    eager = load_runtime("hf-eager")
+    assert eager_levels_us(eager, 8192, 3) == 3 * 4 * eager.host_us_per_level
+    added = drafting_cost(eager, 1, looks_up=False, levels_us=100.0)
+    assert float(added.exposed_us) == eager.host_us_per_drafted_step + 100
+    assert float(added.draft_square) == pytest.approx((0.3 * float(added.exposed_us)) ** 2)
+    assert float(drafting_cost(eager, 1, looks_up=True).exposed_us) == eager.host_us_per_lookup
+
+
+@pytest.mark.parametrize(
+    ("unit", "padded", "captured"),
+    [("tokens", [4, 8, 16, 24], [True] * 3 + [False]), ("requests", [6, 6, 24, 24], [True] * 4),
+     ("multiples", [3, 6, 18, 24], [True] * 3 + [False])],
+)  # fmt: skip
+def test_rows_are_filled_up_to_a_captured_size(unit, padded, captured):
+    """Sizes of 2, 4, 8 and 16; requests of three tokens, beyond the largest as they are."""
+    engine = structs.replace(load_runtime("vllm-0.11").engine, graph_sizes=(2, 4, 8, 16), graph_unit=unit)
+    requests = np.array([1, 2, 5, 8])
+    assert padded_tokens(engine, requests, 3).tolist() == padded
+    assert is_captured(engine, requests, 3).tolist() == captured
