@@ -163,9 +163,14 @@ def _line(*, searched: bool) -> str:
 
 def _beside(gpu: str, engine: str) -> str:
     """What stands behind the names of card and engine."""
-    untimed = f"its time between kernels is not known: kernels alone ({KERNELS_ALONE}) are counted"
-    about = untimed if engine in UNTIMED else load_runtime(engine).title
-    return f"{gpu}: {card_text(gpu)}. {engine_words(engine)}: {about}."
+    if engine in UNTIMED:
+        about = (
+            f"{engine}: its time between kernels is not known: kernels alone ({KERNELS_ALONE}) are counted"
+        )
+    else:
+        title = load_runtime(engine).title  # which begins with the engine's name
+        about = f"{_OWN_CODE[engine]}: {title}" if engine in _OWN_CODE else title
+    return f"{gpu}: {card_text(gpu)}. {about}."
 
 
 def _which_drafter(engine: str, drafter: str) -> None:

@@ -37,7 +37,7 @@ _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
 OWN_MODEL = "my file: config.json, GGUF"
 SHIPPED, DEFAULT = "as shipped", "default"
 """Of an acceptance and of other arguments, where the input says nothing."""
-_POINT = " · "
+POINT = " · "
 NO_ENGINE = "json"
 """What settings for code of one's own are written as."""
 
@@ -169,15 +169,15 @@ class SetUp(Arguments):
             for what, value in (("", self.dtype), ("weights", self.weight_dtype), ("KV", self.kv_dtype))
             if value
         ]
-        model, *drafting = self.drafted.split(_POINT)
+        model, *drafting = self.drafted.split(POINT)
         parts = [model, *dtypes, cards, self.engine, *drafting, f"context {self.seq_len:,}"]
-        return _POINT.join(parts)
+        return POINT.join(parts)
 
     @property
     def drafted(self) -> str:
         """Model, drafter and acceptance: what is given where cards and engines are searched."""
         acceptance = [] if self.acceptance is None else [f"acceptance {self.acceptance}"]
-        return _POINT.join([self.model, self.drafter, *acceptance])
+        return POINT.join([self.model, self.drafter, *acceptance])
 
     @property
     def title(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import show
 import streamlit as st
 from charts.draw import lines_spec
-from chosen import SetUp, set_up_of
+from chosen import POINT, SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.quantities import BY_NAME
@@ -25,6 +25,8 @@ from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import significant, times
 from medusa_sim.scenario.arguments import ARGUMENTS
 
+_AS_FAST = 1.005
+"""Of two speeds, the larger over the smaller, below which they are told as equal."""
 _USER_S = BY_NAME["tokens_per_s_per_user"].on_axis
 _ALL_S = f"{BY_NAME['tokens_per_s'].title}, prompts counted"
 
@@ -46,10 +48,10 @@ def page(set_up: SetUp) -> None:
     inputs.said("batch", "look")
     kept = list(dict.fromkeys([*keep.all_kept(), keep.this()]))
     show.ignored_note()
-    named = {each: _name(each) for each in kept}
     if len(kept) < 2:
         st.info("Keep an answer on the page Answer, then change the question above: both stand here.")
         return
+    named = names_of(kept)
     left, right = st.columns(2)
     first = left.selectbox("A", kept, 0, format_func=named.__getitem__, key="side_a")
     second = right.selectbox("B", kept, len(kept) - 1, format_func=named.__getitem__, key="side_b")
@@ -72,12 +74,21 @@ def page(set_up: SetUp) -> None:
     st.button("Forget what is kept", on_click=keep.forget, type="tertiary", icon=":material/delete:")
 
 
-def _name(words: str) -> str:
+def names_of(kept: list[str]) -> dict[str, str]:
+    """What each of them says that not all do, which a narrow screen has room for; of equals all."""
+    said = {each: _said(each) for each in kept}
+    shared = set.intersection(*map(set, said.values()))
+    differing = {each: [part for part in parts if part not in shared] for each, parts in said.items()}
+    return {each: POINT.join(differing[each] or parts) for each, parts in said.items()}
+
+
+def _said(words: str) -> list[str]:
+    """Parts of a kept answer's question."""
     said = keep.words_of(words)
     try:
-        return f"{set_up_of(said).line}, {said.get('batch', '1')} at once"
+        return [*set_up_of(said).line.split(POINT), f"{said.get('batch', '1')} at once"]
     except (MedusaSimError, ValueError):
-        return "a link that says no set-up"
+        return ["a link that says no set-up"]
 
 
 def _side(name: str, words: str) -> Side:
@@ -101,6 +112,8 @@ def verdict(one: Side, other: Side) -> str:
     if not min(speeds) > 0.0 or "no room" in (each.kind for each in told):
         return f"{gains}."
     share = max(speeds) / min(speeds)
+    if share < _AS_FAST:
+        return f"{one.name} and {other.name} give a user equally many tokens/s. {gains}."
     return f"{fast.name} gives a user {share:.2f} times the tokens/s of {slow.name}. {gains}."
 
 

@@ -382,3 +382,5 @@ def test_what_is_kept_stands_beside_what_is_asked(opened: Opened) -> None:
         assert told[side]["speedup"] == f"{row.speedup:.2f}x"
     assert len(drawn(page)) == 1
     assert "Keep an answer" in opened("beside", **url).info[0].value
+    same = opened("beside", kept=urlencode({**url, "batch": 1}), **url)
+    assert any("equally many tokens/s" in line.value for line in same.markdown)
