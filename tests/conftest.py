@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# The processes that tests start share what the first of them compiles.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Names are listed while tests are collected, before the fixture below applies.
 os.environ["MEDUSA_SIM_DATA_DIR"] = str(Path(tempfile.gettempdir()) / "medusa-sim-tests-have-no-user-data")
 
