@@ -220,7 +220,7 @@ def set_up_of(words: Mapping[str, Any], config: bytes | None = None) -> SetUp:
     typed = _whole(said, "seq")
     kind = drafter_kind(drafter)
     heads = _whole(said, "heads") if kind.unit == "head" else None
-    draft = said.get("draft_model", draft_for(model)) if kind.takes_draft_model else None
+    draft = (said.get("draft_model") or draft_for(model)) if kind.takes_draft_model else None
     others = {"gpu", "model", "runtime", "drafter", "heads", "draft_model", "acceptance", "tp", "ep"}
     more = {
         name: _typed(each, said[name])

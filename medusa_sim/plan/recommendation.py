@@ -118,9 +118,8 @@ def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> Schedu
     Raises UsageError for a batch or length that was not searched.
     """
     b, s = _place(answer, batch, seq_len)
-    alone = BatchRange(first=b, last=b, configuration=configuration_at(answer.ranges[s], b))
-    (row,) = schedule_rows(answer.cells, s, (alone,), answer.question)
-    return row
+    row = next(row for row in answer.schedule if row.s == s and row.batches.first <= b <= row.batches.last)
+    return replace(row, b=b, batches=replace(row.batches, first=b, last=b))
 
 
 def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
@@ -144,17 +143,19 @@ def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float
     _, s = _place(answer, int(batch[0]), seq_len)
     rows: list[dict[str, float | int | bool]] = []
     for row in (each for each in answer.schedule if each.s == s):
+        candidates, drafts = row.candidates, row.drafts
+        no_room_to_draft = candidates == 1 and row.verdict == "pays"
         low, high = (np.broadcast_to(end, row.cells.shape)[:, s, 0] for end in row.cells.band)
         rows += [
             {
                 "batch": int(batch[b]),
-                "candidates": row.candidates,
-                "drafts": row.drafts,
+                "candidates": candidates,
+                "drafts": drafts,
                 "speedup": float(row.cells.speedup[b, s, 0]),
                 "speedup_low": float(low[b]),
                 "speedup_high": float(high[b]),
                 "fits_memory": bool(row.cells.fits[b, s, 0]),
-                "no_room_to_draft": row.candidates == 1 and row.verdict == "pays",
+                "no_room_to_draft": no_room_to_draft,
             }
             for b in range(row.batches.first, row.batches.last + 1)
         ]

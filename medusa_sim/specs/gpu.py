@@ -332,14 +332,16 @@ def _said() -> dict[str, str]:
 
 
 def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
-    name = gpu_name(name, data_dir)
-    folders = (HARDWARE, LOCAL_HARDWARE)
-    path = next(
-        (at for of in folders if " " not in name and (at := data.find(of, f"{name}.toml", data_dir))), None
-    )
+    path = _path_of(name, data_dir) or _path_of(gpu_name(name, data_dir), data_dir)
     if path is None:
         raise SpecError(_unknown_gpu(name, data_dir))
     return _parsed(file_state(path))
+
+
+def _path_of(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
+    """The file of that very name."""
+    found = (data.find(folder, f"{name}.toml", data_dir) for folder in (HARDWARE, LOCAL_HARDWARE))
+    return next(filter(None, found), None)
 
 
 _RELATIVES = {
