@@ -350,8 +350,10 @@ SOUND = {
 )
 def test_a_link_with_wrong_values_leaves_no_fault(opened: Opened, seed: int) -> None:
     pick = random.Random(seed)  # noqa: S311  # draws test cases
-    url = {name: pick.choice(values) for name, values in SOUND.items() if pick.random() < 0.4}
+    view, few = VIEWS[seed % len(VIEWS)], {"cards": "h100-sxm,l40s", "copies": "1"}
+    url = few if view == "compare" else {}
+    url |= {name: pick.choice(values) for name, values in SOUND.items() if pick.random() < 0.4}
     for name in pick.sample(NAMES, pick.choice((1, 2, 3))):
         url[name] = pick.choice((*NUMBERS, *SENDABLE))
-    page = opened(VIEWS[seed % len(VIEWS)], **url)  # fails on an exception and on a fault that is a bug
+    page = opened(view, **url)  # fails on an exception and on a fault that is a bug
     assert all(len(told.value) < 2_000 for told in (*page.error, *page.warning))

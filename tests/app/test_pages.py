@@ -248,7 +248,8 @@ def test_which_gpu_says_what_cannot_be_and_draws_every_axis(opened: Opened) -> N
 
 
 def test_names_of_points_do_not_stand_on_each_other(opened: Opened) -> None:
-    spec = chart_specs(opened("compare", **EIGHT_B))[0]
+    page = opened("compare", **EIGHT_B, cards="h100-sxm,h200-sxm,b200,l40s", copies="1,2", weights="bf16")
+    spec = chart_specs(page)[0]
     texts = next(layer for layer in spec["layer"] if layer["mark"].get("type") == "text")["data"]["values"]
     assert 2 < len(texts) < 20
     logs = [(math.log(point["x"]), math.log(point["y"])) for point in texts]
@@ -477,7 +478,7 @@ def test_the_report_is_of_the_set_up_shown() -> None:
     [
         {"gpu": "cpu-emerald-rapids-3m", "model": "llama-68m", "runtime": "kernel"},
         {"gpu": "rtx-4090", "weight_dtype": "int4", "kv_dtype": "fp8", "heads": 3, "prompt": 100,
-         "output_tokens": 9, "batch": 2},
+         "output_tokens": 9, "batch": 2, "batch_max": 8},
         {"gpu": "l40s", "runtime": "vllm-0.33", "drafter": "draft-model", "acceptance": "0.8,0.6",
          "kind": "my paths"},
     ],
@@ -487,7 +488,7 @@ def test_commands_of_every_page_are_those_that_the_command_line_takes(
 ) -> None:
     from medusa_sim.cli import cli
 
-    for told in commands(opened(view, **url)):
+    for told in commands(opened(view, **(FEW if view == "compare" else {}), **url)):
         program, name, *words = shlex.split(told)
         assert program == "medusa-sim"
         context = cli.make_context("medusa-sim", [name, *words], resilient_parsing=False)
