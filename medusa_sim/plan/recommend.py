@@ -137,10 +137,10 @@ def _where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tupl
         fitting = price(scenario, batches, surface.seq_len[places], cells.configurations.options)
         for at, s in enumerate(places):
             row = int(np.searchsorted(batches, largest[s]))
-            gain = np.where(fitting.fits[row, at, 1:], fitting.speedup_at(row, at)[1:], -np.inf)
-            if gain.max() <= 1.0:  # no reason to run fewer
+            speedup = np.where(fitting.fits[row, at, 1:], fitting.speedup_at(row, at)[1:], -np.inf)
+            if speedup.max() <= 1.0:  # no reason to run fewer
                 continue
-            chosen = BatchRange(first=row, last=row, configuration=1 + int(np.argmax(gain)), alone=True)
+            chosen = BatchRange(first=row, last=row, configuration=1 + int(np.argmax(speedup)), alone=True)
             rows += schedule_rows(fitting, at, (chosen,), question)
     return tuple(rows)
 

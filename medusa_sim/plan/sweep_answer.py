@@ -84,11 +84,11 @@ class SweepAnswer:
     def near(self) -> list[tuple[int, int]]:
         """Smallest and largest count around each best one within 1 % of its speedup."""
         counts, found = self.by_count.configurations.counts, []
-        places, gain = self.by_count.best_places(), self.by_count.speedup
+        places, speedup = self.by_count.best_places(), self.by_count.speedup
         fits = np.broadcast_to(self.by_count.fits, self.by_count.shape)
         for place in np.ndindex(*places.shape):
             best = int(places[place]) if fits[place].any() else 0
-            found.append(near_best(counts, gain[place], fits[place], best))
+            found.append(near_best(counts, speedup[place], fits[place], best))
         return found
 
     def memory(self, place: int) -> tuple[MemoryParts, int]:

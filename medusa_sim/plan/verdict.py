@@ -51,13 +51,13 @@ def codes_of(cells: Cells) -> IntArray:
     by_count = cells.by_count
     if by_count.shape[-1] == 1 or not by_count.shape[0]:
         return np.full(by_count.shape[:2], LOSES)
-    gain = np.where(by_count.fits, by_count.speedup, 0.0)[..., 1:]
-    best = np.argmax(gain, axis=-1)[..., None]
+    speedup = np.where(by_count.fits, by_count.speedup, 0.0)[..., 1:]
+    best = np.argmax(speedup, axis=-1)[..., None]
     low, high = (
         np.take_along_axis(np.broadcast_to(end, by_count.shape)[..., 1:], best, axis=-1)[..., 0]
         for end in by_count.band
     )
-    of_best = np.take_along_axis(gain, best, axis=-1)[..., 0]
+    of_best = np.take_along_axis(speedup, best, axis=-1)[..., 0]
     uncertain = np.where(of_best > 1.0, GAIN, NO_GAIN)
     codes = np.where(low > 1.0, PAYS, np.where(high <= 1.0, LOSES, uncertain))
     return np.where(of_best > 0.0, codes, LOSES)
