@@ -60,10 +60,10 @@ STATED = {
     "method-engines: share of their limit, +-# %": "100 * specs.costs:TRANSFER_ERROR",
     # kernels
     "method-kernels: at m rounded up to a multiple of #": "latency.gemm:_CHOICE_STEP",
-    "method-kernels: splits = ceil(blocks / ceil(# blocks tiles / S))": "latency.attention:_SPLIT_MARGIN",
+    "method-kernels: splits = ceil(blocks / ceil(# blocks tiles / S))": "latency.attention:SPLIT_MARGIN",
     "method-kernels: splits = blocks tile_keys / chunk, u even on 1 +- #": "latency.attention:_LENGTH_SPREAD",
     "method-kernels: |256 / F, #| clocks, splits = 1 F FLOPs of an SM in a clock; tiles of # rows": (
-        "latency.attention:_WHOLE_SERIAL_CLOCKS, latency.attention:_WHOLE_ROWS"
+        "latency.verify_attention:_WHOLE_SERIAL_CLOCKS, latency.verify_attention:_WHOLE_ROWS"
     ),
     "method-kernels: |bytes / (bandwidth_fraction B), 2 x # x # k": (
         "latency.latent:_TILE_ROWS, latency.latent:_TILE_COLUMNS"

@@ -218,18 +218,17 @@ CANDIDATES_MAX = 1024
 
 @dataclass(frozen=True)
 class ShapedAcceptance:
-    """Optimal trees over `heads` (for a chain or a draft model: one row of accuracies per depth).
-
-    `model_error`: relative 80 % half width of `tokens_per_step - 1` beside the sample sizes, for what
-    the independence of positions misses. `of_mean`: a chain's rates (the first perhaps apart) are one number,
-    solved from a mean length. `guess`: from which draft on they were not measured.
-    """
+    """Optimal trees over accuracies by depth and rank (for a chain or a draft model: one row per depth)."""
 
     name: str
     heads: HeadAccuracy
     model_error: float = 0.0
+    """Relative 80 % half width of `tokens_per_step - 1` beside the sample sizes, for what the independence of
+    positions misses."""
     of_mean: bool = False
+    """Whether a chain's rates (the first perhaps apart) are one number, solved from a mean length."""
     guess: Guess | None = None
+    """From which draft on they were not measured."""
 
     @cached_property
     def order(self) -> TreeOrder:

@@ -30,16 +30,16 @@ DEEPEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """How the logarithm of conditional rates of a kind of drafter falls beyond what was measured (T9).
-
-    share: of a chain's own mean fall. alone: from draft to draft where one number stands for all.
-    share_error, alone_error: 80 % half-widths of the fall from draft to draft.
-    """
+    """How the logarithm of conditional rates of a kind of drafter falls beyond what was measured (T9)."""
 
     share: float
+    """Of a chain's own mean fall."""
     share_error: float
+    """80 % half-width of that fall from draft to draft."""
     alone: float
+    """Fall from draft to draft where one number stands for all."""
     alone_error: float
+    """80 % half-width of that."""
 
 
 FALLS = {
@@ -56,10 +56,12 @@ Half-widths from models that the fit had not seen. Accepted drafts of such model
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Drafts from `measured + 1` on are guessed; error: 80 % half-width of the fall of their logarithm."""
+    """From which draft on rates are guessed."""
 
     measured: int
+    """The last draft that is not."""
     error: float
+    """80 % half-width of the fall of their logarithm from draft to draft."""
 
 
 def fall_of(rates: FloatArray, fall: Fall, *, of_mean: bool) -> tuple[float, float]:

@@ -30,34 +30,41 @@ MOST_UNDRAFTED = 0.10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AcceptanceCounts:
-    """How often every position was tried and accepted.
-
-    tried, accepted: (positions,), accepted at most tried and tried[k] at most accepted[k - 1]. steps:
-    verification steps. undrafted: positions that no draft reached though they are counted as tried, 0 where
-    the length of every draft is known. all_steps: decoding steps with those that drafted nothing, None where
-    the engine does not say. engine, model: what counted; empty where the file does not say. tpot_us, running:
-    time per token of the requests that ended meanwhile and requests running at the end, None where not said.
-    prompt, output: mean tokens of these requests, 0 where not said.
-    is_request: whether one request was counted. followed: steps with drafts that a step of the same request
-    follows, and those of which that drafted too; (0, 0) where steps are not listed. spread: standard
-    deviation among requests on the logit of their acceptance, None where too few were counted apart.
-    """
+    """How often every position was tried and accepted. None, 0 and empty where the engine does not say."""
 
     engine: str
+    """What counted."""
     model: str
+    """Of which model."""
     steps: int
+    """Verification steps."""
     tried: IntArray
+    """(positions,) how often a position was tried, at most as often as the one before was accepted."""
     accepted: IntArray
+    """(positions,) how often it was accepted."""
     undrafted: float = 0.0
+    """Positions that no draft reached though they are counted as tried; 0 where the length of every draft is
+    known."""
     all_steps: float | None = None
+    """Decoding steps with those that drafted nothing."""
     notes: tuple[str, ...] = ()
+    """What a reader should know of them."""
     tpot_us: float | None = None
+    """Time per token of the requests that ended meanwhile."""
     running: float | None = None
+    """Requests running at the end."""
     prompt: float = 0.0
+    """Mean tokens of a prompt of these requests."""
     output: float = 0.0
+    """Mean tokens of an output."""
     is_request: bool = False
+    """Whether one request was counted."""
     followed: tuple[int, int] = (0, 0)
+    """Steps with drafts that a step of the same request follows, and those of which that drafted too; (0, 0)
+    where steps are not listed."""
     spread: float | None = None
+    """Standard deviation among requests on the logit of their acceptance; None where too few were counted
+    apart."""
 
     @property
     def undrafted_share(self) -> float:

@@ -6,9 +6,7 @@ kind. Whatever the kind, a profile answers `tokens_per_step(candidates)` and its
 `band(candidates)`, raises CoverageError beyond what it was measured on, and gives exactly 1 token per
 step at one candidate.
 
-Beside the tree, scheme, workload and heads in use change acceptance; all from published figures. An
-adjustment moves tokens per step from one published value to another; the ratio of `tokens per step - 1` (the
-accepted draft tokens) carries over to other trees, so that one candidate still gives exactly 1.
+Beside the tree, scheme, workload and heads in use change acceptance (`adjustments`).
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.acceptance.adjustments import workload_ratio
 from medusa_sim.acceptance.curve import LogCurve, ShapedAcceptance, TableCurve
 from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
 from medusa_sim.acceptance.profile_file import (
@@ -36,7 +35,7 @@ from medusa_sim.acceptance.profile_file import (
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.data import find, stems
-from medusa_sim.errors import CoverageError, SpecError, UsageError, check_kind, shown, unknown_name
+from medusa_sim.errors import SpecError, UsageError, check_kind, shown, unknown_name
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.deeper import Fall
@@ -60,31 +59,34 @@ CURVE_HEADS = 5
 
 @dataclass(frozen=True)
 class AcceptanceProfile:
-    """A profile with its name, kind and source; `model` does the arithmetic.
-
-    `ratio`: accepted draft tokens (tokens per step - 1) over those of the profile as measured, for
-    another acceptance scheme or `workload` (`of_workload`). `match_rate`: as measured, of
-    drafts that are looked up in the text, in runs `match_runs` times as long as of independent steps.
-    `request_spread`: standard deviation among requests on the logit of their acceptance. `longest_context`:
-    tokens up to which it was measured. All None where nobody said. `by_output`: what the length of an output
-    changes; `output_share`: what it has changed, in outputs of `output_tokens` (`of_outputs`).
-    """
+    """A profile with its name, kind and source; `model` does the arithmetic. None where nobody said."""
 
     name: str
     kind: str
     title: str
     source: str
     model: AcceptanceModel
+    """The curve or the accuracies."""
     agreement: str = "target"
+    """Whether accuracies are agreement with the target or with a text."""
     ratio: float = 1.0
+    """Accepted draft tokens (tokens per step - 1) over those of the profile as measured, under another
+    acceptance scheme or workload (T8)."""
     match_rate: float | None = None
+    """Share of the steps in which drafts that are looked up in the text are found, as measured."""
     match_runs: float | None = None
+    """How many times as long runs of such steps are as of independent steps."""
     request_spread: float | None = None
+    """Standard deviation among requests on the logit of their acceptance."""
     longest_context: int | None = None
+    """Tokens up to which it was measured."""
     by_output: tuple[OutputRow, ...] = ()
+    """What the length of an output changes."""
     output_share: float = 1.0
+    """What it has changed, in outputs of `output_tokens` (`of_outputs`)."""
     output_tokens: float | None = None
     workload: str | None = None
+    """The workload that it is for, where another than the measured one (`of_workload`)."""
 
     @property
     def candidates_max(self) -> int:
@@ -339,89 +341,3 @@ def load_acceptance(
             f"{profile.first_accepted:g}: a draft is accepted only where one was found"
         )
     return profile
-
-
-TYPICAL_TOKENS_PER_STEP: tuple[tuple[float, float], ...] = (
-    (0.01, 3.50),
-    (0.05, 3.30),
-    (0.06, 3.24),
-    (0.25, 3.26),
-)
-"""(epsilon, tokens per step) of typical acceptance. From 0.07 on the figure only wavers in 3.22..3.30.
-
-Medusa paper (arXiv 2401.10774) Figure 5, read off the plot to about 0.02: Medusa-2 fine-tuned from Vicuna-7B,
-writing and roleplay of MT-bench, temperature 0.7, delta = sqrt(epsilon).
-"""
-LOSSLESS_TOKENS_PER_STEP: dict[str, float] = {"greedy": 3.05, "random-sampling": 2.98}
-"""Tokens per step of the schemes that keep the target's own output (same figure, star and dot)."""
-DEFAULT_EPSILON = 0.09
-"""The threshold that Medusa's public code passes (with delta 0.3 = its square root)."""
-
-WORKLOAD_SPEEDUP: dict[str, float] = {
-    "humanities": 2.58,
-    "reasoning": 2.58,
-    "roleplay": 2.7,
-    "writing": 2.72,
-    "stem": 2.77,
-    "math": 3.01,
-    "coding": 3.29,
-    "extraction": 3.62,
-}
-"""Medusa paper (arXiv 2401.10774) Figure 3(b): speedup of Medusa-2 Vicuna-7B by MT-bench category.
-
-One tree and so one overhead for all, hence a ratio of speedups is a ratio of tokens per step.
-"""
-WORKLOAD_TOKENS_PER_STEP = 3.47
-"""Acceleration rate of the same model over all of MT-bench (Table 1): what the mean category stands for."""
-
-
-def typical_tokens_per_step(epsilon: npt.ArrayLike) -> FloatArray:
-    """Tokens per step of typical acceptance with hard threshold `epsilon` (Figure 5), linear between points.
-
-    Raises:
-        CoverageError: epsilon outside the figure, 0.01..0.25.
-    """
-    threshold = np.asarray(epsilon, dtype=np.float64)
-    points, tokens = (np.array(column) for column in zip(*TYPICAL_TOKENS_PER_STEP, strict=True))
-    if not np.all((threshold >= points[0]) & (threshold <= points[-1])):
-        raise CoverageError(
-            f"epsilon {np.ravel(threshold)[0]:g}: Figure 5 covers {points[0]:g}..{points[-1]:g}"
-        )
-    return np.asarray(np.interp(threshold, points, tokens))
-
-
-def scheme_tokens_per_step(scheme: str, epsilon: float | None = None) -> float:
-    """Tokens per step of an acceptance scheme on the settings of Figure 5.
-
-    Raises:
-        UsageError: an unknown scheme, or a threshold for a scheme that has none.
-        CoverageError: a threshold outside the figure.
-    """
-    if scheme == "typical":
-        return float(typical_tokens_per_step(DEFAULT_EPSILON if epsilon is None else epsilon))
-    if scheme not in LOSSLESS_TOKENS_PER_STEP:
-        raise UsageError(unknown_name("acceptance scheme", scheme, ["typical", *LOSSLESS_TOKENS_PER_STEP]))
-    if epsilon is not None:
-        raise UsageError(f"epsilon {epsilon:g} belongs to typical acceptance; {scheme} has no threshold")
-    return LOSSLESS_TOKENS_PER_STEP[scheme]
-
-
-def scheme_ratio(scheme: str, epsilon: float | None = None) -> float:
-    """Accepted draft tokens under a scheme over those under typical acceptance with its usual threshold.
-
-    Raises what `scheme_tokens_per_step` raises.
-    """
-    return (scheme_tokens_per_step(scheme, epsilon) - 1.0) / (scheme_tokens_per_step("typical") - 1.0)
-
-
-def workload_ratio(category: str) -> float:
-    """Accepted draft tokens of an MT-bench category over those of the mean category (Figure 3b).
-
-    Raises:
-        UsageError: an unknown category.
-    """
-    if category not in WORKLOAD_SPEEDUP:
-        raise UsageError(unknown_name("workload", category, WORKLOAD_SPEEDUP))
-    mean = sum(WORKLOAD_SPEEDUP.values()) / len(WORKLOAD_SPEEDUP)
-    tokens = WORKLOAD_SPEEDUP[category] / mean * WORKLOAD_TOKENS_PER_STEP
-    return (tokens - 1.0) / (WORKLOAD_TOKENS_PER_STEP - 1.0)

@@ -309,7 +309,8 @@ class Counters(Declared):
 
     def read(self, source: str) -> list[AcceptanceCounts]:
         """What a source counted: a file, or a server asked once or twice."""
-        from medusa_sim.acceptance.engine_records import counts_between, fetched, read_counts, scrape
+        from medusa_sim.acceptance.engine_records import read_counts
+        from medusa_sim.acceptance.metrics_page import counts_between, fetched, scrape
 
         if "://" not in source:
             return read_counts(Path(source), self.before)

@@ -10,18 +10,18 @@ import numpy as np
 
 from medusa_sim.arrays import as_float
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.attention import (
-    attention_time,
-    called_attention_time,
-    verify_attention_time,
-    whole_attention_time,
-)
+from medusa_sim.latency.attention import attention_time
 from medusa_sim.latency.base import OperatorTime, Source, filled
 from medusa_sim.latency.choice import Asked, Choice, choose, with_place
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.laws import in_another_library, law_of
 from medusa_sim.latency.serial import serial_attention_time
 from medusa_sim.latency.unfused import unfused_attention_time
+from medusa_sim.latency.verify_attention import (
+    called_attention_time,
+    verify_attention_time,
+    whole_attention_time,
+)
 from medusa_sim.operators.kinds import COLLECTIVE, ELEMENTWISE, FUSED, KIND_OF, SPARSE, UNFUSED, WINDOW, Kind
 from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Elementwise, Gemm, Operator
 from medusa_sim.operators.sparse import Sparse

@@ -45,7 +45,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import Bound, OperatorTime, calibrated_time
-from medusa_sim.operators.experts import ONE_NODE, Collective, CollectiveKind, Dispatch
+from medusa_sim.operators.collective import ONE_NODE, Collective, CollectiveKind, Dispatch
 from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S

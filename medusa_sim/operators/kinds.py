@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from medusa_sim.operators.experts import Collective, Dispatch, Experts
+from medusa_sim.operators.collective import Collective, Dispatch
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator, Size
 from medusa_sim.operators.recurrent import Recurrent

@@ -40,10 +40,6 @@ class LatentAttention(Operator):
 
     `mla_decode` is absorbed: also a verification step, with q_len candidates; the latent is read once per
     sequence, for all its heads and candidates. `mla_prefill` is causal and works on expanded K and V.
-    `kv_len` includes the `q_len` new tokens. heads: on this GPU. kv_dtype: of the cache (None: `dtype`).
-
-    scope: `kernel`, or a module's name: then the projections around the kernel, of weights of `gemm_dtype`,
-    with queries of `q_rank` compressed values and a model of width `hidden`, are part of it.
     """
 
     FAMILY = "latent"
@@ -63,19 +59,26 @@ class LatentAttention(Operator):
     batch: Size
     q_len: Size
     kv_len: Size
+    """With the `q_len` new tokens."""
     heads: Size
+    """On this GPU."""
     latent_dim: int = 512
     rope_dim: int = 64
     nope_dim: int = 128
     v_dim: int = 128
     kv_dtype: str | None = None
+    """Of the cache; None: `dtype`."""
     scope: str = KERNEL_SCOPE
+    """`kernel`, or a module's name: then the projections around the kernel are part of it."""
     gemm_dtype: str | None = None
+    """Format of the weights of these projections."""
     hidden: int = 7168
+    """Width of their model."""
     q_rank: int = 1536
+    """Width of compressed queries."""
 
     @classmethod
-    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+    def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
         """Formats of cache and projections; rows are of DeepSeek-V3's sizes."""
         del kind, form, numbers
         cache, weights = (named_format(words[name]) for name in ("kv_dtype", "gemm_dtype"))

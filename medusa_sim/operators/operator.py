@@ -53,37 +53,31 @@ GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator(ABC):
-    """Interface of one kernel launch.
-
-    A new operator is a subclass and a record in `operators.kinds`.
-
-    name: of its place in the model. kind: what is computed, the key of its latency, its calibration and its
-    measurement. dtype: of the activations and the arithmetic.
-
-    FAMILY: kinds that share their columns. COLUMNS: names of its sizes (arrays of one shape). AXES: those
-    along which a time may be interpolated between measured rows, outer to inner. LABELS: fields that are no
-    sizes and make another operator of it, beside the dtypes.
-
-    ROWS: how rows of a table name it (`table.operators_of` hands what they hold to `of_rows`).
-
-    SIZE: sizes whose product is `size`.
-
-    STORED: field with the dtype of what lies in memory between steps; None there is `dtype`.
-    FITTED_BY_STORED: whether kernels are fitted for each of these, so that unpacking is never told apart.
-    """
+    """Interface of one kernel launch. A new operator is a subclass and a record in `operators.kinds`."""
 
     FAMILY: ClassVar[str]
+    """Name of the kinds that share its columns."""
     COLUMNS: ClassVar[tuple[str, ...]]
+    """Names of its sizes, arrays of one shape."""
     AXES: ClassVar[tuple[str, ...]]
+    """Sizes along which a time may be interpolated between measured rows, outer to inner."""
     LABELS: ClassVar[tuple[str, ...]] = ()
+    """Fields that are no sizes and make another operator of it, beside the dtypes."""
     ROWS: ClassVar[RowSchema] = RowSchema()
+    """How rows of a table name it (`table.operators_of` hands what they hold to `of_rows`)."""
     SIZE: ClassVar[tuple[str, ...]] = ("batch", "q_len")
+    """Sizes whose product is `size`."""
     STORED: ClassVar[str] = "dtype"
+    """Field with the dtype of what lies in memory between steps; None there is `dtype`."""
     FITTED_BY_STORED: ClassVar[bool] = False
+    """Whether kernels are fitted for each of these, so that unpacking is never told apart."""
 
     name: str
+    """Of its place in the model."""
     kind: str
+    """What is computed: the key of its latency, its calibration and its measurement."""
     dtype: str
+    """Of the activations and the arithmetic."""
 
     @property
     @abstractmethod
@@ -122,10 +116,12 @@ class Operator(ABC):
         if cls.STORED == "weight_dtype" and form.weight_dtype != form.dtype:
             fields["weight_dtype"] = form.weight_dtype
         made: Callable[..., Self] = cls
-        return made(name=kind, kind=kind, dtype=form.dtype, **fields | cls.told(kind, form, numbers, words))
+        return made(
+            name=kind, kind=kind, dtype=form.dtype, **fields | cls.row_fields(kind, form, numbers, words)
+        )
 
     @classmethod
-    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+    def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
         """Fields that rows of the family have under other names, or in other units."""
         del kind, form, numbers, words
         return {}
@@ -199,10 +195,7 @@ class Operator(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm(Operator):
-    """A linear layer: (m, k) activations times (k, n) weights.
-
-    m tokens, n output features, k input features; `weight_dtype` of the stored weights (None: `dtype`).
-    """
+    """A linear layer: (m, k) activations times (k, n) weights."""
 
     FAMILY = "gemm"
     STORED = "weight_dtype"
@@ -212,9 +205,13 @@ class Gemm(Operator):
 
     kind: Literal["gemm"] = "gemm"
     m: Size
+    """Tokens."""
     n: Size
+    """Output features."""
     k: Size
+    """Input features."""
     weight_dtype: str | None = None
+    """Of the stored weights; None: `dtype`."""
 
     @property
     def flops(self) -> FloatArray:
@@ -279,7 +276,7 @@ class Attention(Operator):
     kv_dtype: str | None = None
 
     @classmethod
-    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+    def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
         """The cache's dtype."""
         del kind, numbers
         cache = named_format(words["kv_dtype"])

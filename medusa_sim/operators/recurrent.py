@@ -42,12 +42,7 @@ _EACH = 1024.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrent(Stream):
-    """The convolution or the recurrence of a layer of linear attention: `batch` requests, `q_len` tokens.
-
-    heads, key_heads: of values and of keys (groups of Mamba-2), on this GPU. key_dim, value_dim: widths (of
-    Mamba-2 the state's and a head's). part: `state` or `conv`. phase: `generation` of one token, `context`
-    (prefill in chunks), or `verify`: q_len tokens whose states are kept one by one. state_dtype: of states.
-    """
+    """The convolution or the recurrence of a layer of linear attention: `batch` requests, `q_len` tokens."""
 
     FAMILY = "recurrent"
     COLUMNS = ("batch", "q_len", "heads", "key_heads", "key_dim", "value_dim", "conv_width")
@@ -64,16 +59,24 @@ class Recurrent(Stream):
     batch: Size
     q_len: Size
     heads: Size
+    """Heads of values on this GPU."""
     key_heads: Size = field()
+    """Heads of keys (groups of Mamba-2)."""
     key_dim: Size = 128
+    """Width of a key (Mamba-2: of the state)."""
     value_dim: Size = 128
+    """Width of a value (Mamba-2: of a head)."""
     conv_width: Size = 4
     part: str = STATE
+    """`state` or `conv`."""
     phase: str = GENERATION
+    """`generation` of one token, `context` (prefill in chunks), or `verify`: q_len tokens whose states are
+    kept one by one."""
     state_dtype: str = "fp32"
+    """Of the states."""
 
     @classmethod
-    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+    def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
         """The dtype of the states that an engine keeps."""
         del form, numbers
         engine = str(words["engine"][0])

@@ -145,7 +145,7 @@ class Sparse(Stream):
     phase: str = GENERATION
 
     @classmethod
-    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+    def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
         """Sizes of the model that rows name, their formats, and whether they verify."""
         del form, numbers
         phase, cache, weights, verifies = (str(words[name][0]) for name in cls.ROWS.splits)

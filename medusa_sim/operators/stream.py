@@ -33,16 +33,14 @@ HOST_STEP = "launches"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream(Operator):
-    """An operator whose kernels are told by classes of traffic, arithmetic and steps.
-
-    NEEDLESS: classes of bytes and FLOPs that kernels move and compute in vain. ALTERNATIVE: classes of some
-    libraries' kernels alone, which a fit keeps where they explain much. LAUNCHES: kernels that are launched
-    one after another, at most.
-    """
+    """An operator whose kernels are told by classes of traffic, arithmetic and steps."""
 
     NEEDLESS: ClassVar[frozenset[str]] = frozenset()
+    """Classes of bytes and FLOPs that kernels move and compute in vain."""
     ALTERNATIVE: ClassVar[frozenset[str]] = frozenset()
+    """Classes of some libraries' kernels alone, which a fit keeps where they explain much."""
     LAUNCHES: ClassVar[int] = 4
+    """Kernels that are launched one after another, at most."""
 
     @property
     @abstractmethod

@@ -50,10 +50,7 @@ _WARP = 32.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowAttention(Stream):
-    """Attention of `batch` sequences with `q_len` new tokens each behind `prefix` cached ones.
-
-    kv_dtype: of the cache (None: `dtype`). phase: `generation`, `context` (prefill, causal) or `verify`.
-    """
+    """Attention of `batch` sequences with `q_len` new tokens each behind `prefix` cached ones."""
 
     FAMILY = "window"
     STORED = "kv_dtype"
@@ -83,10 +80,12 @@ class WindowAttention(Stream):
     head_dim: Size
     window: Size
     kv_dtype: str | None = None
+    """Of the cache; None: `dtype`."""
     phase: str = GENERATION
+    """`generation`, `context` (prefill, causal) or `verify`."""
 
     @classmethod
-    def told(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
+    def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
         """The cache's dtype."""
         del kind, form, numbers
         cache = named_format(words["kv_cache_dtype"])

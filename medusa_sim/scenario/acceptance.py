@@ -11,14 +11,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from medusa_sim.acceptance.adjustments import scheme_ratio
 from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
-from medusa_sim.acceptance.profile import (
-    AcceptanceProfile,
-    acceptance_names,
-    load_acceptance,
-    scheme_ratio,
-)
+from medusa_sim.acceptance.profile import AcceptanceProfile, acceptance_names, load_acceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError, UsageError, check_kind
 from medusa_sim.scenario.defaults import MAX_DRAFTS

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from medusa_sim.acceptance.p_min import ending_unsure
 from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
-from medusa_sim.acceptance.sure import ending_unsure
 from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, UsageError, check_kind
 from medusa_sim.file_types import FILES

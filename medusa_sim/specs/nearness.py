@@ -52,36 +52,38 @@ _Share = Annotated[float, Meta(ge=0.0, le=10.0)]
 
 
 class Place(NamedTuple):
-    """A set-up by what its steps were measured by.
-
-    library: engine without its version; generation: `Gpu.architecture`; formats: `weight_formats`; sizes: of
-    the model (`sizes_of`), by which models of one shape are one.
-    """
+    """A set-up by what its steps were measured by."""
 
     library: str
+    """The engine without its version."""
     runtime: str
+    """The engine with it."""
     gpu: str
     generation: str
+    """Of the card (`Gpu.architecture`)."""
     formats: tuple[str, ...]
+    """Of the weights (`engine_facts.weight_formats`)."""
     sizes: str
+    """Of the model (`sizes_of`), by which models of one shape are one."""
 
 
 class Near(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is known of one kind of nearness, from groups of cells that a fit did not see.
-
-    between_share: half-width, beside the band of kernels and of the engine, with which 80 % bands of the
-    step hold (in the mean over groups). experts_share: that of layers of experts besides, as a share of what
-    they take: engines have kernels of their own there, of which dense models tell nothing. error: mean
-    relative error. cells, groups: by which it was told. held: share of the cells in their bands, in the mean
-    over groups.
-    """
+    """What is known of one kind of nearness, from groups of cells that a fit did not see."""
 
     between_share: _Share
+    """Half-width, beside the bands of kernels and of the engine, with which 80 % bands of the step hold, in
+    the mean over groups."""
     experts_share: _Share
+    """The same of layers of experts besides, as a share of what they take: engines have kernels of their own
+    there, of which dense models tell nothing."""
     error: _Share
+    """Mean relative error."""
     cells: Annotated[int, Meta(ge=0)]
+    """Cells by which it was told."""
     groups: Annotated[int, Meta(ge=0)]
+    """Groups of these."""
     held: _Share
+    """Share of the cells in their bands, in the mean over groups."""
     note: str = ""
 
 
@@ -104,17 +106,17 @@ class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Nearness(NamedTuple):
-    """kind: what is new. near: what is known of it. nearest: the group by which it was judged.
-
-    between_share: what the band of a step has beside those of kernels and engine, 80 % half-width. Versions
-    were held out apart from the rest: where one is new beside something worse, both count, in quadrature.
-    What layers of experts have besides is `near.experts_share`.
-    """
+    """How near a set-up lies to what was measured."""
 
     kind: Kind
+    """What is new about it."""
     near: Near
+    """What is known of that. Layers of experts have `near.experts_share` besides."""
     nearest: Served
+    """The group by which it was judged."""
     between_share: float
+    """Half-width that the band of a step has beside those of kernels and engines. Versions were held out
+    apart from the rest: where one is new beside something worse, both count, in quadrature."""
 
 
 def between(

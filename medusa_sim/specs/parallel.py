@@ -20,15 +20,14 @@ LARGEST = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """How many GPUs share a model, and how.
-
-    tp: GPUs; ep: groups among which whole experts are split, each expert over tp / ep GPUs.
-    dp_attention: attention of other sequences on every GPU, its weights on all of them.
-    """
+    """How many GPUs share a model, and how."""
 
     tp: int = 1
+    """GPUs."""
     ep: int = 1
+    """Groups among which whole experts are split, each expert over tp / ep GPUs."""
     dp_attention: bool = False
+    """Whether every GPU has attention of other sequences, with its weights on all of them."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that do not go together. Raises UsageError."""

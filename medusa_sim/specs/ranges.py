@@ -46,37 +46,45 @@ _Count = Annotated[int, Meta(ge=1)]
 
 
 class Case(NamedTuple):
-    """A set-up as ranges see it. backend: attention kernel of a verification (`specs.engine_facts`).
-    formats: of the weights of any part of the model. gpu: the card itself; sizes: the shape of the model
-    (`nearness.sizes_of`); empty where nobody said, so that nothing tells how near anything measured lies.
-    """
+    """A set-up as ranges see it."""
 
     form: Form = "dense"
+    """Of the model."""
     experts: bool = False
+    """Whether the model has any."""
     gpus: int = 1
+    """GPUs that share it."""
     card: str = "hopper"
+    """Generation of the card (`Gpu.architecture`)."""
     backend: str = ""
+    """Attention kernel of a verification (`specs.engine_facts`)."""
     formats: tuple[str, ...] = ()
+    """Formats of the weights of any part of the model."""
     gpu: str = ""
+    """The card itself; empty where nobody said, so that nothing tells how near anything measured lies."""
     sizes: str = ""
+    """The shape of the model (`nearness.sizes_of`); likewise."""
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a term was measured. Empty: it does not depend on that.
-
-    gpus: fewest and most. cards: their generations (`Gpu.architecture`). backends: attention kernels by
-    their key. requests, rows: up to so many in a step. version: of the engine. assumed: no row told this
-    term alone; it is what its runtime says of all.
-    """
+    """Where a term was measured. Empty: it does not depend on that."""
 
     forms: tuple[Form, ...] = ()
+    """Of models."""
     gpus: tuple[_Count, _Count] | None = None
+    """Fewest and most."""
     cards: tuple[Text, ...] = ()
+    """Their generations (`Gpu.architecture`)."""
     backends: tuple[Text, ...] = ()
+    """Attention kernels by their key."""
     requests: _Count | None = None
+    """Most requests of a step."""
     rows: _Count | None = None
+    """Most rows of a step."""
     version: str = ""
+    """Of the engine."""
     assumed: bool = False
+    """Whether no row told this term alone: it is what its runtime says of all."""
 
     def outside(self, case: Case) -> tuple[Side, ...]:
         """The ranges that a set-up is outside of."""
@@ -103,19 +111,19 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What stands for a term in set-ups outside its range, and the rule by which.
-
-    outside: the ranges that such a set-up is outside of (any of them). forms, gpus, cards, backends: those
-    that it must lie in. experts: whether its model must have any, or none.
-    """
+    """What stands for a term in set-ups outside its range, and the rule by which."""
 
     value: Annotated[float, Meta(ge=0.0, le=1e6)]
     source: Text
     rule: Text
+    """In words."""
     band: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
     outside: tuple[Side, ...] = ()
+    """The ranges that such a set-up is outside of, any of them."""
     experts: bool | None = None
+    """Whether its model must have any, or none."""
     forms: tuple[Form, ...] = ()
+    """Forms that it must lie in; so are the next three."""
     gpus: tuple[_Count, _Count] | None = None
     cards: tuple[Text, ...] = ()
     backends: tuple[Text, ...] = ()
@@ -129,19 +137,20 @@ class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """By how much a term differs in some set-ups from its value: so many times it, then so much more.
-
-    formats: of weights in any part of the model. What is not named asks nothing. only: the model by whose
-    rows alone it was told, as `specs/nearness.toml` names it; empty: several models' rows tell it.
-    """
+    """By how much a term differs in some set-ups from its value. What is not named asks nothing."""
 
     times: Annotated[float, Meta(gt=0.0, le=10.0)] = 1.0
+    """So many times it ..."""
     plus: Annotated[float, Meta(ge=-1e6, le=1e6)] = 0.0
+    """... and so much more."""
     forms: tuple[Form, ...] = ()
     gpus: tuple[_Count, _Count] | None = None
     cards: tuple[Text, ...] = ()
     formats: tuple[Text, ...] = ()
+    """Of weights in any part of the model."""
     only: str = ""
+    """The model by whose rows alone it was told, as `specs/nearness.toml` names it; empty: several models'
+    rows tell it."""
 
     def holds(self, case: Case) -> bool:
         """Whether it counts in a set-up."""

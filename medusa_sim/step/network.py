@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.operators.experts import Collective, CollectiveKind, Dispatch, DispatchKind, Experts
+from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import READ_AND_WRITE, Elementwise, Gemm, Size
 from medusa_sim.operators.stream import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.specs.engine import Engine

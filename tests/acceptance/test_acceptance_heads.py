@@ -10,6 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_line import one_line
 
+from medusa_sim.acceptance.adjustments import (
+    scheme_ratio,
+    scheme_tokens_per_step,
+    typical_tokens_per_step,
+    workload_ratio,
+)
 from medusa_sim.acceptance.head_table import fitted_correlation, read_accuracies
 from medusa_sim.acceptance.heads import (
     HeadAccuracy,
@@ -22,15 +28,7 @@ from medusa_sim.acceptance.heads import (
     tokens_per_step_by_heads,
     tokens_per_step_error,
 )
-from medusa_sim.acceptance.profile import (
-    CURVE_HEADS,
-    isotonic_decreasing,
-    load_acceptance,
-    scheme_ratio,
-    scheme_tokens_per_step,
-    typical_tokens_per_step,
-    workload_ratio,
-)
+from medusa_sim.acceptance.profile import CURVE_HEADS, isotonic_decreasing, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecError, UsageError
 

@@ -25,7 +25,8 @@ from medusa_sim.acceptance.engine_counters import (
     position_profile,
     request_spread,
 )
-from medusa_sim.acceptance.engine_records import fetched, read_counts, samples
+from medusa_sim.acceptance.engine_records import read_counts
+from medusa_sim.acceptance.metrics_page import fetched, samples
 from medusa_sim.acceptance.profile import ACCEPTED_OF_MATCHES, load_acceptance
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import DataError, SpecError, UsageError

@@ -16,16 +16,15 @@ from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.attention import fit_attention
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
-from medusa_sim.latency.attention import (
-    NEVER,
-    attention_time,
+from medusa_sim.latency.attention import NEVER, attention_time
+from medusa_sim.latency.base import Bound, OperatorTime, Source, memory_time_us, roofline_time_us
+from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.latent import latent_time
+from medusa_sim.latency.verify_attention import (
     called_attention_time,
     verify_attention_time,
     whole_attention_time,
 )
-from medusa_sim.latency.base import Bound, OperatorTime, Source, memory_time_us, roofline_time_us
-from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, AttentionKind, Size
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, LatentKernel, Projections

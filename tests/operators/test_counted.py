@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.columns import with_names
-from medusa_sim.operators.experts import Collective, Experts
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Elementwise, Gemm
 from medusa_sim.operators.recurrent import Recurrent

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from one_line import one_line
 
 from medusa_sim.errors import DataError
+from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
 from medusa_sim.operators.columns import KINDS, REQUIRED_COLUMNS
-from medusa_sim.operators.experts import Collective, CollectiveKind, Dispatch, DispatchKind, Experts
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Attention, Elementwise, ElementwiseKind, Gemm
 from medusa_sim.operators.table import check_rows, operators_of, read_rows
 

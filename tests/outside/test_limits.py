@@ -14,8 +14,9 @@ import pytest
 from one_line import one_line
 from pyarrow import parquet
 
-from medusa_sim.acceptance.engine_records import read_counts, samples
+from medusa_sim.acceptance.engine_records import read_counts
 from medusa_sim.acceptance.head_table import read_accuracies
+from medusa_sim.acceptance.metrics_page import samples
 from medusa_sim.acceptance.tree_file import read_tree
 from medusa_sim.engine_runs.bench import read_bench
 from medusa_sim.errors import DataError, MedusaSimError, SpecError

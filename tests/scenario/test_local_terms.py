@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from one_line import one_line
 
-from medusa_sim.acceptance.sure import kept_drafts
+from medusa_sim.acceptance.p_min import sure_drafts
 from medusa_sim.doubts.doubts import model_too_large
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.grid.surface import surface_at
@@ -32,11 +32,11 @@ def of(**more):
 def test_a_drafter_that_is_right_about_itself_loses_what_it_was_unsure_of():
     rates = np.array([0.5, 0.8, 0.95])
     for p_min in (0.0, 0.3, 0.6, 0.9):
-        kept, accepted = kept_drafts(rates, p_min)
+        kept, accepted = sure_drafts(rates, p_min)
         assert (kept[p_min > 0.0] <= 1.0).all()
         assert (accepted <= np.minimum(kept, rates) + 1e-12).all()
         assert (accepted >= p_min * kept - 1e-12).all()  # what is kept is at least so sure
-    assert kept_drafts(rates, 0.0)[1] == pytest.approx(rates)
+    assert sure_drafts(rates, 0.0)[1] == pytest.approx(rates)
 
 
 def test_acceptance_by_p_min_is_what_was_measured():
@@ -44,7 +44,7 @@ def test_acceptance_by_p_min_is_what_was_measured():
     measured = {0.2: 0.582, 0.4: 0.648, 0.6: 0.771, 0.8: 0.858}
     errors = []
     for p_min, share in measured.items():
-        kept, accepted = (np.cumprod(np.full(5, each)) for each in kept_drafts(np.array([0.803]), p_min))
+        kept, accepted = (np.cumprod(np.full(5, each)) for each in sure_drafts(np.array([0.803]), p_min))
         errors.append(accepted.sum() / kept.sum() / share - 1.0)
     assert np.abs(errors).mean() < 0.03
 

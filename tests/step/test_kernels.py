@@ -14,7 +14,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import RooflineLatency
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.operators.experts import Collective
+from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.operator import CONTEXT, VERIFY, Operator
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.table import check_rows

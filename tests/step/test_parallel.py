@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
-from medusa_sim.operators.experts import Collective, Dispatch, Experts
+from medusa_sim.operators.collective import Collective, Dispatch
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.operators.window import WindowAttention

@@ -10,10 +10,10 @@ from msgspec import structs
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source
 from medusa_sim.operators.operator import Gemm
-from medusa_sim.specs.engine import Term
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.term import Term
 from medusa_sim.step.axes import Grid
 from medusa_sim.step.chance import _NORMAL, LENGTHS, drafted_tokens
 from medusa_sim.step.compose import (

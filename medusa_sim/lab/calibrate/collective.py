@@ -22,7 +22,7 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, require_rows
 from medusa_sim.latency.collective import collective_time, dispatch_time, sent_bytes
-from medusa_sim.operators.experts import ONE_NODE, Collective, Dispatch
+from medusa_sim.operators.collective import ONE_NODE, Collective, Dispatch
 from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import HALVES, US_PER_S

@@ -1,4 +1,4 @@
-"""Fits the model of latent attention (`medusa_sim.latency.attention`) to measured rows of one GPU and kernel.
+"""Fits the model of latent attention (`medusa_sim.latency.latent`) to measured rows of one GPU and kernel.
 
 Tile sizes and other whole numbers are found by coordinate search, the rest by least squares. Held-out errors
 leave out whole numbers of heads, or batches where there is one.

@@ -7,7 +7,7 @@ from made_up import made_up_fit
 from medusa_sim.lab.calibrate.collective import IN_SWITCH, fit_collective
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.latency.collective import collective_time
-from medusa_sim.operators.experts import Collective
+from medusa_sim.operators.collective import Collective
 from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 

@@ -11,6 +11,12 @@ from hypothesis import strategies as st
 from public_trees import RANKS, compact_profile, fitted_rows, medusa_1_profile, read_public_trees
 from scipy.interpolate import PchipInterpolator
 
+from medusa_sim.acceptance.adjustments import (
+    WORKLOAD_SPEEDUP,
+    scheme_ratio,
+    typical_tokens_per_step,
+    workload_ratio,
+)
 from medusa_sim.acceptance.curve import LogCurve, TableCurve, fitted_log_slope, pchip_slopes
 from medusa_sim.acceptance.head_table import fitted_correlation, read_accuracies
 from medusa_sim.acceptance.heads import (
@@ -19,14 +25,7 @@ from medusa_sim.acceptance.heads import (
     heads_worth_running,
     tokens_per_step_by_heads,
 )
-from medusa_sim.acceptance.profile import (
-    WORKLOAD_SPEEDUP,
-    acceptance_names,
-    load_acceptance,
-    scheme_ratio,
-    typical_tokens_per_step,
-    workload_ratio,
-)
+from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.profile_file import encoded_profile, read_profile
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import find

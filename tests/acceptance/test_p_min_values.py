@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from medusa_sim.acceptance.curve import ShapedAcceptance
+from medusa_sim.acceptance.p_min import ending_unsure, sure_drafts
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.acceptance.sure import ending_unsure, kept_drafts
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.acceptance import constant_rate
 
@@ -15,7 +15,7 @@ from medusa_sim.scenario.acceptance import constant_rate
 @pytest.mark.parametrize("p_min", [0.0, 0.4, 0.9])
 def test_of_a_rate_of_a_half_drafts_above_a_probability_are_kept(p_min):
     """1 - p of them; right are half of 1 - p^2, their mean probability times them."""
-    kept, accepted = kept_drafts(np.array([0.5]), p_min)
+    kept, accepted = sure_drafts(np.array([0.5]), p_min)
     assert (kept[0], accepted[0]) == (pytest.approx(1 - p_min), pytest.approx((1 - p_min**2) / 2))
 
 
@@ -25,7 +25,7 @@ def test_what_is_left_of_a_profile_are_the_rates_of_kept_drafts_alone():
     heads = replace(profile.heads, correlation=0.3)
     correlated = replace(profile, model=ShapedAcceptance("made", heads))
     kept, left = ending_unsure(correlated, 0.4)
-    shares, accepted = kept_drafts(heads.conditional()[:, 0], 0.4)
+    shares, accepted = sure_drafts(heads.conditional()[:, 0], 0.4)
     assert kept == pytest.approx(tuple(shares))
     assert left.heads.conditional()[:, 0].tolist() == pytest.approx(accepted.tolist())
     assert (left.ratio, left.heads.correlation) == (1.0, 0.0)

@@ -27,18 +27,18 @@ CONCENTRATION = 2.0
 _LEAST, _MOST = 1e-6, 1.0 - 1e-6
 
 
-def kept_drafts(rates: FloatArray, p_min: float) -> tuple[FloatArray, FloatArray]:
-    """(kept, kept and accepted) shares of each draft, given that the one before was, of conditional rates."""
+def sure_drafts(rates: FloatArray, p_min: float) -> tuple[FloatArray, FloatArray]:
+    """(sure, sure and accepted) shares of each draft, given that the one before was, of conditional rates."""
     from scipy.special import betaincc
 
     mean = np.clip(rates, _LEAST, _MOST)
     sure, unsure = CONCENTRATION * mean, CONCENTRATION * (1.0 - mean)
-    kept = np.asarray(betaincc(sure, unsure, p_min), dtype=np.float64)
-    return kept, rates * np.asarray(betaincc(sure + 1.0, unsure, p_min), dtype=np.float64)
+    is_sure = np.asarray(betaincc(sure, unsure, p_min), dtype=np.float64)
+    return is_sure, rates * np.asarray(betaincc(sure + 1.0, unsure, p_min), dtype=np.float64)
 
 
 def ending_unsure(profile: AcceptanceProfile, p_min: float) -> tuple[tuple[float, ...], AcceptanceProfile]:
-    """(shares of the drafts that are kept, given that those before were; the acceptance that is left).
+    """(shares of drafts that the drafter is sure of, given those before; the acceptance that is left).
 
     Raises UsageError for a curve of tree sizes, which has no rates.
     """
@@ -48,7 +48,7 @@ def ending_unsure(profile: AcceptanceProfile, p_min: float) -> tuple[tuple[float
             "--acceptance 0.8,0.6,0.5"
         )
     heads = profile.model.heads
-    kept, accepted = kept_drafts(heads.conditional()[:, 0] * profile.ratio, p_min)
+    sure, accepted = sure_drafts(heads.conditional()[:, 0] * profile.ratio, p_min)
     left = replace(heads, accuracy=accepted[:, None], correlation=0.0)
     model = replace(profile.model, heads=left)
-    return tuple(kept.tolist()), replace(profile, model=model, ratio=1.0)
+    return tuple(sure.tolist()), replace(profile, model=model, ratio=1.0)
