@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -234,3 +235,13 @@ def test_experts_that_are_spread_are_priced_by_kernels_without(ep, lines):
     assert len(list(rules.spread_experts(scenario))) == lines
     # the link of an H100 joins eight; of two cards collectives were measured everywhere
     assert list(rules.collectives_of_more_cards(dense("vllm", tp=2))) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "wider", "told"), [(0.5, True, 0.5), (0.001, True, None), (0.001, False, 0.001)]
+)
+def test_another_version_is_expected_to_err_as_versions_do_at_least(error, wider, told):
+    near = SimpleNamespace(error=error, between_share=0.1)
+    nearness = SimpleNamespace(near=near, between_share=0.2 if wider else 0.1)
+    found = Standing(nearness=nearness, near=(), half_width=0.1).expected
+    assert found == (known_kinds()["version"].error if told is None else told)

@@ -91,3 +91,8 @@ def test_check_takes_a_log(name: str) -> None:
     other = {"vllm": "sglang", "sglang": "vllm"}[name]
     refused = CliRunner().invoke(cli, [*words, "--runtime", other, str(FILES / f"{name}.log")])
     assert f"is a run of {name}" in refused.output
+
+
+def test_a_line_that_says_nothing_of_prompts_reads_none() -> None:
+    (line,) = lines_of("Avg generation throughput: 100.0 tokens/s, Running: 8 reqs, Waiting: 0 reqs\n")
+    assert (line.reads, line.running, line.tokens_per_s) == (False, 8, 100.0)

@@ -87,3 +87,11 @@ def test_the_largest_batch_of_a_plan_is_that_of_its_chain():
 def test_many_spans_of_batches_are_told_as_their_ends_and_number():
     assert _listed(((1, 4), (9, 9))) == "1..4, 9"
     assert "1..40 (16 batches" in _listed(((1, 4), (9, 9), (20, 20), (31, 40)))
+
+
+def test_a_schedule_speculates_where_it_drafts_at_any_length(monkeypatch):
+    """By length, candidates with the root: one draft is two."""
+    of_length = {512: {1: 2, 8: 1, 64: 1}, 4096: {1: 1, 8: 3, 64: 1}}
+    monkeypatch.setattr(chains, "scheduled_counts", lambda answer, length: of_length[length])
+    answer = SimpleNamespace(cells=SimpleNamespace(surface=SimpleNamespace(seq_len=np.array([512, 4096]))))
+    assert chains.speculates(answer, np.array([1, 8, 64])).tolist() == [True, True, False]  # type: ignore[arg-type]
