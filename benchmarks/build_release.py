@@ -15,7 +15,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
@@ -49,8 +48,7 @@ def build(releases: Path) -> Path:
         tree = Path(scratch) / "tree"
         archive = Path(scratch) / "tree.tar"
         git("archive", "--output", str(archive), "HEAD")
-        with tarfile.open(archive) as held:
-            held.extractall(tree, filter="data")
+        shutil.unpack_archive(archive, tree)
         module = tree / "medusa_sim" / "__init__.py"
         text = module.read_text(encoding="utf-8")
         own = VERSION.search(text)

@@ -24,6 +24,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -276,8 +277,7 @@ def main() -> int:
         if not given.dry_run:
             return 1
     if given.archive and given.archive.is_file() and not given.out.exists():
-        with tarfile.open(given.archive) as packed:
-            packed.extractall(given.out, filter="data")
+        shutil.unpack_archive(given.archive, given.out, "gztar")
     if not given.dry_run:
         given.out.mkdir(parents=True, exist_ok=True)
     name = card_name(given)

@@ -21,11 +21,11 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -242,8 +242,7 @@ def checked_out(commit: str) -> Iterator[Path]:
         packed = Path(folder) / "reference.tar"
         subprocess.run(["git", "-C", str(ROOT), "archive", "--output", str(packed), commit], check=True)
         place = Path(folder) / "reference"
-        with tarfile.open(packed) as archive:
-            archive.extractall(place, filter="data")
+        shutil.unpack_archive(packed, place)
         packed.unlink()
         yield place
 
