@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import math
 import sys
 import time
@@ -25,22 +24,25 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from evidence import RULE
+from evidence_rule import rule
 from measured_pairs import KEYS, grouped, joined
+from page_commands import pages_by_command, sources_of
 from pages import DOCS, filled
 from study import ROOT, table
 
-from medusa_sim.doubts.standing import FILE, KINDS, Group, groups, table_text
+from medusa_sim.doubts.standing import FILE, KINDS, Group, groups, mean_of, table_text
 from medusa_sim.report.table import markdown
 from medusa_sim.report.words.numbers import NOTHING, percent
 from medusa_sim.report.words.standing import kinds_table
 from medusa_sim.writing import write_text
 
-SCRIPTS = (
-    "operator_rows", "kernel_rows", "served_rows", "deepseek_rows", "engine_fit", "published",
-    "serving_validation", "local_speed", "draft_pairs", "own_servers",
-)  # fmt: skip
-"""Modules with `pairs()`, and nothing else says which rows are compared."""
+SCRIPTS = {
+    "operator_rows": ("kernel",), "kernel_rows": ("kernel",), "served_rows": ("served",),
+    "deepseek_rows": ("served",), "engine_fit": ("step", "round", "speedup"),
+    "published": ("step", "round", "speedup"), "serving_validation": ("load",), "local_speed": ("local",),
+    "draft_pairs": ("acceptance",), "own_servers": ("served",),
+}  # fmt: skip
+"""Modules with `pairs()`, and the kinds that they compare; nothing else says which rows are compared."""
 GROWTH, ROUNDING = 0.1, 0.0005
 """A group slides where its error grew by more than this share of itself, and more than rounding."""
 SHIPPED = ROOT / "profiles" / FILE
@@ -93,12 +95,6 @@ def merged(before: Sequence[Group], now: Sequence[Group]) -> list[Group]:
 
 
 # The page: every table is a sum of groups.
-
-
-def mean_of(found: Sequence[Group], name: str) -> float:
-    """Mean of a column over the rows of groups that have it; nan where none has."""
-    known = [(getattr(group, name), group.rows) for group in found if getattr(group, name) is not None]
-    return sum(value * rows for value, rows in known) / sum(rows for _, rows in known) if known else math.nan
 
 
 def told(value: float, digits: int = 1) -> str:
@@ -171,33 +167,46 @@ def overview(found: Sequence[Group]) -> str:
     )
 
 
+def command_of(kind: str) -> str:
+    """What compares the rows of a kind again."""
+    names = " ".join(script for script, kinds in SCRIPTS.items() if kind in kinds)
+    return f"`python benchmarks/accuracy.py --check --only {names}`"
+
+
 def page(found: Sequence[Group]) -> str:
     """docs/accuracy.md."""
     sections = []
     for kind, names in BY.items():
         if own := [group for group in found if group.kind == kind]:
             title = KINDS[kind]
-            sections.append(f"## {title[:1].upper()}{title[1:]}\n\n{by(own, names)}")
+            sections.append(f"## {title[:1].upper()}{title[1:]}\n\n{command_of(kind)}\n\n{by(own, names)}")
     peers = table("who | on | error, mean % | here, mean % | rows are in", 2, [
         (who, what, theirs, told(mean_of(own, "error")), *{group.source for group in own})
         for who, what, data, theirs, quantity in PEERS
         if (own := [group for group in found if (group.data, group.what) == (data, quantity)])
     ])  # fmt: skip
     classes = markdown(replace(kinds_table(), title=""))
-    tables = {"overview": overview(found), "classes": classes, "peers": peers, "where": where(found)}
+    commands = table("command | page | rows are in", 3, [
+        (command, ", ".join(pages), "; ".join(sources_of(command)))
+        for command, pages in pages_by_command().items()
+    ])  # fmt: skip
+    tables = {
+        "overview": overview(found), "classes": classes, "peers": peers, "where": where(found),
+        "commands": commands,
+    }  # fmt: skip
     return filled("accuracy", **tables, sections="\n".join(sections))
 
 
 def where(found: Sequence[Group]) -> str:
     """A line for each file of rows: what was compared, and where anybody finds it."""
-    repeated = set(json.loads(RULE.read_text(encoding="utf-8")))
+    repeated = rule().keys()
     files: dict[str, list[Group]] = {}
     for group in found:
         files.setdefault(group.data, []).append(group)
     lines = [
         (*data.rsplit("/", 1), ", ".join(dict.fromkeys(group.kind for group in own)),
          f"{sum(group.rows for group in own):,}", len(own), own[0].source,
-         "`make evidence`" if data in repeated else NOTHING)
+         "make evidence" if data in repeated else "make accuracy")
         for data, own in sorted(files.items())
     ]  # fmt: skip
     return table("folder | file | kind | rows | groups | rows are in | repeated by", 3, lines)
@@ -212,7 +221,8 @@ def lines_of_rows(pairs: pd.DataFrame) -> Iterator[str]:
 def main() -> None:
     """Compare, and write or check."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=SCRIPTS, default=SCRIPTS, help="these scripts alone")
+    every = tuple(SCRIPTS)
+    parser.add_argument("--only", nargs="+", choices=every, default=every, help="these scripts alone")
     parser.add_argument("--check", action="store_true", help="say what slid since, and write nothing")
     parser.add_argument("--accept", action="store_true", help="write although a group slid")
     parser.add_argument("--page", action="store_true", help="docs/accuracy.md from what ships")
@@ -231,14 +241,14 @@ def main() -> None:
         if worse and not asked.check:
             print("nothing was written; --accept writes although these groups slid", file=sys.stderr)
         sys.exit(3 if worse else 0)
-    every = merged(before, now)
+    shipped = merged(before, now)
     folder = ROOT / "out" / "accuracy"
     folder.mkdir(parents=True, exist_ok=True)
     pairs.to_parquet(folder / "pairs.parquet", index=False)
-    write_text(SHIPPED, table_text(every))
-    write_text(DOCS / "accuracy.md", page(every))
+    write_text(SHIPPED, table_text(shipped))
+    write_text(DOCS / "accuracy.md", page(shipped))
     print(
-        f"{len(every)} groups in {SHIPPED.relative_to(ROOT)}; rows in {folder.relative_to(ROOT)}",
+        f"{len(shipped)} groups in {SHIPPED.relative_to(ROOT)}; rows in {folder.relative_to(ROOT)}",
         file=sys.stderr,
     )
 

@@ -18,6 +18,7 @@ from charts.draw import lines_spec
 from chosen import SetUp, from_here
 
 from medusa_sim import data
+from medusa_sim.doubts.standing import together
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.lab.reproduce import TARGETS
 from medusa_sim.lab.reproduce.charts import published_chart
@@ -82,7 +83,8 @@ def page(set_up: SetUp) -> None:
     if found.near:
         st.subheader("How far off on the nearest servers", anchor=False)
         near = [
-            msgspec.structs.replace(group, what=_WORDS.get(group.what, group.what)) for group in found.near
+            msgspec.structs.replace(group, what=_WORDS.get(group.what, group.what))
+            for group in together(found.near)
         ]
         show.text_table(groups_table(near), _GROUPS, _GROUP_PHONE)
     nearest(set_up, None)

@@ -146,9 +146,9 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
             say(more["sentence"])
         output.rows(frame, COVERAGE, **more)
     elif more:
-        from medusa_sim.report.words.standing import standing_screen
+        from medusa_sim.report.specs.coverage import coverage_screen
 
-        output.screen(standing_screen(of, place))
+        output.screen(coverage_screen(of, place))
     else:
         tables = [groups_table(found)] if given else [overview_table(found), kinds_table()]
         output.text("\n".join(map(output.drawn, tables)))

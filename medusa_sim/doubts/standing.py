@@ -132,24 +132,29 @@ def table_text(found: Sequence[Group]) -> str:
     return text.getvalue()
 
 
+UNSERVED, DEVICE, OTHER_DEVICES = "unserved", "device", "other devices"
+"""Without a server: nothing else, or speeds of a local engine on this very device, or on others alone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """How near a set-up lies to servers that were measured.
 
     nearness: as its bands have it; None where no engine serves, or one of a machine of one's own. near:
     groups of the nearest measured set-up. half_width: of the 80 % band of a plain step (REQUESTS); between:
-    what of that is for how near it lies, in quadrature.
+    what of that is for how near it lies, in quadrature. unserved: what is known where no server is.
     """
 
     nearness: Nearness | None
     near: tuple[Group, ...]
     half_width: float
     between: float = 0.0
+    unserved: str = UNSERVED
 
     @property
     def kind(self) -> str:
-        """What is new about the set-up; `unserved` without a server."""
-        return UNSERVED if self.nearness is None else self.nearness.kind
+        """What is new about the set-up; without a server UNSERVED, DEVICE or OTHER_DEVICES."""
+        return self.unserved if self.nearness is None else self.nearness.kind
 
     @property
     def expected(self) -> float | None:
@@ -173,9 +178,6 @@ class Standing:
         return f"{nearest.model} in {nearest.runtime} on {nearest.gpu}, {formats}"
 
 
-UNSERVED = "unserved"
-
-
 def weights_of(model: Model) -> str:
     """The format that most weights of a model have, by which groups tell it apart: of its experts, if any."""
     form = model.form if model.experts is None else model.experts.form or model.form
@@ -187,7 +189,9 @@ def standing(scenario: Scenario) -> Standing:
     requests = 1 if scenario.runtime.local else REQUESTS
     step = decode_step(scenario.setting, np.asarray(requests), np.asarray(scenario.length))
     half_width = float(0.5 * np.log(step.high_us / step.low_us))
-    if scenario.runtime.engine is None or scenario.runtime.local:
+    if scenario.runtime.local:
+        return _on_device(scenario, half_width)
+    if scenario.runtime.engine is None:
         return Standing(nearness=None, near=(), half_width=half_width)
     nearness = scenario.runtime.nearness(scenario.case)
     known = nearness.nearest
@@ -200,3 +204,39 @@ def standing(scenario: Scenario) -> Standing:
     experts = float(step.parts_us.get("experts", np.zeros(())) / step.time_us)
     beside = float(between(nearness.between_share, nearness.near.experts_share, experts))
     return Standing(nearness=nearness, near=near, half_width=half_width, between=beside)
+
+
+def _on_device(scenario: Scenario, half_width: float) -> Standing:
+    """Of a local engine: its speeds on the same device, else on all that were measured."""
+    runtime = scenario.runtime.name
+    every = tuple(group for group in groups(scenario.arguments.data_dir) if group.engine == runtime)
+    own = tuple(group for group in every if group.card == scenario.gpu.name)
+    known = DEVICE if own else OTHER_DEVICES if every else UNSERVED
+    return Standing(nearness=None, near=own or every, half_width=half_width, unserved=known)
+
+
+def together(found: Iterable[Group]) -> tuple[Group, ...]:
+    """Groups with the same words in all that tables of them show, joined: means over their rows."""
+    parts: dict[tuple[str, ...], list[Group]] = {}
+    for group in found:
+        place = (group.kind, group.what, group.engine, group.card, group.model, group.weights)
+        parts.setdefault(place, []).append(group)
+    return tuple(map(_joined, parts.values()))
+
+
+def _joined(parts: Sequence[Group]) -> Group:
+    means = {name: mean_of(parts, name) for name in ("error", "bias", "held", "half_width", "left_out")}
+    fitted = {group.fitted for group in parts}
+    return msgspec.structs.replace(
+        parts[0], **{name: None if math.isnan(mean) else mean for name, mean in means.items()},
+        rows=sum(group.rows for group in parts), worst=max((group.worst for group in parts), key=abs),
+        fitted=fitted.pop() if len(fitted) == 1 else "in part",
+        source="; ".join(dict.fromkeys(group.source for group in parts)),
+        data="; ".join(dict.fromkeys(group.data for group in parts)),
+    )  # fmt: skip
+
+
+def mean_of(found: Iterable[Group], name: str) -> float:
+    """Mean of a column over the rows of groups that have it; nan where none has."""
+    known = [(getattr(group, name), group.rows) for group in found if getattr(group, name) is not None]
+    return sum(value * rows for value, rows in known) / sum(rows for _, rows in known) if known else math.nan

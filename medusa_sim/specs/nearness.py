@@ -29,6 +29,7 @@ near as the nearest group: the one of whose differences the worst is the least (
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -192,6 +193,23 @@ def nearness(place: Place) -> Nearness:
     groups, kinds = served_groups(), _file().kinds
     kind, nearest = nearest_kind(place, (group.place for group in groups))
     share = kinds[kind].between_share
-    if place.runtime != groups[nearest].runtime and kind not in ("version", "engine"):
+    is_other = place.runtime != groups[nearest].runtime
+    if is_other and kind not in ("version", "engine"):
         share = math.hypot(share, kinds["version"].between_share)
-    return Nearness(kind, kinds[kind], groups[nearest], share)
+    equals = (
+        group for group in groups
+        if kind_of(place, group.place) == kind and (place.runtime != group.runtime) == is_other
+    )  # fmt: skip
+    return Nearness(kind, kinds[kind], min(equals, key=lambda group: _apart(place.runtime, group)), share)
+
+
+def _apart(runtime: str, group: Served) -> tuple[int, int, int]:
+    """Of groups that are as near, the one of the nearest version is named, of these the largest."""
+    (own, own_minor), (other, minor) = _version(runtime), _version(group.runtime)
+    return abs(own - other), abs(own_minor - minor), -group.cells
+
+
+def _version(runtime: str) -> tuple[int, int]:
+    """(0, 15) of `vllm-0.15`; of a name without a number (0, 0)."""
+    major, minor, *_ = [*map(int, re.findall(r"\d+", runtime)), 0, 0]
+    return major, minor

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import accuracy
 import measured_pairs
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,14 +16,17 @@ from pages import DOCS
 from medusa_sim.cli import cli
 from medusa_sim.doubts.standing import (
     COLUMNS,
+    DEVICE,
     KINDS,
     LEAST,
+    OTHER_DEVICES,
     OTHERS,
     REQUESTS,
     UNSERVED,
     groups,
     standing,
     table_text,
+    together,
 )
 from medusa_sim.errors import SpecError
 from medusa_sim.scenario.scenario import Scenario
@@ -109,6 +113,7 @@ def test_groups_without_their_rows_stay():
 def test_no_group_slid(script):
     found, lacking = accuracy.found_pairs([script])
     assert not lacking
+    assert set(found.kind) <= set(accuracy.SCRIPTS[script])
     assert accuracy.slid(groups(), measured_pairs.grouped(found)) == [], (
         "run `make accuracy` where it is meant"
     )
@@ -119,6 +124,7 @@ def test_no_group_slid(script):
 @pytest.mark.parametrize("script", [name for name in accuracy.SCRIPTS if name not in QUICK])
 def test_no_group_slid_anywhere(script):
     found, _ = accuracy.found_pairs([script])
+    assert set(found.kind) <= set(accuracy.SCRIPTS[script])
     assert accuracy.slid(groups(), measured_pairs.grouped(found)) == [], (
         "run `make accuracy` where it is meant"
     )
@@ -160,6 +166,29 @@ def test_what_coverage_expects_is_what_bands_go_by():
     assert mixture.between > mixture.nearness.between_share  # layers of experts have more
 
 
+def test_a_machine_of_ones_own_stands_beside_speeds_of_its_engine():
+    own, other = (
+        standing(of(gpu=gpu, model="llama-3.1-8b", runtime="llama.cpp-cuda")) for gpu in ("gb10", "rtx-4090")
+    )
+    assert (own.kind, other.kind) == (DEVICE, OTHER_DEVICES)
+    assert {group.card for group in own.near} == {"gb10"}
+    assert {group.engine for group in other.near} == {"llama.cpp-cuda"}
+    assert own.expected is None
+
+
+def test_groups_with_the_same_words_are_joined():
+    first, *_ = groups()
+    one = msgspec.structs.replace(first, rows=10, error=0.1, bias=0.1, worst=-0.5, held=None, fitted="yes")
+    more = msgspec.structs.replace(
+        one, rows=30, error=0.2, bias=-0.1, worst=0.3, held=0.5, fitted="no", data="x"
+    )
+    (joined,) = together([one, more])
+    assert (joined.rows, joined.worst, joined.held, joined.fitted) == (40, -0.5, 0.5, "in part")
+    assert joined.error == pytest.approx(0.175)
+    assert joined.bias == pytest.approx(-0.05)
+    assert len(together([one, msgspec.structs.replace(more, card="other")])) == 2
+
+
 def ran(*words):
     return CliRunner().invoke(cli, ["specs", "--kind", "coverage", *words])
 
@@ -187,6 +216,17 @@ def test_coverage_of_a_set_up_says_its_class():
     assert told["class"] == "measured"
     assert told["expected_error"] == known_kinds()["measured"].error
     assert "inside what was measured" in " ".join(ran(*words).stdout.split())
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    ("--gpu l40s --model qwen3-8b", "specs --kind coverage --gpu l40s"),  # no group beside its nearest
+    ("--gpu mi300x --model llama-3.1-70b --tp 8", "borrowed from h100-sxm"),
+    ("--gpu a100-80gb-pcie --model vicuna-7b --runtime cuda-graph", "no server was measured"),
+    ("--gpu rtx-4090 --model llama-3.1-8b --runtime llama.cpp", "speeds of other devices were measured"),
+])  # fmt: skip
+def test_coverage_of_a_set_up_says_what_stands_in(words, told):
+    done = ran(*words.split())
+    assert told in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(("words", "told"), [

@@ -43,6 +43,15 @@ def test_what_lies_further_off_is_never_known_better():
         assert nearness(place._replace(runtime="vllm-0.33")).between_share >= nearness(place).between_share
 
 
+@pytest.mark.parametrize(("asked", "named"), [
+    ("vllm-0.33", "vllm-0.15"), ("vllm-0.12", "vllm-0.11"), ("vllm-0.11", "vllm-0.11"),
+])  # fmt: skip
+def test_of_groups_as_near_the_one_of_the_nearest_version_is_named(asked, named):
+    place = next(group.place for group in served_groups() if group.place.runtime == "vllm-0.11")
+    assert place.gpu == "h100-sxm"
+    assert nearness(place._replace(runtime=asked)).nearest.runtime == named
+
+
 @pytest.mark.parametrize(
     "changed", [{"runtime": "vllm-0.33"}, {"gpu": "b300"}, {"model": "qwen3-14b", "tp": 4}]
 )

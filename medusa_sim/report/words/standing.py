@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
-from medusa_sim.doubts.standing import OTHERS, UNSERVED, Group, Standing, standing, weights_of
-from medusa_sim.report.screen import Fact, Screen
+from medusa_sim.doubts.standing import (
+    DEVICE,
+    OTHER_DEVICES,
+    OTHERS,
+    UNSERVED,
+    Group,
+    Standing,
+    mean_of,
+    standing,
+)
+from medusa_sim.report.screen import Fact
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING, percent
-from medusa_sim.report.words.scenario import setup_text
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import Near, known_kinds
 from medusa_sim.units import format_text
@@ -22,30 +31,26 @@ WHAT_IS_NEW = {
     "format": "another format of weights was measured",
     "engine": "no server of this engine was measured",
     UNSERVED: "no server was measured; kernels have bands of their own",
+    DEVICE: "speeds of this device were measured",
+    OTHER_DEVICES: "speeds of other devices were measured",
 }
 """What is new about a set-up, in words."""
 
 
 def standing_sentence(scenario: Scenario, found: Standing) -> str:
     """Whether a scenario lies inside what was measured, and the error to expect."""
-    weights = format_text(weights_of(scenario.model))
-    named = f"{scenario.model.name} ({weights}) in {scenario.runtime.name} on {scenario.cards}"
-    band = f"80 % of plain steps within {percent(found.half_width)}"
+    model = scenario.model
+    set_up = f"{model.name} {model.numbers} in {scenario.runtime.name} on {scenario.cards}"
+    named = f"{set_up}: {WHAT_IS_NEW[found.kind]}"
+    band = f"80 % of plain steps should lie within {percent(found.half_width)}"
     if found.nearness is None:
-        return f"{named}: {WHAT_IS_NEW[found.kind]} ({band})."
-    between = f", of which {percent(found.between)} for how near that is" if found.between else ""
-    cells = f"the nearest is {found.nearest} ({found.nearness.nearest.cells} cells)"
-    expected = f"Expect an error of {percent(found.expected or 0.0)} ({band}{between})."
-    return f"{named}: {WHAT_IS_NEW[found.kind]}; {cells}. {expected}"
-
-
-def standing_screen(scenario: Scenario, found: Standing) -> Screen:
-    """How near a scenario is to what was measured, with the nearest groups."""
-    return Screen(
-        asked=setup_text(scenario),
-        answer=(standing_sentence(scenario, found),),
-        tables=(groups_table(found.near),) if found.near else (),
-    )
+        return f"{named}. {band}."
+    points = f"{found.nearness.nearest.cells} measured points"
+    is_inside = found.kind == "measured"
+    nearest = f" ({points})" if is_inside else f"; the nearest is {found.nearest} ({points})"
+    expected = f"Expect a plain step to err by {percent(found.expected or 0.0)}"
+    between = f", {percent(found.between)} of it for what is new" if found.between else ""
+    return f"{named}{nearest}. {expected}; {band}{between}."
 
 
 def standing_fact(scenario: Scenario) -> Iterator[Fact]:
@@ -114,9 +119,8 @@ def overview_table(found: Sequence[Group]) -> TextTable:
         parts.setdefault((*place, "" if group.kind == "kernel" else group.weights), []).append(group)
 
     def mean(own: Sequence[Group], name: str) -> str:
-        known = [(getattr(group, name), group.rows) for group in own if getattr(group, name) is not None]
-        rows = sum(count for _, count in known)
-        return percent(sum(value * count for value, count in known) / rows) if known else NOTHING
+        found = mean_of(own, name)
+        return NOTHING if math.isnan(found) else percent(found)
 
     def models(own: Sequence[Group]) -> str:
         return ", ".join(sorted({group.model for group in own} - {"", OTHERS})) or NOTHING

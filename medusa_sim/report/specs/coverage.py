@@ -1,0 +1,25 @@
+"""`specs --kind coverage` of a set-up, for people: how near it is to what was measured."""
+
+from __future__ import annotations
+
+from medusa_sim.doubts.standing import LEAST, Standing, together
+from medusa_sim.report.screen import Fact, Screen
+from medusa_sim.report.words.basis import basis
+from medusa_sim.report.words.standing import groups_table, standing_sentence
+from medusa_sim.scenario.scenario import Scenario
+
+
+def coverage_screen(scenario: Scenario, found: Standing) -> Screen:
+    """The class of a set-up and the error to expect, where its kernels are from, the nearest groups."""
+    kernels = next(part.text for part in basis(scenario, plain=True) if part.part == "Kernels")
+    title = f"beside its nearest, in groups of {LEAST} rows and more"
+    lacking = (
+        f"no group of {LEAST} rows and more beside its nearest; `medusa-sim specs --kind coverage --gpu "
+        f"{scenario.gpu.name}` has those of the card"
+    )
+    return Screen(
+        asked="",
+        answer=(standing_sentence(scenario, found),),
+        tables=(groups_table(together(found.near), title),) if found.near else (),
+        facts=(Fact("Kernels", kernels), *([] if found.near else [Fact("Errors", lacking)])),
+    )
