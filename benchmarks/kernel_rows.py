@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from measured_pairs import joined, kernel_pairs
+from routing import with_routing
 from study import GPU_OF_ROWS, is_here, measured
 
 from medusa_sim.errors import SpecError
@@ -52,9 +53,16 @@ def by_card(name: str, gpus: list[str]) -> Iterator[tuple[Gpu, pd.DataFrame]]:
     """Rows of `moe_tp/NAME.parquet` by card, of those that are named (all without a name)."""
     frame = pd.read_parquet(measured(f"moe_tp/{name}.parquet"))
     frame = with_op(frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, str)), name)
+    if name == "moe":
+        frame = with_routing(frame)
     for recorded, rows in frame[frame["gpu"].isin(GPU_OF_ROWS)].groupby("gpu"):
         if GPU_OF_ROWS[str(recorded)] in (gpus or GPU_OF_ROWS.values()):
             yield load_gpu(GPU_OF_ROWS[str(recorded)]), rows
+
+
+def is_sound(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Rows that carry no word in `suspect`."""
+    return rows["suspect"].astype(str) == "" if "suspect" in rows else pd.Series(data=True, index=rows.index)
 
 
 def experts(gpus: list[str], *, spread: bool = False) -> Iterator[tuple[Gpu, str, pd.DataFrame]]:
@@ -102,7 +110,7 @@ class Measured:
     def read(name: str, gpu: str) -> Iterator[Measured]:
         """Rows of a card by engine, kernel, operator and, for collectives, version."""
         for card, rows in by_card(name, [gpu]):
-            keep = rows["suspect"] == "" if "suspect" in rows else pd.Series(data=True, index=rows.index)
+            keep = is_sound(rows)
             if name == "collectives" and card.name == "l40s":
                 keep &= rows["ranks"] <= 2
             frame = check_rows(rows[keep], name, need_time=True)
@@ -158,13 +166,19 @@ def pairs() -> pd.DataFrame:
     """
     if not any(map(is_here, FILES)):
         measured(FILES[0])
-    return joined(each for frames in (_recorded_pairs(), _mixer_pairs()) for each in frames)
+    return joined(frames())
+
+
+def frames() -> Iterator[pd.DataFrame]:
+    """The same, kernel by kernel."""
+    yield from _recorded_pairs()
+    yield from _mixer_pairs()
 
 
 def _recorded_pairs() -> Iterator[pd.DataFrame]:
     for name in filter(lambda name: is_here(f"moe_tp/{name}.parquet"), TABLES):
         for card, rows in by_card(name, []):
-            keep = rows["suspect"] == "" if "suspect" in rows else pd.Series(data=True, index=rows.index)
+            keep = is_sound(rows)
             spread = pd.Series(data=False, index=rows.index)
             if name == "collectives" and card.name == "l40s":
                 keep &= rows["ranks"] <= 2

@@ -1,7 +1,7 @@
 """Kernels of engines: fits to measured rows, errors on groups that a refit left out and on other cards' rows.
 
     python benchmarks/kernels.py fit experts|serving|mixers [GPU ...]     writes hardware/*.toml
-    python benchmarks/kernels.py stored serving|mixers [GPU ...]          errors that stand in hardware/*.toml
+    python benchmarks/kernels.py stored serving|mixers [GPU ...]          what `fit` wrote to hardware/*.toml
     python benchmarks/kernels.py left-out experts|linear|heads|ranks|mixers [GPU ...]   refits without a group
     python benchmarks/kernels.py transfer linear|mixers|spread|formats [GPU ...]  rows that no fit has seen
 
@@ -31,7 +31,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
-from kernel_rows import SOURCE, Measured, experts, linear, mixers, serving_kernels
+from kernel_rows import SOURCE, Measured, experts, is_sound, linear, mixers, serving_kernels
 from mixer_rows import left_out_mixers, transfer_mixers
 from operator_rows import GPU_OF_FILE
 from study import GPU_OF_ROWS, ROOT, Beside, left_out_us, measured, table, width_to_add
@@ -132,6 +132,7 @@ def fit_int4(_: list[str]) -> None:
 
 def stored(study: str, gpus: list[str]) -> None:
     """Fit and held-out errors by card, set and group of kernels, weighted by rows; then by group alone."""
+    print("as `fit` stored them in hardware/*.toml: nothing is measured or fitted here (`left-out` refits)\n")
     found = pd.DataFrame([
         {"gpu": gpu, "set": name, "group": _group(section, key, getattr(kernel, "name", "")),
          "rows": kernel.fit.rows, "fit": kernel.fit.fit_error, "held": kernel.fit.heldout_error}
@@ -167,7 +168,7 @@ def rows_of_kernels(
 ) -> Iterator[tuple[Gpu, str, ExpertKernel, pd.DataFrame, Rows[Any]]]:
     """Card, set and format, kernel of the shipped files, and its rows that carry no word in `suspect`."""
     for gpu, engine, frame in experts(gpus, spread=spread):
-        clean = frame[frame["suspect"].astype(str) == ""]
+        clean = frame[is_sound(frame)]
         for key, kernel in gpu.kernels[engine].moe.items():
             of_kernel = clean[clean["kernel"].astype(str) == kernel.name].reset_index(drop=True)
             if kernel.fit.inherited_from or of_kernel.empty:

@@ -40,7 +40,6 @@ SOURCES = {
     "measured/a6000_": "repository casys-kaist/LLMServingSim",
     "measured/": WHEEL,
     "moe_tp/grouped_gemm_infersim": "repository alibaba/InferSim",
-    "moe_tp/collectives": f"{WHEEL}; repository microsoft/vidur",
     "moe_tp/": WHEEL,
     "kernels_2026/": WHEEL,
     "serving/plain_serving": "repository ai-dynamo/aiconfigurator",

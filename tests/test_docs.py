@@ -162,7 +162,7 @@ WORDS = {
     "kernel_rows.py": None,
     "engine_rows.py": None,
     "local_curves.py": None,
-    "evidence.py": None,
+    "evidence_rule.py": None,
     "study.py": None,
 }
 

@@ -70,7 +70,7 @@ LACKING = {
     "validate_local.py": ("out --engine none", "make validate-local"),
 }
 """Scripts that need a browser or an engine, and what they say where it is not there."""
-ELSEWHERE = {"build_release.py", "evidence.py", "guards.py", "mutations.py"}
+ELSEWHERE = {"build_release.py", "evidence.py", "evidence_rule.py", "guards.py", "mutations.py"}
 """Need the history, the tests or the network; tests of their own."""
 
 
