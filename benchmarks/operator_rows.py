@@ -21,6 +21,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.lab.reproduce import scores as paper_scores
 from medusa_sim.lab.validate.operators import Score, regrets, scores
 from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.operators.columns import SIZE_COLUMNS
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.table import read_rows
 from medusa_sim.report.words.numbers import percent
@@ -51,16 +52,14 @@ def heldout(gpu: Gpu, score: Score) -> float:
 
 def pairs() -> pd.DataFrame:
     """Every row as a pair (`measured_pairs.py`)."""
-    return joined(
-        each
-        for path, gpu in files("*.parquet")
-        for each in kernel_pairs(
-            compared(path, gpu, "calibrated"),
-            gpu,
-            data=f"measured/{path.name}",
-            engine=path.stem.split("_")[-1],
-        )
-    )
+    return joined(frames())
+
+
+def frames() -> Iterator[pd.DataFrame]:
+    """The same, kernel by kernel."""
+    for path, gpu in files("*.parquet"):
+        rows, library = compared(path, gpu, "calibrated"), path.stem.split("_")[-1]
+        yield from kernel_pairs(rows, gpu, data=f"measured/{path.name}", engine=library)
 
 
 def _refuse(line: str) -> None:
@@ -74,9 +73,19 @@ def files(pattern: str) -> Iterator[tuple[Path, Gpu]]:
         yield path, load_gpu(GPU_OF_FILE[path.stem.split("_")[0]])
 
 
-def compared(path: Path, gpu: Gpu, latency: LatencyName) -> pd.DataFrame:
-    """Rows of a file with the predictions of `medusa-sim time --runtime kernel --cache as-measured`."""
+def compared(path: Path, gpu: Gpu, latency: LatencyName, *, by_shape: bool = True) -> pd.DataFrame:
+    """Rows of a file with the predictions of `medusa-sim time --runtime kernel --cache as-measured`.
+
+    by_shape: layers of one shape are one row, the median of their times, as in the fit and the refits.
+    """
     rows = read_rows(path, need_time=True)
+    if by_shape:
+        shape = [name for name in (*SIZE_COLUMNS, "dtype") if name in rows]
+        is_linear = rows[["m", "n", "k"]].notna().all(axis=1)
+        linear = rows[is_linear].groupby(shape, sort=False, dropna=False)
+        medians = linear["time_us"].transform("median")
+        rows = rows.assign(time_us=rows["time_us"].mask(is_linear, medians))
+        rows = rows[~is_linear | ~rows.duplicated(shape)].reset_index(drop=True)
     return predicted_rows(rows, gpu, load_runtime("kernel"), leave_out=_refuse, latency=latency, cold=False)
 
 
@@ -120,7 +129,7 @@ def regret_rows() -> Iterator[tuple[object, ...]]:
     for path, gpu in files("*_gemm_torch.parquet"):
         cells = []
         for latency in ("calibrated", "roofline"):
-            found = regrets(compared(path, gpu, latency), curve)
+            found = regrets(compared(path, gpu, latency, by_shape=False), curve)
             cells += [percent(float(np.mean([r.mean for r in found]))), percent(max(r.worst for r in found))]
         yield (gpu.name, path.stem, len(found), *cells)
 
@@ -135,13 +144,18 @@ def paper_rows() -> Iterator[tuple[object, ...]]:
         yield (*words, *told, row["worst_cell"])
 
 
+def tables_of_files() -> Iterator[str]:
+    """The tables with a line for each file."""
+    operators = "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row"
+    yield table(f"{operators} | ratio | in band", 4, score_rows())
+    yield table("GPU | file | dtype | 1..16 | 17..64 | 65..128 | 129..512 | > 512", 3, range_rows())
+
+
 def main() -> None:
     """Write the tables: scores, linear layers by range of m, regrets, the papers."""
-    operators = "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row"
     tables = [
-        table(f"{operators} | ratio | in band", 4, score_rows()),
-        table("GPU | file | dtype | 1..16 | 17..64 | 65..128 | 129..512 | > 512", 3, range_rows()),
-        table("GPU | file | models | mean | worst | roofline: mean | worst", 2, regret_rows()),
+        *tables_of_files(),
+        table("GPU | file | models | mean | worst | roofline: mean | roofline: worst", 2, regret_rows()),
         table("target | quantity | baseline | cells | mean | worst | worst cell", 3, paper_rows()),
     ]
     write_tables("validation.md", "rows", tables)

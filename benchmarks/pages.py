@@ -36,7 +36,7 @@ def write_section(page: str, name: str, content: str) -> None:
 def write_tables(page: str, name: str, tables: Sequence[str]) -> None:
     """Put Markdown tables in the place of a section's own. Raises ValueError where their number differs."""
     text, start, end = _found(page, name)
-    before, *after = re.split(r"(?m)(?:^\|.*\n)+", text[start:end])
+    before, *after = re.split(r"(?m)(?:^\|.*(?:\n|\Z))+", text[start:end])
     written = "".join(table + rest for table, rest in zip(tables, after, strict=True))
     write_text(DOCS / page, text[:start] + before + written + text[end:])
 
