@@ -150,7 +150,8 @@ def main() -> None:
         told(f"laid out {file}: {rows:,} rows")
     os.environ["MEDUSA_SIM_DATA"] = str(data)
     lines = compared(told)
-    print(*lines, sep="\n")
+    for line in lines:
+        print(line)
     told(f"{sum(line.startswith('+') for line in lines)} lines differ from what ships")
     sys.exit(3 if lines else 0)
 
