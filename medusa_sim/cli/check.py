@@ -63,6 +63,11 @@ def check(
     from medusa_sim.report.check.screen import check_screen
 
     files, counters = sorted_out(files, counters, more)
+    if not files and not counters and not asked.changed:
+        raise UsageError(
+            "check needs what the engine gave: a benchmark's result, its log or counters as FILE, or "
+            "--measured-tpot-ms with --batch and --drafts"
+        )
     if how.before is not None and not counters:
         raise UsageError("--before belongs to the page after it; give --counters FILE")
     if files:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,7 +169,7 @@ def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> 
     known = {
         "gpu": gpu_names(data_dir) if is_whole else device_names(data_dir),
         "model": model_names(),
-        "runtime": (*runtime_names(data_dir), *local_runtime_names()),
+        "runtime": by_version((*runtime_names(data_dir), *local_runtime_names())),
         "acceptance": acceptance_names(data_dir),
         "price": ("prices",),
     }
@@ -195,6 +196,21 @@ def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> 
             every = [*runtime_aliases(), *(each for listed in known.values() for each in listed)]
             raise SpecError(unknown_name(kind or "GPU, model, runtime or profile", name, every))
         yield kinds[0], name
+
+
+def by_version(runtimes: Sequence[str]) -> list[str]:
+    """Engines in their order, the versions of each from the oldest on.
+
+    >>> by_version(["kernel", "vllm-0.10", "sglang-0.4", "vllm-0.8", "vllm-v0"])
+    ['kernel', 'vllm-v0', 'vllm-0.8', 'vllm-0.10', 'sglang-0.4']
+    """
+    engines = list(dict.fromkeys(name.partition("-")[0] for name in runtimes))
+    return sorted(
+        runtimes,
+        key=lambda name: (
+            engines.index(name.partition("-")[0]), tuple(map(int, re.findall(r"\d+", name)))
+        ),
+    )  # fmt: skip
 
 
 def _loads(load: Callable[[str], object], name: str) -> bool:

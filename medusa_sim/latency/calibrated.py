@@ -145,9 +145,11 @@ class CalibratedLatency:
         """The kernel of that key in a section of the set. Raises SpecError naming those that it has."""
         if key in kernels:
             return kernels[key]
+        is_block = section == "elementwise" and not kernels  # such a set prices no whole step
+        block = ", ask for one block (sweep --scope block)" if is_block else ""
         raise SpecError(
             f"gpu {self.gpu.name!r}, kernel set {self.kernels!r}: no {section} kernel for {key!r} "
-            f"(it has: {', '.join(sorted(kernels)) or 'none'}); choose another --kernels or dtype, "
+            f"(it has: {', '.join(sorted(kernels)) or 'none'}); choose another --kernels or dtype{block}, "
             "or fit it: medusa-sim calibrate"
         )
 
