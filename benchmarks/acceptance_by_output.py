@@ -1,6 +1,6 @@
 """Does the length of outputs change how often drafts are accepted? DeepSeek-R1 as InferenceX served it.
 
-    python benchmarks/acceptance_by_output.py
+    python benchmarks/acceptance_by_output.py            # two seconds of one core
 
 Tokens of a round follow from mean chunks of a stream (`deepseek_rows`), not from times per token or rates.
 One share of every conditional rate of the published profile (real prompts; here they are random) is fitted to

@@ -2,6 +2,9 @@
 
     python benchmarks/compare_validation.py
 
+Prints what the choice gives up beside the best measured cell, over every card and for each alone, how sure it
+was, the errors of time per token and tokens/s a GPU, and every choice.
+
 Every measured cell (card, engine, format, split, speculation, concurrency) is predicted by `ms.compare`, by
 the version of the engine that ran it. For each traffic, ten speeds between the slowest and the fastest
 measured stream are targets: the cell that is predicted to give most tokens/s a GPU among those predicted to

@@ -1,4 +1,6 @@
-"""How rates fall beyond what was measured: fits the falls of acceptance/deeper.py to deeper profiles.
+"""How do rates fall beyond what was measured? Fits the falls of acceptance/deeper.py to deeper profiles.
+
+    python benchmarks/deeper_rates.py            # a row a kind of drafter and fall; two seconds of one core
 
 Each shipped profile of more than four drafts is predicted from its first 1 to 4, to twice as many and DEEPEST
 at most: by its own rates, and by their mean length alone. Prints the fits, what models err that a fit has not

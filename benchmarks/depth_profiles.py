@@ -1,10 +1,13 @@
-"""Mean acceptance lengths by draft length -> shipped profiles by position.
+"""Which rates by position give the mean acceptance lengths that were published by draft length?
+
+    python benchmarks/depth_profiles.py            # every profile and what its fit errs; two seconds
+    python benchmarks/depth_profiles.py --write    # into profiles/acceptance
 
 Rates are fitted: lengths good to NOISE each, and rates behind accepted drafts (LEAST_BEHIND and more) whose
 slope changes by about BEND from one to the next, so that noise in a length does not become a jump of a rate.
 A profile ends at the last draft length whose mean is within END of the largest: beyond it the drafter is out
-of the depth that it was trained for. Prints every profile and what its fit errs; `--write` writes them to
-profiles/acceptance. Those of one or two published figures stand in published/single_lengths.toml.
+of the depth that it was trained for. Profiles of one or two published figures stand in
+published/single_lengths.toml.
 """
 
 from __future__ import annotations

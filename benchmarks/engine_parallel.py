@@ -1,6 +1,6 @@
 """Inter-token latency of models on several GPUs, and of mixtures of experts, beside a served engine.
 
-    python benchmarks/engine_parallel.py
+    python benchmarks/engine_parallel.py            # errors by model and number of GPUs; two seconds
 
 Nothing is fitted to these rows: kernels, experts and collectives come from their own measurements, what the
 engine adds from dense models on one GPU. Expert parallelism over all GPUs stands as the file says; prompts

@@ -1,6 +1,6 @@
 """Where linear layers change the decision: writes the tables of docs/hybrids.md and docs/images/hybrids.svg.
 
-    python benchmarks/hybrid_break_even.py
+    python benchmarks/hybrid_break_even.py            # three seconds of one core
 
 Every model gets the same chain of drafts and the same acceptance, so that only its steps differ; a draft
 costs one EAGLE-3 layer of its width. Batches are those of one step, whether so many requests fit or not.

@@ -1,6 +1,6 @@
 """How long a look-up in the text goes on finding drafts: texts replayed as if they were outputs.
 
-    python benchmarks/lookup_runs.py
+    python benchmarks/lookup_runs.py            # five seconds of one core
 
 Sources of Python's standard library and pages of this project, 600 tokens of each as a prompt and 300 as the
 output; words and signs stand for tokens. A step looks the last n tokens up, longest first, the earliest copy.

@@ -1,4 +1,7 @@
-"""Mixtures of experts with speculation, predicted beside published: step ratios by source.
+"""How much longer does a step with drafts take in a mixture of experts? Predicted beside published.
+
+    python benchmarks/moe_speculation.py            # every row, errors by source, which sources contradict
+    python benchmarks/moe_speculation.py --roofline # with kernels at the card's limits, not the fitted ones
 
     step ratio = tokens per step / speedup = a step that speculates / a plain step
 
@@ -8,7 +11,6 @@ date (vLLM's first one for what was measured in early 2025; none for DeepSeek's 
 to dense models on one GPU. Only vLLM PR 12755 has a date of its own; MoESD does not say its version, and
 `vllm-v0` was kept for both after today's `vllm-0.33` had been seen to miss (Mixtral 17 %, Qwen2-57B 31 %, PR
 12755 16 %; with V0 6, 16 and 34 %): no held-out figure. An error is that of the middle of the range.
-`--roofline` takes kernels at the card's limits instead of fitted ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes the rows of docs/validation.md: predicted against every measured file, with the roofline beside it.
 
-    python benchmarks/operator_rows.py
+    python benchmarks/operator_rows.py            # seven seconds of one core
 
 `pairs` are the same rows as `make accuracy` takes them.
 """

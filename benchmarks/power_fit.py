@@ -1,6 +1,6 @@
 """Fits the watts of a card (docs/method-engines.md, W2, W3); prints the errors on models that were left out.
 
-    python benchmarks/power_fit.py            # the table
+    python benchmarks/power_fit.py            # errors by model, and the parameters
     python benchmarks/power_fit.py --write    # the parameters, into `hardware/h100-sxm.toml`
 
 Rows: watts of the ML.ENERGY benchmark and the tokens/s of the same runs (vLLM 0.11 behind its server, H100).

@@ -1,6 +1,6 @@
 r"""Attention with several queries beside public rows: errors by kernel; fits of vLLM's latent kernels.
 
-    python benchmarks/verify_attention.py            # errors by kernel, of `medusa-sim time --ops`
+    python benchmarks/verify_attention.py            # errors by kernel, as `medusa-sim time --ops`; a second
     python benchmarks/verify_attention.py --rows     # every row as well
     python benchmarks/verify_attention.py --fit      # writes FlashMLA and FlashAttention-3 MLA into hardware/
 

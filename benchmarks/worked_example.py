@@ -1,6 +1,6 @@
 """Writes the worked example of docs/method.md, its section `example`, and both pictures of that page.
 
-    python benchmarks/worked_example.py
+    python benchmarks/worked_example.py            # two seconds of one core
 
 Every figure of the section comes from one scenario; tests/test_method.py computes it again by hand.
 """
