@@ -34,7 +34,7 @@ from medusa_sim.scenario.question import Objective, Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.measured import Beside, as_measured
 from medusa_sim.setups.question import BATCHES
-from medusa_sim.setups.served_figures import by_nearness, differences, figures
+from medusa_sim.setups.served_figures import by_nearness, differences, figures, says_something
 from medusa_sim.setups.setup import ENGINES
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
@@ -140,17 +140,16 @@ def room(set_up: SetUp) -> int:
     return min(max(int(plain[0, 0]), 1), MOST_AT_ONCE)
 
 
-_ANOTHER = {"model", "card"}
-"""What a measurement that says nothing of a set-up differs in."""
 _CURVE = BATCHES[: BATCHES.index(256) + 1]
 
 
-def measured_near(set_up: SetUp) -> list[Beside]:
-    """Every public measurement with its predicted curve, the nearest to a set-up first."""
+def measured_near(set_up: SetUp, *, every: bool = False) -> list[Beside]:
+    """Public measurements with their predicted curves, the nearest to a set-up first; every: far ones too."""
     of = scenario_of(set_up)
     return [
         Beside(figure=figure, differs=differences(figure, of), curve=_as_measured(place))
         for figure in by_nearness(of)
+        if every or says_something(figure, of)
         for place in [figures().index(figure)]
     ]
 
@@ -161,11 +160,6 @@ def how_near(set_up: SetUp) -> tuple[Standing, str]:
     of = scenario_of(set_up)
     found = standing(of)
     return found, standing_sentence(of, found)
-
-
-def says_something(beside: Beside) -> bool:
-    """Whether a measurement is of the set-up's model or card."""
-    return not set(beside.differs) >= _ANOTHER
 
 
 @KEPT

@@ -6,6 +6,11 @@
 A card keeps its data sheet and loses every kernel; all are borrowed from one relative, as a card's file says
 it (`specs/inheritance.py`). Beside its own kernels engines' terms are the same in both. For served steps they
 come from a fit without the card's cells (`hierarchy.py`), and the band from what is then new about it.
+
+What borrowed kernels of one kind are off by together (`inheritance.TOGETHER`) follows from all pairs of
+LENDERS and OTHERS: the part of single rows' bands with which bands of steps hold 80 % in the mean over pairs,
+of the same architecture and of another one. Held out: what a card's bands hold by the part of pairs that it
+is no part of.
 """
 
 from __future__ import annotations
@@ -13,8 +18,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +28,50 @@ import pandas as pd
 import tomlkit
 from hierarchy import Fit, parts_of
 from served_rows import GROUP, served_cells, set_ups
-from study import ROOT, mean_bias_worst, table
+from study import PROMISED, ROOT, mean_bias_worst, table
 
 import medusa_sim as ms
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.specs.inheritance import BORROWED
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.inheritance import BORROWED, TOGETHER, TOGETHER_ALIKE
 from medusa_sim.specs.nearness import between, known_kinds, nearest_kind
+from medusa_sim.step.compose import step_us
+from medusa_sim.step.pass_time import StepTime
 from medusa_sim.step.step import decode_step
 
 LENDERS = {
-    "h100-sxm": ("h200-sxm", "a100-80gb-pcie"),
-    "h200-sxm": ("h100-sxm", "h100-sxm"),
-    "b200": ("h200-sxm", "h100-sxm"),
-    "l40s": ("a100-80gb-sxm", "a40"),
-    "a100-80gb-sxm": ("h100-sxm", "h100-sxm"),
-    "rtx-pro-6000": ("l40s", "a40"),
+    "h100-sxm": "h200-sxm",
+    "h200-sxm": "h100-sxm",
+    "b200": "h200-sxm",
+    "gb200": "b200",
+    "l40s": "a100-80gb-sxm",
+    "a100-80gb-sxm": "h100-sxm",
+    "rtx-pro-6000": "l40s",
 }
-"""Card -> who lends it kernels, and who norms and rope."""
+"""Card -> who lends it kernels, as its file would say it."""
+OTHERS = {
+    "h100-sxm": ("l40s",),
+    "h200-sxm": ("l40s",),
+    "b200": ("h100-sxm", "l40s"),
+    "gb200": ("h200-sxm", "h100-sxm", "l40s"),
+    "l40s": ("h100-sxm", "h200-sxm"),
+    "a100-80gb-sxm": ("h200-sxm", "l40s"),
+    "rtx-pro-6000": ("h100-sxm", "h200-sxm"),
+}
+"""Card -> who could as well. An A100's kernels lend to no card newer than an L40S: none shipped borrows them,
+since their attention is FlashAttention 2."""
+SMOOTH = {
+    "h100-sxm": "a100-80gb-pcie",
+    "h200-sxm": "h100-sxm",
+    "b200": "h100-sxm",
+    "gb200": "h100-sxm",
+    "l40s": "a40",
+    "a100-80gb-sxm": "h100-sxm",
+    "rtx-pro-6000": "a40",
+}
+"""Card -> who lends it norms and rope, which few cards were measured with."""
+PARTS = np.arange(0.01, 1.0, 0.01)
 SET_UPS: tuple[dict[str, Any], ...] = (
     {"model": "llama-3.1-8b"},
     {"model": "llama-3.1-8b", "dtype": "fp8"},
@@ -52,13 +84,17 @@ BATCHES, LENGTHS = (1, 8, 32, 128, 256), (1024, 8192)
 HALVES = ("bf16", "fp16")
 
 
-def borrowing(card: str) -> str:
-    """The file of a card that has nothing of its own but its data sheet."""
-    lender, smooth = LENDERS[card]
+def borrowing(card: str, lender: str) -> str:
+    """The file of a card that has nothing of its own but its data sheet.
+
+    What its lender borrows itself comes from there: attention of a B200 from an H200.
+    """
+    smooth = SMOOTH[card]
     own, lent = (
         tomllib.loads((ROOT / f"hardware/{name}.toml").read_text(encoding="utf-8")) for name in (card, lender)
     )
     kernels: dict[str, Any] = {}
+    attention = f"{lender}:sglang"
     for name, sections in lent["kernels"].items():
         named: dict[str, Any] = {each: lender for each in sections if each in BORROWED and each != "gemm"}
         forms = [
@@ -69,54 +105,107 @@ def borrowing(card: str) -> str:
             named["gemm"] = gemm | {half: gemm.get(half, gemm[forms[0]]) for half in HALVES}
         if name == "sglang":
             named["elementwise"] = f"{smooth}:torch"
+            attention = named.setdefault("attention", sections.get("inherit", {}).get("attention", attention))
         if named:
             kernels[name] = {"inherit": {"reason": "as if nobody had measured the card", **named}}
     kernels["torch"] = {
         "inherit": {
             "reason": "as if nobody had measured the card",
             "gemm": dict.fromkeys(HALVES, f"{lender}:sglang:bf16"),
-            "attention": f"{lender}:sglang",
+            "attention": attention if ":" in attention else f"{attention}:sglang",
             "elementwise": f"{smooth}:torch",
         }
     }
     return tomlkit.dumps(own | {"kernels": kernels})
 
 
-def steps(card: str, folder: Path) -> Iterator[pd.DataFrame]:
+def inside_kernels(step: StepTime, measured_us: FloatArray, share: float) -> BoolArray:
+    """Which steps lie in the band of kernels alone, with so much of what borrowed ones are off by together.
+
+    What engines add has a band of its own, and is the same in both.
+    """
+    (_, kernels), *_ = step.passes
+    alone, whole = kernels.spread._replace(shared={}).squares, kernels.spread.squares
+    below, above = (few + share**2 * (every - few) for few, every in zip(alone, whole, strict=True))
+    cost = step.cost
+    fast_us, slow_us = (
+        step_us(cost.device_us + half_us, cost.host_us, cost.exposed_us)
+        for half_us in (-np.sqrt(below), np.sqrt(above))
+    )
+    return np.asarray((fast_us <= measured_us) & (measured_us <= slow_us)).ravel()
+
+
+def steps(card: str, lender: str, folder: Path) -> Iterator[pd.DataFrame]:
     """A line of every plain step: by its own kernels, by borrowed ones, and whether their band holds it.
 
-    by_kernels: whether that of borrowed kernels alone does, without what a set-up lies beside others, which
-    is of engines and no part of this difference.
+    held: by the band of borrowed kernels alone; with_engines: by that of the whole step, which has more for
+    what engines add, the same in both, and for how near the set-up lies to others. needed: the least of PARTS
+    whose band would hold.
     """
     batch, length = np.array(BATCHES)[:, None], np.array(LENGTHS)
+    is_alike = load_gpu(card).architecture == load_gpu(lender).architecture
+    shipped = TOGETHER_ALIKE if is_alike else TOGETHER
     for asked in SET_UPS:
         for runtime in RUNTIMES:
             borrowed: tuple[dict[str, Any], ...] = ({}, {"data_dir": str(folder)})
             given = asked | {"gpu": card, "runtime": runtime, "drafter": "ngram", "acceptance": "0.5"}
             try:
-                own, lent = (
-                    decode_step(ms.Scenario(**given, **more).setting, batch, length).cost for more in borrowed
+                own, step = (
+                    decode_step(ms.Scenario(**given, **more).setting, batch, length) for more in borrowed
                 )
             except MedusaSimError as refused:
                 print(f"{card}, {asked}, {runtime}: {refused}")
                 continue
-            bands = {"held": lent, "by_kernels": replace(lent, between_us=np.zeros(()))}
-            inside = {
-                name: ((each.low_us <= own.time_us) & (own.time_us <= each.high_us)).ravel()
-                for name, each in bands.items()
-            }
-            error = (lent.time_us / own.time_us - 1.0).ravel()
-            yield pd.DataFrame({"card": card, "error": error, **inside})
+            own_us, lent = own.time_us, step.cost
+            inside = np.array([inside_kernels(step, own_us, part / shipped) for part in PARTS])
+            yield pd.DataFrame(
+                {
+                    "card": card,
+                    "lender": lender,
+                    "is_alike": is_alike,
+                    "error": (lent.time_us / own_us - 1.0).ravel(),
+                    "half": np.log(lent.high_us / lent.time_us).ravel(),
+                    "held": inside_kernels(step, own_us, 1.0),
+                    "with_engines": ((lent.low_us <= own_us) & (own_us <= lent.high_us)).ravel(),
+                    "needed": np.where(inside.any(axis=0), PARTS[inside.argmax(axis=0)], np.inf),
+                }
+            )
+
+
+def part_of(cells: pd.DataFrame) -> float:
+    """The least part with which the bands of steps hold PROMISED in the mean over pairs."""
+    for part in PARTS:
+        if (cells.needed <= part).groupby([cells.card, cells.lender]).mean().mean() >= PROMISED:
+            return float(part)
+    return float("inf")
+
+
+def parts_table(cells: pd.DataFrame) -> str:
+    """What pairs ask for, and what each card's bands hold by the part of pairs without it."""
+    lines = []
+    for is_alike, own in cells.groupby("is_alike"):
+        name = "alike" if is_alike else "another"
+        pairs = (own.needed <= part_of(own)).groupby(own.card + " from " + own.lender).mean()
+        lines.append((name, "all", f"{part_of(own):.2f}", len(pairs), f"{100 * pairs.mean():.0f}",
+                      f"{100 * pairs.min():.0f} ({pairs.idxmin()})"))  # fmt: skip
+        for card, left in own.groupby("card", sort=False):
+            part = part_of(own[(own.card != card) & (own.lender != card)])
+            pairs = (left.needed <= part).groupby(left.lender).mean()
+            lines.append((name, f"without {card}", f"{part:.2f}", len(pairs), f"{100 * pairs.mean():.0f}",
+                          f"{100 * pairs.min():.0f} (from {pairs.idxmin()})"))  # fmt: skip
+    return table("architecture | pairs | part | of | held % | least", 2, lines)
 
 
 def priced(pairs: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataFrame:
     """Parts of every cell whose kernels the lender has (nvfp4 is Blackwell's alone)."""
-    found = [pd.DataFrame()]
+    found, left = [pd.DataFrame()], Counter[str]()
     for pair in pairs:
         try:
             found.append(parts_of([pair]))
         except MedusaSimError as error:
-            print(f"left out, {len(pair[1])} cells: {error}")
+            left[str(error)] += len(pair[1])
+    for why, cells in left.items():
+        print(f"left out, {cells} cells: {why}")
     return pd.concat(found, ignore_index=True)
 
 
@@ -157,25 +246,30 @@ def main() -> None:
     asked = parser.parse_args()
     found, folders = list[pd.DataFrame](), dict[str, Path]()
     with tempfile.TemporaryDirectory() as name:
-        for card in LENDERS:
-            folder = folders[card] = Path(name) / card
-            (folder / "hardware").mkdir(parents=True)
-            (folder / "hardware" / f"{card}.toml").write_text(borrowing(card), encoding="utf-8")
-            found += steps(card, folder)
+        for card, first in LENDERS.items():
+            for lender in (first, *OTHERS[card]):
+                folder = Path(name) / f"{card} {lender}"
+                folders.setdefault(card, folder)
+                (folder / "hardware").mkdir(parents=True)
+                text = borrowing(card, lender)
+                (folder / "hardware" / f"{card}.toml").write_text(text, encoding="utf-8")
+                found += steps(card, lender, folder)
         served = served_table(folders) if asked.served else ""
     cells = pd.concat(found, ignore_index=True)
     lines = [
         (
             card,
-            LENDERS[str(card)][0],
+            lender,
             len(part),
             mean_bias_worst(part.error),
-            f"{100 * part.held.mean():.0f}",
-            f"{100 * part.by_kernels.mean():.0f}",
+            *(f"{100 * part[name].mean():.0f}" for name in ("half", "held", "with_engines")),
         )
-        for card, part in cells.groupby("card", sort=False)
+        for card, lender in LENDERS.items()
+        if len(part := cells[(cells.card == card) & (cells.lender == lender)])
     ]
-    print(table("card | lender | steps | mean % (bias; worst) | held % | by kernels %", 2, lines))
+    words = "card | lender | steps | mean % (bias; worst) | half-width % | held % | with engines' %"
+    print(table(words, 2, lines))
+    print(parts_table(cells))
     print(served)
 
 

@@ -9,7 +9,7 @@ Every measured cell (card, engine, format, split, speculation, concurrency) is p
 the version of the engine that ran it. For each traffic, ten speeds between the slowest and the fastest
 measured stream are targets: the cell that is predicted to give most tokens/s a GPU among those predicted to
 keep the target with SURE is chosen, and what it measured is held against the best measured cell that keeps
-it.
+it. Of choices that give up more than MUCH it says what was predicted and measured of the cell passed over.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from medusa_sim.setups.comparison import sureness
 from medusa_sim.setups.question import DRAFTS, SURE, Question
 from medusa_sim.specs.runtime import load_runtime
 
-TARGETS = 10
+TARGETS, MUCH = 10, 0.2
 CELL = ["gpu", "engine", "weights", "speculation", "tp", "ep", "dp_attention", "concurrency"]
 TRAFFIC = ["prompt_tokens", "output_tokens"]
 
@@ -99,8 +99,11 @@ def choices(rows: pd.DataFrame, sure: float) -> pd.DataFrame:
         chosen = int(np.argmax(np.where(keeps, own_rate, 0.0) if keeps.any() else own_speed))
         best = int(np.argmax(np.where(speed >= target, rate, 0.0)))
         given_up, missed = 1.0 - rate[chosen] / rate[best], 1.0 - speed[chosen] / target
-        found.append((target, certainty[chosen], names[chosen], names[best], given_up, missed))
-    table = pd.DataFrame(found, columns=["target", "certainty", "chosen", "best", "given_up", "missed"])
+        names_of = names[chosen], names[best]
+        passed_over = speed[best], own_speed[best], certainty[best]
+        found.append((target, certainty[chosen], *names_of, given_up, missed, *passed_over))
+    columns = "target certainty chosen best given_up missed best_speed best_predicted best_certainty"
+    table = pd.DataFrame(found, columns=columns.split())
     return table.assign(given_up=table.given_up.clip(lower=0.0), missed=table.missed.clip(lower=0.0))
 
 
@@ -151,7 +154,18 @@ def scores(rows: pd.DataFrame) -> tuple[list[str], pd.DataFrame]:
         f"all: given up {whole.given_up.mean():.1%}, {whole.given_up.max():.0%} at most; missed by more than "
         f"10 %: {(whole.missed > 0.1).sum()} of {len(whole)}"
     )
-    return lines, whole
+    return [*lines, *passed_over(whole)], whole
+
+
+def passed_over(table: pd.DataFrame) -> Iterator[str]:
+    """The choices that give up more than MUCH: the best measured cell, and why it was not chosen."""
+    for line in named_rows(table[table.given_up > MUCH]):
+        off = line.best_predicted / line.best_speed - 1.0
+        yield (
+            f"{line.given_up:.0%} given up at {line.target:.0f} tokens/s a user: {line.best} measured "
+            f"{line.best_speed:.1f}, predicted {line.best_predicted:.1f} ({off:+.0%}), "
+            f"{line.best_certainty:.0%} sure; {line.chosen} is {line.certainty:.0%} sure"
+        )
 
 
 def main() -> None:

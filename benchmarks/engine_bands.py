@@ -6,8 +6,8 @@
 `gain_share` of a version: the least with which 80 % intervals of its published speedups, each predicted by a
 fit without its source, hold 80 % in the mean over sources, and no source of LARGE cells or more falls below
 LEAST_HELD; look-ups and passes apart, mixtures as well where they need more. A version with fewer than LARGE
-such cells takes what all versions of its engine need together, an engine without any what all engines need
-in the mean over sources.
+such cells takes what all versions of its engine need in the mean over sources, an engine without any what all
+engines need so.
 The newest vLLM, of which nothing was measured, is judged by what older ones measured, priced as the newest:
 speedups, and for `between_share` plain steps and rounds, in the mean over sources alone.
 """
@@ -38,7 +38,7 @@ from medusa_sim.writing import write_text
 NEWEST = "vllm-0.33"
 LARGE, LEAST_HELD = 8, 0.6
 CONTRADICTED = 0.1
-"""Weight of rows that another source contradicts, in the fit too: printed, but not what is chosen by."""
+"""Weight of rows that another source contradicts, in the fit too."""
 MIXTURES = "qwen3-30b-a3b"
 CHOSEN = ("between_share", "gain_share", "lookup_gain_share")
 FORMS = '["mixture"]'
@@ -73,12 +73,15 @@ def held(cells: pd.DataFrame, share: float) -> pd.Series:
 
 
 def needed(cells: pd.DataFrame, least: float = LEAST_HELD) -> float:
-    """The least share with which sources hold, large ones at least so much each, to half a per cent."""
-    cells = cells[cells.weight > CONTRADICTED]
+    """The least share with which sources hold, large ones at least so much each, to half a per cent.
+
+    Rows that another source contradicts count for that floor alone: which of both is right nobody knows.
+    """
+    agreed = cells[cells.weight > CONTRADICTED]
     large = cells.groupby("source").size() >= LARGE
     for share in np.arange(0.0, 1.0, 0.005):
-        by_source = held(cells, float(share))
-        if by_source.mean() >= PROMISED and (by_source[large] >= least).all():
+        every = held(cells, float(share))
+        if held(agreed, float(share)).mean() >= PROMISED and (every[large] >= least).all():
             return float(round(share, 3))
     raise ValueError("no share holds so much")
 
@@ -154,7 +157,8 @@ def shares(own: pd.DataFrame, newest: pd.DataFrame, published: pd.DataFrame) -> 
         for version, few in dense.groupby("runtime"):
             alike = len(few) < LARGE
             cells = dense[dense.engine == few.engine.iloc[0]] if alike else few
-            yield Share(str(version), term, needed(cells), of_sparse, ALIKE if alike else GAIN, cells)
+            least = 0.0 if alike else LEAST_HELD
+            yield Share(str(version), term, needed(cells, least), of_sparse, ALIKE if alike else GAIN, cells)
         seen = as_newest[as_newest.drafter.isin(lookups()) == looks_up]
         yield Share(NEWEST, term, needed(seen, 0.0), of_sparse, GAIN_NEWEST, seen)
         for runtime in OTHERS:

@@ -312,7 +312,8 @@ def _answer(answer: Comparison) -> None:
     of = answer.scenario(chosen)
     low, high = (significant(float(chosen[f"tokens_per_s_per_user_{end}"]), 3) for end in ("low", "high"))
     is_plain = chosen["drafter"] == PLAIN
-    show.how_sure(how_sure(of, speed, f"{low} to {high}", plain=is_plain), *answer.warnings_of(of))
+    warnings = answer.warnings_of(answer.key(chosen))
+    show.how_sure(how_sure(of, speed, f"{low} to {high}", plain=is_plain), *warnings)
 
 
 def _chart(answer: Comparison, command: str) -> None:

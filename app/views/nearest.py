@@ -19,15 +19,14 @@ MOST = 3
 
 
 def nearest(set_up: SetUp, most: int | None = MOST) -> None:
-    """As a table, those of the engine first, then of the card, the model and the format; most: None: all.
+    """As a table, the nearest first, by the distance that bands go by; most: None: all.
 
-    Beside an answer those of another model and another card are left out. What is measured of this very
-    set-up stands on its predicted curve.
+    Beside an answer far ones of another model are left out. What is measured of this very set-up stands on
+    its predicted curve.
     """
-    near = answers.measured_near(set_up)
-    shown = [beside for beside in near if most is None or answers.says_something(beside)][:most]
+    shown = answers.measured_near(set_up, every=most is None)[:most]
     if not shown:
-        st.caption("No public measurement of this model or this card is held.")
+        st.caption("No public measurement near this set-up is held.")
         return
     st.subheader("Measured near it", anchor=False)
     show.table([_row(beside) for beside in shown], _PHONE)

@@ -32,11 +32,14 @@ def doubts(scenario: Scenario, candidates: int | None = None) -> tuple[str, ...]
     """Every reservation about the answers of a scenario.
 
     candidates: the largest count of these answers, where it is known: a guess that none of them rests on is
-    left out.
+    left out, and of plain decoding (1) whatever is of acceptance.
     """
-    is_guess_used = candidates is None or scenario.guessed_from is None or candidates > scenario.guessed_from
-    rules = RULES if is_guess_used else [rule for rule in RULES if rule is not guessed_acceptance]
-    return tuple(line for rule in rules for line in rule(scenario))
+    unused: tuple[Rule, ...] = ()
+    if candidates == 1:
+        unused = OF_ACCEPTANCE
+    elif candidates is not None and scenario.guessed_from is not None and candidates <= scenario.guessed_from:
+        unused = (guessed_acceptance,)
+    return tuple(line for rule in RULES if rule not in unused for line in rule(scenario))
 
 
 def grave_doubts(scenario: Scenario) -> tuple[str, ...]:
@@ -376,6 +379,14 @@ RULES_OF_KERNELS: tuple[Rule, ...] = (
     collectives_of_more_cards,
     spread_experts,
 )
+OF_ACCEPTANCE: tuple[Rule, ...] = (
+    whose_acceptance,
+    typed_acceptance,
+    guessed_acceptance,
+    acceptance_of_outputs,
+    requests_beyond_acceptance,
+)
+"""Rules of what drafts are accepted by: nothing that plain decoding rests on."""
 GRAVE: tuple[Rule, ...] = (
     whose_acceptance,
     typed_acceptance,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.errors import CoverageError, SpecError
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.fitted import UNSEEN_TOGETHER, Fit, Residual
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR, widen_band
 from medusa_sim.units import HALVES, US_PER_S
@@ -74,6 +74,8 @@ class OperatorTime:
     device_half: float = 0.0
     """Half-width, relative and within the band, by which all kernels of the device are off alike, so that no
     ratio of their times has it; what is left of such a kernel's band is that of all of them, too."""
+    together: float = UNSEEN_TOGETHER
+    """Of a borrowed kernel, by which part of its band all of its kind are off alike (`Fit.together`)."""
 
     def at(self, index: IntArray) -> OperatorTime:
         """The time of sizes along one axis, at an index into them."""
@@ -137,6 +139,7 @@ def calibrated_time(
         fit_low, fit_high = residual_band(residuals, operator.size)
         low, high = low * fit_low, high * fit_high
     slower = max(fit.slower for fit, _ in fits)
+    together = max((fit.together for fit, _ in fits if fit.is_borrowed(gpu.name)), default=UNSEEN_TOGETHER)
     bound = np.maximum(
         np.int8(work) * np.less(memory_us, work_us),
         np.int8(Bound.LATENCY) * np.greater(2.0 * np.asarray(fixed_us), time_us),
@@ -149,6 +152,7 @@ def calibrated_time(
         high_us=time_us * high,
         bound=np.asarray(bound),
         source=np.broadcast_to(np.int8(source), np.shape(time_us)),
+        together=together,
     )
 
 

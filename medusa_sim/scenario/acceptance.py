@@ -43,6 +43,8 @@ A constant rate solved at any depth of the shipped EAGLE and Medusa chains gives
 """
 _NUMBERS = re.compile(r"[\s0-9.,eE+-]+")
 _FAMILY = re.compile(r"[a-z]+")
+_VARIANT = "-no-thinking"
+"""Ends the name of a profile of answers without thinking, beside the model's own."""
 
 
 def constant_rate(rate: float, positions: int = MAX_DRAFTS, name: str | None = None) -> AcceptanceProfile:
@@ -246,14 +248,18 @@ def _shipped(drafter: type[Drafter], model_name: str, data_dir: DataDir) -> Acce
 def _of_the_family(prefix: str, model_name: str, known: Sequence[str]) -> str | None:
     """The profile of the nearest model of the same family: the longest common beginning of their names.
 
-    A family is the letters that a name begins with: kimi, glm, qwen. Shorter names first, so that variants
-    (`-no-thinking`) are taken only where they are asked for.
+    A family is the letters that a name begins with: kimi, glm, qwen. What a variant (`_VARIANT`) is named
+    beyond its model counts for nothing and shorter names come first: it stands in where its model has none.
     """
     letters = _FAMILY.match(model_name)
     if letters is None:
         return None
     relatives = sorted((name for name in known if name.startswith(f"{prefix}{letters[0]}")), key=len)
-    return max(relatives, key=lambda name: _alike(name.removeprefix(prefix), model_name), default=None)
+
+    def alike(name: str) -> int:
+        return _alike(name.removeprefix(prefix).removesuffix(_VARIANT), model_name)
+
+    return max(relatives, key=alike, default=None)
 
 
 def _alike(name: str, other: str) -> int:

@@ -156,10 +156,10 @@ class DraftOption:
         """The least factor on every accuracy that gives `required` tokens per step; None where none does."""
         if required <= 1.0:
             return 0.0
-        if self.order is None or self.heads is None:
-            most = (candidates - 1.0) / max(self.tokens(candidates) - 1.0, _LEAST)
-        else:
-            most = max(self._most_factors)  # beyond it every head is always right
+        if self.order is None or self.heads is None:  # accepted drafts are in proportion to it
+            accepted = max(self.tokens(candidates) - 1.0, _LEAST)
+            return (required - 1.0) / accepted if required <= candidates else None
+        most = max(self._most_factors)  # beyond it every head is always right
         if self.scaled_tokens(candidates, most) < required:
             return None
         low, high = 0.0, most

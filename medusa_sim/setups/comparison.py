@@ -85,13 +85,16 @@ class Comparison:
     @cached_property
     def warnings_by_set_up(self) -> dict[tuple[Any, ...], list[str]]:
         """The warnings of every set-up, by its `key`."""
-        told = {scenario: self.warnings_of(scenario) for scenario in dict.fromkeys(self.scenarios.values())}
-        return {key: told[scenario] for key, scenario in self.scenarios.items()}
+        return {key: self.warnings_of(key) for key in self.scenarios}
 
-    def warnings_of(self, scenario: Scenario) -> list[str]:
-        """The warnings of one set-up; of times to the first token where these are asked for."""
+    def warnings_of(self, key: tuple[Any, ...]) -> list[str]:
+        """The warnings of the set-up of a `key`; of times to the first token where these are asked for.
+
+        A scenario that does not speculate names some drafter: what its drafts are accepted by is no matter.
+        """
+        scenario, plain = self.scenarios[key], key[SET_UP.index("drafter")] == PLAIN
         limited = self.question.ttft_ms is not None or self.question.e2e_ms is not None
-        return [*doubts(scenario), *(first_token_doubts(scenario) if limited else ())]
+        return [*doubts(scenario, 1 if plain else None), *(first_token_doubts(scenario) if limited else ())]
 
     def most_requests(self, row: Any) -> int:
         """Requests that one copy of a row's set-up is told to hold at once.

@@ -16,6 +16,10 @@ from medusa_sim.data import DataDir
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.setup import PLAIN
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.nearness import KINDS, Place, sizes_of, what_is_new
+from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.strict import Schema, Text, convert
 
 SERVED = "served.toml"
@@ -66,19 +70,40 @@ _WORDS = {
     "model": "model", "gpu": "card", "engine": "engine", "precision": "precision", "tp": "number of GPUs",
     "ep": "split of experts", "dp_attention": "data-parallel attention", "drafter": "drafter",
 }  # fmt: skip
-"""What a set-up may differ in, what counts most first: another model outweighs all that follows it."""
-_FIRST = ("engine", "card", "model", "precision")
-"""What counts most of the figures near a scenario, in this order."""
+"""What a set-up may differ in, as it is told."""
 
 
 def by_nearness(scenario: Scenario) -> list[Figure]:
-    """Every figure, those of the scenario's engine first, then of its card, its model and its precision."""
+    """Every figure, the nearest to a scenario first, by the distance that its bands go by.
 
-    def away(figure: Figure) -> tuple[list[bool], int]:
-        other = differences(figure, scenario)
-        return [word in other for word in _FIRST], len(other)
+    The worst of what is new counts first (`specs.nearness.KINDS`), then the next; then in how much they
+    differ.
+    """
+
+    def away(figure: Figure) -> tuple[list[int], int]:
+        new = what_is_new(_own_place(scenario), _place(figure))
+        return [KINDS.index(kind) for kind in new], len(differences(figure, scenario))
 
     return sorted(figures(scenario.arguments.data_dir), key=away)
+
+
+def says_something(figure: Figure, scenario: Scenario) -> bool:
+    """Whether a figure is of the scenario's model, or of another one in its engine and its format."""
+    new = what_is_new(_own_place(scenario), _place(figure))
+    return "model" not in new or new[0] == "model"
+
+
+def _own_place(scenario: Scenario) -> Place:
+    case, runtime = scenario.case, scenario.runtime.name
+    formats = (scenario.model.precision,)
+    return Place(runtime.rpartition("-")[0], runtime, case.gpu, case.card, formats, case.sizes)
+
+
+def _place(figure: Figure) -> Place:
+    """In the words of sources: engines without their version, one format for a checkpoint."""
+    engine, gpu, precision = (figure.set_up[name] for name in ("engine", "gpu", "precision"))
+    runtime, card = figure.runtime or load_runtime(engine).name, load_gpu(gpu).architecture
+    return Place(engine, runtime, gpu, card, (precision,), sizes_of(load_model(figure.model)))
 
 
 def differences(figure: Figure, scenario: Scenario) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ from medusa_sim.units import SCALED
 Share = Annotated[float, Meta(gt=0.0, le=1e3, description="(a share of the datasheet's rate)")]
 Ratio = Annotated[float, Meta(ge=0.0, le=1e6)]
 Rate = Annotated[float, Meta(gt=0.0, le=1e6)]
+Part = Annotated[float, Meta(ge=0.0, le=1.0)]
+UNSEEN_TOGETHER = 0.5
+"""`Fit.together` of what stands in on the same card: no whole step tells it (chosen)."""
 Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Size = Annotated[int, Meta(ge=1, le=1_000_000)]
 Norm = Annotated[float, Meta(gt=0.0, le=1e3, description="(the exponent of a norm)")]
@@ -54,6 +57,8 @@ class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """`gpu:set:key` of the kernel whose efficiencies were borrowed; empty where this GPU was measured."""
     slower: Rate = 1.0
     """How many times as long a borrowed kernel takes here as those efficiencies say."""
+    together: Part = UNSEEN_TOGETHER
+    """By which part of its band a borrowed kernel is off with all of its kind in a step (`inheritance.TOGETHER`)."""
 
     @property
     def lender(self) -> str:

@@ -164,8 +164,8 @@ def sizes_of(model: Model) -> str:
     return f"{model.layers} layers of {model.hidden}"
 
 
-def kind_of(place: Place, other: Place) -> Kind:
-    """The worst of what is new about a place beside another."""
+def what_is_new(place: Place, other: Place) -> tuple[Kind, ...]:
+    """What is new about a place beside another, the worst first."""
     new: dict[Kind, bool] = {
         "engine": place.library != other.library,
         "format": place.formats != other.formats,
@@ -174,7 +174,12 @@ def kind_of(place: Place, other: Place) -> Kind:
         "card": place.gpu != other.gpu,
         "version": place.runtime != other.runtime,
     }
-    return next((kind for kind in reversed(KINDS) if new.get(kind)), "measured")
+    return tuple(kind for kind in reversed(KINDS) if new.get(kind))
+
+
+def kind_of(place: Place, other: Place) -> Kind:
+    """The worst of what is new about a place beside another."""
+    return next(iter(what_is_new(place, other)), "measured")
 
 
 def nearest_kind(place: Place, others: Iterable[Place]) -> tuple[Kind, int]:

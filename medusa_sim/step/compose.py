@@ -227,23 +227,18 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
 
     The band adds the half-widths of different kernels in quadrature (their residuals are taken as
     independent), those of one kernel in every layer linearly, and so those of kernels that nobody measured on
-    this GPU, of borrowed ones what they are off by together (`step.kernels.BORROWED_SHARE`).
+    this GPU, of borrowed ones what those of one kind are off by together (`Fit.together`).
     """
     device_us = kernels.device_us + work.gaps_us
     beside = _beside_kernels(work, device_us, whole_graph=whole_graph)
-    spread = kernels.spread
+    below_square, above_square = kernels.spread.squares
     return replace(
         beside,
         device_us=device_us,
         between_us=_with_experts(work.runtime, kernels, beside.between_us) + kernels.device_half_us,
-        below_square=_with_shared(spread.below_square, spread.shared_below),
-        above_square=_with_shared(spread.above_square, spread.shared_above),
+        below_square=below_square,
+        above_square=above_square,
     )
-
-
-def _with_shared(square: FloatArray, shared: FloatArray) -> FloatArray:
-    """A squared half-width with one that is independent of it, of the smaller shape where that is 0."""
-    return square + shared**2 if shared.any() else square
 
 
 def _beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool) -> Cost:

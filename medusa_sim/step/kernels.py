@@ -15,6 +15,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, once
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source, filled, known_time
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Elementwise, Gemm, Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
@@ -23,13 +24,6 @@ from medusa_sim.step.launch import Launch, Part
 from medusa_sim.units import US_PER_S
 
 _BORROWED = int(Source.BORROWED)
-BORROWED_SHARE = 0.5
-"""What borrowed kernels are off by together, of what their bands add up to, which are those of single rows.
-
-With it bands hold 94 to 100 % of the plain steps of six cards, each by another's kernels, and 89 to 97 of
-their served steps; all of it held 100 and 92 to 99, 0.3 holds 71 to 100 and 67 to 95, least where an H200's
-kernels stand for a B200's experts (`python benchmarks/cards_left_out.py --served`).
-"""
 WAITS = (Bound.MEMORY, Bound.COMPUTE)
 """What kernels wait for; the rest of a step's time is latency."""
 
@@ -41,10 +35,22 @@ class Spread(NamedTuple):
     """Squared half-width downwards of kernels that were measured on this GPU, independent of each other."""
     above_square: FloatArray
     """The same upwards."""
-    shared_below: FloatArray
-    """Half-width of what is off together: kernels not measured on it, or one law of the device."""
-    shared_above: FloatArray
-    """The same upwards."""
+    shared: dict[str, tuple[FloatArray, FloatArray]]
+    """Half-widths (downwards, upwards) of what is off together: borrowed kernels by kind (`Fit.together`), under
+    no name all others that were not measured on it, and those of one law of the device."""
+
+    def each(self, take: Callable[[FloatArray], FloatArray]) -> Spread:
+        """With every array replaced by what `take` makes of it."""
+        shared = {kind: (take(below), take(above)) for kind, (below, above) in self.shared.items()}
+        return Spread(take(self.below_square), take(self.above_square), shared)
+
+    @property
+    def squares(self) -> tuple[FloatArray, FloatArray]:
+        """(downwards, upwards) squared half-widths of all of them."""
+        below, above = self.below_square, self.above_square
+        for less, more in self.shared.values():
+            below, above = below + less**2, above + more**2
+        return below, above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +88,10 @@ class Kernels:
 
     @cached_property
     def spread(self) -> Spread:
-        """Half-widths of their band, without what no ratio has (`device_half_us`).
-
-        Of borrowed kernels BORROWED_SHARE of what their bands add up to is off together.
-        """
-        below, above, shared_below, shared_above = (
-            (np.zeros(()),) * 4 if self.rest is None else self.rest.spread
-        )
+        """Half-widths of their band, without what no ratio has (`device_half_us`)."""
+        none = np.zeros(())
+        below, above, known = (none, none, {}) if self.rest is None else self.rest.spread
+        shared = dict(known)
         for launch, time in self.timed:
             less, more = time.time_us - time.low_us, time.high_us - time.time_us
             if time.device_half:
@@ -101,13 +104,16 @@ class Kernels:
             source = once(time.source)
             if time.device_half or (source.size and source.min() >= _BORROWED):
                 is_borrowed = not time.device_half and source.max() == _BORROWED
-                common = BORROWED_SHARE if is_borrowed else 1.0
-                shared_below, shared_above = shared_below + common * less, shared_above + common * more
+                part, kind = (
+                    (time.together, KIND_OF[launch.operator.kind].section) if is_borrowed else (1.0, "")
+                )
+                own_less, own_more = shared.get(kind, (none, none))
+                shared[kind] = own_less + part * less, own_more + part * more
             else:
                 less *= less
                 more *= more
                 below, above = below + less, above + more
-        return Spread(below, above, shared_below, shared_above)
+        return Spread(below, above, shared)
 
     @cached_property
     def device_half_us(self) -> FloatArray:
@@ -149,7 +155,7 @@ class Kernels:
         sums = Sums(
             device_us=take(self.device_us),
             device_half_us=take(self.device_half_us),
-            spread=Spread(*map(take, self.spread)),
+            spread=self.spread.each(take),
             parts_us={part: take(time_us) for part, time_us in self.parts_us.items()},
             waits_us={code: take(time_us) for code, time_us in self.waits_us.items()},
             source=take(self.source.astype(np.float64)).astype(np.int8),

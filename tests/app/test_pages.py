@@ -211,7 +211,7 @@ def test_which_gpu_searches_copies_of_every_size_and_says_what_it_rests_on(opene
             drafters=("none", "mtp"),
         ),
     )  # fmt: skip
-    own = comparison.warnings_of(comparison.scenario(comparison.chosen))
+    own = comparison.warnings_of(comparison.key(comparison.chosen))
     beside = [line.value for line in page.markdown if line.value.startswith(":material/warning:")]
     assert [show.in_words(capitalised(line)) in " ".join(beside) for line in own] == [True] * len(own)
     nothing = opened("compare", model="deepseek-r1", drafter="mtp", cards="l40s")
@@ -384,7 +384,7 @@ def test_evidence_opens_with_what_is_near(opened: Opened) -> None:
     assert len(near) == len(away), "all that is held"
     assert near["error"].str.endswith(" %").all()
     answer = opened("answer", gpu="l40s", model="qwen3-8b", drafter="eagle3", batch_max=4)
-    assert "No public measurement of this model or this card is held" in text_of(answer)
+    assert "No public measurement near this set-up is held" in text_of(answer)
 
 
 def test_hover_says_dollars_and_no_drafts(opened: Opened) -> None:

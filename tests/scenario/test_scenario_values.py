@@ -128,12 +128,12 @@ def test_names_are_alike_as_far_as_they_begin_alike(name, other, count):
 @pytest.mark.parametrize(
     ("model", "taken"),
     [
-        ("glm-4.6", "glm-4.5"), ("glm-5", "glm-4"), ("qwen3-14b", "qwen3-8b"),
+        ("glm-4.6", "glm-4.5"), ("glm-4.5-air", "glm-4.5"), ("glm-5", "glm-4"), ("qwen3-14b", "qwen3-8b"),
         ("llama-9", None), ("9b", None),
     ],
 )  # fmt: skip
 def test_a_profile_is_borrowed_from_the_nearest_of_the_family(model, taken):
-    """The longest common beginning; of equals the shorter name, so no variant that nobody asked for."""
+    """The longest common beginning; of equals the shorter name, so no variant where its model is known."""
     known = [f"eagle-{name}" for name in ("glm-4.5-no-thinking", "glm-4.5", "glm-4", "qwen3-8b", "qwen3-32b")]
     assert _of_the_family("eagle-", model, known) == (taken and f"eagle-{taken}")
 
@@ -162,6 +162,8 @@ def test_a_curve_scales_its_accepted_drafts_to_all_of_them():
         assert option.factor_for(count, 0.5 + 0.5 * count) == pytest.approx(0.5 * (count - 1.0) / (own - 1.0))
         assert option.factor_for(count, count + 0.01) is None
         assert option.factor_for(count, 1.0) == 0.0
+    for count in option.candidates.tolist():
+        assert option.factor_for(count, count) == pytest.approx((count - 1.0) / (option.tokens(count) - 1.0))
     assert option.candidates.tolist() == list(range(2, 65))
     assert scenario.options(8)[0].candidates.tolist() == list(range(2, 9))
     with pytest.raises(UsageError, match="at least 2"):

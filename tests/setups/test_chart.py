@@ -24,10 +24,10 @@ from medusa_sim.report.compare.page import compare_blocks
 from medusa_sim.report.document import html_page, pictures_of
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.figures.files import render
-from medusa_sim.report.words.measured import beside_text, measured_text
+from medusa_sim.report.words.measured import beside_text, measured_facts, measured_text
 from medusa_sim.setups.loaded import MOST_FLEETS, ROUTERS, Routed, Router, second_level, under_load
 from medusa_sim.setups.measured import Beside, Measured, as_measured, nearest
-from medusa_sim.setups.served_figures import by_nearness, differences
+from medusa_sim.setups.served_figures import by_nearness, differences, says_something
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_the_nearest_measurement_is_drawn_where_it_was_measured(tmp_path):
 def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     of = ms.Scenario(**given)
     near = [(figure, differences(figure, of)) for figure in by_nearness(of)]
-    nearest_one = next(figure for figure, other in near if not {"model", "card"} <= set(other))
+    nearest_one = next(figure for figure, _ in near if says_something(figure, of))
     found = Beside(
         figure=nearest_one, differs=differences(nearest_one, of), curve=as_measured(nearest_one, (1, 16, 64))
     )
@@ -181,6 +181,25 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     assert figure.source in text
     assert ("not this set-up" in text) == bool(differs)
     assert all(word in text for word in differs)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"gpu": "h200-sxm", "tp": 4, "model": "llama-3.1-70b", "dtype": "fp8", "runtime": "vllm"}, []),
+        ({"gpu": "b200", "tp": 8, "model": "llama-3.1-70b", "runtime": "tensorrt-llm"}, []),
+        ({"gpu": "b200", "tp": 8, "model": "llama-3.1-8b", "runtime": "cuda-graph"}, ["llama-3.1-8b"]),
+        ({"gpu": "b200", "tp": 8, "model": "llama-3.1-8b", "runtime": "sglang"}, ["llama-3.1-8b"]),
+        ({"gpu": "h100-sxm", "tp": 2, "model": "qwen3-8b", "runtime": "vllm"}, ["llama-3.1-8b", "qwen3-14b"]),
+        ({"gpu": "h200-sxm", "tp": 8, "model": "deepseek-v3", "runtime": "vllm"}, ["deepseek-r1"] * 3),
+    ],
+)
+def test_no_far_measurement_stands_beside_an_answer(given, named):
+    """Another model in another engine or another format, which the bands take for far."""
+    of = ms.Scenario(**given, drafter="ngram", acceptance=0.5)
+    shown = [figure for figure in by_nearness(of) if says_something(figure, of)]
+    assert [figure.model for figure in shown] == named
+    assert [fact.label for fact in measured_facts(of)].count("Measured") == bool(named)
 
 
 SMALL = {

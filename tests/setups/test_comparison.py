@@ -436,3 +436,19 @@ def test_what_cannot_run_is_refused_once_and_a_drafter_alone_by_its_name(counts,
     )  # fmt: skip
     assert [item["setup"].rpartition(", ")[2] for item in found.refused] == [*ends]
     assert set(found.table.drafter) == {*drafters} - ends
+
+
+def test_plain_decoding_is_not_doubted_for_what_drafts_would_be_accepted_by():
+    """The drafter that a scenario without drafts names proposes none; where it drafts it is doubted."""
+    asked = {"gpus": "h100-sxm", "counts": 1, "engines": "vllm", "batches": 8, "weight_dtypes": "bf16"}
+    plain, both = (
+        ms.compare("llama-3.1-8b", drafters=named, **asked) for named in ("none", ("none", "ngram"))
+    )
+    assert not any("acceptance" in line for line in plain.comparison.warnings)
+    by_drafter = {
+        key[SET_UP.index("drafter")]: lines for key, lines in both.comparison.warnings_by_set_up.items()
+    }
+    assert [any("acceptance" in line for line in by_drafter[name]) for name in ("none", "ngram")] == [
+        False,
+        True,
+    ]

@@ -26,7 +26,7 @@ def warnings(answer: Comparison) -> list[str]:
     setups = {answer.key(row): name_of(row) for row in rows if row is not None}
     kinds: dict[str, tuple[str, dict[str, None]]] = {}
     for key, names in setups.items():
-        for line in answer.warnings_of(answer.scenarios[key]):
+        for line in answer.warnings_of(key):
             kinds.setdefault(_OF_A_SPLIT.sub("", line), (line, {}))[1][names] = None
     every = len(set(setups.values()))
     lines = _about_the_chosen(answer)

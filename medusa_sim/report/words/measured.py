@@ -9,7 +9,7 @@ from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.report.words.standing import standing_fact
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.served_figures import Figure, by_nearness, differences
+from medusa_sim.setups.served_figures import Figure, by_nearness, differences, says_something
 from medusa_sim.setups.setup import name_of
 
 if TYPE_CHECKING:
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def measured_facts(scenario: Scenario) -> Iterator[Fact]:
-    """How near a scenario is to what was measured; the nearest public figure of its model or card."""
+    """How near a scenario is to what was measured; the public figure nearest to it, if any is near."""
     yield from standing_fact(scenario)
     if scenario.scope != "model":
         return
     for figure in by_nearness(scenario):
-        differs = differences(figure, scenario)
-        if not {"model", "card"} <= set(differs):
+        if says_something(figure, scenario):
             from medusa_sim.setups.measured import Beside, as_measured
 
+            differs = differences(figure, scenario)
             found = Beside(figure=figure, differs=differs, curve=as_measured(figure))
             yield Fact("Measured", beside_text(found))
             return
