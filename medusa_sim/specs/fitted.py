@@ -58,7 +58,7 @@ class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     slower: Rate = 1.0
     """How many times as long a borrowed kernel takes here as those efficiencies say."""
     together: Part = UNSEEN_TOGETHER
-    """By which part of its band a borrowed kernel is off with all of its kind in a step (`inheritance.TOGETHER`)."""
+    """By which part of its band a borrowed kernel is off together with all of its kind (`inheritance`)."""
 
     @property
     def lender(self) -> str:

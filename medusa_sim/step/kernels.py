@@ -36,8 +36,8 @@ class Spread(NamedTuple):
     above_square: FloatArray
     """The same upwards."""
     shared: dict[str, tuple[FloatArray, FloatArray]]
-    """Half-widths (downwards, upwards) of what is off together: borrowed kernels by kind (`Fit.together`), under
-    no name all others that were not measured on it, and those of one law of the device."""
+    """Half-widths (downwards, upwards) of what is off together: borrowed kernels by kind (`Fit.together`);
+    under no name others that were not measured on it, and those of one law of the device."""
 
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Spread:
         """With every array replaced by what `take` makes of it."""

@@ -105,7 +105,8 @@ def test_kernels_of_one_device_are_off_together_beside_what_each_is_by_itself():
 
     kernels = Kernels(timed=(launched(100.0, 2), launched(50.0, 1)))
     own = np.sqrt(0.3**2 - 0.18**2)  # 0.24
-    below, above, shared_below, shared_above = kernels.spread
+    below, above, shared = kernels.spread
+    ((shared_below, shared_above),) = shared.values()
     assert (float(below), float(above)) == (0.0, 0.0)
     assert float(shared_below) == pytest.approx(250 * (1 - np.exp(-own)))
     assert float(shared_above) == pytest.approx(250 * (np.exp(own) - 1))
