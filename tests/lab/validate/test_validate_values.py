@@ -14,6 +14,7 @@ from medusa_sim.lab.validate.comparison import choice_of, comparison, disagreeme
 from medusa_sim.lab.validate.generations import _cells as run_cells
 from medusa_sim.lab.validate.generations import _comparisons as run_comparisons
 from medusa_sim.lab.validate.operators import _kv_ranges, _m_ranges, _score, _token_ranges, regrets
+from medusa_sim.lab.validate.published import batch_curves
 from medusa_sim.lab.validate.served import _setup, scenario_of
 from medusa_sim.lab.validate.steps import (
     Gaps,
@@ -275,3 +276,24 @@ def test_a_run_with_drafts_is_priced_at_the_acceptance_that_it_had():
     always = scenario_of({**run_, "drafter": "eagle3", "drafts": 3, "acceptance_length": 4.0})
     assert always.profile.name == "3.999@3"
     assert scenario_of(run_).drafting.method == "ngram"
+
+
+def test_a_published_curve_is_tokens_a_step_times_the_plain_step_over_the_round(tmp_path):
+    """And what an engine must add for the published ratio, beside ratios to the smallest batch."""
+    path = tmp_path / "curve.csv"
+    path.write_text(
+        "setup,method,batch_or_concurrency,throughput_ratio_vs_no_spec\n"
+        "A100 chain2,EAGLE-3,16,1.2\nA100 chain2,EAGLE-3,1,1.5\n"
+    )
+    found = batch_curves(path, "roofline")
+    assert found["batch"].tolist() == [1, 16]
+    round_us = (found["verify_us"] + found["draft_us"]).to_numpy()
+    plain_us, tokens = found["decode_step_us"].to_numpy(), found["tokens_per_step"].to_numpy()
+    predicted, published = tokens * plain_us / round_us, np.array([1.5, 1.2])
+    assert found["predicted_speedup"].to_numpy() == pytest.approx(predicted)
+    assert found["error"].to_numpy() == pytest.approx(predicted / published - 1)
+    assert found["engine_us"].to_numpy() == pytest.approx(tokens * plain_us / published - round_us)
+    assert found["engine_share"].to_numpy() == pytest.approx(1 - published / predicted)
+    assert found["relative_error"].to_numpy() == pytest.approx(
+        [0.0, predicted[1] / predicted[0] / (1.2 / 1.5) - 1]
+    )
