@@ -1,6 +1,6 @@
 r"""Speeds with speculation that engines' and vendors' own pages published: errors, signs, bands.
 
-    python benchmarks/published.py            # errors by engine, drafter and quantity
+    python benchmarks/published.py            # errors by engine, drafter and quantity; four seconds
     python benchmarks/published.py --rows     # every row as well
 
 Nothing was fitted to these rows: they say what a stranger's set-up gets. What a source leaves open is assumed

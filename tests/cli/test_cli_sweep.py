@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from asking import answered, document
+from asking import answered, document, refused
 from asking import frame as rows_of
 from asking import run as asked_of
 from click.testing import Result
@@ -293,3 +293,17 @@ def test_the_largest_batch_of_a_sweep_says_what_it_is_beyond():
     for batches, told in (("1,512", True), ("512", True), ("1,8", False)):
         found = document(*line.split(), "--batch", batches, "--candidates", "1,3")
         assert any(words in warning for warning in found["warnings"]) is told, batches
+
+
+def test_a_share_without_parts_is_said(tmp_path):
+    told = answered("sweep", "--batch", "1,2", "--out", tmp_path / "grid", "--shard", "2/2").stderr
+    assert "warning: --shard 2/2 has no part: this work is cut into 1" in told
+    assert "has no part" not in answered("sweep", "--batch", "1,2", "--out", tmp_path / "all").stderr
+    refused("as in 3/8", "sweep", "--out", tmp_path / "none", "--shard", "9/8", code=2)
+
+
+def test_what_several_sweeps_warn_of_is_said_once():
+    asked = ("sweep", "--model", "llama-3-8b", "--drafter", "medusa", "--candidates", "1,4")
+    told = " ".join(answered(*asked, "--gpu", "a100-80gb-pcie,h100-sxm", "--verbose").stdout.split())
+    assert told.count("measured on another model than llama-3-8b") == 1
+    assert told.index("on h100-sxm") < told.index("measured on another model")

@@ -10,6 +10,7 @@ from medusa_sim.lab.reproduce.charts import _both, reproduction_charts
 from medusa_sim.lab.reproduce.decoding import _setting, overhead, table1, table3
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, SEQ_LENS, paper_latency
 from medusa_sim.lab.reproduce.recursive import mbsu
+from medusa_sim.lab.reproduce.target_screen import compared, target_screen
 from medusa_sim.lab.reproduce.targets import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.step import decode_step, prefill_step, verify_step
@@ -158,3 +159,30 @@ def test_open_marks_stand_where_values_are_published():
     assert line.y.tolist() == [1.0, 2.0, 3.0]
     assert (marks.x.tolist(), marks.y.tolist()) == ([1, 4], [1.1, 3.3])
     assert [row.get("published") for row in line.rows] == [1.1, None, 3.3]
+
+
+@pytest.mark.parametrize(
+    ("target", "columns"),
+    [
+        ("table6", ("published_us", "predicted_us")),
+        ("figure18", ("published_flops_per_s", "predicted_flops_per_s")),
+        ("figure22", ("published_speedup", "speedup_fixed")),
+        ("rsd-figure4", ("published_block_efficiency", "predicted_block_efficiency")),
+    ],
+)
+def test_every_printed_cell_stands_beside_its_prediction(target, columns):
+    result = reproduction(target)
+    assert compared(result.frame) == columns
+    screen = target_screen(result)
+    assert screen is not None
+    (shown,) = screen.tables
+    printed = result.frame.dropna(subset=columns[0])
+    assert shown.headers[-3:] == ("published", "predicted", "error")
+    errors = 100.0 * (printed[columns[1]] / printed[columns[0]] - 1.0)
+    assert [row[-1] for row in shown.rows] == [f"{error:+.1f} %" for error in errors]
+    assert f"{errors.abs().max():.1f} %" in screen.answer[0]
+
+
+@pytest.mark.parametrize("target", ["table7", "figure9", "figure23", "rsd-figure1"])
+def test_what_is_kept_out_has_nothing_to_stand_beside(target):
+    assert target_screen(reproduction(target)) is None
