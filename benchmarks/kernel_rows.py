@@ -55,6 +55,11 @@ def by_card(name: str, gpus: list[str]) -> Iterator[tuple[Gpu, pd.DataFrame]]:
     frame = with_op(frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, str)), name)
     if name == "moe":
         frame = with_routing(frame)
+        if "model" not in frame:  # the wheel names layers by their sizes alone
+            hidden, inter, topk, many = (
+                frame[name].astype(str) for name in ("hidden", "inter", "topk", "experts")
+            )
+            frame["model"] = hidden + " x " + inter + ", " + topk + " of " + many
     for recorded, rows in frame[frame["gpu"].isin(GPU_OF_ROWS)].groupby("gpu"):
         if GPU_OF_ROWS[str(recorded)] in (gpus or GPU_OF_ROWS.values()):
             yield load_gpu(GPU_OF_ROWS[str(recorded)]), rows
