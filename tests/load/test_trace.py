@@ -122,7 +122,7 @@ def test_what_is_no_trace_is_one_line(tmp_path, text, told):
 
 def test_priorities_are_refused_by_name(tmp_path):
     table = pd.read_csv(written(tmp_path, GOOD))
-    for priorities, refused in (([0, 0, 0], False), ([0, 2, 1], True)):
+    for priorities, refused in (([0, 0, 0], False), ([0, 0, 1], True), ([0, 2, 1], True)):
         path = tmp_path / "trace.parquet"
         table.assign(priority=priorities).to_parquet(path)
         if refused:
