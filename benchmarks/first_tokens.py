@@ -23,9 +23,9 @@ import medusa_sim as ms
 from medusa_sim.grid.cells import price
 from medusa_sim.units import US_PER_MS
 
-DENSE_CHUNK = 20
-"""Tokens that TensorRT-LLM sends at once of a 70B at 1,024 + 1,024 tokens: first ones were 18 to 20 steps
-late on one GPU to eight, and in no other traffic."""
+DELAYED, DELAYED_BELOW = 20, 8
+"""Steps that prompts of a 70B wait for each other in TensorRT-LLM at 1,024 + 1,024 tokens, and the GPUs from
+which its recipe no longer asks for it (`batch_wait_timeout_iters`; InferenceX, `70b_*_trt_slurm.sh`)."""
 POLLED, POLLED_FROM_16 = 10, 30
 """Steps after which SGLang on a B200 looks for new requests (`--scheduler-recv-interval`)."""
 ENDS = (0.1, 0.9)
@@ -36,7 +36,7 @@ def waited_steps(row: Any, arguments: dict[str, Any]) -> float:
     """Steps that a client waits by the recipe of a row beside `load_test_steps` of its engine."""
     is_deepseek = arguments["model"].startswith("deepseek")
     if row.backend == "trtllm" and "70b" in arguments["model"] and row.isl == row.osl:
-        return DENSE_CHUNK - 1.0
+        return DELAYED - 1.0 if arguments["tp"] < DELAYED_BELOW else 0.0
     if row.backend == "sglang" and is_deepseek and arguments["gpu"] == "b200":
         return (POLLED_FROM_16 - POLLED) / 2.0 if row.concurrency >= 16 else 0.0
     return 0.0

@@ -61,7 +61,7 @@ A_LAYER_US = 10.0
 """Of the host in steps with prompts, by which it is told what a microsecond of it adds."""
 MANY = 8
 """GPUs from which small layers split over all of them run other kernels than on a few."""
-REFERENCE = ("bf16", "hopper", "dense", "new", "few")
+REFERENCE = ("bf16", "hopper", "dense", "new", "few", "fused")
 """Where terms were fitted by other rows: nothing deviates there."""
 OWN_HOST = ("vllm",)
 """Engines whose host was fitted by other rows."""
@@ -76,10 +76,9 @@ HOST = {
 class Effect:
     """A term: the part of a step that it is a factor on or (plus) is charged for; levels with spreads.
 
-    but: engines in which it was fitted elsewhere. by_card: what a generation's own kernels launch: nothing is
-    taken over from one to another. of_first: of first tokens alone. of_seen: what a card adds is written
-    for the forms of models that showed it (vLLM's recipe for Llama-70B on a B200 has graphs of decoding
-    alone; those of other models have the default's).
+    but: engines in which it was fitted elsewhere. of_first: of first tokens alone. of_seen: what a
+    card adds is written for the forms of models that showed it (vLLM's recipe for Llama-70B on a B200 has
+    graphs of decoding alone; those of other models have the default's).
     """
 
     term: str
@@ -87,7 +86,6 @@ class Effect:
     levels: tuple[tuple[tuple[str, ...], float], ...]
     plus: bool = False
     but: tuple[str, ...] = ()
-    by_card: bool = False
     of_first: bool = False
     of_seen: bool = False
 
@@ -166,7 +164,7 @@ EFFECTS = (
     Effect(
         "load_test_us",
         "tests",
-        ((("engine",), 50_000.0), (("engine", "card"), 8_000.0)),
+        ((("every",), 50_000.0), (("engine",), 50_000.0), (("engine", "card"), 8_000.0)),
         plus=True,
         of_first=True,
     ),
@@ -174,14 +172,13 @@ EFFECTS = (
     Effect(
         "experts_us_per_layer",
         "expert_layers",
-        ((("engine", "card"), 20.0), (("engine", "card", "experts_in"), 20.0)),
+        ((("engine", "experts_by"), 20.0), (("engine", "experts_by", "experts_in"), 20.0)),
         plus=True,
-        by_card=True,
     ),
     Effect(
         "expert_parallel_us_per_layer",
         "spread_layers",
-        ((("experts_in",), 20.0), (("engine", "experts_in"), 50.0), (("engine", "card", "experts_in"), 30.0)),
+        ((("engine", "experts_in"), 20.0),),
         plus=True,
     ),
 )
@@ -256,6 +253,16 @@ def deepseek_set_ups() -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
 RUNTIME = {"tensorrt-llm": "tensorrt-llm-1.2", "sglang": "sglang-0.5"}
 
 
+def experts_by(engine: str, card: str, version: str, experts_in: str) -> str:
+    """Whether an engine runs a layer of experts as one kernel or as groups of products with launches between.
+
+    TensorRT-LLM has one kernel on Blackwell alone (TRTLLM; before 1.2 not for blocks of fp8, DEEPGEMM), and
+    groups on Hopper: CUTLASS for DeepSeek, TRITON for gpt-oss (`moe_config`, recipes of InferenceX).
+    """
+    grouped = engine == "trtllm" and (card == "hopper" or (version == "old" and experts_in == OLD_GROUPED))
+    return "grouped" if grouped else "fused"
+
+
 def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataFrame:
     """Every cell with the parts of its time, microseconds, and what levels it belongs to."""
     found: list[dict[str, Any]] = []
@@ -308,6 +315,8 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "version": version,
                     "model": model,
                     "family": model.replace("-r1", "-v3"),
+                    "experts_by": experts_by(line.backend, scenario.gpu.architecture, version, experts_in),
+                    "every": "all",
                     "gpus": "many" if arguments["tp"] >= MANY else "few",
                     "runtime": name,
                     "tokens": round(named["prompt_tokens"] + named["output_tokens"] / 2.0),
@@ -349,19 +358,15 @@ class Found(NamedTuple):
 
 
 def least_squares_above(
-    residuals: Callable[[FloatArray], FloatArray],
-    slopes: Callable[[FloatArray], FloatArray],
-    start: FloatArray,
-    low: FloatArray,
+    residuals: Callable[[FloatArray], tuple[FloatArray, FloatArray]], start: FloatArray, low: FloatArray
 ) -> Found:
-    """Gauss-Newton with bounds from below; a hundred values in a tenth of a second.
+    """Gauss-Newton with bounds from below, by residuals with their slopes; a hundred values in 0.1 s.
 
     Values at their bound that would fall stay there; steps are damped until they lower the sum of squares.
     """
     values, damping = np.maximum(start, low), 1e-6
-    own = residuals(values)
+    own, jacobian = residuals(values)
     for _ in range(STEPS):
-        jacobian = slopes(values)
         downhill = jacobian.T @ own
         free = ~((values <= low) & (downhill > 0.0))
         curvature = jacobian[:, free].T @ jacobian[:, free]
@@ -370,15 +375,15 @@ def least_squares_above(
             further = values.copy()
             further[free] -= np.linalg.solve(damped, downhill[free])
             further = np.maximum(further, low)
-            then = residuals(further)
+            then, further_jacobian = residuals(further)
             if then @ then <= own @ own:
                 break
             damping *= 10.0
         gained = own @ own - then @ then
-        values, own, damping = further, then, max(damping / 10.0, 1e-9)
+        values, own, jacobian, damping = further, then, further_jacobian, max(damping / 10.0, 1e-9)
         if gained < 1e-7 * (own @ own):
             break
-    return Found(values, slopes(values))
+    return Found(values, jacobian)
 
 
 class Fit:
@@ -388,8 +393,10 @@ class Fit:
         self.cells = cells
         self.names: list[tuple[Effect, tuple[str, ...], Name]] = []
         spreads: list[float] = []
-        columns: list[tuple[str, Any]] = []
+        places: list[Any] = []
+        self.columns: dict[str, slice] = {}
         for effect in EFFECTS:
+            first = len(spreads)
             for keys, spread in effect.levels:
                 values = cells[list(keys)].agg("|".join, axis=1)
                 active = cells[effect.part].to_numpy() != 0.0
@@ -400,33 +407,39 @@ class Fit:
                         known[value] = len(spreads)
                         self.names.append((effect, keys, name))
                         spreads.append(spread)
-                columns.append((effect.term, values.map(known).fillna(-1).astype(int).to_numpy()))
+                places.append(values.map(known).fillna(-1).astype(int).to_numpy())
+            self.columns[effect.term] = slice(first, len(spreads))
         self.spreads = np.array(spreads)
-        self.levels = {effect.term: np.zeros((len(cells), len(spreads))) for effect in EFFECTS}
-        for term, place in columns:
+        self.levels = np.zeros((len(cells), len(spreads)))
+        for place in places:
             has = np.nonzero(place >= 0)[0]
-            self.levels[term][has, place[has]] = 1.0
+            self.levels[has, place[has]] = 1.0
         self.low = np.array([0.0 if self._is_positive(*each) else -np.inf for each in self.names])
 
     @staticmethod
     def _deviates(effect: Effect, keys: tuple[str, ...], name: Name) -> bool:
         if keys == ("engine",):
             return name[0] not in effect.but
-        asked = [key for key in keys if key != "engine" and not (key == "card" and effect.by_card)]
+        asked = [key for key in keys if key != "engine"]
         return not any(value in REFERENCE for key, value in zip(keys, name, strict=True) if key in asked)
 
     @staticmethod
     def _is_positive(effect: Effect, keys: tuple[str, ...], name: Name) -> bool:
         """Times that cannot be negative: only a generation of cards may take from what an engine has."""
         del name
-        return effect.plus and "host" not in effect.term and ("card" not in keys or effect.by_card)
+        return effect.plus and "host" not in effect.term and "card" not in keys
 
     def only_model(self, place: int) -> str:
         """The model whose cells alone tell a value; empty where models of several shapes do."""
         effect = self.names[place][0]
-        told = (self.levels[effect.term][:, place] > 0.0) & (self.cells[effect.part].to_numpy() != 0.0)
+        told = (self.levels[:, place] > 0.0) & (self.cells[effect.part].to_numpy() != 0.0)
         cells = self.cells[told]
         return str(cells.model.mode()[0]) if len({each.sizes for each in cells.place}) == 1 else ""
+
+    def of(self, term: str, values: FloatArray) -> FloatArray:
+        """What all levels of a term say of every cell."""
+        own = self.columns[term]
+        return np.asarray(self.levels[:, own] @ values[own])
 
     def predicted(self, values: FloatArray) -> FloatArray:
         """Microseconds per token of every cell."""
@@ -437,7 +450,7 @@ class Fit:
         time, slopes = self.cells.rest.to_numpy(), dict[str, FloatArray]()
         beside = np.zeros(time.size)
         effects = [effect for effect in EFFECTS if not effect.of_first]
-        of = {effect.term: self.levels[effect.term] @ values for effect in effects}
+        of = {effect.term: self.of(effect.term, values) for effect in effects}
         spread = np.exp(of["linear_share"] / 2.0)  # half of what prompts add is linear layers
         for effect in effects:
             part, value = self.cells[effect.part].to_numpy(dtype=np.float64), of[effect.term]
@@ -451,25 +464,30 @@ class Fit:
         slower = np.exp(of["kernels_share"])
         slopes["kernels_share"] = time
         shares = {effect.term for effect in effects if not effect.plus}
-        jacobian = sum(
-            (slopes[term] * (slower if term in shares else 1.0))[:, None] * self.levels[term] for term in of
-        )
-        return np.asarray(time * slower + beside), np.asarray(jacobian)
+        jacobian = np.zeros(self.levels.shape)
+        for term in of:
+            slope, own = slopes[term] * (slower if term in shares else 1.0), self.columns[term]
+            jacobian[:, own] = slope[:, None] * self.levels[:, own]
+        return np.asarray(time * slower + beside), jacobian
 
     def first(self, values: FloatArray, step_us: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(microseconds to the first token of every cell, their derivatives by every value).
 
         step_us: what the steps take that a prompt waits for; nothing is derived by them.
         """
-        cells, levels = self.cells, self.levels
-        share = levels["prompt_share"] + levels["linear_share"] / 2.0
-        prompts_us = cells.first_prompts.to_numpy() * np.exp(share @ values)
-        time_us, jacobian = cells.first_steps.to_numpy() * step_us + prompts_us, prompts_us[:, None] * share
+        cells, jacobian = self.cells, np.zeros(self.levels.shape)
+        share = self.of("prompt_share", values) + self.of("linear_share", values) / 2.0
+        prompts_us = cells.first_prompts.to_numpy() * np.exp(share)
+        time_us = cells.first_steps.to_numpy() * step_us + prompts_us
+        slopes = {"prompt_share": prompts_us, "linear_share": prompts_us / 2.0}
         for term, part in (("prompt_us_per_layer", "first_layers"), ("load_test_us", "tests")):
-            added_us, counts = levels[term] @ values, cells[part].to_numpy()
+            added_us, counts = self.of(term, values), cells[part].to_numpy()
             time_us = time_us + counts * np.maximum(added_us, 0.0)
-            jacobian = jacobian + (counts * (added_us >= 0.0))[:, None] * levels[term]
-        return np.asarray(time_us), np.asarray(jacobian)
+            slopes[term] = counts * (added_us >= 0.0)
+        for term, slope in slopes.items():
+            own = self.columns[term]
+            jacobian[:, own] = slope[:, None] * self.levels[:, own]
+        return np.asarray(time_us), jacobian
 
     def solve(self, keep: BoolArray) -> Found:
         """Least squares of robust log errors with what draws levels to nothing."""
@@ -479,31 +497,24 @@ class Fit:
         seen = keep & np.isfinite(first_measured)
         weight = np.sqrt(np.minimum(1.0, LARGEST / np.concatenate([size[keep], size[seen]])))
 
-        def off(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-            both = [
+        def residuals(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+            errors, slopes = [], []
+            for time, jacobian, found, here, sigma in (
                 (*self._with_slopes(values), measured, keep, SIGMA),
                 (*self.first(values, measured), first_measured, seen, FIRST_SIGMA),
-            ]
-            errors, slopes = [], []
-            for time, jacobian, found, here, sigma in both:
+            ):
                 kept = np.maximum(time[here], 1.0)
                 errors.append(np.log(kept / found[here]) / sigma)
                 slopes.append(jacobian[here] / kept[:, None] / sigma)
-            return np.concatenate(errors), np.concatenate(slopes)
-
-        def residuals(values: FloatArray) -> FloatArray:
-            own, _ = off(values)
-            return np.concatenate(
-                [weight * own / np.sqrt(1.0 + np.abs(own) / ROBUST**2), values / self.spreads]
-            )
-
-        def slopes(values: FloatArray) -> FloatArray:
-            own, jacobian = off(values)
+            own, jacobian = np.concatenate(errors), np.concatenate(slopes)
             inside = 1.0 + np.abs(own) / ROBUST**2
             by_own = weight * (inside**-0.5 - 0.5 * np.abs(own) / ROBUST**2 * inside**-1.5)
-            return np.concatenate([by_own[:, None] * jacobian, np.diag(1.0 / self.spreads)])
+            return (
+                np.concatenate([weight * own * inside**-0.5, values / self.spreads]),
+                np.concatenate([by_own[:, None] * jacobian, np.diag(1.0 / self.spreads)]),
+            )
 
-        return least_squares_above(residuals, slopes, np.zeros(self.spreads.size), self.low)
+        return least_squares_above(residuals, np.zeros(self.spreads.size), self.low)
 
     def errors(self, values: FloatArray) -> FloatArray:
         """Relative errors of every cell."""
@@ -516,7 +527,7 @@ class Fit:
 
     def experts_of_step(self, values: FloatArray) -> FloatArray:
         """Which part of the step of every cell layers of experts take, without what prompts add to it."""
-        cells, of = self.cells, {term: levels @ values for term, levels in self.levels.items()}
+        cells, of = self.cells, {term: self.of(term, values) for term in self.columns}
         slower = np.exp(of["kernels_share"])
         experts = slower * cells.experts * np.exp(of["experts_share"])
         for term, part in (
@@ -704,9 +715,9 @@ def ends_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     return table("engine | slower than the slow end: seen | left out", 1, rows)
 
 
-def spread_of(found: Found) -> FloatArray:
-    """Standard deviation that cells and spreads leave to each value."""
-    return np.asarray(np.sqrt(np.diag(np.linalg.pinv(found.jac.T @ found.jac))))
+def covariance(found: Found) -> FloatArray:
+    """What cells and spreads leave open of the values."""
+    return np.asarray(np.linalg.pinv(found.jac.T @ found.jac))
 
 
 def error_table(fit: Fit, found: Found, outs: dict[str, FloatArray], *, of_first: bool = False) -> str:
@@ -732,7 +743,7 @@ def error_table(fit: Fit, found: Found, outs: dict[str, FloatArray], *, of_first
 
 def terms_table(fit: Fit, found: Found) -> str:
     """Every level's value."""
-    spread = spread_of(found)
+    spread = np.sqrt(np.diag(covariance(found)))
     lines = []
     for (effect, keys, name), value, left, prior in zip(fit.names, found.x, spread, fit.spreads, strict=True):
         shown = f"{value:+.3g}" if effect.plus else f"x {np.exp(value):.3f}"
@@ -748,7 +759,10 @@ RUNTIMES: dict[str, tuple[tuple[str, str], ...]] = {
         ("vllm-0.24", "host_us_per_step host_us_per_request"),
     ),
     "sglang": (("sglang-0.5", ""),),
-    "trtllm": (("tensorrt-llm-1.2", ""), ("tensorrt-llm-1.1", "linear_share kernels_share prompt_share")),
+    "trtllm": (
+        ("tensorrt-llm-1.2", ""),
+        ("tensorrt-llm-1.1", "linear_share kernels_share prompt_share experts_us_per_layer"),
+    ),
 }
 """Where terms of an engine are written; in runtimes that have more of them their own alone."""
 SOURCE = (
@@ -762,9 +776,12 @@ FIELDS = {
     "experts_in": 'formats = ["{}"]',
     "layers_of": 'forms = ["mixture", "latent", "sparse", "hybrid"], formats = ["{}"]',
     "gpus": f"gpus = [{MANY}, 1024]",
+    "experts_by": 'cards = ["hopper"]',
 }
 MEASURED = 'measured = { gpus = [1, 8], cards = ["hopper", "blackwell"], requests = 256 }'
 KEPT = r", measured = \{.*?\}, elsewhere = \[\{.*?\}\]"
+OLD_GROUPED = "fp8_block"
+"""Experts that old versions group on Blackwell as well (`experts_by`)."""
 LEAST, LEAST_PLUS = 0.005, 0.05
 """Relative deviations below the first are not written, nor times per layer below the second."""
 
@@ -773,18 +790,19 @@ def written_terms(
     fit: Fit, found: Found, engine: str
 ) -> dict[str, tuple[float, float, list[str], list[str]]]:
     """Term -> (value of the engine: a factor or so much more, band, deviations, those of old versions)."""
-    spread, terms = spread_of(found), {}
+    left_open, terms = covariance(found), {}
     for effect in EFFECTS:
-        deviations, old = list[str](), list[str]()
-        own, variance, size = 0.0, 0.0, 0.0
+        deviations, old, of_all = list[str](), list[str](), list[int]()
+        variance, size = 0.0, 0.0
         for place, (of, keys, name) in enumerate(fit.names):
-            value, left, at = found.x[place], spread[place], dict(zip(keys, name, strict=True))
+            value, at = found.x[place], dict(zip(keys, name, strict=True))
             if of is not effect or at.get("engine", engine) != engine:
                 continue
-            variance, size = max(variance, left), max(size, abs(value))
-            if keys == ("engine",):
-                own = value
+            size = max(size, abs(value))
+            if not {*at} - {"engine", "every"}:
+                of_all.append(place)
                 continue
+            variance = max(variance, left_open[place, place])
             shown = float(f"{value:.3g}") if effect.plus else float(f"{np.exp(value):.4g}")
             if abs(value) < (0.02 * min(prior for _, prior in effect.levels) if effect.plus else LEAST):
                 continue
@@ -796,9 +814,14 @@ def written_terms(
             if model := fit.only_model(place):
                 fields.append(f'only = "{model}"')
             (old if "version" in at else deviations).append(f"{{ {', '.join(fields)} }}")
+            if at.get("experts_by") and at.get("experts_in", OLD_GROUPED) == OLD_GROUPED:
+                there = [FIELDS["card"].format("blackwell"), FIELDS["experts_in"].format(OLD_GROUPED)]
+                old.append(f"{{ {', '.join([*there, *fields[-1 - bool(model) :]])} }}")
+        own = found.x[of_all].sum()
+        spread = max(variance, left_open[np.ix_(of_all, of_all)].sum()) ** 0.5
         least = 0.02 * min(prior for _, prior in effect.levels)
         base = (own if abs(own) > least else 0.0) if effect.plus else float(np.exp(own))
-        band = 1.28 * variance / max(abs(base), size, 1e-9) if effect.plus else 1.28 * variance
+        band = 1.28 * spread / max(abs(base), size, 1e-9) if effect.plus else 1.28 * spread
         terms[effect.term] = base, min(band, 1.0), deviations, old
     return terms
 
@@ -900,7 +923,7 @@ def _with_term(
             listed, value = f"deviations = [{', '.join(deviations)}]", 0.0
         elsewhere = "" if line is None else "".join(re.findall(KEPT, line[2]))
         where = elsewhere or MEASURED
-        if engine == "sglang" and not deviations and abs(value - float(effect.term in SHARES)) < LEAST_PLUS:
+        if line is None and not deviations and abs(value - float(effect.term in SHARES)) < LEAST_PLUS:
             return text
         ending = f", {listed}" if deviations else ""
         new = (

@@ -110,7 +110,43 @@ def test_a_value_knows_the_model_whose_cells_alone_tell_it():
     fit = object.__new__(hierarchy.Fit)
     fit.cells = cells
     fit.names = [(hierarchy.Effect("term", "part", ()), ("engine",), ("vllm",))]
-    fit.levels = {"term": np.ones((4, 1))}
+    fit.levels = np.ones((4, 1))
     assert fit.only_model(0) == "llama-3.1-70b"  # the 8B's cells have no such part
     cells.loc[0, "part"] = 1.0
     assert fit.only_model(0) == ""
+
+
+@pytest.mark.parametrize(
+    ("card", "version", "experts_in", "by"),
+    [
+        ("hopper", "new", "mxfp4", "grouped"), ("hopper", "new", "fp8_block", "grouped"),
+        ("blackwell", "new", "fp8_block", "fused"), ("blackwell", "old", "fp8_block", "grouped"),
+        ("blackwell", "old", "nvfp4", "fused"),
+    ],
+)  # fmt: skip
+def test_tensorrt_llm_runs_experts_as_its_recipes_say(card, version, experts_in, by):
+    assert hierarchy.experts_by("trtllm", card, version, experts_in) == by
+    assert hierarchy.experts_by("sglang", card, version, experts_in) == "fused"
+
+
+def test_slopes_of_a_fit_are_those_of_its_times():
+    cells = pd.DataFrame(
+        {
+            "engine": "trtllm", "card": ["hopper", "blackwell", "hopper"], "weights": ["fp8", "fp8", "bf16"],
+            "experts_in": ["fp8_block", "fp8_block", "bf16"], "layers_of": ["mxfp4", "mxfp4", "dense"],
+            "form": ["latent", "latent", "dense"], "version": ["old", "new", "new"], "gpus": "many",
+            "experts_by": ["grouped", "fused", "grouped"], "every": "all", "rest": 1.0, "linear": 3.0,
+            "attention": 2.0, "experts": [4.0, 5.0, 0.0], "exchange": 1.0, "prompt": 2.0, "kernels": 1.0,
+            "steps": 1.0, "requests": 4.0, "prompt_layers": 0.1, "layers_shared": 30.0, "tests": 1.0,
+            "expert_layers": [30.0, 30.0, 0.0], "spread_layers": [30.0, 0.0, 0.0], "first_prompts": 9.0,
+            "first_layers": 2.0, "first_steps": 3.0,
+        }
+    )  # fmt: skip
+    fit = hierarchy.Fit(cells)
+    values = np.linspace(0.01, 0.3, fit.spreads.size)
+    for times in (fit._with_slopes, lambda at: fit.first(at, np.ones(3))):
+        slopes = times(values)[1]
+        for place in range(values.size):
+            near = [values + sign * 1e-6 * (np.arange(values.size) == place) for sign in (1.0, -1.0)]
+            further, back = (times(at)[0] for at in near)
+            np.testing.assert_allclose((further - back) / 2e-6, slopes[:, place], rtol=1e-5, atol=1e-6)
