@@ -225,16 +225,17 @@ def test_what_is_borrowed_is_named_with_its_share_of_the_step():
     assert sum(borrowed_shares(scenario).values()) == pytest.approx(own, abs=0.02)
 
 
-def test_nvfp4_weights_can_be_said_beside_any_activations_and_spread_experts_cost_less_in_them():
-    asked = {"gpu": "b200", "model": "deepseek-r1", "tp": 8, "runtime": "tensorrt-llm", "drafter": "mtp"}
+def test_nvfp4_weights_can_be_said_beside_any_activations_and_old_versions_group_other_experts():
+    asked = {"gpu": "b200", "model": "deepseek-r1", "tp": 8, "drafter": "mtp"}
     for dtype in (None, "bf16", "fp8", "nvfp4"):
-        found = Scenario(**asked, dtype=dtype, weight_dtype="nvfp4")
+        found = Scenario(**asked, runtime="tensorrt-llm", dtype=dtype, weight_dtype="nvfp4")
         assert (found.model.dtype, found.model.weight_dtype) == ("nvfp4", "nvfp4")
 
-    def step_us(ep: int, weights: str | None) -> float:
-        return float(decode_step(Scenario(**asked, ep=ep, weight_dtype=weights).setting, 4, 1024).time_us)
+    def step_us(version: str, weights: str | None) -> float:
+        asked_of = asked | {"runtime": f"tensorrt-llm-{version}", "weight_dtype": weights}
+        return float(decode_step(Scenario(**asked_of).setting, 4, 1024).time_us)
 
-    fp8, nvfp4 = (step_us(8, weights) - step_us(1, weights) for weights in (None, "nvfp4"))
+    fp8, nvfp4 = (step_us("1.1", weights) - step_us("1.2", weights) for weights in (None, "nvfp4"))
     assert fp8 > 3_000.0
     assert nvfp4 < 0.5 * fp8
 
