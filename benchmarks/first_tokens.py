@@ -25,7 +25,7 @@ from medusa_sim.units import US_PER_MS
 
 DELAYED, DELAYED_BELOW = 20, 8
 """Steps that prompts of a 70B wait for each other in TensorRT-LLM at 1,024 + 1,024 tokens, and the GPUs from
-which its recipe no longer asks for it (`batch_wait_timeout_iters`; InferenceX, `70b_*_trt_slurm.sh`)."""
+which its recipe no longer asks for it (batch_wait_timeout_iters; recipes of InferenceX for 70B)."""
 POLLED, POLLED_FROM_16 = 10, 30
 """Steps after which SGLang on a B200 looks for new requests (`--scheduler-recv-interval`)."""
 ENDS = (0.1, 0.9)

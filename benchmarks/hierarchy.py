@@ -257,7 +257,7 @@ def experts_by(engine: str, card: str, version: str, experts_in: str) -> str:
     """Whether an engine runs a layer of experts as one kernel or as groups of products with launches between.
 
     TensorRT-LLM has one kernel on Blackwell alone (TRTLLM; before 1.2 not for blocks of fp8, DEEPGEMM), and
-    groups on Hopper: CUTLASS for DeepSeek, TRITON for gpt-oss (`moe_config`, recipes of InferenceX).
+    groups on Hopper: CUTLASS for DeepSeek, TRITON for gpt-oss (recipes of InferenceX).
     """
     grouped = engine == "trtllm" and (card == "hopper" or (version == "old" and experts_in == OLD_GROUPED))
     return "grouped" if grouped else "fused"
