@@ -88,9 +88,9 @@ def by_nearness(scenario: Scenario) -> list[Figure]:
 
 
 def says_something(figure: Figure, scenario: Scenario) -> bool:
-    """Whether a figure is of the scenario's model, or of another one in its engine and its format."""
+    """Whether a figure is of the scenario's layers, or of others in its engine and its format."""
     new = what_is_new(_own_place(scenario), _place(figure))
-    return "model" not in new or new[0] == "model"
+    return load_model(figure.model).groups == scenario.model.groups or not {"engine", "format"} & {*new}
 
 
 def _own_place(scenario: Scenario) -> Place:

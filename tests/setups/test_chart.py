@@ -188,6 +188,7 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     [
         ({"gpu": "h200-sxm", "tp": 4, "model": "llama-3.1-70b", "dtype": "fp8", "runtime": "vllm"}, []),
         ({"gpu": "b200", "tp": 8, "model": "llama-3.1-70b", "runtime": "tensorrt-llm"}, []),
+        ({"gpu": "a100-80gb-pcie", "model": "vicuna-7b", "runtime": "cuda-graph"}, []),
         ({"gpu": "b200", "tp": 8, "model": "llama-3.1-8b", "runtime": "cuda-graph"}, ["llama-3.1-8b"]),
         ({"gpu": "b200", "tp": 8, "model": "llama-3.1-8b", "runtime": "sglang"}, ["llama-3.1-8b"]),
         ({"gpu": "h100-sxm", "tp": 2, "model": "qwen3-8b", "runtime": "vllm"}, ["llama-3.1-8b", "qwen3-14b"]),

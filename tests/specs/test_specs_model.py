@@ -296,9 +296,9 @@ def test_hugging_face_ids_name_the_shape(tmp_path, monkeypatch):
 
 def test_other_architectures_and_sizes_that_contradict_each_other_are_refused_by_field(tmp_path):
     _refused(
-        tmp_path, "architectures", "GPT2LMHeadModel", "LlamaForCausalLM", architectures=["GPT2LMHeadModel"]
+        tmp_path, "architectures", "GPT2LMHeadModel", "docs/models.md", architectures=["GPT2LMHeadModel"]
     )
-    _refused(tmp_path, "model_type", "gpt2", "mistral", architectures=..., model_type="gpt2")
+    _refused(tmp_path, "model_type", "gpt2", "docs/models.md", architectures=..., model_type="gpt2")
     _refused(tmp_path, "architectures", "missing", architectures=..., model_type=...)
     _refused(tmp_path, "model_type", "'opt'", "'llama'", model_type="opt")
     _refused(tmp_path, "num_local_experts", "mixture-of-experts", "mixtral", num_local_experts=8)

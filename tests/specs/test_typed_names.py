@@ -120,7 +120,7 @@ def test_a_folder_needs_no_dot_before_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_model("cm").groups == load_model("./cm").groups
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SpecError, match="unknown model 'empty'"):
+    with pytest.raises(SpecError, match="model 'empty'"):
         load_model("empty")
 
 
