@@ -23,7 +23,7 @@ from medusa_sim.lab.reproduce.published import (
 from medusa_sim.lab.reproduce.token_rates import PlainStep, chain_tokens, host_us_per_launch
 from medusa_sim.lab.validate.published import batch_curves
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.step import compose
+from medusa_sim.step import host
 
 GOALS = {
     # target, quantity, baseline -> mean error to stay below (the project's goals)
@@ -333,10 +333,10 @@ def test_the_overlap_that_one_table_asks_for_holds_in_the_other(monkeypatch, tab
     other = {"table1-rates": "table4", "table4": "table1-rates"}[table]
     misses = {}
     for exponent in (others - 0.5, others, others + 0.5):
-        monkeypatch.setattr(compose, "HOST_OVERLAP", exponent)
+        monkeypatch.setattr(host, "HOST_OVERLAP", exponent)
         misses[exponent] = float((reproduction(other).frame["error"] ** 2).sum())
     assert min(misses, key=lambda exponent: misses[exponent]) == others
-    monkeypatch.setattr(compose, "HOST_OVERLAP", others)
+    monkeypatch.setattr(host, "HOST_OVERLAP", others)
     frame = reproduction(table).frame
     assert frame.loc[~frame["is_fitted"], "error"].abs().max() < GOAL
 
