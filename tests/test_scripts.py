@@ -37,6 +37,7 @@ ALONE = {
     "own_pair.py": "--prompts 1 --new-tokens 4 --temperatures 1.0",
     "peers.py": "benchmarks/models/llama-2m --rounds 1 --new-tokens 3",
     "recorded_answers.py": "record out/answers.json --first 2",
+    "readme_errors.py": "",
     "refresh_docs.py": "--cli",
     "scan.py": "--sample 200 --load 1",
     "validation.py": "",

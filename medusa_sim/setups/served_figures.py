@@ -88,9 +88,10 @@ def by_nearness(scenario: Scenario) -> list[Figure]:
 
 
 def says_something(figure: Figure, scenario: Scenario) -> bool:
-    """Whether a figure is of the scenario's layers, or of others in its engine and its format."""
+    """Whether a figure is of the scenario's layers, or of others in its engine, format and generation."""
     new = what_is_new(_own_place(scenario), _place(figure))
-    return load_model(figure.model).groups == scenario.model.groups or not {"engine", "format"} & {*new}
+    of_its_layers = load_model(figure.model).groups == scenario.model.groups
+    return of_its_layers or not {"engine", "format", "generation"} & {*new}
 
 
 def _own_place(scenario: Scenario) -> Place:

@@ -18,7 +18,7 @@ from asking import answered, run
 from click.testing import CliRunner
 
 from medusa_sim import cli as frame_of_commands
-from medusa_sim.acceptance import engine_records
+from medusa_sim.acceptance import metrics_page
 from medusa_sim.cli import LazyGroup, calibrate, cli, main, options, parsed, prepare_streams, train
 from medusa_sim.cli import progress as progress_of
 from medusa_sim.cli.options import Counters
@@ -198,11 +198,9 @@ def test_a_prediction_is_scored_where_the_measured_value_stands_beside_it(tmp_pa
 def test_a_server_is_asked_once_for_all_and_twice_for_what_is_between(monkeypatch):
     asked: list[str] = []
     slept: list[float] = []
-    monkeypatch.setattr(
-        engine_records, "fetched", lambda url, timeout_s: asked.append(url) or str(len(asked))
-    )
-    monkeypatch.setattr(engine_records, "scrape", lambda text, source: text)
-    monkeypatch.setattr(engine_records, "counts_between", lambda before, after, source: [(before, after)])
+    monkeypatch.setattr(metrics_page, "fetched", lambda url, timeout_s: asked.append(url) or str(len(asked)))
+    monkeypatch.setattr(metrics_page, "scrape", lambda text, source: text)
+    monkeypatch.setattr(metrics_page, "counts_between", lambda before, after, source: [(before, after)])
     monkeypatch.setattr(options.time, "sleep", slept.append)
     assert Counters().read("http://x/metrics") == [(None, "1")]
     assert Counters(wait_s=0.5).read("http://x/metrics") == [("2", "3")]

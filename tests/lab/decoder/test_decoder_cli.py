@@ -79,7 +79,7 @@ def test_decode_table_shows_both_methods_side_by_side(folder):
     headline, _, shown = result.stdout.partition("\n\n")
     assert "plain decoding" in headline
     assert shown.startswith("def ")
-    for word in ("medusa", "ar", "tokens_per_step", "tokens_per_s", "accepted draft tokens per step"):
+    for word in ("medusa", "ar", "tokens/step", "tokens/s", "accepted draft tokens per step"):
         assert word in result.stdout
 
 
