@@ -35,7 +35,7 @@ def warnings(answer: Recommendation) -> list[str]:
         ),
         *_of_rows(
             answer, [row for row in fits if row.candidates > 1 and row.uncertain is not None],
-            lambda rows: "the gain is not certain: the 80 % interval includes a loss (down to "
+            lambda rows: "the gain of the row's drafts is not certain: its 80 % interval includes a loss (down to "
             f"{min(row.speedup_low for row in rows):.2f})",
             lambda row: row.uncertain or (row.batch_min, row.batch_max),
         ),
