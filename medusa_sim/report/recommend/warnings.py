@@ -35,8 +35,8 @@ def warnings(answer: Recommendation) -> list[str]:
         ),
         *_of_rows(
             answer, [row for row in fits if row.candidates > 1 and row.uncertain is not None],
-            lambda rows: "the gain of the row's drafts is not certain: its 80 % interval includes a loss (down to "
-            f"{min(row.speedup_low for row in rows):.2f})",
+            lambda rows: "the gain of the row's drafts is not certain: "
+            f"its 80 % interval includes a loss (down to {min(row.speedup_low for row in rows):.2f})",
             lambda row: row.uncertain or (row.batch_min, row.batch_max),
         ),
         *(line for line in _model_warnings(answer) if line not in first),
