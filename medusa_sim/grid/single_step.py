@@ -101,7 +101,7 @@ def _undescribed(scenario: Scenario, candidates: int) -> DraftOption:
     width = -(-(candidates - 1) // depth)
     return DraftOption(
         drafter=scenario.drafting.drafter(depth, width),
-        depth=scenario.depth,
+        depth=depth,
         width=width,
         chain=False,
         candidates=np.asarray([candidates]),

@@ -21,7 +21,7 @@ from medusa_sim.load.limits import SchedulerLimits, ServerSettings, limits_of
 from medusa_sim.load.metrics import Metrics, metrics_of
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Policy
-from medusa_sim.load.policy_names import ENGINE_NAMES, drafts_asked, never_drafts, policy_of
+from medusa_sim.load.policy_names import drafts_asked, name_here, never_drafts, policy_of
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.serving_loop import Advance, run
@@ -77,8 +77,7 @@ class LoadTest:
         if not self.policies:
             raise UsageError("policies are empty: give at least one, such as none,3,schedule")
         self.policies = tuple(
-            ENGINE_NAMES.get(policy, policy) if isinstance(policy, str) else policy
-            for policy in self.policies
+            name_here(policy) if isinstance(policy, str) else policy for policy in self.policies
         )
         for policy in self.policies:
             if not isinstance(policy, str | Policy):

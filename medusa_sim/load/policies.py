@@ -145,7 +145,7 @@ class BySizeAndLength(Policy):
 class Adaptive(Policy):
     """The tier that measured acceptance asks for, as SGLang does it (`--speculative-adaptive`).
 
-    tiers: numbers of drafts to choose from. After `warmup` steps, every `interval` steps: with e the moving
+    tiers: numbers of drafts to choose from. After `warmup` steps, every `hold_steps` steps: with e the moving
     average of accepted drafts, the next tier up while round(e) + 1 lies above this one, the one below while
     it lies at or below that, each with its hysteresis. Acceptance alone decides, not load.
     """
@@ -153,7 +153,6 @@ class Adaptive(Policy):
     tiers: tuple[int, ...] = (1, 3, 7)
     alpha: float = 0.2
     warmup: int = 10
-    interval: int = 5
     down: float = -0.25
     up: float = 0.0
     name: str = "adaptive"
@@ -176,7 +175,7 @@ class Adaptive(Policy):
             self._average = past * before + (1.0 - past) * state.accepted
             self._steps += state.steps
             self._since += state.steps
-        if self._average is not None and self._steps > self.warmup and self._since >= self.interval:
+        if self._average is not None and self._steps > self.warmup and self._since >= self.hold_steps:
             self._since = 0
             while self._tier + 1 < len(self.tiers) and self._average > self.tiers[self._tier] - 0.5 + self.up:
                 self._tier += 1

@@ -46,6 +46,12 @@ _UP_TO = "draft_len_schedule"
 """TensorRT-LLM's form: drafts up to so many requests, none beyond the last (pull request 10860)."""
 
 
+def name_here(name: str) -> str:
+    """What a policy is called here, whatever an engine calls it; without blanks around it."""
+    name = name.strip()
+    return ENGINE_NAMES.get(name, name)
+
+
 def drafts_asked(names: Sequence[str], known: int) -> int:
     """Longest draft that policies of these names may run, of `known` that the scenario describes.
 
@@ -89,11 +95,11 @@ def _given(name: str) -> Fixed | BySize | None:
     """The policy whose drafts its name gives; None where they are computed. Raises UsageError."""
     if name in _COMPUTED:
         return None
-    text = name.strip().removeprefix("K=").removeprefix("k=")
-    if text == NO_DRAFTS:
+    if name == NO_DRAFTS:
         return Fixed(0)
-    if text.isascii() and text.isdigit() and len(text) < 4:
-        return Fixed(int(text))
+    count = name.removeprefix("K=").removeprefix("k=")
+    if count.isascii() and count.isdigit() and len(count) < 4:
+        return Fixed(int(count))
     if name in NOT_SIMULATED:
         raise UsageError(
             f"policy {shown(name)} is not simulated: {NOT_SIMULATED[name]}; give one of {', '.join(NAMES)}"

@@ -34,8 +34,8 @@ class Recommendation:
 
     enable: under objective `latency` whether any row of the schedule speculates (and keeps the limit of
     latency), under `throughput` whether the best operating point with speculation beats the best without.
-    break_even_batches: one per length; break_even_context: at batch_max. required_tokens_per_step: at the
-    row that speculation helps least. free_candidates: (batch, seq_len, count) of the options scheduled.
+    break_even_batches: one per length; break_even_context: at batch_max. free_candidates: (batch, seq_len,
+    count) of the options scheduled.
     ranges: of the schedule, by length.
     best_with, best_without: largest throughput among the question's batches that fit and keep the latency.
     by_drafts: at batch_min and the first length. where_it_fits: for each length at which speculation would

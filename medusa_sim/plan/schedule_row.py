@@ -217,13 +217,13 @@ class ScheduleRow(Cell):
 
     @property
     def speculative_candidates(self) -> int:
-        """Candidates of the best configuration that speculates."""
-        return int(self.every.configurations.candidates[self._best_drafting])
+        """Candidates of what is drafted, or of the best that could be."""
+        return int(self.every.configurations.candidates[self._shown])
 
     @property
     def speculative_speedup(self) -> float:
-        """Speedup of the best configuration that speculates."""
-        return float(self._speedups[self._best_drafting])
+        """Speedup of what is drafted, or of the best that could be, at the fullest batch."""
+        return float(self._speedups[self._shown])
 
     @cached_property
     def _speculative_band(self) -> list[FloatArray]:

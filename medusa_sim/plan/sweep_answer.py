@@ -121,7 +121,7 @@ def sweep_answer(scenario: Scenario, grid: Grid) -> SweepAnswer:
         break_evens=break_even_batches(scenario, scenario.options(), grid.seq_len),
         drafting_share=_drafting_share(by_count),
         cheaper=tuple(_cheaper(by_count, scenario.covered(grid.candidates))),
-        ends_profile=bool((best.candidates == counts[-1]).any()) and largest > int(counts[-1]),
+        ends_profile=bool((best.candidates == counts[-1]).any()) and by_count.surface.ends_profile,
         in_engine=in_engine(scenario, grid.batch, grid.seq_len),
         shortfall=_shortfall(by_count),
     )

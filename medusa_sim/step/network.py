@@ -255,7 +255,7 @@ def exchange_launches(model: Model, workload: Workload, own: Workload, logit_row
 
 
 def logit_exchange(model: Model, rows: Size) -> list[Launch]:
-    """Every GPU receives the logits of all (P2)."""
+    """Every GPU receives the logits of all (Z2)."""
     if model.parallel.tp == 1:
         return []
     return [_collective(model, "all_gather", rows, model.whole_vocab, 1, "logit_gather")]

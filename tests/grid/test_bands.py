@@ -73,6 +73,7 @@ def test_a_tree_of_unknown_shape_is_as_wide_as_its_depth_needs():
     for candidates in (2, 5, 6, 12, 64):
         option = _undescribed(scenario, candidates)
         depth = min(candidates - 1, scenario.depth)
+        assert option.depth == depth
         assert option.width == next(width for width in range(1, 99) if width * depth >= candidates - 1)
 
 

@@ -228,6 +228,16 @@ def test_sglangs_tiers_by_hand(accepted, tiers):
     assert [policy.drafts(seen(value)) for value in accepted] == tiers
 
 
+def test_sglangs_tiers_change_as_often_as_they_are_asked():
+    class Hasty(Adaptive):
+        hold_steps = 2
+
+    policy = Hasty(warmup=3)
+    assert [policy.drafts(seen(2.6, steps=2)) for _ in range(2)] == [3, 7]
+    policy = Adaptive(warmup=3)
+    assert [policy.drafts(seen(2.6, steps=2)) for _ in range(3)] == [3, 3, 7]
+
+
 def test_sglangs_costs_by_hand():
     # of drafts accepted at one rate r a step of K emits 1 + r + ... + r^K tokens
     step_s = np.array([1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2, 2.4])[:, None] * np.ones((1, 2))

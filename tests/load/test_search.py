@@ -288,6 +288,13 @@ def test_requests_that_come_at_once_have_no_rate(tmp_path):
         run_load(test, [2.0], search=False)
 
 
+def test_blanks_around_a_policys_name_count_for_nothing_and_k_takes_a_number():
+    test = load_test(SCENARIO, policies=(" schedule", "speculative-adaptive ", " 3"), **SMALL)
+    assert test.policies == ("schedule", "adaptive", "3")
+    with pytest.raises(UsageError, match="policy 'K=none': give one of"):
+        policy_of("K=none", test.table, 100.0)
+
+
 def test_every_name_of_a_policy_runs():
     test = load_test(SCENARIO, policies=("none", "K=2", "schedule", "schedule-context", "adaptive", "budget",
                                          "schedule=1:3,4:1"), **SMALL)  # fmt: skip

@@ -101,6 +101,7 @@ def test_an_answer_at_the_end_of_its_profile_or_of_the_room_says_so():
         row = recommend(scenario, Question(batch_max=1)).schedule[0]
         assert (row.candidates, row.ends_profile) == (candidates, candidates == 7)
     assert sweep_answer(short, Grid.of([1], [1024], [1, 4])).ends_profile
+    assert not sweep_answer(short.but(max_drafts=2), Grid.of([1], [1024], [1, 3])).ends_profile
     scenario = Scenario(model="vicuna-13b", runtime="cuda-graph", latency="roofline")
     found = recommend(scenario, Question(batch_min=64, batch_max=64))
     assert not found.enable

@@ -197,6 +197,17 @@ def test_scaled_accuracies_scale_the_tree_and_stop_at_certainty():
     assert option.scaled_tokens(12, 100.0) <= 3.0  # two drafts and the root's own token
 
 
+def test_a_rows_speedup_and_its_band_are_of_the_count_that_it_runs():
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle", latency="roofline")
+    found = recommend(scenario, Question(batch_max=64))
+    assert any(row.candidates != 1 + np.argmax(row.every.speedup[row.b, row.s]) for row in found.schedule)
+    for row in found.schedule:
+        assert row.candidates == row.speculative_candidates > 1
+        assert row.speculative_speedup == row.speedup
+        (low,), (high,) = (end[row.b, row.s] for end in row.cells.band)
+        assert (row.speculative_speedup_low, row.speculative_speedup_high) == (low, high)
+
+
 def test_useless_and_certain_drafters_and_models_too_large_are_answered():
     bad = profile_of(np.full((3, 1), 0.02))
     answer = recommend(SCENARIO.but(acceptance=bad), Question(batch_max=8))
