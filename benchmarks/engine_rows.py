@@ -38,7 +38,7 @@ from medusa_sim.step.pass_time import StepTime, has_whole_graph
 from medusa_sim.step.sampling import filter_us, sampled
 from medusa_sim.step.server import served
 from medusa_sim.step.setting import Setting, step_kernels
-from medusa_sim.step.step import decode_step, drafting_steps, verification_step, verify_step
+from medusa_sim.step.step import decode_step, drafting_steps, speculative_step, verification_step
 from medusa_sim.step.traffic import Traffic, served_length
 
 ACCEPTANCE_ERROR = 0.04
@@ -198,7 +198,7 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
         row, batch, length = of.row, np.asarray(of.row.batch), np.asarray(of.row.seq_len)
         step = decode = decode_step(of.setting, batch, length).cost
         if row.drafts:
-            step = verify_step(of.setting, batch, length, np.asarray(row.drafts + 1)).cost
+            step = speculative_step(of.setting, batch, length, np.asarray(row.drafts + 1)).cost
         if row.kind != "ratio":
             low, high = np.log(step.time_us / step.low_us), np.log(step.high_us / step.time_us)
             low, high = np.hypot(low, between_of(of.setting)), np.hypot(high, between_of(of.setting))
@@ -235,7 +235,7 @@ def setting_of(row: Row) -> Setting:
     elif row.drafter == "eagle3":
         drafter = Eagle3(depth=row.drafts, width=row.width, draft_vocab=EAGLE3_VOCAB)
     base = plain_setting(row.gpu, row.model, row.runtime, row.formats, row.tp)
-    return replace(base, drafter=drafter, depth=max(row.drafts, 1), match_rate=row.match_rate)
+    return replace(base, drafter=drafter, compacted_drafts=max(row.drafts, 1), match_rate=row.match_rate)
 
 
 @lru_cache(maxsize=64)

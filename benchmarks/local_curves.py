@@ -31,7 +31,7 @@ from medusa_sim.scenario.own_law import (
 )
 from medusa_sim.scenario.own_rows import OwnRow
 from medusa_sim.specs.gpu import gpu_name, load_gpu
-from medusa_sim.specs.local import Law, law_of
+from medusa_sim.specs.local import Law, local_law
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import Runtime, load_runtime
@@ -208,7 +208,7 @@ def law_name(curve: Curve) -> str:
 @cache
 def others_law(name: str, runtime: str, gpu: str) -> Law:
     """A device's law with its four factors fitted to the curves of other devices of the law alone."""
-    law = law_of(load_runtime(runtime).local, gpu, load_gpu(gpu).local)
+    law = local_law(load_runtime(runtime).local, gpu, load_gpu(gpu).local)
     others = [curve for curve in curves() if curve.gpu != gpu and law_name(curve) == name]
 
     def residuals(factors: FloatArray) -> FloatArray:

@@ -26,7 +26,7 @@ import medusa_sim as ms
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.step.compose import overhead_halves
 from medusa_sim.step.drafter.layer import Eagle, Eagle3, Mtp
-from medusa_sim.step.step import decode_step, verify_step
+from medusa_sim.step.step import decode_step, speculative_step
 
 GIVEN, ASSUMED = 0.04, 0.15
 """80 % half-width of tokens a round, as they were given or as they are assumed."""
@@ -172,7 +172,7 @@ def tree(line: Any) -> Scored:
     setting = replace(scenario.setting, drafter=drafter, method=DRAFTERS.get(line.drafter, line.drafter))
     batch, length = np.asarray(float(line.batch)), np.asarray(float(prompt + output // 2))
     plain = decode_step(setting, batch, length).cost
-    step = verify_step(setting, batch, length, np.asarray(counts)).cost
+    step = speculative_step(setting, batch, length, np.asarray(counts)).cost
     low, high = (float(np.hypot(half, width)) for half in overhead_halves(step, plain))
     speedup = tokens * float(plain.time_us / step.time_us)
     return Scored(

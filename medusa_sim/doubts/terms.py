@@ -99,7 +99,7 @@ def far_terms(scenario: Scenario, requests: tuple[int, int], tokens: float) -> l
     plain = decode_step(setting, batch, tokens)
     step_us, passes = plain.time_us, tuple[StepTime, ...]()
     if option is not None:
-        drafting = replace(setting, drafter=option.drafter, depth=option.depth)
+        drafting = replace(setting, drafter=option.drafter, compacted_drafts=option.depth)
         passes = drafting_steps(drafting, batch, tokens, option.depth + 1)
         whole = verification_step(drafting, batch, tokens, option.depth + 1)
         for each in passes:

@@ -109,7 +109,7 @@ class Surface:
         counts, its_counts = self.configurations.counts, other.configurations.counts
         if engine is None or not engine.chain_only or not np.array_equal(counts, its_counts):
             return False
-        waits = [setting.method in engine.synchronous_drafters for setting in (own, its)]
+        waits = [setting.drafter_name in engine.synchronous_drafters for setting in (own, its)]
         alike = [(setting.overlap, setting.match_rate, setting.sure_shares) for setting in (own, its)]
         return waits[0] == waits[1] and alike[0] == alike[1]
 

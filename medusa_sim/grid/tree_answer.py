@@ -20,7 +20,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.step import decode_step, verify_step
+from medusa_sim.step.step import decode_step, speculative_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,7 +118,7 @@ def tree_answer(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: in
     if tree.candidates > 1:
         timed = replace(scenario.setting, drafter=tree_drafter(scenario, tree))
         decode_us = float(decode_step(timed, batch, seq_len).time_us)
-        speed = decode_us / float(verify_step(timed, batch, seq_len, tree.candidates).time_us)
+        speed = decode_us / float(speculative_step(timed, batch, seq_len, tree.candidates).time_us)
     return TreeAnswer(
         probability=node_probabilities(tree, heads),
         tokens_per_step=tokens,

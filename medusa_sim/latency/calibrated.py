@@ -14,7 +14,7 @@ from medusa_sim.latency.attention import attention_time
 from medusa_sim.latency.base import OperatorTime, Source, filled
 from medusa_sim.latency.choice import Asked, Choice, choose, with_place
 from medusa_sim.latency.elementwise import elementwise_time
-from medusa_sim.latency.laws import in_another_library, law_of
+from medusa_sim.latency.laws import in_another_library, law_of_kind
 from medusa_sim.latency.serial import serial_attention_time
 from medusa_sim.latency.unfused import unfused_attention_time
 from medusa_sim.latency.verify_attention import (
@@ -94,7 +94,7 @@ class CalibratedLatency:
         """Time by the one kernel that is chosen for the operator."""
         kind = KIND_OF[operator.kind]
         choice = self.choice(operator)
-        time = law_of(kind)(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
+        time = law_of_kind(kind)(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
         if isinstance(operator, Gemm) and isinstance(choice.kernel, GemmKernel) and self._lends(choice):
             time = in_another_library(self.gpu, choice.kernel, operator, time, form=choice.form)
         return with_place(choice, time)
@@ -250,7 +250,7 @@ def _replayed(model: CalibratedLatency, operator: Sparse, time: OperatorTime) ->
             continue
         other = choose(gpu, SPARSE, operator, asked)
         if other.kernels == name:
-            found = law_of(SPARSE)(gpu, other.kernel, operator, cold=True, form=other.form)
+            found = law_of_kind(SPARSE)(gpu, other.kernel, operator, cold=True, form=other.form)
             shortest = filled(shortest, found, found.time_us < shortest.time_us)
     if shortest is time:
         return time
@@ -264,7 +264,7 @@ def _replayed(model: CalibratedLatency, operator: Sparse, time: OperatorTime) ->
     return filled(time, bounded, is_other)
 
 
-def pass_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:
+def elementwise_kernel_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:
     """Elementwise kernels; the choice of the next token as a norm where it has none of its own."""
     kind: str = operator.kind
     if kind == "next_token" and kind not in model.held.elementwise:
@@ -276,7 +276,7 @@ def pass_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:
 _LAWS: dict[Kind, Callable[[CalibratedLatency, Any], OperatorTime]] = {
     FUSED: fused_time,
     UNFUSED: unfused_time,
-    ELEMENTWISE: pass_time,
+    ELEMENTWISE: elementwise_kernel_time,
     WINDOW: window_time,
     SPARSE: sparse_time,
 }

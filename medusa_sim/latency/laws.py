@@ -67,6 +67,6 @@ LAWS: dict[Kind, Law] = {
 }
 
 
-def law_of(kind: Kind) -> Law:
+def law_of_kind(kind: Kind) -> Law:
     """The law of a kind's kernels."""
     return LAWS.get(kind, stream_time)

@@ -31,7 +31,7 @@ from medusa_sim.latency.base import Bound, OperatorTime, Source
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.local import Law, MatrixLaw, TypeLaw, law_of
+from medusa_sim.specs.local import Law, MatrixLaw, TypeLaw, local_law
 from medusa_sim.units import US_PER_S
 
 _ROLES: dict[str, Role] = {
@@ -97,8 +97,8 @@ class LocalLatency:
 
     def __init__(self, gpu: Gpu, backend: str, law: Law | None = None, clock: float = 1.0) -> None:
         self.gpu, self.clock = gpu, clock
-        self.law = law_of(backend, gpu.name, gpu.local) if law is None else law
-        assert gpu.local is not None  # noqa: S101  # law_of refuses others
+        self.law = local_law(backend, gpu.name, gpu.local) if law is None else law
+        assert gpu.local is not None  # noqa: S101  # local_law refuses others
         share = gpu.local.bandwidth_share
         self.target = gpu.local.target
         self.bytes_per_us = gpu.bandwidth_bytes_per_s * (1.0 if share is None else share.value) / US_PER_S

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.latency.base import Bound, OperatorTime, Source, calibrated_time, less_certain
+from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import GENERATION
 from medusa_sim.operators.recurrent import Recurrent
@@ -132,7 +132,6 @@ def stream_time(
         fixed_us=kernel.ramp_us + turns_us,
         memory_us=memory_us,
         work_us=work_us,
-        work=Bound.COMPUTE,
     )
     if not cold and kernel.host_us and kernel.fit.is_borrowed(gpu.name):  # a host belongs to no card
         is_other = (kernel.fit.lender in GRACE) != (gpu.name in GRACE)

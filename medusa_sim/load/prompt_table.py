@@ -17,6 +17,7 @@ from medusa_sim.arrays import FloatArray, distinct
 from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.host import overlapped_us
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
     graph_rows,
@@ -24,7 +25,6 @@ from medusa_sim.step.prompts import (
     linear_us,
     prompt_attention_us,
     prompt_host_us,
-    prompt_pass_us,
     prompt_terms,
     prompts_apart,
 )
@@ -81,7 +81,7 @@ class PromptTable:
             host_s = self.eager_s
         if host_s:
             decoding_s = 0.0 if self.are_apart else step_s
-            read_s = float(prompt_pass_us(np.asarray(decoding_s + read_s), host_s)) - decoding_s
+            read_s = float(overlapped_us(np.asarray(decoding_s + read_s), host_s)) - decoding_s
         return read_s + drafter_s[tokens] + self.beside_s * (tokens > 0)
 
     def attention_of_s(self, tokens: int, end: int) -> float:

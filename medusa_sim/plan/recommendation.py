@@ -25,7 +25,7 @@ from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.pass_time import StepTime
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, verify_step
+from medusa_sim.step.step import decode_step, speculative_step
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -189,7 +189,7 @@ def steps_at(answer: Recommendation, batch: int, seq_len: int, *, scheduled: boo
         setting=setting,
         candidates=count,
         plain=decode_step(setting, batch, seq_len),
-        speculative=verify_step(setting, batch, seq_len, count),
+        speculative=speculative_step(setting, batch, seq_len, count),
     )
 
 

@@ -24,7 +24,7 @@ from medusa_sim.plan.verdict import Verdict
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.question import Question
 from medusa_sim.step.drafter.medusa import Medusa
-from medusa_sim.step.step import verify_step
+from medusa_sim.step.step import speculative_step
 
 _NEIGHBOURS = 5
 """A cliff stands out from the counts around it; a few chain lengths have none."""
@@ -359,7 +359,7 @@ class ScheduleRow(Cell):
             drafter=self._option.drafter,
             runtime=replace(self._surface.setting.runtime, head_rows="accepted"),
         )
-        step_us = verify_step(setting, self.batch_max, self.seq_len, self.candidates).time_us
+        step_us = speculative_step(setting, self.batch_max, self.seq_len, self.candidates).time_us
         return self._speedup_if(float(step_us / self._steps_us[self._configuration]))
 
     @property

@@ -192,7 +192,7 @@ def laws() -> tuple[Law, ...]:
     return _laws(file_state(LAWS_FILE))
 
 
-def law_of(backend: str, gpu: str, device: LocalDevice | None) -> Law:
+def local_law(backend: str, gpu: str, device: LocalDevice | None) -> Law:
     """The law of a backend on a device. Raises SpecError where it does not run there, naming what does."""
     if device is None:
         raise SpecError(

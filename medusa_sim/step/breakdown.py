@@ -10,7 +10,7 @@ import numpy as np
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.step.kernels import decomposed, kernel_time
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, step_works, verify_step
+from medusa_sim.step.step import decode_step, speculative_step, step_works
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,12 +31,12 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
 
     step = decode_step(setting, batch, seq_len)
     if candidates > 1:
-        step = verify_step(setting, batch, seq_len, candidates)
+        step = speculative_step(setting, batch, seq_len, candidates)
     frame = pd.DataFrame(list(_kernels(setting, batch, seq_len, candidates)))
     device_us = float(step.device_us)
     rest = pd.DataFrame(
         [
-            {"op": GAPS, "time_us": step.launch_us, "bound": Bound.LATENCY.name.lower()},
+            {"op": GAPS, "time_us": step.gaps_us, "bound": Bound.LATENCY.name.lower()},
             {"op": WAITING, "time_us": float(step.time_us) - device_us, "bound": Bound.HOST.name.lower()},
         ]
     )

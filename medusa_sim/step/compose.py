@@ -203,8 +203,10 @@ def overhead_halves(step: Cost, plain: Cost) -> tuple[FloatArray, FloatArray]:
     shared = np.sqrt(step.step_square) / step.time_us - np.sqrt(plain.step_square) / plain.time_us
     engine = in_quadrature(shared, np.sqrt(step.draft_square) / step.time_us)
     gain = np.sqrt(step.gain_square)
-    low, high = (in_quadrature(RATIO_SHARE * in_quadrature(half, engine), gain) for half in (slower, faster))
-    return low, high
+    slower, faster = (
+        in_quadrature(RATIO_SHARE * in_quadrature(half, engine), gain) for half in (slower, faster)
+    )
+    return slower, faster
 
 
 RATIO_SHARE = 0.5

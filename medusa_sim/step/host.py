@@ -35,7 +35,7 @@ From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks 
 
 
 def overlapped_us(device_us: FloatArray, host_us: FloatArray | float) -> FloatArray:
-    """Microseconds of kernels that a host launches while they run: |device, host|_p with p = HOST_OVERLAP.
+    """Microseconds of kernels that a host launches ahead of the device: |device, host|_3 (N8), HOST_OVERLAP.
 
     Never below the longer of both; at most 26 % above it, where both take as long, since each then waits for
     the other now and again.

@@ -70,8 +70,8 @@ class Kernels:
     """Timed launches, smallest arrays first: none is broadcast early. Sums are made when asked for."""
 
     timed: tuple[tuple[Launch, OperatorTime], ...]
-    rest: Kernels | Sums | None = None
-    """Kernels, or sums over them, that come on top."""
+    rest: Sums | None = None
+    """Sums of kernels that are timed already, which come on top."""
 
     @cached_property
     def device_us(self) -> FloatArray:
@@ -179,12 +179,10 @@ class Kernels:
         )
 
 
-def timed(
-    latency: LatencyModel, runtime: Runtime, launches: Iterable[Launch], rest: Kernels | None = None
-) -> Kernels:
+def timed(latency: LatencyModel, runtime: Runtime, launches: Iterable[Launch]) -> Kernels:
     """The launches with their times."""
     pairs = ((launch, kernel_time(latency, runtime, launch)) for launch in launches)
-    return Kernels(timed=tuple(sorted(pairs, key=lambda pair: pair[1].time_us.size)), rest=rest)
+    return Kernels(timed=tuple(sorted(pairs, key=lambda pair: pair[1].time_us.size)))
 
 
 _SHARES: dict[Part, str] = {

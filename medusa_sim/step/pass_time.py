@@ -60,7 +60,7 @@ class StepTime:
         return self.cost.high_us
 
     @cached_property
-    def launch_us(self) -> float:
+    def gaps_us(self) -> float:
         """Gaps between kernels."""
         return sum(work.gaps_us for work in self.works)
 

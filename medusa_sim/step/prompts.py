@@ -9,14 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.term import Term
 from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.host import HOST_OVERLAP, launching_us
+from medusa_sim.step.host import launching_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_time import StepTime, device_us, work_time
 from medusa_sim.step.setting import Setting
@@ -41,7 +40,7 @@ def prompt_term(setting: Setting, engine: Engine, *, drafts: bool) -> Term:
     drafts: whether a drafter is loaded that drafts by passes, which is another host where prompts have passes
     of their own. Where they ride on a step, the whole step is launched so.
     """
-    drafts = drafts and (setting.method or setting.drafter.name) not in lookups()
+    drafts = drafts and setting.drafter_name not in lookups()
     return engine.prompt_us_per_launch if drafts or not engine.prompts_apart else engine.prefill_us_per_launch
 
 
@@ -77,11 +76,6 @@ def launching_host_us(setting: Setting) -> float:
         return 0.0
     rows = graph_rows(setting) + 1.0
     return float(launching_us(engine, setting.model.layers, 1.0, rows).time_us) if np.isfinite(rows) else 0.0
-
-
-def prompt_pass_us(device_us: FloatArray, launching_us: FloatArray | float) -> FloatArray:
-    """(N8): a pass whose kernels the host launches one by one, ahead of the device."""
-    return norm_max(device_us, np.asarray(launching_us), HOST_OVERLAP)
 
 
 def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatArray:

@@ -38,7 +38,7 @@ from medusa_sim.arrays import FloatArray, IntArray, distinct
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.chance import Hits, binomial, log_normal, quantile
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.host import HOST_OVERLAP, Added
+from medusa_sim.step.host import HOST_OVERLAP, Added, overlapped_us
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
     graph_rows,
@@ -46,7 +46,6 @@ from medusa_sim.step.prompts import (
     linear_step,
     prompt_attention_us,
     prompt_host_us,
-    prompt_pass_us,
     prompt_term,
     prompt_terms,
     prompts_apart,
@@ -366,8 +365,8 @@ class FullServer(Served):
         apart, traffic = prompts_apart(self.setting), self.traffic
         decoding = np.maximum(cells.requests - count, 0.0) * cells.stays
         attended = cells.requests * cells.stays if apart else decoding
-        own_us = (cells.step_us - (cells.requests - attended) * cells.each_us)[:, None]
-        alone_us = own_us + (cells.idle_us - cells.own_us)[:, None]
+        own_us = (cells.step_us - (cells.requests - attended) * cells.request_attention_us)[:, None]
+        alone_us = own_us + (cells.mean_linear_us - cells.linear_us)[:, None]
         some = np.maximum(count, 1e-9)[:, None]
         read = count[:, None] * traffic.prompt_tokens * log_normal(traffic.prompt_cv / np.sqrt(some[:, 0]))
         room = cells.room[:, None]
@@ -387,16 +386,16 @@ class FullServer(Served):
                 if not any(self._host_us):
                     return alone_us + passes
                 launches_us = np.where(drafts, self._host_us[1], self._host_us[0])
-                launched = prompt_pass_us(np.maximum(passes, _LEAST_US), launches_us)
+                launched = overlapped_us(np.maximum(passes, _LEAST_US), launches_us)
                 return alone_us + np.where(tokens > 0.0, launched, 0.0)
             own = (decoding * cells.width)[:, None]
-            shared = np.interp(own + tokens, rows, linear) - cells.own_us[:, None]
+            shared = np.interp(own + tokens, rows, linear) - cells.linear_us[:, None]
             whole = own_us + added * share + np.where(shared > 0.0, share * shared, shared)
             if any(self._host_us):
-                return prompt_pass_us(whole, self._host_us[0])
+                return overlapped_us(whole, self._host_us[0])
             most, host_us = self._graph
             eager = (own + tokens > most) & (cells.requests * cells.width <= most)[:, None]
-            return prompt_pass_us(whole, np.where(eager, host_us, 0.0)) if host_us else whole
+            return overlapped_us(whole, np.where(eager, host_us, 0.0)) if host_us else whole
 
         time_us = np.where(count[:, None] > 0.0, carrying_us(rest) + launching_us, alone_us)
         further_us = carrying_us(room) + launching_us if further.any() else alone_us

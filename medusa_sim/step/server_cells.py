@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -32,7 +32,7 @@ class InFlight:
     """Tokens that each of them verifies."""
     tokens: FloatArray
     """Tokens that each of them emits."""
-    each_us: FloatArray
+    request_attention_us: FloatArray
     """Attention of one request."""
     room: FloatArray
     """Tokens of prompts that a step takes."""
@@ -56,26 +56,26 @@ class InFlight:
         """Some of them."""
         return type(self)(**{field.name: getattr(self, field.name)[place] for field in fields(self)})
 
-    def sharing(self, own_us: FloatArray, idle_us: FloatArray) -> ServerCells:
+    def sharing(self, linear_us: FloatArray, mean_linear_us: FloatArray) -> ServerCells:
         """The cells with what the rows of their steps share."""
         known = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ServerCells(**known, own_us=own_us, idle_us=idle_us)
+        return ServerCells(**known, linear_us=linear_us, mean_linear_us=mean_linear_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerCells(InFlight):
     """Cells with what the rows of a step share."""
 
-    own_us: FloatArray
+    linear_us: FloatArray
     """Linear layers with all requests decoding."""
-    idle_us: FloatArray
+    mean_linear_us: FloatArray
     """The same in the mean over how many are away."""
 
     @property
     def empty_us(self) -> FloatArray:
         """A step without prompts, of the requests that are there."""
         gone = self.requests * (1.0 - self.stays)
-        return self.step_us - gone * self.each_us + self.idle_us - self.own_us
+        return self.step_us - gone * self.request_attention_us + self.mean_linear_us - self.linear_us
 
 
 class Rows(NamedTuple):
@@ -123,7 +123,7 @@ def in_flight(
     budget = limits[1] * np.maximum(requests / limits[0], 1.0)  # who asks for more of them raises both
     room = np.maximum(budget - requests * width, budget / 8.0)
     decodes = (traffic.output_tokens - 1.0) / tokens
-    ahead = np.where(width > 1.0, _steps_ahead(setting), _steps_ahead(replace(setting, method="none")))
+    ahead = np.where(width > 1.0, _steps_ahead(setting, drafts=True), _steps_ahead(setting, drafts=False))
     others = np.minimum(requests - 1.0, 1.0)  # steps run on meanwhile
     away = others * (ahead + (server_us / step_us + 0.5 if server_us else 0.0))
     apart = prompts_apart(setting)
@@ -133,7 +133,7 @@ def in_flight(
         requests=requests,
         width=width,
         tokens=tokens,
-        each_us=attention_us / requests,
+        request_attention_us=attention_us / requests,
         room=room,
         decodes=decodes,
         away=away,
@@ -170,10 +170,10 @@ def _queueing(
     return share, np.maximum(1.0 / share - cycle, 0.0)
 
 
-def _steps_ahead(setting: Setting) -> float:
+def _steps_ahead(setting: Setting, *, drafts: bool) -> float:
     """Steps that are scheduled before the running one ends."""
     engine = setting.runtime.engine
-    if engine is None or (setting.drafter_name) in engine.synchronous_drafters:
+    if engine is None or (drafts and setting.drafter_name in engine.synchronous_drafters):
         return 0.0
     return engine.steps_ahead.value
 

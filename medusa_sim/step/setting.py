@@ -27,9 +27,9 @@ class Setting:
     method: str = ""
     """Name of the drafter that verification steps serve, by which engines schedule them; empty: that of
     `drafter`."""
-    depth: int = 5
+    compacted_drafts: int = 5
     """Drafts of the longest path, which sizes the compaction of the cache."""
-    deepest: int = 0
+    longest_drafts: int = 0
     """Drafts of the longest chain, where one may be longer than that; 0: none."""
     match_rate: float = 1.0
     """Share of the steps in which drafts are found, of a drafter that looks them up in the text."""

@@ -77,15 +77,17 @@ def verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: 
     setting = replace(setting, runtime=setting.runtime.drafting(setting.drafter_name))
     accepting = setting.scope == "model" and not setting.runtime.chain_only
     longest = _longest_path(setting, candidates)
-    more = acceptance_launches(setting.shard, workload, setting.depth, longest) if accepting else ()
+    more = (
+        acceptance_launches(setting.shard, workload, setting.compacted_drafts, longest) if accepting else ()
+    )
     return _target_work(setting, workload, more)
 
 
 def _longest_path(setting: Setting, candidates: Size) -> Size:
     """Drafts of the longest path of so many candidates, for which caches are compacted."""
-    if setting.deepest <= setting.depth:
-        return setting.depth
-    return np.asarray(np.clip(np.asarray(candidates) - 1, setting.depth, setting.deepest))
+    if setting.longest_drafts <= setting.compacted_drafts:
+        return setting.compacted_drafts
+    return np.asarray(np.clip(np.asarray(candidates) - 1, setting.compacted_drafts, setting.longest_drafts))
 
 
 def step_works(setting: Setting, batch: int, seq_len: int, candidates: int) -> tuple[PassWork, ...]:
@@ -189,7 +191,7 @@ def _reached(step: StepTime, share: float) -> StepTime:
     return StepTime(cost=fewer.cost, passes=((work, part.with_source(kernels.source)),))
 
 
-def verify_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
+def speculative_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
     """One speculative step: drafting, verification of `candidates` tokens, acceptance.
 
     At one candidate this still drafts: use `decode_step` for plain decoding.

@@ -319,10 +319,10 @@ def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> Non
 
 
 def test_the_breakdown_adds_up() -> None:
-    from medusa_sim.step.step import decode_step, verify_step
+    from medusa_sim.step.step import decode_step, speculative_step
 
     setting = answers.scenario_of(set_up()).setting
-    plain, speculative = decode_step(setting, 4, 1024), verify_step(setting, 4, 1024, 16)
+    plain, speculative = decode_step(setting, 4, 1024), speculative_step(setting, 4, 1024, 16)
     both = [("plain", plain), ("speculative", speculative)]
     rows = step_rows(both)
     for name, step in both:

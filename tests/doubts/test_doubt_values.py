@@ -39,7 +39,7 @@ def percent(line: str) -> tuple[int, float]:
 def round_us(scenario: Scenario, batch: int, tokens: int) -> float:
     """Drafting and verification of three drafts."""
     option = _option(scenario)
-    setting = replace(scenario.setting, drafter=option.drafter, depth=option.depth)
+    setting = replace(scenario.setting, drafter=option.drafter, compacted_drafts=option.depth)
     steps = [verification_step(setting, batch, tokens, 4), *drafting_steps(setting, batch, tokens, 4)]
     return float(sum(step.time_us for step in steps[1:])) + float(steps[0].time_us)
 
@@ -63,7 +63,7 @@ def charged(scenario: Scenario, batch: int) -> dict[str, float]:
     option, setting = _option(scenario), scenario.setting
     engine = setting.runtime.engine
     plain = decode_step(setting, np.array([float(batch)]), 640)
-    drafting = replace(setting, drafter=option.drafter, depth=option.depth)
+    drafting = replace(setting, drafter=option.drafter, compacted_drafts=option.depth)
     passes = drafting_steps(drafting, np.array([float(batch)]), 640, option.depth + 1)
     found = _charged(scenario, engine, option, passes, plain, np.array([float(batch)]))
     return {name: float(np.ravel(us)[0]) for name, us in found.items()}

@@ -15,7 +15,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.drafter.medusa import Medusa
-from medusa_sim.step.step import decode_step, verify_step
+from medusa_sim.step.step import decode_step, speculative_step
 
 MEDUSA = Scenario(runtime="cuda-graph", latency="roofline")
 EAGLE = Scenario(runtime="cuda-graph", latency="roofline", drafter="eagle")
@@ -55,7 +55,7 @@ def test_a_tree_is_charged_as_many_heads_as_it_is_deep(depth):
     charged = replace(MEDUSA.setting, drafter=Medusa(heads=depth))
     plain_us, step_us = (
         float(step.time_us)
-        for step in (decode_step(charged, 4, 512), verify_step(charged, 4, 512, depth + 1))
+        for step in (decode_step(charged, 4, 512), speculative_step(charged, 4, 512, depth + 1))
     )
     expected = expected_tokens_per_step(chain, accuracies_of(MEDUSA)) * plain_us / step_us
     assert tree_answer(MEDUSA, chain, 4, 512).speedup == pytest.approx(expected)

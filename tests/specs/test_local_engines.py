@@ -7,7 +7,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, NAMES, TYPES, bytes_per_weight, mean_bytes, named_file, shares
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import device_names, gpu_name, gpu_names, load_gpu, local_names
-from medusa_sim.specs.local import is_unopened, law_of, laws, runtimes_of
+from medusa_sim.specs.local import is_unopened, laws, local_law, runtimes_of
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, local_runtime_names
 from medusa_sim.specs.variants import with_dtypes
@@ -117,7 +117,7 @@ def test_every_device_of_ones_own_runs_some_local_engine(name):
 
 def _runs(runtime, gpu):
     try:
-        law_of(load_runtime(runtime).local, gpu.name, gpu.local)
+        local_law(load_runtime(runtime).local, gpu.name, gpu.local)
     except SpecError:
         return False
     return True

@@ -5,7 +5,7 @@ import pytest
 
 from medusa_sim.api import Scenario
 from medusa_sim.step.breakdown import WAITING, breakdown
-from medusa_sim.step.step import decode_step, verify_step
+from medusa_sim.step.step import decode_step, speculative_step
 
 
 @pytest.mark.parametrize("candidates", [1, 4])
@@ -16,7 +16,7 @@ def test_squared_half_widths_add_up_to_the_step_s(gpu, candidates):
     ).setting
     rows = breakdown(setting, 128, 1024, candidates)
     sizes = (np.asarray(value) for value in (128, 1024, candidates))
-    step = decode_step(setting, 128, 1024) if candidates == 1 else verify_step(setting, *sizes)
+    step = decode_step(setting, 128, 1024) if candidates == 1 else speculative_step(setting, *sizes)
     for end, whole in (("low_us", step.low_us), ("high_us", step.high_us)):
         squares = float(((rows[end] - rows["time_us"]) ** 2).sum())
         assert squares == pytest.approx((float(whole) - float(step.time_us)) ** 2, rel=1e-6)

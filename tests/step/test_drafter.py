@@ -38,7 +38,9 @@ PARALLEL = (PEagle, Pard, DFlash, DSpark)
 
 def setting(drafter, model=LLAMA, gpu="h100-sxm", depth: int | None = None) -> Setting:
     latency = RooflineLatency(load_gpu(gpu))
-    return Setting(latency=latency, model=model, runtime=RUNTIME, scope="model", drafter=drafter, depth=depth)
+    return Setting(
+        latency=latency, model=model, runtime=RUNTIME, scope="model", drafter=drafter, compacted_drafts=depth
+    )
 
 
 def gemms(works: tuple, name: str) -> list[Gemm]:

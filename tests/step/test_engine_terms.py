@@ -35,7 +35,7 @@ from medusa_sim.step.host import (
     sum_of_terms,
 )
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, drafting_steps, verification_step, verify_step
+from medusa_sim.step.step import decode_step, drafting_steps, speculative_step, verification_step
 
 GPU = load_gpu("h100-sxm")
 LATENCY = latency_model(GPU, "calibrated", "sglang")
@@ -92,7 +92,7 @@ def test_only_a_drafter_that_looks_drafts_up_pays_for_look_ups(name):
     of = replace(of, drafter=kind.of(Parts(draft=load_model("llama-68m")), 1))
     dear = with_terms(of, engine("vllm-0.14", lookup_us_per_request=1000.0))
     free = with_terms(of, engine("vllm-0.14", lookup_us_per_request=0.0))
-    added = verify_step(dear, 8, 512, 2).time_us - verify_step(free, 8, 512, 2).time_us
+    added = speculative_step(dear, 8, 512, 2).time_us - speculative_step(free, 8, 512, 2).time_us
     assert float(added) == pytest.approx(8000.0 if kind.looks_up else 0.0)
 
 
@@ -249,7 +249,7 @@ def test_small_kernels_are_merged_and_the_choice_is_the_engines():
 
 def test_terms_that_both_steps_share_hardly_move_a_speedup():
     def slower(of: Setting) -> float:
-        return float(overhead_halves(verify_step(of, 4, 512, 4).cost, decode_step(of, 4, 512).cost)[0])
+        return float(overhead_halves(speculative_step(of, 4, 512, 4).cost, decode_step(of, 4, 512).cost)[0])
 
     of = setting(drafter=Eagle(depth=3))
     host = [name for name in engine().terms if name.startswith("host")]
@@ -257,7 +257,7 @@ def test_terms_that_both_steps_share_hardly_move_a_speedup():
     # a quarter of a step uncertain by 40 % would move either step by several per cent
     assert 0.0 <= slower(of) - slower(sure) < 0.005
     # of kernels, too, what is common to both steps cancels
-    assert slower(of) > RATIO_SHARE * float(verify_step(of, 4, 512, 4).cost.kernel_halves[0])
+    assert slower(of) > RATIO_SHARE * float(speculative_step(of, 4, 512, 4).cost.kernel_halves[0])
 
 
 @pytest.mark.parametrize("looks_up", [False, True])
@@ -266,7 +266,7 @@ def test_what_published_speedups_miss_by_opens_a_speedup_and_no_step(looks_up):
     term = "lookup_gain_share" if looks_up else "gain_share"
     nothing = {"gain_share": 0.0, "lookup_gain_share": 0.0}
     bare, wide = (with_terms(of, engine(**nothing | more)) for more in ({}, {term: 0.3}))
-    steps = [verify_step(each, 4, 512, 4).cost for each in (bare, wide)]
+    steps = [speculative_step(each, 4, 512, 4).cost for each in (bare, wide)]
     assert float(steps[0].high_us) == float(steps[1].high_us)
     plain = decode_step(of, 4, 512).cost
     (narrow, _), (opened, _) = (overhead_halves(step, plain) for step in steps)

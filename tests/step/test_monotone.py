@@ -9,7 +9,7 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, verify_step
+from medusa_sim.step.step import decode_step, speculative_step
 
 CARDS = [name for name in gpu_names() if load_gpu(name).architecture != "cpu"]
 MODELS = (
@@ -47,6 +47,9 @@ def test_a_longer_context_is_never_faster(gpu, runtime):
     batches = np.array([1, 2, 4, 8, 12, 16, 32, 48, 64, 128])[:, None]
     for model, tp in MODELS:
         if (of := setting(gpu, model, tp, runtime)) is not None:
-            for step in (decode_step(of, batches, LENGTHS), verify_step(of, batches, LENGTHS, DRAFTS + 1)):
+            for step in (
+                decode_step(of, batches, LENGTHS),
+                speculative_step(of, batches, LENGTHS, DRAFTS + 1),
+            ):
                 longest = np.maximum.accumulate(step.time_us, axis=1)
                 assert (step.time_us / longest).min() > 0.99, model

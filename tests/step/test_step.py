@@ -27,7 +27,13 @@ from medusa_sim.step.launch import PARTS
 from medusa_sim.step.memory import CONTEXT_BYTES, LINKED_BYTES, USABLE_MEMORY_SHARE
 from medusa_sim.step.network import model_launches, step_launches
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, verification_step, verify_step
+from medusa_sim.step.step import (
+    decode_step,
+    drafting_steps,
+    prefill_step,
+    speculative_step,
+    verification_step,
+)
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
 GPU = load_gpu("a100-80gb-pcie")
@@ -92,22 +98,24 @@ def test_verification_reads_the_kv_once_for_all_candidates():
 @given(batch=st.integers(1, 256), seq_len=st.integers(1, 16384), candidates=st.integers(1, 256))
 def test_roofline_steps_grow_with_everything(batch, seq_len, candidates):
     at = np.array([batch, seq_len, candidates])
-    time_us = verify_step(setting(), *at).time_us
+    time_us = speculative_step(setting(), *at).time_us
     assert time_us > 0
     for more in np.eye(3, dtype=int):
-        assert verify_step(setting(), *(at + more)).time_us >= time_us
+        assert speculative_step(setting(), *(at + more)).time_us >= time_us
 
 
 def test_a_grid_equals_its_points_and_parts_and_launches_add_up_to_the_step():
     sizes = np.array([1, 7, 64]), np.array([128, 4096]), np.array([1, 17, 112])
-    grid = verify_step(setting(), *np.ix_(*sizes))
+    grid = speculative_step(setting(), *np.ix_(*sizes))
     assert grid.time_us.shape == (3, 2, 3)
     for at in ((0, 0, 0), (1, 1, 2), (2, 0, 1)):
-        point = verify_step(setting(), *(int(axis[place]) for axis, place in zip(sizes, at, strict=True)))
+        point = speculative_step(
+            setting(), *(int(axis[place]) for axis, place in zip(sizes, at, strict=True))
+        )
         assert grid.time_us[at] == pytest.approx(float(point.time_us), rel=1e-12)
         assert grid.bound[at] == point.bound
         assert set(point.parts_us) <= set(PARTS)
-        assert sum(point.parts_us.values()) + point.launch_us == pytest.approx(
+        assert sum(point.parts_us.values()) + point.gaps_us == pytest.approx(
             float(point.device_us), rel=1e-12
         )
 
@@ -118,7 +126,7 @@ def test_a_host_bound_runtime_takes_a_smooth_maximum_of_device_and_host():
     assert step.host_us > step.device_us
     assert step.host_us < step.time_us < step.host_us + step.device_us
     assert step.bound == Bound.HOST
-    big = verify_step(eager, 64, 4096, 112)
+    big = speculative_step(eager, 64, 4096, 112)
     assert big.time_us == pytest.approx(float(big.device_us), rel=1e-2)
     assert step.low_us <= step.time_us <= step.high_us
 

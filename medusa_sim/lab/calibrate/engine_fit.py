@@ -36,7 +36,7 @@ from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.server import served
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, prefill_step, verify_step
+from medusa_sim.step.step import decode_step, prefill_step, speculative_step
 from medusa_sim.step.traffic import Traffic, served_length
 from medusa_sim.writing import make_folder, write_text
 
@@ -144,8 +144,8 @@ def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> 
     candidates = round(row.drafts) + 1
     if candidates > 1:
         assert drafter is not None  # noqa: S101  # fitted_runtime has refused runs without it
-        asked = replace(setting, drafter=drafter(candidates - 1), depth=candidates - 1)
-        step_us = verify_step(asked, row.concurrency, seq_len, candidates).time_us
+        asked = replace(setting, drafter=drafter(candidates - 1), compacted_drafts=candidates - 1)
+        step_us = speculative_step(asked, row.concurrency, seq_len, candidates).time_us
     else:
         asked = setting
         step_us = decode_step(asked, row.concurrency, seq_len).time_us

@@ -25,7 +25,7 @@ from medusa_sim.lab.reproduce.published import PAPER_GPU, read_published
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, prefill_step, verify_step
+from medusa_sim.step.step import decode_step, prefill_step, speculative_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ def overhead(setting: Setting, tokens_per_step: float, candidates: int = CANDIDA
     end-to-end speedup gives it, prompt and last step included. decode_step_us, host_bound: of a plain step.
     """
     plain = decode_step(setting, 1, CONTEXT)
-    whole = verify_step(setting, 1, CONTEXT, candidates)
+    whole = speculative_step(setting, 1, CONTEXT, candidates)
     step_us, decode_us = float(whole.time_us), float(plain.time_us)
     prompt_us = float(prefill_step(setting, 1, PROMPT_TOKENS).time_us)
     steps = OUTPUT_TOKENS / tokens_per_step
@@ -64,7 +64,7 @@ def overhead(setting: Setting, tokens_per_step: float, candidates: int = CANDIDA
 
 def _setting(model: str, data_dir: DataDir) -> Setting:
     setting = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
-    return replace(setting, drafter=Medusa(heads=HEADS), depth=LEVELS - 1)
+    return replace(setting, drafter=Medusa(heads=HEADS), compacted_drafts=LEVELS - 1)
 
 
 def overhead_of(

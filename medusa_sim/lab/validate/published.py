@@ -120,7 +120,7 @@ def _curve(
         gpu=gpu, model=MODEL, runtime=KERNELS_ALONE, latency=latency, kernels=KERNELS, data_dir=data_dir
     ).setting
     drafter = known.drafter(depth=drafts, draft_vocab=known.draft_vocab)
-    setting = replace(base, drafter=drafter, depth=drafts)
+    setting = replace(base, drafter=drafter, compacted_drafts=drafts)
     ordered = rows.sort_values("batch_or_concurrency")
     batch = ordered["batch_or_concurrency"].to_numpy()
     published = ordered["throughput_ratio_vs_no_spec"].to_numpy(dtype=float)

@@ -47,7 +47,7 @@ from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.launch import elementwise_launch
 from medusa_sim.step.pass_time import StepTime, work_time
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, verify_step
+from medusa_sim.step.step import decode_step, speculative_step
 from medusa_sim.step.workload import verify
 
 GRAPHED = "cuda-graph"
@@ -249,11 +249,11 @@ def decoder_step(
         runtime=runtime,
         scope="model",
         drafter=Medusa(heads=depth) if depth else FreeDrafter(),
-        depth=depth,
+        compacted_drafts=depth,
     )
     if candidates == 1:
         return decode_step(setting, batch, seq_len)  # one token needs no mask
-    step = verify_step(setting, batch, seq_len, candidates)
+    step = speculative_step(setting, batch, seq_len, candidates)
     keys = batch * candidates * (seq_len + candidates)
     rows = -(-keys // model.hidden)  # as wide as rows that were measured
     mask = elementwise_launch(model, MASK, "residual", "attention", rows, model.hidden, _MASK_PASSES)
@@ -266,7 +266,7 @@ def decoder_step(
 def _kernels_us(model: Model, latency: LatencyModel, cell: tuple[int, int, int, int]) -> tuple[float, float]:
     """Time of a step's kernels without gaps, and how many launches. cell: as `decoder_step` takes it."""
     step = decoder_step(model, latency, *cell, launch_us=1.0)
-    return float(step.device_us) - step.launch_us, step.launch_us
+    return float(step.device_us) - step.gaps_us, step.gaps_us
 
 
 def _comparisons(cells: Sequence[StepCell]) -> list[Deviation]:

@@ -13,7 +13,7 @@ from medusa_sim.lab.reproduce.recursive import mbsu
 from medusa_sim.lab.reproduce.target_screen import compared, target_screen
 from medusa_sim.lab.reproduce.targets import TARGETS
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.step.step import decode_step, prefill_step, verify_step
+from medusa_sim.step.step import decode_step, prefill_step, speculative_step
 
 
 def test_the_grids_are_the_papers():
@@ -63,7 +63,7 @@ def test_an_overhead_is_counted_as_the_paper_counts_it():
     """300 tokens behind a prompt of 200: 300 plain steps, or 300 / 3 and one more of 64 candidates."""
     setting = _setting("vicuna-7b", None)
     found = overhead(setting, 3.0)
-    plain, whole = decode_step(setting, 1, 512), verify_step(setting, 1, 512, 64)
+    plain, whole = decode_step(setting, 1, 512), speculative_step(setting, 1, 512, 64)
     prompt_us = float(prefill_step(setting, 1, 200).time_us)
     decode_us, step_us = float(plain.time_us), float(whole.time_us)
     speedup = (prompt_us + 300 * decode_us) / (prompt_us + (300 / 3 + 1) * step_us)
